@@ -8,18 +8,17 @@ from dataclasses import dataclass
 
 import torch
 
+from unmask.commands.recipe import Recipe, new_model
+from unmask.commands.run_data import PreparedData
+from unmask.data.rows import RowStream
 from unmask.masking.masker import Masker
-from unmask.network.compiling import compile_model
-from unmask.network.initial_weights import initialise
-from unmask.pretraining.run_data import PreparedData
-from unmask.recipe.new_model import new_model
-from unmask.recipe.recipe import Recipe
-from unmask.rows.stream import RowStream
-from unmask.training.checkpoints import TrainState
-from unmask.training.hardware import choose_dtype, why_not_compiled, works_on_its_own
-from unmask.training.loop import StepReport, train
-from unmask.training.optimizer import Optimizer
-from unmask.training.settings import TrainingSettings
+from unmask.model.encoder import compile_model
+from unmask.model.initial_weights import initialise
+from unmask.train.checkpoints import TrainState
+from unmask.train.hardware import choose_dtype, why_not_compiled, works_on_its_own
+from unmask.train.loop import StepReport, train
+from unmask.train.optimizer import Optimizer
+from unmask.train.settings import TrainingSettings
 
 
 @dataclass(frozen=True)

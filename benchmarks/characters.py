@@ -103,8 +103,8 @@ class Ours:
     def __init__(self, work: Work, clock: Clock) -> None:
         from assembly import assemble
 
-        from unmask.pretraining.run_data import open_prepared
-        from unmask.recipe.recipe import load_recipe
+        from unmask.commands.recipe import load_recipe
+        from unmask.commands.run_data import open_prepared
 
         options = {"training.minutes": work.minutes, "training.seed": work.seed}
         recipe = load_recipe(work.recipe, options=options, overrides=work.overrides)
@@ -150,7 +150,7 @@ def measure(learner: Learner, hidden: Hidden) -> tuple[float, float]:
 
 def serve(work: Work) -> None:
     """A system's process: a number on a line of standard input is a turn of so many seconds, an empty one a look."""
-    from unmask.pretraining.run_folder import packaged_corpus
+    from unmask.commands.run_folder import packaged_corpus
 
     out = own_output()
     train, held_out = read_ids(packaged_corpus().read_text(encoding="utf-8"))
@@ -214,7 +214,7 @@ def seconds_to(points: Sequence[Point], accuracy: float) -> float | None:
 
 def positions(work: Work) -> int:
     """Of a step: what the recipe of ours says, with what was set."""
-    from unmask.recipe.recipe import load_recipe
+    from unmask.commands.recipe import load_recipe
 
     if work.system == "annotated":
         return ROWS * LENGTH
@@ -274,9 +274,9 @@ def draw(curves: dict[str, list[Point]], path: Path) -> None:
 
 def prepare(recipe: str, folder: Path) -> None:
     """The characters as ours reads them."""
-    from unmask.pretraining.run_folder import packaged_corpus
-    from unmask.recipe.recipe import load_recipe
-    from unmask.shards.preparation import prepare as prepare_text
+    from unmask.commands.recipe import load_recipe
+    from unmask.commands.run_folder import packaged_corpus
+    from unmask.data.prepare import prepare as prepare_text
 
     made = load_recipe(recipe)
     prepare_text([str(packaged_corpus())], folder, corpus=made.corpus, tokenizer=made.tokenizer, workers=1)

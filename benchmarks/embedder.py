@@ -46,12 +46,12 @@ from strategies import append, load
 from tables import circumstances, replace_table, told
 
 import unmask
-from unmask.embedding.settings import EmbedderSettings
-from unmask.files import file_sha256
-from unmask.measuring.uncertainty import student_margin
-from unmask.recipe.architecture import checkpoint_sha256
-from unmask.searching.item_documents import HELD_OUT, held_out_rule
-from unmask.text.corpus import Corpus
+from unmask.commands.embedder_settings import EmbedderSettings
+from unmask.commands.recipe import checkpoint_sha256
+from unmask.core.files import file_sha256
+from unmask.data.corpus import Corpus
+from unmask.measure.uncertainty import student_margin
+from unmask.search.evaluate import HELD_OUT, held_out_rule
 
 WAYS = ("mean", "unmask", "sparse", "tsdae", "simcse", "speed")
 PEERS = ("tsdae", "simcse", "speed")  # in part of others

@@ -20,12 +20,12 @@ from typing import Any
 from tables import write_table
 
 import unmask
-from unmask.measuring.uncertainty import mean_interval
-from unmask.shards.manifest import load_manifest
-from unmask.text.corpus import Corpus
-from unmask.text.settings import CorpusSettings
-from unmask.using.evaluation import evaluate
-from unmask.using.scorable import load_scorable
+from unmask.commands.evaluate import evaluate
+from unmask.data.corpus import Corpus
+from unmask.data.data_folder import load_manifest
+from unmask.data.settings import CorpusSettings
+from unmask.measure.uncertainty import mean_interval
+from unmask.tasks.loaded_model import load_scorable
 
 
 def main() -> None:

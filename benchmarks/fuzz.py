@@ -104,7 +104,7 @@ def child(cases: list[Case], work: Path) -> None:
 
 
 def _one_case(target: str, chosen: Any, number: int, folder: Path) -> dict[str, Any]:
-    from unmask.errors import UnmaskError
+    from unmask.core.errors import UnmaskError
 
     rng = random.Random(f"{target}:{number}")
     if chosen.beside is not None:

@@ -29,22 +29,21 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import unmask
 from tests import hostile_models
 from tests.seeds import SEEDS
-from unmask.folders.card_head import CardSettings
-from unmask.measuring.minimal_pairs import read_pairs
-from unmask.pretraining.run_data import open_prepared
-from unmask.pretraining.run_folder import RunFolder, claim_recipe, claim_sources
-from unmask.recipe.overrides import apply_overrides
-from unmask.recipe.recipe import load_recipe
-from unmask.shards.lexicon_file import load_lexicon
-from unmask.tasks.known import task_named
-from unmask.tasks.labelled_files import read_labelled
+from unmask.commands.recipe import apply_overrides, load_recipe
+from unmask.commands.run_data import open_prepared
+from unmask.commands.run_folder import RunFolder, claim_recipe, claim_sources
+from unmask.data.corpus import Corpus
+from unmask.data.documents import TextFile
+from unmask.data.lexicon import load_lexicon
+from unmask.data.settings import CorpusSettings
+from unmask.measure.questions import read_pairs
+from unmask.model.card_head import CardSettings
+from unmask.tasks.files import read_labelled
+from unmask.tasks.predict import task_named
 from unmask.tasks.settings import Columns
-from unmask.text.corpus import Corpus
-from unmask.text.settings import CorpusSettings
-from unmask.text.text_file import TextFile
 from unmask.tokenizer.loading import load_tokenizer
-from unmask.training.checkpoints import TrainState, load_checkpoint, save_checkpoint
-from unmask.training.optimizer import Optimizer
+from unmask.train.checkpoints import TrainState, load_checkpoint, save_checkpoint
+from unmask.train.optimizer import Optimizer
 
 Read = Callable[[Path, str, int], object]
 """Reads what a case has left in a folder: the folder, the name of the damaged file, the number of the case."""

@@ -2,7 +2,7 @@
 
     python benchmarks/gpu_memory.py --table docs/pretraining.md
 
-Nothing is measured. Memory is what `unmask.training.gpu_memory` counts; tokens a second are the operations of products
+Nothing is measured. Memory is what `unmask.train.hardware` counts; tokens a second are the operations of products
 at a share of what a GPU's products are known to reach.
 """
 
@@ -17,11 +17,10 @@ from typing import Any
 import torch
 from tables import replace_table
 
-from unmask.masking.rate_schedule import rate_at
-from unmask.network.encoder import MaskedLM
-from unmask.recipe.new_model import encoder_config
-from unmask.recipe.recipe import Recipe, load_recipe
-from unmask.training.gpu_memory import fitting_positions, step_memory
+from unmask.commands.recipe import Recipe, encoder_config, load_recipe
+from unmask.masking.settings import rate_at
+from unmask.model.encoder import MaskedLM
+from unmask.train.hardware import fitting_positions, step_memory
 
 RECIPES = ("small", "base", "bert-base", "roberta-base", "spanbert-base", "modernbert-base")
 SHARE = 0.45  # of what products reach, that a whole training step is taken to reach

@@ -20,10 +20,10 @@ from assembly import assemble
 from torch import Tensor
 from train import peak_flops, prepare
 
-from unmask.pretraining.run_data import PreparedData, open_prepared
-from unmask.recipe.recipe import Recipe, load_recipe
-from unmask.rows.stream import Cursor
-from unmask.training.step import training_step
+from unmask.commands.recipe import Recipe, load_recipe
+from unmask.commands.run_data import PreparedData, open_prepared
+from unmask.data.rows import Cursor
+from unmask.train.step import training_step
 
 ROOT = Path(__file__).resolve().parents[1]
 SIZE, DRY_SIZE = (12, 768), (2, 64)

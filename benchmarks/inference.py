@@ -34,8 +34,8 @@ import torch
 from tables import write_table
 
 import unmask
-from unmask.text.reading import BadInput, read_lines
-from unmask.text.sources import find_sources
+from unmask.data.reading import BadInput, read_lines
+from unmask.data.sources import find_sources
 
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 BATCH_SIZES = (8, 32, 128)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from tables import NOT_RECORDED, told
 
-from unmask.measuring.uncertainty import mean_interval
+from unmask.measure.uncertainty import mean_interval
 
 OURS = "ours"
 COLOURS = {"modernbert-adamw": "#8a94a0", "modernbert-muon": "#1d2733", OURS: "#c2410c"}

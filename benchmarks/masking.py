@@ -39,14 +39,14 @@ from tables import write_table
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast
 
 from unmask import MaskingCollator, count_tokens
-from unmask.hashing import mix
-from unmask.masking.features import read_features, rows_of
-from unmask.masking.hash_set import HashSet
+from unmask.core.hashing import mix
+from unmask.masking.collator import read_features, rows_of
+from unmask.masking.draw import HashSet
 from unmask.masking.settings import STRATEGIES, needed_annotations
-from unmask.masking.vocabulary_tables import Scores, Tables
+from unmask.masking.tables import Scores, Tables
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.trainers import train_wordpiece
-from unmask.training.scores import EMBEDDING_SIZE
+from unmask.train.scores import EMBEDDING_SIZE
 
 ROWS = {128: 512, 2048: 32}
 FEW_ROWS = {128: 512, 2048: 4}  # for transformers' whole words

@@ -24,15 +24,14 @@ from gpu_memory import SHARE, model_of, operations
 from tables import replace_table
 from torch import Tensor
 
-from unmask.masking.rate_schedule import rate_at
-from unmask.network.encoder import MaskedLM
-from unmask.network.layers import Linear
-from unmask.recipe.recipe import load_recipe
-from unmask.rows.stream import Share
-from unmask.training.gpu_memory import fitting_positions
-from unmask.training.gradients import GradientExchange, owners_of
-from unmask.training.group import Alone
-from unmask.training.optimizer import parameter_costs
+from unmask.commands.recipe import load_recipe
+from unmask.data.rows import Share
+from unmask.masking.settings import rate_at
+from unmask.model.encoder import MaskedLM
+from unmask.model.layers import Linear
+from unmask.train.distributed import Alone, GradientExchange, owners_of
+from unmask.train.hardware import fitting_positions
+from unmask.train.optimizer import parameter_costs
 
 MODELS: dict[str, dict[str, int]] = {
     "150M": {},

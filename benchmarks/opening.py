@@ -28,13 +28,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from unmask.files import file_sha256
-from unmask.hashing import GOLDEN, mix, permutation
-from unmask.rows.order import WINDOW_TOKENS
-from unmask.rows.stream import Cursor, RowStream
-from unmask.shards.manifest import Manifest, Split
-from unmask.shards.opening import open_split
-from unmask.shards.store import ShardFile, ShardWriter, TokenBatch
+from unmask.core.files import file_sha256
+from unmask.core.hashing import GOLDEN, mix, permutation
+from unmask.data.data_folder import Manifest, Split, open_split
+from unmask.data.packing import WINDOW_TOKENS
+from unmask.data.rows import Cursor, RowStream
+from unmask.data.store import ShardFile, ShardWriter, TokenBatch
 from unmask.tokenizer.settings import TokenizerSettings
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.trainers import train_tokenizer

@@ -89,8 +89,7 @@ def _model(system: str, work: Work, attention: str, tokenizer: Any) -> Any:
         dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0} if system == "bert-best" else {}
         config = transformers.BertConfig(**sizes, **dropout, intermediate_size=4 * work.hidden)
         return transformers.BertForMaskedLM(config)
-    from unmask.network.config import default_intermediate_size
-    from unmask.network.layouts import PARTS
+    from unmask.model.config import PARTS, default_intermediate_size
 
     width = default_intermediate_size(work.hidden, PARTS["modernbert"].intermediate_ratio)
     ids = {"cls_token_id": tokenizer.cls_token_id, "sep_token_id": tokenizer.sep_token_id}
@@ -110,8 +109,8 @@ def _model(system: str, work: Work, attention: str, tokenizer: Any) -> Any:
 
 def _rows(work: Work, tokenizer: Any) -> tuple[list[dict[str, list[int]]], int]:
     """Rows for whole steps, the first that ours trains on; and the tokens of text in a step, on average."""
-    from unmask.pretraining.run_data import open_prepared
-    from unmask.rows.stream import Cursor, RowStream
+    from unmask.commands.run_data import open_prepared
+    from unmask.data.rows import Cursor, RowStream
 
     data = open_prepared(Path(work.data))
     stream = RowStream(data.train, data.tokenizer, length=work.length, seed=0)

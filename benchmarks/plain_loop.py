@@ -53,8 +53,7 @@ def new_model(tokenizer: Any, length: int, *, compiled: bool) -> Any:
     """A model of 4 layers of 256, as wide within as ours."""
     import transformers
 
-    from unmask.network.config import default_intermediate_size
-    from unmask.network.layouts import PARTS
+    from unmask.model.config import PARTS, default_intermediate_size
 
     config = transformers.ModernBertConfig(
         vocab_size=len(tokenizer),
@@ -99,7 +98,7 @@ def new_optimizers(system: str, model: nn.Module, learning_rate: float) -> list[
 
 def text_of(data: Any, tokenizer: Any, length: int, seed: int) -> Text:
     """All rows of the training text."""
-    from unmask.rows.stream import Cursor, RowStream
+    from unmask.data.rows import Cursor, RowStream
 
     rows: list[Tensor] = []
     for batch in RowStream(data.train, data.tokenizer, length=length, seed=seed).batches(Cursor(), 512):
@@ -131,7 +130,7 @@ def train_peer(work: Any, out: TextIO, marks: list[float], held_out: Callable[[A
     """
     import transformers
 
-    from unmask.pretraining.run_data import open_prepared
+    from unmask.commands.run_data import open_prepared
 
     transformers.logging.set_verbosity_error()
     data = open_prepared(Path(work.data))

@@ -31,8 +31,8 @@ from tables import write_table
 GOALS = {"raw": 0.9, "map": 2.0}
 RAW = """
 import sys, time
-from unmask.text.corpus import Corpus
-from unmask.text.settings import CorpusSettings
+from unmask.data.corpus import Corpus
+from unmask.data.settings import CorpusSettings
 from tokenizers import Tokenizer
 file, unit, folder = sys.argv[1:4]
 texts = [piece.text for piece, _ in Corpus([file], CorpusSettings(documents=unit)).pieces()]
@@ -46,8 +46,8 @@ MAP = """
 import sys, time
 import datasets
 from transformers import PreTrainedTokenizerFast
-from unmask.text.corpus import Corpus
-from unmask.text.settings import CorpusSettings
+from unmask.data.corpus import Corpus
+from unmask.data.settings import CorpusSettings
 file, unit, folder, cache = sys.argv[1:5]
 texts = [piece.text for piece, _ in Corpus([file], CorpusSettings(documents=unit)).pieces()]
 data = datasets.Dataset.from_dict({"text": texts})
@@ -63,8 +63,8 @@ print(time.perf_counter() - begin)
 PREPARE = """
 import sys, time
 from pathlib import Path
-from unmask.text.settings import CorpusSettings
-from unmask.shards.preparation import prepare
+from unmask.data.settings import CorpusSettings
+from unmask.data.prepare import prepare
 from unmask.tokenizer.settings import TokenizerSettings
 file, unit, folder, out = sys.argv[1:5]
 begin = time.perf_counter()
@@ -76,8 +76,8 @@ print(time.perf_counter() - begin)
 TRAIN = """
 import sys
 from pathlib import Path
-from unmask.text.settings import CorpusSettings
-from unmask.shards.preparation import prepare
+from unmask.data.settings import CorpusSettings
+from unmask.data.prepare import prepare
 from unmask.tokenizer.settings import TokenizerSettings
 file, unit, folder = sys.argv[1:4]
 manifest = prepare(

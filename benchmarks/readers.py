@@ -18,12 +18,11 @@ from pathlib import Path
 
 from tables import write_table
 
-from unmask.shards.data_folder import DataFolder
-from unmask.shards.shard_reader import KeptText
-from unmask.shards.sharing import OnThisMachine
-from unmask.shards.stages import PreparationInput, Stages
-from unmask.shards.worker_pool import WorkerPool
-from unmask.text.settings import AnnotationSettings, CorpusSettings
+from unmask.data.data_folder import DataFolder
+from unmask.data.passes import KeptText
+from unmask.data.prepare import PreparationInput, Stages
+from unmask.data.settings import AnnotationSettings, CorpusSettings
+from unmask.data.workers import OnThisMachine, WorkerPool
 from unmask.tokenizer.settings import TokenizerSettings
 
 PASSES = ("survey", "shards")

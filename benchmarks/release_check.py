@@ -25,9 +25,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from unmask.data.annotations import PIPELINES
+from unmask.data.reading import bare_suffix, open_bytes
 from unmask.masking.settings import STRATEGIES, needed_annotations
-from unmask.text.annotators import PIPELINES
-from unmask.text.reading import bare_suffix, open_bytes
 
 KINDS = ("wordpiece", "bpe", "unigram", "char")
 COLUMNS = "entities,pos,dependencies,chunks"

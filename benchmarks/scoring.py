@@ -26,8 +26,8 @@ from tables import write_table
 from transformers import AutoModelForMaskedLM
 
 import unmask
-from unmask.measuring.minimal_pairs import read_pairs
-from unmask.using.loaded_model import Model
+from unmask.measure.questions import read_pairs
+from unmask.tasks.loaded_model import Model
 
 Logits = Callable[[torch.Tensor, int], torch.Tensor]
 

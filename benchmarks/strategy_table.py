@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from tables import told
 
 from unmask.masking.settings import STRATEGIES
-from unmask.measuring.uncertainty import CONFIDENCE, mean_interval
+from unmask.measure.uncertainty import CONFIDENCE, mean_interval
 
 BASELINE = "random"
 LEVEL = 1.0 - (1.0 - CONFIDENCE) / len(STRATEGIES)

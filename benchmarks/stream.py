@@ -23,12 +23,11 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 from tables import write_table
 
+from unmask.commands.run_data import PreparedData, open_prepared
+from unmask.data.prepare import prepare
+from unmask.data.rows import Cursor, Rows, RowStream
+from unmask.data.settings import CorpusSettings
 from unmask.masking.masker import Masker
-from unmask.pretraining.run_data import PreparedData, open_prepared
-from unmask.rows.rows import Rows
-from unmask.rows.stream import Cursor, RowStream
-from unmask.shards.preparation import prepare
-from unmask.text.settings import CorpusSettings
 from unmask.tokenizer.settings import TokenizerSettings
 
 POSITIONS, LENGTH, WARM = 131_072, 512, 2

@@ -15,10 +15,10 @@ from assembly import Training, assemble
 from numpy.typing import NDArray
 from turns import Turn
 
-from unmask.errors import DivergedError
-from unmask.hashing import permutation
-from unmask.rows.packing import PackedRows
-from unmask.rows.stream import RowStream
+from unmask.core.errors import DivergedError
+from unmask.core.hashing import permutation
+from unmask.data.packing import PackedRows
+from unmask.data.rows import RowStream
 
 OURS = "ours"
 # Settings beside the recipe's; documents, loops and packing are none.
@@ -29,7 +29,7 @@ TAKEN_AWAY: dict[str, tuple[str, ...]] = {
     "paragraphs": (),
     "no-packing": (),
 }
-WITH_LOOPS = ("unmask.network.fused", "unmask.training.muon")
+WITH_LOOPS = ("unmask.model.fused", "unmask.train.optimizer")
 _ALONE = 5  # sets this order of rows apart
 
 
@@ -65,7 +65,7 @@ def without_loops() -> None:
 
 def new_training(work: Any, data: Any) -> Training:
     """A training that has not begun."""
-    from unmask.recipe.recipe import load_recipe
+    from unmask.commands.recipe import load_recipe
 
     options = {
         "training.minutes": work.minutes,
@@ -84,7 +84,7 @@ def new_training(work: Any, data: Any) -> Training:
 
 def train_ours(work: Any, out: TextIO, marks: list[float], held_out: Callable[[Any], Any]) -> None:
     """Our process, or one with something taken away; see `plain_loop.train_peer`."""
-    from unmask.pretraining.run_data import open_prepared
+    from unmask.commands.run_data import open_prepared
 
     if work.system == "no-loops":
         without_loops()

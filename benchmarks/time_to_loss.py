@@ -177,7 +177,7 @@ def start(work: Work) -> System:
 
 def serve(work: Work) -> None:
     """A system's process."""
-    from unmask.measuring.held_out import HeldOutSet
+    from unmask.measure.held_out import HeldOutSet
 
     def held_out(data: Any) -> HeldOutSet:
         return HeldOutSet(data.validation, data.tokenizer, length=work.length, max_tokens=HELD_OUT_TOKENS)

@@ -19,7 +19,7 @@ from peers import transformers_of
 from timed import WARM_SHARE, Stopwatch, Turn, Work
 from turns import own_output
 
-from unmask.training.hardware import peak_memory
+from unmask.train.hardware import peak_memory
 
 SYSTEMS = ("ours", "bert", "bert-bf16", "bert-best", "modernbert-bf16")
 
@@ -27,8 +27,8 @@ SYSTEMS = ("ours", "bert", "bert-bf16", "bert-best", "modernbert-bf16")
 def ours(work: Work) -> tuple[Turn, dict[str, Any]]:
     from assembly import assemble
 
-    from unmask.pretraining.run_data import open_prepared
-    from unmask.recipe.recipe import Recipe
+    from unmask.commands.recipe import Recipe
+    from unmask.commands.run_data import open_prepared
 
     recipe = Recipe.model_validate(
         {

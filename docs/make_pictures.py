@@ -19,23 +19,22 @@ import torch
 from safetensors.torch import load_file
 
 import unmask
-from unmask.hashing import mix_ints
-from unmask.masking.flat_rows import FlatUnits, flatten, partition
-from unmask.masking.masker import _MASK, Masker
-from unmask.masking.mixture import draw_mixture
+from unmask.commands.lexicon import masking_tables
+from unmask.commands.masks import ShownText
+from unmask.commands.reporting import LogReporter
+from unmask.commands.run_data import PreparedData, open_prepared
+from unmask.commands.run_folder import packaged_corpus
+from unmask.core.hashing import mix_ints
+from unmask.core.settings import validated
+from unmask.data.prepare import prepare
+from unmask.data.rows import Rows
+from unmask.data.settings import CorpusSettings
+from unmask.masking.draw import FlatUnits, flatten, partition
+from unmask.masking.masker import _MASK, Masker, draw_mixture
 from unmask.masking.settings import STRATEGIES, MaskingSettings, MixtureUnits
-from unmask.masking.vocabulary_tables import Scores, Tables
-from unmask.pretraining.masking_inputs import masking_tables
-from unmask.pretraining.run_data import PreparedData, open_prepared
-from unmask.pretraining.run_folder import packaged_corpus
-from unmask.pretraining.run_reporter import LogReporter
-from unmask.pretraining.shown_masks import ShownText
-from unmask.rows.rows import Rows
-from unmask.settings import validated
-from unmask.shards.preparation import prepare
-from unmask.text.settings import CorpusSettings
+from unmask.masking.tables import Scores, Tables
 from unmask.tokenizer.settings import TokenizerSettings
-from unmask.training.checkpoints import list_checkpoints
+from unmask.train.checkpoints import list_checkpoints
 
 sys.path.insert(0, str(Path(__file__).parent))
 from draw import Token, picture

@@ -17,16 +17,15 @@ from matplotlib.figure import Figure
 import unmask
 from tests.command_line import Main
 from tests.elsewhere import Elsewhere
-from unmask import addresses
-from unmask.cli import app
-from unmask.network.config import EncoderConfig
-from unmask.network.encoder import MaskedLM
-from unmask.network.initial_weights import initialise
-from unmask.network.layouts import PARTS
-from unmask.shards.manifest import Manifest, load_manifest
-from unmask.shards.preparation import prepare
-from unmask.shards.store import TokenStore
-from unmask.text.settings import CorpusSettings
+from unmask.commands.cli import app
+from unmask.core import remote as addresses
+from unmask.data.data_folder import Manifest, load_manifest
+from unmask.data.prepare import prepare
+from unmask.data.settings import CorpusSettings
+from unmask.data.store import TokenStore
+from unmask.model.config import PARTS, EncoderConfig
+from unmask.model.encoder import MaskedLM
+from unmask.model.initial_weights import initialise
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.settings import TokenizerSettings
 from unmask.tokenizer.tokenizer import Tokenizer

@@ -24,7 +24,7 @@ from typing import Any
 
 import pytest
 
-LOADED = ["unmask.cli.pretrain", "unmask.pretraining.pretraining", "unmask.finetuning.finetuning", "tests.processes"]
+LOADED = ["unmask.commands.cli.pretrain", "unmask.commands.pretrain", "unmask.commands.finetune", "tests.processes"]
 
 
 @functools.cache
@@ -89,7 +89,7 @@ def start_command(*arguments: object) -> Forked:
 
 
 def _command(*arguments: str) -> None:
-    from unmask.cli import app
+    from unmask.commands.cli import app
 
     sys.argv = ["unmask", *arguments]
     app.main()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from unmask.network.config import EncoderConfig
-from unmask.network.encoder import MaskedLM
-from unmask.network.heads import heads_for
+from unmask.model.config import EncoderConfig
+from unmask.model.encoder import MaskedLM
+from unmask.model.heads import heads_for
 
 
 def rich_model(

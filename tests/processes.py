@@ -1,6 +1,6 @@
 """Functions that several processes run as one group, as `torchrun` would start them.
 
-    found = in_processes(2, "tests.training.group_runs:trained", tmp_path, {"steps": 20})
+    found = in_processes(2, "tests.train.group_runs:trained", tmp_path, {"steps": 20})
 
 calls `trained(folder, steps=20)` in each, and has what they return, in their order.
 """

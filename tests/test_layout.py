@@ -14,20 +14,12 @@ import unmask
 PACKAGE = Path(unmask.__file__).parent
 PYTHON = sorted(PACKAGE.rglob("*.py"))
 FLOW = [
-    "errors", "values", "files", "claimed", "progress", "notebook", "settings", "hashing", "compiled",
-    "margins",
-    "results", "hub", "addresses", "mirror", "staged",
-    "text", "tokenizer", "shards", "rows", "masking", "network", "folders", "runner", "training",
-    "measuring", "tasks", "using", "exporting", "recipe", "report", "pretraining", "searching", "finetuning",
-    "embedding",
-    "comparing", "cli",
+    "core", "tokenizer", "model", "data", "masking", "train",
+    "measure", "tasks", "search", "export", "report", "commands",
 ]  # fmt: skip
 # What the flow alone would allow, but a part must not know.
 FORBIDDEN = {
-    "network": {"text", "tokenizer", "shards", "rows", "masking"},
-    "folders": {"text", "tokenizer", "shards", "rows", "masking"},
-    "training": {"text", "tokenizer", "shards"},
-    "report": {"training", "using", "recipe", "measuring"},
+    "report": {"train", "masking", "measure", "search", "export"},
 }
 
 
@@ -56,7 +48,7 @@ def test_imports_point_against_the_flow() -> None:
 
 
 def test_importing_the_package_and_the_command_line_loads_nothing_heavy() -> None:
-    code = "import sys, unmask, unmask.cli.app; print(*(m for m in sys.modules))"
+    code = "import sys, unmask, unmask.commands.cli.app; print(*(m for m in sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "typer" in loaded
     assert not {"torch", "numpy", "pyarrow", "tokenizers", "pydantic", "matplotlib", "huggingface_hub"} & set(loaded)
@@ -80,15 +72,12 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
     TopologicalSorter(imports).prepare()  # a cycle is an error
 
 
-def test_names_of_files_and_classes_are_unique() -> None:
-    """But for `settings.py`, which stands beside what it sets."""
-    names = Counter(path.name for path in PYTHON if path.name not in ("__init__.py", "settings.py"))
+def test_names_of_classes_are_unique() -> None:
     classes = Counter(
         node.name
         for path in PYTHON
         for node in ast.parse(path.read_text(encoding="utf-8")).body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
-    assert names.total() > 100
     assert classes.total() > 100
-    assert [name for name, count in (names + classes).items() if count > 1] == []
+    assert [name for name, count in classes.items() if count > 1] == []

@@ -18,18 +18,18 @@ import pytest
 
 from tests import seeds
 from tests.seeds import SEEDS, Seed
-from unmask.errors import CorpusError
-from unmask.measuring.minimal_pairs import read_pairs
-from unmask.tasks.known import TASKS
-from unmask.tasks.labelled_files import read_labelled
+from unmask.core.errors import CorpusError
+from unmask.data.annotations import choose_origins, data_fields
+from unmask.data.corpus import Corpus
+from unmask.data.documents import TextFile
+from unmask.data.reading import BadInput
+from unmask.data.settings import AnnotationSettings, CorpusSettings
+from unmask.data.sources import Source, find_sources
+from unmask.data.tables import rows_of
+from unmask.measure.questions import read_pairs
+from unmask.tasks.files import read_labelled
+from unmask.tasks.predict import TASKS
 from unmask.tasks.settings import Columns
-from unmask.text.annotation_choice import choose_origins, data_fields
-from unmask.text.corpus import Corpus
-from unmask.text.reading import BadInput
-from unmask.text.settings import AnnotationSettings, CorpusSettings
-from unmask.text.sources import Source, find_sources
-from unmask.text.table_rows import rows_of
-from unmask.text.text_file import TextFile
 
 MOST_BYTES = 200 << 20
 
@@ -202,13 +202,13 @@ def test_pairs_read_in_pieces_are_numbered_by_their_lines(tmp_path: Path) -> Non
 
 
 def test_more_than_is_held_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unmask.tasks.labelled_files.MOST_EXAMPLES", 3)
+    monkeypatch.setattr("unmask.tasks.files.MOST_EXAMPLES", 3)
     (tmp_path / "a.csv").write_text("text,label\n" + "The king.,1\n" * 4)
     with pytest.raises(
         CorpusError, match=r"a\.csv: more than 3 examples or .* held in memory; give a part of the file"
     ):
         read_labelled(tmp_path / "a.csv", TASKS["regress"], Columns())
-    monkeypatch.setattr("unmask.measuring.minimal_pairs._MOST_PAIRS", 3)
+    monkeypatch.setattr("unmask.measure.questions._MOST_PAIRS", 3)
     (tmp_path / "p.jsonl").write_bytes(seeds.PAIR * 4)
     with pytest.raises(CorpusError, match=r"p\.jsonl: more than 3 minimal pairs, or .*; give fewer"):
         read_pairs(tmp_path / "p.jsonl")

@@ -16,9 +16,19 @@ if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 if TYPE_CHECKING:
-    from unmask.comparing.verdicts import Comparison, Search, compare, tune
-    from unmask.embedding.embedder_making import Embedder, embedder
-    from unmask.errors import (
+    from unmask.commands.audit import MaskingAudit, audit
+    from unmask.commands.compare import Comparison, Search, compare, tune
+    from unmask.commands.embed import EmbeddedFile, embed
+    from unmask.commands.embedder import Embedder, embedder
+    from unmask.commands.evaluate import Evaluation, evaluate
+    from unmask.commands.finetune import FineTuned, finetune
+    from unmask.commands.lexicon import LexiconMade, lexicon
+    from unmask.commands.masks import ShownMasks, masks
+    from unmask.commands.prepare import Prepared, prepare
+    from unmask.commands.pretrain import Run, pretrain
+    from unmask.commands.recipe import recipes
+    from unmask.commands.score import Scored, score
+    from unmask.core.errors import (
         CorpusError,
         DataError,
         DivergedError,
@@ -31,30 +41,17 @@ if TYPE_CHECKING:
         UnsupportedError,
         WriteError,
     )
-    from unmask.exporting.onnx_export import Export, export
-    from unmask.exporting.verification import Verification, verify
-    from unmask.finetuning.finetuning import FineTuned, finetune
-    from unmask.masking.collator import MaskingCollator
-    from unmask.masking.features import count_tokens
-    from unmask.masking.masker import MaskedRows, Masker
-    from unmask.masking.mlm import MLM
-    from unmask.masking.stored_tables import lexicon_tables
-    from unmask.masking.trainer_loss import evaluation_loss, token_losses
-    from unmask.pretraining.auditing import MaskingAudit, audit
-    from unmask.pretraining.lexicons import LexiconMade, lexicon
-    from unmask.pretraining.preparing import Prepared, prepare
-    from unmask.pretraining.pretraining import Run, pretrain
-    from unmask.pretraining.shown_masks import ShownMasks, masks
-    from unmask.recipe.recipe import recipes
-    from unmask.searching.search_evaluation import SearchEvaluation, evaluate_search
-    from unmask.searching.search_index import Hits, Index
-    from unmask.tasks.predicting import Predictions, predict
-    from unmask.tasks.task_model import TaskModel
-    from unmask.using.embedded_file import EmbeddedFile, embed
-    from unmask.using.evaluation import Evaluation, evaluate
-    from unmask.using.filled import Filled
-    from unmask.using.loaded_model import Model, fill, load
-    from unmask.using.scoring import Scored, score
+    from unmask.export.onnx import Export, export
+    from unmask.export.verify import Verification, verify
+    from unmask.masking.collator import MLM, MaskingCollator, count_tokens, evaluation_loss, token_losses
+    from unmask.masking.masker import MaskedRows, Masker, lexicon_tables
+    from unmask.search.evaluate import SearchEvaluation, evaluate_search
+    from unmask.search.index import Hits, Index
+    from unmask.tasks.fill import Filled
+    from unmask.tasks.loaded_model import Model, fill, load
+    from unmask.tasks.predict import Predictions, TaskModel, predict
+
+    pass
 
 __version__ = "0.1.0"
 __all__ = [
@@ -121,66 +118,66 @@ __all__ = [
 ]
 
 _WHERE = {
-    "CorpusError": "unmask.errors",
-    "DataError": "unmask.errors",
-    "DivergedError": "unmask.errors",
-    "MemoryFullError": "unmask.errors",
-    "ModelError": "unmask.errors",
-    "RunError": "unmask.errors",
-    "SettingsError": "unmask.errors",
-    "TokenizerError": "unmask.errors",
-    "UnmaskError": "unmask.errors",
-    "UnsupportedError": "unmask.errors",
-    "WriteError": "unmask.errors",
-    "Comparison": "unmask.comparing.verdicts",
-    "EmbeddedFile": "unmask.using.embedded_file",
-    "Embedder": "unmask.embedding.embedder_making",
-    "Evaluation": "unmask.using.evaluation",
-    "Export": "unmask.exporting.onnx_export",
-    "Filled": "unmask.using.filled",
-    "FineTuned": "unmask.finetuning.finetuning",
-    "Hits": "unmask.searching.search_index",
-    "Index": "unmask.searching.search_index",
-    "SearchEvaluation": "unmask.searching.search_evaluation",
-    "TaskModel": "unmask.tasks.task_model",
-    "MLM": "unmask.masking.mlm",
+    "CorpusError": "unmask.core.errors",
+    "DataError": "unmask.core.errors",
+    "DivergedError": "unmask.core.errors",
+    "MemoryFullError": "unmask.core.errors",
+    "ModelError": "unmask.core.errors",
+    "RunError": "unmask.core.errors",
+    "SettingsError": "unmask.core.errors",
+    "TokenizerError": "unmask.core.errors",
+    "UnmaskError": "unmask.core.errors",
+    "UnsupportedError": "unmask.core.errors",
+    "WriteError": "unmask.core.errors",
+    "Comparison": "unmask.commands.compare",
+    "EmbeddedFile": "unmask.commands.embed",
+    "Embedder": "unmask.commands.embedder",
+    "Evaluation": "unmask.commands.evaluate",
+    "Export": "unmask.export.onnx",
+    "Filled": "unmask.tasks.fill",
+    "FineTuned": "unmask.commands.finetune",
+    "Hits": "unmask.search.index",
+    "Index": "unmask.search.index",
+    "SearchEvaluation": "unmask.search.evaluate",
+    "TaskModel": "unmask.tasks.predict",
+    "MLM": "unmask.masking.collator",
     "MaskedRows": "unmask.masking.masker",
     "Masker": "unmask.masking.masker",
-    "MaskingAudit": "unmask.pretraining.auditing",
+    "MaskingAudit": "unmask.commands.audit",
     "MaskingCollator": "unmask.masking.collator",
-    "Model": "unmask.using.loaded_model",
-    "LexiconMade": "unmask.pretraining.lexicons",
-    "Predictions": "unmask.tasks.predicting",
-    "Prepared": "unmask.pretraining.preparing",
-    "PreparedPart": "unmask.pretraining.preparing",
-    "Run": "unmask.pretraining.pretraining",
-    "Scored": "unmask.using.scoring",
-    "Search": "unmask.comparing.verdicts",
-    "ShownMasks": "unmask.pretraining.shown_masks",
-    "Verification": "unmask.exporting.verification",
-    "audit": "unmask.pretraining.auditing",
-    "compare": "unmask.comparing.verdicts",
-    "count_tokens": "unmask.masking.features",
-    "embed": "unmask.using.embedded_file",
-    "embedder": "unmask.embedding.embedder_making",
-    "evaluate": "unmask.using.evaluation",
-    "evaluate_search": "unmask.searching.search_evaluation",
-    "evaluation_loss": "unmask.masking.trainer_loss",
-    "export": "unmask.exporting.onnx_export",
-    "fill": "unmask.using.loaded_model",
-    "finetune": "unmask.finetuning.finetuning",
-    "lexicon": "unmask.pretraining.lexicons",
-    "lexicon_tables": "unmask.masking.stored_tables",
-    "load": "unmask.using.loaded_model",
-    "masks": "unmask.pretraining.shown_masks",
-    "predict": "unmask.tasks.predicting",
-    "prepare": "unmask.pretraining.preparing",
-    "pretrain": "unmask.pretraining.pretraining",
-    "recipes": "unmask.recipe.recipe",
-    "score": "unmask.using.scoring",
-    "token_losses": "unmask.masking.trainer_loss",
-    "tune": "unmask.comparing.verdicts",
-    "verify": "unmask.exporting.verification",
+    "Model": "unmask.tasks.loaded_model",
+    "LexiconMade": "unmask.commands.lexicon",
+    "Predictions": "unmask.tasks.predict",
+    "Prepared": "unmask.commands.prepare",
+    "PreparedPart": "unmask.commands.prepare",
+    "Run": "unmask.commands.pretrain",
+    "Scored": "unmask.commands.score",
+    "Search": "unmask.commands.compare",
+    "ShownMasks": "unmask.commands.masks",
+    "Verification": "unmask.export.verify",
+    "audit": "unmask.commands.audit",
+    "compare": "unmask.commands.compare",
+    "count_tokens": "unmask.masking.collator",
+    "embed": "unmask.commands.embed",
+    "embedder": "unmask.commands.embedder",
+    "evaluate": "unmask.commands.evaluate",
+    "evaluate_search": "unmask.search.evaluate",
+    "evaluation_loss": "unmask.masking.collator",
+    "export": "unmask.export.onnx",
+    "fill": "unmask.tasks.loaded_model",
+    "finetune": "unmask.commands.finetune",
+    "lexicon": "unmask.commands.lexicon",
+    "lexicon_tables": "unmask.masking.masker",
+    "load": "unmask.tasks.loaded_model",
+    "masks": "unmask.commands.masks",
+    "predict": "unmask.tasks.predict",
+    "prepare": "unmask.commands.prepare",
+    "pretrain": "unmask.commands.pretrain",
+    "recipes": "unmask.commands.recipe",
+    "score": "unmask.commands.score",
+    "token_losses": "unmask.masking.collator",
+    "tune": "unmask.commands.compare",
+    "verify": "unmask.export.verify",
 }
 
 

@@ -1,5 +1,5 @@
 """`python -m unmask`."""
 
-from unmask.cli.app import main
+from unmask.commands.cli.app import main
 
 main()

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from unmask.pretraining.run_folder import packaged_corpus
+from unmask.commands.run_folder import packaged_corpus
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_the_text_is_cut_at_nine_tenths(annotated: types.ModuleType) -> None:
 
 
 def test_both_systems_read_the_same_characters(annotated: types.ModuleType, tmp_path: Path) -> None:
-    from unmask.pretraining.run_data import open_prepared
+    from unmask.commands.run_data import open_prepared
 
     importlib.import_module("characters").prepare("shakespeare-chars", tmp_path / "data")
     data = open_prepared(tmp_path / "data")

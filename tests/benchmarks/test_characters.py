@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional
 
 from tests.benchmarks.conftest import BENCHMARKS
-from unmask.recipe.recipe import load_recipe
+from unmask.commands.recipe import load_recipe
 
 ROOT = BENCHMARKS.parent
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from unmask.recipe.recipe import load_recipe
-from unmask.training.gpu_memory import USED, first_micro_tokens, fitting_positions, step_memory
-from unmask.training.settings import TrainingSettings
+from unmask.commands.recipe import load_recipe
+from unmask.train.hardware import USED, first_micro_tokens, fitting_positions, step_memory
+from unmask.train.settings import TrainingSettings
 
 PAGE = Path(__file__).parents[2] / "docs" / "pretraining.md"
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from tests.processes import in_processes
-from unmask.network.config import EncoderConfig
-from unmask.network.encoder import MaskedLM
-from unmask.training import gradients
+from unmask.model.config import EncoderConfig
+from unmask.model.encoder import MaskedLM
+from unmask.train import distributed as gradients
 
 PAGE = Path(__file__).parents[2] / "docs" / "scaling.md"
 BUCKET_BYTES = 1 << 13  # so that an owner of a small model has several
@@ -47,7 +47,7 @@ def test_a_process_sends_what_is_counted(
         "bucket_bytes": BUCKET_BYTES,
         "processes": processes,
     }
-    runs, *_ = in_processes(1 if processes else 2, "tests.training.message_runs:counted", tmp_path, given)
+    runs, *_ = in_processes(1 if processes else 2, "tests.train.message_runs:counted", tmp_path, given)
     assert len(runs) == 2 * (len(processes) or 1)
     monkeypatch.setattr(gradients, "BUCKET_BYTES", BUCKET_BYTES)
     for name, told in runs.items():

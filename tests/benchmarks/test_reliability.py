@@ -58,7 +58,7 @@ def test_a_case_that_fails_is_found(tmp_path: Path) -> None:
     def refuse(*_: object) -> None:
         raise fuzz_error("no such thing")
 
-    from unmask.errors import CorpusError as fuzz_error
+    from unmask.core.errors import CorpusError as fuzz_error
 
     def too_long(*_: object) -> None:
         raise TimeoutError("too long")

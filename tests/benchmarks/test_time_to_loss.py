@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from unmask.pretraining.run_data import open_prepared
+from unmask.commands.run_data import open_prepared
 from unmask.tokenizer.tokenizer import Tokenizer
 
 HERE = {"date": "2026-01-02", "processor": "A processor", "cores": 2, "versions": {"torch": "2.0"}}
@@ -150,7 +150,7 @@ class FewSteps:
 
 
 def held_out_of(length: int) -> Any:
-    from unmask.measuring.held_out import HeldOutSet
+    from unmask.measure.held_out import HeldOutSet
 
     return lambda data: HeldOutSet(data.validation, data.tokenizer, length=length, max_tokens=2000)
 
@@ -193,7 +193,7 @@ def test_the_rate_rises_and_falls(script: types.ModuleType) -> None:
 
 
 def test_a_document_without_packing_has_rows_of_its_own(data_folder: Path) -> None:
-    from unmask.rows.stream import Cursor, RowStream
+    from unmask.data.rows import Cursor, RowStream
 
     taken_away = importlib.import_module("taken_away")
     data = open_prepared(data_folder)

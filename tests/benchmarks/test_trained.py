@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from unmask.rows.stream import Cursor, RowStream
-from unmask.shards.store import TokenStore
+from unmask.data.rows import Cursor, RowStream
+from unmask.data.store import TokenStore
 from unmask.tokenizer.tokenizer import Tokenizer
 
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from unmask.hashing import mix
-from unmask.masking.hash_set import HashSet
+from unmask.core.hashing import mix
+from unmask.data.lexicon import Lexicon
+from unmask.data.rows import Rows
+from unmask.masking.draw import HashSet
 from unmask.masking.masker import Masker
-from unmask.masking.vocabulary_tables import Scores, Tables
-from unmask.rows.rows import Rows
-from unmask.shards.lexicon_file import Lexicon
+from unmask.masking.tables import Scores, Tables
 from unmask.tokenizer.tokenizer import Tokenizer
 
 

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from tests.masking.helpers import LABELS, make_rows, masker_of
-from unmask.errors import DataError, SettingsError
-from unmask.masking.annotated_weights import FirstWeights, PosWeights, RoleWeights
-from unmask.masking.flat_rows import FlatUnits, flatten, partition
+from unmask.core.errors import DataError, SettingsError
+from unmask.data.rows import Rows
+from unmask.masking.draw import FlatUnits, flatten, partition
 from unmask.masking.masker import Masker
 from unmask.masking.settings import STRATEGIES, MaskingSettings, needed_annotations
+from unmask.masking.tables import Tables
 from unmask.masking.units import EntityUnits, PhraseUnits, PlainUnits, SubtreeUnits, WordUnits
-from unmask.masking.vocabulary_tables import Tables
-from unmask.rows.rows import Rows
+from unmask.masking.weights import FirstWeights, PosWeights, RoleWeights
 from unmask.tokenizer.tokenizer import Tokenizer
 
 

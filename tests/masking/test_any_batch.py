@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from tokenizers.models import WordPiece
 
 from tests.masking.helpers import LABELS, annotated, collocation_set
-from unmask.masking.masker import Masker
-from unmask.masking.plain_rows import rows_from_ids
+from unmask.core.settings import validated
+from unmask.masking.masker import Masker, rows_from_ids
 from unmask.masking.settings import STRATEGIES, MaskingSettings
-from unmask.masking.vocabulary_tables import Scores, Tables
-from unmask.settings import validated
+from unmask.masking.tables import Scores, Tables
 from unmask.tokenizer.tokenizer import Tokenizer
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -9,12 +9,12 @@ import torch
 
 from tests.masking.helpers import make_rows
 from tests.tokenizer.families import bare_characters
-from unmask.errors import SettingsError
-from unmask.masking.flat_rows import FlatUnits, boundaries
+from unmask.core.errors import SettingsError
+from unmask.data.rows import Cursor, RowStream
+from unmask.data.store import TokenStore
+from unmask.masking.draw import FlatUnits, boundaries
 from unmask.masking.masker import Masker
 from unmask.masking.settings import MaskingSettings
-from unmask.rows.stream import Cursor, RowStream
-from unmask.shards.store import TokenStore
 from unmask.tokenizer.tokenizer import Tokenizer
 
 SPANS = MaskingSettings.model_validate({"strategy": "span", "rate": 0.4})

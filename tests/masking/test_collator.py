@@ -13,12 +13,11 @@ from tests.masking.collator_helpers import ALL, FAMILIES, features_of, wrapped
 from tests.masking.helpers import masker_of
 from tests.tokenizer.families import trained
 from unmask import Masker, MaskingCollator, count_tokens
-from unmask.errors import DataError, SettingsError, TokenizerError
-from unmask.masking.flat_rows import FlatRows, FlatUnits
-from unmask.masking.row_loops import POINT
+from unmask.core.errors import DataError, SettingsError, TokenizerError
+from unmask.masking.draw import POINT, FlatRows, FlatUnits
 from unmask.masking.settings import STRATEGIES, MaskingSettings, Strategy
+from unmask.masking.tables import Tables
 from unmask.masking.units import SpanUnits, TokenUnits
-from unmask.masking.vocabulary_tables import Tables
 from unmask.masking.weights import BandWeights
 
 pytest.importorskip("transformers")

@@ -8,16 +8,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.data.lexicon_helpers import letter_ids
 from tests.masking.helpers import collocation_set, make_rows, masker_of
-from tests.shards.lexicon_helpers import letter_ids
-from unmask.errors import SettingsError
-from unmask.hashing import mix
-from unmask.masking.flat_rows import flatten, partition
-from unmask.masking.hash_set import HashSet
+from unmask.core.errors import SettingsError
+from unmask.core.hashing import mix
+from unmask.data.rows import Rows
+from unmask.masking.draw import HashSet, flatten, partition
 from unmask.masking.masker import Masker
+from unmask.masking.tables import Tables
 from unmask.masking.units import CollocationUnits
-from unmask.masking.vocabulary_tables import Tables
-from unmask.rows.rows import Rows
 from unmask.tokenizer.tokenizer import Tokenizer
 
 Collocation = tuple[tuple[int, ...], ...]
@@ -73,7 +72,7 @@ def test_by_hand(tokenizer: Tokenizer) -> None:
 
 def _plain(tokenizer: Tokenizer, ids: list[list[int]]) -> Rows:
     """Rows in which every token is a word."""
-    from unmask.masking.plain_rows import rows_from_ids
+    from unmask.masking.masker import rows_from_ids
 
     rows = rows_from_ids(ids, tokenizer)
     return Rows(**{**vars(rows), "word_starts": rows.maskable})

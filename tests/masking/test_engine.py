@@ -6,12 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.masking.helpers import annotated, make_rows, masker_of, word_numbers
-from unmask.errors import SettingsError
-from unmask.masking.masker import Masker
-from unmask.masking.plain_rows import rows_from_ids
+from unmask.core.errors import SettingsError
+from unmask.data.rows import Rows
+from unmask.masking.masker import Masker, rows_from_ids
 from unmask.masking.settings import STRATEGIES
 from unmask.masking.weights import UniformWeights
-from unmask.rows.rows import Rows
 from unmask.tokenizer.tokenizer import Tokenizer
 
 ALL = sorted(STRATEGIES)

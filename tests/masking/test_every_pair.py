@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from tests.masking.helpers import make_rows, tables_of
+from unmask.core.settings import validated
+from unmask.data.rows import Rows
 from unmask.masking.masker import MaskedRows, Masker
 from unmask.masking.settings import STRATEGIES, MaskingSettings
+from unmask.masking.tables import Tables
 from unmask.masking.units import PlainUnits
-from unmask.masking.vocabulary_tables import Tables
 from unmask.masking.weights import AnyWeights
-from unmask.rows.rows import Rows
-from unmask.settings import validated
 from unmask.tokenizer.tokenizer import Tokenizer
 
 

@@ -11,15 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.masking.helpers import make_rows, masker_of, tables_of
-from unmask.masking.flat_rows import FlatRows, FlatUnits, flatten, partition
+from unmask.core.settings import validated
+from unmask.data.rows import Rows
+from unmask.masking.draw import POINT, FlatRows, FlatUnits, draw_units, flatten, partition
 from unmask.masking.masker import Masker
-from unmask.masking.row_loops import POINT
 from unmask.masking.settings import STRATEGIES, MaskingSettings
-from unmask.masking.unit_draw import draw_units
 from unmask.masking.weights import UniformWeights
-from unmask.measuring.inclusion import asked_for
-from unmask.rows.rows import Rows
-from unmask.settings import validated
+from unmask.measure.masking import asked_for
 from unmask.tokenizer.tokenizer import Tokenizer
 
 EPOCHS = 1500

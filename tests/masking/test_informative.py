@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from tests.masking.helpers import make_rows
-from unmask.errors import SettingsError
+from unmask.core.errors import SettingsError
 from unmask.masking.masker import Masker
 from unmask.masking.settings import MaskingSettings
-from unmask.masking.vocabulary_tables import Tables
+from unmask.masking.tables import Tables
 from unmask.tokenizer.tokenizer import Tokenizer
 
 

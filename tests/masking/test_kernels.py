@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from tests.masking.helpers import make_rows
-from unmask.masking.flat_rows import FlatRows, FlatUnits, flatten, partition
-from unmask.masking.unit_draw import draw_units, fill_tokens, uniform_keys
+from unmask.masking.draw import FlatRows, FlatUnits, draw_units, fill_tokens, flatten, partition, uniform_keys
 from unmask.masking.units import SpanUnits
 from unmask.tokenizer.tokenizer import Tokenizer
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from unmask.hashing import mix, mix_ints
-from unmask.masking.flat_rows import pick, take
+from unmask.core.hashing import mix, mix_ints
+from unmask.masking.draw import pick, take
 
 
 def numbers(count: int, seed: int = 0) -> torch.Tensor:

@@ -7,12 +7,11 @@ import pytest
 import torch
 
 from tests.masking.helpers import make_rows, masker_of
-from unmask.errors import SettingsError
+from unmask.core.errors import SettingsError
+from unmask.core.settings import validated
+from unmask.data.rows import Rows
 from unmask.masking.masker import MaskedRows, Masker
-from unmask.masking.rate_schedule import BetaRate
-from unmask.masking.settings import MaskingSettings
-from unmask.rows.rows import Rows
-from unmask.settings import validated
+from unmask.masking.settings import BetaRate, MaskingSettings
 from unmask.tokenizer.tokenizer import Tokenizer
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask import MLM
-from unmask.errors import SettingsError
+from unmask.core.errors import SettingsError
 
 
 def text_of(seq_len: int, batch: int, low: int = 2, high: int = 67, seed: int = 0) -> Tensor:

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from tests.masking.helpers import make_rows, masker_of
+from unmask.data.store import TokenStore
 from unmask.masking.masker import Masker
 from unmask.masking.settings import STRATEGIES, needed_annotations
-from unmask.measuring.held_out import HeldOutSet
-from unmask.network.encoder import MaskedLM
-from unmask.network.loss import losses_of, predicted_positions
-from unmask.shards.store import TokenStore
+from unmask.measure.held_out import HeldOutSet
+from unmask.model.encoder import MaskedLM
+from unmask.model.fused import losses_of, predicted_positions
 from unmask.tokenizer.tokenizer import Tokenizer
 
 ALL = sorted(STRATEGIES)

@@ -10,15 +10,15 @@ import torch
 
 from tests.masking.helpers import LABELS, make_rows
 from tests.masking.test_annotated import rows_of
-from unmask.errors import DataError, SettingsError
-from unmask.masking.flat_rows import flatten, partition
+from unmask.commands.recipe import load_recipe
+from unmask.core.errors import DataError, SettingsError
+from unmask.data.rows import Rows
+from unmask.masking.draw import flatten, partition
 from unmask.masking.masker import Masker
-from unmask.masking.scored_weights import PosLossWeights
 from unmask.masking.settings import MaskingSettings, followed_scores
+from unmask.masking.tables import Scores, Tables
 from unmask.masking.units import WordUnits
-from unmask.masking.vocabulary_tables import Scores, Tables
-from unmask.recipe.recipe import load_recipe
-from unmask.rows.rows import Rows
+from unmask.masking.weights import PosLossWeights
 from unmask.tokenizer.tokenizer import Tokenizer
 
 EPOCHS = 3000

@@ -5,10 +5,11 @@ import pytest
 import torch
 
 from tests.masking.helpers import make_rows
-from unmask.errors import SettingsError
-from unmask.hashing import mix
+from unmask.core.errors import SettingsError
+from unmask.core.hashing import mix
 from unmask.masking.masker import Masker
-from unmask.masking.replacement import RandomTokens, Replacement, replace
+from unmask.masking.replacement import RandomTokens, Replacement
+from unmask.masking.replacement import replace_tokens as replace
 from unmask.masking.settings import MaskingSettings
 from unmask.masking.units import SpanUnits, WordUnits
 from unmask.masking.weights import UniformWeights

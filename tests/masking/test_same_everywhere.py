@@ -14,12 +14,11 @@ import pytest
 import torch
 
 from tests.masking.helpers import make_rows, masker_of, tables_of
+from unmask.core.settings import validated
+from unmask.data.rows import Cursor, Rows, RowStream
+from unmask.data.store import TokenStore
 from unmask.masking.masker import MaskedRows, Masker
 from unmask.masking.settings import STRATEGIES, MaskingSettings, needed_annotations
-from unmask.rows.rows import Rows
-from unmask.rows.stream import Cursor, RowStream
-from unmask.settings import validated
-from unmask.shards.store import TokenStore
 from unmask.tokenizer.tokenizer import Tokenizer
 
 ALL = sorted(STRATEGIES)

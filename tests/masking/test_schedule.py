@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from unmask.masking.rate_schedule import CosineRate, LinearRate, StepRate, rate_at
+from unmask.masking.settings import CosineRate, LinearRate, StepRate, rate_at
 
 
 def test_rates_over_progress() -> None:

@@ -17,7 +17,7 @@ import torch
 
 from tests.masking.collator_helpers import FAMILIES, features_of, wrapped
 from unmask import MaskingCollator, evaluation_loss, token_losses
-from unmask.errors import DataError
+from unmask.core.errors import DataError
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")

@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from tests.masking.helpers import make_rows, word_numbers
-from unmask.masking.flat_rows import flatten
+from unmask.core.settings import validated
+from unmask.data.rows import Rows
+from unmask.masking.draw import flatten
 from unmask.masking.masker import Masker
 from unmask.masking.settings import MaskingSettings
+from unmask.masking.tables import Tables
 from unmask.masking.units import SpanUnits, TokenUnits, WordUnits
-from unmask.masking.vocabulary_tables import Tables
 from unmask.masking.weights import UniformWeights
-from unmask.rows.rows import Rows
-from unmask.settings import validated
 from unmask.tokenizer.tokenizer import Tokenizer
 
 

@@ -7,18 +7,15 @@ import pytest
 import torch
 
 from tests.masking.helpers import frequencies_of, make_rows, masker_of
-from unmask.errors import SettingsError
-from unmask.hashing import mix
-from unmask.masking.flat_rows import flatten, partition
+from unmask.core.errors import SettingsError
+from unmask.core.hashing import mix
+from unmask.core.settings import validated
+from unmask.masking.draw import POINT, fixed_log2, flatten, partition, weighted_keys
 from unmask.masking.masker import Masker
-from unmask.masking.row_loops import POINT
-from unmask.masking.scored_weights import CentralityWeights, TfIdfWeights, _counts_in_segment
 from unmask.masking.settings import MaskingSettings
-from unmask.masking.unit_draw import fixed_log2, weighted_keys
+from unmask.masking.tables import Scores, Tables
 from unmask.masking.units import WordUnits
-from unmask.masking.vocabulary_tables import Scores, Tables
-from unmask.masking.weights import BandWeights, FrequencyWeights
-from unmask.settings import validated
+from unmask.masking.weights import BandWeights, CentralityWeights, FrequencyWeights, TfIdfWeights, _counts_in_segment
 from unmask.tokenizer.tokenizer import Tokenizer
 
 

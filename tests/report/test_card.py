@@ -12,9 +12,9 @@ import pytest
 from huggingface_hub import ModelCard
 
 import unmask
-from unmask.measuring.held_out import RATE
-from unmask.report.card import PLACE, write_card
-from unmask.shards.manifest import load_manifest
+from unmask.data.data_folder import load_manifest
+from unmask.measure.held_out import RATE
+from unmask.report.cards import PLACE, write_card
 
 MINIMAL_RECIPE: dict[str, dict[str, Any]] = {
     "model": {"layout": "bert", "max_position_embeddings": None},

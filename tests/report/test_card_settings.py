@@ -11,13 +11,13 @@ import pytest
 from huggingface_hub import ModelCard, ModelCardData
 
 import unmask
+from tests.commands.checkpoints import further
+from tests.commands.finetune_helpers import FAST, MakeModel, save_encoder, write_classes
 from tests.conftest import SMALL
-from tests.finetuning.helpers import FAST, MakeModel, save_encoder, write_classes
-from tests.pretraining.checkpoints import further
-from unmask.errors import RunError, SettingsError
-from unmask.finetuning.task_files import settings_of
-from unmask.folders.card_head import base_models
-from unmask.recipe.recipe import Recipe, load_recipe
+from unmask.commands.finetune_run import settings_of
+from unmask.commands.recipe import Recipe, load_recipe
+from unmask.core.errors import RunError, SettingsError
+from unmask.model.card_head import base_models
 from unmask.tokenizer.tokenizer import Tokenizer
 
 SAID = ("card.license=mit", "card.language=fi")
@@ -122,7 +122,7 @@ def test_a_finished_fine_tuning_is_told_its_licence(
 ) -> None:
     """The result of an earlier version, which had no card, gets one, without another training."""
     pytest.importorskip("sklearn")
-    from unmask.finetuning import seeds
+    from unmask.commands import finetune_run as seeds
 
     train = write_classes(tmp_path / "dev.jsonl", 20, 0)
     encoder, out = save_encoder(make_model, tokenizer, tmp_path / "encoder"), tmp_path / "out"

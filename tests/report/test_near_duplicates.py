@@ -10,9 +10,9 @@ from pathlib import Path
 
 import unmask
 from tests.report.test_page import page_of
-from unmask.report import card
-from unmask.shards.manifest import Manifest, load_manifest
-from unmask.text.near_duplicates import DuplicateExample, NearDuplicates
+from unmask.data.data_folder import Manifest, load_manifest
+from unmask.data.near_duplicates import DuplicateExample, NearDuplicates
+from unmask.report import cards as card
 
 FOUND = NearDuplicates(
     "documents", 1204, 1204, 0, 1168, 2, DuplicateExample("normalised", "<took> 12 ms", "<took> 7 ms")

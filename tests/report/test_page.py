@@ -7,9 +7,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import unmask
-from unmask.pretraining.run_reporter import PredictedToken
-from unmask.report.page import write_report
-from unmask.shards.manifest import Manifest, load_manifest
+from unmask.commands.reporting import PredictedToken
+from unmask.data.data_folder import Manifest, load_manifest
+from unmask.report.pages import write_report
 
 
 class Reader(HTMLParser):

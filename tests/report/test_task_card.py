@@ -7,8 +7,8 @@ from typing import Any
 
 from huggingface_hub import ModelCard
 
-from unmask.folders.card_head import Origin
-from unmask.report.task_card import MOST_CLASSES, write_task_card
+from unmask.model.card_head import Origin
+from unmask.report.cards import MOST_CLASSES, write_task_card
 from unmask.tasks.classify import Classify
 from unmask.tasks.settings import FinetuneSettings
 from unmask.tasks.tag import Tag

@@ -11,13 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import unmask
-from tests.finetuning.helpers import FAST, MakeModel, check_card, save_encoder, texts, write_jsonl
-from unmask.errors import CorpusError
-from unmask.tasks.labelled_files import read_labelled
-from unmask.tasks.multi_label import LabelsPrediction, MultiLabel
+from tests.commands.finetune_helpers import FAST, MakeModel, check_card, save_encoder, texts, write_jsonl
+from unmask.core.errors import CorpusError
+from unmask.tasks.classify import LabelsPrediction, MultiLabel, TextRecord
+from unmask.tasks.files import read_labelled
 from unmask.tasks.settings import Columns, FinetuneSettings
 from unmask.tasks.task import Labelled
-from unmask.tasks.text_tasks import TextRecord
 from unmask.tokenizer.tokenizer import Tokenizer
 
 

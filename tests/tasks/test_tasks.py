@@ -9,22 +9,18 @@ import numpy as np
 import pytest
 import torch
 
-from tests.finetuning.helpers import LAYOUTS, MakeModel, save_encoder
-from unmask.errors import CorpusError, ModelError, SettingsError
-from unmask.folders.task_folder import save_task_model, with_task_head
+from tests.commands.finetune_helpers import LAYOUTS, MakeModel, save_encoder
+from unmask.core.errors import CorpusError, ModelError, SettingsError
 from unmask.masking.masker import unmasked
-from unmask.runner import in_rows
+from unmask.model.folder import save_task_model, with_task_head
 from unmask.tasks.answer import BEGIN, END, AnswerPrediction, AnswerTask, GivenAnswer, QuestionRecord
-from unmask.tasks.classify import Classify
-from unmask.tasks.examples import Example, InputEncoder, first_pieces, pack_examples, words_of
-from unmask.tasks.multi_label import MultiLabel
-from unmask.tasks.pairs import Pairs
-from unmask.tasks.regress import Regress
+from unmask.tasks.classify import Classify, MultiLabel, Pairs, Regress, TextRecord
+from unmask.tasks.inputs import Example, InputEncoder, first_pieces, pack_examples, words_of
+from unmask.tasks.predict import TaskModel, load_fine_tuned, outputs_of
 from unmask.tasks.tag import Tag, WordsRecord
 from unmask.tasks.task import Task
-from unmask.tasks.task_model import TaskModel, load_fine_tuned, outputs_of
-from unmask.tasks.text_tasks import TextRecord
 from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.train.runner import in_rows
 
 TEXTS = [
     "The king loves the queen.",

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tokenizer.families import FAMILIES, SENTENCE, trained
-from unmask.errors import DataError
-from unmask.text.spans import Span
+from unmask.core.errors import DataError
 from unmask.tokenizer.alignment import TextPlaces, column_type
+from unmask.tokenizer.spans import Span
 from unmask.tokenizer.tokenizer import Tokenizer
 
 

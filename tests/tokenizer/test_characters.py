@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unmask.tokenizer.word_starts import Kind, edge_kinds, kind_of, kinds_of_bytes
+from unmask.tokenizer.words import Kind, edge_kinds, kind_of, kinds_of_bytes
 
 
 @pytest.mark.parametrize(

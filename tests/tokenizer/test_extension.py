@@ -12,11 +12,10 @@ from tokenizers import models, normalizers, pre_tokenizers
 
 from tests.conftest import make_text
 from tests.tokenizer.families import TEXT, bare_characters, trained, words
-from unmask.errors import TokenizerError
+from unmask.core.errors import TokenizerError
 from unmask.tokenizer.extension import Extension, NewWord, extend_vocabulary, unigram_scores
 from unmask.tokenizer.loading import load_tokenizer
-from unmask.tokenizer.special_tokens import SPECIAL_TOKENS, with_special_tokens
-from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer, with_special_tokens
 from unmask.tokenizer.trainers import train_unigram
 
 WITH_WORDS = ("wordpiece", "bpe", "bpe_prefix", "unigram")

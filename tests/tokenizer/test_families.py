@@ -13,10 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tokenizer.families import FAMILIES, SENTENCE, TEXT, trained
-from unmask.errors import TokenizerError
+from unmask.core.errors import TokenizerError
 from unmask.tokenizer.loading import as_tokenizer, load_tokenizer
-from unmask.tokenizer.special_tokens import SPECIAL_TOKENS
-from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 from unmask.tokenizer.trainers import train_bpe, train_chars, train_unigram
 
 ROOT = Path(__file__).parents[2]

@@ -11,9 +11,9 @@ import pytest
 import tokenizers
 
 from tests.tokenizer.families import words
-from unmask.errors import TokenizerError
+from unmask.core.errors import TokenizerError
 from unmask.tokenizer.loading import as_tokenizer, load_tokenizer
-from unmask.tokenizer.special_tokens import SPECIAL_TOKENS
+from unmask.tokenizer.tokenizer import SPECIAL_TOKENS
 
 ENTRIES = [*SPECIAL_TOKENS, "the", "king", "##s", "zo", "##e", "!", "中", "[unused1]"]
 

@@ -17,11 +17,9 @@ from tokenizers import AddedToken, models, normalizers, pre_tokenizers
 
 from tests.conftest import make_text
 from tests.tokenizer.families import SENTENCE, TEXT, trained
-from unmask.tokenizer import word_memory as memory
-from unmask.tokenizer.special_tokens import with_special_tokens
-from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.tokenizer import tokenizer as memory
+from unmask.tokenizer.tokenizer import Tokenizer, WordMemory, can_remember, with_special_tokens
 from unmask.tokenizer.trainers import train_wordpiece
-from unmask.tokenizer.word_memory import WordMemory, can_remember
 
 # Letters, every kind of space and control character, marks, accents, ideographs, special tokens, and any character.
 PIECES = st.one_of(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from unmask.errors import TokenizerError
+from unmask.core.errors import TokenizerError
 from unmask.tokenizer.loading import load_tokenizer
 
 transformers = pytest.importorskip("transformers")

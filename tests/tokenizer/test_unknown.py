@@ -7,9 +7,8 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from tests.tokenizer.families import SENTENCE, bare_characters
-from unmask.errors import TokenizerError
-from unmask.tokenizer.special_tokens import BARE_TOKENS, with_special_tokens
-from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.core.errors import TokenizerError
+from unmask.tokenizer.tokenizer import BARE_TOKENS, Tokenizer, with_special_tokens
 
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]

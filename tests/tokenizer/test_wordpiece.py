@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import make_text
-from unmask.errors import TokenizerError
+from unmask.core.errors import TokenizerError
 from unmask.tokenizer.loading import as_tokenizer, load_tokenizer
-from unmask.tokenizer.special_tokens import SPECIAL_TOKENS
-from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 from unmask.tokenizer.trainers import default_vocab_size, train_wordpiece
 
 TEXT = make_text(200)

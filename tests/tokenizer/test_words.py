@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from tests.tokenizer.families import FAMILIES, SENTENCE, trained, words
-from unmask.masking.masker import Masker
-from unmask.masking.plain_rows import rows_from_ids
-from unmask.tokenizer.special_tokens import SPECIAL_TOKENS
-from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.tokenizer.word_starts import WordCensus
+from unmask.masking.masker import Masker, rows_from_ids
+from unmask.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
+from unmask.tokenizer.words import WordCensus
 
 
 def wordpiece(*entries: str) -> Tokenizer:

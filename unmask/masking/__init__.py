@@ -1,1 +1,1 @@
-"""Rows to masked rows: units x weights x budget x replacement, on whole batches of tensors."""
+"""Units x weights x draw x replacement."""

@@ -10,8 +10,10 @@ Shape suffixes: B = rows, S = positions, T = B x S in a line.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -20,26 +22,305 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.errors import SettingsError
-from unmask.hashing import mix, mix_ints
-from unmask.masking.draw_loops import RATE_BITS
-from unmask.masking.flat_rows import Boundaries, FlatRows, FlatUnits, boundaries, flatten, partition, pick, take
-from unmask.masking.mixture import draw_mixture
-from unmask.masking.plain_rows import rows_from_ids
-from unmask.masking.rate_schedule import BetaRate, RateSchedule, UniformRate, rate_at, sampled_rates
-from unmask.masking.replacement import RandomTokens, replace, uniform_counts, unigram_counts
-from unmask.masking.row_loops import POINT
-from unmask.masking.settings import MaskingSettings, MixtureUnits, Strategy
-from unmask.masking.stored_tables import stored_tables
-from unmask.masking.unit_draw import draw_units, fill_tokens
-from unmask.masking.units import Units
-from unmask.masking.vocabulary_tables import Scores, Tables
-from unmask.masking.weights import Weights, keys_of
-from unmask.results import Readable, Shown
-from unmask.rows.rows import Rows
-from unmask.settings import Settings, validated
+from unmask.core.errors import DataError, SettingsError
+from unmask.core.hashing import PART, PART_OF_STEP, mix, mix_ints
+from unmask.core.results import Readable, Shown
+from unmask.core.settings import Settings, settings_within, validated
+from unmask.data.data_folder import MANIFEST, load_manifest, open_split
+from unmask.data.lexicon import CHUNK_TOKENS, Lexicon, LexiconSettings, build_lexicon, load_lexicon
+from unmask.data.rows import Rows
+from unmask.data.store import document_frequencies
+from unmask.masking.draw import (
+    POINT,
+    RATE_BITS,
+    Boundaries,
+    FlatRows,
+    FlatUnits,
+    HashSet,
+    boundaries,
+    draw_units,
+    fill_tokens,
+    flatten,
+    partition,
+    pick,
+    positions_and_keys,
+    take,
+    up_to_last,
+)
+from unmask.masking.replacement import RandomTokens, replace_tokens, uniform_counts, unigram_counts
+from unmask.masking.settings import (
+    BetaRate,
+    MaskingSettings,
+    MixturePart,
+    MixtureUnits,
+    RateSchedule,
+    Strategy,
+    UniformRate,
+    all_weights,
+    rate_at,
+    sampled_rates,
+)
+from unmask.masking.tables import Scores, Tables
+from unmask.masking.units import CollocationUnits, SpanUnits, Units
+from unmask.masking.weights import InformativeWeights, TfIdfWeights, Weights, keys_of
 from unmask.tokenizer.loading import as_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
+
+# ----------------------------------------
+# Mixtures: one strategy for each document piece, or for each step, in proportions that may change with progress.
+#
+# Shape suffix: T = all positions of a batch in a line.
+
+_CHOICE = 5  # sets these draws apart from those that choose units
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """Segments partitioned by the strategies that fall to them.
+
+    Attributes:
+        units: The units.
+        log2_T: int64: logarithms of their weights, at the places where they begin.
+        keys_T: int64: their keys, where a budget of tokens needs some.
+        per_unit_T: bool: whether replacement draws once for the token's unit.
+        in_span_T: bool: whether that is a span.
+    """
+
+    units: FlatUnits
+    log2_T: Tensor
+    keys_T: Tensor | None
+    per_unit_T: Tensor
+    in_span_T: Tensor
+
+
+def draw_mixture(
+    mixture: MixtureUnits,
+    rows: FlatRows,
+    tables: Tables,
+    *,
+    seed: int,
+    epoch: int,
+    step: int,
+    progress: float,
+    with_keys: bool,
+) -> Mixed:
+    """Partitions each segment by the strategy that falls to it.
+
+    Args:
+        mixture: The strategies.
+        rows: The batch.
+        tables: For the strategies that need some.
+        seed: Of the masker.
+        epoch: Of the rows.
+        step: Number of the step, where the progress does not tell it.
+        progress: Of the training, in [0, 1].
+        with_keys: Whether units get keys.
+    """
+    ends = _ends(mixture, progress)
+    choice_T = PART.of(mix(take(rows.bits_T, rows.segment_begin_T) + mix_ints(_CHOICE)))
+    if mixture.per == "step":  # all segments alike
+        one = PART_OF_STEP.of(mix_ints(seed, epoch, step, int(progress * (1 << 53)), _CHOICE))
+        choice_T = torch.full_like(choice_T, one)
+    part_T = torch.zeros_like(choice_T)
+    for end in ends:
+        part_T += choice_T >= end
+
+    starts_T = torch.zeros_like(rows.maskable_T)
+    log2_T = torch.zeros_like(rows.bits_T)
+    keys_T = torch.zeros_like(rows.bits_T) if with_keys else None
+    per_unit_T = torch.zeros_like(rows.maskable_T)
+    in_span_T = torch.zeros_like(rows.maskable_T)
+    for number, part in enumerate(mixture.parts):
+        mine_T = part_T == number
+        part_starts_T = part.units.starts(rows, tables)
+        part_units = partition(rows, part_starts_T)
+        part_log2_T = part.weights.log2(rows, part_units, tables)
+        starts_T = torch.where(mine_T, part_starts_T, starts_T)
+        log2_T = pick(mine_T, 0 if part_log2_T is None else part_log2_T, log2_T)
+        if keys_T is not None:
+            keys_T = pick(mine_T, keys_of(part.weights, part_log2_T, rows, part_units), keys_T)
+        if part.units.replaced_per == "unit":
+            per_unit_T |= mine_T
+        if isinstance(part.units, SpanUnits):
+            in_span_T |= mine_T
+    return Mixed(partition(rows, starts_T), log2_T, keys_T, per_unit_T, in_span_T)
+
+
+def _ends(mixture: MixtureUnits, progress: float) -> list[int]:
+    """Upper ends of the parts' shares on the scale of the draws."""
+    shares = [_share(part, progress) for part in mixture.parts]
+    total = sum(shares)
+    return [round(end / total * 2**PART.size) for end in accumulate(shares)]
+
+
+def _share(part: MixturePart, progress: float) -> float:
+    share = part.share
+    return share if isinstance(share, float) else share.at(progress)
+
+
+# ----------------------------------------
+# Rows from plain token ids, for callers who do not pack: each row is one segment, keyed by its content.
+
+
+def rows_from_ids(rows: Tensor | Sequence[Sequence[int]], tokenizer: Tokenizer) -> Rows:
+    """Makes a batch of token ids.
+
+    Args:
+        rows: Ids with their special tokens: a list of lists, or a [B, S] integer tensor, padded on the right.
+        tokenizer: Whose ids they are.
+
+    Raises:
+        SettingsError: The ids are not integers in the vocabulary, or not two-dimensional.
+    """
+    input_ids = _padded(rows, tokenizer.special.pad)
+    check_ids(input_ids, tokenizer)
+    device = rows.device if isinstance(rows, Tensor) else torch.device("cpu")
+    return content_rows(input_ids, before_padding(input_ids, tokenizer), tokenizer).to(device)
+
+
+def content_rows(input_ids: NDArray[np.int64], inside: NDArray[np.bool_], tokenizer: Tokenizer) -> Rows:
+    """Makes a batch in which each row is one segment, keyed by its ids and their places, however it is padded.
+
+    Args:
+        input_ids: [B, S]: ids in the vocabulary, with their special tokens.
+        inside: [B, S]: what belongs to the row; the rest is padding, on either side.
+        tokenizer: Whose ids they are.
+    """
+    positions, keys = positions_and_keys(input_ids, inside)
+    maskable = tokenizer.ordinary[input_ids] & inside
+    starts = tokenizer.starts(input_ids) & maskable
+    return Rows(
+        input_ids=torch.from_numpy(input_ids),
+        segment_ids=torch.from_numpy(np.where(inside, 0, -1).astype(np.int32)),
+        position_ids=torch.from_numpy(positions),
+        word_starts=torch.from_numpy(starts),
+        maskable=torch.from_numpy(maskable),
+        segment_keys=torch.from_numpy(keys),
+    )
+
+
+def check_ids(input_ids: NDArray[np.int64], tokenizer: Tokenizer) -> None:
+    """Raises: SettingsError: An id lies outside the vocabulary."""
+    if input_ids.size and (input_ids.min() < 0 or input_ids.max() >= tokenizer.vocab_size):
+        bad = input_ids[(input_ids < 0) | (input_ids >= tokenizer.vocab_size)][0]
+        raise SettingsError(f"id {bad} lies outside the tokenizer's vocabulary (0 to {tokenizer.vocab_size - 1})")
+
+
+def before_padding(input_ids: NDArray[np.int64], tokenizer: Tokenizer) -> NDArray[np.bool_]:
+    """[B, S]: true up to the last token of each row that is no padding; a pad id amid the row belongs to it."""
+    return up_to_last(tokenizer.special.pad, input_ids)
+
+
+def _padded(rows: Tensor | Sequence[Sequence[int]], pad_id: int) -> NDArray[np.int64]:
+    if isinstance(rows, Tensor):
+        if rows.ndim != 2 or rows.is_floating_point():
+            raise SettingsError(f"rows are a [B, S] tensor of integers, not {rows.dtype} of shape {tuple(rows.shape)}")
+        return rows.cpu().numpy().astype(np.int64)
+    parts = [_row(number, row) for number, row in enumerate(rows)]
+    padded = np.full((len(parts), max(map(len, parts), default=0)), pad_id, dtype=np.int64)
+    for number, values in enumerate(parts):
+        padded[number, : len(values)] = values
+    return padded
+
+
+def _row(number: int, row: Sequence[int]) -> NDArray[Any]:
+    """Raises: SettingsError: The row is not a list of token ids."""
+    try:
+        values = np.asarray(row)
+    except ValueError as error:  # lists of several lengths
+        raise SettingsError(f"row {number} is not a list of token ids") from error
+    if values.ndim != 1 or (values.size and values.dtype.kind not in "iu"):
+        raise SettingsError(f"row {number} is not a list of token ids; give a list of rows, such as [[2, 50, 3]]")
+    return values
+
+
+# ----------------------------------------
+# Tables of a masker from what is on the disk: a lexicon, prepared data, or the folder of a run.
+
+LEXICON_OF_RUN, DATA_OF_RUN = "lexicon.safetensors", "data"
+
+
+def lexicon_tables(lexicon: str | Path, tokenizer: Any) -> Tables:
+    """Reads a lexicon for a masker: `Masker.from_tokenizer(tokenizer, strategy="pmi", tables=...)`.
+
+    Args:
+        lexicon: File that `unmask lexicon` has made.
+        tokenizer: A `tokenizers.Tokenizer`, a transformers fast tokenizer, or a folder.
+
+    Raises:
+        DataError: The file cannot be used, or was made with another tokenizer.
+        TokenizerError: The tokenizer cannot be used.
+    """
+    ready = as_tokenizer(tokenizer)
+    found = load_lexicon(Path(lexicon))
+    found.check_tokenizer(ready, name=str(lexicon))
+    return with_lexicon(Tables(ready.vocab_size), found)
+
+
+def with_lexicon(tables: Tables, lexicon: Lexicon) -> Tables:
+    """Adds what a lexicon says to the tables of a masker, whose vocabulary is the same."""
+    return replace(
+        tables,
+        collocations=HashSet.of(torch.from_numpy(lexicon.hashes())),
+        informativeness_V=torch.from_numpy(lexicon.informativeness),
+    )
+
+
+def needs_lexicon(settings: MaskingSettings) -> bool:
+    """Whether units or weights, of a mixture too, come from a lexicon."""
+    return any(isinstance(part, CollocationUnits | InformativeWeights) for part in settings_within(settings))
+
+
+def stored_tables(source: Path, tokenizer: Tokenizer, settings: MaskingSettings) -> Tables:
+    """What a strategy needs, as far as it is on the disk.
+
+    Args:
+        source: File of a lexicon; folder of prepared data, whose tokens, documents and, where the strategy wants it,
+            collocations are counted; or of a run, with its data and its lexicon.
+        tokenizer: Of the masker.
+        settings: Say what is needed.
+
+    Raises:
+        DataError: It is none of these, is damaged, or belongs to another tokenizer.
+    """
+    if source.is_file():
+        return lexicon_tables(source, tokenizer)
+    own = source / LEXICON_OF_RUN
+    root = source if (source / MANIFEST).is_file() else source / DATA_OF_RUN
+    if (root / MANIFEST).is_file():
+        return _of_data(root, own, tokenizer, settings)
+    if own.is_file():  # a run on data that lies elsewhere
+        return lexicon_tables(own, tokenizer)
+    raise DataError(f"{source}: give the file of a lexicon, or the folder of prepared data or of a run")
+
+
+def _of_data(root: Path, lexicon: Path, tokenizer: Tokenizer, settings: MaskingSettings) -> Tables:
+    manifest = load_manifest(root)
+    if manifest.tokenizer_sha256 != tokenizer.fingerprint:
+        raise DataError(f"{root} was prepared with another tokenizer than the one in use; give {root / 'tokenizer'}")
+    store = open_split(root, manifest, manifest.train)
+    counts = np.array(manifest.token_frequencies, dtype=np.int64)
+    tables = Tables(tokenizer.vocab_size, torch.from_numpy(counts), labels=manifest.annotations)
+    if any(isinstance(weights, TfIdfWeights) for weights in all_weights(settings)):
+        documents = torch.from_numpy(document_frequencies(store, tokenizer.vocab_size))
+        tables = replace(tables, documents_V=documents, num_documents=len(store))
+    if not needs_lexicon(settings):
+        return tables
+    if lexicon.is_file():
+        found = load_lexicon(lexicon)
+        found.check_tokenizer(tokenizer, name=str(lexicon))
+        return with_lexicon(tables, found)
+    with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
+        made = build_lexicon(
+            lambda: store.chunks(CHUNK_TOKENS),
+            tokenizer,
+            LexiconSettings(),
+            frequencies=counts,
+            data_sha256=manifest.fingerprint,
+            scratch=Path(scratch),
+        )
+    return with_lexicon(tables, made)
+
 
 IGNORED = -100
 _SHARES = ("masked", "random", "unchanged")
@@ -203,7 +484,7 @@ class Masker(Readable):
             seed: Masks of different seeds are independent.
             frequencies: [vocab_size]: counts for `unigram` and for weights by frequency.
             tables: These and others, in place of `frequencies`; or where they are on the disk: a lexicon, prepared
-                data or a run (see `unmask.masking.stored_tables.stored_tables`).
+                data or a run (see `unmask.masking.masker.stored_tables`).
 
         Raises:
             SettingsError: A value is unknown or out of range.
@@ -301,7 +582,7 @@ class Masker(Readable):
                 target_T = fill_tokens(flat, units, weighed.keys_T, share, least_one=settings.least_one)
 
         ids_T = batch.input_ids.reshape(-1)
-        seen_T = replace(
+        seen_T = replace_tokens(
             ids_T,
             chosen_T,
             flat.bits_T + mix_ints(_REPLACE),

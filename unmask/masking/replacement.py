@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from unmask.compiled import arrays
-from unmask.errors import SettingsError
-from unmask.hashing import SHOWN
-from unmask.masking.flat_rows import pick
-from unmask.masking.row_loops import replaced
-from unmask.settings import Settings
+from unmask.core.compiled import arrays
+from unmask.core.errors import SettingsError
+from unmask.core.hashing import SHOWN
+from unmask.core.settings import Settings
+from unmask.masking.draw import pick, replaced
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
@@ -77,7 +76,7 @@ def unigram_counts(ordinary: NDArray[np.bool_], frequencies: NDArray[np.int64]) 
     return np.where(counts > 0, np.maximum(counts / scale, 1.0), 0.0).astype(np.int64)
 
 
-def replace(
+def replace_tokens(
     input_ids_T: Tensor,
     chosen_T: Tensor,
     bits_T: Tensor,

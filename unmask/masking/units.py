@@ -14,11 +14,10 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from unmask.compiled import arrays
-from unmask.masking.flat_rows import FlatRows
-from unmask.masking.row_loops import collocation_starts, span_starts
-from unmask.masking.vocabulary_tables import Tables
-from unmask.settings import Settings
+from unmask.core.compiled import arrays
+from unmask.core.settings import Settings
+from unmask.masking.draw import FlatRows, collocation_starts, span_starts
+from unmask.masking.tables import Tables
 from unmask.tokenizer.alignment import BEFORE_SHIFT, FARTHEST
 
 LONGEST_SPAN = 100

@@ -1,1 +1,1 @@
-"""Pages for the eye, each one self-contained HTML file, and the model's card."""
+"""Pages, cards and plots."""

@@ -1,1 +1,1 @@
-"""What a fine-tuned model does: inputs of each task, packed through the network, and what its outputs say."""
+"""What a model can do: fill, embed, and a file a task."""

@@ -24,23 +24,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.errors import CorpusError
-from unmask.files import absence
-from unmask.folders.layout_names import Pooling
-from unmask.folders.task_folder import TaskNetwork
+from unmask.core.errors import CorpusError, listed, shown
+from unmask.core.files import absence
+from unmask.data.reading import BadInput, bare_suffix, json_form, rows_of_field
+from unmask.data.rows import Rows
 from unmask.masking.masker import MaskedRows
-from unmask.network.loss import Losses, losses_of, predicted_positions
-from unmask.rows.rows import Rows
-from unmask.tasks.examples import EncodedInput, Example, InputEncoder, ids_of
-from unmask.tasks.labelled_files import Gathered
+from unmask.model.folder import TaskNetwork
+from unmask.model.fused import Losses, losses_of, predicted_positions
+from unmask.model.layout_names import Pooling
+from unmask.tasks.classify import tokens_of
+from unmask.tasks.files import Gathered
+from unmask.tasks.inputs import EncodedInput, Example, InputEncoder, ids_of
 from unmask.tasks.settings import Columns, FinetuneSettings
 from unmask.tasks.task import NAME, Labelled, Metrics, Record, Task
-from unmask.tasks.text_tasks import tokens_of
-from unmask.text.json_rows import json_form, rows_of_field
-from unmask.text.reading import BadInput, bare_suffix
-from unmask.training.objectives import Objective
-from unmask.training.objectives import Targets as BatchTargets
-from unmask.values import listed, shown
+from unmask.train.objectives import Objective
+from unmask.train.objectives import Targets as BatchTargets
 
 BEGIN, END = "begin", "end"
 _ARTICLE = re.compile(r"\b(a|an|the)\b")

@@ -5,33 +5,251 @@ Shape suffixes: T = positions of a batch in a line, D = hidden size, N = texts, 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 
-from unmask.errors import CorpusError
-from unmask.folders.layout_names import Pooling
-from unmask.folders.task_folder import TaskNetwork
+from unmask.core.errors import CorpusError, ModelError, listed, parse_json
+from unmask.data.rows import Rows
+from unmask.data.tables import in_order, text_in
 from unmask.masking.masker import MaskedRows
-from unmask.network.loss import Losses, losses_of, predicted_positions
-from unmask.rows.rows import Rows
-from unmask.tasks import class_metrics
-from unmask.tasks.columns import LABELS, UsualColumns
-from unmask.tasks.examples import Example
-from unmask.tasks.labelled_files import class_of
-from unmask.tasks.settings import FinetuneSettings
-from unmask.tasks.task import NAME, Labelled, Metrics, few
-from unmask.tasks.text_tasks import TARGET, Targets, TextRecord, TextTask, is_paired, with_columns
-from unmask.text.tables import in_order
-from unmask.training.objectives import Objective
-from unmask.training.objectives import Targets as BatchTargets
+from unmask.model.encoder import MaskedLM
+from unmask.model.folder import TaskHead, TaskNetwork
+from unmask.model.fused import Losses, losses_of, predicted_positions
+from unmask.model.heads import LabelHead
+from unmask.model.layout_names import Pooling
+from unmask.tasks.files import class_of, number_of
+from unmask.tasks.inputs import EncodedInput, Example, InputEncoder, ids_of
+from unmask.tasks.settings import Columns, FinetuneSettings
+from unmask.tasks.task import LABELS, NAME, NUMBERS, Labelled, Metrics, Record, Task, UsualColumns, few
+from unmask.train.objectives import Objective
+from unmask.train.objectives import Targets as BatchTargets
+
+# ----------------------------------------
+# Figures of predicted classes, whatever they are classes of; by scikit-learn.
+
+NAMES = ("accuracy", "macro_f1", "micro_f1", "matthews")
+
+
+def of_classes(right: Sequence[str], predicted: Sequence[str]) -> Metrics:
+    """All of `NAMES`. What stands in no right class is an error, and no class of its own."""
+    from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+
+    known = sorted(set(right))  # a class that only predictions have counts by what it takes from the others
+    return {
+        "accuracy": float(accuracy_score(right, predicted)),
+        "macro_f1": float(f1_score(right, predicted, labels=known, average="macro", zero_division=0)),
+        "micro_f1": float(f1_score(right, predicted, average="micro", zero_division=0)),
+        "matthews": float(matthews_corrcoef(right, predicted)),
+    }
+
+
+# ----------------------------------------
+# What tasks of whole texts share: how a text, or a pair, is read, encoded, told from, and found in a batch.
+#
+# Shape suffixes: B = rows, S = positions, T = B x S in a line, D = hidden size, N = texts, C = outputs, L = tokens of a
+# text.
+
+TARGET = "target"
+_FIRST = np.zeros(1, dtype=np.int64)
+Targets = Mapping[str, NDArray[np.int64] | NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class TextRecord:
+    """A text, or a pair of texts, with what is right of it.
+
+    Attributes:
+        row: Row of the file, counted from 1.
+        first: The text.
+        second: The other text of a pair.
+        label: Class; None where it is not known.
+        value: Number of a regression; None where it is not known.
+        labels: Of any number of classes; None where they are not known.
+    """
+
+    row: int
+    first: str
+    second: str | None = None
+    label: str | None = None
+    value: float | None = None
+    labels: tuple[str, ...] | None = None
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All that it gives to be read."""
+        return self.first, self.second or ""
+
+
+class TextTask(Task, Protocol):
+    """A task of whole texts.
+
+    Attributes:
+        pooling: What a text is told from.
+        columns: Where the training file had what: `text`, `second`, `label`, each with a column's name.
+    """
+
+    head: ClassVar[str] = "label_head"
+    architecture: ClassVar[str] = "SequenceClassification"
+    pipeline: ClassVar[str] = "text-classification"
+    of_texts: ClassVar[bool] = True
+    pooling: Pooling
+    columns: Mapping[str, str]
+
+    @classmethod
+    def labelled(
+        cls, record: TextRecord, value: Any, where: str, column: str, names: Sequence[str] | None
+    ) -> TextRecord:
+        """The record with what a cell says is right.
+
+        Raises:
+            CorpusError: The cell says nothing, or no such thing.
+        """
+
+    def targets_of(self, record: TextRecord) -> Targets:
+        """What is right, by name, each an entry."""
+
+    @classmethod
+    def of_line(cls, number: int, text: str) -> Record:
+        """See `Task`."""
+        return TextRecord(number, text)
+
+    @classmethod
+    def of_rows(
+        cls,
+        path: Path,
+        rows: Iterable[tuple[int, dict[str, Any]]],
+        columns: Columns,
+        names: Sequence[str] | None,
+        *,
+        with_labels: bool,
+    ) -> Sequence[Record]:
+        """See `Task`."""
+        records = []
+        for number, row in rows:
+            where = f"{path}: row {number}"
+            texts = [_text(row, name, where) for name in (columns.text, columns.second) if name is not None]
+            record = TextRecord(number, texts[0], texts[1] if len(texts) > 1 else None)
+            if columns.label is not None:
+                if columns.label not in row:
+                    raise CorpusError(f"{where} has no column {columns.label!r}, only {listed(row)}")
+                record = cls.labelled(record, row[columns.label], where, columns.label, names)
+            records.append(record)
+        return records
+
+    def check(self, held_out: Labelled, train: Path) -> str | None:
+        """See `Task`: pairs are not compared with single texts."""
+        if (paired := is_paired(held_out)) != self.paired:
+            pairs, texts = (held_out.path, train) if paired else (train, held_out.path)
+            raise CorpusError(
+                f"{pairs} holds pairs of texts, but {texts} single ones; name the columns with --text, --second"
+            )
+        return None
+
+    def content(self) -> dict[str, Any]:
+        """See `Task`."""
+        return {"columns": dict(self.columns)}
+
+    @property
+    def task_head(self) -> TaskHead:
+        """See `Task`."""
+        own = {"kind": self.kind, "paired": self.paired, "max_length": self.max_length, **self.content()}
+        return TaskHead(self.head, self.architecture, self.names, self.problem_type, self.pooling, own)
+
+    def record(self, number: int, given: Any) -> Record | None:
+        """See `Task`."""
+        if self.paired:
+            is_pair = isinstance(given, list | tuple) and len(given) == 2
+            return TextRecord(number, *given) if is_pair and all(isinstance(text, str) for text in given) else None
+        return TextRecord(number, given) if isinstance(given, str) else None
+
+    @property
+    def takes(self) -> str:
+        """See `Task`."""
+        return "(text, text)" if self.paired else "a text"
+
+    def encode(self, records: Sequence[TextRecord], encoder: InputEncoder, *, with_targets: bool) -> EncodedInput:
+        """See `Task`."""
+        seconds = [record.second or "" for record in records] if self.paired else None
+        encodings = encoder.texts([record.first for record in records], seconds)
+        found = zip(records, encodings, strict=True)
+        if nothing := next((record for record, encoding in found if not encoding.ids), None):
+            raise CorpusError(f"row {nothing.row}: the text is empty, and the tokenizer puts no [CLS] before it")
+        examples = [
+            Example(
+                record=number,
+                input_ids=ids_of(encoding),
+                type_ids=encoder.type_ids(encoding),
+                places=_FIRST if self.pooling == "first" else np.arange(len(encoding.ids)),
+                items=_FIRST,
+                targets=self.targets_of(records[number]) if with_targets else {},
+            )
+            for number, encoding in enumerate(encodings)
+        ]
+        return EncodedInput(examples, truncated=sum(bool(encoding.overflowing) for encoding in encodings))
+
+    def logits(self, model: TaskNetwork, hidden_ND: Tensor, sizes: Sequence[int]) -> Tensor:
+        """See `Task`."""
+        return model.outputs(self.head, _means(hidden_ND, sizes) if self.pooling == "mean" else hidden_ND)
+
+    def places(self, rows: Rows, first_N: Tensor) -> Tensor:
+        """What texts are told from: their first tokens, or all of them, [N, L], -1 where one is shorter than others."""
+        return first_N if self.pooling == "first" else tokens_of(rows, first_N)
+
+    def logits_at(self, model: TaskNetwork, hidden_TD: Tensor, places: Tensor, dropout_seed: int | None) -> Tensor:
+        """Logits [N, C] of texts while a model learns, told from what `places` gives."""
+        if places.ndim == 1:
+            return model.outputs(self.head, hidden_TD.index_select(0, places), dropout_seed=dropout_seed)
+        held_NL1 = (places >= 0)[..., None]
+        sum_ND = (hidden_TD[places.clamp(min=0)].float() * held_NL1).sum(1)
+        mean_ND = (sum_ND / held_NL1.sum(1)).to(hidden_TD.dtype)
+        return model.outputs(self.head, mean_ND, dropout_seed=dropout_seed)
+
+
+def is_paired(file: Labelled) -> bool:
+    """Whether the records of a file are pairs of texts."""
+    return file.records[0].second is not None
+
+
+def with_columns(train: Labelled) -> dict[str, str]:
+    """Where a training file had what."""
+    return {} if train.columns is None else train.columns.model_dump(exclude_none=True)
+
+
+def tokens_of(rows: Rows, first_N: Tensor) -> Tensor:
+    """The places of all tokens of the examples that begin there: [N, L], -1 where one is shorter than others."""
+    row_B1 = torch.arange(len(rows.segment_ids), device=first_N.device)[:, None] * rows.segment_ids.shape[1]
+    key_T = torch.where(rows.segment_ids >= 0, row_B1 + rows.segment_ids, -1).flatten()
+    tokens = [torch.nonzero(key_T == key_T[first]).squeeze(1) for first in first_N]
+    return pad_sequence(tokens, batch_first=True, padding_value=-1) if tokens else first_N[:, None]
+
+
+def _means(hidden_ND: Tensor, sizes: Sequence[int]) -> Tensor:
+    """The mean of each example's hidden states: [examples, D]."""
+    lengths = torch.tensor(sizes, device=hidden_ND.device)
+    return torch.segment_reduce(hidden_ND.float(), "mean", lengths=lengths).to(hidden_ND.dtype)
+
+
+def _text(row: dict[str, Any], column: str, where: str) -> str:
+    if column not in row:
+        raise CorpusError(f"{where} has no column {column!r}, only {listed(row)}")
+    try:
+        text = text_in(row[column])
+    except ValueError:
+        text = None
+    if text is None:
+        raise CorpusError(f"{where} has {type(row[column]).__name__} in column {column!r}, not a text")
+    return text
 
 
 @dataclass(frozen=True)
@@ -134,11 +352,11 @@ class Classify(TextTask):
     @property
     def metric_names(self) -> tuple[str, ...]:
         """See `Task`."""
-        return class_metrics.NAMES
+        return NAMES
 
     def measure(self, records: Sequence[TextRecord], predictions: Sequence[ClassPrediction]) -> Metrics:
         """See `Task`."""
-        return class_metrics.of_classes(*self.right_and_predicted(records, predictions))
+        return of_classes(*self.right_and_predicted(records, predictions))
 
     def right_and_predicted(
         self, records: Sequence[TextRecord], predictions: Sequence[ClassPrediction]
@@ -183,3 +401,381 @@ def _classes(train: Labelled, least: int) -> tuple[str, ...]:
             f"more, take it out, or allow it with --set finetune.least_examples={count}"
         )
     return in_order(counts)
+
+
+# ----------------------------------------
+# Multi-label classification: any number of classes for a text.
+#
+# In a batch the labels of a text are a mask of bits, 62 to a column, so that a thousand labels do not make a thousand
+# columns of rows.
+#
+# Shape suffixes: T = positions of a batch in a line, D = hidden size, N = texts, C = classes, W = columns of bits.
+
+SEPARATOR = ";"
+_BITS = 62  # of a column: all values are positive, and -1 stands where there is no target
+_LIKELY = 0.5
+
+
+@dataclass(frozen=True)
+class LabelsPrediction:
+    """Of a text's labels.
+
+    Attributes:
+        labels: Those with a probability of one half at least, the likeliest first; possibly none.
+        probabilities: Of all labels, each by itself.
+    """
+
+    labels: tuple[str, ...]
+    probabilities: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class MultiLabel(TextTask):
+    """Any number of labels for a text, or for a pair where the second text's column is named.
+
+    Labels are a list in a cell of JSONL or Parquet; in CSV and TSV a JSON list, or names with `;` between them. An
+    empty cell is a text without labels. Each label is a decision of its own: binary cross-entropy, with the mean over
+    labels, as transformers computes it for `multi_label_classification`.
+    """
+
+    kind: ClassVar[str] = "multi_label"
+    title: ClassVar[str] = "labels of texts, any number each"
+    problem_type: ClassVar[str | None] = "multi_label_classification"
+    nested: ClassVar[bool] = True
+    usual: ClassVar[UsualColumns | None] = UsualColumns(LABELS, pairs="named")
+
+    names: tuple[str, ...] = ()
+    paired: bool = False
+    max_length: int | None = None
+    pooling: Pooling = "first"
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def labelled(
+        cls, record: TextRecord, value: Any, where: str, column: str, names: Sequence[str] | None
+    ) -> TextRecord:
+        """See `TextTask`."""
+        return replace(record, labels=tuple(class_of(each, where, column, names) for each in _cell(value, where)))
+
+    @classmethod
+    def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: Pooling) -> Self:
+        """See `Task`. There are two labels at least, each with enough examples."""
+        counts = Counter(label for record in train.records for label in set(record.labels))
+        if len(counts) < 2:
+            found = f"only the label {next(iter(counts))!r}" if counts else "no label"
+            raise CorpusError(f"{train.path}: the examples have {found}; two are needed at least")
+        if rare := sorted(name for name, count in counts.items() if count < settings.least_examples):
+            row = next(record.row for record in train.records if rare[0] in record.labels)
+            raise CorpusError(
+                f"{train.path}: the label {rare[0]!r} has {counts[rare[0]]} example, in row {row} (labels with as few: "
+                f"{len(rare)}); give it more, take it out, or allow it with --set "
+                f"finetune.least_examples={counts[rare[0]]}"
+            )
+        return cls(in_order(counts), is_paired(train), settings.max_length, pooling, with_columns(train))
+
+    def check(self, held_out: Labelled, train: Path) -> str | None:
+        """See `Task`. Labels that training did not have count as wrong."""
+        super().check(held_out, train)
+        unseen = Counter(label for record in held_out.records for label in record.labels if label not in self.names)
+        if not unseen:
+            return None
+        return (
+            f"{held_out.path}: {unseen.total():,} labels are none that {train} has ({few(sorted(unseen))}); they count "
+            "as wrong"
+        )
+
+    def classes_of(self, record: TextRecord) -> Sequence[str]:
+        """See `Task`."""
+        return record.labels or ()
+
+    @classmethod
+    def reads(cls, content: Mapping[str, Any], names: Sequence[str]) -> bool:
+        """See `Task`."""
+        return content.get("problem_type") == cls.problem_type
+
+    @classmethod
+    def of_content(
+        cls, own: Mapping[str, Any], names: tuple[str, ...], pooling: Pooling, max_length: int | None
+    ) -> Self:
+        """See `Task`."""
+        return cls(names, bool(own.get("paired", False)), max_length, pooling, dict(own.get("columns") or {}))
+
+    def targets_of(self, record: TextRecord) -> Targets:
+        """See `TextTask`: a column for each 62 labels, a bit a label."""
+        words = [0] * len(self._columns)
+        for label in record.labels or ():
+            number = self.names.index(label)
+            words[number // _BITS] |= 1 << number % _BITS
+        return {name: np.array([word]) for name, word in zip(self._columns, words, strict=True)}
+
+    @property
+    def _columns(self) -> list[str]:
+        return [f"labels{number}" for number in range(-(-len(self.names) // _BITS))]
+
+    def decode(
+        self, records: Sequence[TextRecord], examples: Sequence[Example], outputs: Sequence[NDArray[np.float32]]
+    ) -> list[LabelsPrediction]:
+        """See `Task`."""
+        return [self._of(output[0]) for output in outputs]
+
+    def _of(self, logits_C: NDArray[np.float32]) -> LabelsPrediction:
+        shares = torch.sigmoid(torch.from_numpy(logits_C).double()).tolist()
+        ranked = sorted(zip(self.names, shares, strict=True), key=lambda pair: -pair[1])
+        likely = tuple(name for name, share in ranked if share >= _LIKELY)
+        return LabelsPrediction(likely, dict(zip(self.names, shares, strict=True)))
+
+    def objective(self, weights: Sequence[float] | None = None) -> Objective:
+        """See `Task`: the mean over labels of their binary cross-entropies.
+
+        Args:
+            weights: Of each label's losses; None: all 1.
+        """
+        num_labels, columns = len(self.names), self._columns
+        weights_C = None if weights is None else torch.tensor(weights, dtype=torch.float32)
+
+        def find(rows: Rows, masked: MaskedRows) -> BatchTargets:
+            positions_N = predicted_positions(rows.classes[columns[0]])
+            words_NW = torch.stack([rows.classes[name].flatten()[positions_N] for name in columns], 1)
+            bits = torch.arange(_BITS, device=words_NW.device)
+            held_NC = (words_NW[..., None] >> bits & 1).flatten(1)[:, :num_labels]
+            return BatchTargets(self.places(rows, positions_N), held_NC)
+
+        def losses(model: TaskNetwork, hidden_TD: Tensor, targets: BatchTargets, dropout_seed: int | None) -> Losses:
+            logits_NC = self.logits_at(model, hidden_TD, targets.positions_N, dropout_seed).float()
+            right_NC = targets.classes_N.to(logits_NC.dtype)
+            of_label_C = None if weights_C is None else weights_C.to(logits_NC.device)
+            each_N = functional.binary_cross_entropy_with_logits(
+                logits_NC, right_NC, weight=of_label_C, reduction="none"
+            ).mean(1)
+            wrong_N = ((logits_NC.detach() >= 0) != (right_NC > 0)).any(1)
+            return Losses(each_N.sum(), each_N.detach(), wrong_N)
+
+        return Objective(NAME, 1.0, find, losses)
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """See `Task`."""
+        return ("micro_f1", "macro_f1", "subset_accuracy", "ranking_precision")
+
+    def items(self, records: Sequence[TextRecord], metric: str) -> int | None:
+        """See `Task`: of F1 each right label is an item."""
+        if not metric.endswith("_f1"):
+            return len(records)
+        return max(1, sum(len(record.labels or ()) for record in records))
+
+    def measure(self, records: Sequence[TextRecord], predictions: Sequence[LabelsPrediction]) -> Metrics:
+        """See `Task`, by scikit-learn; `ranking_precision` is the label ranking average precision.
+
+        Source: Tsoumakas et al. 2010, Mining Multi-label Data, section 34.4 (of the Data Mining Handbook), for both F1
+        and average precision.
+        """
+        from sklearn.metrics import accuracy_score, f1_score, label_ranking_average_precision_score
+
+        names = [*self.names, *sorted({label for record in records for label in record.labels or ()} - {*self.names})]
+        right = np.array([[name in (record.labels or ()) for name in names] for record in records])
+        found = np.array([[name in each.labels for name in names] for each in predictions])
+        shares = np.array([[each.probabilities.get(name, 0.0) for name in names] for each in predictions])
+        known = np.flatnonzero(right.any(0))  # as for classes: one that only predictions have takes from the others
+        return {
+            "micro_f1": float(f1_score(right, found, average="micro", zero_division=0)),
+            "macro_f1": float(f1_score(right, found, labels=known, average="macro", zero_division=0))
+            if len(known)
+            else None,
+            "subset_accuracy": float(accuracy_score(right, found)),
+            "ranking_precision": float(label_ranking_average_precision_score(right, shares)),
+        }
+
+
+def _cell(value: Any, where: str) -> list[Any]:
+    """The labels of a cell, as they stand there."""
+    if value is None:
+        return []
+    if isinstance(value, list | tuple):
+        return list(value)
+    if isinstance(value, str):
+        text = value.strip()
+        if text.startswith("["):
+            try:
+                found = parse_json(text)
+            except ValueError as error:
+                raise CorpusError(f"{where} has {text[:40]!r}, which begins like a JSON list and is none") from error
+            return list(found)
+        return [part.strip() for part in text.split(SEPARATOR) if part.strip()]
+    return [value]  # a single label
+
+
+# ----------------------------------------
+# Regression: a number for a text, or for a pair.
+#
+# Shape suffixes: T = positions of a batch in a line, D = hidden size, N = texts.
+
+
+@dataclass(frozen=True)
+class NumberPrediction:
+    """Of a text's number."""
+
+    value: float
+
+
+@dataclass(frozen=True)
+class Regress(TextTask):
+    """A number for a text or a pair.
+
+    Numbers are learned standardised, and the head is multiplied by their deviation and moved by their mean before it is
+    saved: a head near zero would take long to reach numbers in the thousands, and the folder needs no table beside it.
+
+    Attributes:
+        mean, deviation: What outputs are moved by and multiplied with. A finished model holds both in its head.
+    """
+
+    kind: ClassVar[str] = "regress"
+    title: ClassVar[str] = "numbers for texts"
+    problem_type: ClassVar[str | None] = "regression"
+    usual: ClassVar[UsualColumns | None] = UsualColumns(NUMBERS, pairs="found")
+
+    names: tuple[str, ...] = ("value",)
+    paired: bool = False
+    max_length: int | None = None
+    pooling: Pooling = "first"
+    columns: Mapping[str, str] = field(default_factory=dict)
+    mean: float = 0.0
+    deviation: float = 1.0
+
+    @classmethod
+    def labelled(
+        cls, record: TextRecord, value: Any, where: str, column: str, names: Sequence[str] | None
+    ) -> TextRecord:
+        """See `TextTask`."""
+        return replace(record, value=number_of(value, where, column))
+
+    @classmethod
+    def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: Pooling) -> Self:
+        """See `Task`. Numbers are not all equal."""
+        values = {record.value for record in train.records}
+        if len(values) == 1:
+            raise CorpusError(f"{train.path}: every example has the number {values.pop()}; there is nothing to learn")
+        columns = with_columns(train)
+        return cls((columns.get("label", "value"),), is_paired(train), settings.max_length, pooling, columns)
+
+    def items(self, records: Sequence[TextRecord], metric: str) -> int | None:
+        """See `Task`: no metric is a share."""
+        return None
+
+    @classmethod
+    def reads(cls, content: Mapping[str, Any], names: Sequence[str]) -> bool:
+        """See `Task`."""
+        return content.get("problem_type") == cls.problem_type or len(names) == 1
+
+    @classmethod
+    def of_content(
+        cls, own: Mapping[str, Any], names: tuple[str, ...], pooling: Pooling, max_length: int | None
+    ) -> Self:
+        """See `Task`."""
+        return cls(names, bool(own.get("paired", False)), max_length, pooling, dict(own.get("columns") or {}))
+
+    def targets_of(self, record: TextRecord) -> Targets:
+        """See `TextTask`."""
+        value = np.array([record.value], dtype=np.float64)
+        return {TARGET: ((value - self.mean) / self.deviation).astype(np.float32)}
+
+    def decode(
+        self, records: Sequence[TextRecord], examples: Sequence[Example], outputs: Sequence[NDArray[np.float32]]
+    ) -> list[NumberPrediction]:
+        """See `Task`."""
+        return [NumberPrediction(float(output[0, 0]) * self.deviation + self.mean) for output in outputs]
+
+    def while_learning(self, train: Labelled) -> Self:
+        """See `Task`: standardised numbers; the deviation is that of the sample."""
+        values = [record.value for record in train.records]
+        mean = math.fsum(values) / len(values)
+        deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+        return replace(self, mean=mean, deviation=deviation)
+
+    def check_network(self, model: TaskNetwork) -> None:
+        """See `Task`: its last layer can hold the scale of the numbers."""
+        last_layer(model)
+
+    def finish(self, model: TaskNetwork) -> None:
+        """See `Task`: a head that tells standardised numbers tells the numbers themselves."""
+        weight, bias = last_layer(model)
+        with torch.no_grad():
+            weight.mul_(self.deviation)
+            bias.mul_(self.deviation).add_(self.mean)
+
+    def objective(self, weights: Sequence[float] | None = None) -> Objective:
+        """See `Task`: squared errors. Here the right answers are numbers, float32."""
+
+        def find(rows: Rows, masked: MaskedRows) -> BatchTargets:
+            values_T = rows.classes[TARGET].flatten()
+            positions_N = torch.nonzero(~values_T.isnan()).squeeze(1)
+            return BatchTargets(self.places(rows, positions_N), values_T[positions_N])
+
+        def losses(model: TaskNetwork, hidden_TD: Tensor, targets: BatchTargets, dropout_seed: int | None) -> Losses:
+            found_N = self.logits_at(model, hidden_TD, targets.positions_N, dropout_seed)[:, 0].float()
+            each_N = functional.mse_loss(found_N, targets.classes_N, reduction="none")
+            return Losses(each_N.sum(), each_N.detach(), torch.zeros_like(each_N, dtype=torch.bool))
+
+        return Objective(NAME, 1.0, find, losses)
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """See `Task`."""
+        return ("pearson", "spearman", "rmse")
+
+    def measure(self, records: Sequence[TextRecord], predictions: Sequence[NumberPrediction]) -> Metrics:
+        """See `Task`; correlations by scipy."""
+        from scipy.stats import pearsonr, spearmanr
+
+        right = np.array([record.value for record in records], dtype=np.float64)
+        found = np.array([each.value for each in predictions], dtype=np.float64)
+        defined = len(set(right.tolist())) > 1 and len(set(found.tolist())) > 1
+        return {
+            "pearson": float(pearsonr(right, found).statistic) if defined else None,
+            "spearman": float(spearmanr(right, found).statistic) if defined else None,
+            "rmse": float(np.sqrt(np.mean((right - found) ** 2))),
+        }
+
+
+def last_layer(model: TaskNetwork) -> tuple[Tensor, Tensor]:
+    """Weight and bias of the layer that tells a number.
+
+    Raises:
+        ModelError: A head of transformers has none that is known by its shape, or one without a bias.
+    """
+    if isinstance(model, MaskedLM):
+        head = model.find_head(LabelHead)
+        assert head is not None
+        assert head.classifier.bias is not None
+        return head.classifier.weight, head.classifier.bias
+    theirs = model.encoder.model
+    of_encoder = f"{theirs.base_model_prefix}."
+    found = [
+        module
+        for name, module in theirs.named_modules()
+        if isinstance(module, torch.nn.Linear) and module.out_features == 1 and not name.startswith(of_encoder)
+    ]
+    if len(found) != 1 or found[0].bias is None:
+        raise ModelError(
+            f"the head of {type(theirs).__name__} has no single layer with a bias that tells the number, so it cannot "
+            "hold the scale of the numbers; take another model for --task regress"
+        )
+    return found[0].weight, found[0].bias
+
+
+# ----------------------------------------
+# Classes of pairs of texts: classification whose files always have two texts.
+
+
+@dataclass(frozen=True)
+class Pairs(Classify):  # it is a classification in all but the files it reads, so it is one here, too
+    """One of several classes for a pair of texts. Source: Devlin et al. 2018, section 4.1."""
+
+    kind: ClassVar[str] = "pairs"
+    title: ClassVar[str] = "classes of pairs of texts"
+    usual: ClassVar[UsualColumns | None] = UsualColumns(LABELS, pairs="always", guessed=False)
+    lines_lack: ClassVar[str | None] = "pairs"
+
+    @classmethod
+    def reads(cls, content: Mapping[str, Any], names: Sequence[str]) -> bool:
+        """See `Task`. Folders of others do not tell pairs from single texts: those are `classify`."""
+        return False

@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from unmask.folders.card_head import CardSettings
-from unmask.folders.layout_names import Pooling
-from unmask.settings import Settings
+from unmask.core.settings import Settings
+from unmask.model.card_head import CardSettings
+from unmask.model.layout_names import Pooling
 
 
 class Columns(Settings):

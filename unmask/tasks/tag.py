@@ -19,25 +19,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.errors import CorpusError
-from unmask.folders.layout_names import Pooling
-from unmask.folders.task_folder import TaskNetwork, label_numbers
-from unmask.network.loss import Losses, losses_of
-from unmask.tasks import class_metrics
-from unmask.tasks.classify import class_targets
-from unmask.tasks.columns import TAGS, WORDS, UsualColumns
-from unmask.tasks.examples import EncodedInput, Example, InputEncoder, first_pieces, ids_of, words_of
-from unmask.tasks.labelled_files import Gathered, class_of
+from unmask.core.errors import CorpusError, shown, whole_number
+from unmask.data.documents import TaggedLine, read_sentences, word_number
+from unmask.data.reading import BadInput
+from unmask.data.sources import Source
+from unmask.data.tables import in_order
+from unmask.model.folder import TaskNetwork, label_numbers
+from unmask.model.fused import Losses, losses_of
+from unmask.model.layout_names import Pooling
+from unmask.tasks import classify as class_metrics
+from unmask.tasks.classify import TARGET, class_targets, with_columns
+from unmask.tasks.files import Gathered, class_of
+from unmask.tasks.inputs import EncodedInput, Example, InputEncoder, first_pieces, ids_of, words_of
 from unmask.tasks.settings import Columns, FinetuneSettings
-from unmask.tasks.task import NAME, Labelled, Metrics, Record, Task, few
-from unmask.tasks.text_tasks import TARGET, with_columns
-from unmask.text.conll import TaggedLine, read_sentences, word_number
-from unmask.text.reading import BadInput
-from unmask.text.sources import Source
-from unmask.text.tables import in_order
-from unmask.training.objectives import Objective
-from unmask.training.objectives import Targets as BatchTargets
-from unmask.values import shown, whole_number
+from unmask.tasks.task import NAME, TAGS, WORDS, Labelled, Metrics, Record, Task, UsualColumns, few
+from unmask.train.objectives import Objective
+from unmask.train.objectives import Targets as BatchTargets
 
 _CONLLU = {"upos": 3, "xpos": 4}
 _ENTITY = re.compile(r"(B|I|E|L|S|U)-.+")

@@ -1,1 +1,1 @@
-"""The tokenizer: its families, its training, where words begin, and new words."""
+"""Tokenizers: trained, loaded, extended; words and spans of text."""

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.errors import DataError
-from unmask.text.spans import Span, Spans
+from unmask.core.errors import DataError
+from unmask.tokenizer.spans import Span, Spans
 
 ROLE_SHIFT, HEADS_SHIFT, BEFORE_SHIFT = 25, 24, 12
 FARTHEST = (1 << BEFORE_SHIFT) - 1

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import tokenizers
 
-from unmask.errors import TokenizerError
+from unmask.core.errors import TokenizerError
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.tokenizer.word_starts import Kind, kind_of
+from unmask.tokenizer.words import Kind, kind_of
 
 LEAST_COUNT = 5  # a word that hardly stands in the text is not learned from it
 LEAST_CHARS = 3

@@ -6,7 +6,7 @@ letters. It also names the class, which says what other files mean:
 
     tokenizer.json                                        read as it is
     vocab.txt of BERT's classes, or of none               WordPiece, built here
-    vocab.txt of ESM's                                    built here (`unmask.tokenizer.esm`)
+    vocab.txt of ESM's                                    built here (`unmask.tokenizer.loading`)
     other vocab.txt, vocab.json, SentencePiece's files    transformers makes a tokenizer.json of it
 """
 
@@ -14,21 +14,208 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
-from unmask.errors import TokenizerError
-from unmask.files import absence
-from unmask.hub import TOKENIZER, local_path
-from unmask.tokenizer.conversion import OTHER_FORMS, convert, understood
-from unmask.tokenizer.esm import ESM_CLASS, USUAL, read_esm_vocab
-from unmask.tokenizer.special_tokens import SPECIAL_TOKENS, SPELLINGS, with_special_tokens
-from unmask.tokenizer.tokenizer import ANY_CLASS, CONFIG, Tokenizer
-from unmask.values import load_json
+from unmask.core.errors import TokenizerError, load_json, shown, too_high
+from unmask.core.files import absence
+from unmask.core.hub import TOKENIZER, local_path
+from unmask.tokenizer.tokenizer import (
+    ANY_CLASS,
+    CONFIG,
+    MOST_IDS,
+    SPECIAL_TOKENS,
+    SPELLINGS,
+    Tokenizer,
+    with_special_tokens,
+)
+
+# ----------------------------------------
+# Tokenizers without a tokenizer.json, which transformers makes fast ones of.
+#
+# Its conversions are what its own models run with, so ids are those of transformers. Tokenizers that it has in Python
+# only (BertJapanese's, PhoBERT's) cannot be converted: nothing else would give their ids.
+
+_MOST_LAYERS = 10_000  # or labels, heads, ...
+_LINE = 300  # letters of what a library said
+OTHER_FORMS = ("vocab.json", "spiece.model", "spm.model", "sentencepiece.bpe.model", "tokenizer.model")
+
+
+def convert(folder: Path) -> Any:
+    """The folder's tokenizer as a fast one of transformers, made without running code from the folder.
+
+    Args:
+        folder: With a vocabulary, and a tokenizer_config.json or config.json that says what it is.
+
+    Raises:
+        TokenizerError: transformers is not installed, cannot read the folder, or has no fast tokenizer of this kind.
+    """
+    try:
+        import transformers
+    except ImportError as error:
+        raise TokenizerError(
+            f"{folder}: there is no tokenizer.json, and transformers, which makes one of other files, is not "
+            "installed: pip install 'unmask[transformers]'"
+        ) from error
+    transformers.utils.logging.set_verbosity_error()
+    _check_ids(folder / "vocab.json")
+    _check_config(folder / CONFIG)
+    try:
+        theirs = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except BaseException as error:
+        if not is_of_library(error):
+            raise
+        raise TokenizerError(
+            f"{folder}: no tokenizer that transformers reads ({_reason(error)}){_hint(folder)}"
+        ) from error
+    backend = getattr(theirs, "backend_tokenizer", None)
+    if not isinstance(backend, tokenizers.Tokenizer):
+        raise TokenizerError(
+            f"{folder}: transformers runs {type(theirs).__name__} in Python only and has no fast form of it, which is "
+            "what is read here; give a folder with a tokenizer.json"
+        )
+    special = set(theirs.all_special_tokens)
+    if not any(token not in special for token in backend.get_vocab()):  # what it makes where it finds nothing
+        raise TokenizerError(f"{folder}: no tokenizer that transformers reads (it has no vocabulary){_hint(folder)}")
+    return theirs
+
+
+def _check_ids(file: Path) -> None:
+    """Ids far apart end the process within the library."""
+    if not file.is_file():
+        return
+    try:
+        entries = load_json(file)
+        highest = max((id_ for id_ in entries.values() if isinstance(id_, int)), default=0)
+    except (OSError, ValueError, AttributeError) as error:
+        raise TokenizerError(f"{file}: no table of entries and their ids ({error}); give another copy") from error
+    if highest >= MOST_IDS:
+        raise TokenizerError(
+            f"{file}: the vocabulary has the id {shown(highest)}, but ids up to {MOST_IDS - 1:,} are read; give a "
+            "tokenizer whose ids count its entries"
+        )
+
+
+def _check_config(file: Path) -> None:
+    """transformers reads it to know the tokenizer's kind, and makes lists of as many entries as there are layers."""
+    if not file.is_file():
+        return
+    try:
+        found = too_high(load_json(file), _MOST_LAYERS)
+    except (OSError, ValueError) as error:
+        raise TokenizerError(f"{file}: not JSON ({error}); give another copy") from error
+    if found is not None:
+        raise TokenizerError(
+            f"{file}: {shown(found[0])} = {shown(found[1])} is no number that a model has of anything; give the "
+            "configuration that belongs to it"
+        )
+
+
+def is_of_library(error: BaseException) -> bool:
+    """Whether it is an error, or a panic of Rust, which Python takes for more than an error."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+
+
+@contextmanager
+def understood(file: Path) -> Iterator[None]:
+    """Makes errors of ours of whatever the `tokenizers` library raises of a file.
+
+    Raises:
+        TokenizerError: It cannot read it, or encode with what it has read.
+    """
+    try:
+        yield
+    except TokenizerError:
+        raise
+    except BaseException as error:
+        if not is_of_library(error):
+            raise
+        raise TokenizerError(f"{file}: not a tokenizer of the `tokenizers` library: {_reason(error)}") from error
+
+
+def _reason(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)[:_LINE]
+
+
+def _hint(folder: Path) -> str:
+    """The way out where a package is missing, which transformers does not name in each of its errors."""
+    files = [name for name in OTHER_FORMS if name.endswith(".model") and (folder / name).is_file()]
+    if not files or find_spec("sentencepiece") is not None:
+        return ""
+    return f"; {files[0]} may need pip install sentencepiece protobuf"
+
+
+# ----------------------------------------
+# The tokenizer of ESM and its like, which transformers has in Python only: a `vocab.txt`, an entry a line.
+#
+#     text      M K x L <mask> abc.            vocabulary  <cls> <pad> <eos> <unk> L A G ... M K . - <mask>
+#     tokens    M K <unk> L <mask> <unk> .
+#
+# An entry stands wherever its letters do, the longest first; white space parts and is no token; whatever lies between,
+# up
+# to the next entry or space, is unknown as a whole. So it is built here of parts of the `tokenizers` library, which
+# give
+# the same ids. Entries in angle brackets are special tokens.
+#
+# Source: `EsmTokenizer` in transformers. Models of nucleotides have entries of several letters, and some no `<eos>`.
+
+ESM_CLASS = "EsmTokenizer"
+USUAL = {"pad": "<pad>", "unk": "<unk>", "cls": "<cls>", "sep": "<eos>", "mask": "<mask>"}
+_SPACE = r"[\s\x{1c}-\x{1f}]+"  # what Python's `str.split` parts at
+_BRACKETS = re.compile(r"<[^<>\s]+>")
+
+
+def read_esm_vocab(file: Path, entries: Mapping[str, int], roles: Mapping[str, str | None]) -> tokenizers.Tokenizer:
+    """Builds the tokenizer.
+
+    Args:
+        file: For errors.
+        entries: Its entries and their ids.
+        roles: The special tokens; those that nobody named are the usual ones. A separator of None is put behind no
+            text.
+
+    Raises:
+        TokenizerError: The vocabulary lacks one of them.
+    """
+    named = {role: token for role, token in roles.items() if token is not None}
+    if missing := [token for token in named.values() if token not in entries]:
+        raise TokenizerError(
+            f"{file}: {len(entries):,} entries, but none is {' or '.join(missing)}; give ESM's vocabulary, an entry a "
+            "line, with the special tokens that tokenizer_config.json names"
+        )
+    special = [entry for entry in entries if entry in named.values() or _BRACKETS.fullmatch(entry)]
+    letters = sorted((entry for entry in entries if entry and entry not in special), key=len, reverse=True)
+    tokenizer = tokenizers.Tokenizer(models.WordLevel(dict(entries), unk_token=named["unk"]))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_SPACE), "removed"),
+            # Where special tokens are letters like any other, their names are not to be looked up as a whole.
+            pre_tokenizers.Split(Regex(f"(?={_any(special)})."), "isolated"),
+            pre_tokenizers.Split(Regex(_any(letters)), "isolated"),
+        ]
+    )
+    cls, sep = named["cls"], named.get("sep")
+    end = "" if sep is None else f" {sep}"
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{cls} $A{end}",
+        pair=None if sep is None else f"{cls} $A {sep} $B {sep}",
+        special_tokens=[(token, entries[token]) for token in (cls, sep) if token is not None],
+    )
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+    return tokenizer
+
+
+def _any(choices: list[str]) -> str:
+    """A pattern of any of these."""
+    return f"(?:{'|'.join(map(re.escape, choices))})"
+
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from unmask.settings import Settings
+from unmask.core.settings import Settings
 
 TokenizerKind = Literal["wordpiece", "bpe", "unigram", "char"]
 

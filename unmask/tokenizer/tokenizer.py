@@ -8,24 +8,220 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import string
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
+from tokenizers import AddedToken, processors
 
-from unmask.errors import TokenizerError
-from unmask.files import writing
+from unmask.core.errors import TokenizerError
+from unmask.core.files import writing
 from unmask.tokenizer.alignment import TokenPlaces
-from unmask.tokenizer.special_tokens import MOST_IDS, find_special_ids
-from unmask.tokenizer.spelling import letter_check, spelling
-from unmask.tokenizer.word_memory import WordMemory, can_remember
-from unmask.tokenizer.word_starts import WordStarts
+from unmask.tokenizer.words import WordStarts, letter_check, spelling
+
+# ----------------------------------------
+# Special tokens: what they are called, where they stand, and how a trained tokenizer gets them.
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+MOST_IDS = 1 << 24  # tables of a vocabulary have a row for each id, also where there are gaps
+BARE_TOKENS = ("[PAD]", "[MASK]")
+# The same roles as BERT, RoBERTa, XLNet and ESM spell them.
+SPELLINGS = {
+    "pad": ("[PAD]", "<pad>"),
+    "unk": ("[UNK]", "<unk>"),
+    "cls": ("[CLS]", "<s>", "<cls>"),
+    "sep": ("[SEP]", "</s>", "<sep>", "<eos>"),
+    "mask": ("[MASK]", "<mask>"),
+}
+_BARE_WITHOUT = ("unk", "cls", "sep")
+
+
+@dataclass(frozen=True)
+class SpecialIds:
+    """The ids of the special tokens that an encoder needs. A bare tokenizer of characters has only pad and mask."""
+
+    pad: int
+    unk: int | None
+    cls: int | None
+    sep: int | None
+    mask: int
+
+    @property
+    def around(self) -> list[int]:
+        """Those that stand around each text."""
+        return [id_ for id_ in (self.cls, self.sep) if id_ is not None]
+
+
+def find_special_ids(backend: tokenizers.Tokenizer, names: Mapping[str, str | None]) -> SpecialIds:
+    """Finds the special tokens. Only a tokenizer that has neither [UNK] nor [CLS] nor [SEP] may lack them.
+
+    Args:
+        backend: A tokenizer.
+        names: Role to token, where it is known, or to None where the tokenizer has none; the usual spellings are tried
+            for other roles.
+
+    Raises:
+        TokenizerError: A role has no token.
+    """
+    found: dict[str, int | None] = {}
+    left_out = {role for role, token in names.items() if token is None and role in _BARE_WITHOUT}
+    for role, usual in SPELLINGS.items():
+        named = names.get(role)
+        spellings = () if role in left_out else usual if named is None else (named, *usual)
+        ids = [id_ for token in spellings if (id_ := backend.token_to_id(token)) is not None]
+        found[role] = ids[0] if ids else None
+    bare = all(found[role] is None for role in _BARE_WITHOUT)
+    for role, usual in SPELLINGS.items():
+        if found[role] is None and role not in left_out and not (bare and role in _BARE_WITHOUT):
+            raise TokenizerError(
+                f"the tokenizer has no {role} token ({' or '.join(usual)}), which an encoder needs: for a new model, "
+                f'add it with tokenizer.add_special_tokens(["{usual[0]}"]) and save the tokenizer again; a model that '
+                "was trained without one has no embedding of it, and cannot be used here"
+            )
+    pad, mask = found["pad"], found["mask"]
+    assert pad is not None, "never left out"
+    assert mask is not None, "never left out"
+    return SpecialIds(pad=pad, unk=found["unk"], cls=found["cls"], sep=found["sep"], mask=mask)
+
+
+def with_special_tokens(tokenizer: tokenizers.Tokenizer, *, mask_takes_space: bool) -> tokenizers.Tokenizer:
+    """Makes the special tokens special, and puts `[CLS]` and `[SEP]` around texts where the vocabulary has them.
+
+    Args:
+        tokenizer: Changed in place.
+        mask_takes_space: Whether the space before `[MASK]` in a prompt belongs to it. It must where words carry the
+            space before them: training hides `Ġking`, so a prompt must not offer a space and then a mask.
+    """
+    known = [token for token in SPECIAL_TOKENS if tokenizer.token_to_id(token) is not None]
+    if "[CLS]" in known:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A [SEP]",
+            pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+            special_tokens=[(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")],
+        )
+    tokenizer.add_special_tokens(
+        [
+            AddedToken(token, special=True, normalized=False, lstrip=mask_takes_space and token == "[MASK]")
+            for token in known
+        ]
+    )
+    return tokenizer
+
+
+# ----------------------------------------
+# Words that were tokenized before, looked up instead: WordPiece without a second look at the same word.
+#
+# BERT's normaliser works character by character, and its pre-tokenizer parts text at white space and takes each
+# punctuation mark by itself; nothing that a word becomes depends on what stands beyond these. So the tokens of a text
+# are those of its words, one behind another, and a word needs the tokenizers library only once. It has no such memory
+# for WordPiece (for BPE it has), and takes most of its time for words that it has met a thousand times.
+#
+# Here text is parted at the commonest of these characters only. What remains together is left to the library, so
+# whatever else it does within a word is what happens.
+
+# All of them are punctuation to BERT: ASCII's, and of Unicode's categories P.
+_MARKS = re.escape(string.punctuation + "“”‘’—–…«»")
+_WORDS = re.compile(rf"[^ \n{_MARKS}]+|[{_MARKS}]")
+MOST_WORDS = 1 << 19
+MOST_CHARS = 1 << 23
+# Where more of the words than this are new, looking them up gains nothing (proteins, text without spaces).
+MOST_NEW = 0.3
+ENOUGH_WORDS = 10_000
+
+
+class _Numbers(dict[str, int]):
+    """Numbers words in the order in which they are met."""
+
+    def __missing__(self, word: str) -> int:
+        number = self[word] = len(self)
+        return number
+
+
+def can_remember(backend: tokenizers.Tokenizer) -> bool:
+    """Whether a tokenizer is of the kind for which tokens of a text are those of its words."""
+    parts = json.loads(backend.to_str())
+    return (
+        parts["model"]["type"] == "WordPiece"
+        and parts["pre_tokenizer"] == {"type": "BertPreTokenizer"}
+        and (parts["normalizer"] or {}).get("type") in (None, "BertNormalizer")
+        and all(token["special"] for token in parts["added_tokens"])  # these are letters in corpus text
+    )
+
+
+class WordMemory:
+    """Tokenizes texts by their words, of which it remembers a bounded number. Any number of threads may use it.
+
+    Args:
+        backend: The tokenizer, for which `can_remember` holds; special tokens must be encoded as text.
+
+    Attributes:
+        useful: False once a batch of text has shown that its words hardly ever come again.
+    """
+
+    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+        self.backend = backend
+        self.useful = True
+        self._lock = Lock()  # around all that changes the tables: the library lets other threads in
+        self._forget()
+
+    def _forget(self) -> None:
+        self._numbers = _Numbers()
+        self._num_chars = 0
+        self._ids: NDArray[np.int32] = np.zeros(0, dtype=np.int32)
+        self._lengths: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self._begins: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+
+    def encode(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """The tokens of all texts, one behind another, and how many each text has."""
+        words = [_WORDS.findall(text) for text in texts]
+        num_words = np.fromiter(map(len, words), dtype=np.int64, count=len(words))
+        with self._lock:
+            try:
+                lengths, begins, ids = self._look_up(words, int(num_words.sum()))
+            except BaseException:  # words that are numbered and not learned would shift the tokens of all later ones
+                self._forget()
+                raise
+        ends = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
+        from_begin = np.repeat(begins - ends[:-1], lengths)
+        input_ids = ids[from_begin + np.arange(ends[-1])]
+        last = np.cumsum(num_words)
+        return input_ids, ends[last] - ends[last - num_words]
+
+    def _look_up(
+        self, words: Sequence[Sequence[str]], num_words: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
+        """How many tokens each word of some texts has, where they begin in the table of ids, and that table."""
+        known = len(self._numbers)
+        each = map(self._numbers.__getitem__, chain.from_iterable(words))
+        numbers = np.fromiter(each, dtype=np.int64, count=num_words)
+        self._learn(list(islice(self._numbers, known, None)), num_words)
+        found = self._lengths[numbers], self._begins[numbers], self._ids
+        if len(self._numbers) > MOST_WORDS or self._num_chars > MOST_CHARS:
+            self._forget()
+        return found
+
+    def _learn(self, words: list[str], num_met: int) -> None:
+        if num_met > ENOUGH_WORDS and len(words) > MOST_NEW * num_met:
+            self.useful = False
+        if not words:
+            return
+        encodings = self.backend.encode_batch_fast(words, add_special_tokens=False)
+        lengths = np.array([len(encoding) for encoding in encodings], dtype=np.int64)
+        each = chain.from_iterable(encoding.ids for encoding in encodings)
+        ids = np.fromiter(each, dtype=np.int32, count=int(lengths.sum()))
+        self._begins = np.concatenate([self._begins, len(self._ids) + np.cumsum(lengths) - lengths])
+        self._ids = np.concatenate([self._ids, ids])
+        self._lengths = np.concatenate([self._lengths, lengths])
+        self._num_chars += sum(map(len, words))
+
 
 CONFIG = "tokenizer_config.json"
 ANY_CLASS = "PreTrainedTokenizerFast"  # transformers' for a tokenizer.json of any kind
@@ -276,7 +472,7 @@ class Tokenizer:
                 (folder / name).write_text(text, encoding="utf-8")
 
     def check_known(self, text: str) -> None:
-        """A tokenizer without `[UNK]` would leave out letters that it does not know; see `unmask.tokenizer.spelling`.
+        """A tokenizer without `[UNK]` would leave out letters that it does not know; see `unmask.tokenizer.words`.
 
         Raises:
             TokenizerError: There is such a character.

@@ -16,10 +16,9 @@ import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers.normalizers import Normalizer
 
-from unmask.errors import TokenizerError
+from unmask.core.errors import TokenizerError
 from unmask.tokenizer.settings import TokenizerKind, TokenizerSettings
-from unmask.tokenizer.special_tokens import BARE_TOKENS, SPECIAL_TOKENS, with_special_tokens
-from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.tokenizer.tokenizer import BARE_TOKENS, SPECIAL_TOKENS, Tokenizer, with_special_tokens
 
 Texts = Callable[[], Iterable[str]]
 """Gives the texts anew at each call."""

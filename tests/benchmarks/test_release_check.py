@@ -1,0 +1,218 @@
+"""What `make release-check` does at length, in short; and the script itself."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import re
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import unmask
+from tests.conftest import SMALL
+from unmask.commands.run_folder import packaged_corpus
+from unmask.data.prepare import prepare
+from unmask.data.settings import AnnotationSettings, CorpusSettings
+from unmask.masking.settings import STRATEGIES
+from unmask.tokenizer.settings import TokenizerSettings
+
+ROOT = Path(__file__).parents[2]
+COLUMNS = ("entities", "pos", "dependencies", "chunks")
+ARTICLES = {"the", "a", "my", "thy", "his", "her", "our", "your"}
+
+
+def annotated_rows(speech: str) -> dict[str, object]:
+    """A speech with annotations by rules that a person could follow: enough for masks, too little for grammar.
+
+    Names are capitalised words that do not begin a line; a chunk is an article and the next word; words hang on the
+    word before them, articles on the one behind.
+    """
+    words = [(m.start(), m.end(), m.group()) for m in re.finditer(r"[\w']+", speech)]
+    names = [(b, e, "NAME") for b, e, word in words if word.istitle() and b and speech[b - 1] != "\n" and len(word) > 2]
+    tags = [(b, e, "DET" if word.lower() in ARTICLES else "X") for b, e, word in words]
+    parse, chunks = [], []
+    for number, (begin, end, _) in enumerate(words):
+        article = tags[number][2] == "DET" and number + 1 < len(words)
+        head = number + 1 if article else max(number - 1, 0)
+        if number and tags[number - 1][2] == "DET":
+            head = max(number - 2, 0) if number > 1 else number
+            chunks.append((words[number - 1][0], end, "NP"))
+        parse.append((begin, end, "det" if article else "root" if head == number else "obj", head))
+    return {"text": speech, "entities": names, "pos": tags, "dependencies": parse, "chunks": chunks}
+
+
+@pytest.fixture(scope="module")
+def annotated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("annotated") / "speeches.jsonl"
+    speeches = packaged_corpus().read_text(encoding="utf-8").split("\n\n")[:1200]
+    rows = [json.dumps(annotated_rows(speech.partition(":\n")[2])) for speech in speeches if ":\n" in speech]
+    path.write_text("\n".join(rows), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def prepared(annotated_file: Path) -> Callable[[str], Path]:
+    """The speeches by a kind of tokenizer."""
+
+    @functools.cache
+    def by(kind: str) -> Path:
+        prepare(
+            [annotated_file],
+            annotated_file.parent / kind,
+            corpus=CorpusSettings(),
+            tokenizer=TokenizerSettings(kind=kind, vocab_size=None if kind == "char" else 1000),
+            annotation=AnnotationSettings(columns=COLUMNS),
+            workers=1,
+        )
+        return annotated_file.parent / kind
+
+    return by
+
+
+@pytest.mark.parametrize(
+    "kind", ["wordpiece", "char", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("bpe", "unigram"))]
+)
+def test_every_strategy_keeps_its_promises_with_every_kind_of_tokenizer(
+    prepared: Callable[[str], Path], kind: str
+) -> None:
+    result = unmask.audit(prepared(kind), settings=["masking.rate=0.15"], max_tokens=40_000).to_dict()
+    assert result["not_audited"] == {}
+    assert set(result["strategies"]) >= set(STRATEGIES)
+    for name, entry in result["strategies"].items():
+        assert entry["broken"] == [], name
+        assert entry["rate"] == pytest.approx(0.15, abs=0.01), name
+        assert entry["special_targets"] == entry["special_replacements"] == 0, name
+    assert result["passed"]
+
+
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+def test_every_strategy_trains_on_real_text(prepared: Callable[[str], Path], tmp_path: Path, strategy: str) -> None:
+    """A few steps lower the loss that chance would have; scores of a model are made and followed."""
+    run = unmask.pretrain(
+        [prepared("wordpiece")],
+        out=tmp_path / "run",
+        steps=12,
+        strategy=strategy,
+        settings=(
+            *SMALL,
+            "masking.refresh_steps=4",
+            "evaluation.times=1",
+            "training.schedule.kind=warmup_stable_decay",
+        ),
+    )
+    lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    losses = [line["loss"] for line in lines if "loss" in line]
+    assert run.summary["steps"] == 12
+    assert f'strategy = "{strategy}"' in (run.folder / "recipe.toml").read_text()
+    assert losses[-1] < losses[0]
+    assert run.summary["validation_loss"] < 6.908, "log of 1,000 entries"
+
+
+@pytest.fixture(scope="module")
+def script() -> types.ModuleType:
+    spec = importlib.util.spec_from_file_location("release_check", ROOT / "benchmarks" / "release_check.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+AUDIT = {"strategies": {name: {"rate": 0.3, "broken": []} for name in STRATEGIES}, "not_audited": {}}
+SUMMARY = {"validation_loss": 4.0, "unigram_entropy": 6.0, "tokens_per_second": 12_345.6}
+
+
+class Calls:
+    """Stands in for running commands: answers them, and notes what was asked for."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, script: types.ModuleType) -> None:
+        self.asked: list[list[str]] = []
+        self.audit, self.summary, self.code = AUDIT, SUMMARY, 0
+        monkeypatch.setattr(script.Check, "_call", lambda check, words: self.answer(words))
+
+    def answer(self, words: list[str]) -> tuple[int, str]:
+        self.asked.append(words)
+        answers = {"prepare": {"tokens": 1}, "audit": self.audit, "pretrain": self.summary}
+        return self.code, json.dumps(answers[words[0]])
+
+
+def run_script(script: types.ModuleType, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
+    monkeypatch.setattr("sys.argv", ["release_check.py", *map(str, arguments)])
+    script.main()
+
+
+def test_the_script_asks_for_everything_and_keeps_audits(
+    script: types.ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = Calls(monkeypatch, script)
+    text = tmp_path / "text.txt"
+    text.write_text("a line\n" * 1000 + "cut")
+    for _ in range(2):
+        run_script(script, monkeypatch, text, "--out", tmp_path / "out", "--annotate", "none", "--megabytes", "0.003")
+        printed = capsys.readouterr()
+        assert printed.out == (tmp_path / "out" / "results.md").read_text()
+    kinds = [words[0] for words in calls.asked]
+    trained = 9  # the twelve without those that need annotations
+    assert kinds == ["prepare", "audit"] * 4 + ["pretrain"] * trained + ["prepare"] * 4 + ["pretrain"] * trained
+    cut = Path(calls.asked[0][1]).read_text()
+    assert cut.endswith("a line\n")
+    assert 2990 < len(cut) <= 3000
+    assert all("--resume" in words for words in calls.asked if words[0] != "audit")
+    assert "[17/17]" in printed.err
+    assert "| `span` | 30.00% | 30.00% | 30.00% | 30.00% |" in printed.out
+    assert "| `span` | 4.000 | 2.00 | 12,346 |" in printed.out
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"audit": {**AUDIT, "strategies": {**AUDIT["strategies"], "span": {"rate": 0.4, "broken": ["too much"]}}}},
+         "audit of span with bpe: too much"),
+        ({"audit": {"strategies": {}, "not_audited": {"random": "no reason"}}}, "random was not audited with char: no"),
+        ({"summary": {**SUMMARY, "validation_loss": 5.95}}, "training by pmi is only 0.05 nats below"),
+        ({"summary": {**SUMMARY, "validation_loss": float("nan")}}, "training by pmi is only nan nats below"),
+        ({"code": 2}, "train by random ended with exit code 2; see"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named_at_the_end(
+    script: types.ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, change: dict[str, object], message: str
+) -> None:
+    vars(Calls(monkeypatch, script)).update(change)
+    (tmp_path / "text.txt").write_text("a line\n")
+    with pytest.raises(SystemExit, match=message):
+        run_script(script, monkeypatch, tmp_path / "text.txt", "--out", tmp_path / "out", "--annotate", "none")
+
+
+def test_a_stopped_command_stops_the_script(
+    script: types.ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command that a signal has ended is no failure of what it checks."""
+    monkeypatch.setattr("sys.executable", "/bin/sh")
+    monkeypatch.setattr(script.subprocess, "Popen", _popen_of(script.subprocess.Popen, ["-c", "exit 130"]))
+    with pytest.raises(SystemExit) as caught:
+        script.Check(tmp_path, 1).run("prepare", "prepare")
+    assert caught.value.code == 130
+    assert "interrupted; the same command goes on" in capsys.readouterr().err
+
+
+def _popen_of(real: object, arguments: list[str]) -> object:
+    return lambda command, **options: real([command[0], *arguments], **options)  # type: ignore[operator]
+
+
+def test_annotations_without_a_pipeline(script: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(script, "PIPELINES", ("no_such_pipeline",))
+    assert script.annotation_options("none") == []
+    with pytest.raises(SystemExit, match=r"no spaCy pipeline is installed .* --annotate none"):
+        script.annotation_options("pos")
+    monkeypatch.setattr(script, "PIPELINES", ("json",))
+    monkeypatch.setattr(script.importlib.util, "find_spec", lambda name: name)
+    assert script.annotation_options("pos") == ["--annotate", "pos", "--set", "annotation.pipeline=json"]
+
+
+def test_it_is_in_the_makefile() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert re.search(r"^release-check: .*\n(\t.*\n)*\t.*benchmarks/release_check\.py", makefile, re.MULTILINE)

@@ -1,0 +1,48 @@
+"""Checkpoints as others release them, and short trainings from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+import unmask
+from unmask.model.encoder import MaskedLM
+from unmask.model.folder import save_model
+from unmask.tokenizer.tokenizer import Tokenizer
+
+SHORT = ("evaluation.times=1", "evaluation.final_max_tokens=1000000")
+
+
+def further(
+    text: Path, out: Path, checkpoint: Path, *, steps: int, settings: Sequence[str] = (), **options: Any
+) -> unmask.Run:
+    """A short training."""
+    return unmask.pretrain(
+        [text],
+        out=out,
+        from_=checkpoint,
+        steps=steps,
+        settings=("training.batch_tokens=512", "training.learning_rate=1e-3", *SHORT, *settings),
+        **options,
+    )
+
+
+def released(model: MaskedLM, tokenizer: Tokenizer, folder: Path) -> Path:
+    """A model's folder with its tokenizer."""
+    save_model(model, folder)
+    tokenizer.save(folder, max_length=model.config.max_position_embeddings)
+    return folder
+
+
+def headless(model: MaskedLM, tokenizer: Tokenizer, folder: Path) -> Path:
+    """A BERT as `BertModel` stores it: no prefix, a pooler, no head."""
+    released(model, tokenizer, folder)
+    weights = load_file(folder / "model.safetensors")
+    bare = {name.removeprefix("bert."): weight for name, weight in weights.items() if name.startswith("bert.")}
+    bare |= {"pooler.dense.weight": torch.eye(32), "pooler.dense.bias": torch.full((32,), 0.5)}
+    save_file(bare, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder

@@ -1,0 +1,168 @@
+"""What the processes of a group do in tests of embedders, and what they tell of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+import unmask
+from tests.train.group_runs import digest_of
+from unmask.commands import embedder as embedder_making
+from unmask.commands import embedder_run
+from unmask.commands.embedder_forecast import forecast_embedder
+from unmask.commands.embedder_run import EmbedderRun
+from unmask.commands.training_run import Interrupted
+from unmask.core.errors import UnmaskError
+from unmask.model.heads import ContrastHead
+from unmask.train import loop
+from unmask.train import step as gradient_cache
+from unmask.train.distributed import join_group
+from unmask.train.loop import StepReport, train
+from unmask.train.step import StepResult, training_step
+
+
+def embedded(folder: Path, *, base: str, corpus: str, runs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Makes some embedders.
+
+    Args:
+        folder: A run's folder is `folder/NAME`; weights of each process go to `folder/NAME-NUMBER.safetensors`.
+        base: The model that they begin with.
+        corpus: Their text.
+        runs: Arguments of each, by name; `trouble`, `[KIND, STEP]`, is met by the second process there; `second` are
+            arguments that it is given instead. What is called `forecast` is not made.
+
+    Returns:
+        Of each run: `rows`: a digest of each, of each step; `losses`, `mlm`, `micro_batches` of the steps; `pairs`:
+        predicted in each; `weights`: their digest; `evaluations`; `summary`; `ended`: the type and the text of the
+        error that it ended with; `tried`: how often each step was computed.
+    """
+    number = join_group().share.number
+    found = {}
+    for name, arguments in runs.items():
+        asked = {"model": base, "corpus": [corpus]} | arguments
+        changed = asked.pop("second", {})
+        asked |= changed if number == 1 else {}
+        if name == "forecast":
+            found[name] = forecast_embedder(asked.pop("model"), asked.pop("corpus"), **asked).to_dict()
+        else:
+            found[name] = _run(folder / name, **asked)
+    return found
+
+
+def _run(out: Path, *, trouble: tuple[str, int] | None = None, **asked: Any) -> dict[str, Any]:
+    rows_of: dict[int, list[str]] = {}
+    tried: list[int] = []
+    reports: list[StepReport] = []
+    made: list[EmbedderRun] = []
+    group = join_group()
+    kind, trouble_step = trouble or ("", 0)
+
+    class NotingRun(EmbedderRun):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            made.append(self)
+
+    def noting(*given: Any, **named: Any) -> Iterator[StepReport]:
+        for report in train(*given, **named):
+            reports.append(report)
+            yield report
+
+    def troubled(model: Any, optimizer: Any, rows: Any, masked: Any, *, step: int, **named: Any) -> StepResult:
+        rows_of[step] = [
+            digest_of(ids, labels)
+            for ids, labels, segments in zip(masked.input_ids, masked.labels, rows.segment_ids, strict=True)
+            if (segments >= 0).any()
+        ]
+        tried.append(step)
+        if step == trouble_step and group.share.number == 1 and tried.count(step) == 1:
+            _meet(kind, model, patch)
+        return training_step(model, optimizer, rows, masked, step=step, **named)
+
+    ended = summary = None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(embedder_making, "EmbedderRun", NotingRun)
+        patch.setattr(embedder_run, "train", noting)
+        patch.setattr(loop, "training_step", troubled)
+        try:
+            summary = unmask.embedder(asked.pop("model"), asked.pop("corpus"), out=out, **asked).summary
+        except (Interrupted, UnmaskError, ValueError) as error:
+            ended = (type(error).__name__, str(error))
+    weights: dict[str, Tensor] = {}
+    if made:
+        parameters = made[0].state.module.named_parameters()  # the temperature is gone where the model was written
+        weights = {name: p.detach().clone() for name, p in parameters if not name.startswith(ContrastHead.name)}
+        save_file(weights, out.parent / f"{out.name}-{group.share.number}.safetensors")
+    return {
+        "rows": list(rows_of.values()),
+        "tried": tried,
+        "losses": [report.loss for report in reports],
+        "mlm": [report.objectives["masked_tokens"].loss for report in reports if report.objectives],
+        "micro_batches": [report.micro_batches for report in reports],
+        "pairs": [report.predicted_tokens for report in reports],
+        "weights": digest_of(*weights.values()),
+        "evaluations": made[0].history if made else [],
+        "summary": summary,
+        "ended": ended,
+    }
+
+
+def _meet(kind: str, model: Any, patch: pytest.MonkeyPatch) -> None:
+    """What happens in one step of one process."""
+
+    def lacks_memory(*_: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    def in_block(number: int, fail: Callable[..., None], *, backwards: bool = False) -> None:
+        """Fails the so-manieth time that the second block is run, or that it is gone through backwards."""
+        calls = count()
+
+        def hook(mlp: nn.Module, given: Any, out: Tensor) -> None:
+            if next(calls) == number:
+                handle.remove()
+                if backwards:
+                    out.register_hook(fail)
+                else:
+                    fail()
+
+        handle = model.encoder.blocks[1].mlp.register_forward_hook(hook)
+
+    def other(*_: Any) -> None:
+        raise ValueError("something else")
+
+    if kind == "signal":
+        os.kill(os.getpid(), signal.SIGTERM)
+    elif kind == "first pass":
+        in_block(0, lacks_memory)
+    elif kind == "backward":
+        in_block(0, lacks_memory, backwards=True)
+    elif kind == "second pass":  # of steps in two parts or three: one of these once more
+        in_block(3, lacks_memory)
+    elif kind == "room":
+        of = gradient_cache._Room.of
+
+        def once(*given: Any) -> Any:
+            patch.setattr(gradient_cache._Room, "of", of)
+            lacks_memory()
+
+        patch.setattr(gradient_cache._Room, "of", once)
+    elif kind == "other":
+        in_block(0, other)
+    else:
+        assert kind == "infinite"
+        in_block(0, lambda gradient: gradient * math.inf, backwards=True)
+
+
+def told_of(folder: Path, name: str) -> list[dict[str, Any]]:
+    """The lines of a run's metrics."""
+    return [json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()]

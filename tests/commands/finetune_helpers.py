@@ -1,0 +1,134 @@
+"""A small encoder on the disk, and labelled files that it can learn."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import ModelCard
+
+import unmask
+from unmask.model.encoder import MaskedLM
+from unmask.model.folder import save_model
+from unmask.report.cards import PLACE
+from unmask.tokenizer.tokenizer import Tokenizer
+
+MakeModel = Callable[..., MaskedLM]
+LAYOUTS = ["modernbert", "bert", "roberta", "roberta-prelayernorm"]
+FAST = (
+    "finetune.learning_rate=0.003",
+    "finetune.batch_size=16",
+    "finetune.precision=float32",
+    "finetune.warmup=0.05",
+)
+
+
+def save_encoder(make_model: MakeModel, tokenizer: Tokenizer, folder: Path, **changes: Any) -> Path:
+    """A model with its tokenizer, as a run leaves them."""
+    save_model(make_model(**{"initializer_range": 0.05, "num_layers": 2, **changes}), folder)
+    tokenizer.save(folder, max_length=int(changes.get("max_position_embeddings", 64)))
+    return folder
+
+
+def texts(number: int, seed: int) -> list[tuple[str, str]]:
+    """Texts that speak of the sea or of a garden, and which."""
+    rng = random.Random(seed)
+    made = []
+    for _ in range(number):
+        label = rng.choice(["sea", "garden"])
+        noun, verb = rng.choice(["cat", "dog", "king", "queen"]), rng.choice(["sees", "follows", "loves"])
+        made.append((f"The {noun} {verb} the ship {'at sea' if label == 'sea' else 'in the garden'}.", label))
+    return made
+
+
+def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def write_classes(path: Path, number: int, seed: int) -> Path:
+    return write_jsonl(path, [{"text": text, "label": label} for text, label in texts(number, seed)])
+
+
+def write_conll(path: Path, number: int, seed: int) -> Path:
+    """Sentences whose places are entities, of one word or two."""
+    rng = random.Random(seed)
+    blocks = []
+    for _ in range(number):
+        noun, place = rng.choice(["cat", "king", "philosopher"]), rng.choice(["Constantinople", "the garden"])
+        words = place.split()
+        tags = ["B-place", "I-place"][: len(words)]
+        sentence = [("The", "O"), (noun, "O"), ("sleeps", "O"), ("in", "O"), *zip(words, tags, strict=True), (".", "O")]
+        blocks.append("\n".join(f"{word}\t{tag}" for word, tag in sentence))
+    path.write_text("\n\n".join(blocks) + "\n", encoding="utf-8")
+    return path
+
+
+def write_squad(path: Path, number: int, seed: int, *, missing: bool = False) -> Path:
+    """Questions after the noun, which stands before `sleeps`."""
+    rng = random.Random(seed)
+    paragraphs = []
+    for n in range(number):
+        noun = rng.choice(["cat", "dog", "king", "queen", "ship"])
+        context = f"The winter is here. The {noun} sleeps in the garden."
+        answers = [{"text": noun, "answer_start": context.index(f"{noun} sleeps")}]
+        entry: dict[str, Any] = {"id": f"q{n}", "question": "Who sleeps?", "answers": answers}
+        if missing and n % 2:
+            entry |= {"question": "Who loves?", "answers": [], "is_impossible": True}
+        paragraphs.append({"context": context, "qas": [entry]})
+    path.write_text(json.dumps({"data": [{"title": "t", "paragraphs": paragraphs}]}), encoding="utf-8")
+    return path
+
+
+def check_card(result: unmask.FineTuned, pipeline_tag: str, hub_names: dict[str, str], *swaps: tuple[str, str]) -> str:
+    """Compares the head of a card, as the hub's library reads it, with summary.json, and runs its snippets.
+
+    Args:
+        result: With its folder.
+        pipeline_tag: What the hub calls the task.
+        hub_names: The hub's name of each metric.
+        swaps: What stands in the snippets, and what is put in its place.
+
+    Returns:
+        What the snippet for transformers prints.
+    """
+    summary = json.loads((result.folder / "summary.json").read_text(encoding="utf-8"))
+    card = ModelCard.load(result.folder / "model" / "README.md")
+    head = card.data
+    assert (head.pipeline_tag, head.library_name) == (pipeline_tag, "transformers")
+    assert {head.base_model, head.license, head.language, head.datasets} == {None}, "nothing is guessed"
+    assert list(hub_names) == list(summary["metrics"])
+    assert head.metrics == list(dict.fromkeys(hub_names.values()))
+    [index] = head.to_dict()["model-index"]
+    assert index["name"] == result.folder.name
+    parts = [key for key in ("metrics", "test_metrics") if key in summary]
+    assert [part["dataset"]["split"] for part in index["results"]] == ["validation", "test"][: len(parts)]
+    for part, key in zip(index["results"], parts, strict=True):
+        assert part["task"]["type"] == pipeline_tag
+        assert part["dataset"]["type"] == "custom"
+        assert part["dataset"]["name"].startswith("dev.")
+        found = [(metric["type"], metric["value"]) for metric in part["metrics"]]
+        assert found == [(hub_names[name], value) for name, value in summary[key].items()]
+        assert len({metric["name"] for metric in part["metrics"]}) == len(found)
+    for counts in summary["examples"].values():
+        assert f"| {counts['records']:,} | {counts['inputs']:,} |" in card.text
+    assert all(f"| {value:.3f} |" in card.text for value in summary["metrics"].values())
+    assert str(result.folder.parent) not in card.content
+    told = []
+    snippets = re.findall(r"```python\n(.*?)```", card.text, re.DOTALL)
+    assert len(snippets) == 2
+    for snippet in snippets:
+        code = snippet
+        for old, new in ((PLACE, str(result.folder / "model")), *swaps):
+            assert old in code
+            code = code.replace(old, new)
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            exec(compile(code, "README.md", "exec"), {})
+        told.append(out.getvalue())
+    return told[0]

@@ -1,0 +1,427 @@
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import unmask
+from tests.command_line import Main, call
+from unmask.commands.training_run import Interrupted
+from unmask.masking.settings import STRATEGIES
+
+
+def test_help_names_every_command(main: Main) -> None:
+    out, _ = call("--help")
+    for command in (
+        "pretrain", "prepare", "lexicon", "masks", "audit", "fill", "embed", "evaluate", "score", "compare",
+        "finetune", "predict", "export", "verify", "evaluate-search", "search index", "search query",
+    ):  # fmt: skip
+        assert command.split()[0] in out
+        code, shown, _ = main(*command.split(), "--help")
+        assert (code, "Example: unmask" in shown) == (0, True), command
+
+
+def test_pretrain_prints_one_json_object(data_folder: Path, tmp_path: Path) -> None:
+    small = ("--set", "model.num_layers=1", "--set", "model.hidden_size=32", "--set", "model.num_heads=2")
+    out, err = call("pretrain", data_folder, "--out", tmp_path / "run", "--steps", 12, *small, "--json")
+    summary = json.loads(out)
+    assert summary["steps"] == 12
+    assert summary == json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert "evaluating and writing the model" in err
+    assert "report.html" not in err
+    shown = unmask.Run(tmp_path / "run", summary)
+    assert shown.validation_loss == summary["validation_loss"]
+    for text in ("held-out loss  ", "nats per predicted token", "report.html", "Try it: unmask fill"):
+        assert text in repr(shown)
+
+
+def test_prepare_then_pretrain(main: Main, corpus_file: Path, tmp_path: Path) -> None:
+    code, out, err = main("prepare", corpus_file, "--out", tmp_path / "data", "--vocab-size", 200, "--json")
+    assert code == 0
+    ledger = json.loads(out)
+    assert ledger["documents"] == 400
+    assert ledger["bytes"] < corpus_file.stat().st_size
+    assert ledger["skipped"] == {}
+    assert ledger["tokens"] == ledger["train_tokens"] + ledger["validation_tokens"]
+    assert "a document is a block" in err
+    code, _, err = main("prepare", corpus_file, "--out", tmp_path / "data")
+    assert code == 2
+    assert "already holds prepared data: go on with --resume, replace it with --overwrite, or" in err
+    code, out, err = main("prepare", corpus_file, "--out", tmp_path / "data", "--vocab-size", 200, "--resume", "--json")
+    assert (code, json.loads(out)) == (0, ledger)
+    assert "is complete already" in err
+    code, _, err = main("prepare", corpus_file, "--out", tmp_path / "data", "--vocab-size", 150, "--resume")
+    assert (code, "tokenizer.vocab_size = 200, but now it is 150; " in err) == (2, True)
+    code, _, err = main("prepare", corpus_file, "--out", tmp_path / "data", "--resume", "--overwrite")
+    assert (code, "--resume and --overwrite exclude each other" in err) == (2, True)
+    again = ("prepare", corpus_file, "--out", tmp_path / "data", "--vocab-size", 200, "--overwrite", "--workers", 1)
+    assert json.loads(main(*again, "--json")[1]) == ledger
+    code, _, err = main(*again[:-1], 0)
+    assert (code, "--workers 0: there must be one at the least" in err) == (2, True)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").write_text("x")
+    code, _, err = main("prepare", corpus_file, "--out", tmp_path / "mine")
+    assert (code, "holds other files" in err) == (2, True)
+
+
+def test_the_version() -> None:
+    assert call("--version")[0] == f"unmask {unmask.__version__}\n"
+
+
+def test_fill(main: Main, run: unmask.Run) -> None:
+    code, out, err = main("fill", run.folder / "model", "The [MASK] loves the [MASK].", "--top-k", 3, "--json")
+    assert code == 0
+    result = json.loads(out)
+    assert [len(mask["candidates"]) for mask in result["masks"]] == [3, 3]
+    first = result["masks"][0]["candidates"][0]
+    assert set(first) == {"token", "token_id", "probability"}
+    expected = run.model.fill("The [MASK] loves the [MASK].", top_k=3)
+    assert first["token"] == expected.masks[0][0].token
+    assert err == ""
+    shown = repr(expected)
+    assert first["token"] in shown
+    assert "together:" in shown
+
+
+def test_evaluate(main: Main, run: unmask.Run, corpus_file: Path) -> None:
+    code, out, err = main("evaluate", run.folder / "model", corpus_file, "--rates", "0.15,0.3", "--json")
+    assert code == 0
+    result = json.loads(out)
+    assert set(result) >= {
+        "loss", "loss_stderr", "accuracy", "perplexity", "bits_per_byte", "predicted_tokens", "by_rate",
+        "accuracy_top5", "breakdown", "pseudo_perplexity",
+    }  # fmt: skip
+    assert set(result["by_rate"]) == {"0.15", "0.3"}
+    assert "±" not in err
+    low, high = result["loss_interval"]
+    assert (high - low) / 2 > 1.96 * result["loss_stderr"]
+    code, out, err = main("evaluate", run.folder / "model", corpus_file, "--max-tokens", 3000, "--pseudo-tokens", 10)
+    assert (code, "±" in err) == (0, False)
+    for text in ("loss ± 95 %", "bits/byte ± 95 %", "over documents", "word frequency", "pseudo-perplexity"):
+        assert text in out
+    code, _, err = main("evaluate", run.folder / "model", corpus_file, "--rates", "many")
+    assert code == 2
+    assert "--rates many: expected numbers with commas" in err
+
+
+def test_score(main: Main, run: unmask.Run, tmp_path: Path) -> None:
+    file = tmp_path / "order.jsonl"
+    pair = {"sentence_good": "The cat sees the dog at sea.", "sentence_bad": "The cat the dog sees sea at."}
+    file.write_text(json.dumps(pair) + "\n")
+    code, out, err = main("score", run.folder / "model", file, "--json")
+    assert code == 0
+    result = json.loads(out)
+    assert (result["accuracy"], result["pairs"], result["phenomena"]) == (1.0, 1, {"order": 1.0})
+    _, out, err = main("score", run.folder / "model", file)
+    assert ("order" in out, "50 % is chance" in out, "chance" in err) == (True, True, False)
+    file.write_text("{}\n")
+    code, out, err = main("score", run.folder / "model", file, "--json")
+    assert (code, out) == (2, "")
+    assert "order.jsonl: line 1: not in BLiMP's format" in err
+    file.write_text(json.dumps(pair) + "\n")
+    code, _, err = main("score", tmp_path / "none", file)
+    assert (code, "no such folder; give the folder of a model" in err) == (2, True)
+
+
+def test_compare(main: Main, corpus_file: Path, tmp_path: Path) -> None:
+    small = ("--set", "model.num_layers=1", "--set", "model.hidden_size=32", "--set", "training.batch_tokens=512")
+    asked = ("compare", "random", "whole_word", "--data", corpus_file, "--out", tmp_path / "out", *small)
+    code, shown, _ = main(*asked, "--steps", 2, "--seeds", 1, "--rates", "0.3")
+    assert code == 0
+    code, out, err = main(*asked, "--steps", 2, "--seeds", 1, "--rates", "0.3", "--json")
+    assert (code, "verdict" in err) == (0, False), "the runs are there: it goes on with none"
+    result = json.loads(out)
+    assert set(result) >= {"recipes", "differences", "verdict"}
+    assert set(result["recipes"]) == {"random", "whole_word"}
+    assert set(result["runs"]["random"][0]["by_rate"]) == {"0.3"}
+    [difference] = result["differences"]
+    line = f"random - whole_word loss {difference['mean']:.3f} at 97 % no difference shown"
+    assert line in [" ".join(each.split()) for each in shown.splitlines()]
+    assert result["verdict"].startswith("no difference shown: one seed says nothing of chance")
+    assert result["verdict"] in shown
+    code, _, err = main(*asked, "--rates", "x", "--steps", 2)
+    assert (code, "--rates x: expected numbers with commas" in err) == (2, True)
+    code, _, err = main(*asked)
+    assert (code, "give either minutes or steps for each run" in err) == (2, True)
+    code, _, err = main(*asked, "--steps", 2, "--seeds", 1, "--rates", "0.3", "--primary", "bits_per_byte")
+    assert (code, "with primary = 'loss', but now it is 'bits_per_byte'" in " ".join(err.split())) == (2, True)
+
+
+def test_tune(main: Main, corpus_file: Path, tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    small = ("--set", "model.num_layers=1", "--set", "model.hidden_size=32", "--set", "training.batch_tokens=512")
+    asked = ("compare", "tiny", "--tune", "--data", corpus_file, "--out", tmp_path / "out", "--steps", 2, *small)
+    rates = ("--search", "training.learning_rate=0.001..0.01")
+    code, shown, _ = main(*asked, *rates, "--trials", 2)
+    assert code == 0
+    assert f"--recipe {tmp_path / 'out' / 'best.toml'}" in shown
+    result = json.loads(main(*asked, *rates, "--trials", 2, "--json")[1])
+    assert [trial["state"] for trial in result["trials"]] == ["COMPLETE"] * 2
+    assert result["verdict"] in shown
+    for wrong, message in (
+        ((*asked, "--search", "learning_rate"), "--search learning_rate: expected KEY=LOW..HIGH or KEY=A,B,..."),
+        ((*asked, "--seeds", 2), "--seeds is for comparing; a search gives every trial the same seed"),
+        (("compare", "tiny", "mini", *asked[2:]), "--tune searches the numbers of one recipe; name one"),
+        (("compare", "tiny", "mini", *asked[3:], *rates), "--trials and --search are for searching a recipe's numbers"),
+        ((*asked, "--task", "tag"), "all of --task, --train and --validation"),
+        ((*asked, "--test", "x.csv"), "all of --task, --train and --validation"),
+        ((*asked, "--primary", "loss"), "--primary is for comparing; a search goes by the loss"),
+    ):
+        code, _, err = main(*wrong)
+        assert (code, message in " ".join(err.split())) == (2, True), err
+
+
+def test_masks_of_every_strategy(main: Main, run: unmask.Run) -> None:
+    text = "The philosopher remembers the embroidery in Constantinople."
+    code, out, err = main("masks", text, "--rate", 0.5, "--tokenizer", run.folder / "model", "--json")
+    assert code == 0
+    shown = json.loads(out)["strategies"]
+    names = [s["name"] for s in shown]
+    assert {"random", "whole_word", "span", "pmi", "frequency", "mixture"} <= set(names)
+    assert not {"adaptive", "contextual", "semantic"} & set(names)
+    assert set(json.loads(out)["left_out"]) == STRATEGIES.keys() - set(names), "what a text alone does not tell"
+    assert err == ""
+    for strategy in shown:
+        tokens, targets = strategy["tokens"], strategy["targets"]
+        assert len(tokens) == len(strategy["input_tokens"])
+        assert targets
+        assert tokens[0] == "[CLS]"
+        for place, (before, after) in enumerate(zip(tokens, strategy["input_tokens"], strict=True)):
+            assert before == after or place in targets
+    assert main("masks", text, "--rate", 0.5, "--tokenizer", run.folder / "model", "--json")[1] == out
+    _, other, _ = main("masks", text, "--seed", 1, "--rate", 0.5, "--tokenizer", run.folder / "model")
+    assert all(name in other for name in names)
+    assert "adaptive  not shown: " in other
+
+
+def test_masks_without_a_tokenizer(main: Main) -> None:
+    code, out, err = main("masks", "To be, or not to be", "--strategy", "span", "--json")
+    assert code == 0
+    assert [s["name"] for s in json.loads(out)["strategies"]] == ["span"]
+    assert "trained on Tiny Shakespeare" in err
+
+
+def test_lexicon(main: Main, data_folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "mine.lexicon"
+    code, out, err = main("lexicon", data_folder, "--out", file, "--size", 40, "--max-words", 3, "--json")
+    assert code == 0
+    result = json.loads(out)
+    assert result["collocations"] == 40 == sum(result["by_words"].values())
+    assert set(result["by_words"]) == {"2", "3"}
+    assert result["out"] == str(file)
+    assert result["candidates"] > 40
+    assert result["smallest_pmi"] > 0
+    assert "nats" not in err
+    shown = repr(unmask.LexiconMade(result))
+    for text in ("the strongest:", "nats", "in Constantinople", "least informative tokens:"):
+        assert text in shown
+    code, _, err = main("lexicon", data_folder, "--out", file)
+    assert (code, "is already there; replace it with --overwrite" in err) == (2, True)
+    code, again, _ = main(
+        "lexicon", data_folder, "--out", file, "--size", 40, "--max-words", 3, "--overwrite", "--json"
+    )
+    assert (code, json.loads(again)) == (0, result)
+    code, _, err = main("lexicon", data_folder, "--out", tmp_path)
+    assert (code, "is a folder; --out takes a file" in err) == (2, True)
+    text, tokenizer = "The king sees the queen in Constantinople.", data_folder / "tokenizer"
+    code, out, _ = main("masks", text, "--tokenizer", tokenizer, "--strategy", "pmi", "--lexicon", file, "--json")
+    assert code == 0
+    assert [s["name"] for s in json.loads(out)["strategies"]] == ["pmi"]
+    code, _, err = main("masks", text, "--strategy", "pmi", "--lexicon", file)
+    assert (code, "the lexicon was made with another tokenizer" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("lexicon", "nowhere", "--out", "x"), "unmask: nowhere: there is no manifest.json; make the folder with"),
+        (("lexicon", "nowhere", "--out", "x", "--max-words", "9"), "lexicon: max_words = 9: input should be less"),
+        (("lexicon", "nowhere", "--out", "x", "--size", "0"), "lexicon: size = 0: input should be greater"),
+        (("masks", "text", "--lexicon", "nowhere"), "unmask: nowhere: there is no such lexicon"),
+        (("pretrain", "none.txt", "--out", "x"), "unmask: none.txt: no such file"),
+        (("pretrain", "--out", "x", "--recipe", "tinny"), "unmask: unknown recipe 'tinny'; did you mean 'tiny'?"),
+        (("pretrain", "--out", "x", "--set", "model.num_layer=3"), "did you mean 'num_layers'?"),
+        (("pretrain", "--out", "x", "--steps", "0"), "training.steps = 0: input should be greater than or equal to 1"),
+        (("pretrain", "--out", "x", "--strategy", "spam"), "unknown strategy 'spam'"),
+        (("prepare", "none.txt", "--out", "x"), "unmask: none.txt: no such file"),
+        (("masks", " "), "unmask: the text is empty"),
+        (("masks", "text", "--rate", "2"), "masking: rate"),
+        (("masks", "text", "--tokenizer", "nowhere"), "unmask: nowhere: there is no tokenizer.json"),
+        (("fill", "nowhere", "[MASK]"), "unmask: nowhere: no such folder"),
+        (("pretrain",), "unmask: Missing option '--out'; see unmask pretrain --help"),
+        (("pretrain", "--out", "x", "--stepz", "3"), "No such option: --stepz"),
+        (("pretrain", "--out", "x", "--steps", "many"), "Invalid value for '--steps'"),
+        (("spam",), "No such command 'spam'"),
+    ],
+)
+def test_mistakes_end_with_one_clear_line_and_code_2(
+    main: Main,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = main(*arguments)
+    assert code == 2
+    assert out == ""
+    *notes, line = err.splitlines()
+    assert line.startswith("unmask: ")
+    assert message in line
+    assert notes == [] or "no --tokenizer" in notes[0], "one line, of usage mistakes too"
+    assert not list(tmp_path.iterdir()), "a mistake leaves nothing behind"
+
+
+def test_without_arguments(main: Main) -> None:
+    code, out, err = main()
+    assert (code, err) == (0, "")
+    assert "finetune" in out
+
+
+def _ctrl_c(*arguments: object, **options: object) -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Tests in the background of a shell are begun with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def _stopped_training(*arguments: object, **options: object) -> None:
+    raise Interrupted(signal.SIGTERM, "stopped and saved at step 3; go on with --out somewhere --resume")
+
+
+@pytest.mark.parametrize(
+    ("place", "stop", "command", "code", "said"),
+    [
+        ("using.embedded_file.embed_file", _ctrl_c, "embed MODEL TEXT --out OUT/a.npy",
+         130, "stopped; nothing was written"),
+        ("pretraining.lexicons.make_lexicon", _ctrl_c, "lexicon DATA --out OUT/a", 130, "stopped; nothing was written"),
+        ("finetuning.finetuning.find_model", _ctrl_c,
+         "finetune MODEL --task classify --train TEXT --validation TEXT --out OUT/a",
+         130, "stopped; the same command with --resume goes on from what was saved last"),
+        ("comparing.trials.pretrain", _stopped_training, "compare tiny mini --data DATA --steps 1 --out OUT/a",
+         143, "stopped; the same command goes on from what was saved last"),
+        ("comparing.verdicts.tune_plan", _ctrl_c, "compare tiny --tune --data DATA --steps 1 --out OUT/a",
+         130, "stopped; the same command goes on from what was saved last"),
+        ("using.evaluation.as_scorable", _ctrl_c, "evaluate MODEL TEXT", 130, "stopped"),
+    ],
+)  # fmt: skip
+@pytest.mark.usefixtures("interruptible")
+def test_what_is_said_when_stopped(
+    main: Main,
+    place: str,
+    stop: Callable[..., None],
+    command: str,
+    code: int,
+    said: str,
+    run: unmask.Run,
+    data_folder: Path,
+    corpus_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module, _, name = f"unmask.{place}".rpartition(".")
+    monkeypatch.setattr(importlib.import_module(module), name, stop)
+    paths = {"MODEL": run.folder / "model", "TEXT": corpus_file, "DATA": data_folder}
+    arguments = [str(paths.get(word, word)).replace("OUT/", f"{tmp_path}/") for word in command.split()]
+    found, out, err = main(*arguments)
+    assert (found, out, err.splitlines()[-1]) == (code, "", f"unmask: {said}")
+
+
+def test_one_held_out_document(main: Main, tmp_path: Path) -> None:
+    """It has no standard error: `null`, which is JSON, where NaN is not."""
+    train, held_out = tmp_path / "train.txt", tmp_path / "held_out.txt"
+    train.write_text("the cat sat on the mat\n" * 40)
+    held_out.write_text("a dog sat on the log and saw the cat\n")
+    small = ("--set", "model.num_layers=1", "--set", "model.hidden_size=32", "--set", "model.num_heads=2")
+    kept = f'corpus.validation=["{held_out}"]'
+    asked = ("pretrain", train, "--set", kept, "--out", tmp_path / "run", "--steps", 2, *small, "--json")
+    code, out, _ = main(*asked)
+    assert code == 0
+    summary = json.loads(out)
+    assert summary["validation_documents"] == 1
+    assert summary["validation_loss_stderr"] is summary["validation_loss_interval"] is None
+    assert "no standard error and no interval" in summary["validation_warning"]
+    card = (tmp_path / "run" / "model" / "README.md").read_text()
+    for text in (repr(unmask.Run(tmp_path / "run", summary)), card, (tmp_path / "run" / "report.html").read_text()):
+        assert summary["validation_warning"][1:] in text
+    assert "0.000" not in card
+    evaluations = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert all(line["documents"] == 1 for line in evaluations if line["kind"] == "evaluation")
+
+
+@pytest.mark.parametrize("kind", ["bpe", "char"])
+def test_the_kind_of_tokenizer_is_an_option(main: Main, kind: str, corpus_file: Path, tmp_path: Path) -> None:
+    code, out, _ = main("prepare", corpus_file, "--out", tmp_path / "data", "--tokenizer-kind", kind, "--json")
+    assert code == 0
+    assert (json.loads(out)["vocab_size"] < 64) == (kind == "char")
+    small = ("--set", "model.num_layers=1", "--set", "model.hidden_size=32", "--set", "model.num_heads=2")
+    run = ("pretrain", corpus_file, "--out", tmp_path / "run", "--steps", 3, "--tokenizer-kind", kind, *small, "--json")
+    code, out, _ = main(*run)
+    assert code == 0
+    assert json.loads(out)["bits_per_token_byte"] > 0
+
+
+def test_an_unknown_kind_of_tokenizer(main: Main, corpus_file: Path, tmp_path: Path) -> None:
+    code, _, err = main("prepare", corpus_file, "--out", tmp_path / "data", "--tokenizer-kind", "bpee")
+    assert code == 2
+    assert "tokenizer.kind" in err
+    assert "'unigram'" in err
+
+
+def test_quiet_and_verbose(main: Main, corpus_file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_bytes(corpus_file.read_bytes())
+    (tmp_path / "texts" / "b.pdf").write_text("x")
+    arguments = ("prepare", tmp_path / "texts", "--vocab-size", 200, "--workers", 1, "--out")
+    code, out, err = main(*arguments, tmp_path / "plain")
+    assert (code, "a document is a block" in err) == (0, True)
+    caplog.clear()
+    code, again, err = main(*arguments, tmp_path / "quiet", "-q")
+    assert (code, err) == (0, "")
+    assert again.replace("/quiet\n", "/plain\n") == out, "the result is the same"
+    assert "passed over: 1 (.pdf)" in caplog.text, "warnings stay"
+    code, _, err = main(*arguments, tmp_path / "told", "--verbose")
+    assert (code, " INFO corpus: a document is a block" in err) == (0, True)
+    code, _, err = main(*arguments, tmp_path / "both", "-q", "-v")
+    assert (code, "--quiet and --verbose exclude each other" in err) == (2, True)
+
+
+def test_texts_from_standard_input(main: Main, run: unmask.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pipe(content: bytes) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+    text = "The [MASK] loves the king."
+    pipe(f"{text}\r\n".encode())
+    assert main("fill", run.folder / "model", "-")[:2] == main("fill", run.folder / "model", text)[:2]
+    pipe(f"{text}\n".encode())
+    tokenizer = ("--tokenizer", run.folder / "model", "--strategy", "random")
+    assert main("masks", "-", *tokenizer)[:2] == main("masks", text, *tokenizer)[:2]
+    for content, message in ((b" \n", "standard input is empty"), (b"a\xff", "standard input is not UTF-8 (byte 1)")):
+        pipe(content)
+        code, _, err = main("masks", "-")
+        assert (code, message in err) == (2, True)
+
+
+def test_conventions_of_terminals(main: Main, run: unmask.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ("masks", "The king sees.", "--tokenizer", run.folder / "model", "--strategy", "random", "--rate", 0.9)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")  # a dumb one has no colours
+    colours = re.compile(r"\x1b\[[\d;]*3[0-7]")
+    assert colours.search(main(*arguments)[1])
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not colours.search(main(*arguments)[1])
+    for name, value in (("_UNMASK_COMPLETE", "complete_bash"), ("COMP_WORDS", "unmask fi"), ("COMP_CWORD", "1")):
+        monkeypatch.setenv(name, value)
+    assert main()[1].split() == ["fill", "finetune"]

@@ -1,0 +1,261 @@
+"""The loss of pairs by hand, what is left out of it, and gradients by way of vectors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from unmask.commands.embedder_pairs import DrawnPairs, GivenPairs, PairParts, PairStream, Spans, Tokens
+from unmask.commands.embedder_settings import EmbedderSettings
+from unmask.core.hashing import mix_ints
+from unmask.data.rows import Rows
+from unmask.masking.masker import MaskedRows, Masker, unmasked
+from unmask.model.encoder import MaskedLM
+from unmask.model.heads import ContrastHead
+from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.train.contrast import (
+    FIRST,
+    SECOND,
+    WRONG,
+    PairedTexts,
+    TextTargets,
+    contrast_losses,
+    contrast_objective,
+    mean_vectors,
+)
+from unmask.train.objectives import PREDICT_MASKED
+from unmask.train.optimizer import Optimizer
+from unmask.train.settings import AdamWSettings, TrainingSettings
+from unmask.train.step import StepResult, parts_of, training_step
+
+Gradients = dict[str, torch.Tensor]
+NOTHING = torch.zeros(0, dtype=torch.int64)
+
+
+def texts(pairs: list[int], sides: list[int], documents: list[int], hashes: list[int]) -> TextTargets:
+    columns = (torch.tensor(column) for column in (pairs, sides, documents, hashes))
+    return TextTargets(NOTHING, NOTHING, *columns, num_pairs=sides.count(FIRST))
+
+
+def entropy(right: float, *others: float) -> float:
+    return -math.log(math.exp(right) / sum(math.exp(score) for score in (right, *others)))
+
+
+def angle(*degrees: float) -> torch.Tensor:
+    """Vectors of unequal lengths."""
+    turned = torch.tensor(degrees) * math.pi / 180
+    return torch.stack([turned.cos(), turned.sin()], 1) * torch.arange(1, len(degrees) + 1)[:, None]
+
+
+def score(one: float, other: float) -> float:
+    return math.cos((one - other) * math.pi / 180) / 0.5
+
+
+def test_the_loss_by_hand_with_what_is_left_out() -> None:
+    """Pairs a, b, c; b and c are of one document; w is given as a wrong answer."""
+    a1, a2, b1, b2, c1, c2, w = 0.0, 20.0, 90.0, 80.0, 200.0, 170.0, 10.0
+    # In an order that is no order of sides or pairs.
+    vectors = angle(b2, a1, w, c1, a2, b1, c2)
+    found = contrast_losses(
+        vectors,
+        texts([1, 0, 0, 2, 0, 1, 2], [SECOND, FIRST, WRONG, FIRST, SECOND, FIRST, SECOND],
+              [7, 5, 9, 7, 5, 7, 7], [11, 12, 13, 14, 15, 16, 17]),
+        temperature=0.5,
+    )  # fmt: skip
+    forth = [
+        entropy(score(a1, a2), score(a1, b2), score(a1, c2), score(a1, w)),
+        entropy(score(b1, b2), score(b1, a2), score(b1, w)),
+        entropy(score(c1, c2), score(c1, a2), score(c1, w)),
+    ]
+    back = [
+        entropy(score(a1, a2), score(a2, b1), score(a2, c1)),
+        entropy(score(b1, b2), score(b2, a1)),
+        entropy(score(c1, c2), score(c2, a1)),
+    ]
+    wanted = [(one + other) / 2 for one, other in zip(forth, back, strict=True)]
+    np.testing.assert_allclose(found.each_N, wanted, atol=1e-6)
+    assert float(found.total) == pytest.approx(sum(wanted), abs=1e-5)
+    assert found.wrong_N.tolist() == [True, False, False], "w is nearer to a than its partner"
+
+
+@pytest.mark.parametrize(
+    ("hashes", "left_out"),
+    [
+        ((1, 2, 3, 4), False),
+        ((1, 2, 1, 4), True),  # the same query: its texts are answers to both
+        ((1, 2, 3, 2), True),  # the same text
+        ((1, 2, 2, 4), True),  # a text that is another pair's query
+    ],
+)
+def test_equal_texts_are_no_wrong_answers(hashes: tuple[int, int, int, int], left_out: bool) -> None:
+    found = contrast_losses(
+        angle(0.0, 50.0, 20.0, 120.0),
+        texts([0, 0, 1, 1], [FIRST, SECOND, FIRST, SECOND], [5, 5, 6, 6], list(hashes)),
+        temperature=0.5,
+    )
+    plain = (entropy(score(0, 50), score(0, 120)) + entropy(score(0, 50), score(50, 20))) / 2
+    if not left_out:
+        assert float(found.each_N[0]) == pytest.approx(plain, abs=1e-6)
+    else:
+        assert float(found.each_N[0]) < plain - 0.05
+
+
+def test_what_another_pair_says_is_right_is_no_wrong_answer() -> None:
+    """(q, A), (q, B), (r, B), (s, C): B is right for q, wherever it stands; q and r for B. C is right for s alone."""
+    q, r, s, a, b, c = range(6)
+    of = texts([*range(4), *range(4), 3], [FIRST] * 4 + [SECOND] * 4 + [WRONG], [1, 2, 2, 3, 1, 2, 2, 3, 2],
+               [q, q, r, s, a, b, b, c, b])  # fmt: skip
+    found = PairedTexts.of(of)
+    no, yes = False, True
+    assert found.forth_PC.tolist() == [
+        [no, yes, yes, no, yes], [yes, no, yes, no, yes], [no, yes, no, no, yes], [no, no, no, no, no],
+    ]  # fmt: skip
+    assert found.back_PP.tolist() == found.forth_PC[:, :4].T.tolist()
+
+
+def test_a_wrong_answer_that_was_given_stays_one_however_near_it_is() -> None:
+    """Unless it is equal; and for others it is not, where it is of their document."""
+    of = texts([0, 1, 0, 1, 0, 1], [FIRST, FIRST, SECOND, SECOND, WRONG, WRONG], [7, 8, 7, 8, 7, 7],
+               [1, 2, 3, 4, 5, 4])  # fmt: skip
+    assert PairedTexts.of(of).forth_PC[:, 2:].tolist() == [[False, True], [False, True]]
+
+
+def test_beginnings_of_vectors_are_learned_too() -> None:
+    generator = torch.Generator().manual_seed(0)
+    vectors = torch.randn(6, 8, generator=generator)
+    of = texts([0, 1, 2, 0, 1, 2], [FIRST] * 3 + [SECOND] * 3, [1, 2, 3] * 2, list(range(6)))
+    whole, *some = (contrast_losses(vectors[:, :size], of, temperature=0.1).each_N for size in (8, 4, 2))
+    found = contrast_losses(vectors, of, temperature=0.1, dimensions=(4, 2)).each_N
+    np.testing.assert_allclose(found, (whole + some[0] + some[1]) / 3, atol=1e-6)
+
+
+def stream_of(tokenizer: Tokenizer, settings: EmbedderSettings, *, num_texts: int = 24) -> PairStream:
+    """Parts of 30 random tokens."""
+    generator = np.random.default_rng(0)
+    ordinary = np.flatnonzero(tokenizer.ordinary)
+    ids = generator.choice(ordinary, size=30 * num_texts).astype(np.int32)
+    begin = np.arange(num_texts, dtype=np.int64) * 30
+    none = np.zeros(0, dtype=np.int64)
+    can = np.tile(np.array([True, False, False]), (num_texts, 1))
+    parts = PairParts(begin, begin + 30, begin, begin, begin + 1000, can, none, begin * 0, begin * 0)
+    given = GivenPairs(*[Spans(none, none)] * 3, none, none)
+    return PairStream(Tokens(ids, np.ones(len(ids), dtype=np.uint8)), parts, given, tokenizer, settings,
+                      most_positions=64)  # fmt: skip
+
+
+SETTINGS = EmbedderSettings(batch_size=24, first_lengths=(4, 12), second_lengths=(8, 20))
+
+
+def gradients_of_a_step(model: MaskedLM, rows: Rows, masked: MaskedRows, **more: Any) -> tuple[StepResult, Gradients]:
+    """What a step measured, and the gradient that it would have applied."""
+    training = TrainingSettings(
+        steps=1, sequence_length=64, clip_norm=float("inf"), optimizer=AdamWSettings(kind="adamw")
+    )
+    optimizer = Optimizer(model.train(), training, dtype=torch.float32)  # type: ignore[arg-type]
+    optimizer.step = lambda *_, **__: None  # type: ignore[method-assign]
+    result = training_step(model, optimizer, rows, masked, learning_rate_scale=1.0, step=1, **more)
+    return result, {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+def test_gradients_by_way_of_vectors_are_those_of_all_at_once(
+    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer
+) -> None:
+    """With masked tokens beside the pairs, wrong answers, and a temperature that is learned."""
+    stream = stream_of(tokenizer, SETTINGS)
+    drawn = stream.drawer.draw(np.arange(24), 3)
+    wrong = Spans(drawn.second.begin[:5] + 1, drawn.second.length[:5])
+    drawn = replace(drawn, wrong=wrong, wrong_pair=np.arange(10, 15), wrong_document=drawn.document[:5])
+    rows, _ = stream.rows(drawn)
+    masked = Masker.from_tokenizer(tokenizer, rate=0.3)(rows)
+    assert rows.shape[0] > 4
+    found = []
+    for micro_rows in (None, 2, 1):
+        model = make_model()
+        model.add_module(ContrastHead.name, ContrastHead(0.1))
+        result, gradients = gradients_of_a_step(
+            model, rows, masked,
+            micro_rows=micro_rows,
+            objectives=(replace(PREDICT_MASKED, weight=0.2),),
+            leading=contrast_objective(temperature=9.0, dimensions=(8,)),
+        )  # fmt: skip
+        assert result.predicted_tokens == 24
+        assert (result.micro_batches > 1) == (micro_rows is not None)
+        found.append((result, gradients))
+    whole, wanted = found[0]
+    for result, gradients in found[1:]:
+        assert result.loss == pytest.approx(whole.loss, abs=1e-6)
+        assert result.objectives["masked_tokens"].loss == pytest.approx(
+            whole.objectives["masked_tokens"].loss, abs=1e-6
+        )
+        assert gradients.keys() == wanted.keys()
+        assert "contrast_head.log_temperature" in gradients
+        for name, gradient in gradients.items():
+            torch.testing.assert_close(gradient, wanted[name], atol=1e-5, rtol=1e-4)
+
+
+def test_both_passes_of_a_part_drop_the_same(make_model: Callable[..., MaskedLM], tokenizer: Tokenizer) -> None:
+    stream = stream_of(tokenizer, SETTINGS)
+    rows, _ = stream.rows(stream.drawer.draw(np.arange(24), 3))
+    objective = contrast_objective(temperature=0.1)
+    model = make_model(dropout=0.2)
+    result, gradients = gradients_of_a_step(
+        model, rows, unmasked(rows), micro_rows=2, dropout_seed=5, leading=objective
+    )
+    model = make_model(dropout=0.2).train()
+    parts = parts_of(rows, unmasked(rows), (objective,), micro_rows=2, device=torch.device("cpu"), width=32)
+    vectors = [
+        mean_vectors(
+            model.encoder(
+                part.input_ids_BS,
+                segment_ids_BS=part.segment_ids_BS,
+                position_ids_BS=part.position_ids_BS,
+                dropout_seed=mix_ints(5, number),
+            ).flatten(0, 1),
+            part.targets[0],
+        )
+        for number, part in enumerate(parts)
+    ]
+    assert result.micro_batches == len(parts) > 1
+    loss = contrast_losses(
+        torch.cat(vectors), TextTargets.joined([part.targets[0] for part in parts]), temperature=0.1
+    ).total / 24  # fmt: skip
+    loss.backward()
+    assert result.loss == pytest.approx(loss.item(), abs=1e-6)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, model.get_parameter(name).grad, atol=1e-5, rtol=1e-4)
+
+
+def test_rows_tell_what_their_texts_are(tokenizer: Tokenizer) -> None:
+    """Every text is in the rows once, whole; tokens are hidden in the texts that were asked for."""
+    stream = stream_of(tokenizer, SETTINGS.model_copy(update={"masked": "first"}))
+    drawn: DrawnPairs = stream.drawer.draw(np.arange(24), 3)
+    rows, num_tokens = stream.rows(drawn)
+    found = TextTargets.of(rows)
+    assert len(found) == 24
+    assert sorted(zip(found.pair_E.tolist(), found.side_E.tolist(), strict=True)) == [
+        (pair, side) for pair in range(24) for side in (FIRST, SECOND)
+    ]
+    ids = rows.input_ids.flatten()[found.positions_N]
+    for text, (pair, side) in enumerate(zip(found.pair_E.tolist(), found.side_E.tolist(), strict=True)):
+        begin, length = (column[pair] for column in (drawn.first, drawn.second)[side])
+        whole = [tokenizer.special.cls, *stream.tokens.ids[begin : begin + length], tokenizer.special.sep]
+        assert ids[found.text_N == text].tolist() == whole
+        assert int(found.document_E[text]) == drawn.document[pair]
+    assert num_tokens == int(drawn.first.length.sum() + drawn.second.length.sum())
+    maskable = rows.maskable.flatten()[found.positions_N]
+    sides = found.side_E[found.text_N]
+    assert maskable[sides == FIRST].any()
+    assert not maskable[sides == SECOND].any()
+    second, both = (
+        stream_of(tokenizer, SETTINGS.model_copy(update={"masked": which})).rows(drawn)[0].maskable
+        for which in ("second", "both")
+    )
+    assert int(both.sum()) == num_tokens
+    assert torch.equal(both, rows.maskable ^ second)
+    assert not (rows.maskable & second).any()

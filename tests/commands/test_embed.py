@@ -1,0 +1,277 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import unmask
+from tests.command_line import Main
+from unmask.commands import embed as embed_file
+from unmask.commands.cli import embed as embedding
+from unmask.commands.cli import fill as fill_command
+from unmask.commands.cli import options
+from unmask.commands.embed import Writing
+from unmask.core.errors import CorpusError
+from unmask.data.documents import TextFile
+from unmask.search import encoder as search_encoder
+from unmask.tasks import embed, fill
+from unmask.tasks import loaded_model as model_module
+
+TEXTS = ["the king sees the queen at sea", "the dog", "the cat follows the dog in the garden", "the ship"]
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> Path:
+    path = tmp_path / "lines.txt"
+    path.write_text("\n".join([*TEXTS, ""]) + "\n")
+    return path
+
+
+def test_lines_to_npy(main: Main, run: unmask.Run, lines: Path, tmp_path: Path) -> None:
+    out = tmp_path / "vectors.npy"
+    code, printed, err = main("embed", run.folder / "model", lines, "--out", out, "--json")
+    assert code == 0, err
+    result = json.loads(printed)
+    assert (result["texts"], result["dimension"], result["long_texts"]) == (4, 64, 0)
+    assert (result["pooling"], result["normalize"]) == ("mean", False)
+    assert "a text's vector is the mean of its tokens" in err
+    assert result["skipped"] == {"texts without a letter or sign": 1}
+    assert result["tokens"] == sum(len(run.model.tokenizer.encode_prompt(text)) - 2 for text in TEXTS)
+    assert "passed over: 1 texts without a letter or sign" in err
+    assert "a text is a line" in err
+    found = np.load(out)
+    assert (found.dtype, found.shape) == (np.float32, (4, 64))
+    np.testing.assert_allclose(found, run.model.embed(TEXTS), atol=1e-5)
+    assert np.load(out, mmap_mode="r").shape == (4, 64)
+    code, _, err = main("embed", run.folder / "model", lines, "--out", out)
+    assert (code, "is already there; replace it with --overwrite" in err) == (2, True)
+    options = ("--overwrite", "--normalize", "--pooling", "first", "--precision", "bf16")
+    code, _, err = main("embed", run.folder / "model", lines, "--out", out, *options)
+    assert (code, "a text's vector is its first token, divided by its length" in err) == (0, True)
+    np.testing.assert_allclose(np.linalg.norm(np.load(out), axis=1), 1.0, atol=1e-5)
+    options = ("--overwrite", "--no-normalize", "--json")
+    assert json.loads(main("embed", run.folder / "model", lines, "--out", out, *options)[1])["normalize"] is False
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_tables_to_parquet_in_parts(
+    main: Main,
+    run: unmask.Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = tmp_path / "texts.csv"
+    table.write_text("key,body\n" + "".join(f"t{n},{text}\n" for n, text in enumerate(TEXTS)))
+    monkeypatch.setattr(embed_file, "PART_TEXTS", 3)
+    out = tmp_path / "vectors.parquet"
+    arguments = ("embed", run.folder, table, "--out", out)
+    code, printed, err = main(*arguments, "--id-column", "key", "--json")
+    assert code == 0, err
+    assert "its text in column 'body', its id column 'key'" in err
+    assert (json.loads(printed)["column"], json.loads(printed)["id_column"]) == ("body", "key")
+    found = pq.read_table(out)
+    assert found.column("id").to_pylist() == ["t0", "t1", "t2", "t3"]
+    assert found.schema.field("embedding").type == pa.list_(pa.float32(), 64)
+    assert pq.ParquetFile(out).num_row_groups == 2
+    np.testing.assert_allclose(np.array(found.column("embedding").to_pylist()), run.model.embed(TEXTS), atol=1e-5)
+    assert main(*arguments, "--overwrite")[0] == 0
+    assert pq.read_table(out).column("id").to_pylist() == [1, 2, 3, 4], "without ids, the numbers of rows"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "where", "ids"),
+    [
+        ("a.txt", "the dog\n\n \nthe cat\n", "line 2", [1, 4]),
+        ("a.csv", "id,text\n7,the dog\n8,the king\n9,\n10,the cat\n", "row 3", ["7", "8", "10"]),
+    ],
+)
+def test_a_text_after_an_empty_one_needs_ids(
+    main: Main, run: unmask.Run, tmp_path: Path, name: str, content: str, where: str, ids: list[str | int]
+) -> None:
+    """Rows of .npy would be those of other lines; Parquet says which they are."""
+    (tmp_path / name).write_text(content)
+    out = tmp_path / "vectors.npy"
+    code, printed, err = main("embed", run.folder, tmp_path / name, "--out", out)
+    assert (code, printed) == (2, "")
+    message = (
+        f"{name}: {where} has no text, and others follow it, so rows of a .npy file, which keeps no ids, would not"
+    )
+    assert message in " ".join(err.split())
+    assert "give --out a .parquet file, which keeps them, or take the empty ones out" in " ".join(err.split())
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert main("embed", run.folder, tmp_path / name, "--out", out.with_suffix(".parquet"))[0] == 0
+    assert pq.read_table(out.with_suffix(".parquet")).column("id").to_pylist() == ids
+
+
+@pytest.mark.parametrize("odd", [0, 7])
+def test_ids_are_of_one_kind(tmp_path: Path, odd: int) -> None:
+    out = tmp_path / "vectors.parquet"
+    with pytest.raises(CorpusError, match=f"the id {odd} is int, but the first was str"), Writing(out, 2) as file:
+        file.add(["a", odd], np.zeros((2, 2), dtype=np.float32))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_more_than_a_part_is_held(run: unmask.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "many.txt"
+    path.write_text("\n".join(f"the king {n}" for n in range(50)))
+    monkeypatch.setattr(embed_file, "PART_TEXTS", 8)
+    monkeypatch.setattr(embed_file, "PART_CHARS", 60)
+    done, read, most = 0, 0, 0
+    texts = TextFile(path)
+    original = texts.read
+
+    def counted():  # type: ignore[no-untyped-def]
+        nonlocal read, most
+        for text in original():
+            read += 1
+            most = max(most, read - done)
+            yield text
+
+    monkeypatch.setattr(texts, "read", counted)
+
+    def count(chars: int) -> None:
+        nonlocal done
+        assert chars <= 60 + 11
+        done = read
+
+    report = embed_file.embed_file(embed_file.embedding_of(run.model), texts, tmp_path / "v.npy", count=count)
+    assert report.texts == 50 == read
+    assert 2 <= most <= 8
+
+
+def test_ids_of_json_lines(tmp_path: Path) -> None:
+    path = tmp_path / "texts.jsonl"
+    path.write_text('{"id": 7, "text": "a b"}\n\n{"id": 9, "text": "c"}\n')
+    assert [(text.id, text.text) for text in TextFile(path).read()] == [(7, "a b"), (9, "c")]
+    path.write_text('{"id": 7, "text": "a b"}\n{"id": 1.5, "text": "c"}\n')
+    with pytest.raises(CorpusError, match=r"row 2 has 1.5 in column 'id'; ids are texts or whole numbers$"):
+        list(TextFile(path).read())
+    path.write_text('{"id": 7, "text": "a b"}\n{"id": 8}\n')
+    with pytest.raises(CorpusError, match="row 2 has no column 'text', only id; name the text's column with column"):
+        list(TextFile(path).read())
+
+
+def test_other_kinds_of_files(tmp_path: Path) -> None:
+    (tmp_path / "a.fasta").write_text(">x\nMK\nLV\n>y\nGG\n")
+    (tmp_path / "a.conllu").write_text("# newdoc\n1\tAnna\t_\tPROPN\t_\t_\t0\troot\t_\t_\n\n")
+    assert [(text.id, text.text) for text in TextFile(tmp_path / "a.fasta").read()] == [(1, "MKLV"), (2, "GG")]
+    assert [(text.id, text.text) for text in TextFile(tmp_path / "a.conllu").read()] == [(1, "Anna")]
+    assert TextFile(tmp_path / "a.fasta").describe() == "a text is a sequence"
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "options", "message"),
+    [
+        ("a.txt", "", (), "a.txt: there is no text in it"),
+        ("a.txt", "\n \n", (), "a.txt: there is no text in it"),
+        ("a.txt", "the king " * 60, (), "text 1 has 122 tokens with special ones, but the model takes 64; long_texts"),
+        ("a.txt", "x", ("--column", "text"), "there are no columns in this file, so none of text can be named"),
+        ("a.csv", "text,mood\nx,y\n", ("--column", "body"), "there is no column 'body'; columns are text, mood"),
+        ("a.csv", "text,mood\nx,y\n", ("--id-column", "key"), "there is no column 'key'; columns are text, mood"),
+        ("a.csv", "1,2\n3,4\n", (), "no column looks like text; columns are 0, 1; name one with --column NAME"),
+        ("a.jsonl", '{"id": 1, "text": "x"}\n{"id": "b", "text": "y"}\n', (), "the id 'b' is str, but the first"),
+        ("a.jsonl", '{"id": 9223372036854775808, "text": "x"}\n', (), "a.jsonl: the id 9223372036854775808 does not"),
+        ("a.txt", "x", ("--out", "v.csv"), "v.csv: vectors are written as .npy or .parquet; give --out one of these"),
+        ("a.txt", "x", ("--out", "."), "is a folder; --out takes a file"),
+        ("a.txt", "x", ("--out", "no/v.npy"), "there is no folder no; make it first"),
+    ],
+)  # fmt: skip
+def test_mistakes_leave_nothing_behind(
+    main: Main,
+    run: unmask.Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    file: str,
+    content: str,
+    options: tuple[str, ...],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(file).write_text(content)
+    out = () if "--out" in options else ("--out", "vectors.parquet")
+    code, printed, err = main("embed", run.folder, file, *out, *options)
+    assert (code, printed) == (2, "")
+    assert message in " ".join(err.split())
+    assert [path.name for path in tmp_path.iterdir()] == [file]
+
+
+def test_wrong_folders(main: Main, run: unmask.Run, lines: Path, tmp_path: Path) -> None:
+    out = tmp_path / "v.npy"
+    code, _, err = main("embed", tmp_path / "none", lines, "--out", out)
+    assert (code, "none: no such folder; give the folder of a model" in err) == (2, True)
+    code, _, err = main("embed", tmp_path, lines, "--out", out)
+    assert (code, "there is no config.json; give the folder" in err) == (2, True)
+    code, _, err = main("embed", run.folder, tmp_path / "none.txt", "--out", out)
+    assert (code, "none.txt: no such file" in err) == (2, True)
+    (tmp_path / "texts").mkdir()
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / "texts" / name).write_text("x")
+    code, _, err = main("embed", run.folder, tmp_path / "texts", "--out", out)
+    assert (code, "these are 2 files; name one of them" in err) == (2, True)
+
+
+def test_a_dataset_that_was_saved(main: Main, run: unmask.Run, tmp_path: Path) -> None:
+    """All of its files, as a file with the same rows."""
+    rows = [{"text": f"The cat sees {n} dogs at sea.", "id": f"row {n}"} for n in range(5)]
+    dataset = pytest.importorskip("datasets").Dataset.from_list(rows)
+    dataset.save_to_disk(tmp_path / "saved", num_shards=2)
+    dataset.to_json(tmp_path / "rows.jsonl")
+    for name in ("saved", "rows.jsonl"):
+        code, _, err = main("embed", run.folder, tmp_path / name, "--out", tmp_path / f"{name}.parquet")
+        assert code == 0, err
+    found, expected = (pq.read_table(tmp_path / f"{name}.parquet") for name in ("saved", "rows.jsonl"))
+    assert found.equals(expected)
+    assert found["id"].to_pylist() == [row["id"] for row in rows]
+
+
+def test_the_precision_is_that_of_the_device_that_embeds(
+    main: Main,
+    run: unmask.Run,
+    lines: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def chosen(precision: str, device: torch.device) -> torch.dtype:
+        asked.append((precision, device.type))
+        return torch.float32
+
+    monkeypatch.setattr(model_module, "choose_dtype", chosen)
+    monkeypatch.setattr(embed_file, "choose_device", lambda: torch.device("cpu"))
+    code, _, err = main("embed", run.folder, lines, "--out", tmp_path / "v.npy", "--precision", "auto")
+    assert code == 0, err
+    assert asked == [("auto", "cpu")] * 2, "as it is loaded, and where it is moved"
+
+
+def test_the_command_lines_choices_are_those_of_the_library() -> None:
+    for choices, kinds in (
+        (options.Pooling, embed.Pooling),
+        (embedding.LongTexts, embed.LongTexts),
+        (options.Precision, model_module.Precision),
+        (options.Similarity, search_encoder.Similarity),
+        (fill_command.Joint, fill.Joint),
+    ):
+        assert {choice.value for choice in choices} == set(kinds.__args__)  # type: ignore[attr-defined]
+
+
+def test_options_of_fill(main: Main, run: unmask.Run) -> None:
+    text = "The [MASK] loves the [MASK]."
+    code, out, err = main("fill", run.folder, text, "--candidates", "king,Balomin", "--joint", "confidence", "--json")
+    assert code == 0, err
+    result = json.loads(out)
+    expected = run.model.fill(text, candidates=["king", "Balomin"], joint="confidence")
+    assert expected.words is not None
+    assert [[word["text"] for word in mask] for mask in result["words"]] == [
+        [word.text for word in mask] for mask in expected.words
+    ]
+    assert len(result["fillings"]) == 1
+    assert "Balomin" in repr(expected)
+    assert "together:" in repr(expected)
+    code, out, err = main("fill", run.folder, text, "--max-pieces", 2, "--joint", "none", "--top-k", 2)
+    assert (code, len(out.splitlines()), "together:" in out) == (0, 3, False)

@@ -1,0 +1,318 @@
+"""`unmask embedder` from a model and text to a folder: it learns, goes on, and says what is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import unmask
+from tests.command_line import Main
+from unmask.commands.embedder_run import positions_on_cpu
+from unmask.commands.reporting import LogReporter
+from unmask.commands.training_run import Interrupted
+from unmask.core.errors import CorpusError, ModelError, RunError, SettingsError
+from unmask.model.encoder import MaskedLM
+from unmask.model.folder import save_model
+from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.train import loop
+from unmask.train.loop import StepReport
+
+WORDS = ("king", "queen", "dog", "cat", "ship", "winter", "garden", "bridge", "sea", "mountaineer", "philosopher")
+FAST = {
+    "embedder.batch_size": 16,
+    "embedder.first_lengths": [3, 8],
+    "embedder.second_lengths": [4, 16],
+    "embedder.part_tokens": 24,
+    "embedder.precision": "float32",
+}
+
+
+def passages(count: int) -> list[str]:
+    """Each says a few words again and again, others in each."""
+    generator = np.random.default_rng(0)
+    found = []
+    for _ in range(count):
+        own = generator.choice(WORDS, size=3, replace=False)
+        found.append(f"the {own[0]}\n" + "\n".join(f"the {a} sees the {b}." for a, b in generator.choice(own, (4, 2))))
+    return found
+
+
+@pytest.fixture(scope="session")
+def base(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> Path:
+    """A masked language model that knows nothing."""
+    from unmask.model.config import EncoderConfig
+    from unmask.model.initial_weights import initialise
+
+    config = EncoderConfig.model_validate(
+        {
+            "vocab_size": tokenizer.vocab_size, "pad_id": 0, "cls_id": 2, "sep_id": 3, "mask_id": 4, "num_layers": 2,
+            "hidden_size": 32, "num_heads": 2, "intermediate_size": 48, "activation": "gelu",
+            "max_position_embeddings": 64, "norm_eps": 1e-5, "initializer_range": 0.02,
+            "rotary": {"global_every": 3, "local_window": 8},
+        }
+    )  # fmt: skip
+    model = MaskedLM(config)
+    initialise(model, seed=0)
+    folder = tmp_path_factory.mktemp("base")
+    save_model(model, folder)
+    tokenizer.save(folder, max_length=64)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("text") / "passages.txt"
+    file.write_text("\n\n".join(passages(80)) + "\n", encoding="utf-8")
+    return file
+
+
+@pytest.fixture(scope="session")
+def made(base: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> unmask.Embedder:
+    """Trained with everything that there is: parts of steps, masked tokens, hard negatives, a learned temperature."""
+    settings = FAST | {
+        "embedder.micro_batch_tokens": 256,
+        "embedder.learn_temperature": True,
+        "embedder.hard_negatives.after": 0.5,
+        "embedder.checkpoint.every_steps": 3,
+        "embedder.dimensions": [16],
+        "card.license": "mit",
+    }
+    return unmask.embedder(base, [corpus], out=tmp_path_factory.mktemp("made") / "e", steps=12, settings=settings)
+
+
+def test_every_text_finds_its_partner(base: Path, tmp_path: Path) -> None:
+    """Titles and bodies that have no word in common, learned by heart."""
+    titles, bodies = WORDS[:5], [" ".join([word] * 8) for word in WORDS[5:10]]
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text("".join(f'{{"query": "{a}", "text": "{b}"}}\n' for a, b in zip(titles, bodies, strict=True)))
+    settings = FAST | {"embedder.learning_rate": 3e-3, "embedder.mlm_weight": 0}
+    found = unmask.embedder(base, pairs=pairs, out=tmp_path / "e", steps=60, settings=settings)
+    lines = [json.loads(line) for line in (tmp_path / "e" / "metrics.jsonl").read_text().splitlines()]
+    losses = [line["loss"] for line in lines if line["kind"] == "train"]
+    assert losses[0] > 1.0
+    assert losses[-1] < 0.05
+    one, other = found.model.embed(titles), found.model.embed(bodies)
+    assert (one @ other.T).argmax(1).tolist() == list(range(5))
+    assert found.after is None, "too little is held out"
+    assert "Too little was held out" in (tmp_path / "e" / "model" / "README.md").read_text()
+    assert "masked tokens" not in repr(found)
+
+
+class Stopping(LogReporter):
+    """Sends a signal behind a step, as `kill` would."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def step(self, report: StepReport) -> None:
+        if report.step == self._step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize("stopped", [5, 8])
+def test_going_on_is_never_having_stopped(made: unmask.Embedder, base: Path, corpus: Path, tmp_path: Path,
+                                          stopped: int) -> None:  # fmt: skip
+    """Bit for bit, before hard negatives are found and behind."""
+    asked: dict[str, Any] = json.loads((made.folder / "settings.json").read_text())["embedder"]
+    settings = {
+        f"embedder.{name}": value
+        for name, value in asked.items()
+        if name not in ("card", "optimizer", "columns", "kinds")
+    }
+    out = tmp_path / "e"
+    with pytest.raises(Interrupted, match=rf"stopped and saved at step {stopped}; go on with out .* resume=True"):
+        unmask.embedder(base, [corpus], out=out, steps=12, settings=settings, reporter=Stopping(stopped))
+    found = unmask.embedder(base, [corpus], out=out, steps=12, settings=settings, resume=True)
+    ours, wanted = (load_file(folder / "model" / "model.safetensors") for folder in (out, made.folder))
+    assert ours.keys() == wanted.keys()
+    assert all(torch.equal(ours[name], wanted[name]) for name in wanted)
+    assert found.after == made.after
+    assert found.temperature == made.temperature
+
+
+def test_the_folder_in_sentence_transformers(made: unmask.Embedder) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    folder = str(made.folder / "model")
+    texts = [*passages(5), "the king", "a ship at sea " * 3]
+    theirs = library.SentenceTransformer(folder, device="cpu")
+    vectors = theirs.encode(texts)
+    np.testing.assert_allclose(made.model.embed(texts), vectors, atol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-5)
+    assert [type(module).__name__ for module in theirs] == ["Transformer", "Pooling", "Normalize"]
+    assert theirs.max_seq_length == 64
+    assert theirs.similarity_fn_name == "cosine"
+
+
+def test_the_folder_elsewhere(made: unmask.Embedder, tmp_path: Path) -> None:
+    """It is still a masked language model, and what is exported and verified is the same."""
+    transformers = pytest.importorskip("transformers")
+    folder = made.folder / "model"
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModel.from_pretrained(folder)
+    inputs = tokenizer(["the king sees the queen."], return_tensors="pt")
+    with torch.no_grad():
+        vector = model(**inputs).last_hidden_state[0].mean(0)
+    np.testing.assert_allclose(vector / vector.norm(), made.model.embed(["the king sees the queen."])[0], atol=1e-5)
+    assert len(made.model.fill("the [MASK] sees", top_k=2).masks[0]) == 2
+    assert unmask.verify(folder).passed
+    card = (folder / "README.md").read_text()
+    assert "library_name: sentence-transformers" in card
+    assert "license: mit" in card
+    assert "truncate_dim=16" in card
+    assert "recall@10" in card
+    page = (made.folder / "report.html").read_text()
+    assert "recall@10 of held-out pairs: crops" in page
+
+
+def test_what_a_training_leaves(made: unmask.Embedder) -> None:
+    lines = [json.loads(line) for line in (made.folder / "metrics.jsonl").read_text().splitlines()]
+    evaluations = [line for line in lines if line["kind"] == "evaluation"]
+    assert [line["step"] for line in evaluations] == [0, 3, 6, 9, 12]
+    assert evaluations[-1]["kinds"] == made.after["kinds"]
+    assert set(made.before["kinds"]) == {"crops", "titles", "neighbours"}
+    assert made.recall_at_10.keys() == made.before["kinds"].keys()
+    assert (made.folder / "negatives.safetensors").is_file()
+    assert made.temperature != 0.05
+    assert made.data["too_short"] == 0
+    assert "recall@10 before" in repr(made)
+    assert made.summary == made.to_dict() == json.loads((made.folder / "summary.json").read_text())
+    with pytest.raises(AttributeError, match="Embedder has no 'nothing'"):
+        _ = made.nothing
+
+
+def test_a_finished_one_says_so_and_changes_its_card(made: unmask.Embedder, base: Path, corpus: Path, tmp_path: Path,
+                                                     main: Main) -> None:  # fmt: skip
+    folder = shutil.copytree(made.folder, tmp_path / "e")
+    code, out, err = main("embedder", base, corpus, "--out", folder, "--resume", "--set", "card.language=en", "--json")
+    assert code == 0, err
+    assert json.loads(out) == made.summary
+    assert "is finished: nothing is left to do" in err
+    assert "- en\n" in (folder / "model" / "README.md").read_text()
+
+
+def test_it_ends_early_with_the_best(base: Path, corpus: Path, tmp_path: Path) -> None:
+    """At a learning rate that ruins the model."""
+    found = unmask.embedder(
+        base, [corpus], out=tmp_path / "e", steps=60,
+        settings=FAST | {"embedder.learning_rate": 1.0, "embedder.patience": 2, "embedder.evaluations": 20},
+    )  # fmt: skip
+    assert found.steps < 60
+    lines = [json.loads(line) for line in (tmp_path / "e" / "metrics.jsonl").read_text().splitlines()]
+    losses = {line["step"]: line["loss"] for line in lines if line["kind"] == "evaluation" and line["step"]}
+    assert found.best_step == min(losses, key=lambda step: losses[step]) < found.steps
+    assert found.after["kinds"] == next(
+        line["kinds"] for line in lines if line["kind"] == "evaluation" and line["step"] == found.best_step
+    )
+
+
+def test_by_the_clock_the_last_model_is_measured(
+    base: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though no step was known to be the last: what was done between steps took the rest of the time."""
+
+    def two_steps(*given: Any, **named: Any) -> Iterator[StepReport]:
+        return (replace(report, progress=0.1) for report in islice(loop.train(*given, **named), 2))
+
+    monkeypatch.setattr("unmask.commands.embedder_run.train", two_steps)
+    found = unmask.embedder(base, [corpus], out=tmp_path / "e", steps=9, settings=FAST)
+    lines = [json.loads(line) for line in (found.folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if line.get("kind") == "evaluation"] == [0, 2]
+
+
+def test_pairs_alone_and_a_bare_encoder(base: Path, tokenizer: Tokenizer, make_model: Callable[..., MaskedLM],
+                                        tmp_path: Path) -> None:  # fmt: skip
+    bare = tmp_path / "bare"
+    save_model(make_model(layout="bert", dropout=0.1), bare, with_head=False)
+    tokenizer.save(bare, max_length=64)
+    pairs = tmp_path / "pairs.jsonl"
+    rows = [{"query": f"the {a}", "text": f"a {b} at sea"} for a, b in zip(WORDS, WORDS[::-1], strict=True)]
+    pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(ModelError, match=r"a bare encoder without a head .* --set embedder\.mlm_weight=0|settings"):
+        unmask.embedder(bare, pairs=pairs, out=tmp_path / "e", steps=2)
+    found = unmask.embedder(bare, pairs=pairs, out=tmp_path / "e", steps=2, settings=FAST | {"embedder.mlm_weight": 0})
+    assert found.data == {"given_pairs": len(rows)}
+    assert not unmask.load(tmp_path / "e").has_head
+    assert found.model.embed(["the king"]).shape == (1, 32)
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "message"),
+    [
+        ({"steps": 2, "minutes": 1.0}, SettingsError, "give one of --minutes and --steps|give one of minutes"),
+        ({"steps": 0}, SettingsError, "steps 0|steps=0"),
+        ({"settings": ["training.steps=3"]}, SettingsError, "training: an embedder has the sections embedder"),
+        ({"settings": ["embedder.batch=3"]}, SettingsError, "unknown key 'batch'; did you mean 'batch_size'"),
+        ({"settings": ["embedder.temperature=0"]}, SettingsError, "temperature = 0: input should be greater"),
+        ({"settings": ["embedder.first_lengths=[70, 90]"]}, SettingsError, "but the model has room for 62"),
+        ({"corpus": None}, SettingsError, "give text to learn from: files or a folder, or pairs of your own"),
+        ({"corpus": ["/nowhere.txt"]}, CorpusError, "no such file"),
+        ({"corpus": ["the king sees the queen"]}, CorpusError, "one document to train on|no document has a pair"),
+        ({"corpus": ["the king", "a dog at sea"]}, CorpusError, "no document has a pair of texts: the longest has"),
+        ({"model": "/nowhere"}, ModelError, "/nowhere: no such folder"),
+    ],
+)
+def test_errors(base: Path, corpus: Path, tmp_path: Path, changes: dict[str, Any], kind: type[Exception],
+                message: str) -> None:  # fmt: skip
+    asked: dict[str, Any] = {"model": base, "corpus": [corpus], "steps": 1} | changes
+    with pytest.raises(kind, match=message):
+        unmask.embedder(asked.pop("model"), asked.pop("corpus"), out=tmp_path / "e", **asked)
+    assert not (tmp_path / "e").exists() or not any((tmp_path / "e").glob("settings.json"))
+
+
+def test_errors_of_folders(made: unmask.Embedder, base: Path, corpus: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="already holds an embedder: go on with resume=True"):
+        unmask.embedder(base, [corpus], out=made.folder, steps=12)
+    folder = shutil.copytree(made.folder, tmp_path / "e")
+    (folder / "summary.json").write_text("{}")
+    with pytest.raises(RunError, match=r"damaged \(it names no model\)"):
+        unmask.embedder(base, [corpus], out=folder, steps=12, resume=True)
+    (folder / "summary.json").unlink()
+    with pytest.raises(RunError, match=r"with steps = 12, but now it is 13|embedder\..* but now it is"):
+        unmask.embedder(base, [corpus], out=folder, steps=13, resume=True)
+    (folder / "negatives.safetensors").write_bytes(b"no")
+    settings = json.loads((folder / "settings.json").read_text())["embedder"]
+    asked = {f"embedder.{n}": v for n, v in settings.items() if n not in ("card", "optimizer", "columns", "kinds")}
+    with pytest.raises(RunError, match=r"negatives\.safetensors: damaged"):
+        unmask.embedder(base, [corpus], out=folder, steps=12, settings=asked, resume=True)
+
+
+def test_models_of_another_kind(base: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from unmask.commands import embedder as module
+
+    others = shutil.copytree(base, tmp_path / "others")
+    config = json.loads((others / "config.json").read_text())
+    (others / "config.json").write_text(json.dumps(config | {"model_type": "deberta-v2"}))
+    with pytest.raises(ModelError, match="transformers runs this model, and not our encoder"):
+        unmask.embedder(others, [corpus], out=tmp_path / "e", steps=1)
+    monkeypatch.setattr(module, "is_fine_tuned", lambda folder: True)
+    with pytest.raises(ModelError, match="fine-tuned for a task, and no masked language model any more"):
+        unmask.embedder(base, [corpus], out=tmp_path / "e", steps=1)
+
+
+def test_large_models_compute_fewer_positions_at_once(make_model: Callable[..., MaskedLM]) -> None:
+    small, large = make_model().config, make_model().config.model_copy(update={"hidden_size": 768, "num_layers": 12})
+    assert positions_on_cpu(small) > 30 * positions_on_cpu(large) > 1024
+
+
+def test_the_command_line(base: Path, corpus: Path, tmp_path: Path, main: Main) -> None:
+    code, out, err = main("embedder", base, corpus, "--out", tmp_path / "e", "--steps", 1, "--seed", 3,
+                          "--set", "embedder.batch_size=8")  # fmt: skip
+    assert code == 0, err
+    assert re.search(r"\n\d+ documents to train on, \d+ held out\n", err)
+    assert "Try it: unmask embed" in out
+    code, _, err = main("embedder", base, "--out", tmp_path / "f")
+    assert code == 2
+    assert "give text to learn from" in err

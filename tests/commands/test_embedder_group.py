@@ -1,0 +1,183 @@
+"""Embedders of several processes: the wrong answers of a step are those of all, so that they do what one does."""
+
+from __future__ import annotations
+
+import shutil
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.commands.embedder_runs import told_of
+from tests.commands.test_embedder import FAST, base, corpus
+from tests.processes import in_processes
+from tests.train.test_group import distance
+from unmask.train.checkpoints import list_checkpoints
+
+__all__ = ["base", "corpus"]  # fixtures
+EMBEDDED = "tests.commands.embedder_runs:embedded"
+Told = dict[str, dict[str, Any]]
+"""What a process tells of each run."""
+
+STEPS = 20
+PARTS = FAST | {
+    "embedder.micro_batch_tokens": 64,
+    "embedder.learn_temperature": True,
+    "embedder.hard_negatives.after": 0.5,
+    "embedder.dimensions": [16],
+    "embedder.patience": 9,
+    "embedder.learning_rate": 1e-3,
+}
+LARGE = FAST | {"embedder.batch_size": 32}
+SPARSE = FAST | {f"embedder.sparse.{name}_weight": 1e-3 for name in ("first", "second")}
+SPARSE |= {"embedder.temperature": 1.0}
+RUNS: dict[str, dict[str, Any]] = {
+    "plain": {"settings": FAST | {"embedder.learn_temperature": True}},
+    "parts": {"settings": PARTS},  # in rows one at a time, of which the processes have unequal numbers
+    "large": {"settings": LARGE},
+    "few rows": {"settings": FAST | {"embedder.batch_size": 3}},
+    "pairs alone": {"settings": FAST | {"embedder.mlm_weight": 0, "embedder.batch_size": 3}},
+    "sparse": {"settings": SPARSE | {"embedder.micro_batch_tokens": 128}},
+    # Where two positions are nearly the largest, rounding says which it is: this seed has no such case.
+    "few sparse": {"settings": SPARSE | {"embedder.batch_size": 3, "embedder.mlm_weight": 0}, "seed": 2},
+}
+WITHOUT_ROWS = ("few rows", "pairs alone", "few sparse")
+OF_MEMORY = ("first pass", "room", "backward", "second pass")
+
+
+def runs(base: Path, corpus: Path, asked: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Arguments of the processes."""
+    return {"base": str(base), "corpus": str(corpus), "runs": {n: {"steps": STEPS} | of for n, of in asked.items()}}
+
+
+@pytest.fixture(scope="module")
+def one(base: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Told]:
+    """One process's runs, and their folder."""
+    folder = tmp_path_factory.mktemp("one")
+    return folder, in_processes(1, EMBEDDED, folder, runs(base, corpus, RUNS))[0]
+
+
+@pytest.fixture(scope="module")
+def two(base: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Told]]:
+    """The same runs by two processes, and those that one of them meets something in."""
+    folder = tmp_path_factory.mktemp("two")
+    troubles: dict[str, dict[str, Any]] = {
+        kind: {"settings": LARGE | {"embedder.checkpoint.every_steps": 2}, "trouble": [kind, 5]}
+        for kind in (*OF_MEMORY, "other", "signal", "infinite")
+    }
+    troubles["second pass"]["settings"] = LARGE | {"embedder.micro_batch_tokens": 128}
+    given = runs(base, corpus, RUNS | troubles)
+    return folder, in_processes(2, EMBEDDED, folder, given)
+
+
+def check(one: tuple[Path, Told], folder: Path, told: list[Told], name: str) -> None:
+    """Several processes did what one does."""
+    alone, *all_of_it = (each[name] for each in (one[1], *told))
+    assert [list(chain(*rows)) for rows in zip(*(each["rows"] for each in all_of_it), strict=True)] == alone["rows"]
+    assert len(alone["losses"]) == STEPS
+    assert alone["losses"][0] != pytest.approx(alone["losses"][-1], abs=1e-2)
+    for each in all_of_it:
+        assert each["losses"] == pytest.approx(alone["losses"], abs=2e-6)
+        assert each["mlm"] == pytest.approx(alone["mlm"], abs=2e-6)
+        assert each["pairs"] == alone["pairs"]
+        assert each["weights"] == all_of_it[0]["weights"]
+        assert each["evaluations"] == all_of_it[0]["evaluations"]
+    for number in range(len(told)):
+        assert distance(one[0] / f"{name}-0.safetensors", folder / f"{name}-{number}.safetensors") < 1e-3
+    for line, wanted in zip(all_of_it[0]["evaluations"], alone["evaluations"], strict=True):
+        assert line["loss"] == pytest.approx(wanted["loss"], abs=1e-5)
+    assert told_of(folder, name)[-1]["step"] == STEPS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUNS)
+def test_two_processes_train_as_one(one: tuple[Path, Told], two: tuple[Path, list[Told]], name: str) -> None:
+    folder, told = two
+    check(one, folder, told, name)
+    first, second = (each[name] for each in told)
+    assert first["summary"] == second["summary"]
+    if name == "parts":
+        assert max(first["micro_batches"]) > 1
+        assert any(a != b for a, b in zip(first["micro_batches"], second["micro_batches"], strict=True))
+        assert (folder / name / "negatives.safetensors").is_file()
+        assert first["summary"]["temperature"] != 0.05
+    assert any(not rows for rows in first["rows"]) == (name in WITHOUT_ROWS)
+
+
+@pytest.mark.slow
+def test_three_processes_train_as_one(one: tuple[Path, Told], base: Path, corpus: Path, tmp_path: Path) -> None:
+    names = ("parts", "few rows", "few sparse")
+    told = in_processes(3, EMBEDDED, tmp_path, runs(base, corpus, {name: RUNS[name] for name in names}))
+    for name in names:
+        check(one, tmp_path, told, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", OF_MEMORY)
+def test_memory_that_one_lacks(one: tuple[Path, Told], two: tuple[Path, list[Told]], kind: str) -> None:
+    """Before the vectors are gathered, for them, and behind that: all take smaller parts, and nobody waits in vain."""
+    for each in two[1]:
+        assert each[kind]["ended"] is None
+        assert each[kind]["tried"] == sorted([*range(1, STEPS + 1), 5])
+        assert each[kind]["losses"] == pytest.approx(one[1]["large"]["losses"], abs=2e-6)
+        before, behind = each[kind]["micro_batches"][3:5]
+        assert (before > 1) == (kind == "second pass")
+        assert behind > before
+    assert two[1][0][kind]["weights"] == two[1][1][kind]["weights"]
+
+
+@pytest.mark.slow
+def test_whatever_else_befalls_one_ends_all(two: tuple[Path, list[Told]]) -> None:
+    first, second = (each["other"]["ended"] for each in two[1])
+    assert second == ["ValueError", "something else"]
+    assert first[0] == "FailedElsewhereError"
+    first, second = (each["infinite"]["ended"] for each in two[1])
+    assert first[0] == "DivergedError"
+    assert "start anew with a lower learning rate" in first[1]
+    assert second[0] == "EndedElsewhereError"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_signal_to_one_ends_all_and_any_number_goes_on(
+    one: tuple[Path, Told], two: tuple[Path, list[Told]], base: Path, corpus: Path, tmp_path: Path, count: int
+) -> None:
+    for each in two[1]:
+        assert each["signal"]["ended"][0] == "Interrupted"
+        assert len(each["signal"]["losses"]) == 5
+    assert "stopped and saved at step 5" in two[1][0]["signal"]["ended"][1]
+    shutil.copytree(two[0] / "signal", tmp_path / "signal")
+    assert list_checkpoints(tmp_path / "signal" / "checkpoints")[-1].name == "step-00000005"
+    settings = LARGE | {"embedder.checkpoint.every_steps": 2}
+    asked = {"signal": {"settings": settings, "resume": True}}
+    told = in_processes(count, EMBEDDED, tmp_path, runs(base, corpus, asked))
+    for each in told:
+        assert each["signal"]["losses"] == pytest.approx(one[1]["large"]["losses"][5:], abs=5e-6)
+        assert [line["step"] for line in each["signal"]["evaluations"]] == [0, 5, 10, 15, 20]
+        assert each["signal"]["summary"] == told[0]["signal"]["summary"]
+
+
+@pytest.mark.slow
+def test_what_is_wrong_is_said_once_and_nothing_is_left(base: Path, corpus: Path, tmp_path: Path) -> None:
+    """With one of the two, with both, and with what the first reads alone; then what would be done, which is right."""
+    asked: dict[str, dict[str, Any]] = {
+        "second": {"second": {"pairs": "/nowhere.csv"}, "settings": FAST},
+        "both": {"settings": {"embedder.batch_size": 0}},
+        "first": {"corpus": ["the king sees", "a dog at sea"], "settings": FAST},
+        "forecast": {"settings": FAST},
+    }
+    first, second = in_processes(2, EMBEDDED, tmp_path, runs(base, corpus, asked))
+    ended = {name: [each[name]["ended"] for each in (first, second)] for name in asked if name != "forecast"}
+    elsewhere = ["EndedElsewhereError", "the first process says why"]
+    assert ended["second"][0] == ["EndedElsewhereError", "another process says why"]
+    assert ended["second"][1][0] == "CorpusError"
+    assert ended["both"] == [["SettingsError", ended["both"][0][1]], elsewhere]
+    assert "batch_size" in ended["both"][0][1]
+    assert ended["first"] == [["CorpusError", ended["first"][0][1]], elsewhere]
+    assert "no document has a pair of texts" in ended["first"][0][1]
+    for name in ended:
+        assert not (tmp_path / name / "settings.json").exists()
+    for each in (first, second):
+        told = each["forecast"]
+        assert (told["processes"], told["pairs_a_step"], told["steps"]) == (2, 15, STEPS)

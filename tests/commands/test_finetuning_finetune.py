@@ -1,0 +1,365 @@
+"""From files to a saved model, for every task: it learns, stops early, and what is saved is what was measured."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import unmask
+from tests.commands.finetune_helpers import (
+    FAST,
+    MakeModel,
+    check_card,
+    save_encoder,
+    write_classes,
+    write_conll,
+    write_jsonl,
+    write_squad,
+)
+from unmask.commands.finetune_run import ResultFolder
+from unmask.core.errors import ModelError, RunError, SettingsError
+from unmask.model.encoder import MaskedLM
+from unmask.model.folder import save_task_model
+from unmask.tasks.answer import AnswerPrediction, AnswerTask
+from unmask.tasks.classify import Classify, ClassPrediction, NumberPrediction
+from unmask.tasks.tag import TagsPrediction
+from unmask.tasks.task import Task
+from unmask.tokenizer.tokenizer import Tokenizer
+
+OF_CLASSES = {"accuracy": "accuracy", "macro_f1": "f1", "micro_f1": "f1", "matthews": "matthews_correlation"}
+
+pytest.importorskip("sklearn")
+pytest.importorskip("seqeval")
+
+
+@pytest.fixture
+def encoder(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> Path:
+    return save_encoder(make_model, tokenizer, tmp_path / "encoder")
+
+
+@pytest.mark.usefixtures("drawn")
+def test_classes(encoder: Path, tmp_path: Path) -> None:
+    train, dev = write_classes(tmp_path / "train.jsonl", 160, 0), write_classes(tmp_path / "dev.jsonl", 40, 1)
+    result = unmask.finetune(
+        encoder, task="classify", train=train, validation=dev, test=dev, out=tmp_path / "out",
+        settings=(*FAST, "finetune.seeds=2", "finetune.epochs=4"),
+    )  # fmt: skip
+    summary = result.summary
+    assert summary == json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["metrics"]["accuracy"] == 1.0
+    assert summary["test_metrics"] == summary["metrics"]
+    assert summary["labels"] == ["garden", "sea"]
+    assert [run["seed"] for run in summary["seeds"]] == [0, 1]
+    assert summary["mean"]["accuracy"] == sum(run["metrics"]["accuracy"] for run in summary["seeds"]) / 2
+    assert summary["examples"]["train"] == {"records": 160, "inputs": 160, "truncated": 0, "split": 0}
+    sea, garden = result.model.predict(["The dog loves the ship at sea.", "The king sees the ship in the garden."])
+    assert isinstance(sea, ClassPrediction)
+    assert isinstance(garden, ClassPrediction)
+    assert (sea.label, garden.label) == ("sea", "garden")
+    assert sum(sea.probabilities.values()) == pytest.approx(1.0)
+    assert sea.probability == max(sea.probabilities.values())
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "unmask finetune: classify" in page
+    assert page.count("<svg") == 3
+    lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+    assert {line["seed"] for line in lines} == {0, 1}
+    told = check_card(result, "text-classification", OF_CLASSES, ("One text.", "The dog loves the ship at sea."))
+    assert ast.literal_eval(told)[0]["label"] == "sea"
+    card = (tmp_path / "out" / "model" / "README.md").read_text()
+    assert "| metric | validation | validation, mean of 2 seeds (± 95 %, over seeds) | test |" in card
+    spread = "".join(f" ± {margin:.3f}" for margin in [summary["margin"]["accuracy"]] if margin is not None)
+    assert f"| Accuracy | 1.000 | {summary['mean']['accuracy']:.3f}{spread} |" in card
+    assert unmask.load(encoder).folder == encoder
+    with pytest.raises(ModelError, match="this model is not fine-tuned for a task"):
+        unmask.load(encoder).predict(["x"])
+
+
+@pytest.mark.slow
+def test_what_a_text_is_told_from(encoder: Path, make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    train, dev = write_classes(tmp_path / "train.jsonl", 64, 0), write_classes(tmp_path / "dev.jsonl", 20, 1)
+    given = {"task": "classify", "train": train, "validation": dev}
+    bert = save_encoder(make_model, tokenizer, tmp_path / "bert", layout="bert")
+    for name, model, more, said in (
+        ("mean", encoder, (), "mean"),
+        ("first", encoder, ("finetune.pooling=first",), "cls"),
+        ("bert", bert, (), None),
+    ):
+        result = unmask.finetune(model, **given, out=tmp_path / "out" / name, settings=(*FAST, *more))
+        assert result.summary["metrics"]["accuracy"] > (0.9 if model == encoder else 0.5), name
+        content = json.loads((tmp_path / "out" / name / "model" / "config.json").read_text())
+        assert content.get("classifier_pooling") == said
+    with pytest.raises(SettingsError, match="pooling=mean: classifiers of the layout bert take the first token"):
+        unmask.finetune(bert, **given, out=tmp_path / "no", settings=("finetune.pooling=mean",))
+    with pytest.raises(SettingsError, match="pooling=mean: the task has no whole texts; omit it"):
+        unmask.finetune(encoder, **given | {"task": "tag"}, out=tmp_path / "no", settings=("finetune.pooling=mean",))
+    assert not (tmp_path / "no").exists()
+
+
+def test_the_same_seed_gives_the_same_model_and_another_one_another(encoder: Path, tmp_path: Path) -> None:
+    train, dev = write_classes(tmp_path / "train.jsonl", 40, 0), write_classes(tmp_path / "dev.jsonl", 20, 1)
+    files = []
+    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
+        unmask.finetune(
+            encoder, task="classify", train=train, validation=dev, out=tmp_path / name,
+            settings=(*FAST, f"finetune.seed={seed}", "finetune.epochs=1", "finetune.dropout=0.1"),
+        )  # fmt: skip
+        files.append((tmp_path / name / "model" / "model.safetensors").read_bytes())
+    assert files[0] == files[1]
+    assert files[0] != files[2]
+
+
+def test_rows_in_memory(encoder: Path, tmp_path: Path) -> None:
+    """The same model as of files with these rows; it goes on with them, and with no others."""
+    train, dev = write_classes(tmp_path / "train.jsonl", 40, 0), write_classes(tmp_path / "dev.jsonl", 20, 1)
+    rows, held = ([json.loads(line) for line in path.read_text().splitlines()] for path in (train, dev))
+    settings = {"finetune": {"epochs": 1, "batch_size": 16, "precision": "float32"}}
+    unmask.finetune(encoder, task="classify", train=train, validation=dev, out=tmp_path / "a", settings=settings)
+    given: Any = {"train": rows, "validation": held}
+    unmask.finetune(encoder, task="classify", train=given, out=tmp_path / "b", settings=settings)
+    first, second = ((tmp_path / name / "model" / "model.safetensors").read_bytes() for name in "ab")
+    assert first == second
+    again = unmask.finetune(encoder, task="classify", train=given, out=tmp_path / "b", settings=settings, resume=True)
+    assert again.metrics == json.loads((tmp_path / "b" / "summary.json").read_text())["metrics"]
+    with pytest.raises(RunError, match=r"sha256\.train"):
+        unmask.finetune(
+            encoder,
+            task="classify",
+            train=rows[1:],
+            validation=held,
+            out=tmp_path / "b",
+            settings=settings,
+            resume=True,
+        )
+
+
+def test_evaluations_are_spread_over_an_epoch(encoder: Path, tmp_path: Path) -> None:
+    """As many as asked for, the last one at its end."""
+    train, dev = write_classes(tmp_path / "a.jsonl", 80, 0), write_classes(tmp_path / "b.jsonl", 9, 1)
+    settings = (*FAST, "finetune.epochs=2", "finetune.evaluations_per_epoch=3", "finetune.patience=none")
+    result = unmask.finetune(
+        encoder, task="classify", train=train, validation=dev, out=tmp_path / "out", settings=settings
+    )
+    lines = (result.folder / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [2, 4, 5, 7, 9, 10]
+
+
+def test_numbers_come_back_in_their_own_scale(encoder: Path, tmp_path: Path) -> None:
+    """Numbers far from zero and far apart: a head that began near zero would never reach them."""
+    value = {"sea": 7000.0, "garden": 9000.0}
+    rows = [
+        [{"text": row["text"], "score": value[row["label"]]} for row in map(json.loads, path.read_text().splitlines())]
+        for path in (write_classes(tmp_path / "a", 160, 0), write_classes(tmp_path / "b", 40, 1))
+    ]
+    train, dev = (write_jsonl(tmp_path / f"{n}.jsonl", each) for n, each in zip(("train", "dev"), rows, strict=True))
+    result = unmask.finetune(
+        encoder,
+        task="regress",
+        train=train,
+        validation=dev,
+        out=tmp_path / "out",
+        settings=(*FAST, "finetune.epochs=6"),
+    )
+    assert result.summary["metrics"]["pearson"] > 0.99
+    assert result.summary["metrics"]["rmse"] < 200.0
+    [sea] = result.model.predict([rows[1][0]["text"]])
+    assert isinstance(sea, NumberPrediction)
+    assert sea.value == pytest.approx(rows[1][0]["score"], abs=400.0)
+    names = {"pearson": "pearsonr", "spearman": "spearmanr", "rmse": "rmse"}
+    told = check_card(result, "text-classification", names, ("One text.", rows[1][0]["text"]))
+    assert ast.literal_eval(told)[0]["score"] == pytest.approx(sea.value, rel=1e-4), "the number, and no sigmoid of it"
+
+
+def test_pairs(encoder: Path, tmp_path: Path) -> None:
+    """Whether both texts speak of the sea: no text alone tells it, so both must be seen."""
+    places = ["at sea", "in the garden"]
+    rows = [
+        {
+            "premise": f"The cat sleeps {a}.",
+            "hypothesis": f"The dog is {b}.",
+            "label": "both" if a == b == "at sea" else "not both",
+        }
+        for a in places
+        for b in places
+    ]
+    train, dev = write_jsonl(tmp_path / "train.jsonl", rows * 40), write_jsonl(tmp_path / "dev.jsonl", rows)
+    result = unmask.finetune(
+        encoder, task="pairs", train=train, validation=dev, out=tmp_path / "out",
+        settings=(*FAST, "finetune.epochs=10", "finetune.class_weights=balanced"),
+    )  # fmt: skip
+    assert result.summary["metrics"]["accuracy"] == 1.0
+    found = unmask.load(tmp_path / "out").predict([("The cat sleeps at sea.", "The dog is at sea.")])
+    assert [each.label for each in found if isinstance(each, ClassPrediction)] == ["both"]
+    swaps = (("One text.", "The cat sleeps at sea."), ("The other.", "The dog is at sea."))
+    assert "'both'" in check_card(result, "text-classification", OF_CLASSES, *swaps)
+    with pytest.raises(SettingsError, match=r"input 1 is str, but this model takes \(text, text\)"):
+        result.model.predict(["alone"])
+
+
+def test_tags(encoder: Path, tmp_path: Path) -> None:
+    train, dev = write_conll(tmp_path / "train.conll", 120, 0), write_conll(tmp_path / "dev.conll", 30, 1)
+    result = unmask.finetune(
+        encoder, task="tag", train=train, validation=dev, out=tmp_path / "out", settings=(*FAST, "finetune.epochs=4")
+    )
+    assert result.summary["metric"] == "entity_f1"
+    assert result.summary["metrics"]["entity_f1"] == 1.0
+    assert result.summary["labels"] == ["B-place", "I-place", "O"]
+    [found] = result.model.predict(["The king sleeps in Constantinople."])
+    assert isinstance(found, TagsPrediction)
+    assert found.words == ("The", "king", "sleeps", "in", "Constantinople", ".")
+    assert found.tags == ("O", "O", "O", "O", "B-place", "O")
+    assert all(share is not None and 0.5 < share <= 1.0 for share in found.probabilities)
+    names = {f"entity_{name}": name for name in ("f1", "precision", "recall")} | {"accuracy": "accuracy"}
+    swap = ("A sentence with words.", "The king sleeps in Constantinople.")
+    told = check_card(result, "token-classification", names | {"macro_f1": "f1"}, swap)
+    assert "'entity_group': 'place'" in told
+    assert "'word': 'Constantinople'" in told
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_answers(encoder: Path, tmp_path: Path, missing: bool) -> None:
+    train = write_squad(tmp_path / "train.json", 160, 0, missing=missing)
+    dev = write_squad(tmp_path / "dev.json", 30, 1, missing=missing)
+    result = unmask.finetune(
+        encoder,
+        task="answer",
+        train=train,
+        validation=dev,
+        out=tmp_path / "out",
+        settings=(*FAST, "finetune.epochs=8", "finetune.stride=8", "finetune.longest_answer=5"),
+    )
+    assert result.summary["metrics"]["exact_match"] > 0.9
+    context = "The winter is here. The queen sleeps in the garden."
+    there, gone = result.model.predict([("Who sleeps?", context), ("Who loves?", context)])
+    assert isinstance(there, AnswerPrediction)
+    assert isinstance(gone, AnswerPrediction)
+    assert (there.answer, there.begin) == ("queen", context.index("queen"))
+    assert (gone.begin is None) == missing
+    for question, answer in (("Who sleeps?", "queen"), ("Who loves?", gone.answer)):
+        swaps = (("What is asked?", question), ("A text that may hold the answer.", context))
+        told = check_card(result, "question-answering", {"f1": "f1", "exact_match": "exact_match"}, *swaps)
+        assert told.strip() == answer
+    assert isinstance(result.model.task, AnswerTask)
+    assert (result.model.task.stride, result.model.task.longest_answer) == (8, 5), "as it was measured"
+
+
+def test_training_ends_early_and_the_best_weights_are_kept(
+    encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The metric is made to rise once and to fall then."""
+    from safetensors.torch import load_file
+
+    from unmask.commands import finetune_run as fitting
+
+    values = iter([0.2, 0.9, 0.5, 0.9, 0.4, 0.3, 0.1])
+    real, evaluate = Classify.measure, fitting.evaluate
+    evaluated: list[Path] = []
+
+    def saved_too(model: MaskedLM, task: Task, *given: Any) -> Any:
+        evaluated.append(tmp_path / f"evaluation-{len(evaluated)}")
+        save_task_model(model, task.task_head, evaluated[-1])
+        return evaluate(model, task, *given)
+
+    monkeypatch.setattr(Classify, "measure", lambda *given: real(*given) | {"accuracy": next(values)})
+    monkeypatch.setattr(fitting, "evaluate", saved_too)
+    train, dev = write_classes(tmp_path / "train.jsonl", 32, 0), write_classes(tmp_path / "dev.jsonl", 8, 1)
+    result = unmask.finetune(
+        encoder, task="classify", train=train, validation=dev, out=tmp_path / "out",
+        settings=(*FAST, "finetune.epochs=20", "finetune.patience=2"),
+    )  # fmt: skip
+    [run] = result.summary["seeds"]
+    assert (run["best_epoch"], run["epochs"], run["steps"], run["stopped_early"]) == (2.0, 4.0, 8, True)
+    kept, *weights = (load_file(folder / "model.safetensors") for folder in (tmp_path / "out" / "model", *evaluated))
+    same = [all(torch.equal(kept[name], tensor) for name, tensor in each.items()) for each in weights]
+    assert same == [False, True, False, False], "those of the second epoch, not the last ones"
+
+
+def test_a_result_is_not_overwritten_unasked(encoder: Path, tmp_path: Path) -> None:
+    train = write_classes(tmp_path / "train.jsonl", 20, 0)
+    given = {"task": "classify", "train": train, "validation": train, "settings": (*FAST, "finetune.epochs=1")}
+    out = tmp_path / "out"
+    unmask.finetune(encoder, out=out, **given)
+    with pytest.raises(RunError, match="holds a result: go on with resume=True, replace it with overwrite=True"):
+        unmask.finetune(encoder, out=out, **given)
+    (out / "mine.txt").write_text("stays")
+    unmask.finetune(encoder, out=out, overwrite=True, **given)
+    assert (out / "mine.txt").read_text() == "stays"
+    with pytest.raises(RunError, match="holds other files"):
+        ResultFolder(tmp_path).claimed.check(overwrite=True, inputs=[])
+    with pytest.raises(RunError, match="is a file; out takes a folder"):
+        ResultFolder(train).claimed.check(overwrite=False, inputs=[])
+    with pytest.raises(RunError, match="lies in .*, which overwrite=True would remove"):
+        unmask.finetune(out / "model", out=out, overwrite=True, **given)
+
+
+def test_a_failed_start_leaves_no_result(encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train = write_classes(tmp_path / "train.jsonl", 20, 0)
+    given = {"task": "classify", "train": train, "validation": train, "out": tmp_path / "out"}
+    from unmask.commands import finetune_run as runs
+
+    def diverges(*_: object, **__: object) -> None:
+        raise RunError("stopped")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "fit", diverges)
+        with pytest.raises(RunError, match="stopped"):
+            unmask.finetune(encoder, **given)
+    assert not (tmp_path / "out" / "settings.json").exists()
+    unmask.finetune(encoder, **given, settings=(*FAST, "finetune.epochs=1"))
+
+
+def test_random_weights(encoder: Path, tmp_path: Path) -> None:
+    """The same architecture without what it has learned: the baseline."""
+    train = write_classes(tmp_path / "train.jsonl", 20, 0)
+    given = {"task": "classify", "train": train, "validation": train}
+    still = (*FAST, "finetune.seed=7", "finetune.epochs=1", "finetune.learning_rate=1e-12")
+    from safetensors.torch import load_file
+
+    weights = {}
+    for how in ("model", "random"):
+        unmask.finetune(encoder, **given, out=tmp_path / how, settings=(*still, f"finetune.initial_weights={how}"))
+        weights[how] = load_file(tmp_path / how / "model" / "model.safetensors")[
+            "model.embeddings.tok_embeddings.weight"
+        ]
+    pretrained = load_file(encoder / "model.safetensors")["model.embeddings.tok_embeddings.weight"]
+    assert (weights["model"] - pretrained).abs().max() < 1e-6
+    assert (weights["random"] - pretrained).abs().max() > 1e-2
+
+
+def test_csv_of_predictions(tmp_path: Path) -> None:
+    from unmask.tasks.predict import as_csv
+
+    words, tags = ["New York", 'a"b', "é"], ["B-place", None, "O"]
+    rows = [
+        {"row": 1, "label": "a", "probabilities": {"a": 0.75, "b": 0.25}, "words": tuple(words), "tags": tuple(tags)}
+    ]
+    (found,) = csv.DictReader(as_csv(rows).splitlines())
+    assert json.loads(found["words"]) == words
+    assert "é" in found["words"], "legible as it is"
+    assert json.loads(found["tags"]) == tags
+    assert {name: cell for name, cell in found.items() if name not in {"words", "tags"}} == {
+        "row": "1", "label": "a", "probabilities.a": "0.75", "probabilities.b": "0.25"
+    }  # fmt: skip
+
+
+def test_csv_of_predictions_does_nothing_in_spreadsheets_and_terminals() -> None:
+    from unmask.tasks.predict import as_csv
+
+    texts = {
+        "=HYPERLINK(A1)": "'=HYPERLINK(A1)", "+1+cmd": "'+1+cmd", "-a": "'-a", "@SUM(A1)": "'@SUM(A1)", "\t=1": "'\t=1",
+        "\r=1": "'\\x0d=1", "\x1b[2J\x9b": "\\x1b[2J\\x9b", "-1.5e3": "-1.5e3", "+": "+", "-": "-", "a=b": "a=b",
+    }  # fmt: skip
+    rows = [{"row": 1, "answer": text, "score": -0.5, "words": [f"{text}\x9b"]} for text in texts]
+    found = list(csv.DictReader(io.StringIO(as_csv(rows), newline="")))
+    assert [row["answer"] for row in found] == list(texts.values())
+    assert {row["score"] for row in found} == {"-0.5"}
+    assert [json.loads(row["words"]) for row in found] == [[f"{text}\x9b"] for text in texts], (
+        "what stands there is JSON"
+    )
+    assert "\x9b" not in as_csv(rows)

@@ -1,0 +1,338 @@
+"""Training from a checkpoint: what it begins with, what it measures, how it goes on, and every mistake around it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import unmask
+from tests.command_line import Main
+from tests.commands.checkpoints import SHORT, further, headless, released
+from tests.conftest import make_text
+from tests.models import rich_model
+from unmask.commands.dry_run import forecast_run
+from unmask.commands.from_checkpoint import obtain_start, start_model
+from unmask.commands.recipe import load_recipe
+from unmask.commands.run_folder import RunFolder, RunRequest
+from unmask.core.errors import CorpusError, DataError, ModelError, RunError
+from unmask.model.encoder import MaskedLM
+from unmask.model.folder import load_model
+from unmask.model.initial_weights import initialise
+from unmask.tokenizer.loading import load_tokenizer
+from unmask.tokenizer.tokenizer import Tokenizer
+
+MakeModel = Callable[..., MaskedLM]
+
+
+@pytest.fixture(scope="module")
+def new_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small language with words of another domain."""
+    text = make_text(200, seed=5)
+    words = {"cat": "allocator", "king": "constructor", "winter": "specialization", "queen": "enumeration"}
+    words |= {"sees": "instantiates", "loves": "overloads", "follows": "inherits", "at sea": "in the namespace"}
+    for old, new in words.items():
+        text = text.replace(old, new)
+    path = tmp_path_factory.mktemp("new") / "new.txt"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def continued(run: unmask.Run, new_file: Path, tmp_path_factory: pytest.TempPathFactory) -> unmask.Run:
+    out = tmp_path_factory.mktemp("runs") / "continued"
+    return further(new_file, out, run.folder, extend_vocab=6, steps=60)
+
+
+def test_it_says_what_it_began_with(run: unmask.Run, continued: unmask.Run) -> None:
+    start = continued.summary["start"]
+    assert start["checkpoint"] == str(run.folder / "model")
+    assert len(start["sha256"]) == 64
+    assert (start["new_head"], start["positions"], start["new_words"]) == (False, None, 6)
+    assert {"allocator", "constructor"} <= set(start["examples"])
+    assert start["tokens_after"] < start["tokens_before"]
+    recipe = load_recipe(str(continued.folder / "recipe.toml"))
+    assert recipe.start is not None
+    assert recipe.start.sha256 == start["sha256"]
+    assert (recipe.model.num_layers, recipe.model.hidden_size) == (2, 64), "the checkpoint's, not a recipe's"
+    assert recipe.training.sequence_length == 64, "as long as the model is"
+    assert recipe.training.optimizer.kind == "adamw"
+    assert continued.summary["vocab_size"] == run.summary["vocab_size"] + 6
+    assert len(continued.model.fill("The allocator [MASK] the constructor.", top_k=2).masks[0]) == 2
+
+
+def test_before_and_after_on_both_domains(run: unmask.Run, continued: unmask.Run) -> None:
+    new, old = continued.summary["domains"]["new"], continued.summary["domains"]["old"]
+    assert new["after"]["loss"] == continued.summary["validation_loss"]
+    assert new["after"]["loss"] < new["before"]["loss"], "it learns the new text"
+    assert old["after"]["predicted_tokens"] == old["before"]["predicted_tokens"] == run.summary["predicted_tokens"]
+    assert old["before"]["loss"] != old["after"]["loss"]
+    report = (continued.folder / "report.html").read_text(encoding="utf-8")
+    assert "<h2>Before and after</h2>" in report
+    for figures in (new, old):
+        for when in ("before", "after"):
+            for name in ("loss", "bits_per_token_byte"):
+                low, high = figures[when][f"{name}_interval"]
+                assert f"<td class=number>{figures[when][name]:.3f} ± {(high - low) / 2:.3f}</td>" in report
+    assert "before and after (± 95 %, over documents)." in report
+    assert "6 new words (" in report
+
+
+def test_the_figures_before_are_those_of_the_run_it_began_with(run: unmask.Run, new_file: Path, tmp_path: Path) -> None:
+    """The same weights, rows and masks: the old run's own last evaluation is the oracle."""
+    result = further(new_file, tmp_path / "run", run.folder / "model", steps=1, settings=("training.precision=auto",))
+    before = result.summary["domains"]["old"]["before"]
+    assert before["loss"] == pytest.approx(run.summary["validation_loss"], abs=1e-9)
+    assert before["bits_per_token_byte"] == pytest.approx(run.summary["bits_per_token_byte"], abs=1e-9)
+    assert result.summary["vocab_size"] == run.summary["vocab_size"]
+
+
+def test_the_start_is_a_folder_of_its_own(run: unmask.Run, continued: unmask.Run) -> None:
+    """What was added is there before the first step, and what the checkpoint was is unchanged in it."""
+    start = unmask.load(continued.folder / "start")
+    old = run.model.network.encoder.tokens
+    assert torch.equal(start.network.encoder.tokens[: len(old)], old)
+    pieces = run.model.tokenizer.encode_corpus(["allocator"])[0].input_ids
+    new = start.tokenizer.encode_corpus(["allocator"])[0].input_ids
+    assert len(pieces) > len(new) == 1
+    torch.testing.assert_close(start.network.encoder.tokens[int(new[0])], old[torch.from_numpy(pieces).long()].mean(0))
+    assert continued.model.tokenizer.fingerprint == start.tokenizer.fingerprint
+
+
+def test_it_is_the_same_in_transformers(continued: unmask.Run) -> None:
+    transformers = pytest.importorskip("transformers")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(continued.folder / "model")
+    model = transformers.AutoModelForMaskedLM.from_pretrained(continued.folder / "model").eval()
+    text = f"The allocator sees {tokenizer.mask_token} specialization."
+    ids = tokenizer(text, return_tensors="pt")
+    ours = continued.model.tokenizer.encode_prompt(text)
+    assert ids["input_ids"][0].tolist() == ours.tolist()
+    assert max(ours) >= 200, "a new word is among them"
+    with torch.no_grad():
+        expected = model(**ids).logits[0]
+        found = continued.model.network(ids["input_ids"], positions_N=torch.arange(len(ours)))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_going_on_is_never_having_stopped(run: unmask.Run, new_file: Path, tmp_path: Path) -> None:
+    """Also where the checkpoint, the text and the old run are gone by then."""
+    checkpoint, text = tmp_path / "old" / "model", tmp_path / "new.txt"
+    shutil.copytree(run.folder / "model", checkpoint)
+    shutil.copy(new_file, text)
+    options: dict[str, Any] = {"extend_vocab": 4, "old_data": new_file, "steps": 6}
+    whole = further(text, tmp_path / "whole", checkpoint, settings=("checkpoint.every_steps=3",), **options)
+    shutil.copytree(whole.folder, tmp_path / "again")
+    again = RunFolder(tmp_path / "again")
+    again.summary.unlink()
+    shutil.rmtree(again.model)
+    shutil.rmtree(again.checkpoints / "step-00000006")
+    shutil.rmtree(checkpoint.parent)
+    text.unlink()
+    shutil.rmtree(whole.folder / "data")
+    resumed = unmask.pretrain(out=again.root, resume=True)
+    first, second = (load_file(folder / "model" / "model.safetensors") for folder in (whole.folder, again.root))
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert resumed.summary["domains"] == whole.summary["domains"]
+    assert resumed.summary["start"] == whole.summary["start"]
+
+
+def test_another_checkpoint_is_another_run(run: unmask.Run, new_file: Path, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    shutil.copytree(run.folder / "model", checkpoint)
+    made = further(new_file, tmp_path / "run", checkpoint, steps=1)
+    first = made.summary["start"]["sha256"]
+    weights = load_file(checkpoint / "model.safetensors")
+    weights["decoder.bias"] += 1.0
+    save_file(weights, checkpoint / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(RunError, match=rf"holds a run with start.sha256 = '{first}', but now"):
+        further(new_file, tmp_path / "run", checkpoint, steps=1, resume=True)
+    kept = load_recipe(str(tmp_path / "run" / "recipe.toml"), complete=False)
+    with pytest.raises(RunError, match="the checkpoint is another one than when the run began"):
+        obtain_start(tmp_path / "start", kept, list)
+
+
+def test_an_encoder_without_a_head_gets_a_new_one(
+    make_model: MakeModel, tokenizer: Tokenizer, new_file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As sentence encoders are stored: BERT's layout, names without a prefix, a pooler, no head for masked tokens."""
+    caplog.set_level("INFO", logger="unmask")
+    model = make_model(layout="bert")
+    folder = headless(model, tokenizer, tmp_path / "encoder")
+    result = further(new_file, tmp_path / "run", folder, steps=2, old_data=str(new_file))
+    assert result.summary["start"]["new_head"]
+    assert "no head for masked tokens: a new one is made, which knows nothing yet" in caplog.text
+    start = load_model(result.folder / "start", mask_id=4)
+    assert torch.equal(start.encoder.tokens, model.encoder.tokens)
+    assert torch.equal(start.kept_weights["bert.pooler.dense.bias"], torch.full((32,), 0.5))
+    assert result.model.network.config.layout == "bert"
+    for part in ("start", "model"):
+        assert '"token_type_ids"' in (result.folder / part / "tokenizer_config.json").read_text()
+    written = load_file(result.folder / "model" / "model.safetensors")
+    assert torch.equal(written["bert.pooler.dense.bias"], torch.full((32,), 0.5)), "kept, not trained"
+    old = result.summary["domains"]["old"]
+    assert old is not None
+    assert old["before"]["predicted_tokens"] > 0
+
+
+def test_a_longer_model_only_where_it_is_asked_for(
+    make_model: MakeModel, tokenizer: Tokenizer, new_file: Path, tmp_path: Path
+) -> None:
+    folder = released(make_model(layout="roberta"), tokenizer, tmp_path / "roberta")
+    settings = ("training.sequence_length=100", "start.extend_positions=true", "masking.strategy=span")
+    result = further(new_file, tmp_path / "run", folder, steps=2, settings=settings)
+    assert result.summary["start"]["positions"] == [64, 100]
+    assert result.model.network.config.max_position_embeddings == 100
+    assert result.summary["domains"]["old"] is None, "nobody knows its old text"
+    assert "100 positions instead of 64" in (result.folder / "report.html").read_text(encoding="utf-8")
+    assert "There was no old text" in (result.folder / "report.html").read_text(encoding="utf-8")
+    config = json.loads((result.folder / "model" / "config.json").read_text())
+    assert config["max_position_embeddings"] == 101
+
+
+@pytest.mark.parametrize("strategy", ["semantic", "adaptive", "whole_word"])
+def test_rows_without_ids_do_no_harm(
+    make_model: MakeModel, tokenizer: Tokenizer, new_file: Path, tmp_path: Path, strategy: str
+) -> None:
+    """Released models have more rows than their tokenizer has ids; masking by scores of the model meets them too."""
+    folder = released(make_model(vocab_size=256), tokenizer, tmp_path / "padded")
+    settings = ("masking.refresh_steps=2",)
+    result = further(new_file, tmp_path / "run", folder, steps=4, strategy=strategy, extend_vocab=3, settings=settings)
+    assert result.summary["vocab_size"] == 256
+    assert result.summary["start"]["new_words"] == 3
+    assert load_tokenizer(result.folder / "model").vocab_size == tokenizer.vocab_size + 3
+
+
+def test_heads_of_other_objectives(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """Pairs go on with the checkpoint's head where it has one; heads that no folder holds are new."""
+    model = make_model(layout="bert")
+    pooler, classifier = torch.randn(32, 32), torch.randn(2, 32)
+    model.kept_weights = {
+        "bert.pooler.dense.weight": pooler, "bert.pooler.dense.bias": torch.ones(32),
+        "cls.seq_relationship.weight": classifier, "cls.seq_relationship.bias": torch.ones(2),
+    }  # fmt: skip
+    folder = released(model, tokenizer, tmp_path / "bert")
+    settings = ("objectives.pairs.kind=next_sentence", "objectives.span_boundary.weight=1", "masking.strategy=span",
+                "objectives.retromae.weight=1")  # fmt: skip
+    recipe = RunRequest(from_=folder, settings=settings).load()
+    made, notes = start_model(recipe, folder, tokenizer)
+    assert notes == ["the head for pairs is the checkpoint's", "the head for span boundaries is new",
+                     "the decoder that rebuilds texts is new"]  # fmt: skip
+    assert made.pair_head is not None
+    assert torch.equal(made.pair_head.pooler.weight, pooler)
+    assert torch.equal(made.pair_head.classifier.weight, classifier)
+    assert torch.equal(made.head.dense.weight, model.head.dense.weight)
+    model.kept_weights = {}
+    _, notes = start_model(recipe, released(model, tokenizer, tmp_path / "other"), tokenizer)
+    assert notes[0] == "the head for pairs is new"
+
+
+def test_pairs_go_on_where_classes_were_told_from_the_same_pooler(
+    make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    model = rich_model(make_model(layout="bert").config, pairs=True, label_names=("dark", "bright"))
+    initialise(model, seed=3)
+    folder = released(model, tokenizer, tmp_path / "bert")
+    recipe = RunRequest(from_=folder, settings=("objectives.pairs.kind=next_sentence",)).load()
+    made, notes = start_model(recipe, folder, tokenizer)
+    assert notes == ["the head for pairs is the checkpoint's"]
+    assert made.pair_head is not None
+    assert model.pair_head is not None
+    assert torch.equal(made.pair_head.pooler.weight, model.pair_head.pooler.weight)
+    assert torch.equal(made.pair_head.classifier.weight, model.pair_head.classifier.weight)
+
+
+def test_old_text_is_found_or_its_lack_is_said(
+    run: unmask.Run, new_file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A run folder's own data; read again where words were added; else named; else nothing, with the reason."""
+    caplog.set_level("INFO", logger="unmask")
+    shutil.copytree(run.folder, tmp_path / "mine")
+
+    def line(name: str, **options: Any) -> str:
+        caplog.clear()
+        further(new_file, tmp_path / name, tmp_path / "mine", steps=1, **options)
+        return next(text for text in caplog.messages if "old text" in text or "what the model forgets" in text)
+
+    data = tmp_path / "mine" / "data"
+    assert line("a") == f"old text: the validation split of {data}"
+    assert line("b", extend_vocab=2) == f"old text: what {data} holds out, read again"
+    manifest = json.loads((data / "manifest.json").read_text())
+    manifest["sources"][0]["bytes"] += 1
+    (data / "manifest.json").write_text(json.dumps(manifest))
+    assert line("c", extend_vocab=2).startswith(f"the text that {data} was made from is not there any more as it was")
+    shutil.rmtree(data)
+    assert line("d").startswith(f"the data of {tmp_path / 'mine'} is not there any more: what the model forgets is not")
+    assert line("e", old_data=new_file) == f"old text: all of {new_file}"
+    prepared = run.folder / "data"
+    assert line("f", old_data=[prepared]) == f"old text: the validation split of {prepared}"
+
+
+def test_mistakes_around_the_text(
+    run: unmask.Run, new_file: Path, data_folder: Path, make_model: MakeModel, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(DataError, match=r"is prepared already, .* extend_vocab needs the text"):
+        further(run.folder / "data", out, run.folder, steps=1, extend_vocab=4)
+    other = load_tokenizer(run.folder / "model")
+    other.backend.add_tokens(["<x>"])
+    folder = released(make_model(vocab_size=256), Tokenizer(other.backend), tmp_path / "other")
+    with pytest.raises(DataError, match=r"was prepared with another tokenizer than that of .*other; prepare it with"):
+        further(data_folder, out, folder, steps=1)
+    with pytest.raises(DataError, match=r"old_data .* was prepared with another tokenizer than the training's"):
+        further(new_file, out, folder, steps=1, old_data=data_folder)
+    with pytest.raises(CorpusError, match="nowhere"):
+        further(new_file, out, run.folder, steps=1, old_data=tmp_path / "nowhere.txt")
+    assert not out.exists() or not RunFolder(out).holds_run
+    with pytest.raises(RunError, match="which overwrite=True would remove; give another out"):
+        further(new_file, run.folder, run.folder, steps=1, overwrite=True)
+    with pytest.raises(ModelError, match=r"no such folder; from_ takes the folder of a model, such as RUN/model"):
+        further(new_file, out, tmp_path / "nowhere", steps=1)
+
+
+def test_prepared_data_with_the_checkpoints_tokenizer(run: unmask.Run, tmp_path: Path) -> None:
+    result = further(run.folder / "data", tmp_path / "run", run.folder, steps=1)
+    assert result.summary["data_fingerprint"] == run.summary["data_fingerprint"]
+
+
+def test_a_dry_run_says_what_would_be_done(run: unmask.Run, new_file: Path) -> None:
+    options = ("training.batch_tokens=512", *SHORT)
+    found = forecast_run([new_file], RunRequest(from_=run.folder, extend_vocab=5, steps=7, settings=options).load())
+    assert found["steps"] == 7
+    assert found["vocab_size"] == run.summary["vocab_size"] + 5
+    assert found["num_parameters"] == run.summary["num_parameters"] + 5 * 65, "a row and a bias each"
+    assert found["start"][0] == f"beginning with the model in {run.folder / 'model'}"
+    assert found["start"][1].startswith("5 new words, such as ")
+    with pytest.raises(RunError, match="dry_run would use standard input or a pipe up"):
+        forecast_run(["-"], RunRequest(from_=run.folder, extend_vocab=5).load())
+
+
+@pytest.mark.slow
+def test_on_the_command_line(run: unmask.Run, new_file: Path, tmp_path: Path, main: Main) -> None:
+    options = ("--from", run.folder, "--extend-vocab", 3, "--old-data", new_file, "--set", "training.batch_tokens=512")
+    _, out, err = main("pretrain", new_file, "--out", tmp_path / "dry", *options, "--dry-run", "--steps", 2, "--json")
+    assert json.loads(out)["start"][0].startswith("beginning with the model in ")
+    assert "3 new words, such as " in " ".join(json.loads(out)["start"])
+    assert not (tmp_path / "dry").exists()
+    _, out, err = main("pretrain", new_file, "--out", tmp_path / "run", *options, "--steps", 2, "--json")
+    assert json.loads(out)["domains"].keys() == {"new", "old"}
+    for line in (
+        "beginning with the model in",
+        "3 new words, such as",
+        "old text: all of ",
+    ):
+        assert line in err, line
+    shown = repr(unmask.Run(tmp_path / "run", json.loads(out)))
+    assert "new text       " in shown
+    assert "bits per token byte before, " in shown
+    code, _, err = main("pretrain", new_file, "--out", tmp_path / "x", *options, "--recipe", "tiny")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "the architecture is the checkpoint's" in err
+    code, _, err = main("pretrain", new_file, "--out", tmp_path / "x", "--extend-vocab", 3)
+    assert (code, "name it with --from" in err) == (2, True)

@@ -1,0 +1,160 @@
+"""Killed at random moments, and interrupted: nothing is lost, and the result is the same bit for bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.command_line import PATIENCE, Main
+from tests.forked import Forked, start_command
+from unmask.commands.training_run import Interrupted, Interruption
+from unmask.train.checkpoints import list_checkpoints
+
+COMMAND = [sys.executable, "-m", "unmask", "pretrain"]
+OPTIONS = [
+    "--steps", "200", "--set", "model.num_layers=1", "--set", "model.hidden_size=32", "--set", "model.num_heads=2",
+    "--set", "training.sequence_length=32", "--set", "training.batch_tokens=256", "--set", "checkpoint.every_steps=10",
+]  # fmt: skip
+
+
+def start(data: Path, out: Path, *more: str) -> Forked:
+    return start_command("pretrain", data, "--out", out, *OPTIONS, *more)
+
+
+def start_anew(data: Path, out: Path, *more: str) -> subprocess.Popen[str]:
+    """With all that is loaded first."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [*COMMAND, str(data), "--out", str(out), *OPTIONS, *more],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+    )  # fmt: skip
+
+
+def wait_for_step(out: Path, step: int, process: subprocess.Popen[str] | Forked) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while process.poll() is None and time.monotonic() < deadline:
+        done = [int(path.name.removeprefix("step-")) for path in list_checkpoints(out / "checkpoints")]
+        if done and max(done) >= step:
+            return
+        time.sleep(0.005)
+    raise AssertionError(f"step {step} was not reached: {process.communicate()[1]}")
+
+
+def lines_of(out: Path) -> list[tuple[str, int]]:
+    return [(m["kind"], m["step"]) for m in map(json.loads, (out / "metrics.jsonl").read_text().splitlines())]
+
+
+@pytest.mark.slow
+def test_killed_ten_times_the_weights_are_the_same(corpus_file: Path, tmp_path: Path) -> None:
+    """From raw text: three kills while starting and preparing, seven in training; then the run is finished."""
+    more = ("--steps", "240", "--vocab-size", "200", "--set", "evaluation.times=9")
+    whole = start(corpus_file, tmp_path / "whole", *more)
+    assert whole.communicate(timeout=PATIENCE) is not None
+    assert whole.returncode == 0
+
+    rng = random.Random(2026)
+    killed = tmp_path / "killed"
+    for least in (0, 0, 0, 10, 40, 70, 100, 130, 160, 190):
+        process = (start if least else start_anew)(corpus_file, killed, *more, "--resume")
+        if least:
+            wait_for_step(killed, least, process)
+        time.sleep(rng.uniform(0.0, 0.15) if least else rng.uniform(0.5, 3.0))
+        process.kill()
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+    last = start(corpus_file, killed, *more, "--resume", "--json")
+    output, errors = last.communicate(timeout=PATIENCE)
+    assert last.returncode == 0, errors
+    assert json.loads(output)["steps"] == 240
+
+    assert files_of(killed / "data") == files_of(tmp_path / "whole" / "data")
+    for name in ("model/model.safetensors", "model/config.json", "recipe.toml"):
+        assert (killed / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+    assert list_checkpoints(killed / "checkpoints")[-1].name == "step-00000240"
+    assert lines_of(killed) == lines_of(tmp_path / "whole"), "no step is missing or told twice"
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_leaves(data_folder: Path, tmp_path: Path, signum: int, code: int) -> None:
+    process = start(data_folder, tmp_path)
+    wait_for_step(tmp_path, 20, process)
+    process.send_signal(signum)
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == code
+    assert "Traceback" not in errors
+    saved = list_checkpoints(tmp_path / "checkpoints")[-1]
+    step = int(saved.name.removeprefix("step-"))
+    assert f"stopped and saved at step {step:,}; go on with --out {tmp_path} --resume" in errors
+    assert 20 <= step < 200
+
+
+def test_a_signal_that_comes_within_a_library_in_c() -> None:
+    """Which makes another error of what the handler raises."""
+    stopped = Interrupted(signal.SIGINT, "stopped")
+    with pytest.raises(Interrupted) as caught, Interruption():
+        raise SystemError("returned a result with an exception set") from stopped
+    assert caught.value is stopped
+    with pytest.raises(SystemError), Interruption():
+        raise SystemError("something else") from ValueError("no signal")
+
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+
+def start_two(data: Path, out: Path, *more: str) -> subprocess.Popen[str]:
+    """By torchrun, which starts them anew once."""
+    return subprocess.Popen(
+        [*TORCHRUN, "--max-restarts", "1", "-m", "unmask", "pretrain", str(data), "--out", str(out), *OPTIONS, *more],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_one_of_two_is_killed_and_they_go_on(data_folder: Path, tmp_path: Path) -> None:
+    """The command of the pages; the second process is killed. The first ends by itself, or by the launcher's signal."""
+    whole = start_two(data_folder, tmp_path / "whole", "--json")
+    output, errors = whole.communicate(timeout=PATIENCE)
+    assert whole.returncode == 0, errors
+    assert json.loads(output)["steps"] == 200, "one process prints the result"
+    killed = start_two(data_folder, tmp_path / "killed", "--resume")
+    wait_for_step(tmp_path / "killed", 30, killed)
+    os.kill(second_of(killed), signal.SIGKILL)
+    _, errors = killed.communicate(timeout=PATIENCE)
+    assert killed.returncode == 0, errors
+    assert "going on from step" in errors
+    weights = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("whole", "killed")]
+    assert weights[0] == weights[1]
+    assert lines_of(tmp_path / "killed") == lines_of(tmp_path / "whole")
+
+
+def second_of(torchrun: subprocess.Popen[str]) -> int:
+    """The process with the rank 1."""
+    children = Path(f"/proc/{torchrun.pid}/task/{torchrun.pid}/children").read_text().split()
+    (found,) = (int(pid) for pid in children if b"\0RANK=1\0" in Path(f"/proc/{pid}/environ").read_bytes())
+    return found
+
+
+def test_a_damaged_metrics_line_does_not_stop_a_resume(data_folder: Path, tmp_path: Path, main: Main) -> None:
+    process = start(data_folder, tmp_path)
+    wait_for_step(tmp_path, 20, process)
+    process.kill()
+    process.communicate()
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "train", "st')
+    code, _, errors = main("pretrain", data_folder, "--out", tmp_path, *OPTIONS, "--resume")
+    assert code == 0, errors
+    assert "going on from step" in errors
+    steps = [step for kind, step in lines_of(tmp_path) if kind == "train"]
+    assert steps == sorted(set(steps))

@@ -1,0 +1,219 @@
+"""From prepared text to a lexicon to a run that masks by it."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+import unmask
+from tests.conftest import SMALL
+from unmask.commands.lexicon import make_lexicon, wanted_lexicons
+from unmask.commands.reporting import LogReporter
+from unmask.commands.run_data import open_prepared
+from unmask.core.errors import DataError, RunError, SettingsError
+from unmask.data.lexicon import LexiconSettings, load_lexicon
+from unmask.data.store import document_frequencies
+from unmask.masking.settings import MaskingSettings, Strategy
+from unmask.masking.tables import Tables
+from unmask.tokenizer.loading import load_tokenizer
+from unmask.tokenizer.settings import TokenizerSettings
+from unmask.tokenizer.trainers import train_tokenizer
+
+NAME = "lexicon.safetensors"
+
+
+@pytest.fixture(scope="module")
+def lexicon_file(data_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("lexicons") / "new" / "mine.lexicon"
+    make_lexicon(open_prepared(data_folder), out, LexiconSettings(size=50), LogReporter())
+    assert [path.name for path in out.parent.iterdir()] == ["mine.lexicon"]
+    return out
+
+
+def test_collocations_of_the_small_language(lexicon_file: Path, data_folder: Path) -> None:
+    lexicon = load_lexicon(lexicon_file)
+    tokenizer = load_tokenizer(data_folder / "tokenizer")
+    texts = [tokenizer.decode(lexicon.ids_of(number)) for number in range(len(lexicon))]
+    assert len(texts) == 50
+    assert {"in Constantinople", "under the bridge", "at sea"} <= set(texts)
+    assert "the" not in texts
+
+
+def test_pretrain_makes_its_own_lexicon_once(
+    data_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="unmask")
+    options = {"out": tmp_path / "run", "settings": (*SMALL, "checkpoint.every_steps=1")}
+    run = unmask.pretrain([data_folder], strategy="pmi", steps=2, **options)  # type: ignore[arg-type]
+    assert run.summary["steps"] == 2
+    own = tmp_path / "run" / NAME
+    assert len(load_lexicon(own)) > 10
+    assert "making a lexicon of the training text" in caplog.text
+    assert f"collocations of 2 to 5 words: {own}" in caplog.text
+    assert '[masking.units]\nkind = "collocations"' in (tmp_path / "run" / "recipe.toml").read_text()
+    caplog.clear()
+    before = own.stat().st_mtime_ns
+    run.folder.joinpath("summary.json").unlink()  # as if it had been stopped
+    unmask.pretrain(out=tmp_path / "run", resume=True)
+    assert "going on from step 2" in caplog.text
+    assert "making a lexicon" not in caplog.text
+    assert own.stat().st_mtime_ns == before
+    unmask.pretrain([data_folder], strategy="random", steps=1, overwrite=True, **options)  # type: ignore[arg-type]
+    assert not own.exists(), "the lexicon goes with its run"
+
+
+def test_a_run_goes_on_exactly(data_folder: Path, tmp_path: Path) -> None:
+    """Stopped after two of four steps and gone on with equals never stopped; so does its lexicon, given as a file."""
+    settings = (*SMALL, "checkpoint.every_steps=2", "checkpoint.keep=5")
+    run = unmask.pretrain([data_folder], out=tmp_path / "a", strategy="pmi", steps=4, settings=settings)
+    for path in (tmp_path / "a" / "checkpoints").iterdir():
+        if path.name.endswith("4"):
+            shutil.rmtree(path)
+    (tmp_path / "a" / "summary.json").unlink()
+    again = unmask.pretrain(out=tmp_path / "a", resume=True)
+    assert again.summary["validation_loss"] == run.summary["validation_loss"]
+    given = (*settings, "masking.units.kind=collocations", f"masking.units.lexicon={tmp_path / 'a' / NAME}")
+    other = unmask.pretrain([data_folder], out=tmp_path / "b", steps=4, settings=given)
+    assert other.summary["validation_loss"] == run.summary["validation_loss"], "the same lexicon, given as a file"
+    assert not (tmp_path / "b" / NAME).exists()
+    words = unmask.pretrain([data_folder], out=tmp_path / "c", strategy="whole_word", steps=4, settings=settings)
+    assert words.summary["validation_loss"] != run.summary["validation_loss"]
+
+
+def test_a_lexicon_that_has_changed_is_noticed(data_folder: Path, lexicon_file: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.lexicon"
+    mine.write_bytes(lexicon_file.read_bytes())
+    settings = (*SMALL, "masking.weights.kind=informative", f"masking.weights.lexicon={mine}")
+    unmask.pretrain([data_folder], out=tmp_path / "run", steps=2, settings=settings)
+    make_lexicon(open_prepared(data_folder), mine, LexiconSettings(size=9), LogReporter())
+    (tmp_path / "run" / "summary.json").unlink()
+    with pytest.raises(RunError, match="checkpoint"):
+        unmask.pretrain(out=tmp_path / "run", resume=True)
+
+
+def test_informative_weights_go_the_whole_way(data_folder: Path, tmp_path: Path) -> None:
+    settings = (*SMALL, "masking.units.kind=words", "masking.weights.kind=informative")
+    unmask.pretrain([data_folder], out=tmp_path / "run", steps=2, settings=settings)
+    informativeness = load_lexicon(tmp_path / "run" / NAME).informativeness
+    tokenizer = load_tokenizer(data_folder / "tokenizer")
+    value = {name: informativeness[tokenizer.backend.token_to_id(name)] for name in ("the", "sea", "garden")}
+    assert value["sea"] > value["the"]
+    assert value["garden"] > value["the"]
+
+
+def test_text_without_collocations(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="unmask")
+    rng = random.Random(0)
+    words = ["".join(rng.choices("abcdefgh", k=6)) for _ in range(2000)]
+    lines = [" ".join(words[begin : begin + 10]) for begin in range(0, len(words), 10)]
+    (tmp_path / "text.txt").write_text("\n".join(lines))
+    run = unmask.pretrain(
+        [tmp_path / "text.txt"], out=tmp_path / "run", strategy="pmi", steps=1, vocab_size=150, settings=SMALL
+    )
+    assert run.summary["steps"] == 1
+    assert len(load_lexicon(tmp_path / "run" / NAME)) == 0
+    assert "warning: the text has no collocations (words in a row that stand in it more than 10 times" in caplog.text
+
+
+def test_a_lexicon_of_another_tokenizer_or_none_at_all(corpus_file: Path, lexicon_file: Path, tmp_path: Path) -> None:
+    named = (*SMALL, "masking.units.kind=collocations", f"masking.units.lexicon={lexicon_file}")
+    with pytest.raises(
+        DataError, match=r"mine\.lexicon: the lexicon was made with another tokenizer than the one in use"
+    ):
+        unmask.pretrain([corpus_file], out=tmp_path / "run", steps=1, vocab_size=210, settings=named)
+    assert not (tmp_path / "run" / "recipe.toml").exists()
+    for settings, error, message in (
+        (
+            (*SMALL, "masking.units.kind=collocations", "masking.units.lexicon=nowhere"),
+            DataError,
+            "nowhere: there is no",
+        ),
+        (
+            (*named, "masking.weights.kind=informative", "masking.weights.lexicon=x"),
+            SettingsError,
+            "a run has one lexicon",
+        ),
+    ):
+        with pytest.raises(error, match=message):
+            unmask.pretrain([corpus_file], out=tmp_path / "other", steps=1, settings=settings)
+        assert not (tmp_path / "other").exists(), "found before anything is prepared"
+
+
+def test_overwriting_the_lexicon_that_is_asked_for(data_folder: Path, tmp_path: Path) -> None:
+    run = unmask.pretrain([data_folder], out=tmp_path / "run", strategy="pmi", steps=1, settings=SMALL)
+    settings = (*SMALL, "masking.units.kind=collocations", f"masking.units.lexicon={run.folder / NAME}")
+    with pytest.raises(RunError, match=r"lies in .*run, which overwrite=True would remove"):
+        unmask.pretrain([data_folder], out=run.folder, steps=1, settings=settings, overwrite=True)
+    assert (run.folder / NAME).exists()
+
+
+def test_which_lexicons_are_wanted() -> None:
+    def wanted(**values: object) -> set[str | None]:
+        return wanted_lexicons(MaskingSettings.model_validate(values))
+
+    assert wanted() == set()
+    assert wanted(strategy="pmi") == {None}
+    assert wanted(units={"kind": "collocations", "lexicon": "a"}) == {"a"}
+    assert wanted(units={"kind": "collocations"}, weights={"kind": "informative", "lexicon": "b"}) == {None, "b"}
+
+
+def test_tables_for_a_masker(lexicon_file: Path, data_folder: Path, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(data_folder / "tokenizer")
+    tables = unmask.lexicon_tables(lexicon_file, data_folder / "tokenizer")
+    masker = unmask.Masker.from_tokenizer(tokenizer, strategy="pmi", rate=0.4, replacement=(1, 0, 0), tables=tables)
+    (text,) = tokenizer.encode_corpus(["The king follows the cat in Constantinople."])
+    place = tokenizer.encode_corpus(["The king follows the cat"])[0].input_ids
+    tail = slice(1 + len(place), 1 + len(text.input_ids) - 1)  # in Constantinople, without the stop
+    hits = torch.stack([masker([[2, *text.input_ids.tolist(), 3]], epoch=e).labels[0, tail] >= 0 for e in range(60)])
+    assert (hits.all(1) | ~hits.any(1)).all(), "masked together or not at all"
+    assert hits.any()
+    assert not hits.all()
+    with pytest.raises(DataError, match="nowhere: there is no such lexicon"):
+        unmask.lexicon_tables(tmp_path / "nowhere", tokenizer)
+
+
+def test_tables_by_a_path(lexicon_file: Path, data_folder: Path, run: unmask.Run, tmp_path: Path) -> None:
+    """Of a lexicon, of prepared data and of a run, for every strategy that needs some."""
+    tokenizer = load_tokenizer(data_folder / "tokenizer")
+    data = open_prepared(data_folder)
+
+    def tables(source: Path, strategy: Strategy) -> Tables:
+        found = unmask.Masker.from_tokenizer(tokenizer, strategy=strategy, tables=source)
+        found([[tokenizer.special.mask]])  # nothing is missing
+        return found.tables
+
+    expected = unmask.lexicon_tables(lexicon_file, tokenizer)
+    assert torch.equal(tables(lexicon_file, "pmi").informativeness_V, expected.informativeness_V)
+    assert torch.equal(tables(data_folder, "pmi").informativeness_V, expected.informativeness_V)
+    contextual = tables(data_folder, "contextual")
+    documents = document_frequencies(data.train, tokenizer.vocab_size)
+    assert torch.equal(contextual.documents_V, torch.from_numpy(documents))
+    assert contextual.num_documents == len(data.train)
+    assert torch.equal(tables(run.folder, "frequency").frequencies_V, data.tables.frequencies_V)
+    (tmp_path / "run").mkdir()
+    shutil.copy(lexicon_file, tmp_path / "run" / "lexicon.safetensors")
+    assert tables(tmp_path / "run", "pmi").frequencies_V is None
+    with pytest.raises(DataError, match="give the file of a lexicon, or the folder of prepared data or of a run"):
+        tables(tmp_path, "pmi")
+    other = train_tokenizer(lambda: iter(["Some other words."]), TokenizerSettings(kind="char"))
+    with pytest.raises(DataError, match="was prepared with another tokenizer than the one in use; give .*tokenizer"):
+        unmask.Masker.from_tokenizer(other, strategy="frequency", tables=data_folder)
+
+
+def test_a_file_that_cannot_be_written(data_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="the lexicon cannot be written"):
+        make_lexicon(open_prepared(data_folder), tmp_path / "file" / "x", LexiconSettings(), LogReporter())
+
+
+def test_the_settings_are_in_the_file(lexicon_file: Path, data_folder: Path) -> None:
+    facts = load_lexicon(lexicon_file).facts
+    manifest = json.loads((data_folder / "manifest.json").read_text())
+    assert facts["settings"] == {"size": 50, "min_count": 10, "max_words": 5}
+    assert facts["data_sha256"] == manifest["fingerprint"]
+    assert facts["tokenizer_sha256"] == manifest["tokenizer_sha256"]

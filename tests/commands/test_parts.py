@@ -1,0 +1,287 @@
+"""Parts of fine-tuning: labels and their errors, metrics, rates by layer, the stream, the report's plots."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from unmask.commands.finetune_run import (
+    ExampleStream,
+    _spread,
+    class_weights,
+    layer_factors,
+    needs_packages,
+    rank,
+    selecting_metric,
+)
+from unmask.core.errors import CorpusError, SettingsError
+from unmask.data.rows import Cursor
+from unmask.tasks.answer import AnswerPrediction, AnswerTask, GivenAnswer, QuestionRecord, answer_f1, normalised
+from unmask.tasks.classify import Classify, ClassPrediction, NumberPrediction, Regress, TextRecord
+from unmask.tasks.inputs import Example
+from unmask.tasks.predict import task_named
+from unmask.tasks.settings import Columns, FinetuneSettings
+from unmask.tasks.tag import Tag, TagsPrediction, WordsRecord, are_entities
+from unmask.tasks.task import Labelled, Record, Task
+
+SETTINGS = FinetuneSettings()
+
+
+def labelled(*records: Record, name: str = "train.csv") -> Labelled:
+    return Labelled(Path(name), records, Columns(text="text", label="label"))
+
+
+def task_info(train: Labelled, kind: str, settings: FinetuneSettings) -> Task:
+    return task_named(kind).learned_from(train, settings, "first")
+
+
+def of_classes(*names: str, name: str = "train.csv") -> Labelled:
+    return labelled(*(TextRecord(row, "t", None, label) for row, label in enumerate(names, 2)), name=name)
+
+
+def test_classes_in_order_and_their_errors() -> None:
+    assert task_info(of_classes("10", "9", "9", "10"), "classify", SETTINGS).names == ("9", "10")
+    with pytest.raises(CorpusError, match="train.csv: every example has the class 'a'; two are needed"):
+        task_info(of_classes("a", "a"), "classify", SETTINGS)
+    rare = of_classes("a", "b", "a", "c")
+    message = r"the class 'b' has 1 example, in row 3 \(and 1 other classes\); give it more, take it out, or allow it"
+    with pytest.raises(CorpusError, match=message):
+        task_info(rare, "classify", SETTINGS)
+    assert task_info(rare, "classify", FinetuneSettings(least_examples=1)).names == ("a", "b", "c")
+    with pytest.raises(CorpusError, match=r"every example has the number 2.0; there is nothing to learn"):
+        task_info(labelled(*(TextRecord(n, "t", value=2.0) for n in (1, 2))), "regress", SETTINGS)
+    with pytest.raises(CorpusError, match="every word has the tag 'O'"):
+        task_info(labelled(WordsRecord(1, ("a",), ("O",))), "tag", SETTINGS)
+
+
+def test_labels_that_training_has_not_seen() -> None:
+    info = Classify(("a", "b"))
+    with pytest.raises(
+        CorpusError, match=r"dev.csv: row 3 has the class 'z', which train.csv does not have \(it has a, b\)"
+    ):
+        info.check(of_classes("a", "z", name="dev.csv"), Path("train.csv"))
+    assert info.check(of_classes("a", "b"), Path("train.csv")) is None
+    pairs = labelled(TextRecord(1, "x", "y", "a"), name="dev.csv")
+    with pytest.raises(CorpusError, match=r"dev.csv holds pairs of texts, but train.csv single ones; name the columns"):
+        info.check(pairs, Path("train.csv"))
+    tagged = labelled(WordsRecord(1, ("x", "y", "z"), ("O", "B-q", "B-q")), name="dev.conll")
+    said = Tag(("O", "B-x")).check(tagged, Path("train.conll"))
+    assert said == "dev.conll: 2 words have tags that train.conll does not have (B-q); they count as wrong"
+    asked = labelled(QuestionRecord(1, "a", "q", "c", ()), QuestionRecord(2, "b", "q", "c", (GivenAnswer("c", 0),)))
+    assert AnswerTask(may_be_missing=True).check(asked, Path("train.json")) is None
+    assert (AnswerTask().check(asked, Path("train.json")) or "").endswith(
+        "1 of 2 questions have no answer, but in train.json all have one, so the model always gives one; they count as "
+        "wrong"
+    )
+
+
+def test_weights_of_classes() -> None:
+    train = of_classes(*["a"] * 30, *["b"] * 10)
+    info = Classify(("a", "b"))
+    assert class_weights(train, info, None) is None
+    assert class_weights(train, info, "balanced") == pytest.approx([2 / 3, 2.0])
+    assert class_weights(train, info, {"b": 3.0}) == [1.0, 3.0]
+    with pytest.raises(SettingsError, match="there is no class 'z' in train.csv; it has a, b"):
+        class_weights(train, info, {"z": 3.0})
+    with pytest.raises(SettingsError, match="the task 'regress' has no classes"):
+        class_weights(train, Regress(("x",)), "balanced")
+    words = labelled(WordsRecord(1, ("x", "y", "z", "w"), ("O", "O", "O", "B-x")))
+    assert class_weights(words, Tag(("B-x", "O")), "balanced") == pytest.approx([2.0, 2 / 3])
+
+
+def test_mean_and_deviation() -> None:
+    train = labelled(*(TextRecord(n, "t", value=value) for n, value in enumerate((2.0, 4.0, 9.0))))
+    task = Regress().while_learning(train)
+    assert (task.mean, task.deviation) == pytest.approx((5.0, 13**0.5))
+
+
+def test_metrics_of_classes() -> None:
+    """Three of four right; F1 of a is 2/3 and of b 4/5; Matthews by hand: (1 x 2 - 1 x 0) / sqrt(1 x 2 x 3 x 2)."""
+    right = of_classes("a", "a", "b", "b").records
+    found = [ClassPrediction(name, 0.9, {}) for name in ("a", "b", "b", "b")]
+    metrics = Classify(("a", "b")).measure(right, found)
+    assert metrics == pytest.approx(
+        {"accuracy": 0.75, "macro_f1": (2 / 3 + 4 / 5) / 2, "micro_f1": 0.75, "matthews": 2 / 12**0.5}
+    )
+
+
+def test_metrics_of_numbers_and_undefined_ones() -> None:
+    info = Regress(("x",))
+    right = [TextRecord(n, "t", value=value) for n, value in enumerate((1.0, 2.0, 3.0))]
+    metrics = info.measure(right, [NumberPrediction(value) for value in (1.0, 2.0, 4.0)])
+    assert metrics == pytest.approx({"pearson": 3 / (2 * 14 / 3) ** 0.5, "spearman": 1.0, "rmse": (1 / 3) ** 0.5})
+    flat = info.measure(right, [NumberPrediction(2.0)] * 3)
+    assert (flat["pearson"], flat["spearman"]) == (None, None)
+    assert rank(flat, "pearson") == -np.inf
+    assert rank({"rmse": 2.0}, "rmse") > rank({"rmse": 3.0}, "rmse")
+
+
+def test_metrics_of_tags() -> None:
+    """One of two entities found whole, and one found that is none; a word without prediction is wrong."""
+    info = Tag(("B-x", "I-x", "O"))
+    words = ("a", "b", "c", "d", "e")
+    right = [WordsRecord(1, words, ("B-x", "I-x", "O", "B-x", "O"))]
+    found = [TagsPrediction(words, ("B-x", "I-x", "O", "O", "B-x"), (1.0,) * 5)]
+    metrics = info.measure(right, found)
+    assert [metrics[f"entity_{name}"] for name in ("f1", "precision", "recall")] == pytest.approx([0.5, 0.5, 0.5])
+    assert metrics["accuracy"] == pytest.approx(0.6)
+    missing = info.measure(right, [TagsPrediction(words, ("B-x", "I-x", None, "B-x", "O"), (1.0,) * 5)])
+    assert missing["accuracy"] == pytest.approx(0.8)
+    assert missing["entity_f1"] == 1.0
+    bilou = [WordsRecord(1, words, ("B-x", "L-x", "B-x", "L-x", "U-x"))]
+    one_missing = [TagsPrediction(words, ("B-x", "L-x", "O", "O", "U-x"), (1.0,) * 5)]
+    known = Tag(("B-x", "L-x", "O", "U-x"))
+    assert known.measure(bilou, one_missing)["entity_recall"] == pytest.approx(2 / 3)
+    pos = Tag(("NOUN", "VERB"))
+    assert pos.metric_names == ("accuracy", "macro_f1")
+    assert are_entities(("B-x", "O"))
+    assert not are_entities(("B-x",))
+    assert not are_entities(("O", "B-x", "X"))
+
+
+def test_metrics_of_answers() -> None:
+    assert answer_f1("the red fox", "a fox") == pytest.approx(2 / 3)
+    assert answer_f1("", "") == 1.0
+    assert answer_f1("fox", "") == 0.0
+    records = [
+        QuestionRecord(1, "a", "q", "c", (GivenAnswer("The fox!", 0), GivenAnswer("it", 3))),
+        QuestionRecord(2, "b", "q", "c", (GivenAnswer("red fox", 0),)),
+        QuestionRecord(3, "c", "q", "c", ()),
+    ]
+    found = [
+        AnswerPrediction("a", "fox", 0, 0.5),
+        AnswerPrediction("b", "fox", 0, 0.5),
+        AnswerPrediction("c", "x", 0, 1.0),
+    ]
+    metrics = AnswerTask().measure(records, found)
+    assert metrics == pytest.approx({"f1": (1 + 2 / 3 + 0) / 3, "exact_match": 1 / 3})
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ("The Fox!", ["fox"]),
+        ("an apple a day, the end", ["apple", "day", "end"]),
+        ("theatre, Anna and a-ha", ["theatre", "anna", "and", "aha"]),  # articles are whole words, once signs are gone
+        ("the king's cat isn't", ["kings", "cat", "isnt"]),
+        ("A-team", ["ateam"]),
+        ("the-end", ["theend"]),
+        ("a. b.", ["b"]),
+        ("a\tthe\n an", []),
+        ("U.S.A.", ["usa"]),
+        ("...", []),
+        ("1,000.5 $", ["10005"]),
+        # What follows is no punctuation of ASCII's: it stays, and makes an edge of a word.
+        ("a–team", ["–team"]),
+        ("“The” fox", ["“", "”", "fox"]),
+        ("the fox’s a’s", ["fox’s", "’s"]),
+        ("the\u00a0fox\u3000an", ["fox"]),
+        ("ÉCOLE à la", ["école", "à", "la"]),
+        ("tá the_end", ["tá", "theend"]),
+        ("Straße", ["straße"]),  # lower-case, not case-folded
+        ("东京 the 东京", ["东京", "东京"]),
+    ],
+)
+def test_answers_are_normalised_as_by_squads_script(answer: str, words: list[str]) -> None:
+    """By hand from its four steps: lower case, no punctuation, no articles between edges of words, white space."""
+    assert normalised(answer) == words
+
+
+def test_the_selecting_metric(monkeypatch: pytest.MonkeyPatch) -> None:
+    info = Classify(("a", "b"))
+    assert selecting_metric(info, None) == "accuracy"
+    assert selecting_metric(info, "matthews") == "matthews"
+    with pytest.raises(SettingsError, match="finetune.metric = 'f2': metrics of this task are accuracy, macro_f1"):
+        selecting_metric(info, "f2")
+    needs_packages()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "seqeval" else object())
+    with pytest.raises(SettingsError, match=r"metrics need seqeval; install it with: pip install 'unmask\[metrics\]'"):
+        needs_packages()
+
+
+def test_rates_by_layer() -> None:
+    factor = layer_factors(2, 0.5)
+    assert factor("label_head.classifier.weight") == factor("head.dense.weight") == 1.0
+    assert factor("encoder.blocks.1.mlp.out.weight") == factor("encoder.final_norm.weight") == 0.5
+    assert factor("encoder.blocks.0.attention.qkv.weight") == 0.25
+    assert factor("encoder.tokens") == factor("encoder.norm.weight") == 0.125
+
+
+def test_learning_rate_by_width() -> None:
+    assert SETTINGS.learning_rate_for(768) == pytest.approx(5e-5)
+    assert SETTINGS.learning_rate_for(256) == pytest.approx(4.5e-4)
+    assert SETTINGS.learning_rate_for(64) == pytest.approx(1e-3)
+    assert FinetuneSettings(learning_rate=1e-3).learning_rate_for(256) == 1e-3
+
+
+def test_the_stream_gives_every_example_once_an_epoch() -> None:
+    zero = np.zeros(1, dtype=np.int64)
+    examples = [Example(n, np.arange(3) + 10 * n, None, zero, zero, {"target": zero + n}) for n in range(11)]
+    stream = ExampleStream(examples, batch_size=4, pad_id=0, max_length=64, seed=0)
+    assert stream.batches == 3
+    cursor, orders = Cursor(), []
+    for epoch in range(2):
+        seen: list[int] = []
+        sizes = []
+        for _ in range(3):
+            batch = stream.batch(cursor, 99)
+            assert batch.epoch == epoch
+            targets = batch.rows.classes["target"]
+            found = targets[targets >= 0].tolist()
+            assert batch.num_tokens == 3 * len(found)
+            sizes.append(len(found))
+            seen += found
+            cursor = batch.cursor
+        assert sorted(seen) == list(range(11))
+        assert sorted(sizes) == [3, 4, 4]
+        orders.append(seen)
+    assert cursor == Cursor(2)
+    assert orders[0] != orders[1]
+
+
+def test_mean_and_deviation_of_seeds() -> None:
+    runs = [{"m": {"a": 1.0, "b": None}}, {"m": {"a": 3.0, "b": 1.0}}]
+    assert _spread("m", runs) == {
+        "mean": {"a": 2.0, "b": None},
+        "deviation": {"a": pytest.approx(2**0.5), "b": None},
+        "margin": {"a": pytest.approx(12.7062, rel=1e-4), "b": None},  # Student's t with one degree, times 1
+    }
+    assert _spread("m", [runs[1]] * 2)["margin"] == {"a": None, "b": None}, "equal seeds tell nothing of chance"
+    assert _spread("m", runs[:1], prefix="x_") == {
+        "x_mean": {"a": 1.0, "b": None},
+        "x_deviation": {"a": None, "b": None},
+        "x_margin": {"a": None, "b": None},
+    }
+
+
+def test_the_optimizers_groups_take_their_share(make_model) -> None:  # type: ignore[no-untyped-def]
+    """The first step of AdamW is the rate times the sign of the gradient, nearly, so the shares can be read off."""
+    from unmask.train.optimizer import Optimizer
+    from unmask.train.settings import AdamWSettings, TrainingSettings
+
+    model = make_model(num_layers=2)
+    settings = TrainingSettings(
+        steps=1, learning_rate=0.01, weight_decay=0.0, clip_norm=float("inf"), optimizer=AdamWSettings(kind="adamw")
+    )
+    optimizer = Optimizer(model, settings, dtype=torch.float32, factor_of=layer_factors(2, 0.5))
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step(0.5)
+    for name, parameter in model.named_parameters():
+        moved = (before[name] - parameter.detach()).mean().item()
+        assert moved == pytest.approx(0.01 * 0.5 * layer_factors(2, 0.5)(name), rel=1e-3), name
+
+
+@pytest.mark.usefixtures("drawn")
+def test_confusion_of_many_classes() -> None:
+    from unmask.report.pages import confusion_plot
+
+    names = [f"class {n}" for n in range(40) for _ in range(40 - n)]
+    picture = confusion_plot(names, names)
+    assert picture.startswith("<svg")
+    few = confusion_plot(["$a$", "b"], ["b", "b"])
+    assert few.startswith("<svg")

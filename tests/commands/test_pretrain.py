@@ -1,0 +1,454 @@
+from __future__ import annotations
+
+import json
+import math
+import random
+import shutil
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import unmask
+from tests.conftest import SMALL, make_text
+from unmask.commands.reporting import read_metrics
+from unmask.commands.run_folder import RunFolder, claim_sources
+from unmask.commands.training_run import Watch
+from unmask.core.errors import CorpusError, DataError, DivergedError, RunError, SettingsError, TokenizerError
+from unmask.measure.held_out import HeldOut, HeldOutSet
+from unmask.model.fused import Losses
+from unmask.model.heads import MLMHead
+from unmask.train.checkpoints import list_checkpoints
+
+SUMMARY_KEYS = {
+    "model", "num_parameters", "vocab_size", "steps", "tokens_seen", "seconds", "tokens_per_second",
+    "validation_loss", "validation_accuracy", "unigram_entropy", "bits_per_token_byte",
+}  # fmt: skip
+
+
+def test_a_run_leaves_what_is_promised(run: unmask.Run) -> None:
+    for name in ("model/config.json", "model/model.safetensors", "model/tokenizer.json", "metrics.jsonl",
+                 "recipe.toml", "summary.json", "report.html", "checkpoints"):  # fmt: skip
+        assert (run.folder / name).exists(), name
+    summary = json.loads((run.folder / "summary.json").read_text())
+    assert summary == run.summary
+    assert set(summary) >= SUMMARY_KEYS
+    assert summary["steps"] == 300
+    assert summary["model"] == str(run.folder / "model")
+    assert math.isclose(summary["tokens_per_second"], summary["tokens_seen"] / summary["seconds"])
+    assert summary["validation_loss"] < summary["unigram_entropy"], "it has learned more than word frequencies"
+
+
+@pytest.mark.parametrize("layout", ["bert", "roberta", "roberta-prelayernorm"])
+def test_other_layouts_go_the_whole_way(corpus_file: Path, tmp_path: Path, layout: str) -> None:
+    """With dropout, checkpointing and another initialisation; the model that is loaded is the one that was measured."""
+    run = unmask.pretrain(
+        [corpus_file],
+        out=tmp_path / "run",
+        steps=6,
+        vocab_size=200,
+        settings=(
+            *SMALL,
+            f"model.layout={layout}",
+            "model.dropout=0.2",
+            "model.initialisation=xavier",
+            "training.gradient_checkpointing=true",
+        ),
+    )
+    network = run.model.network
+    assert network.config.layout == layout
+    assert network.config.dropout == 0.2
+    assert network.config.max_position_embeddings == 64
+    assert network.num_parameters == run.summary["num_parameters"]
+    assert math.isfinite(run.summary["validation_loss"])
+    assert len(run.model.fill("The [MASK] in the garden.", top_k=2).masks[0]) == 2
+
+
+def test_tokens_are_those_of_the_text(run: unmask.Run) -> None:
+    """512 positions a step hold fewer tokens of text: special tokens and padding do not count."""
+    steps = [line for line in read_metrics(run.folder / "metrics.jsonl") if line["kind"] == "train"]
+    assert sum(line["tokens"] for line in steps) == run.summary["tokens_seen"] < 300 * 512
+    assert run.summary["tokens_seen"] > 0.85 * 300 * 512
+
+
+def test_metrics_tell_the_story(run: unmask.Run) -> None:
+    lines = read_metrics(run.folder / "metrics.jsonl")
+    held = [line for line in lines if line["kind"] == "evaluation"]
+    assert held[0]["step"] == 0
+    assert held[-1]["step"] == 300
+    assert held[-1]["validation_loss"] == run.summary["validation_loss"]
+    assert len(held) == 12, "before, ten times, and on more tokens at the end"
+    assert [line["final"] for line in held] == [False] * 11 + [True]
+    assert held[0]["validation_loss"] > held[-1]["validation_loss"]
+    share = [line["predicted_share"] for line in lines if line["kind"] == "train"]
+    assert share[0] == pytest.approx(0.3, abs=0.03), "the packaged recipe begins with 30 %"
+    assert share[-1] == pytest.approx(0.15, abs=0.03)
+
+
+def test_the_model_of_the_run_is_what_was_evaluated(run: unmask.Run) -> None:
+    weights = load_file(run.folder / "model" / "model.safetensors")
+    assert sum(w.numel() for w in weights.values()) == run.summary["num_parameters"]
+    assert run.model.network.num_parameters == run.summary["num_parameters"]
+    assert all(w.dtype == torch.float32 for w in weights.values())
+
+
+def test_characters_without_special_tokens_go_the_whole_way(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The packaged text by character: 67 ids, its end held out, its lines shown as it trains."""
+    caplog.set_level("INFO", logger="unmask")
+    run = unmask.pretrain(
+        out=tmp_path / "run",
+        recipe="shakespeare-chars",
+        steps=3,
+        settings=(
+            "model.num_layers=1",
+            "evaluation.times=1",
+            "evaluation.final_max_tokens=4000",
+            "training.batch_tokens=2048",
+            "training.length_schedule={places = [0.0, 0.5], lengths = [8, 32]}",
+        ),
+    )
+    assert run.summary["vocab_size"] == 67
+    assert run.summary["tokens_seen"] == 3 * 2048, "rows are text and nothing else"
+    manifest = json.loads((run.folder / "data" / "manifest.json").read_text())
+    assert manifest["train"]["tokens"] == 1_003_854
+    assert manifest["validation"]["tokens"] == 111_539
+    config = json.loads((run.folder / "model" / "config.json").read_text())
+    assert config["vocab_size"] == 67
+    filled = run.model.fill("Approach, my A[MASK]iel, come.", top_k=3).masks[0]
+    assert all(len(candidate.token) == 1 for candidate in filled)
+    with pytest.raises(TokenizerError, match="the character 'é' is not in the vocabulary"):
+        run.model.fill("caf[MASK]é", top_k=3)
+    shown = [record.message for record in caplog.records if "Ariel" in record.message or "riel" in record.message]
+    assert shown, "the recipe's lines are shown"
+
+
+def test_a_text_without_context_is_told_to_be_on_the_plateau(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Words drawn independently: nothing but frequencies can be learned of them."""
+    rng = random.Random(0)
+    words = [f"{a}{b}" for a in "bdfgkl" for b in "aeio"]
+    lines = [" ".join(rng.choices(words, range(1, 25), k=30)) for _ in range(800)]
+    (tmp_path / "noise.txt").write_text("\n".join(lines))
+    caplog.set_level("INFO", logger="unmask")
+    run = unmask.pretrain([tmp_path / "noise.txt"], out=tmp_path / "run", steps=120, vocab_size=128, settings=SMALL)
+    assert run.summary["on_plateau"]
+    assert "the entropy of the token frequencies" in caplog.text
+    assert "the entropy of the token frequencies" in (run.folder / "report.html").read_text()
+
+
+def test_a_model_that_learns_is_not_told_so(run: unmask.Run) -> None:
+    assert not run.summary["on_plateau"]
+    assert "the entropy of the token frequencies" not in (run.folder / "report.html").read_text()
+
+
+def test_the_best_checkpoint_is_kept(corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A held-out loss that is lowest in the middle: its checkpoint stays beside the latest ones."""
+    evaluate = HeldOutSet.evaluate
+    losses = iter([5.0, 4.0, 3.0, 4.5, 4.6, 4.7])
+    monkeypatch.setattr(
+        HeldOutSet, "evaluate", lambda self, model, **_: replace(evaluate(self, model), loss=next(losses))
+    )
+    run = unmask.pretrain(
+        [corpus_file], out=tmp_path / "run", steps=40, vocab_size=200,
+        settings=(*SMALL, "evaluation.times=4", "checkpoint.every_steps=5", "checkpoint.keep=1"),
+    )  # fmt: skip
+    assert run.summary["best_step"] == 20
+    assert [path.name for path in list_checkpoints(run.folder / "checkpoints")] == ["step-00000020", "step-00000040"]
+
+
+def test_curves_for_tensorboard(run: unmask.Run) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    events = accumulator.EventAccumulator(str(run.folder / "tensorboard"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("train/loss")] == list(range(10, 301, 10))
+    assert events.Scalars("validation/loss")[-1].value == pytest.approx(run.summary["validation_loss"], rel=1e-6)
+
+
+def test_prepared_shards_are_used_as_they_are(data_folder: Path, tmp_path: Path) -> None:
+    run = unmask.pretrain([data_folder], out=tmp_path / "run", steps=2, strategy="span", settings=SMALL)
+    assert not (tmp_path / "run" / "data").exists()
+    assert run.summary["vocab_size"] == 200
+
+
+@pytest.mark.parametrize("kind", ["accuracy", "attention", "anchors"])
+def test_weights_without_a_name_train(data_folder: Path, tmp_path: Path, kind: str) -> None:
+    settings = [*SMALL, "masking.units.kind=words", f"masking.weights.kind={kind}", "masking.refresh_steps=1"]
+    if kind == "anchors":
+        settings.append(f"masking.weights.background={data_folder}")
+    run = unmask.pretrain([data_folder], out=tmp_path / "run", steps=3, settings=settings)
+    assert run.summary["steps"] == 3
+    assert (list_checkpoints(run.folder / "checkpoints")[-1] / "scores.safetensors").is_file()
+
+
+def test_equal_seeds_give_equal_models(data_folder: Path, tmp_path: Path) -> None:
+    models = []
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        run = unmask.pretrain([data_folder], out=tmp_path / name, steps=3, seed=seed, settings=SMALL)
+        models.append((run.folder / "model" / "model.safetensors").read_bytes())
+    assert models[0] == models[1]
+    assert models[0] != models[2]
+
+
+def test_a_run_is_never_overwritten_unasked(run: unmask.Run, corpus_file: Path) -> None:
+    before = (run.folder / "summary.json").read_bytes()
+    with pytest.raises(
+        RunError, match="already holds a run: go on with resume=True, replace it with overwrite=True, or give"
+    ):
+        unmask.pretrain([corpus_file], out=run.folder, steps=1)
+    with pytest.raises(RunError, match="exclude each other"):
+        unmask.pretrain([corpus_file], out=run.folder, steps=1, resume=True, overwrite=True)
+    with pytest.raises(RunError, match="holds a run with training.steps = 300, but now it is 61; .* change that back"):
+        unmask.pretrain([corpus_file], out=run.folder, steps=61, vocab_size=200, settings=SMALL, resume=True)
+    with pytest.raises(RunError, match="the run was begun on .*corpus.txt; leave the paths away"):
+        unmask.pretrain([run.folder.parent / "../x.txt"], out=run.folder, resume=True) if (
+            run.folder.parent / "../x.txt"
+        ).write_text("x") else None
+    assert (run.folder / "summary.json").read_bytes() == before
+
+
+def test_overwriting_starts_anew_and_keeps_strangers(data_folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    unmask.pretrain([data_folder], out=out, steps=3, settings=SMALL)
+    (out / "notes.md").write_text("mine")
+    again = unmask.pretrain([data_folder], out=out, steps=2, settings=SMALL, overwrite=True)
+    assert again.summary["steps"] == 2
+    assert (out / "notes.md").read_text() == "mine"
+    assert "step-00000003" not in [p.name for p in (out / "checkpoints").iterdir()]
+
+
+@pytest.mark.parametrize("again", [{}, {"steps": 4, "strategy": "whole_word"}], ids=["alone", "in full"])
+def test_a_run_of_an_earlier_version_goes_on_with_its_masks(
+    data_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, again: dict[str, Any]
+) -> None:
+    """Its recipe does not name the budget, which was one of tokens; it ends at the weights of a run that named it."""
+    caplog.set_level("INFO", logger="unmask")
+    settings = (*SMALL, "checkpoint.every_steps=2", "checkpoint.keep=9")
+    asked = {"steps": 4, "strategy": "whole_word"}
+    whole = unmask.pretrain([data_folder], out=tmp_path, settings=(*settings, 'masking.budget="tokens"'), **asked)
+    weights = (tmp_path / "model" / "model.safetensors").read_bytes()
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text("".join(f"{line}\n" for line in recipe.read_text().splitlines() if "budget =" not in line))
+    for path in ("model", "checkpoints/step-00000004"):
+        shutil.rmtree(tmp_path / path)
+    whole.folder.joinpath("summary.json").unlink()
+    unmask.pretrain(out=tmp_path, resume=True, **({"settings": settings, **again} if again else {}))
+    assert "the run was begun with masking.budget = 'tokens', by an earlier version, and goes on with it" in caplog.text
+    assert "going on from step 3" in caplog.text
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() == weights
+    with pytest.raises(RunError, match="a run with masking.budget = 'tokens', but now it is 'units'"):
+        unmask.pretrain(out=tmp_path, resume=True, settings=(*settings, 'masking.budget="units"'), **asked)
+    other = unmask.pretrain([data_folder], out=tmp_path / "units", settings=settings, **asked)
+    assert (other.folder / "model" / "model.safetensors").read_bytes() != weights
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_resuming_at_the_end_changes_nothing(
+    data_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, stopped: bool
+) -> None:
+    """A finished run is left as it is; one that was stopped behind its last step is finished without another."""
+    caplog.set_level("INFO", logger="unmask")
+    first = unmask.pretrain([data_folder], out=tmp_path, steps=3, settings=SMALL)
+    weights = (tmp_path / "model" / "model.safetensors").read_bytes()
+    if stopped:
+        (tmp_path / "summary.json").unlink()
+    again = unmask.pretrain(out=tmp_path, resume=True)
+    assert ("is finished: nothing is left to do" in caplog.text) is not stopped
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() == weights
+    assert again.summary["validation_loss"] == first.summary["validation_loss"]
+    assert again.summary["steps"] == 3
+
+
+@pytest.mark.parametrize(
+    ("paths", "options", "error", "message"),
+    [
+        (["none.txt"], {}, CorpusError, "none.txt: no such file"),
+        (["bad.txt"], {}, CorpusError, "not UTF-8"),
+        (["corpus.txt"], {"recipe": "tinny"}, SettingsError, "did you mean 'tiny'"),
+        (["corpus.txt"], {"minutes": 1.0}, RunError, "one of minutes, steps and tokens"),
+        (["corpus.txt"], {"tokenizer": "nowhere"}, ValueError, "there is no tokenizer.json"),
+    ],
+)
+def test_a_mistake_leaves_the_folder_free_for_the_next_try(
+    corpus_file: Path,
+    tmp_path: Path,
+    paths: list[str],
+    options: dict[str, object],
+    error: type[Exception],
+    message: str,
+) -> None:
+    (tmp_path / "corpus.txt").write_bytes(corpus_file.read_bytes())
+    (tmp_path / "bad.txt").write_bytes(b"good \xff bad\n" * 100)
+    out = tmp_path / "run"
+    with pytest.raises(error, match=message):
+        unmask.pretrain([tmp_path / p for p in paths], out=out, steps=2, settings=SMALL, **options)  # type: ignore[arg-type]
+    assert not out.exists() or not list(out.iterdir())
+
+
+def test_parts_of_a_preparation_outlive_its_failure(
+    corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is full for a while: the folder is no run, the parts are kept, and the next try uses them."""
+    from unmask.data import jobs as work
+
+    save, calls = work.ShardWriter.save, []
+
+    def full(self: work.ShardWriter) -> object:
+        calls.append(self.name)
+        if len(calls) > 2:
+            raise OSError(28, "No space left on device")
+        return save(self)
+
+    monkeypatch.setattr(work.ShardWriter, "save", full)
+    monkeypatch.setattr("unmask.data.jobs.SMALLEST_JOB_BYTES", 4096)
+    monkeypatch.setattr("unmask.data.prepare.usable_cores", lambda: 1)  # the work is done in this process
+    with pytest.raises(DataError, match="No space left on device"):
+        unmask.pretrain([corpus_file], out=tmp_path / "run", steps=1, vocab_size=200, settings=SMALL)
+    monkeypatch.setattr(work.ShardWriter, "save", save)
+    assert not (tmp_path / "run" / "recipe.toml").exists()
+    kept = sorted(path.name for path in (tmp_path / "run" / "data" / "parts").iterdir())
+    assert kept
+    run = unmask.pretrain([corpus_file], out=tmp_path / "run", steps=1, vocab_size=200, settings=SMALL)
+    assert run.summary["steps"] == 1
+
+
+def test_a_mistake_in_overwriting_loses_nothing(data_folder: Path, tmp_path: Path) -> None:
+    unmask.pretrain([data_folder], out=tmp_path / "run", steps=1, settings=SMALL)
+    with pytest.raises(CorpusError, match="no such file"):
+        unmask.pretrain([tmp_path / "none.txt"], out=tmp_path / "run", steps=1, overwrite=True)
+    assert (tmp_path / "run" / "summary.json").is_file()
+
+
+def test_folders_with_other_files_are_left_alone(corpus_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("all of it")
+    with pytest.raises(RunError, match=r"holds other files \(thesis\.tex\)"):
+        unmask.pretrain([corpus_file], out=tmp_path, steps=1)
+    with pytest.raises(RunError, match="is a file; out takes a folder"):
+        unmask.pretrain([corpus_file], out=tmp_path / "thesis.tex", steps=1)
+
+
+def test_divergence_names_the_step_the_checkpoint_and_the_way_out(
+    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = MLMHead.losses, []
+
+    def breaks(*args: Any) -> Losses:
+        calls.append(1)
+        losses = real(*args)
+        return replace(losses, total=losses.total * (float("inf") if len(calls) == 5 else 1.0))
+
+    monkeypatch.setattr(MLMHead, "losses", breaks)
+    with pytest.raises(DivergedError, match=r"the loss of step 5 is inf; the latest checkpoint is .*step-00000004"):
+        unmask.pretrain([data_folder], out=tmp_path, steps=9, settings=(*SMALL, "checkpoint.every_steps=2"))
+    run = unmask.pretrain(out=tmp_path, resume=True)
+    assert run.summary["steps"] == 9
+
+
+def test_a_held_out_loss_that_is_no_number_is_divergence(
+    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An update may ruin a model whose losses were finite until then. It is neither the best nor saved."""
+    real, numbers = Watch.measure, count()  # of evaluations: behind steps 0, 2 and 4
+
+    def measure(self: Watch, *given: Any, **named: Any) -> HeldOut:
+        result = real(self, *given, **named)
+        return replace(result, loss=float("nan")) if next(numbers) == 2 else result
+
+    monkeypatch.setattr(Watch, "measure", measure)
+    settings = (*SMALL, "checkpoint.every_steps=2", "evaluation.times=4")
+    with pytest.raises(DivergedError, match=r"the held-out loss behind step 4 is nan; the latest .*step-00000002"):
+        unmask.pretrain([data_folder], out=tmp_path, steps=8, settings=settings)
+
+
+@pytest.mark.usefixtures("drawn")
+def test_without_files_the_packaged_text_is_used(tmp_path: Path) -> None:
+    settings = (*SMALL, "evaluation.times=0", "evaluation.final_max_tokens=500")
+    run = unmask.pretrain(out=tmp_path, steps=1, vocab_size=512, settings=settings)
+    manifest = json.loads((run.folder / "data" / "manifest.json").read_text())
+    assert manifest["sources"][0]["path"].endswith("tinyshakespeare.txt")
+    assert manifest["documents"] > 7000
+
+
+def test_a_run_that_was_half_removed_does_not_lend_its_data_to_the_next(corpus_file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    unmask.pretrain([corpus_file], out=out, steps=1, settings=SMALL)
+    for name in ("recipe.toml", "sources.json"):
+        (out / name).unlink()
+    (out / "recipe.toml.partial").write_text("half")
+    other = tmp_path / "other.txt"
+    other.write_text(make_text(300, seed=9))
+    again = unmask.pretrain(str(other), out=out, steps=1, settings=SMALL, overwrite=True)
+    manifest = json.loads((out / "data" / "manifest.json").read_text())
+    assert [Path(s["path"]).name for s in manifest["sources"]] == ["other.txt"]
+    assert again.summary["steps"] == 1
+    assert not list(out.glob("*.partial"))
+
+
+def test_overwriting_does_not_destroy_its_own_input(data_folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(data_folder, out / "data")
+    with pytest.raises(RunError, match="which overwrite=True would remove"):
+        unmask.pretrain([out / "data"], out=out, steps=1, overwrite=True)
+    assert (out / "data" / "manifest.json").is_file()
+
+
+def test_settings_that_the_shards_do_not_have(data_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"prepared with other settings than \[corpus\] of the recipe asks for"):
+        unmask.pretrain([data_folder], out=tmp_path / "a", steps=1, settings=(*SMALL, "corpus.holdout=0.3"))
+    with pytest.raises(DataError, match=r"other settings than \[tokenizer\]"):
+        unmask.pretrain([data_folder], out=tmp_path / "a", steps=1, settings=SMALL, vocab_size=999)
+
+
+def test_the_same_tokenizer_by_another_path(data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "link").symlink_to(data_folder / "tokenizer")
+    monkeypatch.chdir(tmp_path)
+    unmask.pretrain([data_folder], out=tmp_path / "run", steps=1, settings=SMALL, tokenizer="link")
+    other = json.loads((data_folder / "tokenizer" / "tokenizer.json").read_text())
+    other["normalizer"] = None
+    shutil.copytree(data_folder / "tokenizer", tmp_path / "other")
+    (tmp_path / "other" / "tokenizer.json").write_text(json.dumps(other))
+    with pytest.raises(DataError, match=r"other settings than \[tokenizer\]"):
+        unmask.pretrain([data_folder], out=tmp_path / "b", steps=1, settings=SMALL, tokenizer="other")
+
+
+def test_text_that_the_tokenizer_does_not_know(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\n".join("MKV" * 80 + "ACDEFGHIKLMNPQ"[i % 14] * 9 for i in range(300)))
+    with pytest.raises(DataError, match="tokens are unknown to the tokenizer: it does not fit this text"):
+        unmask.pretrain([tmp_path / "a.txt"], out=tmp_path / "run", steps=1, settings=SMALL)
+
+
+def test_too_little_to_evaluate_is_said_before_training(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("hello world\ngood morning\n")
+    with pytest.raises(DataError, match="held-out tokens are too few to hide any of them"):
+        unmask.pretrain([tmp_path / "a.txt"], out=tmp_path / "run", steps=1, vocab_size=64, settings=SMALL)
+    assert not (tmp_path / "run").exists(), "nothing came of it"
+
+
+def test_a_finished_run_tells_its_final_evaluation_once(data_folder: Path, tmp_path: Path) -> None:
+    """Without a summary, as if it had been stopped before the end; a damaged one is to be taken away."""
+    summary = tmp_path / "summary.json"
+    unmask.pretrain([data_folder], out=tmp_path, steps=2, settings=SMALL)
+    summary.write_bytes(summary.read_bytes()[:99])
+    with pytest.raises(RunError, match=r"summary\.json: damaged .* take it away, and the run is evaluated again"):
+        unmask.pretrain(out=tmp_path, resume=True)
+    summary.unlink()
+    assert unmask.pretrain(out=tmp_path, resume=True).summary["steps"] == 2
+    assert sum(line.get("final", False) for line in read_metrics(tmp_path / "metrics.jsonl")) == 1
+
+
+@pytest.mark.parametrize("rest", [b"\xff\xfe\x80\n", b"5\n", b"{}\n", b'{"kind": "tr'])
+def test_metrics_are_read_up_to_what_is_damaged(tmp_path: Path, rest: bytes) -> None:
+    file = tmp_path / "metrics.jsonl"
+    file.write_bytes(b'{"kind": "train", "step": 10}\n' + rest)
+    assert read_metrics(file) == [{"kind": "train", "step": 10}]
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x80", b"", b"[1]", b'"a"'])
+def test_a_damaged_list_of_sources(tmp_path: Path, content: bytes) -> None:
+    folder = RunFolder(tmp_path)
+    folder.recipe.write_text("")
+    folder.sources.write_bytes(content)
+    with pytest.raises(RunError, match=r"sources\.json: damaged .* start anew with overwrite=True"):
+        claim_sources(folder, None)

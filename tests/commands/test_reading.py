@@ -1,0 +1,429 @@
+"""Files as records: every kind, columns that are named or found, and every error."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.commands.finetune_helpers import write_jsonl, write_squad
+from unmask.commands.finetune_run import examples_given, read_files, settings_of
+from unmask.core.errors import CorpusError
+from unmask.tasks.answer import GivenAnswer, QuestionRecord
+from unmask.tasks.classify import Classify, TextRecord, is_paired
+from unmask.tasks.files import read_labelled
+from unmask.tasks.predict import task_named
+from unmask.tasks.settings import Columns
+from unmask.tasks.tag import Tag, WordsRecord
+from unmask.tasks.task import Labelled
+
+NONE = Columns()
+
+
+def read(path: Path, kind: str = "classify", *, with_labels: bool = True, **columns: str) -> Labelled:
+    return read_labelled(path, task_named(kind), Columns(**columns), with_labels=with_labels)
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+GOOD = [TextRecord(2, "so, good", None, "pos"), TextRecord(3, "bad", None, "neg")]
+
+
+def test_tables_of_every_kind(tmp_path: Path) -> None:
+    csv = written(tmp_path / "a.csv", 'sentence,label\n"so, good",pos\nbad,neg\n')
+    tsv = written(tmp_path / "a.tsv", "sentence\tlabel\nso, good\tpos\nbad\tneg\n")
+    assert list(read(csv).records) == GOOD
+    assert list(read(tsv).records) == GOOD
+    assert read(tsv).columns == Columns(text="sentence", label="label")
+    (tmp_path / "a.tsv.gz").write_bytes(gzip.compress(tsv.read_bytes()))
+    assert list(read(tmp_path / "a.tsv.gz").records) == GOOD
+    rows: list[dict[str, Any]] = [{"text": "so, good", "label": 1}, {"text": "bad", "label": 0}]
+    numbered = [TextRecord(1, "so, good", None, "1"), TextRecord(2, "bad", None, "0")]
+    assert list(read(write_jsonl(tmp_path / "a.jsonl", rows)).records) == numbered
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    assert list(read(tmp_path / "a.parquet").records) == numbered
+
+
+def test_arrays_of_json_and_fields_within_columns(tmp_path: Path) -> None:
+    said = [{"role": "user", "content": "so, good"}]
+    rows: list[dict[str, Any]] = [
+        {"doc": {"text": "so, good", "n": 3}, "said": said, "meta": {"mood": "pos"}},
+        {"doc": {"text": "bad", "n": 3}, "said": [{"role": "user", "content": "bad"}], "meta": {"mood": "neg"}},
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    flat = [{"text": row["doc"]["text"], "label": row["meta"]["mood"]} for row in rows]
+    good = [TextRecord(1, "so, good", None, "pos"), TextRecord(2, "bad", None, "neg")]
+    assert list(read(written(tmp_path / "flat.json", json.dumps(flat))).records) == good
+    nested = written(tmp_path / "a.json", json.dumps(rows, indent=1))
+    for path in (nested, tmp_path / "a.parquet", write_jsonl(tmp_path / "a.jsonl", rows)):
+        for text in ("doc.text", "said", "said.content"):
+            found = read(path, text=text, label="meta.mood")
+            assert (list(found.records), found.columns) == (good, Columns(text=text, label="meta.mood"))
+            again = read_labelled(path, Classify, NONE, with_labels=False, usual=Columns(text=text))
+            assert [record.first for record in again.records if isinstance(record, TextRecord)] == ["so, good", "bad"]
+    with pytest.raises(
+        CorpusError,
+        match="there is no column 'doc.txt'; did you mean 'doc.text'\\? columns are doc.text, doc.n, said, me",
+    ):
+        read(nested, text="doc.txt", label="doc.n")
+    with pytest.raises(CorpusError, match="row 1 has dict in column 'doc', not a text"):
+        read(nested, text="doc", label="meta.mood")
+    with pytest.raises(CorpusError, match=r"b\.json: line 2 is JSON that is nested too deep to be read"):
+        read(written(tmp_path / "b.json", '{"text": "x", "label": "y"}\n' + "[" * 5000))
+
+
+def test_columns_are_named_or_found(tmp_path: Path) -> None:
+    plain = written(tmp_path / "a.tsv", "so very good\t1\nbad as can be\t0\n")
+    assert read(plain).columns == Columns(text="0", label="1")
+    cola = written(tmp_path / "c.tsv", "gj04\t1\t\tThe sailors rode the breeze.\nbc01\t0\t*\tThe weights rode.\n")
+    with pytest.raises(CorpusError, match="the column for label is not found among 0, 1, 2, 3; name it with label"):
+        read(cola)
+    named = read(cola, label="1")
+    assert named.columns == Columns(text="3", label="1")
+    assert named.records[1] == TextRecord(2, "The weights rode.", None, "0")
+    other = written(tmp_path / "o.csv", "what,kind\ngood,1\nbad,0\n")
+    assert list(read(other, text="what", label="kind").records) == [
+        TextRecord(2, "good", None, "1"),
+        TextRecord(3, "bad", None, "0"),
+    ]
+    with pytest.raises(CorpusError, match="there is no column 'knd'; did you mean 'kind'"):
+        read(other, text="what", label="knd")
+    with pytest.raises(CorpusError, match=r"there is no column 'zzz'; columns are text, label"):
+        read(write_jsonl(tmp_path / "j.jsonl", [{"text": "a", "label": "b"}]), text="zzz")
+    with pytest.raises(CorpusError, match=r"the column for text is not found among a, b; name it with text COLUMN"):
+        read(write_jsonl(tmp_path / "k.jsonl", [{"a": "some text", "b": "other text"}]), with_labels=False)
+
+
+def test_pairs_and_numbers(tmp_path: Path) -> None:
+    pair = written(tmp_path / "p.csv", "premise,hypothesis,gold_label\na,b,yes\nc,d,no\n")
+    found = read(pair, "pairs")
+    assert found.columns == Columns(text="premise", second="hypothesis", label="gold_label")
+    assert found.records[0] == TextRecord(2, "a", "b", "yes")
+    assert is_paired(found)
+    own = written(tmp_path / "q.jsonl", json.dumps({"l": "a", "r": "b", "label": "x"}) + "\n")
+    assert read(own, "pairs", text="l", second="r").records[0] == TextRecord(1, "a", "b", "x")
+    with pytest.raises(CorpusError, match="the column for text is not found"):
+        read(own, "pairs")
+    score = written(tmp_path / "s.csv", "sentence1,sentence2,score\na,b,2.5\nc,d,-1e1\n")
+    assert list(read(score, "regress").records) == [
+        TextRecord(2, "a", "b", None, 2.5),
+        TextRecord(3, "c", "d", None, -10.0),
+    ]
+    assert read(score, "regress", text="sentence1", label="score").records[0] == TextRecord(2, "a", None, None, 2.5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "row", "message"),
+    [
+        ("classify", {"text": "a", "label": None}, "row 2 has no label in column 'label'; give it a label, or take"),
+        ("classify", {"text": "a", "label": float("nan")}, "row 2 has NaN in column 'label'"),
+        ("classify", {"text": "a", "label": "NaN"}, "row 2 has NaN in column 'label'"),
+        ("classify", {"text": "a", "label": 1.5}, "row 2 has the number 1.5, which is no class"),
+        ("classify", {"text": 3, "label": "x"}, "row 2 has int in column 'text', not a text"),
+        ("classify", {"text": "a"}, "row 2 has no column 'label', only text"),
+        ("classify", {"label": "x"}, "row 2 has no column 'text', only label"),
+        ("regress", {"text": "a", "label": float("nan")}, "row 2 has NaN in column 'label'; give it a number"),
+        ("regress", {"text": "a", "label": "nan"}, "row 2 has NaN in column 'label'; give it a number"),
+        ("regress", {"text": "a", "label": ""}, "row 2 has no number in column 'label'"),
+        ("regress", {"text": "a", "label": "many"}, "row 2 has 'many' in column 'label', which is no number"),
+        ("regress", {"text": "a", "label": float("inf")}, "row 2 has inf in column 'label'"),
+    ],
+)
+def test_bad_values(tmp_path: Path, kind: str, row: dict[str, Any], message: str) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "good", "label": 1}, row])
+    with pytest.raises(CorpusError, match=message):
+        read(path, kind)
+
+
+def test_treebanks(tmp_path: Path) -> None:
+    conll = written(tmp_path / "a.conll", "Anna\tNN\tB-per\nsleeps\tVB\tO\n\nWe\tPR\tO\n")
+    assert list(read(conll, "tag").records) == [
+        WordsRecord(1, ("Anna", "sleeps"), ("B-per", "O")),
+        WordsRecord(4, ("We",), ("O",)),
+    ]
+    assert read(conll, "tag", label="1").records[0] == WordsRecord(1, ("Anna", "sleeps"), ("NN", "VB"))
+    assert read(conll, "tag", with_labels=False).records[1] == WordsRecord(4, ("We",))
+    cells = "\t{}\t_\t{}\t{}\t_\t0\troot\t_\t_"
+    lines = ["# newdoc", "1-2" + cells.format("don't", "_", "_"), "1" + cells.format("do", "AUX", "VBP")]
+    lines += ["2" + cells.format("n't", "PART", "RB"), "2.1" + cells.format("x", "X", "X"), ""]
+    conllu = written(tmp_path / "a.conllu", "\n".join(lines))
+    assert list(read(conllu, "tag").records) == [WordsRecord(3, ("do", "n't"), ("AUX", "PART"))]
+    assert list(read(conllu, "tag", label="xpos").records) == [WordsRecord(3, ("do", "n't"), ("VBP", "RB"))]
+    for path, label, message in (
+        (conll, "ner", "there is no column 'ner'; a column is named by its number"),
+        (conll, "7", "line 1 has no column 7, only 3 columns"),
+        (conllu, "2", "line 3 has no tag in column 2"),
+        (conllu, "pos", "named by upos, xpos or the column's number"),
+        (written(tmp_path / "b.conll", "Anna\n"), None, "line 1 has a word without a tag"),
+    ):
+        with pytest.raises(CorpusError, match=message):
+            read_labelled(path, Tag, Columns(label=label))
+    with pytest.raises(CorpusError, match="holds words with tags, for task tag; the task is classify"):
+        read(conll)
+
+
+def test_words_that_begin_with_a_number_sign_are_no_comments(tmp_path: Path) -> None:
+    tagged = "# sent_id = 1\n# by hand\n#obama B-person\nwins O\n# made by a person\n# O\n\n# newdoc\nWe O\n"
+    assert list(read(written(tmp_path / "a.conll", tagged), "tag").records) == [
+        WordsRecord(3, ("#obama", "wins", "#"), ("B-person", "O", "O")),
+        WordsRecord(9, ("We",), ("O",)),
+    ]
+    bare = written(tmp_path / "b.conll", "so\n#hashtag\n# a comment\n#\n")
+    assert list(read(bare, "tag", with_labels=False).records) == [WordsRecord(1, ("so", "#hashtag", "#"))]
+
+
+def test_a_class_called_none_makes_no_header(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.tsv", "I like it so much\tnone\nmore than anything\tfor\n")
+    assert read(path).records[0] == TextRecord(1, "I like it so much", None, "none")
+
+
+def test_cells_beyond_the_columns_are_an_error(tmp_path: Path) -> None:
+    csv = written(tmp_path / "a.csv", "label,text\nham,Go until jurong point, crazy, available\n")
+    with pytest.raises(CorpusError, match=r"line 2 has 4 cells where the table has 2 columns; put a text with commas"):
+        read(csv)
+    tsv = written(tmp_path / "a.tsv", "label\ttext\nham\tGo until\tjurong\n")
+    with pytest.raises(CorpusError, match=r"line 2 has 3 cells where the table has 2 columns; a text must hold no tab"):
+        read(tsv)
+    empty = written(tmp_path / "b.csv", "label,text\nham,Go until,,\nspam,win, \n")
+    assert [record.first for record in read(empty).records if isinstance(record, TextRecord)] == ["Go until", "win"]
+
+
+def test_columns_of_an_earlier_file(tmp_path: Path) -> None:
+    """They tell a header from a row, and which of several texts is meant; where they are not there, others serve."""
+    usual = Columns(text="what", label="kind")
+    header = written(tmp_path / "a.csv", "what\nGood\nBad\n")
+    both = write_jsonl(tmp_path / "b.jsonl", [{"text": "no", "what": "yes"}])
+    other = write_jsonl(tmp_path / "c.jsonl", [{"text": "this"}])
+    for path, expected in ((header, ["Good", "Bad"]), (both, ["yes"]), (other, ["this"])):
+        found = read_labelled(path, Classify, NONE, with_labels=False, usual=usual).records
+        assert [record.first for record in found if isinstance(record, TextRecord)] == expected
+    found = read_labelled(both, Classify, Columns(text="text"), with_labels=False, usual=usual).records
+    assert found[0] == TextRecord(1, "no")
+
+
+def test_lists_of_words(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [{"tokens": ["Anna", "sleeps"], "ner_tags": ["B-per", "O"], "id": 7}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    found = read(tmp_path / "a.parquet", "tag")
+    assert found.columns == Columns(text="tokens", label="ner_tags")
+    assert list(found.records) == [WordsRecord(1, ("Anna", "sleeps"), ("B-per", "O"))]
+    for row, message in (
+        ({"tokens": ["a", "b"], "tags": ["x"]}, "row 1 has 2 words but 1 tags"),
+        ({"tokens": "a b", "tags": ["x"]}, "row 1 has str in column 'tokens', not a list"),
+        ({"tokens": [1], "tags": ["x"]}, "not a list of words"),
+        ({"tokens": [], "tags": []}, "row 1 has no words"),
+    ):
+        with pytest.raises(CorpusError, match=message):
+            read(write_jsonl(tmp_path / "b.jsonl", [row]), "tag")
+
+
+def from_datasets(path: Path, rows: list[dict[str, Any]], **features: Any) -> Path:
+    """As `datasets` writes a table: numbers, whose names stand in the schema."""
+    content = json.dumps({"info": {"features": features}})
+    pq.write_table(pa.Table.from_pylist(rows).replace_schema_metadata({"huggingface": content}), path)
+    return path
+
+
+TAGS = {"_type": "ClassLabel", "names": ["O", "B-per", "I-per"]}
+
+
+@pytest.mark.parametrize(
+    "feature",
+    [
+        {"_type": "List", "feature": TAGS},
+        {"_type": "Sequence", "feature": TAGS | {"num_classes": 3, "id": None}, "length": -1, "id": None},
+        [TAGS],
+    ],
+    ids=["List", "Sequence", "list"],
+)
+def test_numbered_tags_have_the_names_of_the_schema(tmp_path: Path, feature: Any) -> None:
+    """So entities are known as such, and nothing is to be said."""
+    rows = [{"tokens": ["Anna", "Lee", "sleeps"], "ner_tags": [1, 2, 0]}]
+    path = from_datasets(tmp_path / "a.parquet", rows, ner_tags=feature)
+    notes: list[str] = []
+    files, info = read_files(Tag, {"train": path, "validation": path}, settings_of([]), notes.append)
+    assert list(files.train.records) == [WordsRecord(1, ("Anna", "Lee", "sleeps"), ("B-per", "I-per", "O"))]
+    assert info.metric_names[0] == "entity_f1"
+    assert notes == ["columns: text in 'tokens', label in 'ner_tags'"]
+
+
+def test_tags_that_are_bare_numbers_are_said(tmp_path: Path) -> None:
+    rows = [{"tokens": ["Anna", "Lee", "sleeps"], "ner_tags": [1, 2, 0]}]
+    told = {}
+    for name, features in (("none", {}), ("others", {"tokens": {"_type": "Value"}}), ("broken", {"ner_tags": [7]})):
+        path = from_datasets(tmp_path / f"{name}.parquet", rows, **features)
+        notes: list[str] = []
+        files, info = read_files(Tag, {"train": path, "validation": path}, settings_of([]), notes.append)
+        assert list(files.train.records) == [WordsRecord(1, ("Anna", "Lee", "sleeps"), ("1", "2", "0"))]
+        assert info.metric_names == ("accuracy", "macro_f1")
+        told[name] = [note for note in notes if "the tags are numbers without names (0, 1, 2), so F1 of entit" in note]
+    assert {name: len(found) for name, found in told.items()} == {"none": 1, "others": 1, "broken": 1}
+
+
+def test_numbered_classes_have_the_names_of_the_schema(tmp_path: Path) -> None:
+    """-1 is no class; a regression wants the numbers."""
+    rows: list[dict[str, Any]] = [{"text": "so, good", "label": 1}, {"text": "bad", "label": 0}]
+    label = {"_type": "ClassLabel", "names": ["neg", "pos"]}
+    path = from_datasets(tmp_path / "a.parquet", rows, text={"_type": "Value", "dtype": "string"}, label=label)
+    assert list(read(path).records) == [TextRecord(1, "so, good", None, "pos"), TextRecord(2, "bad", None, "neg")]
+    assert read(path, "regress").records[0] == TextRecord(1, "so, good", None, None, 1.0)
+    for number, message in (
+        (-1, "row 3 has no label in column 'label'; give it a label, or take the row out"),
+        (2, "row 3 has the number 2, where the file names 2 classes, counted from 0, in column 'label'"),
+    ):
+        more = from_datasets(tmp_path / "b.parquet", [*rows, {"text": "what", "label": number}], label=label)
+        with pytest.raises(CorpusError, match=message):
+            read(more)
+
+
+def test_questions(tmp_path: Path) -> None:
+    found = read(write_squad(tmp_path / "a.json", 2, 0, missing=True), "answer").records
+    first, second = found
+    assert isinstance(first, QuestionRecord)
+    assert isinstance(second, QuestionRecord)
+    assert first.id == "q0"
+    assert first.answers is not None
+    assert first.context[first.answers[0].begin :].startswith(first.answers[0].text + " sleeps")
+    assert second.answers == ()
+    row = {"question": "q?", "context": "a b c", "answers": {"text": ["b"], "answer_start": [2]}}
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "a.parquet")
+    assert list(read(tmp_path / "a.parquet", "answer").records) == [
+        QuestionRecord(1, "1", "q?", "a b c", (GivenAnswer("b", 2),))
+    ]
+    assert read(tmp_path / "a.parquet", "answer", with_labels=False).records[0] == QuestionRecord(
+        1, "1", "q?", "a b c", None
+    )
+    array = written(tmp_path / "a.json", json.dumps([row, row]))
+    assert [record.row for record in read(array, "answer").records] == [1, 2], "rows in JSON, not SQuAD's form"
+    assert len(read(written(tmp_path / "l.json", f"{json.dumps(row)}\n" * 2), "answer").records) == 2
+    spaced = row | {"answers": {"text": [" b "], "answer_start": [1]}}
+    [record] = read(write_jsonl(tmp_path / "s.jsonl", [spaced]), "answer").records
+    assert isinstance(record, QuestionRecord)
+    assert record.answers == (GivenAnswer("b", 2),), "without the white space around it"
+    wrong = row | {"answers": {"text": ["b"], "answer_start": [0]}}
+    for given in ({"text": ["b"], "start": [2]}, {"text": ["b"], "answer_start": []}, {"text": "b", "answer_start": 2}):
+        with pytest.raises(
+            CorpusError, match="row 1 has answers with text, .*; expected are text and answer_start, two"
+        ):
+            read(write_jsonl(tmp_path / "w.jsonl", [row | {"answers": given}]), "answer")
+    for text, begin in (("b", -3), ("b", "2"), (" ", 1), (3, 2)):
+        odd = row | {"answers": {"text": [text], "answer_start": [begin]}}
+        with pytest.raises(CorpusError, match="row 1: the answer"):
+            read(write_jsonl(tmp_path / "o.jsonl", [odd]), "answer")
+    for path, message in (
+        (
+            write_jsonl(tmp_path / "b.jsonl", [wrong]),
+            "row 1: the answer 'b' does not stand at character 0, but 'a b c'",
+        ),
+        (
+            write_jsonl(tmp_path / "c.jsonl", [{"question": "q"}]),
+            "row 1 has no 'context' that is a text; columns are qu",
+        ),
+        (written(tmp_path / "d.json", "{"), "d.json: the file ends too early, in line 1"),
+        (
+            written(tmp_path / "g.json", '{"data": ' + "[" * 5000),
+            r"g.json: row 1 \(line 1\) is JSON that is nested too deep",
+        ),
+        (written(tmp_path / "e.json", '{"data": 1}'), "not in SQuAD's form"),
+        (written(tmp_path / "f.json", '{"data": [{"paragraphs": [{"qas": [{}]}]}]}'), "question 1 lacks 'context'"),
+        (tmp_path / "none.json", "no such file"),
+    ):
+        with pytest.raises(CorpusError, match=message):
+            read(path, "answer")
+
+
+def test_lines_of_text_have_no_labels(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.txt", "one text\n\nAnna sleeps.\n")
+    assert list(read(path, with_labels=False).records) == [TextRecord(1, "one text"), TextRecord(3, "Anna sleeps.")]
+    assert read(path, "tag", with_labels=False).records[1] == WordsRecord(3, ("Anna", "sleeps", "."))
+    with pytest.raises(CorpusError, match="a .txt file holds no labels; give CSV, TSV, JSONL or Parquet"):
+        read(path)
+    with pytest.raises(CorpusError, match="holds no pairs"):
+        read(path, "pairs", with_labels=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("a.csv", "classify"), ("a.jsonl", "regress"), ("a.conll", "tag"), ("a.tsv", "pairs")]
+)
+def test_empty_files(tmp_path: Path, name: str, kind: str) -> None:
+    with pytest.raises(CorpusError, match=f"{name}: there is no example in this file"):
+        read(written(tmp_path / name, ""), kind)
+
+
+def test_empty_squad_folders_and_unknown_kinds(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match="there is no example in this file"):
+        read(written(tmp_path / "a.json", '{"data": []}'), "answer")
+    with pytest.raises(CorpusError, match="no such file"):
+        read(tmp_path / "none.csv")
+    with pytest.raises(CorpusError, match="cannot read this kind of file"):
+        read(written(tmp_path / "a.xyz", "x"))
+    (tmp_path / "folder").mkdir()
+    for name in ("a.csv", "b.tsv"):
+        written(tmp_path / "folder" / name, "text,label\na,b\n")
+    with pytest.raises(CorpusError, match="give a single file, not a folder"):
+        read(tmp_path / "folder")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "columns", "number", "labels"),
+    [
+        ("sst2/dev.tsv", "classify", {}, 872, {"0", "1"}),
+        ("cola/in_domain_dev.tsv", "classify", {"text": "3", "label": "1"}, 527, {"0", "1"}),
+        ("wnut17/emerging.dev.conll", "tag", {}, 1009, 13),
+        ("ud_english_ewt/en_ewt-ud-dev.conllu.gz", "tag", {}, 2001, 17),
+    ],
+)
+def test_real_files(
+    shared_data: Path, name: str, kind: str, columns: dict[str, str], number: int, labels: set[str] | int
+) -> None:
+    """Counts as their sources give them; labels, or how many of them there are."""
+    records = read_labelled(shared_data / name, task_named(kind), Columns(**columns)).records
+    assert len(records) == number
+    found = {label for r in records for label in ((r.label,) if isinstance(r, TextRecord) else getattr(r, "tags", ()))}
+    assert (len(found) if isinstance(labels, int) else found) == labels
+
+
+def test_folders_of_datasets(tmp_path: Path) -> None:
+    """Of several files, one table; of parts, those that are asked for, each with the names of its classes."""
+    datasets = pytest.importorskip("datasets")
+    labels = datasets.ClassLabel(names=["neg", "pos"])
+    features = datasets.Features({"text": datasets.Value("string"), "label": labels})
+    rows = [{"text": f"text {n}", "label": n % 2} for n in range(6)]
+    made = datasets.Dataset.from_list(rows, features=features)
+    made.save_to_disk(tmp_path / "one", num_shards=3)
+    expected = [TextRecord(n + 1, f"text {n}", None, ("neg", "pos")[n % 2]) for n in range(6)]
+    found = read(tmp_path / "one")
+    assert list(found.records) == expected
+    assert found.path == tmp_path / "one"
+    parts = datasets.DatasetDict(train=made, validation=made.select([1]), test=made.select([0]))
+    parts.save_to_disk(tmp_path / "parts")
+    with pytest.raises(CorpusError, match="this folder has several parts .train and validation.; name one of them"):
+        read(tmp_path / "parts")
+    (tmp_path / "hub" / "data").mkdir(parents=True)
+    for name, part in parts.items():
+        part.to_parquet(tmp_path / "hub" / "data" / f"{name}-00000-of-00001.parquet")
+    for given in (tmp_path / "parts", tmp_path / "hub", parts):
+        with examples_given(given, None, made) as files:
+            records = {name: list(read_labelled(each, Classify, NONE).records) for name, each in files.items()}
+        assert records == {"train": expected, "validation": [TextRecord(1, "text 1", None, "pos")], "test": expected}
+    assert [str(each.path) for each in files.values()] == ["train in memory", "train in memory", "test in memory"]
+    with (
+        pytest.raises(CorpusError, match="train in memory: row 2 has no column"),
+        examples_given([rows[0], {"text": "x"}], rows, None) as files,
+    ):
+        read_labelled(files["train"], Classify, NONE)
+    for train, validation, message in (
+        (tmp_path / "one", None, "one: there is no part for validation in it"),
+        (write_jsonl(tmp_path / "a.jsonl", rows), None, "a.jsonl: this is one file; give another for validation"),
+        (["a.csv", "b.csv"], rows, "train: give one file or folder, not 2"),
+    ):
+        with pytest.raises(CorpusError, match=message), examples_given(train, validation, None):
+            pass

@@ -1,0 +1,148 @@
+"""Fine-tuning that was stopped goes on behind the last finished seed, and comes to what it would have come to."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import unmask
+from tests.commands.finetune_helpers import FAST, MakeModel, save_encoder, write_classes
+from unmask.commands import finetune_run as runs
+from unmask.commands.cli.app import app
+from unmask.commands.finetune import forecast_finetune
+from unmask.commands.finetune_run import FinishedRun, ResultFolder
+from unmask.core.errors import RunError
+from unmask.tokenizer.tokenizer import Tokenizer
+
+pytest.importorskip("sklearn")
+pytest.importorskip("seqeval")
+
+Given = dict[str, Any]
+
+
+@pytest.fixture
+def given(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> Given:
+    train, dev = write_classes(tmp_path / "train.jsonl", 40, 0), write_classes(tmp_path / "dev.jsonl", 20, 1)
+    encoder = save_encoder(make_model, tokenizer, tmp_path / "encoder")
+    return {"model": encoder, "task": "classify", "train": train, "validation": dev, "test": dev}
+
+
+def settings(seeds: int, *more: str) -> tuple[str, ...]:
+    return (*FAST, "finetune.epochs=1", "finetune.dropout=0.1", f"finetune.seeds={seeds}", *more)
+
+
+def content(folder: Path) -> tuple[dict[str, Any], list[Any], bytes]:
+    """What must be equal; times are not."""
+    summary = json.loads((folder / "summary.json").read_text())
+    del summary["model"]
+    for run in summary["seeds"]:
+        del run["seconds"]
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return summary, lines, (folder / "model" / "model.safetensors").read_bytes()
+
+
+def test_stopped_in_the_second_seed(given: Given, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unmask.finetune(**given, out=tmp_path / "whole", settings=settings(3))
+    begun: list[int] = []
+    real = runs.fit
+
+    def fit(*args: Any, seed: int, **more: Any) -> Any:
+        begun.append(seed)
+        if begun == [0, 1]:
+            raise KeyboardInterrupt
+        return real(*args, seed=seed, **more)
+
+    monkeypatch.setattr(runs, "fit", fit)
+    out = tmp_path / "stopped"
+    with pytest.raises(KeyboardInterrupt):
+        unmask.finetune(**given, out=out, settings=settings(3))
+    assert not (out / "summary.json").exists()
+    with pytest.raises(RunError, match="holds a result: go on with resume=True, replace it with overwrite=True"):
+        unmask.finetune(**given, out=out, settings=settings(3))
+    unmask.finetune(**given, out=out, settings=settings(3), resume=True)
+    assert begun == [0, 1, 1, 2], "the first seed is not trained again"
+    assert content(out) == content(tmp_path / "whole")
+
+
+def test_a_kill_while_the_best_model_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model in the folder is that of a seed which is known to be over: the earlier best one, or the new one."""
+    folder, content = ResultFolder(tmp_path / "out"), {"finetune": {"seeds": 3}}
+    folder.begin(content)
+
+    def write(number: int) -> None:
+        folder.waiting(number).mkdir()
+        (folder.waiting(number) / "config.json").write_text(str(number))
+
+    def models() -> dict[str, str]:
+        return {path.name: (path / "config.json").read_text() for path in folder.root.glob("model*")}
+
+    first, worse, better = (FinishedRun({"seed": n}, [], is_best=n != 1) for n in range(3))
+    write(1)
+    folder.keep([first])
+    assert models() == {"model": "1"}
+    write(2)  # and no more: the seed is made again
+    assert folder.go_on(content) == [first]
+    assert models() == {"model": "1"}
+    folder.keep([first, worse])
+    write(3)
+    with monkeypatch.context() as killed:
+        killed.setattr(ResultFolder, "_settle", lambda *given: None)
+        folder.keep([first, worse, better])
+    assert models() == {"model": "1", "model.3": "3"}
+    assert folder.go_on(content) == [first, worse, better]
+    assert models() == {"model": "3"}
+
+
+def test_more_seeds_are_asked_for_later(given: Given, tmp_path: Path) -> None:
+    out = tmp_path / "grown"
+    unmask.finetune(**given, out=out, settings=settings(1), resume=True)
+    elsewhere = {**given, "model": shutil.copytree(given["model"], tmp_path / "the same model")}
+    for number, files in ((2, given), (2, elsewhere)):  # the second time nothing is left to do
+        unmask.finetune(**files, out=out, settings=settings(number), resume=True)
+    unmask.finetune(**given, out=tmp_path / "whole", settings=settings(2))
+    assert content(out) == content(tmp_path / "whole")
+    assert json.loads((out / "settings.json").read_text())["finetune"]["seeds"] == 2
+    with pytest.raises(RunError, match=r"holds 2 seeds whose training is over, but finetune\.seeds is 1"):
+        unmask.finetune(**given, out=out, settings=settings(1), resume=True)
+
+
+def test_what_is_another_fine_tuning_does_not_go_on(given: Given, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    unmask.finetune(**given, out=out, settings=settings(1))
+    before = content(out)
+    with pytest.raises(
+        RunError, match=r"holds a result with finetune\.epochs = 1, but now it is 2; a result goes on as"
+    ):
+        unmask.finetune(**given, out=out, settings=settings(1, "finetune.epochs=2"), resume=True)
+    with pytest.raises(RunError, match="resume=True and overwrite=True exclude each other"):
+        unmask.finetune(**given, out=out, settings=settings(1), resume=True, overwrite=True)
+    given["train"].write_text(given["train"].read_text() * 2)
+    with pytest.raises(RunError, match=r"holds a result with sha256\.train = "):
+        unmask.finetune(**given, out=out, settings=settings(1), resume=True)
+    (out / "runs.jsonl").write_text('{"figures"')
+    with pytest.raises(RunError, match="the result is damaged"):
+        unmask.finetune(**given, out=out, settings=settings(1), resume=True)
+    assert content(out) == before
+
+
+def test_a_dry_run_says_what_would_happen_and_writes_nothing(given: Given, tmp_path: Path) -> None:
+    files = sorted(tmp_path.rglob("*"))
+    found = forecast_finetune(**given, settings=settings(2, "finetune.epochs=3"))
+    assert (found["task"], found["labels"], found["seeds"]) == ("classify", ["garden", "sea"], 2)
+    assert found["steps"] == 9  # 40 examples, 16 a step: 3 steps an epoch
+    assert found["examples"]["train"] == {"records": 40, "inputs": 40, "truncated": 0, "split": 0}
+    assert found["num_parameters"] > 0
+    assert 0.0 < found["seconds"] < 600.0
+    options = [f"--{name}={value}" for name, value in given.items() if name != "model"]
+    result = CliRunner().invoke(
+        app, ["finetune", str(given["model"]), *options, f"--out={tmp_path / 'out'}", "--dry-run", "--json"]
+    )
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["examples"] == found["examples"]
+    assert "nothing was written (--dry-run)" in repr(found)
+    assert sorted(tmp_path.rglob("*")) == files

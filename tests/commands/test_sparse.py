@@ -1,0 +1,413 @@
+"""Sparse vectors out of the head for masked tokens: by hand, as sentence-transformers makes them, and learned."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file
+
+import unmask
+from tests.command_line import Main
+from tests.commands.test_contrast import SETTINGS, gradients_of_a_step, stream_of, texts
+from tests.commands.test_embedder import FAST, WORDS, Stopping, base, corpus, passages
+from unmask.commands.embedder_forecast import forecast_embedder
+from unmask.commands.embedder_run import positions_on_cpu
+from unmask.commands.training_run import Interrupted
+from unmask.core.errors import DataError, ModelError, RunError, SettingsError
+from unmask.masking.masker import Masker
+from unmask.model.encoder import MaskedLM
+from unmask.model.folder import save_model
+from unmask.search import index as index_folder
+from unmask.search.encoder import AskedEncoding, open_encoder
+from unmask.tasks.embed import SparseVectors, sparse_texts
+from unmask.tasks.loaded_model import load
+from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.train import contrast as splade
+from unmask.train.contrast import TextTargets, contrast_losses, flops, rising, splade_objective, splade_vectors, surplus
+from unmask.train.objectives import PREDICT_MASKED
+
+__all__ = ["base", "corpus"]  # fixtures
+SPARSE = FAST | {
+    "embedder.micro_batch_tokens": 128,
+    "embedder.hard_negatives.after": 0.5,
+    "embedder.checkpoint.every_steps": 3,
+    "embedder.sparse.first_weight": 1e-3,
+}
+
+
+def encoded(folder: Path, some: list[str]) -> NDArray[np.float32]:
+    """Vectors by sentence-transformers."""
+    library = pytest.importorskip("sentence_transformers")
+    found = library.SparseEncoder(str(folder), device="cpu").encode(some, convert_to_sparse_tensor=False)
+    return np.asarray(found)
+
+
+@pytest.fixture(scope="module")
+def sparse(base: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> unmask.Embedder:
+    """In parts of steps, with masked tokens and hard negatives."""
+    return unmask.embedder(base, [corpus], out=tmp_path_factory.mktemp("sparse") / "e", steps=9, settings=SPARSE)
+
+
+@pytest.mark.parametrize("most", [1, 1 << 25])
+def test_vectors_by_hand(make_model: Callable[..., MaskedLM], monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """Of two texts of 2 and 3 tokens with a gap between them, text by text and at once."""
+    monkeypatch.setattr(splade, "LOGITS", most)
+    model = make_model()
+    hidden = torch.randn(7, model.config.hidden_size, generator=torch.Generator().manual_seed(0)) * 5
+    none = torch.zeros(0, dtype=torch.int64)
+    places = torch.tensor([0, 1, 3, 4, 5])
+    of = TextTargets(places, torch.tensor([0, 0, 1, 1, 1]), none, none, none, none, 1, lengths=(2, 3))
+    found = splade_vectors(model, hidden, of)
+    logits = model.head(hidden, model.encoder.tokens)
+    for vector, rows in zip(found, (logits[:2], logits[3:6]), strict=True):
+        wanted = [math.log(1 + max(0.0, *column)) for column in rows.T.tolist()]
+        np.testing.assert_allclose(vector.tolist(), wanted, atol=1e-5)
+        assert 0 < sum(number == 0 for number in wanted) < len(wanted)
+
+
+@pytest.mark.parametrize(("logits", "places", "least"), [(1, 1, 0.0), (1 << 25, 1 << 22, 0.0), (1 << 25, 64, -2.5)])
+def test_gradients_are_those_of_the_expression(
+    make_model: Callable[..., MaskedLM], monkeypatch: pytest.MonkeyPatch, logits: int, places: int, least: float
+) -> None:
+    """Of hidden states, the embedding matrix, the bias and the layers before it: of texts one by one and all at once,
+    and of ones that have few numbers.
+    """
+    monkeypatch.setattr(splade, "LOGITS", logits)
+    monkeypatch.setattr(splade, "_PLACES", places)
+    model = make_model()
+    with torch.no_grad():
+        model.head.bias.normal_(mean=least, generator=torch.Generator().manual_seed(1))
+    none, lengths = torch.zeros(0, dtype=torch.int64), (2, 5, 1)
+    of = TextTargets(torch.arange(8), none, none, none, none, none, 1, lengths=lengths)
+    hidden = torch.randn(8, model.config.hidden_size, generator=torch.Generator().manual_seed(0)) * 3
+    weights = torch.randn(3, model.config.vocab_size, generator=torch.Generator().manual_seed(2))
+
+    def plain(x: torch.Tensor) -> torch.Tensor:
+        texts = model.head(x, model.encoder.tokens).split(list(lengths))
+        return torch.stack([each.max(0).values for each in texts]).relu().log1p()
+
+    found = []
+    for make in (plain, lambda x: splade_vectors(model, x, of)):
+        model.zero_grad()
+        x = hidden.clone().requires_grad_()
+        vectors = make(x)
+        assert bool((vectors > 0).float().mean() < 0.2) == (least < 0)
+        (vectors * weights).sum().backward()
+        learned = {name: each.grad for name, each in model.named_parameters() if each.grad is not None}
+        found.append({"x": x.grad, **learned})
+    assert found[0].keys() == found[1].keys() > {"x", "head.bias", "head.dense.weight"}
+    for name, gradient in found[0].items():
+        assert gradient is not None
+        assert gradient.abs().sum() > 0, name
+        torch.testing.assert_close(found[1][name], gradient, atol=1e-5, rtol=1e-4)
+
+
+def test_the_regulariser_by_hand() -> None:
+    vectors = torch.tensor([[1.0, 0.0, 4.0], [3.0, 0.0, 0.0]])
+    assert float(flops(vectors)) == 2.0**2 + 0.0 + 2.0**2
+    assert [rising(progress) for progress in (0.0, 1 / 6, 1 / 3, 1.0)] == [0.0, 0.25, 1.0, 1.0]
+
+
+def test_the_loss_is_that_of_products_and_the_regulariser(make_model: Callable[..., MaskedLM]) -> None:
+    """At a sixth of the training, of two pairs and a wrong answer."""
+    vectors = torch.tensor([[1.0, 0.0], [2.0, 0.5], [0.0, 1.0], [0.5, 3.0], [1.0, 1.0]])
+    of = texts([0, 0, 1, 1, 1], [0, 1, 0, 1, 2], [0, 0, 1, 1, 2], [0, 1, 2, 3, 4])
+    objective = splade_objective(temperature=2.0, weights=(0.1, 0.01), progress=lambda: 1 / 6)
+    assert objective.joint is not None
+    found = objective.joint.losses(make_model(), vectors, [of])
+
+    def entropy(right: float, *others: float) -> float:
+        return math.log(sum(math.exp(score / 2) for score in (right, *others))) - right / 2
+
+    # Products: first texts (1, 0) and (0, 1) with (2, 0.5), (0.5, 3) and (1, 1).
+    pairs = [(entropy(2, 0.5, 1) + entropy(2, 0.5)) / 2, (entropy(3, 0.5, 1) + entropy(3, 0.5)) / 2]
+    assert found.each_N.tolist() == pytest.approx(pairs, abs=1e-6)
+    first, second = 0.5**2 + 0.5**2, (3.5 / 3) ** 2 + (4.5 / 3) ** 2
+    assert float(found.total) == pytest.approx(sum(pairs) + 2 * 0.25 * (0.1 * first + 0.01 * second), abs=1e-6)
+    dense = contrast_losses(vectors, of, temperature=2.0)
+    assert dense.each_N.tolist() != pytest.approx(pairs, abs=1e-2)
+
+
+def test_gradients_by_way_of_vectors(make_model: Callable[..., MaskedLM], tokenizer: Tokenizer) -> None:
+    """Of steps in parts and of all at once, with the regulariser and masked tokens."""
+    stream = stream_of(tokenizer, SETTINGS)
+    rows, _ = stream.rows(stream.drawer.draw(np.arange(24), 3))
+    masked = Masker.from_tokenizer(tokenizer, rate=0.3)(rows)
+    leading = splade_objective(temperature=1.0, weights=(0.1, 0.2), progress=lambda: 1.0)
+    (whole, wanted), (parted, gradients) = (
+        gradients_of_a_step(make_model(), rows, masked, micro_rows=micro_rows, leading=leading,
+                            objectives=(replace(PREDICT_MASKED, weight=0.2),))
+        for micro_rows in (None, 2)
+    )  # fmt: skip
+    assert parted.micro_batches > 1 == whole.micro_batches
+    assert parted.loss == pytest.approx(whole.loss, rel=1e-5)
+    assert gradients.keys() == wanted.keys()
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, wanted[name], atol=1e-5, rtol=1e-3)
+
+
+def test_every_text_finds_its_partner(base: Path, tmp_path: Path) -> None:
+    """Titles and bodies that have no word in common, learned by heart by few numbers."""
+    library = pytest.importorskip("sentence_transformers")
+    titles, bodies = WORDS[:5], [" ".join([word] * 8) for word in WORDS[5:10]]
+    rows = [json.dumps({"query": one, "text": other}) for one, other in zip(titles, bodies, strict=True)]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(rows))
+    settings = FAST | {"embedder.learning_rate": 3e-3, "embedder.mlm_weight": 0}
+    settings |= {f"embedder.sparse.{name}_weight": 0.02 for name in ("first", "second")} | {"embedder.temperature": 1.0}
+    found = unmask.embedder(
+        base, pairs=tmp_path / "pairs.jsonl", out=tmp_path / "e", steps=90, settings=settings, sparse=True
+    )
+    assert found.nonzero is None, "nothing could be held out"
+    encoder = library.SparseEncoder(found.summary["model"], device="cpu")
+    before = library.SparseEncoder(str(base), device="cpu")
+    one, other, dense = (
+        model.encode(texts, convert_to_sparse_tensor=False)
+        for model, texts in ((encoder, list(titles)), (encoder, bodies), (before, bodies))
+    )
+    assert (one @ other.T).argmax(1).tolist() == list(range(5))
+    assert (other > 0).sum() < (dense > 0).sum() / 2
+
+
+def test_the_folder_in_sentence_transformers(sparse: unmask.Embedder) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    folder = sparse.folder / "model"
+    theirs = library.SparseEncoder(str(folder), device="cpu")
+    assert [type(module).__name__ for module in theirs] == ["MLMTransformer", "SpladePooling"]
+    assert theirs.max_seq_length == 64
+    assert theirs.similarity_fn_name == "dot"
+    assert theirs.get_embedding_dimension() == sparse.dimension == sparse.model.tokenizer.vocab_size
+    some = [*passages(4), "the king", "a ship at sea " * 3]
+    vectors = theirs.encode(some, convert_to_sparse_tensor=False, batch_size=3)
+    encoder = open_encoder(folder, AskedEncoding())
+    for ours in (encoder.embed_documents(some), encoder.embed_queries(some)):
+        assert isinstance(ours, SparseVectors)
+        np.testing.assert_allclose(ours.dense(), vectors, atol=1e-4)
+    model, tokenizer = sparse.model.network, sparse.model.tokenizer
+    for text, vector in zip(some, vectors, strict=True):
+        ids = torch.from_numpy(tokenizer.encode_prompt(text).astype(np.int64))[None]
+        assert ids[0, [0, -1]].tolist() == [tokenizer.special.cls, tokenizer.special.sep]
+        hidden = model.encoder(ids).flatten(0, 1)
+        none = torch.zeros(0, dtype=torch.int64)
+        of = TextTargets(torch.arange(len(hidden)), none, none, none, none, none, 1, lengths=(len(hidden),))
+        np.testing.assert_allclose(splade_vectors(model, hidden, of)[0].detach(), vector, atol=1e-4)
+    assert 0 < (vectors > 0).sum() < vectors.numel()
+
+
+def test_a_file_of_sparse_vectors(sparse: unmask.Embedder, tmp_path: Path, main: Main) -> None:
+    """They are those of sentence-transformers; of a text in several parts as `sparse_texts` makes them."""
+    folder, some = sparse.folder / "model", [*passages(3), " ".join(passages(6))]
+    (tmp_path / "t.txt").write_text("\n".join(each.replace("\n", " ") for each in some))
+    command = ("embed", folder, tmp_path / "t.txt", "--long-texts", "split", "--out")
+    code, printed, err = main(*command, tmp_path / "v.parquet", "--json")
+    assert code == 0, err
+    told = json.loads(printed)
+    assert (told["pooling"], told["dimension"], told["long_texts"]) == ("splade", sparse.dimension, 1)
+    assert pq.read_schema(tmp_path / "v.parquet").metadata[b"dimension"] == str(sparse.dimension).encode()
+    table = pq.read_table(tmp_path / "v.parquet").to_pydict()
+    assert table["id"] == [1, 2, 3, 4]
+    dense = np.zeros((4, sparse.dimension), dtype=np.float32)
+    for row, tokens, values in zip(dense, table["indices"], table["values"], strict=True):
+        row[tokens] = values
+    np.testing.assert_allclose(dense[:3], encoded(folder, some[:3]), atol=1e-4)
+    together = sparse_texts(sparse.model.predictor, sparse.model.tokenizer, some[3:], "split").vectors
+    np.testing.assert_allclose(dense[3:], together.dense(), atol=1e-4)
+    assert main(*command, tmp_path / "u.parquet", "--normalize")[0] == 0
+    values = pq.read_table(tmp_path / "u.parquet").column("values").to_pylist()
+    np.testing.assert_allclose([np.linalg.norm(each) for each in values], 1.0, rtol=1e-6)
+    code, _, err = main(*command, tmp_path / "v.npy")
+    assert code == 2
+    assert "are sparse, and are written as .parquet" in err
+    assert main(*command, tmp_path / "v.npy", "--pooling", "mean")[0] == 0
+    assert np.load(tmp_path / "v.npy").shape == (4, sparse.model.network.config.hidden_size)
+    with pytest.raises(ModelError, match="vectors are sparse"):
+        sparse.model.embed(some[:1])
+
+
+def test_an_index_of_sparse_vectors(sparse: unmask.Embedder, tmp_path: Path, main: Main,
+                                    monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    """Its scores are products of the vectors of sentence-transformers; a stopped one goes on to the same blocks."""
+    monkeypatch.setattr(index_folder, "BLOCK_PASSAGES", 8)
+    folder, out, some = sparse.folder / "model", tmp_path / "i", passages(20)
+    (tmp_path / "t.txt").write_text("\n\n".join(some))
+    command = ("search", "index", folder, tmp_path / "t.txt", "--documents", "block", "--out", out)
+    code, printed, err = main(*command, "--json")
+    assert code == 0, err
+    assert json.loads(printed)["dimension"] == sparse.dimension
+    asked = [some[7][:40], "the king"]
+    vectors = encoded(folder, [*some, *asked])
+    scores = vectors[20:] @ vectors[:20].T
+    for query, row in zip(unmask.Index(out).query(asked, top_k=20).queries, scores, strict=True):
+        hits = query["hits"]
+        assert len(hits) == (row > 0).sum() > 1
+        np.testing.assert_allclose([hit["score"] for hit in hits], np.sort(row)[::-1][: len(hits)], rtol=1e-4)
+        np.testing.assert_allclose([row[hit["document"]] for hit in hits], [hit["score"] for hit in hits], rtol=1e-4)
+    whole = {file.name: file.read_bytes() for file in (out / "blocks").glob("*.npy")}
+    (out / "index.json").unlink()
+    for file in (out / "blocks").glob("00002.*"):
+        file.unlink()
+    assert main(*command, "--resume")[0] == 0
+    assert {file.name: file.read_bytes() for file in (out / "blocks").glob("*.npy")} == whole
+    code, _, err = main(*command, "--overwrite", "--approximate")
+    assert code == 2
+    assert "--approximate: a graph is made of dense vectors" in err
+    block = out / "blocks" / "00001.npy"
+    line = np.load(block)
+    np.save(block, np.where(np.arange(len(line)) == sparse.dimension + 1, 99, line).astype(line.dtype))
+    with pytest.raises(DataError, match=r"blocks: damaged \(posting lists of vectors that are none of 8\)"):
+        unmask.Index(out).query(some)
+    facts = json.loads((out / "search.json").read_text())
+    (out / "search.json").write_text(json.dumps(facts | {"dimension": 7}))
+    with pytest.raises(DataError, match=r"00000.npy: damaged \("):
+        unmask.Index(out)
+
+
+def test_long_texts_have_the_largest_numbers_of_their_windows(sparse: unmask.Embedder) -> None:
+    model, network = sparse.model, sparse.model.predictor
+    text = " ".join(passages(6))
+    around = len(model.tokenizer.special.around)
+    ids = model.tokenizer.encode_prompt(text)[1:-1]
+    number = math.ceil(len(ids) / (64 - around))
+    assert number > 2
+    windows = [ids[len(ids) * n // number : len(ids) * (n + 1) // number] for n in range(number)]
+    parts = []
+    for window in windows:
+        whole = torch.tensor([[model.tokenizer.special.cls, *window, model.tokenizer.special.sep]])
+        hidden = network.encoder(whole).flatten(0, 1)
+        parts.append(network.predict(hidden, torch.arange(whole.shape[1])).amax(0).relu().log1p().detach().numpy())
+    found = sparse_texts(network, model.tokenizer, ["the king", text], "split").vectors.dense()
+    np.testing.assert_allclose(found[1], np.max(parts, axis=0), atol=1e-4)
+
+
+def test_it_is_evaluated_beside_dense_vectors(sparse: unmask.Embedder, base: Path, corpus: Path) -> None:
+    found = unmask.evaluate_search(sparse.folder / "model", [corpus], against=[base], every=True, crop_chars=20)
+    ours, theirs = (found.vectors[str(folder)] for folder in (sparse.folder / "model", base))
+    assert ours["dimension"] == sparse.dimension > theirs["dimension"]
+    assert 1 < ours["effective_rank"] <= sparse.dimension
+    assert 0 < ours["alignment"]["crop"] < 2, "numbers below 0 are none of theirs"
+    encoding = found["encoding"][str(sparse.folder / "model")]
+    assert (encoding["pooling"], encoding["similarity"]) == ("splade", "dot")
+    systems = found.tasks["crop"]["systems"]
+    assert systems[str(sparse.folder / "model")]["ndcg_at_10"] > 0.1
+    dense = open_encoder(sparse.folder / "model", AskedEncoding(pooling="mean"))
+    assert (dense.settings.similarity, dense.width) == ("cosine", theirs["dimension"])
+    assert np.linalg.norm(dense.embed_queries(["the king"])) == pytest.approx(1.0)
+    with pytest.raises(ModelError, match="makes no sparse vectors"):
+        open_encoder(base, AskedEncoding(pooling="splade"))
+
+
+def test_of_sums_the_mean_alone_is_offered(sparse: unmask.Embedder, tmp_path: Path) -> None:
+    other = shutil.copytree(sparse.folder / "model", tmp_path / "other")
+    (other / "1_SpladePooling" / "config.json").write_text('{"pooling_strategy": "sum"}')
+    with pytest.raises(ModelError, match="pooling_strategy = 'sum' is not offered"):
+        open_encoder(other, AskedEncoding())
+    assert open_encoder(other, AskedEncoding(pooling="mean")).settings.similarity == "cosine"
+
+
+def test_it_begins_sparse(base: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever the logits stand; and what is said of masked tokens stays."""
+    monkeypatch.setattr(splade, "NUMBERS_A_TOKEN", 0.5)
+    higher = load(base).network
+    with torch.no_grad():
+        higher.head.bias += 9.0
+    shutil.copytree(base, tmp_path / "higher")
+    save_model(higher, tmp_path / "higher")
+    found = [
+        unmask.embedder(model, [corpus], out=tmp_path / f"e{n}", steps=1, sparse=True, settings=FAST)
+        for n, model in enumerate((base, tmp_path / "higher"))
+    ]
+    (one, loss), (other, same_loss) = ((each.nonzero["before"], each.before["mlm_loss"]) for each in found)
+    assert 1 < one < 50
+    again = unmask.embedder(found[0].folder / "model", [corpus], out=tmp_path / "again", steps=1, sparse=True,
+                            settings=FAST)  # fmt: skip
+    assert again.nonzero["before"] == pytest.approx(found[0].nonzero["after"], rel=1e-6), "what it learned stays"
+    assert other == pytest.approx(one, rel=0.05)
+    assert same_loss == pytest.approx(loss, rel=1e-4)
+
+
+def test_the_surplus_by_hand() -> None:
+    vectors = torch.tensor([[0.0, 1.0, 2.0], [0.5, 0.0, 3.0]]).log1p()
+    assert surplus(vectors, 1) == pytest.approx(1.0)  # two numbers are left: 2 and 3
+    assert surplus(vectors, 2) == surplus(vectors, 9) == 0.0
+
+
+def test_a_dry_run_measures_and_writes_nothing(base: Path, corpus: Path, tmp_path: Path, main: Main) -> None:
+    asked = ("embedder", base, corpus, "--out", tmp_path / "e", "--steps", 7, "--sparse", "--dry-run")
+    asked += tuple(word for name, value in FAST.items() for word in ("--set", f"{name}={value}"))
+    code, out, err = main(*asked, "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["documents"] + found["held_out_documents"] == 80
+    assert found["pairs"].keys() == {"crops", "titles", "neighbours"}
+    assert found["tokens"] > 1000
+    assert found["steps"] == 7
+    assert found["dimension"] == 200
+    assert found["seconds"] == pytest.approx(7 * found["step_seconds"])
+    assert found["num_parameters"] > 0 == len(list(tmp_path.iterdir()))
+    code, out, err = main(*asked)
+    assert code == 0, err
+    assert "7 steps in about" in out
+    assert "sparse vectors of 200" in out
+    assert "nothing was written (--dry-run)" in out
+    by_clock = forecast_embedder(base, [corpus], minutes=0.5, settings=FAST)
+    assert by_clock.steps >= 1
+    assert "about" in repr(by_clock)
+    with pytest.raises(RunError, match="dry_run would use standard input or a pipe up; give a file"):
+        forecast_embedder(base, ["-"], steps=1)
+
+
+def test_what_it_leaves(sparse: unmask.Embedder, tmp_path: Path, main: Main) -> None:
+    """It stays a masked language model, and says who makes its vectors."""
+    folder = sparse.folder / "model"
+    assert len(sparse.model.fill("the [MASK] sees", top_k=2).masks[0]) == 2
+    assert unmask.verify(folder).passed
+    other = shutil.copytree(folder, tmp_path / "other")
+    (other / "1_SpladePooling" / "config.json").write_text('{"word_embedding_dimension": 7}')
+    assert "says word_embedding_dimension = 7, config.json vocab_size = 200" in repr(unmask.verify(other))
+    assert set(sparse.nonzero) == {"before", "after"}
+    assert 0 < sparse.nonzero["after"] <= sparse.dimension
+    assert sparse.before["kinds"].keys() == sparse.after["kinds"].keys()
+    assert sparse.dimensions == []
+    assert (sparse.folder / "negatives.safetensors").is_file()
+    assert "numbers are not 0" in repr(sparse)
+    assert f"unmask search index {folder} FILES" in repr(sparse)
+    card = (folder / "README.md").read_text()
+    assert "from sentence_transformers import SparseEncoder" in card
+    assert "- splade" in card
+
+
+def test_going_on_is_never_having_stopped(sparse: unmask.Embedder, base: Path, corpus: Path, tmp_path: Path) -> None:
+    """While the regulariser's weight grows."""
+    out: dict[str, Any] = {"out": tmp_path / "e", "steps": 9, "settings": SPARSE}
+    with pytest.raises(Interrupted, match="stopped and saved at step 2"):
+        unmask.embedder(base, [corpus], **out, reporter=Stopping(2))
+    found = unmask.embedder(base, [corpus], **out, resume=True)
+    ours, wanted = (load_file(each.folder / "model" / "model.safetensors") for each in (found, sparse))
+    assert all(torch.equal(ours[name], wanted[name]) for name in wanted)
+    assert found.after == sparse.after
+
+
+def test_errors(base: Path, corpus: Path, tokenizer: Tokenizer, make_model: Callable[..., MaskedLM],
+                tmp_path: Path) -> None:  # fmt: skip
+    asked: dict[str, Any] = {"out": tmp_path / "e", "steps": 1, "sparse": True}
+    with pytest.raises(SettingsError, match="dimensions are beginnings of dense vectors, but sparse vectors have"):
+        unmask.embedder(base, [corpus], **asked, settings={"embedder.dimensions": [16]})
+    save_model(make_model(layout="bert"), tmp_path / "bare", with_head=False)
+    tokenizer.save(tmp_path / "bare", max_length=64)
+    with pytest.raises(ModelError, match="a bare encoder without a head for masked tokens, of which sparse vectors"):
+        unmask.embedder(tmp_path / "bare", [corpus], **asked, settings={"embedder.mlm_weight": 0})
+
+
+def test_parts_are_smaller_for_large_vocabularies(make_model: Callable[..., MaskedLM]) -> None:
+    config = make_model().config.model_copy(update={"hidden_size": 256, "vocab_size": 30_000})
+    assert 256 < positions_on_cpu(config, sparse_tokens=10) < positions_on_cpu(config) / 2

@@ -1,0 +1,329 @@
+"""Documents: their titles and paragraphs, long ones, near-duplicates, and what is drawn of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unmask.commands.embedder_pairs import PairData, PairDrawer, PairParts, PairStream, Tokens, pair_data, read_pairs
+from unmask.commands.embedder_settings import EmbedderSettings, PairColumns, PairKinds
+from unmask.commands.embedder_texts import (
+    DOCUMENT_TOKENS,
+    DocumentParts,
+    TextsBuilder,
+    TokenTexts,
+    parts_of_text,
+    read_texts,
+)
+from unmask.core.errors import CorpusError, DataError, RunError
+from unmask.data.rows import Cursor
+from unmask.data.settings import CorpusSettings
+from unmask.data.survey import fraction
+from unmask.tokenizer.loading import load_tokenizer
+from unmask.tokenizer.tokenizer import Tokenizer
+
+LONG = "The king sees the queen in the garden and the dog follows the ship,"
+
+
+@pytest.mark.parametrize(
+    ("text", "title", "paragraphs"),
+    [
+        ("The king\nHe sees the queen.\nThe dog loves.", "The king", ["He sees the queen.", "The dog loves."]),
+        ("# The king\n\nHe sees\nthe queen.\n\nThe dog.", "The king", ["He sees the queen.", "The dog."]),
+        ("The king\nHe sees the queen.\n\nThe dog.", "The king", ["He sees the queen.", "The dog."]),
+        (f"{LONG}\nwhich sails at sea.\nThe end.", None, [f"{LONG} which sails at sea.", "The end."]),
+        ("He sees the queen.\nThe dog loves.", None, ["He sees the queen.", "The dog loves."]),
+        ("One line alone", None, ["One line alone"]),
+        ("\n \n", None, []),
+    ],
+)  # fmt: skip
+def test_parts_of_a_text(text: str, title: str | None, paragraphs: list[str]) -> None:
+    found = parts_of_text(text)
+    assert (found.title, found.paragraphs) == (title, paragraphs)
+    assert parts_of_text(text, begins=False).title is None
+
+
+def word(number: int) -> str:
+    """A word for a number: near-duplicates are equal but for numbers."""
+    return "".join("balominter"[int(digit)] for digit in f"{number:04}")
+
+
+def built(tokenizer: Tokenizer, *documents: list[str], titled: bool = False, holdout: float = 0.2) -> TokenTexts:
+    builder = TextsBuilder(tokenizer)
+    for document in documents:
+        parts = DocumentParts(document[0], document[1:]) if titled else DocumentParts(None, document)
+        builder.add(parts, begins=True, held=fraction("\n".join(document)) < holdout)
+    return builder.finish()
+
+
+def spelled(tokenizer: Tokenizer, texts: TokenTexts, begin: int, end: int) -> str:
+    return tokenizer.backend.decode(texts.ids[begin:end].tolist())
+
+
+def test_documents_are_tokens_in_one_line(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    texts = built(tokenizer, ["the king", "the dog sees the cat", "at sea"], ["the queen", "the ship"], titled=True)
+    assert len(texts) == 2
+    assert [spelled(tokenizer, texts, b, e) for b, e in zip(texts.begins, texts.ends, strict=True)] == [
+        "the dog sees the cat at sea", "the ship",
+    ]  # fmt: skip
+    assert texts.titled.tolist() == [1, 1]
+    texts.save(tmp_path / "t.safetensors")
+    assert TokenTexts.load(tmp_path / "t.safetensors").fingerprint == texts.fingerprint
+    (tmp_path / "t.safetensors").write_bytes(b"no")
+    with pytest.raises(RunError, match=r"t\.safetensors: damaged .*; start anew with overwrite=True"):
+        TokenTexts.load(tmp_path / "t.safetensors")
+
+
+def test_long_documents_are_several_and_near_duplicates_are_one(tokenizer: Tokenizer) -> None:
+    book = [f"the king {word(n)} sees the queen and the dog at sea in the garden" for n in range(1200)]
+    texts = built(tokenizer, ["the ship of the king in winter"], book, [*book[:-1], "the end"], ["the dog"], ["a cat"])
+    sizes = texts.ends - texts.begins
+    assert sizes.max() < DOCUMENT_TOKENS + 100
+    assert len(texts) > 6
+    assert sizes.sum() == len(texts.ids)
+    copies = (len(texts) - 3) // 2
+    first, second = texts.cluster[1 : 1 + copies], texts.cluster[1 + copies : 1 + 2 * copies]
+    assert first.tolist() == second.tolist(), "the n-th stretches of near-duplicates"
+    assert len(set(texts.cluster.tolist())) == copies + 3
+    assert len(set(texts.held[1 : 1 + 2 * copies].tolist())) == 1, "all of them are on one side"
+
+
+SHORT = EmbedderSettings(first_lengths=(2, 5), second_lengths=(3, 9), part_tokens=16, batch_size=4)
+
+
+def many(tokenizer: Tokenizer) -> TokenTexts:
+    nouns = ("king", "queen", "dog", "cat", "ship")
+    return built(
+        tokenizer,
+        *(
+            [f"the {noun} {word(n)}", *(f"the {noun} {word(n)} sees the {other} in the garden." for other in nouns)]
+            for n in range(12)
+            for noun in nouns
+        ),
+        titled=True,
+    )
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_what_is_drawn(tokenizer: Tokenizer, overlap: bool) -> None:
+    texts = many(tokenizer)
+    settings = SHORT.model_copy(update={"overlap": overlap})
+    parts = PairParts.of(texts, settings, held=False)
+    assert parts.can.all(), "crops, titles and neighbours"
+    drawer = PairDrawer(Tokens(texts.ids, texts.word_starts), parts, settings)
+    chosen = np.arange(len(parts))
+    lengths = []
+    for epoch in range(20):
+        drawn = drawer.draw(chosen, epoch, kind=0)
+        for spans in (drawn.first, drawn.second):
+            assert (spans.begin >= parts.begin).all()
+            assert (spans.begin + spans.length <= parts.end).all()
+            assert (spans.length >= 1).all()
+            assert texts.word_starts[spans.begin].mean() > 0.8, "all but those within a word"
+        apart = (drawn.first.begin + drawn.first.length <= drawn.second.begin) | (
+            drawn.second.begin + drawn.second.length <= drawn.first.begin
+        )
+        assert apart.all() != overlap
+        lengths.append(drawn.first.length)
+    assert drawn.first.length.max() <= 5
+    assert 2.0 < np.mean(lengths) < 4.0
+    title, body = drawer.draw(chosen, 1, kind=1).first, drawer.draw(chosen, 1, kind=1).second
+    assert (title.begin == parts.title_begin).all()
+    assert (body.begin >= parts.begin).all()
+    one, other = (drawn := drawer.draw(chosen, 1, kind=2)).first, drawn.second
+    assert (one.begin + one.length == other.begin).all()
+    assert np.isin(other.begin, texts.paragraph).all()
+    assert min(one.length.min(), other.length.min()) >= 2
+    assert max(one.length.max(), other.length.max()) <= 9
+    mixed = drawer.draw(chosen, 7)
+    assert 0 < (mixed.first.begin == parts.title_begin).mean() < 1
+    again = drawer.draw(chosen[5:9], 7)
+    assert again.first.begin.tolist() == mixed.first.begin[5:9].tolist(), "a function of the part and the key"
+
+
+def test_an_epoch_has_each_part_once(tokenizer: Tokenizer) -> None:
+    texts = many(tokenizer)
+    data = pair_data(texts, None, tokenizer, SHORT, note=lambda text: None)
+    stream = PairStream(data.tokens, data.parts, data.given, tokenizer, SHORT, most_positions=64)
+    cursor, seen = Cursor(), []
+    while cursor.epoch == 0:
+        batch = stream.batch(cursor, 1)
+        pairs = batch.rows.classes["pair"][batch.rows.classes["side"] == 0]
+        assert 3 <= len(pairs) <= 4
+        seen += batch.rows.classes["document"][batch.rows.classes["side"] == 0].tolist()
+        cursor = batch.cursor
+    assert sorted(seen) == sorted(data.parts.key.tolist())
+    assert not set(seen) & set(np.unique(texts.cluster[texts.held == 1]).tolist())
+
+
+@pytest.mark.parametrize(
+    ("documents", "settings", "message"),
+    [
+        (
+            [["the king"], ["the queen"]],
+            EmbedderSettings(),
+            "no document has a pair of texts: the longest has 2 tokens",
+        ),
+        ([["the king sees the queen and the dog at sea"]], SHORT, "one document to train on, and nothing to tell it"),
+    ],
+)
+def test_too_little_text(tokenizer: Tokenizer, documents: list[list[str]], settings: EmbedderSettings,
+                         message: str) -> None:  # fmt: skip
+    with pytest.raises(CorpusError, match=message):
+        pair_data(built(tokenizer, *documents), None, tokenizer, settings, note=lambda text: None)
+
+
+def test_short_documents_are_counted(tokenizer: Tokenizer) -> None:
+    notes: list[str] = []
+    others = ([f"the {word(n)} sees the {word(n + 50)} at {word(n + 90)}"] for n in range(9))
+    texts = built(tokenizer, ["the king"], *others, holdout=0.01)
+    pair_data(texts, None, tokenizer, SHORT, note=notes.append)
+    assert any(note.startswith("1 documents are too short for a pair and are left out") for note in notes), notes
+
+
+def test_tables_give_titles_and_empty_texts_are_passed_over(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    rows = "".join(f'"the {word(n)}","{word(n)} sees the {word(n + 70)} at sea."\n' for n in range(40))
+    (tmp_path / "t.csv").write_text(f'title,text\n{rows}"","the queen."\n')
+    texts = read(tmp_path / "t.csv", tokenizer)
+    assert texts.titled.sum() == 40
+    assert spelled(tokenizer, texts, texts.paragraph[0], texts.paragraph[1]).startswith("the")
+    (tmp_path / "t.txt").write_text("\n\n\n")
+    with pytest.raises(CorpusError, match="there is no text in it"):
+        read(tmp_path / "t.txt", tokenizer)
+
+
+def read(path: Path, tokenizer: Tokenizer, note: Callable[[str], None] = lambda text: None, *,
+         given: Sequence[str] = (), **settings: Any) -> TokenTexts:  # fmt: skip
+    asked = CorpusSettings.model_validate(settings)
+    return read_texts([path], tokenizer, asked, given=given, note=note, notify=lambda progress: None)
+
+
+def test_rows_without_a_title_and_copies_under_another(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """A paragraph is no title because other rows have one; what the corpus leaves out goes by the text."""
+
+    def body(n: int) -> str:
+        return f"the {word(n)} sees the {word(n + 70)} at sea.\n\nThe {word(n)} loves the {word(n + 90)} in winter."
+
+    titles = [f"a {word(n)}" if n % 2 else "" for n in range(40)]
+    rows = [f'"{title}","{body(n)}"\n' for n, title in enumerate(titles)]
+    copies = [f'"again","{body(n)}"\n' for n in range(10)]
+    (tmp_path / "t.csv").write_text("title,text\n" + "".join(rows + copies))
+    assert read(tmp_path / "t.csv", tokenizer).titled.tolist() == [n % 2 for n in range(40)] + [1] * 10
+    notes: list[str] = []
+    found = read(tmp_path / "t.csv", tokenizer, notes.append, cleaning={"duplicates": "drop"})
+    assert found.titled.tolist() == [n % 2 for n in range(40)]
+    assert "left out: 10 duplicates" in notes
+
+
+def test_one_heading_makes_no_titles_of_first_lines(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    texts = [f"The {word(n)} sees the {word(n + 70)} at sea.\nThe {word(n)} loves the king." for n in range(40)]
+    texts[:10] = [f"The {word(n)}\n{text}" for n, text in enumerate(texts[:10])]
+    texts[5] = f"# {texts[5]}"
+    (tmp_path / "t.txt").write_text("\n\n".join(texts))
+    assert np.flatnonzero(read(tmp_path / "t.txt", tokenizer, documents="block").titled).tolist() == [5]
+
+
+def test_prepared_data(data_folder: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    notes: list[str] = []
+    texts = read(data_folder, tokenizer, notes.append)
+    assert "nothing is known of titles and paragraphs" in notes[0]
+    assert 0 < texts.held.sum() < len(texts) / 5
+    assert not texts.titled.any()
+    tokenizer.save(tmp_path, max_length=64)
+    changed = (tmp_path / "tokenizer.json").read_text().replace('"philosopher"', '"philosophy"')
+    assert changed != (tmp_path / "tokenizer.json").read_text()
+    (tmp_path / "tokenizer.json").write_text(changed)
+    with pytest.raises(DataError, match="prepared with another tokenizer than the model has"):
+        read(data_folder, load_tokenizer(tmp_path))
+
+
+def test_given_pairs(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    file = tmp_path / "pairs.csv"
+    file.write_text(
+        "question,passage,label\na king,the king,1\na king,the dog,0\na dog,the dog,0.5\nx,,1\na cat,the,0\n"
+    )
+    found = read_pairs(file, PairColumns())
+    assert found.queries == ["a king", "a dog"]
+    assert found.negatives == ["the dog", None]
+    assert found.left_out == {"rows without one of the texts": 1, "wrong pairs whose query has no right one": 1}
+    notes: list[str] = []
+    data = pair_data(None, found, tokenizer, SHORT, note=notes.append)
+    assert len(data.given) == 2
+    assert "pairs: 2, 1 of them with a wrong answer; query in 'question', text in 'passage', label in 'label'" in notes
+    stream = PairStream(data.tokens, data.parts, data.given, tokenizer, SHORT, most_positions=64)
+    sides = stream.batch(Cursor(), 1).rows.classes["side"]
+    assert [int((sides == side).sum()) for side in (0, 1, 2)] == [2, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "columns", "message"),
+    [
+        ("p.txt", "one line", {}, r"pairs are read from one table \(CSV, TSV, JSONL or Parquet\)"),
+        ("p.csv", "query,label\na,1\n", {}, r"no column is called like that of the text \(text, passage,"),
+        ("p.csv", "query,text\na,b\n", {"text": "body"}, "there is no column 'body'; columns are query, text"),
+        ("p.csv", "query,text,label\na,b,neutral\n", {}, "row 2 has 'neutral' in column 'label'; a label is 1 for"),
+        ("p.csv", "query,text,score\na,b,4.5\n", {}, "row 2 has '4.5' in column 'score'; a label is 1 for"),
+        ("p.csv", "query,text,label\na,b,0\n", {}, "no row is a pair that belongs together"),
+        ("p.jsonl", '{"query": "a", "text": 7}\n', {}, "row 1 has 7 in column 'text', which is no text"),
+    ],
+)
+def test_bad_pairs(tmp_path: Path, name: str, content: str, columns: dict[str, str], message: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(CorpusError, match=message):
+        read_pairs(tmp_path / name, PairColumns(**columns))
+
+
+def test_pairs_of_one_text(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    def data(*rows: str) -> PairData:
+        (tmp_path / "p.csv").write_text("query,text\n" + "".join(f"{row}\n" for row in rows))
+        pairs = read_pairs(tmp_path / "p.csv", PairColumns())
+        return pair_data(None, pairs, tokenizer, SHORT, note=lambda text: None)
+
+    with pytest.raises(CorpusError, match="all pairs have the same text"):
+        data("a king,the dog", "a dog,The  dog")
+    with pytest.raises(CorpusError, match="all pairs have the same query"):
+        data("a king,the dog", "a king,the cat")
+    assert len(set(data("a king,1914", "a dog,1789").given.key.tolist())) == 2, "numbers are different answers"
+    near = "the king sees the queen in the garden in winter and the dog at sea"
+    assert len(set(data(f"a king,{near}", f"a dog,{near}!", "a cat,the ship").given.key.tolist())) == 2
+
+
+def test_pairs_beside_documents_are_held_out_with_them(tokenizer: Tokenizer, data_folder: Path,
+                                                       tmp_path: Path) -> None:  # fmt: skip
+    """What is a text of a pair and a document has one key and stands on one side; so do wrong answers."""
+    stories = [f"the {word(n)} sees the {word(n + 300)} and the {word(n + 600)} at sea" for n in range(200)]
+    (tmp_path / "t.txt").write_text("\n".join(stories))
+    (tmp_path / "p.csv").write_text("query,text,negative\n" + "".join(
+        f"{text[:9]},{text}!,{other}\n" for text, other in zip(stories, stories[1:] + stories[:1], strict=True)
+    ))  # fmt: skip
+    pairs, notes = read_pairs(tmp_path / "p.csv", PairColumns()), list[str]()
+    texts = read(tmp_path / "t.txt", tokenizer, given=pairs.answers)
+    data = pair_data(texts, pairs, tokenizer, SHORT, note=notes.append)
+    held = set(texts.cluster[texts.held == 1].tolist())
+    num_held = len(data.held["given"].document)
+    assert 2 < num_held == len(held) < 30
+    assert set(data.held["given"].document.tolist()) == held
+    assert not set(data.given.key.tolist()) & held
+    has_wrong = data.given.wrong.length > 0
+    assert not set(data.given.wrong_key[has_wrong].tolist()) & held
+    lost = int((~has_wrong).sum())
+    assert f"pairs: {lost:,} wrong answers are held-out documents, and are left out" in notes
+    assert set(data.given.key.tolist()) <= set(texts.cluster.tolist())
+    store = read(data_folder, tokenizer)
+    equal = tokenizer.backend.decode(store.ids[store.begins[3] : store.ends[3]].tolist())
+    assert read(data_folder, tokenizer, given=[equal, "the king"]).given[0] == store.cluster[3]
+
+
+def test_bad_settings() -> None:
+    with pytest.raises(ValueError, match="first_lengths are from 9 to 3 tokens; give the smaller number first"):
+        EmbedderSettings(first_lengths=(9, 3))
+    with pytest.raises(ValueError, match="16 tokens, which do not fit a part of a document together"):
+        EmbedderSettings(part_tokens=20)
+    with pytest.raises(ValueError, match="all kinds of pairs have the weight 0"):
+        PairKinds(crops=0, titles=0, neighbours=0)
+    assert EmbedderSettings().dimensions_for(256) == (128, 64)
+    assert EmbedderSettings(dimensions=(32, 300)).dimensions_for(256) == (32,)

@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+import json
+import multiprocessing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import SMALL
+from unmask.commands import compare as module
+from unmask.commands.compare import (
+    DimensionChoice,
+    Protocol,
+    Range,
+    TunePlan,
+    as_override,
+    read_dimension,
+    usual_dimensions,
+)
+from unmask.commands.compare import tune_plan as tune
+from unmask.commands.recipe import load_recipe
+from unmask.commands.training_run import Interrupted
+from unmask.core.errors import DataError, DivergedError, RunError, SettingsError
+
+pytest.importorskip("optuna")
+TINY = (*SMALL, "model.num_layers=1", "model.hidden_size=16")
+RATES = "training.learning_rate=0.001..0.02"
+
+
+def plan(data: Path, **changes: Any) -> TunePlan:
+    values: dict[str, Any] = {"recipe": "tiny", "search": (RATES, "model.num_layers=1,2"), "trials": 3}
+    return TunePlan(**{**values, "data": (str(data),), "protocol": Protocol(steps=2, settings=TINY), **changes})
+
+
+def loss_by_rate(name: str, protocol: Protocol, *, overrides: Any, folder: Path, **_: Any) -> dict[str, Any]:
+    """A run whose loss is the learning rate's distance from 0.004."""
+    rate = next(float(text.partition("=")[2]) for text in overrides if text.startswith("training.learning_rate"))
+    (folder / "model").mkdir(parents=True)
+    return {"loss": abs(rate - 0.004)}
+
+
+@pytest.mark.usefixtures("drawn")
+def test_a_search_on_real_runs(data_folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    result = tune(plan(data_folder), out)
+    assert [trial["state"] for trial in result["trials"]] == ["COMPLETE"] * 3
+    own = load_recipe("tiny").training.learning_rate
+    assert result["own"]["parameters"] == {"training.learning_rate": own, "model.num_layers": 1}
+    assert f"against {result['own']['loss']:.4f} of the recipe's own numbers" in result["verdict"]
+    best = min(result["trials"], key=lambda trial: trial["loss"])
+    assert (result["best"]["number"], result["best"]["loss"]) == (best["number"], best["loss"])
+    assert json.loads((out / "result.json").read_text()) == result
+    assert (out / "result.svg").read_text().startswith("<svg")
+    recipe = load_recipe(result["best"]["recipe"])
+    assert recipe.training.learning_rate == best["parameters"]["training.learning_rate"]
+    assert (recipe.model.num_layers, recipe.model.hidden_size) == (best["parameters"]["model.num_layers"], 16)
+    for trial in result["trials"]:
+        folder = out / "trials" / str(trial["number"])
+        made = load_recipe(str(folder / "recipe.toml"), complete=False)
+        assert made.training.learning_rate == trial["parameters"]["training.learning_rate"]
+        assert json.loads((folder / "evaluation.json").read_text())["loss"] == trial["loss"]
+        assert (folder / "model").is_dir() == (trial["number"] == best["number"]), "only the best keeps its model"
+
+
+def test_a_search_asks_for_the_same_numbers_again(
+    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "measured_run", loss_by_rate)
+
+    def asked(folder: str, **changes: Any) -> list[Any]:
+        trials = tune(plan(data_folder, trials=14, **changes), tmp_path / folder)["trials"]
+        return [trial["parameters"] for trial in trials]
+
+    first = asked("first")
+    assert asked("again") == first
+    other = asked("other", seed=1)
+    assert other[0] == first[0], "the recipe's own"
+    assert all(one != another for one, another in zip(first[1:], other[1:], strict=True))
+    assert len({numbers["training.learning_rate"] for numbers in first}) == 14
+
+
+def test_numbers_that_do_not_fit_together_are_passed_over(
+    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Widths of 16 and 48 have 2 heads, and most widths between them cannot: those trials fail, and the search ends."""
+    monkeypatch.setattr(module, "measured_run", lambda *given, folder, **more: {"loss": float(folder.name)})
+    result = tune(plan(data_folder, search=("model.hidden_size=16..48",), trials=8), tmp_path / "out")
+    states = [trial["state"] for trial in result["trials"]]
+    assert len(states) == 8
+    assert states[0] == "COMPLETE", "the recipe's own"
+    assert "PRUNED" in states
+    for trial in result["trials"]:
+        assert (trial["state"] == "COMPLETE") == (trial["parameters"]["model.hidden_size"] % 4 == 0)
+
+
+def test_a_search_goes_on_and_makes_again_what_was_interrupted(
+    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    def run(*arguments: Any, **options: Any) -> Any:
+        seen.append(options["overrides"])
+        if len(seen) == 2:
+            raise Interrupted(2, "stopped")
+        if len(seen) == 4:
+            raise DivergedError("not finite")
+        return loss_by_rate(*arguments, **options)
+
+    monkeypatch.setattr(module, "measured_run", run)
+    out = tmp_path / "out"
+    with pytest.raises(Interrupted):
+        tune(plan(data_folder, trials=4), out)
+    result = tune(plan(data_folder, trials=4), out)
+    assert seen[2] == seen[1], "the interrupted trial has its numbers again"
+    states = [trial["state"] for trial in result["trials"]]
+    assert states == ["COMPLETE", "FAIL", "COMPLETE", "PRUNED", "COMPLETE"]
+    assert len(tune(plan(data_folder, trials=4), out)["trials"]) == 5, "nothing is left to do"
+    assert len(seen) == 5
+    more = tune(plan(data_folder, trials=12), out)
+    assert len([trial for trial in more["trials"] if trial["state"] != "FAIL"]) == 12
+    losses = [trial["loss"] for trial in more["trials"] if trial["loss"] is not None]
+    assert more["best"]["loss"] == min(losses)
+    assert more["best"]["loss"] < losses[0], "better than the recipe's own"
+    with pytest.raises(RunError, match="out holds a search with search = .*, but now it is .*; a search goes on as it"):
+        tune(plan(data_folder, search=(RATES,)), out)
+
+
+def test_the_recipes_own_numbers_are_known_though_their_trial_was_interrupted(
+    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By Ctrl-C while the model was measured."""
+    seen: list[Any] = []
+
+    def run(*arguments: Any, **options: Any) -> Any:
+        seen.append(options["overrides"])
+        if len(seen) == 1:
+            raise KeyboardInterrupt
+        return loss_by_rate(*arguments, **options)
+
+    monkeypatch.setattr(module, "measured_run", run)
+    with pytest.raises(KeyboardInterrupt):
+        tune(plan(data_folder), tmp_path / "out")
+    result = tune(plan(data_folder), tmp_path / "out")
+    assert seen[1] == seen[0]
+    assert [trial["state"] for trial in result["trials"]] == ["FAIL", *["COMPLETE"] * 3]
+    own = load_recipe("tiny").training.learning_rate
+    assert result["own"] == {
+        "number": 1,
+        "state": "COMPLETE",
+        "loss": abs(own - 0.004),
+        "parameters": {"training.learning_rate": own, "model.num_layers": 1},
+    }
+
+
+def test_without_the_recipes_own_numbers_there_is_no_baseline(
+    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "measured_run", loss_by_rate)
+    result = tune(plan(data_folder, search=("training.learning_rate=0.1..0.2", "model.num_layers=1,2")), tmp_path / "a")
+    assert result["trials"][0]["parameters"]["model.num_layers"] == 1, "begun with, as far as it is searched"
+    assert result["own"] is None
+    assert (
+        "(the recipe's own training.learning_rate is not in what is searched, so there is no base" in result["verdict"]
+    )
+
+    def diverges(*arguments: Any, **options: Any) -> Any:
+        if options["folder"].name == "0":
+            raise DivergedError("not finite")
+        return loss_by_rate(*arguments, **options)
+
+    monkeypatch.setattr(module, "measured_run", diverges)
+    result = tune(plan(data_folder), tmp_path / "b")
+    assert result["own"] is None
+    assert "(no trial of the recipe's own numbers succeeded, so there is no baseline)" in result["verdict"]
+
+
+def test_a_recipe_that_was_edited_meanwhile(data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best recipe would have its settings, with numbers that were found for another."""
+    monkeypatch.setattr(module, "measured_run", loss_by_rate)
+    file = tmp_path / "mine.toml"
+    file.write_text(load_recipe("tiny").to_toml())
+    tune(plan(data_folder, recipe=str(file)), tmp_path / "out")
+    file.write_text(load_recipe("tiny", overrides=("training.weight_decay=0.03",)).to_toml())
+    with pytest.raises(
+        RunError, match=r"holds a search with recipe .*training\.weight_decay = .*, but now it is 0\.03;"
+    ):
+        tune(plan(data_folder, recipe=str(file)), tmp_path / "out")
+
+
+def join(data: Path, out: Path) -> None:
+    module.measured_run = loss_by_rate  # type: ignore[assignment]
+    tune(plan(data, trials=10), out)
+
+
+def test_processes_share_a_search(data_folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=join, args=(data_folder, out)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0]
+    trials = json.loads((out / "result.json").read_text())["trials"]
+    assert 10 <= len(trials) <= 11
+    assert sorted(trial["number"] for trial in trials) == list(range(len(trials)))
+
+
+def test_no_trial_succeeds(data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def diverges(*_: Any, **__: Any) -> Any:
+        raise DivergedError("not finite")
+
+    monkeypatch.setattr(module, "measured_run", diverges)
+    with pytest.raises(RunError, match="none of 2 trials succeeded; search lower learning rates"):
+        tune(plan(data_folder, trials=2), tmp_path / "out")
+
+
+def test_dimensions() -> None:
+    assert read_dimension("training.learning_rate=1e-3..0.02") == Range("training.learning_rate", 0.001, 0.02)
+    assert read_dimension(RATES).log  # type: ignore[union-attr]
+    layers = read_dimension("model.num_layers = 2..6")
+    assert isinstance(layers, Range)
+    assert (layers.whole, layers.log) == (True, False)
+    assert read_dimension("masking.strategy=random,span") == DimensionChoice("masking.strategy", ("random", "span"))
+    assert layers.holds(3)
+    assert not any(layers.holds(value) for value in (2.5, 7, True, "3", None))
+    for text in ("learning_rate=1..2", "training.seed", "a.b=1", "a.b=1,1", "a.b=x..2", "a.b=true..2"):
+        with pytest.raises(SettingsError, match="expected KEY=LOW..HIGH or KEY=A,B"):
+            read_dimension(text)
+    for text in ("a.b=2..1", "a.b=1..inf"):
+        with pytest.raises(SettingsError, match="the first end must be less than the second"):
+            read_dimension(text)
+    assert as_override("a.b", 0.5) == "a.b=0.5"
+    assert as_override("masking.strategy", "span") == 'masking.strategy="span"'
+
+
+def test_usual_dimensions() -> None:
+    by_key = {dimension.key: dimension for dimension in usual_dimensions(load_recipe("tiny"))}
+    assert set(by_key) == {
+        "training.learning_rate",
+        "training.batch_tokens",
+        "model.num_layers",
+        "masking.rate.start",
+    }
+    assert by_key["training.batch_tokens"] == DimensionChoice("training.batch_tokens", (2048, 4096, 8192))
+    constant = load_recipe("tiny", overrides=("masking.rate=0.2",))
+    assert usual_dimensions(constant)[-1].key == "masking.rate"
+    further = load_recipe("tiny", options={"start.checkpoint": "runs/mine/model"}, complete=False)
+    assert {dimension.key for dimension in usual_dimensions(further)} == set(by_key) - {"model.num_layers"}
+
+
+def test_plans_that_cannot_be(data_folder: Path, tmp_path: Path) -> None:
+    for changes, message in (
+        ({"trials": 0}, "trials: a number from 1 on, not 0"),
+        ({"search": (RATES, RATES)}, "training.learning_rate and training.learning_rate cannot both be searched"),
+        ({"search": ("masking.rate=0.1,0.2", "masking.rate.start=0.1..0.3")}, "cannot both be searched"),
+        ({"search": ("tokenizer.vocab_size=100..200",)}, "only training, masking, model, objectives are searched"),
+        ({"search": ("model.nonsense=1..2",)}, "nonsense"),
+        ({"search": ("masking.rate=0.1..1.5",)}, "masking.rate"),
+    ):
+        with pytest.raises(SettingsError, match=message):
+            tune(plan(data_folder, **changes), tmp_path / "out")
+    with pytest.raises(DataError, match="needs the annotation entities, which this data was prepared without"):
+        tune(plan(data_folder, search=("masking.strategy=random,entity",)), tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,63 @@
+"""Embeddings of an encoder on the disk, for the words of another vocabulary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer as Backend
+
+import unmask
+from tests.conftest import SMALL
+from unmask.commands.lexicon import word_embeddings
+from unmask.core.errors import SettingsError
+from unmask.tokenizer.tokenizer import Tokenizer
+
+
+@pytest.fixture
+def encoder(tmp_path: Path, tokenizer: Tokenizer) -> Path:
+    """With our own tokenizer, so that every token is one piece."""
+    folder = tmp_path / "encoder"
+    folder.mkdir()
+    backend = Backend.from_str(tokenizer.backend.to_str())
+    backend.enable_padding(length=16)  # as files of sentence encoders have it
+    backend.enable_truncation(1)
+    backend.save(str(folder / "tokenizer.json"))
+    table = torch.randn(tokenizer.vocab_size, 8, generator=torch.Generator().manual_seed(0))
+    save_file(
+        {"embeddings.word_embeddings.weight": table, "pooler.weight": torch.zeros(2, 2)}, folder / "model.safetensors"
+    )
+    return folder
+
+
+def test_tokens_get_the_mean_of_their_pieces(encoder: Path, tokenizer: Tokenizer) -> None:
+    """Angles between centred embeddings are kept, whatever directions they are told in."""
+    table = torch.randn(tokenizer.vocab_size, 8, generator=torch.Generator().manual_seed(0))
+    ids = torch.from_numpy(tokenizer.ordinary).nonzero().flatten()
+    pieces = [tokenizer.backend.encode(tokenizer.text(int(id_)), add_special_tokens=False).ids for id_ in ids]
+    assert any(len(own) == 1 for own in pieces)
+    expected = torch.stack([table[own].mean(0) for own in pieces])
+    expected = expected - expected.mean(0)
+    found = word_embeddings(encoder, tokenizer)
+    assert found.shape == (tokenizer.vocab_size, 8)
+    torch.testing.assert_close(found[ids] @ found[ids].T, expected @ expected.T, rtol=1e-3, atol=1e-3)
+    assert (found[[tokenizer.special.mask, tokenizer.special.pad]] == 0).all()
+
+
+def test_a_run_masks_by_them(encoder: Path, data_folder: Path, tmp_path: Path) -> None:
+    own = ("masking.units.kind=words", "masking.weights.kind=centrality", f"masking.weights.encoder={encoder}")
+    run = unmask.pretrain([data_folder], out=tmp_path / "run", steps=2, settings=(*SMALL, *own))
+    assert run.summary["steps"] == 2
+
+
+def test_what_is_no_encoder_is_named(encoder: Path, tokenizer: Tokenizer) -> None:
+    with pytest.raises(SettingsError, match=r"has no tokenizer\.json; name the folder of an encoder"):
+        word_embeddings(encoder.parent, tokenizer)
+    save_file({"something": torch.zeros(2)}, encoder / "model.safetensors")
+    with pytest.raises(SettingsError, match="has 0 tables of word embeddings"):
+        word_embeddings(encoder, tokenizer)
+    (encoder / "model.safetensors").write_bytes(b"nonsense")
+    with pytest.raises(SettingsError, match=r"model\.safetensors cannot be read"):
+        word_embeddings(encoder, tokenizer)

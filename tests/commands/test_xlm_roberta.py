@@ -1,0 +1,115 @@
+"""XLM-R and CamemBERT: RoBERTa's network under names of their own, with a Unigram tokenizer that transformers made."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+import torch
+from tokenizers import models, pre_tokenizers, trainers
+
+import unmask
+from tests.commands.checkpoints import further
+from tests.conftest import make_text
+from unmask.model.encoder import MaskedLM
+
+transformers = pytest.importorskip("transformers")
+
+PIECES = 150
+XLM_R = ["<s>", "<pad>", "</s>", "<unk>"]
+CAMEMBERT = ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED", "<s>", "</s>"]
+# The beginning of transformers' names, the first entries, and the ids of <s> and </s>.
+KINDS: dict[str, tuple[str, list[str], tuple[int, int]]] = {
+    "xlm-roberta": ("XLMRoberta", XLM_R, (0, 2)),
+    "camembert": ("Camembert", CAMEMBERT, (5, 6)),
+}
+TEXTS = ["The cat sees the dog.", "The queen loves the king in Ångström, and no one follows her."]
+
+
+def save(kind: str, folder: Path) -> Path:
+    """A model with random weights, as transformers saves it."""
+    name, first, (bos, eos) = KINDS[kind]
+    trained = tokenizers.Tokenizer(models.Unigram())
+    trained.pre_tokenizer = pre_tokenizers.Metaspace()
+    trained.train_from_iterator([make_text(100)], trainers.UnigramTrainer(vocab_size=PIECES, show_progress=False))
+    pieces = [(piece, float(score)) for piece, score in json.loads(trained.to_str())["model"]["vocab"]]
+    vocab = [*((token, 0.0) for token in first), *pieces, ("<mask>", 0.0)]
+    getattr(transformers, f"{name}Tokenizer")(vocab=vocab, model_max_length=64).save_pretrained(folder)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    config = getattr(transformers, f"{name}Config")(
+        vocab_size=len(vocab), max_position_embeddings=66, type_vocab_size=1, initializer_range=0.2,
+        pad_token_id=1, bos_token_id=bos, eos_token_id=eos, **sizes,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    getattr(transformers, f"{name}ForMaskedLM")(config).save_pretrained(folder)
+    return folder
+
+
+def theirs(folder: Path) -> tuple[Any, Any]:
+    return (
+        transformers.AutoModelForMaskedLM.from_pretrained(folder).eval(),
+        transformers.AutoTokenizer.from_pretrained(folder),
+    )
+
+
+@torch.no_grad()
+def check_equal(folder: Path) -> None:
+    """Ids, and the hidden states and logits at every token."""
+    loaded = unmask.load(folder)
+    assert isinstance(loaded.network, MaskedLM), "our encoder runs it"
+    model, words = theirs(folder)
+    for text in TEXTS:
+        ids = loaded.tokenizer.encode_prompt(text)
+        assert ids.tolist() == words(text)["input_ids"]
+        rows = torch.from_numpy(ids).long()[None]
+        logits = loaded.network(rows, positions_N=torch.arange(len(ids)))
+        assert logits.std() > 0.1
+        assert (logits - model(input_ids=rows).logits[0]).abs().max() < 1e-4
+        mean = model.base_model(input_ids=rows).last_hidden_state[0].mean(0).numpy()
+        assert loaded.embed([text])[0] == pytest.approx(mean, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_is_read_trained_on_and_written_as_what_it_was(kind: str, corpus_file: Path, tmp_path: Path) -> None:
+    folder = save(kind, tmp_path / "released")
+    check_equal(folder)
+    pipeline = transformers.pipeline("fill-mask", model=str(folder), top_k=4)
+    found = unmask.fill(folder, "The <mask> sees the dog.", top_k=4).masks[0]
+    expected = pipeline("The <mask> sees the dog.")
+    assert [each.token_id for each in found] == [each["token"] for each in expected]
+    assert unmask.evaluate(folder, corpus_file, pseudo_tokens=0).bits_per_byte > 0.0
+
+    run = further(corpus_file, tmp_path / "run", folder, steps=3, extend_vocab=2 if kind == "xlm-roberta" else None)
+    again = run.folder / "model"
+    check_equal(again)
+    before, words = theirs(folder)
+    after, new_words = theirs(again)
+    assert type(after) is type(before)
+    assert type(new_words) is type(words)
+    assert after.config.model_type == kind
+    for file, key in (("config.json", "architectures"), ("tokenizer_config.json", "tokenizer_class")):
+        old, new = (json.loads((place / file).read_text())[key] for place in (folder, again))
+        assert new == old
+    moved = after.roberta.embeddings.position_embeddings.weight - before.roberta.embeddings.position_embeddings.weight
+    assert moved.abs().max() > 0.0, "it was trained"
+    assert unmask.verify(again).passed
+
+
+def test_it_is_fine_tuned_in_our_encoder(tmp_path: Path) -> None:
+    folder = save("xlm-roberta", tmp_path / "m")
+    rows = [{"text": f"The {word} sees the dog.", "label": word} for word in ("cat", "king")] * 8
+    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    result = unmask.finetune(
+        folder, task="classify", train=tmp_path / "train.jsonl", validation=tmp_path / "train.jsonl",
+        out=tmp_path / "out", settings=("finetune.epochs=1",),
+    )  # fmt: skip
+    assert isinstance(result.model.network, MaskedLM)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "out" / "model").eval()
+    assert type(model).__name__ == "XLMRobertaForSequenceClassification"
+    ids = torch.from_numpy(result.model.tokenizer.encode_prompt(rows[0]["text"])).long()[None]
+    with torch.no_grad():
+        shares = model(input_ids=ids).logits.softmax(-1)[0].tolist()
+    assert list(result.model.predict([rows[0]["text"]])[0].probabilities.values()) == pytest.approx(shares, abs=1e-5)

@@ -1,0 +1,180 @@
+"""Sources and results in a bucket, with a server of S3's kind on this machine."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import unmask
+from tests.command_line import Main
+from unmask.core import remote as addresses
+from unmask.core.files import file_sha256
+from unmask.core.remote import cache
+
+pytestmark = pytest.mark.slow
+SMALL = [
+    f"--set={setting}"
+    for setting in (
+        "model.num_layers=1", "model.hidden_size=32", "model.num_heads=2", "training.batch_tokens=256",
+        "evaluation.times=1", "checkpoint.every_steps=150",
+    )
+]  # fmt: skip
+
+
+class Server:
+    """The server, and the bucket as a client sees it. What is in the bucket outlives a stop."""
+
+    def __init__(self) -> None:
+        self._port = 0
+        self._thread: Any = None
+        self.start()
+
+    def start(self) -> None:
+        from moto.server import ThreadedMotoServer
+
+        self._thread = ThreadedMotoServer("127.0.0.1", self._port, verbose=False)
+        self._thread.start()
+        self._port = self._thread.get_host_and_port()[1]
+
+    def stop(self) -> None:
+        self._thread.stop()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self._port}",
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_MAX_ATTEMPTS": "1",
+        }
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    s3fs = pytest.importorskip("s3fs")
+    pytest.importorskip("moto.server")
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = Server()
+    for name, value in {**server.environment, addresses.CACHE: str(tmp_path / "cache")}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)
+    monkeypatch.setattr(addresses, "FIRST_WAIT", 0.1)
+    s3fs.S3FileSystem.clear_instance_cache()
+    s3fs.S3FileSystem().mkdir("bucket")
+    yield server
+    s3fs.S3FileSystem().rm("bucket", recursive=True)
+    s3fs.S3FileSystem.clear_instance_cache()
+    server.stop()
+
+
+def in_bucket(place: str) -> dict[str, int]:
+    import s3fs
+
+    client = s3fs.S3FileSystem()
+    client.invalidate_cache()
+    found = client.find(f"bucket/{place}", detail=True)
+    return {name.removeprefix(f"bucket/{place}/"): info["size"] for name, info in found.items()}
+
+
+def fetched(place: str, into: Path) -> Path:
+    import s3fs
+
+    s3fs.S3FileSystem().get(f"bucket/{place}/", f"{into}/", recursive=True)
+    return into
+
+
+def wait_for(what: Callable[[], bool], process: subprocess.Popen[bytes] | None = None) -> None:
+    deadline = time.monotonic() + 120
+    while not what():
+        assert time.monotonic() < deadline
+        assert process is None or process.poll() is None
+        time.sleep(0.05)
+
+
+def test_prepare_from_a_bucket_into_one_while_the_server_goes_away(
+    server: Server, corpus_file: Path, data_folder: Path, tmp_path: Path, main: Main, caplog: pytest.LogCaptureFixture
+) -> None:
+    import s3fs
+
+    s3fs.S3FileSystem().put_file(str(corpus_file), "bucket/corpus.txt")
+    staging = cache()
+
+    def go_away_and_come_back() -> None:
+        wait_for(lambda: any(staging.glob("out-*/data/tokenizer/tokenizer.json")))
+        server.stop()
+        away.wait(120)
+        server.start()
+
+    away = threading.Event()
+    caplog.set_level(logging.WARNING, "unmask")
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: away.set()  # type: ignore[method-assign]
+    logging.getLogger("unmask.core.remote").addHandler(handler)
+    logging.getLogger("unmask.core.remote").addHandler(handler)
+    thread = threading.Thread(target=go_away_and_come_back)
+    thread.start()
+    try:
+        found = unmask.prepare("s3://bucket/corpus.txt", out="s3://bucket/data", vocab_size=200, workers=1)
+    finally:
+        thread.join()
+        for name in ("unmask.core.remote", "unmask.core.remote"):
+            logging.getLogger(name).removeHandler(handler)
+    assert away.is_set(), "somebody has met the server while it was away"
+    assert found.out == "s3://bucket/data"
+    files = [path for path in data_folder.rglob("*") if path.is_file() and path.name != ".lock"]
+    local = {str(path.relative_to(data_folder)): file_sha256(path) for path in files}
+    there = fetched("data", tmp_path / "there")
+    assert set(in_bucket("data")) == set(local), "what was there only meanwhile is gone, and all else is there"
+    for name, sha256 in local.items():
+        if name != "manifest.json":  # which names the source
+            assert file_sha256(there / name) == sha256, name
+    shutil.rmtree(staging)
+    code, _, errors = main("prepare", "s3://bucket/corpus.txt", "--out", "s3://bucket/data", "--vocab-size", 200)
+    assert code == 2
+    assert "s3://bucket/data already holds prepared data: go on with --resume" in " ".join(errors.split())
+    code, _, errors = main(
+        "prepare", "s3://bucket/corpus.txt", "--out", "s3://bucket/data", "--vocab-size", 200, "--resume"
+    )
+    assert code == 0, errors
+    assert not list(staging.rglob("*.arrow")), "nothing is fetched to learn that all is there"
+
+
+def test_a_run_in_a_bucket_goes_on_elsewhere(server: Server, data_folder: Path, tmp_path: Path, main: Main) -> None:
+    import s3fs
+
+    s3fs.S3FileSystem().put(f"{data_folder}/", "bucket/data/", recursive=True)
+    steps = ["--steps", "1200", *SMALL]
+    command = [sys.executable, "-m", "unmask", "pretrain", "s3://bucket/data", "--out", "s3://bucket/runs/a", *steps]
+    with subprocess.Popen(command, env=os.environ | server.environment, stderr=subprocess.DEVNULL) as process:
+        wait_for(lambda: any(name.endswith("/state.json") for name in in_bucket("runs/a")), process)
+        process.kill()
+    begun = in_bucket("runs/a")
+    assert "summary.json" not in begun
+    shutil.rmtree(cache())  # as on another machine
+    code, _, errors = main("pretrain", "--out", "s3://bucket/runs/a", "--resume")
+    assert code == 0, errors
+    assert "going on from step" in errors
+    there = fetched("runs/a", tmp_path / "there")
+    assert not (there / ".lock.json").exists()
+    code, _, errors = main("pretrain", data_folder, "--out", tmp_path / "local", *steps)
+    assert code == 0, errors
+    kept, local = (
+        {path.parent.name for path in r.glob("checkpoints/*/state.json")} for r in (there, tmp_path / "local")
+    )
+    assert kept == local
+    weights = "model/model.safetensors"
+    assert file_sha256(there / weights) == file_sha256(tmp_path / "local" / weights), "as if nothing had happened"
+    code, _, errors = main("pretrain", "--out", "s3://bucket/runs/a", "--resume")
+    assert code == 0, errors
+    assert "nothing is left to do" in " ".join(errors.split())

@@ -1,0 +1,187 @@
+"""Folders that a command claims: what refuses, what is removed, and what is said of a change; and whole folders."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import unmask
+from tests.conftest import SMALL
+from unmask.core.errors import CorpusError, DataError, RunError, UnmaskError, WriteError
+from unmask.core.files import HOLDER, LOCK, ClaimedFolder, check_file, whole_folder
+
+
+def folder(root: Path, **options: object) -> ClaimedFolder:
+    return ClaimedFolder(**{"root": root, "marker": "run.json", "what": "a run", **options})  # type: ignore[arg-type]
+
+
+def test_a_folder_that_is_claimed_is_written_only_when_asked(tmp_path: Path) -> None:
+    run = folder(tmp_path / "out")
+    run.check()
+    run.make()
+    assert not run.is_claimed
+    run.claim("{}")
+    assert run.is_claimed
+    ways = "go on with resume=True, replace it with overwrite=True, or give another out"
+    with pytest.raises(RunError, match=f"out already holds a run: {ways}"):
+        run.check()
+    run.check(resume=True)
+    run.check(overwrite=True)
+    with pytest.raises(RunError, match="resume=True and overwrite=True exclude each other"):
+        run.check(resume=True, overwrite=True)
+    with pytest.raises(RunError, match=r"text\.txt lies in .*out, which overwrite=True would remove; give another out"):
+        run.check(overwrite=True, inputs=[tmp_path / "out" / "text.txt"])
+    run.check(resume=True, inputs=[tmp_path / "out" / "text.txt"])
+    with pytest.raises(DataError, match="already holds data: replace it with overwrite=True, or give another out"):
+        folder(tmp_path / "out", what="data", options=("--overwrite",), error=DataError).check()
+
+
+def test_files_of_others(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("x")
+    for name in (LOCK, "model.partial", "left.json"):
+        (tmp_path / name).write_text("")
+    with pytest.raises(RunError, match=r"holds other files \(left\.json, mine\.txt\); give a new or empty folder"):
+        folder(tmp_path).check(overwrite=True)
+    with pytest.raises(RunError, match=r"other files \(mine\.txt\)"):
+        folder(tmp_path, ours=("left.json",)).check()
+    with pytest.raises(RunError, match=r"other files \(mine\.txt\)"):
+        folder(tmp_path, marker=None, ours=("left.json",), is_shared=False).check()
+    for step in ("check", "make"):
+        with pytest.raises(RunError, match=r"mine\.txt is a file; out takes a folder"):
+            getattr(folder(tmp_path / "mine.txt"), step)()
+    run = folder(tmp_path)
+    run.claim("{}")
+    run.check(resume=True)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("")
+    run.clear(["model", "left.json", "never.json", "run.json"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == [LOCK, "mine.txt"]
+
+
+def test_the_marker_goes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = folder(tmp_path)
+    run.claim("{}")
+    (tmp_path / "a.json").write_text("")
+    gone: list[str] = []
+    monkeypatch.setattr(Path, "unlink", lambda path, **_: gone.append(path.name))
+    run.clear(["run.json", "a.json"])
+    assert gone == ["a.json", "run.json"]
+
+    def refuse(path: Path, **_: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(RunError, match="what is there cannot be removed .*Permission denied"):
+        run.clear(["a.json"])
+    assert run.is_claimed
+
+
+def test_what_changed_is_named_with_the_ways_out(tmp_path: Path) -> None:
+    run = folder(tmp_path / "out")
+    before = {"training": {"steps": 3, "seed": 0}, "start": None}
+    run.check_same(before, {"training": {"steps": 3, "seed": 1}, "start": None}, but_for={"training.seed"})
+    with pytest.raises(RunError) as caught:
+        run.check_same(before, {"training": {"steps": 4, "seed": 0}, "start": {"from": "x"}}, of="recipe ")
+    assert str(caught.value) == (
+        f"{tmp_path / 'out'} holds a run with recipe start = None, but now it is {{'from': 'x'}}; a run goes on as it "
+        "was begun: change that back, replace it with overwrite=True, or give another out"
+    )
+    with pytest.raises(RunError, match=r"with training\.steps = 3, but now it is 4; "):
+        run.check_same(before, {"training": {"steps": 4, "seed": 0}, "start": None})
+    with pytest.raises(RunError, match=r"with names = \['a', .{150,250} \.\.\., but now it is \[\]; a run"):
+        run.check_same({"names": ["a"] * 999}, {"names": []})
+    with pytest.raises(RunError, match="as it was begun: change that back, or give another out$"):
+        folder(tmp_path, options=()).check_same({"a": 1}, {})
+
+
+def test_a_file(tmp_path: Path) -> None:
+    check_file(tmp_path / "a.csv", overwrite=False)
+    (tmp_path / "a.csv").write_text("")
+    check_file(tmp_path / "a.csv", overwrite=True)
+    with pytest.raises(RunError, match=r"a\.csv is already there; replace it with overwrite=True, or give another out"):
+        check_file(tmp_path / "a.csv", overwrite=False)
+    with pytest.raises(RunError, match="is a folder; out takes a file"):
+        check_file(tmp_path, overwrite=True)
+
+
+def test_a_folder_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "model"
+    for content in ("old", "new"):
+        with whole_folder(target) as partial:
+            assert partial == tmp_path / "model.partial"
+            (partial / "config.json").write_text(content)
+    assert (target / "config.json").read_text() == "new"
+    with pytest.raises(KeyError), whole_folder(target, tmp_path / "half"):
+        raise KeyError("a defect of ours")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(WriteError, match=r"model: cannot be written \(No space left on device\)"), whole_folder(target):
+        (tmp_path / "model.partial" / "config.json").write_text("half")
+    assert (target / "config.json").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+HOLDS = """
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from unmask.core.files import ClaimedFolder, held_file
+with ExitStack() as held:
+    for name in sys.argv[1:]:
+        root = Path(name)
+        kind = held_file(root) if root.suffix else ClaimedFolder(root=root, marker="x", what="a run").held()
+        held.enter_context(kind)
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_one_process_writes_at_a_time(corpus_file: Path, data_folder: Path, run: unmask.Run, tmp_path: Path) -> None:
+    """Every verb that writes says who is there; once that one is killed, it goes on."""
+    names = ("run", "data", "vectors.parquet", "lexicon.safetensors")
+    command = [sys.executable, "-c", HOLDS, *(str(tmp_path / name) for name in names)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        verbs: tuple[tuple[str, Callable[..., object]], ...] = (
+            ("run", lambda out: unmask.pretrain(data_folder, out=out, steps=1, settings=SMALL, resume=True)),
+            ("run", lambda out: unmask.pretrain(data_folder, out=out, steps=1, settings=SMALL, overwrite=True)),
+            ("data", lambda out: unmask.prepare(corpus_file, out=out, vocab_size=200)),
+            ("data", lambda out: unmask.prepare(corpus_file, out=out, vocab_size=200, overwrite=True)),
+            ("vectors.parquet", lambda out: unmask.embed(run.model, corpus_file, out=out, long_texts="truncate")),
+            ("lexicon.safetensors", lambda out: unmask.lexicon(data_folder, out=out)),
+        )
+        since = r"since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+        for name, verb in verbs:
+            message = rf"{name}: another process \({other.pid}, {since}\) is writing here; wait for it, stop it, or"
+            with pytest.raises(UnmaskError, match=message):
+                verb(tmp_path / name)
+        other.kill()
+        other.wait()
+    for name, verb in verbs[2::2]:
+        verb(tmp_path / name)
+        assert (tmp_path / name).exists()
+
+
+def test_a_folder_that_was_held_for_nothing_is_gone(tmp_path: Path) -> None:
+    run = folder(tmp_path / "out")
+    with suppress(CorpusError), run.held():
+        with pytest.raises(RunError, match=rf"another process \({os.getpid()}, since"), run.held():
+            pass
+        raise CorpusError("nothing was read")
+    assert not (tmp_path / "out").exists()
+    with run.held():
+        (tmp_path / "out" / HOLDER).write_text("?")
+        with pytest.raises(RunError, match="another process .which has just begun. is writing here"), run.held():
+            pass
+        run.claim("{}")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [LOCK, "run.json"]

@@ -1,0 +1,130 @@
+"""Every command and function that takes a model or a tokenizer takes a name of the hub, and a run notes its commit."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from huggingface_hub import ModelCard
+
+import unmask
+from tests.command_line import Main
+from tests.commands.checkpoints import SHORT, released
+from tests.commands.finetune_helpers import FAST, write_classes
+from tests.conftest import make_text
+from tests.core.hub_helpers import COMMIT, OTHER, put_in_cache
+from unmask.commands.recipe import load_recipe
+from unmask.commands.run_folder import RunRequest
+from unmask.core.errors import RunError
+from unmask.export.graphs import open_checked_model
+from unmask.model.encoder import MaskedLM
+from unmask.tokenizer.tokenizer import Tokenizer
+
+NAME = "owner/name"
+SETTINGS = ("training.batch_tokens=512", *SHORT)
+
+
+@pytest.fixture
+def folder(cache: Path, model_folder: Path) -> Path:
+    """The copy of a model; the library finds it without a network."""
+    return put_in_cache(model_folder, cache, NAME)
+
+
+@pytest.fixture
+def text(cache: Path) -> Path:
+    Path("text.txt").write_text(make_text(120, seed=3), encoding="utf-8")
+    return Path("text.txt")
+
+
+def test_using_and_measuring(main: Main, folder: Path, text: Path) -> None:
+    def same(*arguments: object) -> None:
+        """By its name and by its folder."""
+        by_name, by_folder = (
+            main(*(given if word == "MODEL" else word for word in arguments), "--json") for given in (NAME, folder)
+        )
+        assert by_name[0] == 0, by_name[2]
+        assert json.loads(by_name[1]) == json.loads(by_folder[1])
+
+    pair = {"sentence_good": "The cat sees the dog.", "sentence_bad": "The cat the dog sees."}
+    Path("pairs.jsonl").write_text(json.dumps(pair) + "\n")
+    same("fill", "MODEL", "The [MASK] sees the dog.")
+    same("evaluate", "MODEL", text, "--max-tokens", 500, "--pseudo-tokens", 0)
+    same("score", "MODEL", "pairs.jsonl")
+    same("masks", "The cat sees.", "--strategy", "random", "--tokenizer", "MODEL")
+    code, _, err = main("embed", NAME, text, "--out", "vectors.parquet")
+    assert code == 0, err
+    assert open_checked_model(NAME).folder == folder, "of what is exported and verified"
+
+
+def test_fine_tuning_and_predicting(main: Main, cache: Path, folder: Path) -> None:
+    train, dev = write_classes(Path("train.jsonl"), 60, 0), write_classes(Path("dev.jsonl"), 20, 1)
+    sets = [word for setting in (*FAST, "finetune.epochs=1") for word in ("--set", setting)]
+    given = ("--task", "classify", "--train", train, "--validation", dev, "--out", "tuned")
+    code, _, err = main("finetune", NAME, *given, *sets)
+    assert code == 0, err
+    assert json.loads(Path("tuned/settings.json").read_text())["model"] == f"{NAME}@{COMMIT}"
+    assert ModelCard.load(Path("tuned/model/README.md")).data.base_model == NAME
+    tuned = put_in_cache(Path("tuned/model"), cache, "owner/mood")
+    by_name, by_folder = main("predict", "owner/mood", dev), main("predict", tuned, dev)
+    assert by_name[0] == 0, by_name[2]
+    assert by_name[1] == by_folder[1]
+
+
+def test_functions(folder: Path, tokenizer: Tokenizer) -> None:
+    assert unmask.load(NAME).folder == folder
+    rows = [[2, *range(30, 60), 3]]
+    maskers = [unmask.Masker.from_tokenizer(given, rate=0.3) for given in (NAME, tokenizer)]
+    assert maskers[0](rows).labels.tolist() == maskers[1](rows).labels.tolist()
+    assert unmask.MaskingCollator(NAME).masker.tokenizer.fingerprint == tokenizer.fingerprint
+
+
+def test_a_tokenizer_is_noted_with_its_commit(main: Main, folder: Path, text: Path) -> None:
+    lasting = f"{NAME}@{COMMIT}"
+    code, _, err = main("prepare", text, "--out", "data", "--tokenizer", NAME)
+    assert code == 0, err
+    assert json.loads(Path("data/manifest.json").read_text())["settings"]["tokenizer"]["path"] == lasting
+    assert RunRequest(tokenizer=NAME, steps=1).load().tokenizer.path == lasting
+    assert load_recipe(overrides=(f"tokenizer.path={NAME}",)).tokenizer.path == lasting
+    small = ("model.num_layers=1", "model.hidden_size=32", "model.num_heads=2", *SETTINGS)
+    run = unmask.pretrain([text], out="run", tokenizer=NAME, steps=2, settings=small)
+    assert tomllib.loads((run.folder / "recipe.toml").read_text())["tokenizer"]["path"] == lasting
+
+
+def test_a_training_begins_with_a_commit_and_keeps_to_it(
+    cache: Path, folder: Path, text: Path, make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    lasting = f"{NAME}@{COMMIT}"
+    run = unmask.pretrain([text], out="run", from_=NAME, steps=2, settings=SETTINGS)
+    recipe = tomllib.loads((run.folder / "recipe.toml").read_text())
+    assert recipe["start"]["checkpoint"] == lasting
+    assert run.summary["start"]["checkpoint"] == lasting
+    assert ModelCard.load(run.folder / "model" / "README.md").data.base_model == NAME
+    assert json.loads((run.folder / "start" / "start.json").read_text())["checkpoint"] == lasting
+    assert (
+        unmask.pretrain([text], out="run", from_=NAME, steps=2, settings=SETTINGS, resume=True).summary == run.summary
+    )
+
+    newer = make_model(num_layers=2)
+    newer.head.bias.data.add_(torch.arange(len(newer.head.bias)))
+    put_in_cache(released(newer, tokenizer, tmp_path / "newer"), cache, NAME, commit=OTHER)  # the main branch moves on
+    assert unmask.load(NAME).folder.name == OTHER
+    with pytest.raises(RunError, match=f"with start.checkpoint = '{lasting}', but now it is '{NAME}@{OTHER}'"):
+        unmask.pretrain([text], out="run", from_=NAME, steps=2, settings=SETTINGS, resume=True)
+    again = unmask.pretrain([text], out="again", recipe="run/recipe.toml")
+    assert again.summary["validation_loss"] == run.summary["validation_loss"]
+    assert again.summary["start"] == run.summary["start"]
+    shutil.rmtree(cache)
+    assert unmask.pretrain([text], out="run", resume=True).summary == run.summary, "it goes on without the checkpoint"
+
+
+def test_what_overwrite_would_remove(folder: Path, text: Path, cache: Path) -> None:
+    out = cache.parent
+    for options in ({"from_": NAME}, {"tokenizer": NAME}):
+        with pytest.raises(RunError, match=r"lies in .*, which overwrite=True would remove"):
+            unmask.pretrain([text], out=out, steps=1, overwrite=True, settings=SETTINGS, **options)  # type: ignore[arg-type]
+    assert folder.is_dir()

@@ -1,0 +1,218 @@
+"""What is fetched, what is taken from the cache, and a line for every way in which that fails."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants, errors
+
+import unmask
+from tests.core.hub_helpers import COMMIT, FakeHub, denied, put_in_cache
+from unmask.commands.training_run import Interrupted
+from unmask.core.errors import ModelError, TokenizerError, UnmaskError
+from unmask.core.hub import lasting_name
+from unmask.model.folder import find_model, find_weights
+from unmask.tasks.loaded_model import load_scorable
+from unmask.tokenizer.loading import load_tokenizer
+
+TEXT = "The cat sees the [MASK]."
+OFFLINE = errors.LocalEntryNotFoundError("not found\nnor reached")
+OFFLINE.__cause__ = ConnectionError("no route to the hub\nat all")
+
+
+def names_in(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_only_what_is_read_is_fetched_and_only_once(
+    hub: FakeHub, model_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    wanted = names_in(model_folder) | {"modules.json", "1_Pooling/config.json"}
+    strangers = ("pytorch_model.bin", "model.fp16.safetensors", "onnx/model.onnx", "2/model.safetensors", "README.md")
+    for name in (*strangers, "modules.json", "1_Pooling/config.json"):
+        (model_folder / name).parent.mkdir(exist_ok=True)
+        (model_folder / name).write_text("{}")
+    with caplog.at_level(logging.INFO, logger="unmask"):
+        model = unmask.load("owner/name")
+    assert "fetching owner/name from the hub" in caplog.messages
+    assert names_in(model.folder) == wanted
+    assert model.folder == hub.cache / "models--owner--name" / "snapshots" / COMMIT
+    assert model.fill(TEXT).masks == unmask.load(model_folder).fill(TEXT).masks
+    hub.failure = OFFLINE
+    assert unmask.load("owner/name").fill(TEXT).masks == model.fill(TEXT).masks
+    assert hub.asked == ["owner/name"], "the second time the copy serves"
+
+
+def test_a_tokenizer_alone_brings_no_weights_and_the_model_brings_the_rest(hub: FakeHub, model_folder: Path) -> None:
+    assert load_tokenizer("owner/name").fingerprint == load_tokenizer(model_folder).fingerprint
+    folder = hub.cache / "models--owner--name" / "snapshots" / COMMIT
+    assert names_in(folder) == {name for name in names_in(model_folder) if "token" in name}
+    load_tokenizer("owner/name")
+    assert len(hub.asked) == 1
+    unmask.load("owner/name")
+    assert len(hub.asked) == 2, "the copy is not whole yet"
+    assert names_in(folder) == names_in(model_folder)
+
+
+@pytest.mark.parametrize("name", ["owner/name", "owner/name@main", f"owner/name@{COMMIT}"])
+def test_the_library_itself_finds_what_lies_in_its_cache(
+    cache: Path, model_folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No fake: the real function on a cache of its layout, without a network."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    folder = put_in_cache(model_folder, cache, "owner/name")
+    assert find_model(name) == folder
+    assert lasting_name(name, folder) == f"owner/name@{COMMIT}"
+    with pytest.raises(ModelError, match=r"no such folder, no copy of such a model .* \(HF_HUB_OFFLINE is set\)"):
+        find_model("owner/other")
+    with pytest.raises(ModelError, match="HF_HUB_OFFLINE is set"):
+        find_model("owner/name@v2")
+
+
+def test_what_a_run_notes(cache: Path, model_folder: Path) -> None:
+    assert lasting_name("owner/name@main", cache / COMMIT) == f"owner/name@{COMMIT}"
+    assert lasting_name(str(model_folder), model_folder) == str(model_folder)
+    assert lasting_name("../released", Path("../released")) == str(model_folder)
+
+
+TOKEN = r"set HF_TOKEN, or run `hf auth login`"
+FAILURES = [
+    (denied(errors.RepositoryNotFoundError, 404), f"and no such model on the hub; mind the spelling, .*{TOKEN}"),
+    (denied(errors.GatedRepoError, 403), f"and on the hub it is gated: ask for access on its page there, then {TOKEN}"),
+    (denied(errors.RevisionNotFoundError, 404), r"and on the hub owner/none has no revision 'main'; name another one"),
+    (denied(errors.HfHubHTTPError, 401), f"and the hub denies access to it: {TOKEN}"),
+    (
+        OFFLINE,
+        r"no copy of such a model of the hub on this machine, and the hub cannot be reached \(ConnectionError: no "
+        r"route to the hub\); give a path, such as RUN/model, or fetch the model where there is a network: "
+        r"hf download owner/none$",
+    ),
+    (ConnectionError("down"), r"no copy .* the hub cannot be reached \(ConnectionError: down\)"),
+    (
+        OSError("no space left"),
+        r"and it cannot be fetched from the hub \(OSError: no space left\); give a path, such as RUN/model, or try",
+    ),
+    (RuntimeError(""), r"and it cannot be fetched from the hub \(RuntimeError: no reason is given\)"),
+]
+
+
+@pytest.mark.parametrize(("failure", "message"), FAILURES)
+def test_each_failure_is_one_line_that_names_the_path_first(hub: FakeHub, failure: Exception, message: str) -> None:
+    hub.failure = failure
+    for find, start in (
+        (unmask.load, "no such folder"),
+        (load_scorable, "no such folder"),
+        (load_tokenizer, "there is no tokenizer.json and no vocab.txt"),
+    ):
+        with pytest.raises(UnmaskError, match=f"^owner/none: {start}, {message}") as caught:
+            find("owner/none")  # type: ignore[operator]
+        assert isinstance(caught.value, TokenizerError if find is load_tokenizer else ModelError)
+        assert "\n" not in str(caught.value)
+        assert caught.value.__cause__ is failure
+
+
+def test_errors_of_the_http_client_are_told_too(hub: FakeHub) -> None:
+    client = errors.HfHubHTTPError.__bases__[0]
+    hub.failure = client("the proxy is out of order")
+    with pytest.raises(ModelError, match=r"cannot be fetched from the hub \(HTTPError: the proxy is out of order\)"):
+        find_model("owner/none")
+
+
+def test_what_is_no_failure_of_the_hub_passes_through(hub: FakeHub) -> None:
+    hub.failure = Interrupted(2, "stopped")
+    with pytest.raises(Interrupted):
+        find_model("owner/none")
+
+
+def test_offline_with_half_a_copy(hub: FakeHub, model_folder: Path) -> None:
+    folder = put_in_cache(model_folder, hub.cache, "owner/name")
+    (folder / "model.safetensors").unlink()
+    hub.failure = OFFLINE
+    with pytest.raises(ModelError, match=r"its copy lacks model\.safetensors, and the hub cannot be reached"):
+        find_model("owner/name")
+    hub.failure = None
+    assert find_model("owner/name") == folder
+    assert (folder / "model.safetensors").is_file()
+
+
+def test_a_copy_without_what_is_merely_useful_serves_where_the_hub_cannot_be_reached(
+    hub: FakeHub, model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library knows that files are missing that it would fetch, for instance where another one fetched some."""
+    folder = put_in_cache(model_folder, hub.cache, "owner/name")
+
+    def incomplete(repo_id: str, *, local_files_only: bool, **_: object) -> str:
+        if not local_files_only:
+            return hub(repo_id, revision=None, allow_patterns=["vocab.txt"], local_files_only=False)
+        raise errors.IncompleteSnapshotError("vocab.txt is missing", snapshot_path=str(folder))
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", incomplete)
+    hub.failure = OFFLINE
+    assert find_model("owner/name") == folder
+    assert hub.asked == ["owner/name"]
+    hub.failure = denied(errors.RepositoryNotFoundError, 404)
+    with pytest.raises(ModelError, match="no such model on the hub"):
+        find_model("owner/name")
+
+
+def test_pickles_are_not_fetched(hub: FakeHub, model_folder: Path) -> None:
+    (model_folder / "model.safetensors").rename(model_folder / "pytorch_model.bin")
+    with pytest.raises(
+        ModelError,
+        match=r"^owner/name: on the hub it has no model\.safetensors; weights in pickles \(pytorch_model\.bin\) are "
+        r"not fetched, since reading one can run code: take a revision with safetensors \(owner/name@refs/pr/1 or so",
+    ):
+        unmask.load("owner/name")
+    assert "pytorch_model.bin" not in {path.name for path in hub.cache.rglob("*")}
+
+
+def test_a_model_that_lacks_other_files(hub: FakeHub, model_folder: Path) -> None:
+    (model_folder / "tokenizer.json").unlink()
+    with pytest.raises(ModelError, match=r"on the hub it has no tokenizer\.json$"):
+        find_model("owner/name")
+    (model_folder / "config.json").unlink()
+    shutil.rmtree(hub.cache)
+    with pytest.raises(ModelError, match=r"on the hub it has no config\.json$"):
+        find_model("owner/name")
+    with pytest.raises(TokenizerError, match=r"on the hub it has no tokenizer\.json$"):
+        load_tokenizer("owner/name")
+
+
+def test_weights_in_several_files(hub: FakeHub, model_folder: Path) -> None:
+    parts = [f"model-0000{n}-of-00002.safetensors" for n in (1, 2)]
+    (model_folder / "model.safetensors").rename(model_folder / parts[0])
+    index = model_folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": parts[0], "b": parts[1], "c": parts[0]}}))
+    with pytest.raises(ModelError, match=re.escape(f"on the hub it has no {parts[1]}")):
+        find_model("owner/name")
+    shutil.copyfile(model_folder / parts[0], model_folder / parts[1])
+    folder = find_model("owner/name")
+    assert {*parts, index.name} <= names_in(folder)
+    assert find_weights("owner/name") == folder
+    (folder / index.name).write_text("{}")
+    with pytest.raises(ModelError, match=r"index\.json: damaged .*; remove the model from the hub's cache"):
+        find_model("owner/name")
+
+
+def test_without_the_package(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(ModelError, match="a package that is not installed: pip install huggingface_hub"):
+        find_model("owner/name")
+
+
+@pytest.mark.parametrize("path", ["./name", "../here/name", "a/b/name", "/no/name", "~/name", "here.json", "kept/name"])
+def test_clear_paths_never_ask_the_hub(hub: FakeHub, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.snapshot_download", None)  # which is no function
+    Path("kept").mkdir()
+    with pytest.raises(ModelError, match="no such folder; give the folder of a model, such as RUN/model, or the name"):
+        unmask.load(path)
+    with pytest.raises(TokenizerError, match=r"there is no tokenizer\.json and no vocab\.txt; give a folder that"):
+        load_tokenizer(path)
+    with pytest.raises(ModelError, match="no such folder; from_ takes the folder of a model, such as RUN/model, or"):
+        unmask.pretrain(None, out="run", from_=path, steps=1)

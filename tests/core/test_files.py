@@ -1,0 +1,130 @@
+"""Files that cannot be written: one line says so, what was there before is kept, and a run goes on.
+
+Those of a run that are damaged: one line says so, and the way out.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors import SafetensorError
+
+import unmask
+from tests.command_line import Main
+from tests.conftest import SMALL
+from unmask.core.errors import CorpusError, DataError, RunError, WriteError
+from unmask.core.files import read_object, typed, write_atomically, writing
+from unmask.data.lexicon import load_lexicon
+from unmask.tokenizer.tokenizer import Tokenizer
+
+
+def fill_disk(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """From now on the disk is full for files of this name, also while they are written under another."""
+    real_open, real_text = Path.open, Path.write_text
+
+    def check(path: Path, mode: str) -> None:
+        if path.name.removesuffix(".partial") == name and mode[0] in "wa":
+            raise OSError(28, "No space left on device")
+
+    def open_(self: Path, mode: str = "r", *arguments: Any, **options: Any) -> Any:
+        check(self, mode)
+        return real_open(self, mode, *arguments, **options)
+
+    def write_text(self: Path, *arguments: Any, **options: Any) -> int:
+        check(self, "w")
+        return real_text(self, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", open_)
+    monkeypatch.setattr(Path, "write_text", write_text)
+
+
+def test_a_full_disk_keeps_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "a.txt"
+    write_atomically(file, "old")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(WriteError, match=r"a\.txt: cannot be written \(No space left on device\); make room") as caught:
+        write_atomically(file, "new")
+    assert file.read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+    assert isinstance(caught.value, RunError)
+    assert isinstance(caught.value, OSError), "callers that know a better way out catch it as one"
+    assert caught.value.errno == 28
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+    assert str(WriteError("a text")) == "a text"
+
+
+def test_what_libraries_raise_is_told_too(tmp_path: Path) -> None:
+    with (
+        pytest.raises(WriteError, match=r"m: cannot be written \(I/O error: no space\)"),
+        writing(tmp_path / "m", SafetensorError),
+    ):
+        raise SafetensorError("I/O error: no space")
+    with pytest.raises(KeyError), writing(tmp_path / "m"):
+        raise KeyError("a defect of ours")
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+def test_a_tokenizer(tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    fill_disk(monkeypatch, name)
+    with pytest.raises(WriteError, match=rf"{name}: cannot be written \(No space left on device\)"):
+        tokenizer.save(tmp_path, max_length=64)
+
+
+@pytest.mark.parametrize("name", ["recipe.toml", "tokenizer.json", "metrics.jsonl", "report.html"])
+def test_a_run_goes_on_when_there_is_room_again(corpus_file: Path, tmp_path: Path, main: Main, name: str) -> None:
+    out = tmp_path / "run"
+    settings = [part for setting in SMALL for part in ("--set", setting)]
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        fill_disk(monkeypatch, name)
+        code, _, err = main(
+            "pretrain", corpus_file, "--out", out, "--steps", 2, "--vocab-size", 200, *settings, "--json"
+        )
+    assert code == 2, err
+    assert "cannot be written (No space left on device); make room" in err.splitlines()[-1]
+    run = unmask.pretrain([corpus_file], out=out, steps=2, vocab_size=200, settings=SMALL, resume=True)
+    assert run.summary["steps"] == 2
+
+
+def test_the_page_of_an_audit(corpus_file: Path, tmp_path: Path, main: Main, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill_disk(monkeypatch, "a.html")
+    code, _, err = main("audit", corpus_file, "--strategy", "random", "--out", tmp_path / "a.html")
+    assert code == 2, err
+    assert "a.html: cannot be written (No space left on device)" in err
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x80", b"", b"[1]", b'{"a": ', None])
+def test_a_damaged_object(tmp_path: Path, content: bytes | None) -> None:
+    file = tmp_path / "a.json"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(RunError, match=r"a\.json: damaged \(.+\); take it away"):
+        read_object(file, "take it away")
+
+
+def test_paths_as_they_are_typed() -> None:
+    assert [typed(path) for path in ("a/b.txt", "my runs/a", Path("-x"), "it's", "$(x)")] == [
+        "a/b.txt", "'my runs/a'", "./-x", "'it'\"'\"'s'", "'$(x)'"
+    ]  # fmt: skip
+
+
+def test_commands_that_are_suggested_quote_paths(run: unmask.Run) -> None:
+    shown = repr(unmask.Run(Path("my runs"), {**run.summary, "model": "my runs/model"}))
+    assert "Try it: unmask fill 'my runs/model' \"" in shown
+    with pytest.raises(DataError, match="make it with `unmask lexicon DATA --out 'a b/x.safetensors'`"):
+        load_lexicon(Path("a b/x.safetensors"))
+
+
+def test_errors_do_nothing_to_a_terminal(main: Main, tmp_path: Path) -> None:
+    clear = "\x1b]2J\x9b2J\rgone\nnew"
+    for error in (CorpusError(f"{clear}: no"), WriteError(28, "full", clear), WriteError(f"{clear}: no")):
+        assert str(error).startswith("\\x1b]2J\\x9b2J gone new")
+    code, _, err = main("prepare", f"{tmp_path}/{clear}.txt", "--out", tmp_path / "data")
+    assert (code, err) == (2, f"unmask: {tmp_path}/\\x1b]2J\\x9b2J gone new.txt: no such file\n")

@@ -1,0 +1,70 @@
+"""Which strings name a model of the hub; huggingface_hub's own check is the oracle of what it takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from huggingface_hub.utils import validate_repo_id
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.core.hub_helpers import COMMIT
+from unmask.core.hub import HubName, hub_name
+
+BASE = "answerdotai/ModernBERT-base"
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "revision"),
+    [
+        (BASE, BASE, None),
+        ("bert-base-uncased", "bert-base-uncased", None),
+        ("BAAI/bge-small-en-v1.5", "BAAI/bge-small-en-v1.5", None),
+        (f"{BASE}@main", BASE, "main"),
+        (f"{BASE}@v1.0", BASE, "v1.0"),
+        (f"{BASE}@{COMMIT}", BASE, COMMIT),
+        (f"{BASE}@refs/pr/1", BASE, "refs/pr/1"),
+    ],
+)
+def test_names(text: str, name: str, revision: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = hub_name(text)
+    assert found == HubName(name, revision)
+    assert str(found) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", ".", "..", "./name", "../name", "~/name", "~", "/name", "/runs/name", "runs/mine/model", "owner/name/",
+        "owner/name@a/b", "owner/name@", "@main", "owner/name@a@b", "owner/na me", "owner/näme", "C:\\runs\\mine",
+        "a--b/name", "owner/na..me", "owner/name.git", "owner/-name", "owner/name.", "model.safetensors",
+        "a/config.json", "recipe.TOML", "tokenizer.json", "x" * 97, "x" * 5000, "name\0",
+    ],
+)  # fmt: skip
+def test_paths(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert hub_name(text) is None
+
+
+def test_what_is_there_is_a_path_and_so_is_what_would_stand_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert hub_name("runs/mine") is not None
+    assert hub_name("mine") is not None
+    assert hub_name(Path("runs/mine")) is None, "who gives a Path means one"
+    (tmp_path / "runs").mkdir()
+    assert hub_name("runs/mine") is None, "a typing error in a folder that is there"
+    assert hub_name("runs/mine@main") is None
+    assert hub_name("runs") is None
+    (tmp_path / "mine").write_text("")
+    assert hub_name("mine") is None
+
+
+@given(st.text("ab-._/@A0~ ", min_size=1, max_size=12))
+def test_no_name_is_found_that_the_library_refuses(text: str) -> None:
+    if (found := hub_name(text)) is not None:
+        validate_repo_id(found.name)
+        assert str(found) == text

@@ -1,0 +1,88 @@
+"""Progress in a notebook: drawn where one is, without being asked for, and nowhere else."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+import unmask
+from tests.conftest import SMALL, make_text
+from unmask.commands.reporting import LogReporter, usual_reporter
+from unmask.core.results import NotebookLine, Progress, ignore, in_notebook, usual_notify
+
+Drawn = list[list[str]]
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> Drawn:
+    """As in a kernel of Jupyter: each bar with all that was drawn in its place."""
+    bars: Drawn = []
+
+    def display(shown: Any, *, display_id: bool) -> Any:
+        assert display_id
+        bars.append([shown])
+        return SimpleNamespace(update=bars[-1].append)
+
+    module: Any = ModuleType("IPython")
+    module.get_ipython = lambda: SimpleNamespace(kernel=object())
+    module.display = SimpleNamespace(HTML=str, display=display)
+    monkeypatch.setitem(sys.modules, "IPython", module)
+    return bars
+
+
+def test_only_where_a_kernel_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not in_notebook()
+    assert usual_notify() is ignore
+    assert isinstance(usual_reporter(), LogReporter)
+    terminal: Any = ModuleType("IPython")
+    terminal.get_ipython = SimpleNamespace
+    monkeypatch.setitem(sys.modules, "IPython", terminal)
+    assert not in_notebook()
+
+
+def test_a_bar_is_drawn_in_its_place(drawn: Drawn, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = NotebookLine()
+    now = iter([10.0 + n / 10 for n in range(100)])
+    monkeypatch.setattr("unmask.core.results.time.monotonic", lambda: next(now))
+    for done in (0, 1, 2, 3, 4):
+        line.notify(Progress("<reading>", done, 4, "texts"))
+    assert len(drawn) == 1
+    assert re.fullmatch(
+        r"<progress max='1' value='1.0000'></progress> &lt;reading&gt;: 4 of 4 texts, [\d,]+ texts/s", drawn[0][-1]
+    )
+    assert len(drawn[0]) == 3, "some times a second, and at the end"
+
+
+def test_verbs_draw_without_being_asked(
+    drawn: Drawn, run: unmask.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = make_text(60).split("\n\n")
+    unmask.pretrain(iter(texts), out=tmp_path / "run", steps=3, vocab_size=150, settings=SMALL)
+    words = " ".join(state for bar in drawn for state in bar)
+    for what in ("reading: 60 texts", "tokenizing: ", "training: step 3, loss "):
+        assert what in words
+    assert re.search(r"step +3: held-out loss \d", capsys.readouterr().out)
+    drawn.clear()
+    unmask.evaluate(run.model, texts, pseudo_tokens=0)
+    assert "words at 15%" in drawn[0][-1]
+
+
+def test_what_objects_say_of_themselves(run: unmask.Run) -> None:
+    model = run.model
+    assert repr(model) == (
+        f"modernbert of width 64, {model.network.num_parameters:,} parameters, 200 entries, 64 positions; "
+        f"{model.folder}"
+    )
+    assert model._repr_html_() == f"<p>{model!r}</p>"
+    masker = unmask.Masker.from_tokenizer(model.folder, strategy="span", seed=3)
+    assert repr(masker) == (
+        "masking span, 15% of the tokens (80% masked, 10% random, 10% unchanged), seed 3, 200 entries"
+    )
+    rate = {"kind": "linear", "start": 0.3, "end": 0.1}
+    collator = unmask.MaskingCollator(model.folder, units={"kind": "words"}, rate=rate)
+    assert repr(collator).startswith("masking words by weights uniform, linear of the tokens")

@@ -1,0 +1,44 @@
+"""What verbs return: attributes, the object that --json prints, and what a person reads."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+
+import pytest
+
+from unmask.core.results import Result, Sheet, Shown, Styled
+
+
+class Weather(Result):
+    """A result."""
+
+    degrees: float
+
+    def shown(self) -> Iterator[Shown]:
+        """A table and a line."""
+        yield Sheet(("day", ">degrees"), [("Monday", "7"), (Styled("<b>", "red"), "12.5")], "the week")
+        yield Styled(f"mean {self.degrees:.1f}", "dim")
+
+
+def test_figures_are_attributes_that_nobody_changes() -> None:
+    found = Weather({"degrees": 9.75, "wet": {"monday": True}})
+    assert (found.degrees, found["degrees"], found.wet) == (9.75, 9.75, {"monday": True})
+    assert found.to_dict() == {"degrees": 9.75, "wet": {"monday": True}}
+    assert "wet" in dir(found)
+    assert "snow" not in found
+    with pytest.raises(AttributeError, match="Weather has no 'snow'; it has degrees, wet"):
+        print(found.snow)
+    with pytest.raises(AttributeError, match="nobody changes"):
+        found.degrees = 20.0
+    assert pickle.loads(pickle.dumps(found)) == found != Weather({"degrees": 1.0})
+
+
+def test_it_reads_as_a_table_in_a_terminal_and_in_a_notebook() -> None:
+    found = Weather({"degrees": 9.75})
+    assert repr(found) == "the week\nday     degrees\nMonday        7\n<b>        12.5\nmean 9.8"
+    page = found._repr_html_()
+    assert "<caption>the week</caption>" in page
+    assert "<td style='text-align: right'>12.5</td>" in page
+    assert "&lt;b&gt;" in page
+    assert page.endswith("<p>mean 9.8</p>")

@@ -1,0 +1,193 @@
+"""Sentence encoders of the hub whose copies were made by other libraries, which leave out what says how they pool."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+
+import huggingface_hub
+import numpy as np
+import pytest
+from huggingface_hub import constants, errors
+
+import unmask
+from tests.core.hub_helpers import COMMIT, denied, put_in_cache
+from unmask.core.hub import MODULES, POOLING, SPARSE_POOLING
+from unmask.export.graphs import open_checked_model
+from unmask.search.encoder import AskedEncoding, open_encoder
+
+NAME = "owner/name"
+TEXTS = ["The cat sees the dog.", "the king at sea"]
+KINDS = [("Transformer", ""), ("Pooling", "1_Pooling")]
+
+
+@dataclass
+class FakeDownload:
+    """Stands for `hf_hub_download`, which notes in the cache what files there are not.
+
+    Attributes:
+        model: The folder of what is on the hub.
+        cache: Where copies are.
+        failure: What the network raises; None: it works.
+        asked: Names of the files that were asked for.
+    """
+
+    model: Path
+    cache: Path
+    failure: Exception | None = None
+    asked: list[str] = field(default_factory=list)
+
+    def __call__(self, repo_id: str, filename: str, *, revision: str) -> str:
+        assert (repo_id, revision) == (NAME, COMMIT), "of the copy, whatever the branch has become"
+        self.asked.append(filename)
+        if self.failure is not None:
+            raise self.failure
+        root = self.cache / f"models--{repo_id.replace('/', '--')}"
+        is_there = (self.model / filename).is_file()
+        target = root / ("snapshots" if is_there else ".no_exist") / revision / filename
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not is_there:
+            target.touch()
+            raise denied(errors.RemoteEntryNotFoundError, 404)
+        shutil.copyfile(self.model / filename, target)
+        return str(target)
+
+
+@pytest.fixture
+def download(cache: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDownload:
+    """A hub with one model, of which a copy is here."""
+    put_in_cache(model_folder, cache, NAME)
+    fake = FakeDownload(model_folder, cache)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fake)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    return fake
+
+
+def make_sentence_encoder(folder: Path) -> None:
+    """Its vectors are those of the first token."""
+    modules = [
+        {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for n, (kind, path) in enumerate(KINDS)
+    ]
+    (folder / MODULES).write_text(json.dumps(modules))
+    (folder / POOLING).parent.mkdir()
+    (folder / POOLING).write_text(json.dumps({"pooling_mode": "cls"}))
+
+
+def test_how_sparse_vectors_are_made_is_fetched(download: FakeDownload, model_folder: Path) -> None:
+    modules = [
+        {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.{kind}"}
+        for n, (kind, path) in enumerate([("models.MLMTransformer", ""), ("models.SpladePooling", "1_SpladePooling")])
+    ]
+    (model_folder / MODULES).write_text(json.dumps(modules))
+    (model_folder / SPARSE_POOLING).parent.mkdir()
+    (model_folder / SPARSE_POOLING).write_text(json.dumps({"pooling_strategy": "max"}))
+    assert open_encoder(NAME, AskedEncoding()).is_sparse
+    assert download.asked == [MODULES, SPARSE_POOLING]
+
+
+def test_what_the_copy_lacks_is_fetched_once(
+    download: FakeDownload, model_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    means = unmask.load(model_folder).embed(TEXTS)
+    make_sentence_encoder(model_folder)
+    wanted = unmask.load(model_folder).embed(TEXTS)
+    assert np.abs(wanted - means).max() > 0.01
+    model = unmask.load(NAME)
+    assert download.asked == [], "nobody has asked for vectors yet"
+    with caplog.at_level(logging.WARNING, logger="unmask"):
+        assert np.array_equal(model.embed(TEXTS), wanted)
+        assert np.array_equal(model.embed(TEXTS), wanted)
+        assert np.array_equal(unmask.load(NAME).embed(TEXTS), wanted)
+    assert download.asked == [MODULES, POOLING]
+    assert not caplog.messages
+
+
+def test_graphs_pool_as_embed_does(download: FakeDownload, model_folder: Path) -> None:
+    make_sentence_encoder(model_folder)
+    assert open_checked_model(NAME).model.embed_settings().pooling == "first"
+    assert open_checked_model(model_folder).model.embed_settings().pooling == "first"
+    assert download.asked == [MODULES, POOLING]
+
+
+def test_a_model_that_is_no_sentence_encoder_is_asked_for_once(
+    download: FakeDownload, model_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="unmask"):
+        for _ in range(2):
+            assert np.array_equal(unmask.load(NAME).embed(TEXTS), unmask.load(model_folder).embed(TEXTS))
+    assert download.asked == [MODULES]
+    assert not caplog.messages
+
+
+def test_a_copy_whose_files_were_listed_is_whole(
+    download: FakeDownload, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    listed = [SimpleNamespace(path=name) for name in ("config.json", "model.safetensors")]
+    monkeypatch.setattr(huggingface_hub, "get_cached_repo_tree", lambda name, *, revision: listed)
+    with caplog.at_level(logging.WARNING, logger="unmask"):
+        unmask.load(NAME).embed(TEXTS)
+    assert download.asked == []
+    assert not caplog.messages
+    listed.append(SimpleNamespace(path=MODULES))
+    unmask.load(NAME).embed(TEXTS)
+    assert download.asked == [MODULES], "which a copy lacks that was broken off"
+
+
+OFFLINE = errors.LocalEntryNotFoundError("not found\nnor reached")
+OFFLINE.__cause__ = ConnectionError("no route to the hub\nat all")
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        (OFFLINE, "ConnectionError: no route to the hub"),
+        (PermissionError("the cache cannot be written"), "PermissionError: the cache cannot be written"),
+        (denied(errors.GatedRepoError, 403), "GatedRepoError: the hub says no"),
+    ],
+)
+def test_where_the_hub_cannot_be_asked_the_pooling_is_a_guess(
+    download: FakeDownload, model_folder: Path, failure: Exception, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    download.failure = failure
+    model = unmask.load(NAME)
+    with caplog.at_level(logging.WARNING, logger="unmask"):
+        named = model.embed(TEXTS, pooling="mean", normalize=False)
+        assert download.asked == [], "nothing is open"
+        for _ in range(2):
+            assert np.array_equal(model.embed(TEXTS), named)
+    assert download.asked == [MODULES], "a model asks once"
+    assert caplog.messages == [
+        f"{NAME}: its copy on this machine has no {MODULES}, and the hub cannot be asked for it ({told}); the pooling "
+        "is a guess, unless it is asked for by name (--pooling, or pooling=)"
+    ]
+    assert np.array_equal(named, unmask.load(model_folder).embed(TEXTS))
+
+
+def test_the_library_itself_without_a_network(
+    cache: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No fake: the real functions on a cache of its layout."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    copy = put_in_cache(model_folder, cache, NAME)
+    note = cache / "models--owner--name" / ".no_exist" / COMMIT / MODULES
+    with caplog.at_level(logging.WARNING, logger="unmask"):
+        unmask.load(NAME).embed(TEXTS)
+        assert "cannot be asked for it (HF_HUB_OFFLINE is set); the pooling is a guess" in caplog.text
+        caplog.clear()
+        unmask.load(copy).embed(TEXTS)
+        note.parent.mkdir(parents=True)
+        note.touch()
+        unmask.load(NAME).embed(TEXTS)
+    assert not caplog.messages, "a folder is what it is, and of the other it is known that there is no such file"
+
+
+def test_a_folder_is_never_asked_for(download: FakeDownload) -> None:
+    root = download.cache / "models--owner--name" / "snapshots" / COMMIT
+    unmask.load(root).embed(TEXTS)
+    unmask.load(str(root)).embed(TEXTS)
+    assert download.asked == []

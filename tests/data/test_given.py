@@ -1,0 +1,254 @@
+"""Annotations that come with the text: JSON rows, CoNLL, CoNLL-U; through cuts; and whatever is wrong with them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from unmask.core.errors import CorpusError, SettingsError
+from unmask.data.corpus import Corpus
+from unmask.data.documents import TextPiece, read_documents
+from unmask.data.reading import BadInput
+from unmask.data.settings import CorpusSettings
+from unmask.data.sources import find_sources
+from unmask.data.tables import with_columns
+from unmask.tokenizer.spans import Span, cut_spans, outermost, read_fields, written_fields
+
+
+def read(path: Path, fields: dict[str, str], unit: str = "line", **options: int) -> list[TextPiece]:
+    return list(
+        read_documents(
+            with_columns(find_sources([path]), "text", BadInput(skip=False)),
+            BadInput(skip=False),
+            unit=unit,
+            fields=fields,
+            **options,
+        )  # type: ignore[arg-type]
+    )
+
+
+def named(piece: TextPiece, column: str) -> list[tuple[str, str]]:
+    assert piece.spans is not None
+    return [(piece.text[span.begin : span.end], span.label) for span in piece.spans[column]]
+
+
+ROW = {
+    "text": "Anna Lee sleeps.",
+    "entities": [[0, 8, "PER"]],
+    "dependencies": [[0, 4, "flat", 1], [5, 8, "nsubj", 2], [9, 15, "root", 2]],
+}
+
+
+def test_rows_with_spans(tmp_path: Path) -> None:
+    """Lists and dictionaries, nested and out of order; line ends of Windows move them."""
+    dicts = {
+        "text": "A\r\nB in C",
+        "entities": [{"start": 8, "end": 9, "label": "L", "id": 1}, [0, 1, "P"], [3, 9, "O"]],
+    }
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(ROW) + "\n" + json.dumps({**dicts, "dependencies": []}) + "\n")
+    one, two = read(path, {"entities": "entities", "dependencies": "dependencies"})
+    assert named(one, "entities") == [("Anna Lee", "PER")]
+    assert one.spans is not None
+    assert one.spans["dependencies"] == (Span(0, 4, "flat", 1), Span(5, 8, "nsubj", 1), Span(9, 15, "root", 0))
+    assert two.text == "A\nB in C"
+    assert named(two, "entities") == [("A", "P"), ("B in C", "O")], "of nested spans the outermost"
+    assert read(path, {"entities": "entities"})[0].spans == {"entities": one.spans["entities"]}
+
+
+def test_parquet_has_them_as_structures(tmp_path: Path) -> None:
+    spans = [[{"start": 0, "end": 4, "label": "PER"}], []]
+    pq.write_table(pa.table({"text": ["Anna sleeps", "so"], "people": spans}), tmp_path / "a.parquet")
+    one, two = read(tmp_path / "a.parquet", {"entities": "people"})
+    assert named(one, "entities") == [("Anna", "PER")]
+    assert named(two, "entities") == []
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"entities": None}, r"row 1 has no 'entities'; give an empty list where there are no entities"),
+        ({"entities": "PER"}, r"has str in 'entities', not a list of \[start, end, label\]"),
+        ({"entities": [[0, 8]]}, r"has \[0, 8\] in 'entities', not \[start, end, label\]"),
+        ({"entities": [["0", 8, "X"]]}, r"with whole numbers"),
+        ({"entities": [[0, 8, ""]]}, r"whose label is no text"),
+        ({"entities": [[8, 8, "X"]]}, r"but its text has the characters 0 to 16"),
+        ({"entities": [[0, 17, "X"]]}, r"but its text has the characters 0 to 16"),
+        ({"dependencies": [[0, 4, "nsubj"]]}, r"not \[start, end, label, head\]"),
+        ({"dependencies": [[0, 4, "nsubj", 1]]}, r"names the head 1 in 'dependencies', which has 1 words"),
+        ({"dependencies": [[0, 4, "a", 1], [5, 8, "b", 0]]}, r"has heads in 'dependencies' that run in a circle"),
+        ({"dependencies": [[5, 8, "a", 0], [0, 4, "b", 0]]}, r"words are given in the order of the text"),
+    ],
+)
+def test_rows_that_are_wrong(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({**ROW, **change}) + "\n")
+    with pytest.raises(CorpusError, match=message):
+        read(path, {"entities": "entities", "dependencies": "dependencies"})
+    bad = BadInput(skip=True)
+    assert not list(
+        read_documents(with_columns(find_sources([path]), "text", bad), bad, unit="line", fields=dict.fromkeys(ROW, ""))
+    )
+    assert bad.counts["rows whose annotations cannot be read"] == 1
+
+
+CONLL = "Anna\tB-PER\nLee\tI-PER\nand\tO\nBonn\tI-LOC\nYork\tB-LOC\n\t\nNew\tB-LOC\nBonn\tI-PER\n#x\tO\n"
+
+
+def test_conll(tmp_path: Path) -> None:
+    """An `I-` of another label begins a span (IOB1); a line with a tab alone ends a sentence; `#` is a token."""
+    (tmp_path / "a.conll").write_text(CONLL)
+    one, two = read(tmp_path / "a.conll", {"entities": "entities"})
+    assert (one.text, two.text) == ("Anna Lee and Bonn York", "New Bonn #x")
+    assert named(one, "entities") == [("Anna Lee", "PER"), ("Bonn", "LOC"), ("York", "LOC")]
+    assert named(two, "entities") == [("New", "LOC"), ("Bonn", "PER")]
+
+
+def test_conll_of_four_columns_and_bioes(tmp_path: Path) -> None:
+    begin = "-DOCSTART- -X- O O\n\n"
+    text = f"{begin}Anna NNP B-NP B-PER\nLee NNP E-NP E-PER\nis VB S-VP O\n\n{begin}so RB O O\n"
+    (tmp_path / "a.conll").write_text(text)
+    found = read(tmp_path / "a.conll", {"entities": "entities", "chunks": "2", "pos": "1"}, unit="block")
+    assert [piece.text for piece in found] == ["Anna Lee is", "so"]
+    assert named(found[0], "chunks") == [("Anna Lee", "NP"), ("is", "VP")]
+    assert named(found[0], "entities") == [("Anna Lee", "PER")]
+    assert named(found[0], "pos") == [("Anna", "NNP"), ("Lee", "NNP"), ("is", "VB")]
+
+
+UD = """# newdoc id = a
+# text = I'm du sud, Anna.
+1-2\tI'm\t_\t_\t_\t_\t_\t_\t_\t_
+1\tI\tI\tPRON\tPRP\t_\t5\tnsubj\t_\t_
+2\t'm\tbe\tAUX\tVBP\t_\t5\tcop\t_\t_
+3-4\tdu\t_\t_\t_\t_\t_\t_\t_\t_
+3\tde\tde\tADP\tIN\t_\t5\tcase\t_\t_
+4\tle\tle\tDET\tDT\t_\t5\tdet\t_\t_
+5\tsud\tsud\tNOUN\tNN\t_\t0\troot\t_\tSpaceAfter=No
+5.1\tleft\tleave\tVERB\t_\t_\t_\t_\t_\t_
+6\t,\t,\tPUNCT\t,\t_\t7\tpunct\t_\t_
+7\tAnna\tAnna\tPROPN\tNNP\t_\t5\tvocative\t_\tLang=fr|SpaceAfter=No
+8\t.\t.\tPUNCT\t.\t_\t5\tpunct\t_\t_
+
+# text = Yes
+1\tYes\tyes\tINTJ\tUH\t_\t0\troot\t_\t_
+
+# newdoc id = b
+1\tNo\tno\tINTJ\tUH\t_\t0\troot\t_\t_
+"""
+
+
+def test_conllu(tmp_path: Path) -> None:
+    (tmp_path / "a.conllu").write_text(UD)
+    one, two = read(tmp_path / "a.conllu", {"pos": "pos", "dependencies": "dependencies"}, unit="block")
+    assert (one.text, two.text) == ("I'm du sud, Anna.\nYes", "No")
+    assert named(one, "pos") == [
+        ("I", "PRON"), ("'m", "AUX"), ("du", "ADP"), ("", "DET"), ("sud", "NOUN"), (",", "PUNCT"), ("Anna", "PROPN"),
+        (".", "PUNCT"), ("Yes", "INTJ"),
+    ]  # fmt: skip
+    assert one.spans is not None
+    assert [span.head for span in one.spans["dependencies"]] == [4, 3, 2, 1, 0, 1, -2, -3, 0]
+    assert named(read(tmp_path / "a.conllu", {"pos": "xpos"})[1], "pos") == [("Yes", "UH")]
+    plan = Corpus([tmp_path / "a.conllu"], CorpusSettings(), hold_out=False).plan
+    assert plan.describe().startswith("a document is the sentences between two newdoc marks")
+    plan = Corpus([tmp_path / "a.conllu"], CorpusSettings(documents="line"), hold_out=False).plan
+    assert plan.describe().startswith("a document is a sentence")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "fields", "message"),
+    [
+        (
+            "a.conll",
+            "Anna\tPER\n",
+            {"entities": "entities"},
+            r"line 1: 'PER' is not a tag like O, B-person or I-person",
+        ),
+        ("a.conll", "Anna\n", {"entities": "entities"}, r"line 1: there is no column with tags, only 1 columns"),
+        ("a.conll", "Anna\tO\n", {"pos": "4"}, r"line 1: there is no column 4, only 2 columns"),
+        ("a.conll", "Anna\tO\n", {"dependencies": "dependencies"}, r"a \.conll file holds no dependencies"),
+        ("a.conllu", "1\tAnna\n", {}, r"line 1: 2 columns where CoNLL-U has 10"),
+        ("a.conllu", UD, {"chunks": "chunks", "entities": "x"}, r"holds no chunks and no entities"),
+        (
+            "a.conllu",
+            UD.replace("\t0\troot", "\t9\troot", 1),
+            {"dependencies": "dependencies"},
+            r"line 9: the head '9' is no word",
+        ),
+        (
+            "a.conllu",
+            UD.replace("\t0\troot", "\t1\troot", 1),
+            {"dependencies": "dependencies"},
+            r"heads .* run in a circle",
+        ),
+        ("a.conllu", UD.replace("\n5\t", "\nV\t", 1), {}, r"line 9: 'V' is not the number of a word"),
+    ],
+)
+def test_treebanks_that_are_wrong(tmp_path: Path, name: str, text: str, fields: dict[str, str], message: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(CorpusError, match=message):
+        read(tmp_path / name, fields)
+
+
+@pytest.mark.parametrize("piece_chars", [5, 9, 12, 30])
+def test_spans_go_through_cuts(tmp_path: Path, piece_chars: int) -> None:
+    """Every letter of the document keeps its label, wherever it is cut."""
+    text = "aa bb cccccccccc dd ee ff gg"
+    entities = [[0, 5, "X"], [6, 16, "Y"], [17, 19, "X"], [20, 25, "Z"]]
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": text, "entities": entities}))
+    pieces = read(tmp_path / "a.jsonl", {"entities": "entities"}, piece_chars=piece_chars)
+    assert "".join(piece.text for piece in pieces) == text
+    labels = ""
+    for piece in pieces:
+        here = [" "] * len(piece.text)
+        for span in piece.spans["entities"]:  # type: ignore[index]
+            assert 0 <= span.begin < span.end <= len(piece.text)
+            here[span.begin : span.end] = span.label * (span.end - span.begin)
+        labels += "".join(here)
+    assert labels == "XXXXX YYYYYYYYYY XX ZZZZZ   "
+    assert (len(pieces) > 1) == (piece_chars < 30)
+
+
+def test_cutting_pieces_and_spans() -> None:
+    piece = TextPiece(3, 10, "äb cd ef", True, {"pos": (Span(0, 2, "A"), Span(3, 5, "B", 1), Span(6, 8, "C"))})
+    assert piece.part(0, 4) == TextPiece(3, 10, "äb c", False, {"pos": (Span(0, 2, "A"), Span(3, 4, "B", 1))})
+    assert piece.part(4, 8) == TextPiece(3, 15, "d ef", True, {"pos": (Span(0, 1, "B", 1), Span(2, 4, "C"))})
+    assert cut_spans({"pos": ()}, 0, 5) == {"pos": ()}
+    assert outermost([Span(4, 6, "a"), Span(0, 5, "b"), Span(5, 7, "c")]) == (Span(0, 5, "b"), Span(5, 7, "c"))
+
+
+def test_the_end_that_is_held_out_keeps_its_annotations(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "Anna sees Bonn", "entities": [[0, 4, "P"], [10, 14, "L"]]}))
+    corpus = Corpus(
+        [tmp_path / "a.jsonl"], CorpusSettings(holdout_from="end", holdout=0.5), fields={"entities": "entities"}
+    )
+    (one, _), (two, held) = corpus.pieces()
+    assert (named(one, "entities"), named(two, "entities"), held) == ([("Anna", "P")], [("Bonn", "L")], True)
+
+
+@pytest.mark.parametrize("cleaning", [{"unicode": "NFC"}, {"control_characters": "drop"}, {"white_space": "collapse"}])
+def test_cleaning_that_moves_characters_is_refused(tmp_path: Path, cleaning: dict[str, str]) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps(ROW))
+    settings = CorpusSettings.model_validate({"cleaning": cleaning})
+    with pytest.raises(
+        SettingsError, match=r"entities: annotations .* corpus\.cleaning would move; .*source=\"pipeline\""
+    ):
+        Corpus([tmp_path / "a.jsonl"], settings, hold_out=False, fields={"entities": "entities"})
+    drop = CorpusSettings.model_validate({"cleaning": {"duplicates": "drop", "min_chars": 2}})
+    corpus = Corpus([tmp_path / "a.jsonl"], drop, hold_out=False, fields={"entities": "entities"})
+    assert [named(piece, "entities") for piece, _ in corpus.pieces()] == [[("Anna Lee", "PER")]]
+
+
+def test_what_is_written_can_be_read() -> None:
+    """As the sample of a dry run is; an empty word is left out, and what hung on it becomes a root."""
+    spans = {
+        "entities": (Span(0, 2, "A"),),
+        "dependencies": (Span(0, 1, "a", 2), Span(1, 1, "b", 1), Span(1, 2, "c", 0), Span(3, 4, "d", -2)),
+    }
+    fields = {"entities": "entities", "dependencies": "dependencies"}
+    found = read_fields(written_fields(spans), "ab c", fields)
+    assert found["entities"] == spans["entities"]
+    assert found["dependencies"] == (Span(0, 1, "a", 1), Span(1, 2, "c", 0), Span(3, 4, "d", 0))

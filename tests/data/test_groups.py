@@ -1,0 +1,363 @@
+"""What is held out keeps groups together, whatever the order, near the share that is asked for."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.data.test_split_check import WORDS, changed, compared, jaccard, random_text
+from unmask.commands.recipe import load_recipe
+from unmask.core.errors import CorpusError
+from unmask.core.settings import validated
+from unmask.data.corpus import Corpus
+from unmask.data.groups import MOST_NEIGHBOURS, Clusters, choose_groups
+from unmask.data.near_duplicates import NearDuplicates
+from unmask.data.settings import ColumnGroups, CorpusSettings, NearDuplicateGroups
+from unmask.data.tables import group_name
+
+
+def write_rows(path: Path, rows: list[dict[str, object]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def by_patient(**more: object) -> CorpusSettings:
+    return CorpusSettings.model_validate({"column": "text", "holdout_groups": "patient", **more})
+
+
+def sides(corpus: Corpus) -> dict[str, bool]:
+    """Side by text."""
+    return {piece.text: held for piece, held in corpus.pieces()}
+
+
+def patients(number: int, *, seed: int = 0, most: int = 20) -> list[dict[str, object]]:
+    rng = random.Random(seed)
+    rows: list[dict[str, object]] = []
+    for patient in range(number):
+        rows += [
+            {"text": f"note {len(rows) + k} {random_text(rng, 12)}", "patient": f"p{patient}"}
+            for k in range(rng.randint(1, most))
+        ]
+    rng.shuffle(rows)
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("given_", "meant"),
+    [
+        ("patient", ColumnGroups(column="patient")),
+        ("column:patient", ColumnGroups(column="patient")),
+        ("column:near_duplicates", ColumnGroups(column="near_duplicates")),
+        ("near_duplicates", NearDuplicateGroups()),
+        (3, ColumnGroups(column=3)),
+        ({"kind": "column", "column": "near_duplicates"}, ColumnGroups(column="near_duplicates")),
+        ({"kind": "near_duplicates"}, NearDuplicateGroups()),
+        (None, None),
+    ],
+)
+def test_the_short_forms_of_the_setting(given_: object, meant: object) -> None:
+    asked = CorpusSettings.model_validate({"holdout_groups": given_})
+    assert asked.holdout_groups == meant
+    assert CorpusSettings.model_validate(asked.plain()) == asked
+    assert ("holdout_groups" in asked.plain()) == (given_ is not None)
+
+
+def test_the_setting_on_the_command_line() -> None:
+    for text in ("patient", '"patient"', '{kind="column", column="patient"}'):
+        recipe = load_recipe(overrides=(f"corpus.holdout_groups={text}",))
+        assert recipe.corpus.holdout_groups == ColumnGroups(column="patient")
+    recipe = load_recipe(overrides=("corpus.holdout_groups.kind=column", "corpus.holdout_groups.column=patient"))
+    assert recipe.corpus.holdout_groups == ColumnGroups(column="patient")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"holdout_groups": ""}, "give near_duplicates, or the name of a column"),
+        ({"holdout_groups": "column:"}, "give near_duplicates, or the name of a column"),
+        ({"holdout_groups": "a", "validation": ["b.txt"]}, "but validation says what is held out; leave one"),
+        ({"holdout_groups": "a", "holdout_from": "end"}, "but holdout_from says what is held out; leave one"),
+        ({"holdout_groups": {"kind": "author"}}, "holdout_groups"),
+    ],
+)
+def test_what_the_setting_cannot_be(values: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        validated(CorpusSettings, values, where="corpus")
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    rows=st.lists(
+        st.tuples(st.text("abc de", min_size=1, max_size=9).filter(str.strip), st.sampled_from("pqrstuvw")),
+        min_size=2,
+        max_size=60,
+    ).filter(lambda rows: len({group for _, group in rows}) > 1),
+    share=st.floats(0.01, 0.5),
+)
+def test_a_group_is_never_on_both_sides(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]], share: float
+) -> None:
+    path = tmp_path_factory.mktemp("rows") / "a.jsonl"
+    write_rows(path, [{"text": text, "patient": group} for text, group in rows])
+    corpus = Corpus([path], by_patient(holdout=share))
+    held: dict[str | None, set[bool]] = {}
+    for piece, side in corpus.pieces():
+        held.setdefault(piece.group, set()).add(side)
+    assert all(len(found) == 1 for found in held.values())
+    assert set.union(*held.values()) == {True, False}
+    assert set(held) == {group for _, group in rows}
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "tsv", "parquet"])
+def test_every_kind_of_table(tmp_path: Path, kind: str) -> None:
+    rows = patients(60)
+    path = tmp_path / f"a.{kind}"
+    if kind == "jsonl":
+        write_rows(path, rows)
+    elif kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        mark = "," if kind == "csv" else "\t"
+        lines = [mark.join(("text", "patient")), *(mark.join(map(str, row.values())) for row in rows)]
+        path.write_text("\n".join(lines), encoding="utf-8")
+    found = sides(Corpus([path], by_patient()))
+    groups = {str(row["text"]): str(row["patient"]) for row in rows}
+    assert set(found) == set(groups)
+    held = {groups[text] for text, side in found.items() if side}
+    assert held
+    assert not held & {groups[text] for text, side in found.items() if not side}
+    assert found == sides(Corpus([write_rows(tmp_path / "b.jsonl", rows)], by_patient()))
+
+
+def test_the_choice_is_of_the_groups_and_not_of_their_order(tmp_path: Path) -> None:
+    rows = patients(200)
+    one = sides(Corpus([write_rows(tmp_path / "a.jsonl", rows)], by_patient()))
+    rng = random.Random(5)
+    rng.shuffle(rows)
+    files = [write_rows(tmp_path / f"{n}.jsonl", rows[n::3]) for n in (2, 0, 1)]
+    assert sides(Corpus(files, by_patient())) == one
+
+
+def test_many_groups_stay_where_they_are_when_the_corpus_grows(tmp_path: Path) -> None:
+    small, large = patients(400, most=3), patients(400, most=3)
+    large += [{**row, "patient": f"new {row['patient']}"} for row in patients(400, seed=1, most=3)]
+    before = sides(Corpus([write_rows(tmp_path / "a.jsonl", small)], by_patient(holdout=0.1)))
+    after = sides(Corpus([write_rows(tmp_path / "b.jsonl", large)], by_patient(holdout=0.1)))
+    assert all(after[text] == side for text, side in before.items())
+
+
+@pytest.mark.parametrize("number", [12, 60, 400, 2000])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_share_is_near_the_one_asked_for(number: int, seed: int) -> None:
+    """Within half of it, wherever a few groups of a size that fits are there; and what is said is what is."""
+    rng = np.random.default_rng(seed)
+    keys = rng.integers(-(2**63), 2**63 - 1, number)
+    sizes = rng.integers(1, 1000, number)
+    choice = choose_groups(keys, sizes, 0.1)
+    held = np.isin(keys, choice.keys)
+    assert choice.share == pytest.approx(sizes[held].sum() / sizes.sum())
+    assert abs(choice.share - 0.1) < (0.05 if number > 12 else 0.1)
+    assert 0 < held.sum() < number
+    assert choice.largest == sizes.max() / sizes.sum()
+
+
+def test_a_large_group_is_trained_on(tmp_path: Path) -> None:
+    rows = patients(40) + [{"text": f"of the large one {n} " + "x " * 50, "patient": "large"} for n in range(1000)]
+    corpus = Corpus([write_rows(tmp_path / "a.jsonl", rows)], by_patient())
+    assert not any(held and piece.group == "large" for piece, held in corpus.pieces())
+    told = corpus.describe(corpus.decided())
+    assert "1 of them too large to be held out: the largest has " in told
+    assert "all of it trained on, so held-out figures say nothing about such texts" in told
+    assert corpus.decided().groups is not None
+    held, total = 0, 0
+    for piece, side in corpus.pieces():
+        held, total = held + side * len(piece.text), total + len(piece.text)
+    assert f"{held / total:.1%} of the text" in told
+    assert 0.025 < held / total < 0.075
+
+
+def test_where_all_groups_are_large_the_smallest_is_held_out(tmp_path: Path) -> None:
+    rows = [{"text": f"{name} {n} words", "patient": name} for name in "abc" for n in range(40 + 9 * (name != "b"))]
+    corpus = Corpus([write_rows(tmp_path / "a.jsonl", rows)], by_patient())
+    assert {piece.group for piece, held in corpus.pieces() if held} == {"b"}
+    assert "that is not the 5.0% asked for, since groups are large" in corpus.describe(corpus.decided())
+    assert 'corpus.validation=["FILE"]' in corpus.describe(corpus.decided())
+
+
+def test_rows_without_a_value_go_by_their_text(tmp_path: Path) -> None:
+    rows = patients(50) + [{"text": f"nobody's {n}", "patient": None} for n in range(3000)]
+    found = Corpus([write_rows(tmp_path / "a.jsonl", rows)], by_patient())
+    alone = [held for piece, held in found.pieces() if piece.group is None]
+    assert abs(sum(alone) / len(alone) - 0.05) < 4 * (0.05 * 0.95 / len(alone)) ** 0.5
+    assert "3,000 documents without a value there go by their text" in found.describe(found.decided())
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [(" a ", "a"), ("", None), (None, None), (3, "3"), (3.0, "3"), (2.5, "2.5"), (True, "True"), (float("nan"), None)],
+)
+def test_names_of_groups(value: object, name: str | None) -> None:
+    assert group_name(value) == name
+
+
+def test_errors_of_columns(tmp_path: Path) -> None:
+    rows = patients(20)
+    path = write_rows(tmp_path / "a.jsonl", rows)
+    with pytest.raises(CorpusError, match=r"no column 'person' for corpus.holdout_groups; columns are text, patient"):
+        Corpus([path], by_patient(holdout_groups="person"))
+    text = tmp_path / "a.txt"
+    text.write_text("a\nb\n", encoding="utf-8")
+    with pytest.raises(CorpusError, match=r"names a column of tables .* but .*a.txt is text; give tables, or keep"):
+        Corpus([path, text], by_patient())
+    one = Corpus([write_rows(tmp_path / "b.jsonl", [{**row, "patient": "x"} for row in rows])], by_patient())
+    with pytest.raises(CorpusError, match=r"all rows have the same value there \('x'\), so none .* name another"):
+        next(one.pieces())
+    none = Corpus([write_rows(tmp_path / "c.jsonl", [{**row, "patient": None} for row in rows])], by_patient())
+    with pytest.raises(CorpusError, match="no row has a value in this column; name another column, or hold files"):
+        next(none.pieces())
+    odd = write_rows(tmp_path / "d.jsonl", [*rows, {"text": "t", "patient": ["x"]}])
+    with pytest.raises(CorpusError, match=r"row \d+ has list, which names no group .* in column 'patient'"):
+        list(Corpus([odd], by_patient()).pieces())
+    passing = Corpus([odd], by_patient(bad_input="skip"))
+    assert len(sides(passing)) == len(rows)
+    assert passing.skipped == {"rows whose group cannot be read": 1}
+
+
+def clustered(rng: random.Random) -> list[list[str]]:
+    """Clusters of texts that are equal but for digits, or have a word changed."""
+    clusters = []
+    for _ in range(400):
+        source = random_text(rng, rng.choice([4, 300]))  # with a word changed twice, 0.93 at the least
+        if len(source.split()) == 4:
+            clusters.append([f"{source} {rng.randrange(9999)}" for _ in range(rng.randint(1, 5))])
+        else:
+            clusters.append([source, *(changed(rng, source, 1) for _ in range(rng.randint(0, 3)))])
+    return clusters
+
+
+def looked_at(corpus: Corpus) -> NearDuplicates:
+    return compared(list(corpus.pieces()), parts=corpus.plan.holdout_unit == "part")
+
+
+def test_near_duplicates_are_never_on_both_sides(tmp_path: Path) -> None:
+    """And without the setting they are."""
+    rng = random.Random(0)
+    clusters = clustered(rng)
+    texts = [text for cluster in clusters for text in cluster]
+    rng.shuffle(texts)
+    path = tmp_path / "a.txt"
+    path.write_text("\n".join(texts) + "\n", encoding="utf-8")
+    plain = Corpus([path], CorpusSettings(documents="line"))
+    assert looked_at(plain).share > 0.3
+    asked = CorpusSettings.model_validate({"documents": "line", "holdout_groups": "near_duplicates"})
+    corpus = Corpus([path], asked)
+    found = sides(corpus)
+    assert all(len({found[text] for text in cluster}) == 1 for cluster in clusters)
+    assert looked_at(corpus).share == 0.0
+    assert corpus.decided().groups is not None
+    share = sum(len(text) for text in texts if found[text]) / sum(map(len, texts))
+    assert corpus.decided().groups.choice.share == pytest.approx(share)
+    assert 0.025 <= share <= 0.075
+    assert f"clusters of near-duplicate documents, {share:.1%} of the text" in corpus.describe(corpus.decided())
+    rng.shuffle(texts)
+    files = [tmp_path / name for name in ("z.txt", "b.txt")]
+    for number, file in enumerate(files):
+        file.write_text("\n".join(texts[number::2]) + "\n", encoding="utf-8")
+    assert sides(Corpus(files, asked)) == found
+
+
+def test_clusters_of_parts(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    words = " ".join(rng.choices(WORDS, k=60_000))
+    path = tmp_path / "a.txt"
+    path.write_text(words + "\n\n" + words.upper() + "\n", encoding="utf-8")
+    asked = CorpusSettings.model_validate({"documents": "block", "holdout_groups": "near_duplicates"})
+    corpus = Corpus([path], asked)
+    assert corpus.plan.holdout_unit == "part"
+    found = {True: 0, False: 0}
+    for _, held in corpus.pieces():
+        found[held] += 1
+    assert min(found.values()) > 0
+    assert looked_at(corpus).share == 0.0
+    assert looked_at(Corpus([path], CorpusSettings(documents="block"))).share > 0.8
+
+
+def test_long_documents_count_whole_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unmask.data.groups.BATCH_CHARS", 500)
+    rng = random.Random(2)
+    texts = [random_text(rng, rng.choice([5, 80_000])) if n < 4 else random_text(rng, 200) for n in range(150)]
+    asked = CorpusSettings.model_validate({"documents": "line", "holdout_groups": "near_duplicates"})
+    chosen = []
+    for order in (texts, texts[::-1]):
+        path = tmp_path / "a.txt"
+        path.write_text("\n".join(order) + "\n", encoding="utf-8")
+        corpus = Corpus([path], asked)
+        held = {piece.text[:80] for piece, side in corpus.pieces() if side and piece.offset == 0}
+        assert corpus.decided().groups is not None
+        chosen.append((held, corpus.decided().groups.choice.share))
+    assert chosen[0] == chosen[1]
+
+
+@pytest.mark.parametrize(("num_own", "low", "high"), [(40, 0.55, 0.62), (60, 0.45, 0.52)])
+def test_a_template_makes_no_cluster(num_own: int, low: float, high: float) -> None:
+    """Forms, logs and licence headers: all documents are half alike, and only those that are nearly equal are joined,
+    also where more of them share a band than are compared."""
+    rng = random.Random(num_own)
+    template = random_text(rng, 120)
+    texts = [f"{template} {random_text(rng, num_own)}" for _ in range(12 * MOST_NEIGHBOURS)]
+    similarities = [jaccard(*rng.sample(texts, 2)) for _ in range(50)]
+    assert low < min(similarities) <= max(similarities) < high
+    planted = rng.sample(range(len(texts)), 150)
+    texts += [f"{template} {changed(rng, texts[source][len(template) + 1 :], 1)}" for source in planted]
+    assert min(jaccard(texts[source], texts[-150 + n]) for n, source in enumerate(planted)) > 0.9
+    order = list(range(len(texts)))
+    rng.shuffle(order)
+    clusters = Clusters()
+    clusters.add([texts[place] for place in order], order, [len(texts[place]) for place in order])
+    choice, keys = clusters.choose(0.05)
+    key_of = dict(zip(order, keys.tolist(), strict=True))
+    together = sum(key_of[source] == key_of[len(texts) - 150 + n] for n, source in enumerate(planted))
+    assert together >= 0.95 * len(planted)
+    assert choice.num_groups == len(texts) - together, "nothing else is joined"
+    assert choice.num_large == 0
+
+
+def test_held_out_near_duplicates_tell_their_cluster(tmp_path: Path) -> None:
+    rng = random.Random(3)
+    clusters = clustered(rng)
+    path = tmp_path / "a.txt"
+    path.write_text("\n".join(text for cluster in clusters for text in cluster) + "\n", encoding="utf-8")
+    asked = CorpusSettings.model_validate({"documents": "line", "holdout_groups": "near_duplicates"})
+    names = {piece.text: piece.group for piece, held in Corpus([path], asked).pieces() if held}
+    held = [{names[text] for text in cluster} for cluster in clusters if cluster[0] in names]
+    assert len(held) > 5
+    assert all(len(found) == 1 for found in held)
+    assert len(set.union(*held)) == len(held)
+
+
+def test_a_file_that_grows_between_passes(tmp_path: Path) -> None:
+    rng = random.Random(3)
+    path = tmp_path / "a.txt"
+    path.write_text("\n".join(random_text(rng, 9) for _ in range(300)) + "\n", encoding="utf-8")
+    corpus = Corpus([path], CorpusSettings.model_validate({"documents": "line", "holdout_groups": "near_duplicates"}))
+    list(corpus.pieces())
+    with path.open("a", encoding="utf-8") as file:
+        file.write("one more\n")
+    with pytest.raises(CorpusError, match="the files have changed while they were read"):
+        list(corpus.pieces())
+
+
+def test_one_cluster_cannot_be_held_out(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("".join(f"line {n}\n" for n in range(300)), encoding="utf-8")
+    asked = CorpusSettings.model_validate({"documents": "line", "holdout_groups": "near_duplicates"})
+    with pytest.raises(CorpusError, match=r"all documents are near-duplicates of each other.*leave the setting out"):
+        next(Corpus([path], asked).pieces())

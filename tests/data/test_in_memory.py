@@ -1,0 +1,184 @@
+"""Texts in memory: whatever they come as, the documents are those of the same texts in a file."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import unmask
+from tests.conftest import SMALL, make_text
+from unmask.core.errors import CorpusError, WriteError
+from unmask.data.corpus import Corpus
+from unmask.data.settings import CorpusSettings
+from unmask.data.sources import InMemory, told_apart
+
+TEXTS = [" ".join(text.split()) for text in make_text(60).split("\n\n")]
+ROWS = [{"body": text, "mood": n % 2} for n, text in enumerate(TEXTS)]
+
+
+def read(given: Any, folder: Path, **settings: Any) -> tuple[list[str], list[str]]:
+    """The training texts and the held-out ones."""
+    corpus = Corpus([InMemory(given).keep(folder / "given")], CorpusSettings(**settings))
+    found = list(corpus.pieces())
+    return [p.text for p, held in found if not held], [p.text for p, held in found if held]
+
+
+def of_datasets(make: Callable[[Any], Any]) -> Any:
+    datasets = pytest.importorskip("datasets")
+    features = {"body": datasets.Value("string"), "mood": datasets.ClassLabel(names=["bad", "good"])}
+    return make(datasets.Dataset.from_list(ROWS, features=datasets.Features(features)))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda: TEXTS,
+        lambda: iter(TEXTS),
+        lambda: ({"text": text} for text in TEXTS),
+        lambda: ROWS,
+        lambda: np.array(TEXTS),
+        lambda: pa.Table.from_pylist(ROWS),
+        lambda: pytest.importorskip("pandas").DataFrame(ROWS),
+        lambda: pytest.importorskip("pandas").Series(TEXTS),
+        lambda: of_datasets(lambda dataset: dataset),
+        lambda: of_datasets(lambda dataset: dataset.to_iterable_dataset()),
+    ],
+)  # fmt: skip
+def test_the_documents_are_those_of_a_file(given: Callable[[], Any], tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
+    expected = list(Corpus([tmp_path / "texts.txt"], CorpusSettings(documents="line")).pieces())
+    train, held = read(given(), tmp_path)
+    assert sorted(train) == sorted(p.text for p, is_held in expected if not is_held)
+    assert sorted(held) == sorted(p.text for p, is_held in expected if is_held)
+    assert held
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["given", "texts.txt"]
+
+
+@pytest.mark.parametrize("kind", ["dict", "saved", "streamed"])
+def test_parts_are_what_their_names_say(kind: str, tmp_path: Path) -> None:
+    parts: Any = {"train": TEXTS[:40], "validation": TEXTS[40:50], "test": TEXTS[50:]}
+    if kind != "dict":
+        datasets = pytest.importorskip("datasets")
+        made = {name: datasets.Dataset.from_dict({"text": texts}) for name, texts in parts.items()}
+        parts = (
+            datasets.DatasetDict(made)
+            if kind == "saved"
+            else datasets.IterableDatasetDict({name: part.to_iterable_dataset() for name, part in made.items()})
+        )
+    assert read(parts, tmp_path) == (TEXTS[:40], TEXTS[40:50])
+
+
+def test_names_of_classes_come_along(tmp_path: Path) -> None:
+    for number, stream in enumerate((False, True)):
+        given = of_datasets(lambda dataset, stream=stream: dataset.to_iterable_dataset() if stream else dataset)
+        folder = InMemory(given).keep(tmp_path / str(number))
+        pieces = Corpus([folder], CorpusSettings(label="mood")).unsplit()
+        assert [piece.label for piece in pieces] == ["bad", "good"] * 30
+
+
+def test_what_json_has_no_form_for(tmp_path: Path) -> None:
+    row = {
+        "text": "A text.",
+        "vector": np.arange(2),
+        "number": np.int64(3),
+        "day": datetime.date(2026, 1, 2),
+        "x": object(),
+    }
+    folder = InMemory([row]).keep(tmp_path / "given")
+    (line,) = (folder / "rows.jsonl").read_text().splitlines()
+    assert json.loads(line) == {"text": "A text.", "vector": [0, 1], "number": 3, "day": "2026-01-02", "x": None}
+
+
+def test_paths_and_texts_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a b").write_text("x")
+    assert told_apart(None) is None
+    for paths in (
+        ["corpus.txt"],
+        ["-"],
+        ["a b", "Some text."],
+        ["my file.txt"],
+        [Path("x"), "Some text."],
+        ("no.csv",),
+    ):
+        assert told_apart(paths) == list(paths)
+    assert told_apart("corpus.txt") == ["corpus.txt"]
+    for texts in (["Some words."], ["word", "two words", "See README.md"], ["x" * 300], ["What is this?", "[a] b"]):
+        (given,) = told_apart(texts) or []
+        assert isinstance(given, InMemory)
+        assert given.content == texts
+
+
+def failing() -> Iterator[str]:
+    yield "One text."
+    raise ConnectionError("the line is down")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["word", "another"], "'word': no such file; and if these are texts, there is no white space in them"),
+        ([], "the list that was given is empty"),
+        ("x" * 300, "that is a text, where a path is taken; give texts as a list"),
+        (iter([]), "there is no text in what was given"),
+        (5, "int cannot be read as text; give paths, or texts"),
+        (["A text.", 5], "text 2 of those that were given is int, neither a string nor a row"),
+        (["A text.", ["a"]], "text 2 of those that were given is list"),
+        ({"text": TEXTS}, "there is no train among 'text'; give columns as a table, such as pandas.DataFrame"),
+        ({"train": "words"}, "but 'train' holds str; give rows as a list of dicts"),
+        ({"train": []}, "there is no text in what was given"),
+        (pa.table({"text": pa.array([], pa.string())}), "the table that was given has no rows"),
+        ([*TEXTS, None], "row 61 has no text in column 'text'"),
+        ([*TEXTS, "half a \ud800 character"], r"row 61 has U\+D800 in column 'text', which is no character"),
+    ],
+)  # fmt: skip
+def test_what_is_no_text_is_an_error(given: Any, expected: str, tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match=expected):
+        unmask.prepare(given, out=tmp_path / "data", vocab_size=200)
+
+
+def test_nothing_is_left_of_texts_that_end_in_an_error(tmp_path: Path) -> None:
+    """Those of an earlier time stay until all of the new ones came."""
+    InMemory(TEXTS).keep(tmp_path / "given")
+    with pytest.raises(ConnectionError, match="the line is down"):
+        InMemory(failing()).keep(tmp_path / "given")
+    assert [path.name for path in tmp_path.iterdir()] == ["given"]
+    assert len((tmp_path / "given" / "rows.jsonl").read_text().splitlines()) == 60
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(WriteError, match="file"):
+        InMemory(TEXTS).keep(tmp_path / "file" / "given")
+
+
+def test_a_run_keeps_them_and_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The same run as of a table with these texts, and after a stop without being given them again."""
+    table = tmp_path / "texts.jsonl"
+    table.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    options: dict[str, Any] = {"vocab_size": 150, "settings": SMALL}
+    expected = unmask.pretrain(table, out=tmp_path / "a", steps=3, **options)
+    found = unmask.pretrain(iter(TEXTS), out=tmp_path / "b", steps=3, **options)
+    assert found.validation_loss == expected.validation_loss
+    (found.folder / "summary.json").unlink()
+    with caplog.at_level("INFO", logger="unmask"):
+        again = unmask.pretrain(["Other texts."], out=tmp_path / "b", resume=True)
+    assert "goes on with the texts that it began with" in caplog.text
+    assert again.validation_loss == expected.validation_loss
+    data = unmask.prepare((text for text in TEXTS), out=tmp_path / "data", vocab_size=150)
+    assert (data.documents, data.train_tokens > 0) == (60, True)
+    assert (tmp_path / "data" / "given" / "rows.jsonl").is_file()
+    assert unmask.prepare(TEXTS, out=tmp_path / "data", vocab_size=150, overwrite=True).fingerprint == data.fingerprint
+
+
+def test_evaluation_reads_the_part_for_validation(run: unmask.Run, tmp_path: Path) -> None:
+    (tmp_path / "held.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS[40:]))
+    expected = unmask.evaluate(run.model, tmp_path / "held.jsonl", pseudo_tokens=0)
+    found = unmask.evaluate(run.model, {"train": TEXTS[:40], "validation": TEXTS[40:]}, pseudo_tokens=0)
+    assert found.loss == expected.loss
+    assert found.columns == {"given/validation/rows.jsonl": "text"}
+    assert unmask.evaluate(run.model, TEXTS[40:], pseudo_tokens=0).loss == expected.loss

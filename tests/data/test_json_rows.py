@@ -1,0 +1,251 @@
+"""JSON in every form that other tools write: told apart, read in pieces of any size, and whatever is wrong with it."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+import random
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from unmask.core.errors import CorpusError
+from unmask.data import reading
+from unmask.data import reading as forms
+from unmask.data.corpus import Corpus
+from unmask.data.reading import BadInput, json_rows
+from unmask.data.settings import CorpusSettings
+from unmask.data.sources import find_sources
+
+ROWS: list[dict[str, Any]] = [
+    {"id": n, "text": f'Row {n}: "{"é[{,}]" * n}" \\ \n🙂', "n": [n, {"m": -1.5e-3}], "e": [], "z": None, "t": True}
+    for n in range(9)
+]
+
+
+def read(path: Path, *, skip: bool = False) -> tuple[list[dict[str, Any]], Counter[str]]:
+    bad = BadInput(skip=skip)
+    return [row for _, row in json_rows(path, bad)], +bad.counts
+
+
+@pytest.fixture(params=[1, 7, 1 << 20])
+def _pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "CHUNK_BYTES", request.param)
+
+
+LINES = "\n".join(map(json.dumps, ROWS))
+ARRAY = json.dumps(ROWS)
+FORMS = {
+    "a.json": ARRAY,
+    "raw.json": json.dumps(ROWS, ensure_ascii=False, indent=2),
+    "array.jsonl": ARRAY,
+    "indented.jsonl": json.dumps(ROWS, indent=1),
+    "lines.json": LINES,
+    "spaced.json": "\ufeff\n\n" + LINES.replace("\n", "\r\n\n") + "\n",
+    "object.json": json.dumps({"version": "2", "tags": ["x"], "info": {"rows": [{}]}, "data": ROWS, "more": [[1]]}),
+    "indented.json": json.dumps({"data": ROWS, "version": 2}, indent=4),
+    "by_hand.json": '{"data": [\n' + ",\n".join(map(json.dumps, ROWS)) + "\n]}",
+}
+
+
+@pytest.mark.usefixtures("_pieces")
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_gives_the_same_rows(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(FORMS[name], encoding="utf-8")
+    assert read(tmp_path / name) == (ROWS, {})
+    assert read(tmp_path / name, skip=True) == (ROWS, {})
+    assert [path.path.name for path in find_sources([tmp_path])] == [name], "a folder takes it for rows"
+
+
+@pytest.mark.parametrize(
+    ("suffix", "pack"),
+    [(".gz", gzip.compress), (".xz", lzma.compress), (".bz2", bz2.compress), (".zst", pa.Codec("zstd").compress)],
+)
+def test_compressed(tmp_path: Path, suffix: str, pack: Any) -> None:
+    packed = pack(ARRAY.encode())
+    (tmp_path / f"a.json{suffix}").write_bytes(packed if isinstance(packed, bytes) else packed.to_pybytes())
+    assert read(tmp_path / f"a.json{suffix}")[0] == ROWS
+
+
+def test_strings_are_texts(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('["One.", "Two."]')
+    (tmp_path / "b.json").write_text('"One."\n"Two."\n')
+    (tmp_path / "c.json").write_text("[]")
+    assert read(tmp_path / "a.json")[0] == read(tmp_path / "b.json")[0] == [{"text": "One."}, {"text": "Two."}]
+    assert read(tmp_path / "c.json")[0] == []
+
+
+def test_what_datasets_and_pandas_write(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = [{"id": n, "text": f"Sentence {n}."} for n in range(5)]
+    made = datasets.Dataset.from_list(rows)
+    made.to_json(tmp_path / "whole.json", lines=False)
+    made.to_json(tmp_path / "lines.json")
+    made.to_pandas().to_json(tmp_path / "records.json", orient="records")
+    assert [read(tmp_path / f"{name}.json")[0] for name in ("whole", "lines", "records")] == [rows] * 3
+    made.to_pandas().to_json(tmp_path / "columns.json")
+    message = (
+        r'its fields are id, text\); rows are an array .*to_json\(orient="records"\) write it, or an object a line'
+    )
+    with pytest.raises(CorpusError, match=rf"columns.json: an object without a list of rows \({message}"):
+        read(tmp_path / "columns.json")
+
+
+NUMBER = "1" * 5000
+DEEP = "[" * 5_000 + "]" * 5_000
+
+
+@pytest.mark.usefixtures("_pieces")
+@pytest.mark.parametrize(
+    ("row", "message", "reason"),
+    [
+        (b"3", r"row 2 \(line 2\) is int, not an object", forms.NOT_JSON),
+        (b"[1]", "row 2 .* is list, not an object", forms.NOT_JSON),
+        (b"{'text': 'x'}", r"row 2 \(line 2\) is not JSON: Expecting property name .* at ", forms.NOT_JSON),
+        (b'{"text": "x" "y": 1}', "row 2 .* is not JSON: Expecting ',' delimiter at ", forms.NOT_JSON),
+        (b'{"text": "a\nb"}', "row 2 .* is not JSON: Invalid control character at ", forms.NOT_JSON),
+        (b"", "row 2 .* is not JSON: Expecting value at ", forms.NOT_JSON),
+        (b'{"text": "x", "n": ' + NUMBER.encode() + b"}", "row 2 .* holds a whole number of too many", forms.NOT_JSON),
+        (NUMBER.encode(), "row 2 .* holds a whole number of too many digits to be read", forms.NOT_JSON),
+        (b'{"text": "x", "n": ' + DEEP.encode() + b"}", "row 2 .* is JSON that is nested too deep", forms.NOT_JSON),
+        (b'{"text": "x\xff"}', r"byte \d+ \(0xff\) is not UTF-8", reading.BROKEN_LINES),
+        (b'{"text": "x\0"}', r"byte \d+ is NUL: this is not a text file", reading.BROKEN_LINES),
+    ],
+)
+def test_bad_elements_are_errors_or_counted(tmp_path: Path, row: bytes, message: str, reason: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(b'[{"text": "one"},\n' + row + b',\n{"text": "three"}]')
+    with pytest.raises(CorpusError, match=rf"a\.json: .*{message}"):
+        read(path)
+    assert read(path, skip=True) == ([{"text": "one"}, {"text": "three"}], {reason: 1})
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
+@pytest.mark.parametrize(
+    ("row", "message"), [(NUMBER, "holds a whole number of too"), (DEEP, "is JSON that is nested")]
+)
+def test_hostile_lines(tmp_path: Path, name: str, row: str, message: str) -> None:
+    (tmp_path / name).write_text('{"text": "one"}\n{"text": "x", "n": ' + row + '}\n{"text": "three"}\n')
+    with pytest.raises(CorpusError, match=f"line 2 {message}"):
+        read(tmp_path / name)
+    assert read(tmp_path / name, skip=True) == ([{"text": "one"}, {"text": "three"}], {forms.NOT_JSON: 1})
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "count"),
+    [
+        ('[{"text": "one"}, {"text": "tw', "the file ends too early, in line 1: row 2 has no end", reading.CUT_OFF),
+        ('[{"text": "one"},\n', "the file ends too early, in line 2: row 2 has no end", reading.CUT_OFF),
+        ('[{"text": "one"}', "the file ends too early, in line 1: row 1 is followed by '', not by", reading.CUT_OFF),
+        ('[{"text": "one"} {"text"', "line 1 is not JSON: row 1 is followed by '{', not by a comma", forms.TRUNCATED),
+        ('[{"text": "one"}]\n[]', r"line 2 is not JSON: '\[\]' follows what was the whole of it", forms.TRUNCATED),
+        ('{"a":\n[{"text": "one"}],', "ends too early, in line 2: a field's name, between quotes", reading.CUT_OFF),
+        ('{"a":\n[{"text": "one"}] "b"', "line 2 is not JSON: field 'a' is followed by '\"', not", forms.TRUNCATED),
+        ('{"a":\n[{"text": "one"}], b: 1}', "line 2 is not JSON: a field's name, .* not 'b'", forms.TRUNCATED),
+        ('{"a":\n[{"text": "one"}], "b": [1', "ends too early, in line 2: it is cut off", reading.CUT_OFF),
+    ],
+)  # fmt: skip
+def test_damaged_files(tmp_path: Path, text: str, message: str, count: str) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(CorpusError, match=rf"a\.json: .*{message}.*passes over what cannot be read"):
+        read(tmp_path / "a.json")
+    assert read(tmp_path / "a.json", skip=True) == ([{"text": "one"}], {count: 1})
+
+
+def test_cut_off_archives_are_counted_once(tmp_path: Path) -> None:
+    noise = random.Random(0)
+    rows = [{"text": "".join(noise.choices("abcdefgh ", k=50))} for _ in range(3000)]
+    packed = gzip.compress(json.dumps(rows).encode())
+    (tmp_path / "a.json.gz").write_bytes(packed[: len(packed) // 2])
+    with pytest.raises(CorpusError, match=r"a.json.gz: damaged or cut-off file.* \(readable up to byte \d+ of its"):
+        read(tmp_path / "a.json.gz")
+    found, counts = read(tmp_path / "a.json.gz", skip=True)
+    assert 500 < len(found) < 3000
+    assert found == rows[: len(found)]
+    assert counts == {reading.CUT_OFF: 1}
+
+
+@pytest.mark.parametrize("name", ["a.json", "object.json", "lines.json", "indented.jsonl"])
+def test_no_damage_is_anything_but_one_clear_error(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut off anywhere, and bytes changed: rows before it are whole, and nothing else is raised."""
+    monkeypatch.setattr(reading, "CHUNK_BYTES", 61)
+    content, path, draws = FORMS[name].encode(), tmp_path / name, random.Random(0)
+    for end in draws.sample(range(len(content) - 2), 60):
+        path.write_bytes(content[:end])
+        found, counts = read(path, skip=True)
+        assert found == ROWS[: len(found)]
+        assert counts or len(found) == len(ROWS) or name == "lines.json"
+    for _ in range(200):
+        changed = bytearray(content)
+        for place in draws.sample(range(len(content)), 3):
+            changed[place] = draws.choice(b'"\\[]{},:\0\xff1ex\n')
+        path.write_bytes(bytes(changed))
+        for skip in (False, True):
+            with suppress(CorpusError):
+                read(path, skip=skip)
+
+
+def test_rows_have_a_longest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("json_cursor", "reading"):
+        monkeypatch.setattr(f"unmask.text.{module}.LONGEST_ROW", 1000)
+    monkeypatch.setattr(reading, "CHUNK_BYTES", 100)
+    for name, around in (("a.json", "[%s]"), ("a.jsonl", "%s")):
+        (tmp_path / name).write_text(around % json.dumps({"text": "x" * 700}))
+        assert len(read(tmp_path / name)[0]) == 1
+        (tmp_path / name).write_text(around % json.dumps({"text": "x" * 5000}))
+        for skip in (False, True):
+            with pytest.raises(CorpusError, match="a row is longer than 1,000 characters; give such text as .txt"):
+                read(tmp_path / name, skip=skip)
+
+
+def test_objects_with_several_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"text": "x"}] * 3
+    (tmp_path / "a.json").write_text(json.dumps({"train": rows, "test": rows}))
+    message = "an object in which several fields are lists of rows: train, test; put the one that is to be read into"
+    with pytest.raises(CorpusError, match=message):
+        json_rows(tmp_path / "a.json", BadInput(skip=True))
+    monkeypatch.setattr(forms, "_LOOK_CHARS", 1)
+    monkeypatch.setattr(reading, "CHUNK_BYTES", 20)
+    found = json_rows(tmp_path / "a.json", BadInput(skip=False))
+    assert next(found) == (1, rows[0]), "the second one is far away"
+    with pytest.raises(CorpusError, match=message):
+        list(found)
+
+
+def test_what_is_no_text_in_a_folder(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Known names, and what holds no rows, are passed over, and announced; named by itself it is an error."""
+    rows = json.dumps([{"text": f"Text {n}."} for n in range(150)])
+    contents = {
+        "data.json": rows, "modules.json": rows, "dataset_info.json": "{}", "one.json": '{"text": "One."}',
+        "numbers.json": "[[1, 2], [3]]", "two.json": '{"a": [{}], "b": [{}]}', "words.json": "none", "empty.json": "[]",
+    }  # fmt: skip
+    for name, content in contents.items():
+        (tmp_path / name).write_text(content)
+    (tmp_path / "tokenizer.json.gz").write_bytes(gzip.compress(rows.encode()))
+    assert [source.path.name for source in find_sources([tmp_path])] == ["data.json"]
+    assert (
+        ".json files without rows are passed over: 8 (dataset_info.json, empty.json, modules.json and 5 mo"
+        in caplog.text
+    )
+    assert "other kinds" not in caplog.text
+    assert len(list(Corpus([tmp_path], CorpusSettings()).pieces())) == 150
+    assert len(list(Corpus([tmp_path / "modules.json"], CorpusSettings()).pieces())) == 150
+    for name, message in (
+        ("one.json", r"an object without a list of rows \(its fields are text\)"),
+        ("numbers.json", r"row 1 \(line 1\) is list, not an object"),
+        ("words.json", "line 1 is not JSON: Expecting value"),
+        ("empty.json", "no column looks like text; columns are none"),
+    ):
+        with pytest.raises(CorpusError, match=message):
+            Corpus([tmp_path / name], CorpusSettings())
+    (tmp_path / "data.json").unlink()
+    with pytest.raises(CorpusError, match=r"no file in this folder can be read; .* of \.json files those with rows"):
+        find_sources([tmp_path])
+    (tmp_path / "cut.json.gz").write_bytes(b"no archive")
+    assert [s.path.name for s in find_sources([tmp_path])] == ["cut.json.gz"], "damage is told, not passed over"

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from collections import Counter as Naive
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from unmask.data.lexicon import Counter
+
+ENDS = np.iinfo(np.int64)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    keys=st.lists(
+        st.one_of(st.integers(-9, 9), st.integers(int(ENDS.min), int(ENDS.max)), st.sampled_from([ENDS.min, ENDS.max])),
+        max_size=120,
+    ),
+    cut=st.integers(1, 20),
+    run_keys=st.integers(1, 30),
+    above=st.integers(0, 3),
+)
+def test_counts_are_those_of_a_naive_counter(keys: list[int], cut: int, run_keys: int, above: int) -> None:
+    """However keys are cut into parts, and however few fit into memory."""
+    naive = Naive(map(int, keys))
+    with TemporaryDirectory() as folder:
+        with Counter(Path(folder), run_keys=run_keys) as counter:
+            for begin in range(0, len(keys), cut):
+                counter.add(np.array(keys[begin : begin + cut], dtype=np.int64))
+            parts = list(counter.merged())
+            often = counter.above(above)
+        assert not list(Path(folder).iterdir()), "nothing stays on the disk"
+    merged = np.concatenate([part.keys for part in parts])
+    assert merged.tolist() == sorted(naive)
+    assert np.concatenate([part.counts for part in parts]).tolist() == [naive[key] for key in sorted(naive)]
+    assert dict(zip(often.keys.tolist(), often.counts.tolist(), strict=True)) == {
+        key: count for key, count in naive.items() if count > above
+    }
+
+
+def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys that are all different go to the disk, and come back in parts of about as many as may be held."""
+    rng = np.random.default_rng(0)
+    keys = rng.integers(ENDS.min, ENDS.max, 100_000)
+    with Counter(tmp_path, run_keys=1000) as counter:
+        for begin in range(0, len(keys), 100):
+            counter.add(keys[begin : begin + 100])
+        on_disk = len(list(next(tmp_path.iterdir()).iterdir()))
+        parts = list(counter.merged())
+    assert on_disk >= 2 * 90, "two files a run"
+    assert len(parts) > 40
+    assert max(len(part.keys) for part in parts) < 4000
+    assert np.array_equal(np.concatenate([part.keys for part in parts]), np.sort(keys))

@@ -1,0 +1,148 @@
+"""Shards that are mapped when something of them is wanted, and checked then."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.command_line import Main
+from unmask.commands.run_data import open_prepared
+from unmask.core.errors import DataError
+from unmask.data import data_folder as opening
+from unmask.data import packing as order_module
+from unmask.data import store as mapped
+from unmask.data.data_folder import load_manifest
+from unmask.data.rows import Cursor, RowStream
+from unmask.data.store import ShardFile, ShardWriter, TokenBatch, TokenStore
+from unmask.tokenizer.tokenizer import Tokenizer
+
+
+def write_shards(root: Path, number: int, *, vocab_size: int = 1000) -> list[ShardFile]:
+    """Shards of a few record batches, each piece with other numbers than all others."""
+    written, piece = [], 0
+    for shard in range(number):
+        writer = ShardWriter(root, f"train/{shard:05d}.arrow", vocab_size=vocab_size)
+        for batch in range(1 + shard % 3):
+            lengths = np.arange(1, 4 + batch)
+            numbers = np.arange(piece, piece := piece + len(lengths))
+            ids = np.repeat(numbers, lengths).astype(np.int32)
+            writer.write(TokenBatch(ids, ids % 2 == 0, lengths, numbers, numbers * 7, numbers * 11))
+        file = writer.save()
+        assert file is not None
+        written.append(file)
+    return written
+
+
+@pytest.mark.parametrize("most", [1, 2, 100])
+def test_any_pieces_of_many_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    monkeypatch.setattr(mapped, "MOST_OPEN", most)
+    files = write_shards(tmp_path, 9)
+    store = TokenStore([tmp_path / file.name for file in files], files)
+    plain = TokenStore([tmp_path / file.name for file in files])
+    assert len(store) == len(plain) == sum(file.pieces for file in files) == len(store.lengths)
+    assert store.num_tokens == plain.num_tokens == store.lengths.sum()
+    for pieces in (np.array([0]), np.arange(len(store))[::-1], np.array([3, 40, 17, 18]), np.array([60, 61])):
+        found = store.gather(pieces)
+        assert found.piece.tolist() == sorted(pieces)
+        assert found.document.tolist() == found.draw.tolist() == sorted(pieces)
+        assert found.offset.tolist() == [7 * piece for piece in sorted(pieces)]
+        assert found.lengths.tolist() == store.lengths[np.sort(pieces)].tolist()
+        assert found.input_ids.tolist() == [p for p in sorted(pieces) for _ in range(store.lengths[p])]
+        assert found.word_starts.tolist() == [int(p % 2 == 0) for p in found.input_ids.tolist()]
+        assert len(store._shards._open) <= most
+    assert not store.is_one_document
+    assert store.read(40, 0, 1)[0].tolist() == [40]
+
+
+def test_only_what_is_wanted_is_opened(tmp_path: Path) -> None:
+    files = write_shards(tmp_path, 5)
+    wanted: list[int] = []
+    paths = [tmp_path / file.name for file in files]
+    store = TokenStore(paths, files, ready=wanted.append)
+    assert wanted == [0], "the first says which columns there are"
+    last = sum(file.pieces for file in files[:4])
+    assert store.gather(np.array([last, 0])).document.tolist() == [0, last]
+    assert wanted == [0, 4]
+    paths[2].unlink()
+    with pytest.raises(DataError, match=r"00002\.arrow: not a readable token shard .* prepare the data again"):
+        store.gather(np.array([last - 12]))
+
+
+def test_shards_that_do_not_fit_the_manifest_or_each_other(tmp_path: Path) -> None:
+    files = write_shards(tmp_path, 3)
+    paths = [tmp_path / file.name for file in files]
+    more = [files[0], ShardFile(files[1].name, files[1].pieces + 1, files[1].tokens, ""), files[2]]
+    with pytest.raises(DataError, match=r"00001\.arrow: it holds 7 pieces, and the manifest says 8; prepare the data"):
+        _ = TokenStore(paths, more).lengths
+    write_shards(tmp_path / "wide", 2, vocab_size=100_000)
+    with pytest.raises(DataError, match="columns of different widths"):
+        TokenStore([paths[0], tmp_path / "wide" / files[1].name])
+    with pytest.raises(DataError, match="the split holds no rows"):
+        TokenStore([])
+
+
+def damage(root: Path, *, number: int = -1) -> Path:
+    """Turns a bit of a training shard's tokens."""
+    path = root / load_manifest(root).train.files[number].name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    return path
+
+
+def test_small_data_is_checked_when_it_is_opened(data_folder: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(data_folder, tmp_path / "data"))
+    path = damage(root)
+    with pytest.raises(DataError, match=rf"{path}: its content does not fit the checksum; prepare the data again"):
+        open_prepared(root)
+    path.unlink()
+    with pytest.raises(DataError, match=rf"{path}: the manifest lists this file, but it is not there"):
+        open_prepared(root)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_large_data_is_checked_when_it_is_read(
+    tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, data_folder: Path, ahead: bool
+) -> None:
+    """Also where a thread reads it: the window that has something of a damaged shard is an error, not one before."""
+    files = write_shards(tmp_path, 12, vocab_size=tokenizer.vocab_size)
+    for name, number in (("MIXED_PIECES", 1), ("BLOCK_TOKENS", 20), ("WINDOW_TOKENS", 10)):
+        monkeypatch.setattr(order_module, name, number)
+    monkeypatch.setattr(opening, "CHECKED_AT_ONCE", 0)
+    manifest = load_manifest(data_folder)
+    split = replace(manifest.train, files=tuple(files), tokens=sum(file.tokens for file in files))
+    stream = RowStream(opening.open_split(tmp_path, manifest, split), tokenizer, length=16, seed=0, ahead=ahead)
+    last = stream.store._shards.before.searchsorted(
+        stream._order.pieces(0, stream._order.num_windows(0) - 1)[0], "right"
+    )
+    path = tmp_path / files[int(last) - 1].name
+    path.write_bytes(path.read_bytes()[:-8] + b"otherend")
+    taken: list[int] = []
+
+    def epoch() -> None:
+        for batch in stream.batches(Cursor(), 1):
+            taken.append(batch.num_tokens)
+            if batch.cursor.epoch:
+                return
+
+    with pytest.raises(DataError, match=rf"{path}: its content does not fit the checksum; prepare the data again"):
+        epoch()
+    assert 0 < sum(taken) < split.tokens
+
+
+def test_a_run_that_meets_a_damaged_shard_ends_with_one_line(
+    data_folder: Path, tmp_path: Path, main: Main, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "CHECKED_AT_ONCE", 0)
+    root = Path(shutil.copytree(data_folder, tmp_path / "data"))
+    path = damage(root)
+    small = [f"--set=model.{name}" for name in ("num_layers=1", "hidden_size=32", "num_heads=2")]
+    code, _, errors = main("pretrain", root, "--out", tmp_path / "run", "--steps", 2, *small)
+    assert code == 2
+    lines = [line for line in errors.splitlines() if "checksum" in line or "Traceback" in line]
+    assert len(lines) == 1
+    assert str(path) in " ".join(errors.split())

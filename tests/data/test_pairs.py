@@ -1,0 +1,379 @@
+"""Sentence pairs: every half once, right and wrong as labelled, rows as full as without pairs."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import islice, takewhile
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from tests.data.fake_store import FakeStore
+from tests.tokenizer.families import bare_characters
+from unmask.core.errors import DataError
+from unmask.core.hashing import GOLDEN, mix
+from unmask.data import packing as order_module
+from unmask.data.data_folder import load_manifest
+from unmask.data.packing import PackedRows, Segment
+from unmask.data.pairs import RIGHT, WRONG, PairKind, make_pairs
+from unmask.data.prepare import prepare
+from unmask.data.rows import Cursor, RowBatch, RowStream
+from unmask.data.settings import CorpusSettings
+from unmask.data.store import TokenStore
+from unmask.masking.masker import Masker
+from unmask.tokenizer.settings import TokenizerSettings
+from unmask.tokenizer.tokenizer import Tokenizer
+
+KINDS: list[PairKind] = ["next_sentence", "sentence_order"]
+
+
+def epoch_of(stream: RowStream, epoch: int = 0, num_rows: int = 4) -> list[RowBatch]:
+    return list(takewhile(lambda b: b.epoch == epoch, stream.batches(Cursor(epoch), num_rows)))
+
+
+class Found(NamedTuple):
+    """A segment as it stands in a row."""
+
+    label: int
+    ids: list[int]
+    types: list[int]
+    positions: list[int]
+    keys: list[int]
+
+    @property
+    def halves(self) -> tuple[list[int], list[int]]:
+        """The texts between the special tokens."""
+        second = self.types.index(1)
+        return self.ids[1 : second - 1], self.ids[second:-1]
+
+
+def found_in(batches: list[RowBatch]) -> Iterator[Found]:
+    for batch in batches:
+        rows = batch.rows
+        assert rows.token_type_ids is not None
+        (classes,) = rows.classes.values()
+        for r in range(len(rows.input_ids)):
+            assert (rows.token_type_ids[r][rows.segment_ids[r] < 0] == 0).all()
+            assert (classes[r][rows.position_ids[r] > 0] == -1).all()
+            assert (classes[r][rows.segment_ids[r] < 0] == -1).all()
+            for n in range(int(rows.segment_ids[r].max()) + 1):
+                inside = rows.segment_ids[r] == n
+                columns = (rows.input_ids, rows.token_type_ids, rows.position_ids, rows.segment_keys)
+                yield Found(int(classes[r][inside][0]), *(column[r][inside].tolist() for column in columns))
+
+
+def texts_of(store: TokenStore) -> list[list[int]]:
+    return [store.read(i, 0, int(store.lengths[i]))[0].tolist() for i in range(len(store))]
+
+
+def holders(store: TokenStore) -> dict[tuple[int, ...], set[int]]:
+    """For every run of tokens of a document, the documents that hold it."""
+    found: dict[tuple[int, ...], set[int]] = {}
+    for piece, text in enumerate(texts_of(store)):
+        for begin in range(len(text)):
+            for end in range(begin + 1, min(len(text), begin + 61) + 1):
+                found.setdefault(tuple(text[begin:end]), set()).add(int(store.document[piece]))
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("length", [64, 21])
+def test_an_epoch_holds_every_token_once(store: TokenStore, tokenizer: Tokenizer, kind: PairKind, length: int) -> None:
+    batches = epoch_of(RowStream(store, tokenizer, length=length, seed=7, pairs=kind))
+    found: Counter[int] = Counter()
+    for segment in found_in(batches):
+        assert segment.ids[0] == tokenizer.special.cls
+        assert segment.ids[-1] == tokenizer.special.sep
+        assert segment.positions == list(range(len(segment.ids)))
+        found.update(segment.ids)
+    del found[tokenizer.special.cls], found[tokenizer.special.sep]  # type: ignore[arg-type]
+    assert found == Counter(token for text in texts_of(store) for token in text)
+    assert sum(batch.num_tokens for batch in batches) == store.num_tokens
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_half_stands_in_the_rows_once(store: TokenStore, tokenizer: Tokenizer, kind: PairKind) -> None:
+    """Not only every token: the halves are those that right pairs would have, whatever they stand beside."""
+    stream = RowStream(store, tokenizer, length=64, seed=7, pairs=kind)
+    segments = [segment for row in stream.window(Cursor(lengths=((0, 64),))).rows for segment in row]
+    halves = sorted(part for segment in segments for part in segment.parts)
+    place: dict[int, int] = {}
+    for piece, start, length in halves:
+        assert start == place.get(piece, 0), "without gap or overlap"
+        place[piece] = start + length
+    assert place == {i: int(n) for i, n in enumerate(store.lengths) if n}
+    assert sum(segment.label == WRONG for segment in segments) > 50
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_labels_are_true(store: TokenStore, tokenizer: Tokenizer, kind: PairKind) -> None:
+    """By the text alone: A followed by B stands in a document, or B followed by A, or no document holds both."""
+    held = holders(store)
+    seen: Counter[int] = Counter()
+    stream = RowStream(store, tokenizer, length=64, seed=7, pairs=kind)
+    for segment in found_in(epoch_of(stream)):
+        if segment.label < 0:
+            assert len(segment.ids) == 3
+            continue
+        seen[segment.label] += 1
+        a, b = segment.halves
+        together, turned = held.get((*a, *b), set()), held.get((*b, *a), set())
+        if segment.label == RIGHT:
+            assert together
+        elif kind == "sentence_order":
+            assert turned
+            assert not together
+        else:
+            assert not together & turned
+            assert not held[tuple(a)] & held[tuple(b)] or min(len(a), len(b)) < 12, "of two documents"
+    total = seen.total()
+    assert total > 350
+    assert abs(seen[WRONG] - total / 2) < 4 * math.sqrt(total / 4)
+
+
+def test_wrong_halves_are_of_another_document(store: TokenStore, tokenizer: Tokenizer) -> None:
+    for length in (64, 16):  # in short rows, documents are cut in several
+        stream = RowStream(store, tokenizer, length=length, seed=3, pairs="next_sentence")
+        rows = stream.window(Cursor(lengths=((0, length),))).rows
+        wrong = [segment for row in rows for segment in row if segment.label == WRONG]
+        assert len(wrong) > 150
+        for segment in wrong:
+            first, second = (store.document[part.piece] for part in segment.parts)
+            assert first != second
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_halves_begin_with_words_in_the_middle_half(store: TokenStore, tokenizer: Tokenizer, kind: PairKind) -> None:
+    stream = RowStream(store, tokenizer, length=64, seed=7, pairs=kind)
+    cuts, inner = [], 0
+    for row in stream.window(Cursor(lengths=((0, 64),))).rows:
+        for segment in row:
+            if len(segment.parts) < 2:
+                continue
+            second = max(segment.parts) if kind == "sentence_order" else segment.parts[1]
+            whole = sum(part.length for part in segment.parts)
+            starts = store.read(*second)[1]
+            inner += bool(starts[0])
+            if whole >= 12:
+                assert whole / 4 <= second.length <= 3 * whole / 4 or kind == "next_sentence"
+                cuts.append(second.length / whole)
+    assert inner > 0.99 * len(cuts)
+    assert len(cuts) > 300
+    assert np.std(cuts) > 0.1, "drawn, not the middle"
+
+
+def test_lengths_do_not_tell_the_label(store: TokenStore, tokenizer: Tokenizer) -> None:
+    """The mean length of both halves, and of their difference, is the same for right and wrong pairs."""
+    lengths: dict[int, list[tuple[int, int]]] = {RIGHT: [], WRONG: []}
+    for epoch in range(4):
+        stream = RowStream(store, tokenizer, length=64, seed=7, pairs="next_sentence")
+        for segment in found_in(epoch_of(stream, epoch)):
+            if segment.label >= 0:
+                lengths[segment.label].append(tuple(map(len, segment.halves)))  # type: ignore[arg-type]
+    right, wrong = (np.array(lengths[label], dtype=float) for label in (RIGHT, WRONG))
+    for measure in (lambda x: x[:, 0], lambda x: x[:, 1], lambda x: abs(x[:, 0] - x[:, 1])):
+        a, b = measure(right), measure(wrong)
+        assert abs(a.mean() - b.mean()) < 4 * math.sqrt(a.var() / len(a) + b.var() / len(b))
+
+
+def test_rows_are_as_full_as_without_pairs(shared_data: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    with gzip.open(shared_data / "novels" / "novels.valid.txt.gz", "rt", encoding="utf-8") as file:
+        (tmp_path / "novels.txt").write_text(file.read(400_000), encoding="utf-8")
+    tokens = TokenizerSettings(vocab_size=1000)
+    prepare([tmp_path / "novels.txt"], tmp_path / "data", corpus=CorpusSettings(documents="line"), tokenizer=tokens)
+    files = load_manifest(tmp_path / "data").train.files
+    novels = TokenStore([tmp_path / "data" / file.name for file in files])
+    for kind in KINDS:
+        stream = RowStream(novels, tokenizer, length=128, seed=0, pairs=kind)
+        rows = stream.window(Cursor(lengths=((0, 128),))).rows
+        used = sum(part.length for row in rows for segment in row for part in segment.parts)
+        used += sum(1 + len(segment.parts) for row in rows for segment in row)
+        assert len(rows) > 500
+        assert used / (128 * len(rows)) > 0.98
+        labels = Counter(segment.label for row in rows for segment in row)
+        assert abs(labels[RIGHT] - labels[WRONG]) < 4 * math.sqrt(labels.total())
+
+
+def words(lengths: list[int], starts: list[str], documents: list[int]) -> FakeStore:
+    """Documents of known tokens, whose words begin where said."""
+    ids = [100 + 10 * piece + np.arange(length) for piece, length in enumerate(lengths)]
+    return FakeStore(ids, starts=[np.array(list(map(int, line))) for line in starts], documents=documents)
+
+
+def test_a_tiny_case_by_hand(tokenizer: Tokenizer) -> None:
+    """Only one cut is possible in each document, so the pairs are known but for their labels."""
+    store = words([5, 5, 1], ["10010", "10010", "1"], [0, 1, 2])
+    for seed in range(40):  # until both of the first two are wrong
+        stream = RowStream(store, tokenizer, length=20, seed=seed, pairs="next_sentence")  # type: ignore[arg-type]
+        rows = stream.batch(Cursor(), 1).rows
+        if (rows.classes["next_sentence"] == WRONG).any():
+            break
+    ids = rows.input_ids[0].tolist()
+    c, s, p = (getattr(tokenizer.special, name) for name in ("cls", "sep", "pad"))
+    one = [c, 100, 101, 102, s, 113, 114, s]
+    other = [c, 110, 111, 112, s, 103, 104, s]
+    assert ids in ([*one, *other, c, 120, s, p], [*other, *one, c, 120, s, p])
+    assert rows.token_type_ids is not None
+    assert rows.token_type_ids[0].tolist() == [0, 0, 0, 0, 0, 1, 1, 1] * 2 + [0] * 4
+    assert rows.segment_ids[0].tolist() == [0] * 8 + [1] * 8 + [2] * 3 + [-1]
+    assert rows.position_ids[0].tolist() == [*range(8), *range(8), 0, 1, 2, 0]
+    assert rows.word_starts[0].tolist() == [x == "1" for x in "01000100" * 2 + "0100"]
+    assert rows.classes["next_sentence"][0].tolist() == ([1] + [-1] * 7) * 2 + [-1] * 4
+    keys = rows.segment_keys[0].tolist()
+    assert len(set(keys[0:4])) == len(set(keys[4:8])) == 1, "the second half's key begins at the [SEP] before it"
+    assert len({keys[0], keys[4], keys[8], keys[12]}) == 4
+    of_piece = mix(mix(store.document * np.int64(GOLDEN)) + store.offset)
+    first = 0 if ids[1] == 100 else 8
+    assert keys[first] == int(mix(of_piece[:1] ^ 0)[0])
+    assert keys[first + 12] == int(mix(of_piece[:1] ^ 3)[0])
+
+
+def make(kind: PairKind, store: FakeStore, key: int) -> list[Segment]:
+    pieces = np.arange(len(store))
+    one_row = PackedRows.of(np.array([0, len(store)]), pieces, np.zeros_like(pieces), store.lengths)
+    (row,) = make_pairs(kind, one_row, store.gather(pieces), key=key)
+    return row
+
+
+def test_cuts_where_hardly_any_is_possible() -> None:
+    """No word begins in the middle half: the nearest one does it; a text without words is cut in its middle."""
+    store = words([8, 8, 8, 2, 1, 3], ["11000000", "10000001", "10000000", "10", "1", "110"], [0, 1, 2, 3, 4, 5])
+    for key in range(6):
+        row = make("sentence_order", store, key)
+        heads = [min(segment.parts).length for segment in row]
+        assert heads == [1, 7, 4, 1, 1, 1]
+        assert [len(segment.parts) for segment in row] == [2, 2, 2, 2, 1, 2]
+        assert row[4].label is None
+
+
+def test_where_there_is_nobody_to_exchange_with_a_pair_stays_right() -> None:
+    one_document = words([9, 9, 9, 9], ["1" * 9] * 4, [0, 0, 0, 0])
+    no_common_length = words([8, 2], ["11111111", "10"], [0, 1])
+    for key in range(12):
+        for store in (one_document, no_common_length):
+            assert {segment.label for segment in make("next_sentence", store, key)} == {RIGHT}
+
+
+def test_a_window_of_mostly_one_document() -> None:
+    """Most of the wrong pairs find nobody, but whoever exchanges does so with another document."""
+    documents = [0] * 180 + list(range(1, 21))
+    store = words([9] * 200, ["1" * 9] * 200, documents)
+    row = make("next_sentence", store, 1)
+    wrong = [segment for segment in row if segment.label == WRONG]
+    assert 4 <= len(wrong) <= 40
+    assert all(documents[a.piece] != documents[b.piece] for a, b in (segment.parts for segment in wrong))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pairs_do_not_depend_on_the_batch_and_differ_by_epoch_and_seed(
+    store: TokenStore, tokenizer: Tokenizer, kind: PairKind
+) -> None:
+    def pairs(seed: int, epoch: int, num_rows: int) -> set[tuple[int, ...]]:
+        batches = epoch_of(RowStream(store, tokenizer, length=64, seed=seed, pairs=kind), epoch, num_rows)
+        return {(segment.label, *segment.ids) for segment in found_in(batches)}
+
+    first = pairs(0, 0, 3)
+    assert first == pairs(0, 0, 8)
+    assert len(first & pairs(0, 1, 3)) < 0.3 * len(first)
+    assert len(first & pairs(1, 0, 3)) < 0.3 * len(first)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_resuming_from_any_cursor_gives_what_would_have_come(
+    store: TokenStore, tokenizer: Tokenizer, kind: PairKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(order_module, "WINDOW_TOKENS", 2000)
+    whole = list(islice(RowStream(store, tokenizer, length=32, seed=3, pairs=kind).batches(Cursor(), 5), 300))
+    assert whole[-1].epoch >= 1
+    for start in (0, 17, 120, 250):
+        again = RowStream(store, tokenizer, length=32, seed=3, pairs=kind).batches(whole[start].cursor, 5)
+        for expected, found in zip(whole[start + 1 : start + 4], again, strict=False):
+            assert torch.equal(expected.rows.input_ids, found.rows.input_ids)
+            assert torch.equal(expected.rows.classes[kind], found.rows.classes[kind])
+            assert (expected.epoch, expected.cursor) == (found.epoch, found.cursor)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_length_changes_within_a_window_and_nothing_is_lost(
+    store: TokenStore, tokenizer: Tokenizer, kind: PairKind
+) -> None:
+    """What was exchanged with rows behind the change is neither lost nor repeated."""
+    stream = RowStream(store, tokenizer, length=64, seed=3, pairs=kind)
+    cursor, found, wrong, number = Cursor(), Counter[int](), 0, 0
+    while cursor.epoch == 0:
+        length = 16 if number < 4 else 24 if number < 9 else 64
+        batch = stream.batch(cursor, 6, length)
+        again = RowStream(store, tokenizer, length=64, seed=3, pairs=kind).batch(cursor, 6, length)
+        assert torch.equal(again.rows.input_ids, batch.rows.input_ids)
+        assert again.cursor == batch.cursor == Cursor.from_plain(json.loads(json.dumps(asdict(batch.cursor))))
+        wrong += int((batch.rows.classes[kind] == WRONG).sum())
+        found.update(batch.rows.input_ids[batch.rows.segment_ids >= 0].tolist())
+        cursor = batch.cursor
+        number += 1
+    for special in tokenizer.special.around:
+        del found[special]
+    assert found == Counter(token for text in texts_of(store) for token in text)
+    assert wrong > 100
+
+
+@pytest.mark.parametrize("strategy", ["random", "whole_word", "span"])
+def test_a_half_has_the_same_mask_whatever_stands_beside_it(
+    store: TokenStore, tokenizer: Tokenizer, strategy: str
+) -> None:
+    """As first half, as second half, exchanged or not: what is masked is a function of the half's text."""
+    masker = Masker.from_tokenizer(tokenizer, strategy=strategy, rate=0.3)
+    seen: dict[int, tuple[list[int], list[int]]] = {}
+    partners: dict[int, set[int]] = {}
+    twice = 0
+    for kind in KINDS:
+        for seed in range(3):
+            stream = RowStream(store, tokenizer, length=64, seed=seed, pairs=kind)
+            for batch in epoch_of(stream):
+                masked = masker(batch.rows, epoch=0)
+                keys, ids = batch.rows.segment_keys, batch.rows.input_ids
+                for r in range(len(ids)):
+                    ends = [*torch.nonzero(keys[r][1:] != keys[r][:-1])[:, 0].tolist(), ids.shape[1] - 1]
+                    begin = 0
+                    for end in ends:
+                        part = slice(begin, end + 1)
+                        text = batch.rows.maskable[r, part]
+                        value = ids[r, part][text].tolist(), masked.labels[r, part][text].tolist()
+                        key = int(keys[r, begin])
+                        known = seen.setdefault(key, value)
+                        if known[0] == value[0]:  # the same text: halves of two cuts may begin at the same token
+                            twice += key in partners
+                            assert known == value
+                        partners.setdefault(key, set()).add(int(keys[r, begin - 1]) if begin else 0)
+                        begin = end + 1
+    assert twice > 100
+
+
+def test_the_share_of_masked_tokens_stays_exact(store: TokenStore, tokenizer: Tokenizer) -> None:
+    masker = Masker.from_tokenizer(tokenizer, strategy="span", rate=0.2)
+    masked = total = 0
+    for epoch in range(3):
+        for batch in epoch_of(RowStream(store, tokenizer, length=64, seed=0, pairs="next_sentence"), epoch, 16):
+            masked += int((masker(batch.rows, epoch=epoch).labels >= 0).sum())
+            total += int(batch.rows.maskable.sum())
+    assert abs(masked / total - 0.2) < 4 * math.sqrt(0.2 * 0.8 * 4 / total)  # spans of about four tokens
+
+
+def test_texts_that_make_no_pairs(store: TokenStore, tokenizer: Tokenizer) -> None:
+    one = words([9, 9], ["1" * 9] * 2, [4, 4])
+    with pytest.raises(DataError, match=r"but the text is one document; take sentence_order, or .*corpus\.documents"):
+        RowStream(one, tokenizer, length=32, seed=0, pairs="next_sentence")  # type: ignore[arg-type]
+    RowStream(one, tokenizer, length=32, seed=0, pairs="sentence_order")  # type: ignore[arg-type]
+    for kind in KINDS:
+        with pytest.raises(DataError, match=rf"{kind} stand as \[CLS\] A \[SEP\] B \[SEP\], but .* no \[CLS\] or no"):
+            RowStream(store, bare_characters(), length=32, seed=0, pairs=kind)
+    with pytest.raises(DataError, match="rows of 3 positions have no room for text beside 3 special tokens"):
+        RowStream(store, tokenizer, length=3, seed=0, pairs="sentence_order")

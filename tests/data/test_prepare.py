@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.conftest import make_text
+from unmask.commands.run_data import open_prepared
+from unmask.core.errors import DataError, TokenizerError
+from unmask.core.files import file_sha256
+from unmask.data.corpus import Corpus
+from unmask.data.data_folder import Manifest, load_manifest, verify_files
+from unmask.data.prepare import prepare
+from unmask.data.settings import CorpusSettings
+from unmask.data.store import ShardWriter, TokenBatch, TokenStore
+from unmask.tokenizer.settings import TokenizerSettings
+from unmask.tokenizer.tokenizer import Tokenizer
+
+
+def test_every_token_of_every_document_is_there(
+    corpus_file: Path, tokenizer: Tokenizer, store: TokenStore, validation_store: TokenStore
+) -> None:
+    documents = [p.text for p, _ in Corpus([corpus_file], CorpusSettings()).pieces()]
+    expected = {n: e.input_ids.tolist() for n, e in enumerate(tokenizer.encode_corpus(documents))}
+    found = {
+        int(part.document[i]): part.read(i, 0, int(part.lengths[i]))[0].tolist()
+        for part in (store, validation_store)
+        for i in range(len(part))
+    }
+    assert found == expected
+    assert len(validation_store) > 5
+
+
+def test_the_ledger_adds_up(corpus_file: Path, manifest: Manifest, store: TokenStore) -> None:
+    texts = [p.text for p, _ in Corpus([corpus_file], CorpusSettings()).pieces()]
+    assert manifest.documents == len(texts) == manifest.train.documents + manifest.validation.documents
+    assert manifest.bytes == sum(len(t.encode()) for t in texts) == manifest.train.bytes + manifest.validation.bytes
+    assert manifest.tokens == manifest.train.tokens + manifest.validation.tokens
+    assert manifest.train.tokens == store.num_tokens == sum(manifest.token_frequencies)
+    assert store.num_bytes.sum() == manifest.train.bytes
+    assert manifest.skipped == {}
+
+
+def test_shards_open_in_datasets(data_folder: Path, manifest: Manifest) -> None:
+    datasets = pytest.importorskip("datasets")
+    file = manifest.train.files[0]
+    dataset = datasets.Dataset.from_file(str(data_folder / file.name))
+    assert len(dataset) == file.pieces
+    assert set(dataset.column_names) == {"input_ids", "word_starts", "document", "offset", "num_bytes"}
+    assert str(dataset.features["input_ids"].feature.dtype) == "uint16"
+    assert str(dataset.features["word_starts"].feature.dtype) == "uint8"
+    assert sum(len(row) for row in dataset["input_ids"]) == file.tokens
+
+
+def test_equal_input_gives_equal_data(corpus_file: Path, data_folder: Path, tmp_path: Path) -> None:
+    again = prepare([corpus_file], tmp_path, corpus=CorpusSettings(), tokenizer=TokenizerSettings(vocab_size=200))
+    assert again.fingerprint == load_manifest(data_folder).fingerprint
+
+
+def test_a_long_document_comes_in_pieces_that_join(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text(make_text(9000).replace("\n\n", "\n"))
+    manifest = prepare(
+        [path], tmp_path / "out", corpus=CorpusSettings(documents="file"), tokenizer=TokenizerSettings(vocab_size=200)
+    )
+    assert manifest.documents == 1
+    assert manifest.train.pieces > 20
+    data = open_prepared(tmp_path / "out")
+    assert data.train.num_bytes.sum() + data.validation.num_bytes.sum() == manifest.bytes
+    ends = dict(zip(data.train.offset + data.train.num_bytes, data.train.offset, strict=True))
+    ends |= dict(zip(data.validation.offset + data.validation.num_bytes, data.validation.offset, strict=True))
+    place = manifest.bytes
+    while place:
+        place = int(ends.pop(place))
+    assert not ends
+
+
+def test_a_shard_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    lengths = np.array([5, 1, 3])
+    ids = np.arange(9, dtype=np.int32) + 70_000
+    starts = np.array([True, False, False, True, False, True, True, False, True])
+    columns = np.array([3, 3, 8]), np.array([0, 10, 0]), np.array([10, 2, 6])
+    writer = ShardWriter(tmp_path, "train/00000.arrow", vocab_size=100_000)
+    writer.write(TokenBatch(ids, starts, lengths, *columns))
+    writer.write(TokenBatch(ids, starts, lengths, *columns).select(np.array([False, True, True])))
+    file = writer.save()
+    assert file is not None
+    assert (file.pieces, file.tokens, file.sha256) == (5, 13, file_sha256(tmp_path / file.name))
+    store = TokenStore([tmp_path / file.name])
+    rows = [[part.tolist() for part in store.read(n, 0, int(store.lengths[n]))] for n in range(5)]
+    whole = [
+        [[70_000, 70_001, 70_002, 70_003, 70_004], [1, 0, 0, 1, 0]],
+        [[70_005], [1]],
+        [[70_006, 70_007, 70_008], [1, 0, 1]],
+    ]
+    assert rows == whole + whole[1:]
+    gathered = store.gather(np.array([4, 0, 3]))
+    assert gathered.input_ids.tolist() == [id_ for n in (0, 3, 4) for id_ in rows[n][0]]
+    assert gathered.word_starts.tolist() == [start for n in (0, 3, 4) for start in rows[n][1]]
+    assert gathered.places(np.array([3, 4, 0]), np.array([0, 2, 1])).tolist() == [5, 8, 1]
+    assert store.document.tolist() == [3, 3, 8, 3, 8]
+    assert store.offset.tolist() == [0, 10, 0, 10, 0]
+    assert store.num_bytes.tolist() == [10, 2, 6, 2, 6]
+    assert ShardWriter(tmp_path, "train/00001.arrow", vocab_size=9).save() is None
+    assert [path.name for path in (tmp_path / "train").iterdir()] == ["00000.arrow"]
+
+
+def test_texts_without_tokens_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text(make_text(50).replace("\n\n", "\n") + "\u200b\u200b\n" * 3, encoding="utf-8")
+    manifest = prepare(
+        [path], tmp_path / "out", corpus=CorpusSettings(documents="line"), tokenizer=TokenizerSettings(vocab_size=200)
+    )
+    assert manifest.skipped == {"documents without tokens": 3}
+
+
+def test_a_given_tokenizer_is_used(corpus_file: Path, data_folder: Path, tmp_path: Path) -> None:
+    settings = TokenizerSettings(path=str(data_folder / "tokenizer"))
+    manifest = prepare([corpus_file], tmp_path, corpus=CorpusSettings(), tokenizer=settings)
+    assert manifest.tokenizer_sha256 == load_manifest(data_folder).tokenizer_sha256
+    with pytest.raises(TokenizerError, match="there is no tokenizer"):
+        prepare(
+            [corpus_file], tmp_path, corpus=CorpusSettings(), tokenizer=TokenizerSettings(path=str(tmp_path / "none"))
+        )
+
+
+def test_damage_is_found(data_folder: Path, manifest: Manifest, tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    shutil.copytree(data_folder, root)
+    shard = root / manifest.train.files[0].name
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(DataError, match="does not fit the checksum; prepare the data again"):
+        verify_files(root, manifest)
+    shard.unlink()
+    with pytest.raises(DataError, match="the manifest lists this file, but it is not there"):
+        open_prepared(root)
+    text = (root / "manifest.json").read_text()
+    (root / "manifest.json").write_text(text[:-200])
+    with pytest.raises(DataError, match="damaged"):
+        load_manifest(root)
+    (root / "manifest.json").write_bytes(b"\xff\xfe\x80")
+    with pytest.raises(DataError, match="damaged"):
+        load_manifest(root)
+    changed = json.loads(text)
+    changed["train"]["files"][0]["sha256"] = "0"
+    (root / "manifest.json").write_text(json.dumps(changed))
+    with pytest.raises(DataError, match="fingerprint does not fit"):
+        load_manifest(root)
+    with pytest.raises(DataError, match=r"there is no manifest\.json; make the folder with `unmask prepare`"):
+        load_manifest(tmp_path)
+
+
+def test_another_tokenizer_beside_the_shards_is_found(data_folder: Path, tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    shutil.copytree(data_folder, root)
+    file = root / "tokenizer" / "tokenizer.json"
+    file.write_text(file.read_text().replace('"lowercase": false', '"lowercase": true'))
+    with pytest.raises(DataError, match="is not the one that the shards were made with"):
+        open_prepared(root)
+
+
+def test_a_manifest_survives_its_file(manifest: Manifest, tmp_path: Path) -> None:
+    manifest.save(tmp_path)
+    assert load_manifest(tmp_path) == manifest
+    assert dataclasses.replace(manifest, tokenizer_sha256="x").fingerprint != manifest.fingerprint
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "char"])
+def test_every_kind_of_tokenizer_is_trained(kind: str, corpus_file: Path, tmp_path: Path) -> None:
+    settings = TokenizerSettings.model_validate({"kind": kind, "vocab_size": None if kind == "char" else 300})
+    manifest = prepare([corpus_file], tmp_path, corpus=CorpusSettings(), tokenizer=settings)
+    data = open_prepared(tmp_path)
+    assert manifest.train.unknown_tokens == 0
+    letters = len(set(corpus_file.read_text()))
+    assert manifest.vocab_size <= 300
+    assert manifest.vocab_size == 5 + letters if kind == "char" else manifest.vocab_size > 100
+    ids, _ = data.train.read(0, 0, int(data.train.lengths[0]))
+    text = data.tokenizer.decode(ids.astype(int).tolist())
+    documents = corpus_file.read_text().split("\n\n")
+    assert " ".join(text.split()) in [" ".join(document.split()) for document in documents]
+    assert kind == "unigram" or text in documents
+
+
+def test_texts_without_words_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "proteins.txt"
+    path.write_text("".join("MKVLA"[n % 5 :] * (n % 7 + 4) + "\n" for n in range(200)))
+    corpus = CorpusSettings(documents="line")
+    prepare([path], tmp_path / "out", corpus=corpus, tokenizer=TokenizerSettings(kind="char"))
+    assert "200 of 200 texts are a single word each" in caplog.text
+    assert "use --strategy random" in caplog.text
+    caplog.clear()
+    path.write_text(make_text(100))
+    prepare([path], tmp_path / "out", corpus=CorpusSettings(), tokenizer=TokenizerSettings(kind="char"))
+    assert "single word" not in caplog.text
+
+
+def test_a_prefix_space_is_a_setting_of_bpe_alone() -> None:
+    assert TokenizerSettings(kind="bpe", add_prefix_space=True).add_prefix_space
+    with pytest.raises(ValueError, match="add_prefix_space is for kind bpe, not char; leave it out, or take kind bpe"):
+        TokenizerSettings(kind="char", add_prefix_space=False)
+
+
+def test_chunks_are_the_store_in_order(store: TokenStore) -> None:
+    """Whole pieces, as many as fit, whatever the size; together they are everything."""
+    pieces = [store.read(number, 0, int(length)) for number, length in enumerate(store.lengths)]
+    for size in (1, 50, 999, 10**9):
+        chunks = list(store.chunks(size))
+        assert np.array_equal(np.concatenate([chunk.lengths for chunk in chunks]), store.lengths)
+        for column in (0, 1):
+            expected = np.concatenate([piece[column] for piece in pieces])
+            assert np.array_equal(np.concatenate([chunk[column] for chunk in chunks]), expected)
+        for chunk in chunks:
+            assert len(chunk.input_ids) == len(chunk.word_starts) == chunk.lengths.sum()
+            assert len(chunk.input_ids) <= size or len(chunk.lengths) == 1
+    assert len(list(store.chunks(1))) == len(store)

@@ -1,0 +1,164 @@
+"""Classes of documents in rows: at the first token of every segment, of pieces and pairs too."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.conftest import make_text
+from tests.data.fake_store import FakeStore
+from unmask.core.errors import DataError
+from unmask.data.prepare import prepare
+from unmask.data.rows import Cursor, RowBatch, Rows, RowStream
+from unmask.data.settings import CorpusSettings
+from unmask.data.store import TokenStore
+from unmask.masking.masker import Masker
+from unmask.tokenizer.loading import load_tokenizer
+from unmask.tokenizer.settings import TokenizerSettings
+from unmask.tokenizer.tokenizer import Tokenizer
+
+
+def store_of(lengths: list[int], labels: list[int], first: int) -> FakeStore:
+    """Documents whose tokens are all the same and tell their number: document 7 is `first + 7`, again and again."""
+    ids = [np.full(length, first + number) for number, length in enumerate(lengths)]
+    starts = [np.ones(length, dtype=np.int64) for length in lengths]
+    return FakeStore(ids, starts=starts, documents=range(len(lengths)), labels=labels)
+
+
+def first_ordinary(tokenizer: Tokenizer) -> int:
+    return int(np.flatnonzero(tokenizer.ordinary)[0])
+
+
+def stream_of(
+    store: FakeStore, tokenizer: Tokenizer, pairs: str | None = None, length: int = 16, **options: bool
+) -> RowStream:
+    return RowStream(store, tokenizer, length=length, seed=0, pairs=pairs, with_labels=True, **options)  # type: ignore[arg-type]
+
+
+def segments(batches: list[RowBatch]) -> list[tuple[Rows, int, torch.Tensor, int]]:
+    """Of every segment: its rows, its row, its places, its class; a class stands nowhere but at the first place."""
+    found = []
+    for batch in batches:
+        rows, labels = batch.rows, batch.rows.classes["label"]
+        first = (rows.position_ids == 0) & (rows.segment_ids >= 0)
+        assert (labels[~first] == -1).all()
+        for r in range(rows.shape[0]):
+            for n in range(int(rows.segment_ids[r].max()) + 1):
+                places = torch.nonzero(rows.segment_ids[r] == n).flatten()
+                found.append((rows, r, places, int(labels[r, places[0]])))
+    return found
+
+
+def epoch_of(stream: RowStream) -> list[RowBatch]:
+    return list(takewhile(lambda batch: batch.epoch == 0, stream.batches(Cursor(), 4)))
+
+
+def test_a_batch_by_hand(tokenizer: Tokenizer) -> None:
+    """[CLS] a a a [SEP] [CLS] b b [SEP], and a document without a class in the row behind it."""
+    a = first_ordinary(tokenizer)
+    batch = stream_of(store_of([3, 2, 7], [4, 1, -1], a), tokenizer, length=9, shuffle=False).batch(Cursor(), 2)
+    order = [row.tolist()[1] for row in batch.rows.input_ids]
+    row = order.index(a)
+    assert batch.rows.input_ids[row].tolist() == [2, a, a, a, 3, 2, a + 1, a + 1, 3]
+    assert batch.rows.classes["label"][row].tolist() == [4, -1, -1, -1, -1, 1, -1, -1, -1]
+    assert batch.rows.classes["label"][1 - row].tolist() == [-1] * 9
+
+
+def test_every_segment_carries_the_class_of_its_document(tokenizer: Tokenizer) -> None:
+    """A document of 60 tokens in rows of 16 too, in each of its pieces."""
+    rng = np.random.default_rng(0)
+    lengths = [*rng.integers(1, 14, 38).tolist(), 60, 33]
+    labels = rng.integers(-1, 3, 40).tolist()
+    a = first_ordinary(tokenizer)
+    found = segments(epoch_of(stream_of(store_of(lengths, labels, a), tokenizer)))
+    of_document: dict[int, int] = {}
+    for rows, r, places, label in found:
+        document = int(rows.input_ids[r, places[1]]) - a
+        assert label == labels[document]
+        of_document[document] = of_document.get(document, 0) + 1
+    assert len(of_document) == 40
+    assert of_document[38] >= 5
+    assert of_document[39] >= 3
+    assert {labels[document] for document in of_document} == {-1, 0, 1, 2}
+
+
+@pytest.mark.parametrize("kind", ["next_sentence", "sentence_order"])
+def test_pairs_have_the_class_that_both_halves_have(tokenizer: Tokenizer, kind: str) -> None:
+    rng = np.random.default_rng(1)
+    labels = rng.integers(-1, 2, 60).tolist()
+    a = first_ordinary(tokenizer)
+    stream = stream_of(store_of(rng.integers(2, 13, 60).tolist(), labels, a), tokenizer, kind)
+    batches = epoch_of(stream)
+    assert set(batches[0].rows.classes) == {kind, "label"}
+    mixed = alike = 0
+    for rows, r, places, label in segments(batches):
+        ids = rows.input_ids[r, places]
+        documents = {int(token) - a for token in ids if int(token) >= a}
+        classes = {labels[document] for document in documents}
+        assert label == (classes.pop() if len(classes) == 1 else -1)
+        mixed += len(documents) == 2 and label == -1
+        alike += len(documents) == 2 and label >= 0
+    assert (mixed > 3 and alike > 1) if kind == "next_sentence" else mixed == alike == 0
+
+
+def test_nothing_else_changes(tokenizer: Tokenizer) -> None:
+    """Rows, and so their masks, are those of a stream without labels; parts and copies keep the labels."""
+    store = store_of([5, 9, 30, 2, 7], [0, 1, 1, -1, 0], first_ordinary(tokenizer))
+    plain = RowStream(store, tokenizer, length=16, seed=0).batch(Cursor(), 4).rows  # type: ignore[arg-type]
+    rows = stream_of(store, tokenizer).batch(Cursor(), 4).rows
+    assert plain.classes == {}
+    for name in ("input_ids", "segment_ids", "position_ids", "word_starts", "maskable", "segment_keys"):
+        assert torch.equal(getattr(plain, name), getattr(rows, name)), name
+    assert torch.equal(rows.part(1, 3).classes["label"], rows.classes["label"][1:3])
+
+
+def test_the_first_token_is_never_masked(tokenizer: Tokenizer) -> None:
+    """Nearly everything is masked, and over some epochs everything is, but [CLS] stays."""
+    rows = (
+        stream_of(store_of([5, 9, 30, 2, 7], [0, 1, 1, -1, 0], first_ordinary(tokenizer)), tokenizer)
+        .batch(Cursor(), 4)
+        .rows
+    )
+    masker = Masker.from_tokenizer(tokenizer, rate=0.95)
+    first = (rows.position_ids == 0) & (rows.segment_ids >= 0)
+    assert first.sum() >= 5
+    assert all((masker(rows, epoch=epoch).input_ids[first] == tokenizer.special.cls).all() for epoch in range(12))
+    assert torch.equal(ever_masked(masker, rows), rows.maskable)
+    assert not rows.maskable[first].any()
+
+
+def ever_masked(masker: Masker, rows: Rows, num_epochs: int = 12) -> torch.Tensor:
+    """Which tokens were predicted in at least one of some epochs; at 95 % none is forgotten in twelve."""
+    return torch.stack([masker(rows, epoch=epoch).labels >= 0 for epoch in range(num_epochs)]).any(0)
+
+
+@pytest.mark.parametrize("strategy", ["random", "whole_word", "span"])
+def test_without_cls_the_first_token_of_the_text_is_never_masked(tmp_path: Path, strategy: str) -> None:
+    """The class is told from it. Only where there are labels: elsewhere every token may be masked."""
+    (tmp_path / "a.csv").write_text(
+        "text,label\n" + "".join(f"{line},{i % 2}\n" for i, line in enumerate(make_text(150).split("\n")) if line)
+    )
+    settings = TokenizerSettings(kind="char", bare=True)
+    prepare([tmp_path / "a.csv"], tmp_path / "out", corpus=CorpusSettings(label="label"), tokenizer=settings)
+    tokenizer = load_tokenizer(tmp_path / "out" / "tokenizer")
+    assert tokenizer.special.cls is None
+    store = TokenStore(sorted((tmp_path / "out" / "train").iterdir()))
+    with_labels, without = (
+        RowStream(store, tokenizer, length=64, seed=0, with_labels=labelled).batch(Cursor(), 16).rows
+        for labelled in (True, False)
+    )
+    assert torch.equal(with_labels.input_ids, without.input_ids)
+    masker = Masker.from_tokenizer(tokenizer, strategy=strategy, rate=0.95)
+    first = (with_labels.position_ids == 0) & (with_labels.segment_ids >= 0)
+    assert torch.equal(with_labels.classes["label"] >= 0, first)
+    assert torch.equal(ever_masked(masker, with_labels), without.maskable & ~first)
+    assert ever_masked(masker, without)[first].all()
+
+
+def test_a_text_without_classes(store: TokenStore, tokenizer: Tokenizer) -> None:
+    with pytest.raises(DataError, match=r"without classes; prepare it again with settings=\['corpus.label=COLUMN'\]"):
+        RowStream(store, tokenizer, length=16, seed=0, with_labels=True)

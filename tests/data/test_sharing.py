@@ -1,0 +1,407 @@
+"""A corpus prepared by one process, by several, by parts on any machine or by a cluster: the files are the same."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.data.test_jobs import SMALL, contents
+from tests.data.test_split_check import changed, jaccard, random_text, words_of
+from tests.data.test_stopped import kill, wait_for_parts
+from unmask.commands.cli.prepare import PrepareCommand
+from unmask.commands.prepare import prepare as prepare_verb
+from unmask.core.errors import CorpusError, DataError, SettingsError, WriteError
+from unmask.core.results import Progress
+from unmask.data import passes as pass_files
+from unmask.data.data_folder import DataFolder, Manifest, load_manifest
+from unmask.data.passes import Sample
+from unmask.data.prepare import PreparationInput, join_parts, prepare, prepare_part
+from unmask.data.settings import AnnotationSettings, CorpusSettings
+from unmask.data.store import TokenStore
+from unmask.tokenizer.settings import TokenizerSettings
+
+EVERYTHING = CorpusSettings.model_validate(
+    {"label": "mood", "leaks": "drop", "holdout": 0.1, "cleaning": {"duplicates": "drop_near", "min_chars": 9}}
+)
+SIZES = {"task_bytes": 12_000, "size_bytes": 5000}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows with classes in two large files and one that cannot be cut; some stand twice, and some nearly."""
+    folder, rng = tmp_path_factory.mktemp("corpus"), random.Random(5)
+    rows = [random_text(rng, rng.choice([2, 30, 60])) for _ in range(900)]
+    rows += [row if n % 2 else changed(rng, row, 1) for n, row in enumerate(rng.sample(rows[:300], 80))]
+    rng.shuffle(rows)
+    lines = [json.dumps({"text": row, "mood": ["glad", "sad"][n % 2]}) + "\n" for n, row in enumerate(rows)]
+    (folder / "a.jsonl").write_text("".join(lines[:400]))
+    (folder / "b.jsonl").write_text("".join(lines[400:700]))
+    (folder / "c.jsonl.gz").write_bytes(gzip.compress("".join(lines[700:]).encode()))
+    return folder
+
+
+def given(corpus: Path, settings: CorpusSettings = EVERYTHING) -> PreparationInput:
+    return PreparationInput([corpus], settings, SMALL, AnnotationSettings(), SIZES["size_bytes"], SIZES["task_bytes"])
+
+
+def in_parts(asked: PreparationInput, out: Path, of: int) -> tuple[Manifest, int]:
+    """Parts and join in turns, until the data is there; and how many rounds it took."""
+    for rounds in range(1, 5):
+        for number in range(of, 0, -1):
+            assert "--join" in prepare_part(asked, out, (number, of), workers=1)
+        found = join_parts(asked, out)
+        if isinstance(found, Manifest):
+            return found, rounds
+        assert "run the parts again" in found
+    raise AssertionError("it does not end")
+
+
+def alone(asked: PreparationInput, out: Path, workers: int = 1, **options: object) -> Manifest:
+    return prepare(
+        asked.paths, out, corpus=asked.corpus, tokenizer=asked.tokenizer, workers=workers, **SIZES, **options
+    )  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("settings", [EVERYTHING, CorpusSettings()], ids=["all passes", "two passes"])
+def test_the_files_are_the_same_whoever_makes_them(corpus: Path, tmp_path: Path, settings: CorpusSettings) -> None:
+    asked = given(corpus, settings)
+    manifest = alone(asked, tmp_path / "one")
+    assert sum(file.name.startswith("train/00003-") for file in manifest.train.files) > 1
+    alone(asked, tmp_path / "two", 2)
+    found, rounds = in_parts(asked, tmp_path / "parts", 3)
+    assert found == manifest
+    assert rounds == (3 if settings is EVERYTHING else 2)
+    whole = contents(tmp_path / "one")
+    assert contents(tmp_path / "two") == whole
+    assert contents(tmp_path / "parts") == whole
+    assert prepare_part(asked, tmp_path / "parts", (1, 3)) == f"{tmp_path / 'parts'} is complete already"
+    assert join_parts(asked, tmp_path / "parts") == manifest
+    plain = prepare([corpus], tmp_path / "whole", corpus=settings, tokenizer=SMALL)
+    assert [plain.documents, plain.tokens, plain.skipped, plain.labels, plain.token_frequencies] == [
+        manifest.documents, manifest.tokens, manifest.skipped, manifest.labels, manifest.token_frequencies,
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_ray_cluster_of_two_nodes_makes_the_same(
+    corpus: Path, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    ray = pytest.importorskip("ray")
+    cluster_utils = pytest.importorskip("ray.cluster_utils")
+    cluster = cluster_utils.Cluster()
+    try:
+        for _ in range(2):
+            cluster.add_node(num_cpus=1, include_dashboard=False, object_store_memory=80 << 20)
+        asked = given(corpus)
+        with pytest.raises(SettingsError, match="workers are processes of this machine, ray takes the cores"):
+            alone(asked, tmp_path / "no", 2, ray=cluster.address)
+        made = prepare([corpus], tmp_path / "ray", corpus=EVERYTHING, tokenizer=SMALL, ray=cluster.address, **SIZES)
+        assert made == alone(asked, tmp_path / "one")
+        assert contents(tmp_path / "ray") == contents(tmp_path / "one")
+        broken = tmp_path / "broken.txt"
+        broken.write_bytes(b"one line\n" * 3000 + b"\xff")
+        with pytest.raises(CorpusError, match=r"broken\.txt: byte 27000 .* is not UTF-8"):
+            prepare([broken], tmp_path / "no", corpus=CorpusSettings(), tokenizer=SMALL, ray="auto", task_bytes=9000)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+PART = """
+import sys
+from pathlib import Path
+from tests.data.test_sharing import given
+from unmask.data.prepare import prepare_part
+prepare_part(given(Path(sys.argv[1])), Path(sys.argv[2]), (1, 2), workers=2)
+"""
+
+
+@pytest.mark.slow
+def test_a_part_that_is_killed_is_run_again(corpus: Path, tmp_path: Path) -> None:
+    asked, out = given(corpus), tmp_path / "out"
+    for _ in range(2):
+        for number in (1, 2):
+            prepare_part(asked, out, (number, 2), workers=1)
+        assert isinstance(join_parts(asked, out), str)
+    process = subprocess.Popen([sys.executable, "-c", PART, str(corpus), str(out)], stderr=subprocess.PIPE, text=True)
+    wait_for_parts(out, 3, process)
+    kill(process)
+    assert process.returncode == -signal.SIGKILL
+    with pytest.raises(DataError, match=r"tasks are not done, or of other text or settings \(.*; of n parts"):
+        join_parts(asked, out)
+    found, rounds = in_parts(asked, out, 2)
+    assert rounds == 1
+    assert found == alone(asked, tmp_path / "one")
+    assert contents(out) == contents(tmp_path / "one")
+
+
+def test_duplicates_are_found_over_all_tasks(tmp_path: Path) -> None:
+    """By a brute force: a text stays if no equal one, or none that is nearly equal, stands before it."""
+    rng = random.Random(7)
+    rows = [random_text(rng, rng.choice([6, 40, 90])) for _ in range(250)]
+    rows += rng.sample(rows, 40)
+    rows += [changed(rng, row, 1) for row in rng.sample([row for row in rows if len(row.split()) == 90], 30)]
+    rng.shuffle(rows)
+    (tmp_path / "a.txt").write_text("\n".join(rows), encoding="utf-8")
+    equal = [number for number, row in enumerate(rows) if row in rows[:number]]
+    near = [
+        number
+        for number, row in enumerate(rows)
+        if number not in equal
+        and any(words_of(row) == words_of(other) or jaccard(row, other) > 0.85 for other in rows[:number])
+    ]
+    assert len(near) > 25
+    for kind, left_out in (("drop", equal), ("drop_near", [*equal, *near])):
+        settings = CorpusSettings.model_validate({"documents": "line", "cleaning": {"duplicates": kind}})
+        manifest = prepare(
+            [tmp_path / "a.txt"], tmp_path / kind, corpus=settings, tokenizer=SMALL, workers=1, task_bytes=9000
+        )
+        assert manifest.documents == len(rows) - len(left_out)
+        assert manifest.skipped["duplicates"] == len(equal)
+        assert manifest.skipped.get("near-duplicates", 0) == len(left_out) - len(equal)
+        kept = [len(row.encode()) for number, row in enumerate(rows) if number not in left_out]
+        stores = [
+            TokenStore([tmp_path / kind / file.name for file in split.files])
+            for split in (manifest.train, manifest.validation)
+        ]
+        assert sum(int(store.num_bytes.sum()) for store in stores) == sum(kept)
+        assert len(manifest.left_out) == (5 if kind == "drop_near" else 0)
+        for pair in manifest.left_out:
+            begins = [next(n for n, row in enumerate(rows) if row.startswith(text)) for text in pair]
+            assert begins[1] not in left_out
+            assert any(row.startswith(pair.left_out) for n, row in enumerate(rows) if n in near)
+        assert load_manifest(tmp_path / kind) == manifest
+
+
+def test_training_text_that_stands_in_the_held_out_text_is_left_out(tmp_path: Path) -> None:
+    """Also what goes on behind the first piece of a long document."""
+    rng = random.Random(8)
+    long = " ".join(random_text(rng, 60_000) for _ in range(1))
+    assert len(long) > 1 << 18
+    held = [random_text(rng, 30) for _ in range(20)] + [long]
+    training = [random_text(rng, 30) for _ in range(200)] + [held[0], held[1].upper() + "!", long]
+    rng.shuffle(training)
+    (tmp_path / "held.txt").write_text("\n".join(held))
+    (tmp_path / "train.txt").write_text("\n".join(training))
+    settings = {"documents": "line", "validation": (str(tmp_path / "held.txt"),)}
+    found = {}
+    for leaks in ("keep", "drop"):
+        asked = CorpusSettings.model_validate({**settings, "leaks": leaks})
+        out = tmp_path / leaks
+        found[leaks] = prepare(
+            [tmp_path / "train.txt"], out, corpus=asked, tokenizer=SMALL, workers=1, task_bytes=9000, size_bytes=3000
+        )
+        near = found[leaks].near_duplicates
+        assert near is not None
+        assert (near.equal, near.normalised, near.similar, near.left_out) == (2, 1, 0, 3 if leaks == "drop" else 0)
+    gone = len(held[0]) + len(held[1]) + 1 + len(long)
+    assert found["keep"].train.bytes - found["drop"].train.bytes == gone
+    assert found["drop"].skipped == {"training documents that nearly stand in the held-out text": 3}
+    assert found["drop"].validation.bytes == found["keep"].validation.bytes
+    assert "leaks" not in CorpusSettings().plain()
+
+
+def test_the_tokenizer_is_trained_on_a_sample_chosen_by_hash(tmp_path: Path) -> None:
+    rng = random.Random(9)
+    rows = [random_text(rng, 20) for _ in range(3000)]
+    (tmp_path / "a.txt").write_text("\n".join(rows))
+    share = 0.3
+    chosen = [Sample(share, False).takes(row) for row in rows]
+    assert abs(sum(chosen) - share * len(rows)) < 4 * (share * (1 - share) * len(rows)) ** 0.5
+    assert [Sample(share, False).takes(row) for row in reversed(rows)] == chosen[::-1]
+    asked = TokenizerSettings(vocab_size=200, sample_bytes=1 << 16)
+    vocabularies = []
+    for size in (None, 30_000):
+        out = tmp_path / str(size)
+        prepare([tmp_path / "a.txt"], out, corpus=CorpusSettings(), tokenizer=asked, workers=1, task_bytes=size)
+        vocabularies.append((out / "tokenizer" / "tokenizer.json").read_bytes())
+    assert vocabularies[0] == vocabularies[1]
+    prepare([tmp_path / "a.txt"], tmp_path / "all", corpus=CorpusSettings(), tokenizer=SMALL, workers=1)
+    assert (tmp_path / "all" / "tokenizer" / "tokenizer.json").read_bytes() != vocabularies[0]
+
+
+def test_parts_begun_otherwise_are_not_put_together(corpus: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    prepare_part(given(corpus), out, (1, 1), workers=1)
+    other = given(corpus, EVERYTHING.model_copy(update={"holdout": 0.2}))
+    with pytest.raises(DataError, match=r"15 of 15 tasks are not done, or of other text or settings \(1, 2, 3"):
+        join_parts(other, out)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"part": "1/2", "join": True}, "part does one of the parts, join puts all together"),
+        ({"part": "1/2", "resume": True}, "is for a preparation in one piece"),
+        ({"join": True, "ray": "auto"}, "is for a preparation in one piece"),
+        ({"part": "3/2"}, "give the number of the part, from 1 on, and how many there are"),
+        ({"part": "1 of 2"}, "write the number of the part, counted from 1, and of how many, as in 2/8"),
+        ({"ray": "127.0.0.1:1"}, "there is no Ray cluster .*refused"),
+        ({"ray": "somewhere"}, "there is no Ray cluster .that is no host:port"),
+    ],
+)
+def test_mistakes_in_sharing(corpus: Path, tmp_path: Path, options: dict[str, object], said: str) -> None:
+    if "ray" in options:
+        pytest.importorskip("ray")
+    with pytest.raises(SettingsError, match=said):
+        prepare_verb([str(corpus)], out=tmp_path / "out", **options)  # type: ignore[arg-type]
+    assert not (tmp_path / "out").exists()
+
+
+def test_parts_read_files(tmp_path: Path) -> None:
+    texts: Iterator[str] = iter(["one", "two"])
+    with pytest.raises(SettingsError, match="parts of a preparation read files, which all of them see"):
+        prepare_verb(texts, out=tmp_path / "out", part="1/2")
+
+
+def test_ray_may_stand_alone() -> None:
+    """On the command line, where an address may follow it."""
+    seen: list[list[str]] = []
+
+    for args in (["a", "--ray"], ["a", "--ray", "--out", "b"], ["a", "--ray", "host:1"]):
+        command = PrepareCommand("prepare")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(PrepareCommand.__base__, "parse_args", lambda self, ctx, args: seen.append(args) or args)
+            command.parse_args(None, args)
+    assert seen == [["a", "--ray=auto"], ["a", "--ray=auto", "--out", "b"], ["a", "--ray", "host:1"]]
+
+
+def test_the_end_is_held_out_of_what_is_left(tmp_path: Path) -> None:
+    """Also where documents are left out, in several tasks; and whole groups by what is left of them."""
+    rows = [f"{random_text(random.Random(n % 700), 9)} {n % 700}" for n in range(2000)]
+    lines = [json.dumps({"text": row, "who": str(len(row) % 40)}) + "\n" for row in rows]
+    (tmp_path / "a.jsonl").write_text("".join(lines))
+    left = [len(row.encode()) for row in rows[:700]]
+    end = CorpusSettings.model_validate({"holdout_from": "end", "holdout": 0.2, "cleaning": {"duplicates": "drop"}})
+    for size in (None, 20_000):
+        found = prepare(
+            [tmp_path / "a.jsonl"], tmp_path / "end", corpus=end, tokenizer=SMALL, workers=1, task_bytes=size
+        )
+        assert found.documents == 700
+        assert found.validation.bytes == round(sum(left) * 0.2)
+        assert found.train.bytes == sum(left) - found.validation.bytes
+    grouped = CorpusSettings.model_validate(
+        {"holdout_groups": "who", "holdout": 0.2, "cleaning": {"duplicates": "drop"}}
+    )
+    found = prepare(
+        [tmp_path / "a.jsonl"], tmp_path / "end", corpus=grouped, tokenizer=SMALL, workers=1, task_bytes=20_000
+    )
+    assert f"{found.validation.bytes / found.bytes:.1%} of the text" in found.plan
+
+
+def test_an_error_of_the_disk_in_a_worker_ends_all(tmp_path: Path) -> None:
+    """In a pass, where it is one of the system's, as that of a worker that died would be."""
+    rng = random.Random(1)
+    (tmp_path / "a.txt").write_text("\n".join(random_text(rng, 30) for _ in range(400)))
+    out = tmp_path / "out"
+    (out / "parts" / "sample-00001.arrow.partial").mkdir(parents=True)
+    with pytest.raises(WriteError, match=r"sample-00001\.arrow: cannot be written"):
+        prepare(
+            [tmp_path / "a.txt"], out, corpus=CorpusSettings(documents="line"), tokenizer=SMALL, workers=2,
+            task_bytes=20_000,
+        )  # fmt: skip
+
+
+def test_what_another_try_has_made_is_not_taken(tmp_path: Path) -> None:
+    """A task's result is of the jobs that it was made of: they may have been made anew, of other text, meanwhile."""
+    rng = random.Random(2)
+    text = tmp_path / "a.txt"
+    text.write_text("\n".join(random_text(rng, 30) for _ in range(400)))
+    given_ = TokenizerSettings(path=str(_tokenizer(tmp_path, text)))
+
+    def run(size: int, stop_at: int | None = None) -> Manifest:
+        def stop(progress: Progress) -> None:
+            if progress.what == "tokenizing" and stop_at is not None and progress.done > stop_at:
+                raise KeyboardInterrupt
+
+        return prepare(
+            [text], tmp_path / "out", corpus=CorpusSettings(documents="line"), tokenizer=given_, workers=1,
+            task_bytes=30_000, size_bytes=size, notify=stop,
+        )  # fmt: skip
+
+    with pytest.raises(KeyboardInterrupt):
+        run(9000, stop_at=50_000)
+    assert (tmp_path / "out" / "parts" / "00000.task").is_file()
+    with pytest.raises(KeyboardInterrupt):
+        run(14_000, stop_at=10_000)
+    found = run(9000)
+    whole = prepare(
+        [text], tmp_path / "whole", corpus=CorpusSettings(documents="line"), tokenizer=given_, workers=1,
+        task_bytes=30_000, size_bytes=9000,
+    )  # fmt: skip
+    assert found == whole
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def _tokenizer(folder: Path, text: Path) -> Path:
+    prepare([text], folder / "first", corpus=CorpusSettings(documents="line"), tokenizer=SMALL, workers=1)
+    return folder / "first" / "tokenizer"
+
+
+def test_text_that_changes_meanwhile_is_no_result(tmp_path: Path) -> None:
+    text = tmp_path / "a.txt"
+    text.write_text("\n".join(f"line {n} of the text" for n in range(6000)))
+
+    def change(progress: Progress) -> None:
+        if progress.what == "tokenizing":
+            text.write_text("\n".join(f"line {n} of another text" for n in range(6000)))
+
+    with pytest.raises(CorpusError, match=r"a\.txt: has changed while it was read; run the same command again"):
+        prepare([text], tmp_path / "out", corpus=CorpusSettings(), tokenizer=SMALL, workers=1, notify=change)
+
+
+def test_what_parts_have_found_is_read_once(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, out, hashed = given(corpus, CorpusSettings()), tmp_path / "out", []
+    prepare_part(asked, out, (1, 1), workers=1)
+    sha256 = pass_files.file_sha256
+    monkeypatch.setattr(pass_files, "file_sha256", lambda path: hashed.append(path.name) or sha256(path))
+    assert "the tokenizer is there" in str(join_parts(asked, out))
+    assert sorted(hashed) == sorted(path.name for path in (out / "parts").glob("sample-*.arrow"))
+    assert len(hashed) == 15
+
+
+@pytest.mark.parametrize("damage", ["truncated", "sample"])
+def test_damaged_findings_are_found_anew(corpus: Path, tmp_path: Path, damage: str) -> None:
+    asked, out = given(corpus), tmp_path / "out"
+    prepare_part(asked, out, (1, 1), workers=1)
+    join_parts(asked, out)
+    prepare_part(asked, out, (1, 1), workers=1)
+    file = out / "parts" / ("survey-00001.npz" if damage == "truncated" else "sample-00001.arrow")
+    file.write_bytes(file.read_bytes()[:-200])
+    with pytest.raises(DataError, match=r"1 of 15 tasks are not done, or of other text or settings \(2;"):
+        join_parts(asked, out)
+    prepare_part(asked, out, (1, 1), workers=1)
+    assert isinstance(join_parts(asked, out), str)
+
+
+def test_a_failure_leaves_nothing_where_there_was_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"one line\n" * 99 + b"\xff")
+    asked = PreparationInput([tmp_path / "a.txt"], CorpusSettings(), SMALL, AnnotationSettings())
+    for work in (lambda: prepare_part(asked, tmp_path / "out", (1, 2)), lambda: alone(asked, tmp_path / "out")):
+        with pytest.raises(CorpusError):
+            work()
+        assert not (tmp_path / "out").exists()
+
+
+def test_parts_and_whole_preparations_keep_out_of_each_other(corpus: Path, tmp_path: Path) -> None:
+    asked, out = given(corpus), tmp_path / "out"
+    with DataFolder(out).held_part(2, 3):
+        for work in (lambda: alone(asked, out), lambda: join_parts(asked, out)):
+            with pytest.raises(DataError, match="part 2/3 is being done now; wait until all parts have ended"):
+                work()
+        with pytest.raises(DataError, match="another process .* is writing here"):
+            prepare_part(asked, out, (2, 3))
+    alone(asked, out)
+    other = given(corpus, EVERYTHING.model_copy(update={"holdout": 0.2}))
+    with pytest.raises(
+        DataError, match=r"holdout = 0\.1, but now it is 0\.2.*: change that back, or give another out$"
+    ):
+        prepare_part(other, out, (1, 2))

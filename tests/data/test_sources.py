@@ -1,0 +1,367 @@
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import unmask
+from unmask.core.errors import CorpusError, SettingsError
+from unmask.data.corpus import Corpus
+from unmask.data.reading import BadInput
+from unmask.data.settings import CleaningSettings, CorpusSettings
+from unmask.data.sources import Source, find_sources, find_split, keep_stream
+from unmask.data.tables import rows_of
+
+SENTENCES = [f"This is sentence number {i} of the corpus." for i in range(300)]
+
+
+def texts(path: Path | str, **settings: object) -> list[str]:
+    return [piece.text for piece, _ in Corpus([path], CorpusSettings.model_validate(settings)).pieces()]
+
+
+def test_files_folders_and_patterns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    hidden = (".venv/licence.txt", "b/._two.txt")  # of programs, and of a file system's own
+    for name in ("b/two.txt", "a/one.txt.gz", "b/three.jsonl", "b/scan.pdf", "b/a.log", "c.md", *hidden):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+    found = [(s.path.name, s.kind) for s in find_sources([tmp_path])]
+    assert sorted(found) == [
+        ("a.log", "text"), ("c.md", "text"), ("one.txt.gz", "text"), ("three.jsonl", "jsonl"), ("two.txt", "text"),
+    ]  # fmt: skip
+    assert "files of other kinds, cards and hidden ones are passed over: 3 (.pdf, .txt)" in caplog.text
+    assert [s.path.name for s in find_sources([f"{tmp_path}/**/*.txt"])] == ["two.txt"]
+    assert [s.path.name for s in find_sources([tmp_path / "b" / "two.txt"])] == ["two.txt"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("none.txt", r"none\.txt: no such file"),
+        ("*.txt", "no file fits this pattern"),
+        ("scan.pdf", r"scan\.pdf: cannot read this kind of file; supported are \.txt, .* each also with \.gz"),
+        ("empty", "no file in this folder can be read"),
+        ("t.parquet.gz", "unpack it first"),
+        ("dict", "no part called train; name one of its folders: test"),
+    ],
+)
+def test_what_cannot_be_read(tmp_path: Path, name: str, message: str) -> None:
+    for file in ("scan.pdf", "t.parquet.gz"):
+        (tmp_path / file).write_text("x")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "dict" / "test").mkdir(parents=True)
+    (tmp_path / "dict" / "test" / "state.json").write_text("{}")
+    (tmp_path / "dict" / "dataset_dict.json").write_text("{}")
+    with pytest.raises(CorpusError, match=message):
+        find_sources([tmp_path / name])
+
+
+def sides(folder: Path, **settings: object) -> tuple[set[str], set[str]]:
+    """The texts that are trained on, and those held out."""
+    found = list(Corpus([folder], CorpusSettings.model_validate(settings)).pieces())
+    return {piece.text for piece, held in found if not held}, {piece.text for piece, held in found if held}
+
+
+PARTS = {"train": SENTENCES[:200], "validation": SENTENCES[200:250], "test": SENTENCES[250:]}
+
+
+@pytest.fixture
+def hub_folder(tmp_path: Path) -> Path:
+    """A dataset as the hub has them."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "README.md").write_text("---\nlicense: mit\n---\n# The card\n" + "A line of the card.\n" * 500)
+    (tmp_path / ".gitattributes").write_text("*.parquet filter=lfs\n")
+    for part, found in PARTS.items():
+        pq.write_table(pa.table({"text": found}), tmp_path / "data" / f"{part}-00000-of-00001.parquet")
+    return tmp_path
+
+
+def test_parts_of_a_dataset_are_kept_apart(hub_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    train, validation, test = map(set, PARTS.values())
+    assert sides(hub_folder) == (train, validation)
+    assert "files by name: for training data/train-00000-of-00001.parquet; for validation data/valid" in caplog.text
+    assert "not read data/test-00000-of-00001.parquet (corpus.splits" in caplog.text
+    assert "passed over: 2 (.gitattributes, README.md)" in caplog.text
+    everything = set().union(*sides(hub_folder, splits="ignore"))
+    assert everything == train | validation | test
+    (hub_folder / "own.txt").write_text("\n".join(f"A line {i} of my own." for i in range(40)))
+    held = sides(hub_folder, validation=[str(hub_folder / "own.txt")])
+    assert (held[0], len(held[1])) == (train, 40), "files that are named have precedence"
+    assert texts_of(Corpus([hub_folder], CorpusSettings(), hold_out=False)) == PARTS["validation"]
+    with pytest.raises(SettingsError, match="corpus.holdout_groups says what is held out, but the folder has files"):
+        Corpus([hub_folder], CorpusSettings.model_validate({"holdout_groups": "near_duplicates"}))
+
+
+def texts_of(corpus: Corpus) -> list[str]:
+    return [piece.text for piece, _ in corpus.pieces()]
+
+
+def test_parts_of_a_saved_dataset_are_kept_apart(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    datasets = pytest.importorskip("datasets")
+    parts = {part: datasets.Dataset.from_dict({"text": found}) for part, found in PARTS.items()}
+    datasets.DatasetDict(parts).save_to_disk(tmp_path)
+    train, validation, test = map(set, PARTS.values())
+    assert sides(tmp_path) == (train, validation)
+    assert "parts by name: for training train; for validation validation; not read test" in caplog.text
+    assert set().union(*sides(tmp_path, splits="ignore")) == train | validation | test
+
+
+@pytest.mark.parametrize(
+    ("files", "validation"),
+    [
+        ({"train/pos/1.txt": 9, "train/neg/dev-log.txt": 9, "test/pos/1.txt": 9}, set()),  # a folder says it of all
+        ({"novels.train.txt": 90, "novels.valid.txt": 9, "novels.test.txt": 9}, {"novels.valid.txt"}),
+        ({"en_train/a.txt": 9, "en_dev/a.txt": 9}, {"en_dev/a.txt"}),
+        ({"train.txt": 9, "validation.txt": 9, "LICENSE.txt": 3}, {"validation.txt"}),
+        # No parts: nothing beside training, a few among many, words within words, two of them in one name.
+        ({"train.txt": 9, "more.txt": 1}, None),
+        ({"slow-train.txt": 9, "a-test-of-time.txt": 9, "others.txt": 99}, None),
+        ({"trained.txt": 9, "testament.txt": 9, "devil.txt": 9}, None),
+        ({"train-test.txt": 9, "b.txt": 9}, None),
+        ({"README.md": 9, "guide.md": 9}, None),  # documents in Markdown, all of them
+    ],
+)
+def test_parts_by_the_names_of_files(tmp_path: Path, files: dict[str, int], validation: set[str] | None) -> None:
+    for name, size in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x" * size)
+    train, held = ({str(s.path.relative_to(tmp_path)) for s in part} for part in find_split([tmp_path]))
+    assert held == (validation or set())
+    assert train == ({name for name in files if "train" in name} if validation is not None else set(files))
+
+
+def test_nothing_given() -> None:
+    with pytest.raises(CorpusError, match="no files were given"):
+        find_sources([])
+
+
+def test_every_kind_gives_the_same_documents(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    labels = list(range(300))
+    (tmp_path / "a.txt").write_text("\n".join(SENTENCES))
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"id": i, "text": t}) for i, t in enumerate(SENTENCES)))
+    (tmp_path / "a.csv").write_text("id,text\n" + "\n".join(f'{i},"{t}"' for i, t in enumerate(SENTENCES)))
+    (tmp_path / "a.tsv").write_text("\n".join(f"{t}\t{i}" for i, t in enumerate(SENTENCES)))
+    pq.write_table(pa.table({"label": labels, "body": SENTENCES}), tmp_path / "a.parquet")
+    datasets.Dataset.from_dict({"text": SENTENCES, "label": labels}).save_to_disk(tmp_path / "set")
+    for name in ("a.txt", "a.jsonl", "a.csv", "a.tsv", "a.parquet", "set"):
+        assert texts(tmp_path / name) == SENTENCES, name
+    assert texts(f"{tmp_path}/a.[cj]s*") == SENTENCES * 2
+
+
+def test_the_column_is_found_and_announced(tmp_path: Path) -> None:
+    rows = [{"title": "T", "comment": s, "n": 1} for s in SENTENCES]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    plan = Corpus([tmp_path / "a.jsonl"], CorpusSettings()).plan
+    assert "its text in column 'comment'" in plan.describe()
+    (tmp_path / "a.csv").write_text("a,comment\n" + "\n".join(f"{i},{s}" for i, s in enumerate(SENTENCES)))
+    assert texts(tmp_path / "a.csv", column="comment") == SENTENCES, "a name that is asked for makes a header"
+    with pytest.raises(CorpusError, match=r"no column 'spam'; columns are title, comment, n"):
+        Corpus([tmp_path / "a.jsonl"], CorpusSettings(column="spam"))
+
+
+def test_each_table_has_its_own_column(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"id": 1, "body": s}) for s in SENTENCES))
+    (tmp_path / "b.csv").write_text("id,text\n" + "\n".join(f'{i},"{s}"' for i, s in enumerate(SENTENCES)))
+    corpus = Corpus([tmp_path], CorpusSettings())
+    assert [piece.text for piece, _ in corpus.pieces()] == SENTENCES * 2
+    assert "its text in column 'body' or 'text'" in corpus.plan.describe()
+
+
+def test_numbers_and_dates_are_no_text(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(
+        "id,x,date\n" + "\n".join(f"{i},{i / 7},2024-01-{i % 28 + 1:02d}" for i in range(99))
+    )
+    with pytest.raises(CorpusError, match=r"no column looks like text; columns are id, x, date; name one with set"):
+        Corpus([tmp_path / "a.csv"], CorpusSettings())
+
+
+def test_quotes_and_line_ends_within_cells(tmp_path: Path) -> None:
+    rows = "\n".join(f'"He said ""no"" {i},\nand left",0' for i in range(200))
+    (tmp_path / "a.csv").write_text("text,label\n" + rows)
+    assert texts(tmp_path / "a.csv")[0] == 'He said "no" 0,\nand left'
+    (tmp_path / "a.tsv").write_text("\n".join(f'"Open quote {i}\t1' for i in range(200)))
+    assert texts(tmp_path / "a.tsv")[:2] == ['"Open quote 0', '"Open quote 1']
+
+
+def test_the_tables_of_real_tasks(shared_data: Path) -> None:
+    found = texts(shared_data / "sst2" / "train.tsv")
+    assert len(found) == 6920
+    assert found[0].startswith("a stirring , funny")
+    cola = texts(shared_data / "cola" / "in_domain_train.tsv")
+    assert len(cola) == 8551
+    assert cola[0].startswith("Our friends won't buy")
+
+
+def test_sequences(tmp_path: Path, shared_data: Path) -> None:
+    (tmp_path / "a.fasta").write_text("".join(f">name {i}\nMKV\nLAT\n\n" for i in range(150)) + ">empty\n>last\nAAA\n")
+    found = texts(tmp_path / "a.fasta")
+    assert found[0] == "MKVLAT"
+    assert found[-1] == "AAA"
+    assert len(found) == 151
+    (tmp_path / "b.fasta").write_text("MKV\n>x\nLAT\n")
+    with pytest.raises(CorpusError, match="a FASTA file begins with a line `>name`"):
+        texts(tmp_path / "b.fasta")
+    proteins = texts(shared_data / "protein_ss" / "sequences.fasta.gz")
+    assert len(proteins) > 1000
+    assert not any(" " in p or ">" in p for p in proteins)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message", "reason"),
+    [
+        ("a.jsonl", '{"text": "x"}\n{"text": \n', "line 2 is not JSON", "rows that are not JSON"),
+        ("a.jsonl", '{"text": "x"}\n[1]\n', "line 2 is list, not an object", "rows that are not JSON"),
+        ("a.jsonl", '{"text": "x"}\n{"txt": "y"}\n', "row 2 has no column 'text', only txt", "rows without text"),
+        ("a.jsonl", '{"text": "x"}\n{"text": null}\n', "row 2 has no text", "rows without text"),
+        ("a.jsonl", '{"text": "x"}\n{"text": 3}\n', "column 'text' of row 2 is int, not a text", "rows without text"),
+        ("a.csv", 'text,label\nx,1\n"y"z,1\n', "a.csv: line 3", "rows that are not CSV"),
+        ("a.jsonl", '{"text": "x"}\n{"text": "a\\ud83d"}\n', r"row 2 has U\+D83D in", "lines that are not UTF-8 text"),
+        ("a.jsonl", '{"text": "x"}\n{"text": "a\\u0000"}\n', r"row 2 has U\+0000 in", "lines that are not UTF-8 text"),
+        ("a.csv", "text,label\nx,1\ny,z,1\n", "line 3 has 3 cells where the table has 2", "rows with too many cells"),
+    ],
+)
+def test_bad_rows_are_errors_or_counted(tmp_path: Path, name: str, content: str, message: str, reason: str) -> None:
+    good = json.dumps({"text": "fine"}) if name == "a.jsonl" else "fine,0"
+    (tmp_path / name).write_text(content + "\n".join(good + str(i)[:0] for i in range(150)) + "\n")
+    varied = (tmp_path / name).read_text().replace("fine", "fine {}")
+    for i in range(150):
+        varied = varied.replace("{}", str(i), 1)
+    (tmp_path / name).write_text(varied)
+    with pytest.raises(CorpusError, match=message):
+        texts(tmp_path / name)
+    corpus = Corpus([tmp_path / name], CorpusSettings(bad_input="skip"))
+    assert len(list(corpus.pieces())) == 151
+    assert corpus.skipped == {reason: 1}
+
+
+def unclosed_quote(path: Path, num_lines: int) -> Path:
+    """CSV with a quote in line 3 that nobody closes."""
+    path.write_text('text,label\n"fine, so far",a\n"open,b\n' + "some words of a row,c\n" * num_lines)
+    return path
+
+
+def test_a_quote_that_is_never_closed_is_named_by_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = unclosed_quote(tmp_path / "a.csv", 50)
+    said = "a.csv: line 3: the row that begins here has a quote that is not closed by line {}; close it, and write"
+    with pytest.raises(CorpusError, match=said.format(53)):
+        texts(file)
+    bad = BadInput(skip=True)
+    assert [row["text"] for _, row in rows_of(Source(file, "csv"), bad, "text")] == ["fine, so far"]
+    assert bad.counts["rows that are not CSV"] == 51, "all lines that the quote took in"
+    monkeypatch.setattr("unmask.data.tables.LONGEST_ROW", 300)
+    with pytest.raises(CorpusError, match=said.format(17)):
+        texts(file)
+    monkeypatch.undo()
+    file.write_text('text,label\nx,1\n"y,1\nfine,0\nz "so",1\n')
+    with pytest.raises(
+        CorpusError, match="line 3: the row that begins here goes on to line 5, where .* may be left open;"
+    ):
+        texts(file)
+
+
+def test_damaged_binary_tables(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 no more")
+    with pytest.raises(CorpusError, match="damaged or not a Parquet file"):
+        texts(tmp_path / "a.parquet")
+
+
+def test_cleaning_and_its_ledger(tmp_path: Path) -> None:
+    lines = [*SENTENCES, SENTENCES[3], "  " + SENTENCES[4].replace(" ", "   "), "ok", "ﬁne\u200b line\x07 here"]
+    (tmp_path / "a.txt").write_text("\n".join(lines), encoding="utf-8")
+    assert texts(tmp_path / "a.txt", documents="line") == [*lines], "nothing is cleaned by default"
+    corpus = Corpus(
+        [tmp_path / "a.txt"],
+        CorpusSettings(
+            documents="line",
+            cleaning=CleaningSettings(
+                unicode="NFKC", control_characters="drop", white_space="collapse", duplicates="drop", min_chars=5
+            ),
+        ),
+    )
+    assert [p.text for p, _ in corpus.pieces()] == [*SENTENCES, "fine line here"]
+    assert corpus.skipped == {"duplicates": 2, "documents that are too short": 1}
+    assert len(list(corpus.pieces())) == 301, "a second pass counts anew"
+    assert corpus.skipped["duplicates"] == 2
+
+
+def test_duplicates_are_dropped_where_a_tokenizer_is_trained(tmp_path: Path) -> None:
+    """Its trainer reads the corpus from a thread of its own."""
+    texts_twice = [*SENTENCES, *SENTENCES[:50]]
+    (tmp_path / "a.txt").write_text("\n".join(texts_twice), encoding="utf-8")
+    cleaning = {"corpus": {"documents": "line", "cleaning": {"duplicates": "drop"}}}
+    for kind in ("wordpiece", "unigram", "bpe", "char"):
+        data = unmask.prepare(
+            tmp_path / "a.txt", out=tmp_path / kind, tokenizer_kind=kind, vocab_size=400, settings=cleaning
+        )
+        assert (data.documents, data.skipped) == (len(SENTENCES), {"duplicates": 50})
+
+
+def test_long_documents_are_cleaned_whole_where_parts_of_them_are_held_out(tmp_path: Path) -> None:
+    rows = [f"{number} " + "word and again " * 400 for number in range(20)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": row}) + "\n" for row in [*rows, *rows, "short"]))
+    cleaning = CleaningSettings(duplicates="drop", min_chars=1000, white_space="collapse")
+    corpus = Corpus([tmp_path / "a.jsonl"], CorpusSettings(cleaning=cleaning))
+    marked = list(corpus.pieces())
+    assert corpus.plan.holdout_unit == "part"
+    assert corpus.skipped == {"duplicates": 20, "documents that are too short": 1}
+    assert {p.document for p, _ in marked} == set(range(20)), "numbers without gaps"
+    assert len(marked) > 20
+    assert {held for _, held in marked} == {False, True}
+    assert "".join(p.text for p, _ in marked if p.document == 3) == rows[3].strip()
+
+
+def test_files_that_are_held_out_are_not_trained_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "train.txt").write_text("\n".join(SENTENCES))
+    (tmp_path / "held.txt").write_text("Held out one.\nHeld out two.\n")
+    settings = CorpusSettings(validation=(str(tmp_path / "held.txt"),), documents="line")
+    corpus = Corpus([tmp_path], settings)
+    assert [p.text for p, held in corpus.pieces() if not held] == SENTENCES
+    assert "held out, so not trained on: 1 of the files that were given" in caplog.text
+    with pytest.raises(CorpusError, match=r"corpus.validation holds all files out; give others to train on"):
+        Corpus([tmp_path / "held.txt"], settings)
+
+
+def test_the_caches_of_a_saved_dataset_are_no_corpus(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    datasets.Dataset.from_dict({"text": SENTENCES}).save_to_disk(tmp_path / "set")
+    loaded = datasets.load_from_disk(tmp_path / "set")
+    loaded.map(lambda row: {"text": row["text"].upper()}, cache_file_name=str(tmp_path / "set" / "cache-0.arrow"))
+    assert len(list((tmp_path / "set").glob("*.arrow"))) == 2
+    assert texts(tmp_path / "set") == SENTENCES
+    next(iter((tmp_path / "set").glob("data-*.arrow"))).unlink()
+    with pytest.raises(CorpusError, match=r"no such file, but .*state.json names it; save the dataset again"):
+        texts(tmp_path / "set")
+    (tmp_path / "set" / "state.json").write_text("{}")
+    with pytest.raises(CorpusError, match=r"state.json: not as datasets writes it"):
+        texts(tmp_path / "set")
+
+
+def test_validation_files_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_text("\n".join(SENTENCES))
+    (tmp_path / "held.txt").write_text("Held out one.\nHeld out two.\n" + SENTENCES[5])
+    corpus = Corpus(
+        [tmp_path / "train.txt"], CorpusSettings(validation=(str(tmp_path / "held.txt"),), documents="line")
+    )
+    marked = list(corpus.pieces())
+    assert [p.text for p, held in marked if not held] == SENTENCES
+    assert [p.text for p, held in marked if held] == ["Held out one.", "Held out two.", SENTENCES[5]]
+    held = [(1 << 32) + place for place in range(3)]  # a task of their own
+    assert [p.document for p, _ in marked] == [*range(300), *held]
+    assert "files of their own" in corpus.plan.describe()
+
+
+def test_standard_input_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stdin(io.TextIOWrapper):
+        def isatty(self) -> bool:
+            return False
+
+    monkeypatch.setattr("sys.stdin", Stdin(io.BytesIO(b"some text\n")))
+    kept = keep_stream("-", tmp_path / "stdin.txt", kept=False)
+    assert Path(kept).read_text() == "some text\n"
+    monkeypatch.setattr("sys.stdin", Stdin(io.BytesIO(b"")))
+    with pytest.raises(CorpusError, match="standard input is empty"):
+        keep_stream("-", tmp_path / "stdin.txt", kept=False)

@@ -1,0 +1,157 @@
+"""What is held out, and what of it the training text nearly has: in the manifest, for any number of workers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import unmask
+from tests.command_line import Main
+from tests.data.test_split_check import random_text, words_of
+from tests.data.test_stopped import kill, wait_for_parts
+from unmask.commands.run_data import describe
+from unmask.core.errors import CorpusError
+from unmask.data.corpus import Corpus
+from unmask.data.data_folder import Manifest, load_manifest
+from unmask.data.near_duplicates import NearDuplicates
+from unmask.data.prepare import prepare
+from unmask.data.settings import CorpusSettings
+from unmask.tokenizer.settings import TokenizerSettings
+
+GROUPED = CorpusSettings.model_validate({"documents": "line", "holdout_groups": "near_duplicates"})
+PLAIN = CorpusSettings(documents="line")
+
+
+@pytest.fixture(scope="module")
+def log_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Lines of 150 events, which differ in numbers."""
+    rng = random.Random(0)
+    events = [f"{random_text(rng, 5)} of {{}} in {{}} ms" for _ in range(150)]
+    path = tmp_path_factory.mktemp("log") / "log.txt"
+    lines = [rng.choice(events).format(rng.randrange(10**6), rng.randrange(999)) for _ in range(3000)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def made(source: Path, out: Path, corpus: CorpusSettings, *, workers: int = 1, given: Path | None = None) -> Manifest:
+    tokenizer = TokenizerSettings(vocab_size=200) if given is None else TokenizerSettings(path=str(given))
+    return prepare([source], out, corpus=corpus, tokenizer=tokenizer, workers=workers, size_bytes=20_000)
+
+
+def test_the_manifest_tells_of_near_duplicates(log_file: Path, tmp_path: Path) -> None:
+    """Counted here by sets of words; the same with a tokenizer that is given, which takes a pass of its own."""
+    found: list[NearDuplicates | None] = []
+    for number, workers in enumerate((1, 3)):
+        manifest = made(log_file, tmp_path / str(number), PLAIN, workers=workers)
+        found.append(manifest.near_duplicates)
+        assert load_manifest(tmp_path / str(number)) == manifest
+        (line,) = (line for line in describe(manifest) if "near-duplicate" in line)
+        assert line.startswith("warning: ")
+        assert "--set corpus.holdout_groups=near_duplicates" in line
+    manifest = made(log_file, tmp_path / "given", PLAIN, given=tmp_path / "0" / "tokenizer")
+    assert found == [manifest.near_duplicates] * 2
+    marked = [(tuple(words_of(piece.text)), held) for piece, held in Corpus([log_file], PLAIN).pieces()]
+    training = {words for words, held in marked if not held}
+    twice = sum(words in training for words, held in marked if held)
+    first = found[0]
+    assert first is not None
+    assert first.held_out == first.compared == sum(held for _, held in marked)
+    assert first.equal + first.normalised == twice > 0.9 * first.held_out
+
+
+def test_with_groups_there_are_none_for_any_number_of_workers(log_file: Path, tmp_path: Path) -> None:
+    manifests = [made(log_file, tmp_path / str(w), GROUPED, workers=w) for w in (1, 3)]
+    assert manifests[0] == manifests[1]
+    assert manifests[0].near_duplicates is not None
+    assert manifests[0].near_duplicates.share == 0.0
+    assert "clusters of near-duplicate documents" in manifests[0].plan
+    assert 0.02 < manifests[0].validation.bytes / manifests[0].bytes < 0.08
+    assert not any("--set" in line for line in describe(manifests[0]))
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from tests.data.test_split import GROUPED, made
+made(Path(sys.argv[1]), Path(sys.argv[2]), GROUPED, workers=2)
+"""
+
+
+def test_after_a_kill_the_choice_is_the_same(log_file: Path, tmp_path: Path) -> None:
+    whole = made(log_file, tmp_path / "whole", GROUPED)
+    out = tmp_path / "killed"
+    process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(log_file), str(out)], text=True)
+    wait_for_parts(out, 2, process)
+    kill(process)
+    assert made(log_file, out, GROUPED) == whole
+
+
+@pytest.mark.parametrize(
+    ("asked", "sha256"),
+    [
+        ({}, "e6894bb8f0b299076741afced7ecf9804cfa3ce45a9fb63db9523967b31e03eb"),
+        ({"documents": "file"}, "b4e793d82c0c7ef7822d0e020d55ada4051255e54969121b8aa8b566b1770a56"),
+        (
+            {"holdout_from": "end", "holdout": 0.1},
+            "15e873534fe9c599243ec589106f3737a568a0884e8242c3eff5c78e048b8765",
+        ),
+    ],
+)
+def test_without_the_setting_the_split_is_what_it_was(asked: dict[str, object], sha256: str) -> None:
+    """Every piece of the demo's text and its side, as they were before there were groups; and no key is added."""
+    corpus = CorpusSettings.model_validate(asked)
+    digest = hashlib.sha256()
+    for piece, held in Corpus([Path(unmask.__file__).parent / "data" / "tinyshakespeare.txt"], corpus).pieces():
+        digest.update(repr((piece.document, piece.offset, piece.text, held)).encode())
+    assert digest.hexdigest() == sha256
+    assert "holdout_groups" not in corpus.plain()
+
+
+def test_data_that_was_made_before_is_read(data_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    shutil.copytree(data_folder, folder)
+    content = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    del content["near_duplicates"]
+    (folder / "manifest.json").write_text(json.dumps(content), encoding="utf-8")
+    manifest = load_manifest(folder)
+    assert manifest.near_duplicates is None
+    assert not any("near-duplicate" in line for line in describe(manifest))
+
+
+def test_files_of_their_own_are_told_of_once(tmp_path: Path) -> None:
+    """One count of equal texts, under both names, and one line."""
+    rng = random.Random(1)
+    training = [random_text(rng, 20) for _ in range(400)]
+    held = [random_text(rng, 20) for _ in range(60)] + training[:3] + [training[3]] * 2
+    (tmp_path / "train.txt").write_text("\n".join(training) + "\n", encoding="utf-8")
+    (tmp_path / "held.txt").write_text("\n".join(held) + "\n", encoding="utf-8")
+    corpus = CorpusSettings(documents="line", validation=(str(tmp_path / "held.txt"),))
+    manifest = made(tmp_path / "train.txt", tmp_path / "data", corpus)
+    assert manifest.near_duplicates is not None
+    assert manifest.overlap == manifest.near_duplicates.equal == 5
+    assert [line for line in describe(manifest) if "training text" in line] == [
+        manifest.near_duplicates.describe(way_out=False)
+    ]
+    (tmp_path / "empty.txt").write_text("\n", encoding="utf-8")
+    empty = CorpusSettings(documents="line", validation=(str(tmp_path / "empty.txt"),))
+    with pytest.raises(CorpusError, match=r"empty.txt: there is no text in it"):
+        made(tmp_path / "train.txt", tmp_path / "none", empty)
+
+
+def test_the_command(log_file: Path, tmp_path: Path, main: Main) -> None:
+    code, out, err = main(
+        "prepare", log_file, "--out", tmp_path / "data", "--vocab-size", 200, "--workers", 1, "--json",
+        "--set", "corpus.documents=line", "--set", "corpus.holdout_groups=near_duplicates",
+    )  # fmt: skip
+    assert code == 0, err
+    content = json.loads(out)["near_duplicates"]
+    assert content["share"] == 0.0
+    assert content["held_out"] > 0
+    assert "has a near-duplicate in the training text" in err.replace("\n", " ")

@@ -1,0 +1,328 @@
+"""Near-duplicates across the split, against a brute force over all pairs that knows nothing of hashes."""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from unmask.data import near_duplicates as held_module
+from unmask.data import near_duplicates as split_check
+from unmask.data.corpus import Corpus
+from unmask.data.documents import TextPiece
+from unmask.data.near_duplicates import (
+    SIMILAR,
+    SKETCH,
+    DuplicateExample,
+    FoundLeaks,
+    HeldIndex,
+    HeldTexts,
+    LeakSearch,
+    NearDuplicates,
+    found_leaks,
+    from_plain,
+    held_texts,
+    near_duplicates,
+    similarity,
+    to_words,
+)
+from unmask.data.near_duplicates import Ints_of_near_duplicates as Ints
+from unmask.data.settings import CorpusSettings
+
+WORDS = [a + b + c for a in ("ka", "lo", "mi", "ter", "su") for b in ("ra", "ne", "vo", "lin") for c in ("", "s", "to")]
+
+
+def words_of(text: str) -> list[str]:
+    """The normal form, for text of Latin letters."""
+    return re.sub(r"\d+", "0", re.sub(r"[\W_]+", " ", text.lower())).split()
+
+
+@functools.cache
+def shingles_of(text: str) -> frozenset[tuple[str, ...]]:
+    words = words_of(text)
+    width = 5 if len(words) >= 5 else 1
+    return frozenset(tuple(words[i : i + width]) for i in range(len(words) - width + 1))
+
+
+def jaccard(one: str, other: str) -> float:
+    both = len(shingles_of(one) & shingles_of(other))
+    return both / (len(shingles_of(one)) + len(shingles_of(other)) - both)
+
+
+def random_text(rng: random.Random, num_words: int) -> str:
+    return " ".join(rng.choices(WORDS, k=num_words)).capitalize() + "."
+
+
+def changed(rng: random.Random, text: str, num_changes: int) -> str:
+    words = text.split()
+    for place in rng.sample(range(len(words)), num_changes):
+        words[place] = rng.choice(WORDS)
+    return " ".join(words)
+
+
+def check(held: Iterable[str], training: Iterable[str]) -> NearDuplicates:
+    sides = [(text, True) for text in held] + [(text, False) for text in training]
+    pieces = [(TextPiece(number, 0, text), side) for number, (text, side) in enumerate(sides)]
+    result = compared(pieces)
+    assert compared(pieces, size=7) == result
+    assert compared(pieces, tasks=3) == result
+    return result
+
+
+def compared(
+    pieces: list[tuple[TextPiece, bool]], *, size: int = 10**6, tasks: int = 1, parts: bool = False, every: bool = False
+) -> NearDuplicates:
+    """What a corpus comes to that is read in several tasks, and in stretches of some pieces."""
+    reads = [pieces[len(pieces) * task // tasks : len(pieces) * (task + 1) // tasks] for task in range(tasks)]
+    held, found, left_out = HeldTexts(parts=parts), FoundLeaks(), 0
+    for read in reads:
+        some = HeldTexts(parts=parts)
+        assert list(some.collect(read)) == read
+        held.join(held_texts(some.arrays()))
+    index = HeldIndex(held)
+    for read in reads:
+        search = LeakSearch(index, every=every)
+        for begin in range(0, len(read), size):
+            now = read[begin : begin + size]
+            sides, offset = np.array([side for _, side in now]), np.array([piece.offset for piece, _ in now])
+            left_out += int(search.look([piece.text for piece, _ in now], sides, offset).sum())
+        found.join(found_leaks(json.loads(json.dumps(search.found.plain()))))
+    return near_duplicates(held, found, left_out=left_out if every else 0)
+
+
+def test_the_kinds_are_told_apart() -> None:
+    long = "the quick brown fox jumps over the lazy dog while nine other foxes look on and laugh at it all day long"
+    held = ["One text.", "User 12 logged IN", long, "nobody else says this", "?!", "..."]
+    training = ["One text.", "user 5, logged in", long + " again", "something else", "?!", "User 12 logged out"]
+    found = check(held, training)
+    assert (found.held_out, found.compared) == (6, 6)
+    assert (found.equal, found.normalised, found.similar) == (2, 1, 1)  # `...` is not `?!`, though neither has words
+    assert found.share == 4 / 6
+    assert found.example is not None
+    assert found.example.kind == "equal"
+    assert found.example.held_out == found.example.training
+    assert from_plain(found.plain()) == found
+
+
+def test_a_log_is_counted_exactly() -> None:
+    rng = random.Random(0)
+    events = [f"worker {{}} took {random_text(rng, 3)} from {{}} in {{}} ms" for _ in range(40)]
+
+    def line(number: int) -> str:
+        if number % 33 == 0:
+            return (
+                f"only here: {WORDS[number % 60]} {WORDS[number // 60 % 60]} {WORDS[number % 7]} {WORDS[number % 11]}x"
+            )
+        return events[number % 37].format(*(rng.randrange(10**6) for _ in range(3)))
+
+    lines = [line(number) for number in range(6000)]
+    held, training = lines[::20], [text for number, text in enumerate(lines) if number % 20]
+    known = {tuple(words_of(text)) for text in training}
+    expected = sum(tuple(words_of(text)) in known and text not in training for text in held)
+    found = check(held, training)
+    assert expected > 0.9 * len(held) > 0
+    assert (found.equal, found.normalised) == (0, expected)
+    assert found.example is not None
+    assert words_of(found.example.held_out) == words_of(found.example.training)
+    line_ = found.describe(way_out=True)
+    assert f"{found.share:.1%} of {len(held):,} held-out documents have a near-duplicate in the training text" in line_
+    assert f"{expected:,} equal but for numbers, case, white space or punctuation" in line_
+    assert repr(found.example.held_out) in line_
+    assert line_.startswith("warning: ")
+    assert line_.endswith("--set corpus.holdout_groups=near_duplicates keeps such texts on one side")
+    assert found.describe(way_out=False).endswith("; --set corpus.leaks=drop leaves such training texts out")
+
+
+def planted(seed: int) -> tuple[list[str], list[str]]:
+    """Texts that are held out, one in three like a training text at similarities of all sizes."""
+    rng = random.Random(seed)
+    training = [random_text(rng, rng.choice([3, 8, 30, 60, 120, 400])) for _ in range(300)]
+    held = [random_text(rng, rng.choice([3, 8, 30, 60, 120, 400])) for _ in range(100)]
+    for source in rng.sample(training, 150):
+        most = max(1, len(source.split()) // 25)
+        held.append(changed(rng, source, rng.randint(1, most)))
+    return held, training
+
+
+def test_similar_texts_are_found_and_others_are_not() -> None:
+    """At 0.9 and more nearly all, and none below 0.8, by brute force over all pairs."""
+    high = found_high = 0
+    for seed in range(3):
+        held, training = planted(seed)
+        forms = {tuple(words_of(text)) for text in training}
+        for text in held:
+            best = max(jaccard(text, other) for other in training)
+            found = check([text], training)
+            if tuple(words_of(text)) in forms:
+                assert found.equal + found.normalised == 1
+                continue
+            assert found.normalised == 0
+            assert best >= 0.8 or found.similar == 0
+            if best >= 0.9:
+                high += 1
+                found_high += found.similar
+    assert high >= 50
+    assert found_high >= 0.95 * high
+
+
+def test_many_held_out_texts_at_once_are_as_one_by_one() -> None:
+    held, training = planted(9)
+    together = check(held, training)
+    alone = [check([text], training) for text in held]
+    for kind in ("equal", "normalised", "similar"):
+        assert getattr(together, kind) == sum(getattr(one, kind) for one in alone)
+    assert together.similar > 20
+
+
+@pytest.mark.parametrize("num_words", [2, 6, 40, 900, 5000])
+def test_similarity_is_jaccard(num_words: int) -> None:
+    """Exact while both sketches hold all shingles; behind that within five standard deviations."""
+    rng = random.Random(num_words)
+    one = random_text(rng, num_words)
+    for share in (0.0, 0.01, 0.04, 0.3):
+        other = changed(rng, one, min(num_words, round(num_words * share) + 1))
+        words = to_words([one, other])
+        a, b = words.sketches(words.begins * 0 + [0, 1])
+        exact = jaccard(one, other)
+        if num_words < SKETCH:
+            assert similarity(a, b) == pytest.approx(exact, abs=1e-12)
+        else:
+            deviation = (exact * (1 - exact) / SKETCH) ** 0.5
+            assert abs(similarity(a, b) - exact) <= 5 * deviation
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("Der Straße entlang", "der STRAßE: entlang!", True),
+        ("naïve “quotes” — and dashes", "naïve quotes and dashes", True),
+        ("५ किताबें", "१२३ किताबें", True),  # digits and vowel signs of Devanagari
+        ("किताब", "कताब", False),
+        ("あなたは３回", "あなたは12回", True),
+        ("我们去北京", "我们去上海", False),
+        ("a-b", "ab", False),
+        ("no 1", "no", False),
+        ("x\u00a0y", "x y", True),
+        ("😀 yes", "😂 yes", False),
+        ("\U00050000", "\U00050001", False),
+    ],
+)
+def test_normal_forms(one: str, other: str, same: bool) -> None:
+    normal = to_words([one, other, one]).normal
+    assert (normal[0] == normal[1]) == same
+    assert normal[0] == normal[2]
+
+
+def test_signs_of_chinese_are_words() -> None:
+    text = "我们昨天去了北京的一个很大的公园看了很多漂亮的花还有一些非常可爱的小动物在那里玩得很开心然后回家吃饭"
+    words = to_words([text, text[:-1] + "酒"])
+    assert (words.ends - words.begins).tolist() == [len(text)] * 2
+    found = check([text], [text[:-1] + "酒"])
+    assert found.similar == 1
+
+
+def test_of_many_texts_a_sample_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which does not depend on the order; equal texts are in it all or none; its share is that of all texts."""
+    monkeypatch.setattr(held_module, "MOST_TEXTS", 400)
+    rng = random.Random(3)
+    names = [random_text(rng, 6) for _ in range(2000)]
+    held = [f"{name} {number}" for number, name in enumerate(names)] + [f"{names[0]} 0"] * 50
+    training = [f"{name} 7777" for name in names[:600]]
+    results = []
+    for seed in range(3):
+        order = random.Random(seed).sample(held, len(held))
+        results.append(check(order, training))
+    first = results[0]
+    assert {(r.held_out, r.compared, r.equal, r.normalised, r.similar) for r in results} == {
+        (2050, first.compared, 0, first.normalised, 0)
+    }
+    assert first.compared in (400, 400 + 50)
+    different = first.normalised - 50 * (first.compared == 450)  # names[0] is of the 600
+    assert abs(different / 400 - 0.3) < 4 * (0.3 * 0.7 / 400) ** 0.5
+    assert f"{first.compared:,} of the 2,050 held-out documents, chosen by a hash," in first.summary
+
+
+def test_parts_are_compared_as_parts_and_neighbours_are_no_duplicates(tmp_path: Path) -> None:
+    rng = random.Random(0)
+    path = tmp_path / "a.txt"
+    path.write_text("\n".join(random_text(rng, 60) for _ in range(1500)), encoding="utf-8")
+    corpus = Corpus([path], CorpusSettings(documents="file"))
+    assert corpus.plan.holdout_unit == "part"
+    pieces = list(corpus.pieces())
+    number = sum(held for _, held in pieces)
+    assert number > 0
+    result = compared(pieces, parts=True)
+    assert (result.unit, result.held_out, result.share) == ("parts", number, 0.0)
+    assert compared(pieces, size=1, parts=True) == compared(pieces, tasks=3, parts=True) == result
+    assert result.describe(way_out=True) == (
+        f"none of {number:,} held-out parts has a near-duplicate in the training text"
+    )
+
+
+def test_templates_do_not_hide_near_duplicates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where more texts share a band than are compared with one; and of these no more are."""
+    calls = 0
+
+    def counted(one: Ints, other: Ints) -> float:
+        nonlocal calls
+        calls += 1
+        return similarity(one, other)
+
+    monkeypatch.setattr(split_check, "similarity", counted)
+    rng = random.Random(8)
+    template = random_text(rng, 120)
+    own = [random_text(rng, 40) for _ in range(1500)]
+    planted_ = rng.sample(range(len(own)), 100)
+    training = [f"{template} {changed(rng, own[n], 1)}" for n in planted_]
+    training += [f"{template} {random_text(rng, 40)}" for _ in range(100)]
+    sides = [(f"{template} {text}", True) for text in own] + [(text, False) for text in training]
+    pieces = [(TextPiece(number, 0, text), side) for number, (text, side) in enumerate(sides)]
+    assert 95 <= compared(pieces).similar <= 100
+    assert 100 * split_check.MOST_CANDIDATES < calls <= split_check.MOST_COMPARED * len(training)
+
+
+def test_of_a_long_document_the_first_piece_counts() -> None:
+    pieces = [
+        (TextPiece(0, 0, "a long text begins here", last=False), True),
+        (TextPiece(0, 23, "and ends here"), True),
+        (TextPiece(1, 0, "and ends here"), False),
+        (TextPiece(2, 0, "A long text begins here!"), False),
+    ]
+    found = compared(pieces)
+    assert (found.held_out, found.normalised) == (1, 1)
+    assert compared(pieces, size=1) == found
+
+
+def test_every_leak_is_found_where_all_are_wanted() -> None:
+    """By a brute force: the training texts that are equal, but for numbers and signs, or similar to a held-out one."""
+    held, training = planted(6)
+    training = [*training, *(text.upper() for text in held[:5]), *training[:20]]
+    leaking = [
+        any(words_of(one) == words_of(other) or jaccard(one, other) >= SIMILAR for other in held) for one in training
+    ]
+    sides = [(text, True) for text in held] + [(text, False) for text in training]
+    pieces = [(TextPiece(number, 0, text), side) for number, (text, side) in enumerate(sides)]
+    found = compared(pieces, every=True)
+    assert sum(leaking) > 40
+    assert abs(found.left_out - sum(leaking)) <= 2  # about 1 in 20 is missed at the very border of similarity
+    assert compared(pieces, every=True, tasks=4) == found
+    assert found.summary.endswith(f"; the {found.left_out:,} training documents were left out")
+
+
+def test_nothing_is_held_out() -> None:
+    found = check([], ["a", "b"])
+    assert (found.held_out, found.share, found.example) == (0, 0.0, None)
+    said = "no held-out documents were compared with the training text, since there are none"
+    assert found.describe(way_out=True) == said
+
+
+def test_an_example_is_of_the_most_frequent_kind() -> None:
+    found = check(["Same", "A 1", "B 2"], ["Same", "a", "a 2", "b 3"])
+    assert (found.equal, found.normalised) == (1, 2)
+    assert found.example in (DuplicateExample("normalised", "A 1", "a 2"), DuplicateExample("normalised", "B 2", "b 3"))

@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from dataclasses import asdict
+from itertools import islice, takewhile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.data.fake_store import FakeStore
+from unmask.core.errors import DataError
+from unmask.core.hashing import mix
+from unmask.data import packing as order_module
+from unmask.data.rows import Cursor, RowBatch, Rows, RowStream
+from unmask.data.store import TokenStore
+from unmask.tokenizer.tokenizer import Tokenizer
+
+
+def epoch_of(stream: RowStream, epoch: int, num_rows: int = 4) -> list[RowBatch]:
+    return list(takewhile(lambda b: b.epoch == epoch, stream.batches(Cursor(epoch), num_rows)))
+
+
+def segments(rows: Rows) -> list[list[int]]:
+    """Every segment of a batch with its special tokens."""
+    found = []
+    for ids, numbers in zip(rows.input_ids, rows.segment_ids, strict=True):
+        found += [ids[numbers == n].tolist() for n in range(int(numbers.max()) + 1)]
+    return found
+
+
+@pytest.fixture(params=[64, 20])
+def stream(request: pytest.FixtureRequest, store: TokenStore, tokenizer: Tokenizer) -> RowStream:
+    return RowStream(store, tokenizer, length=request.param, seed=7)
+
+
+def test_an_epoch_holds_every_token_once(stream: RowStream, store: TokenStore, tokenizer: Tokenizer) -> None:
+    """Every segment is a document, or pieces of one that join without gap or overlap."""
+    cls, sep = tokenizer.special.cls, tokenizer.special.sep
+    batches = epoch_of(stream, 0)
+    found: Counter[tuple[int, ...]] = Counter()
+    for batch in batches:
+        for segment in segments(batch.rows):
+            assert segment[0] == cls
+            assert segment[-1] == sep
+            found[tuple(segment[1:-1])] += 1
+    assert sum(batch.num_tokens for batch in batches) == store.num_tokens
+    tokens = Counter(token for segment, times in found.items() for token in segment * times)
+    texts = [store.read(i, 0, int(store.lengths[i]))[0].tolist() for i in range(len(store))]
+    assert tokens == Counter(token for text in texts for token in text)
+    short = Counter(tuple(text) for text in texts if len(text) <= stream.length - 2)
+    assert len(short) > 5 or stream.length == 20
+    assert all(found[text] >= times for text, times in short.items()), "a document that fits a row is never cut"
+
+
+def test_every_segment_is_known_by_its_document(stream: RowStream, store: TokenStore) -> None:
+    """Found again by the text: whatever a document is cut into stands in it. Of all tokens, each has its document."""
+    texts: dict[int, list[int]] = {number: [] for number in store.document.tolist()}
+    for piece, number in enumerate(store.document.tolist()):
+        texts[number] += store.read(piece, 0, int(store.lengths[piece]))[0].tolist()
+    counts: Counter[int] = Counter()
+    for batch in epoch_of(stream, 0):
+        found = segments(batch.rows)
+        assert batch.documents is not None
+        assert len(batch.documents) == len(found)
+        for number, segment in zip(batch.documents.tolist(), found, strict=True):
+            text, size = texts[number], len(segment) - 2
+            assert any(text[at : at + size] == segment[1:-1] for at in range(len(text) - size + 1))
+            counts[number] += size
+    assert counts == {number: len(text) for number, text in texts.items()}
+
+
+def test_the_drawing_of_rows_is_true(store: TokenStore, tokenizer: Tokenizer) -> None:
+    stream = RowStream(store, tokenizer, length=32, seed=0)
+    for batch in islice(stream.batches(Cursor(), 8), 5):
+        rows = batch.rows
+        for r in range(len(rows.input_ids)):
+            ids, numbers = rows.input_ids[r], rows.segment_ids[r]
+            begins = torch.cat([torch.tensor([True]), numbers[1:] != numbers[:-1]]) & (numbers >= 0)
+            assert torch.equal(begins, rows.position_ids[r].eq(0) & (numbers >= 0))
+            assert torch.equal(ids == tokenizer.special.cls, begins)
+            assert (ids[numbers < 0] == tokenizer.special.pad).all()
+            text = (numbers >= 0) & (ids != tokenizer.special.cls) & (ids != tokenizer.special.sep)
+            assert torch.equal(rows.maskable[r], text & (ids != tokenizer.special.unk))
+            assert not rows.word_starts[r][~text].any()
+            first = torch.roll(begins, 1) & text
+            assert rows.word_starts[r][first].all()
+            for n in range(int(numbers.max()) + 1):
+                inside = numbers == n
+                assert rows.position_ids[r][inside].tolist() == list(range(int(inside.sum())))
+                assert len(set(rows.segment_keys[r][inside].tolist())) == 1
+
+
+def test_word_starts_are_those_of_the_tokenizer(store: TokenStore, tokenizer: Tokenizer) -> None:
+    rows = next(RowStream(store, tokenizer, length=64, seed=0).batches(Cursor(), 8)).rows
+    inner = rows.maskable & (rows.position_ids > 1)
+    assert torch.equal(rows.word_starts[inner], torch.from_numpy(tokenizer.starts(rows.input_ids.numpy()))[inner])
+    assert not rows.word_starts[inner].all()
+
+
+def test_the_order_depends_on_seed_and_epoch_alone(store: TokenStore, tokenizer: Tokenizer) -> None:
+    def first(seed: int, epoch: int) -> list[list[int]]:
+        stream = RowStream(store, tokenizer, length=64, seed=seed)
+        return segments(next(stream.batches(Cursor(epoch), 8)).rows)
+
+    assert first(0, 0) == first(0, 0)
+    assert first(0, 0) != first(0, 1)
+    assert first(0, 0) != first(1, 0)
+
+
+def test_segment_keys_do_not_depend_on_the_place(store: TokenStore, tokenizer: Tokenizer) -> None:
+    """The same document has the same key in every epoch, order and row, and different ones have different keys."""
+    keys = []
+    whole = {tuple(store.read(i, 0, int(store.lengths[i]))[0].tolist()) for i in range(len(store))}
+    for seed, epoch, num_rows in ((0, 0, 4), (5, 2, 7)):
+        found = {}
+        for batch in epoch_of(RowStream(store, tokenizer, length=64, seed=seed), epoch, num_rows):
+            rows = batch.rows
+            for r in range(len(rows.input_ids)):
+                for n in range(int(rows.segment_ids[r].max()) + 1):
+                    inside = rows.segment_ids[r] == n
+                    text = rows.input_ids[r][inside].tolist()[1:-1]
+                    if tuple(text) in whole:
+                        found[int(rows.segment_keys[r][inside][0])] = text
+        keys.append(found)
+    assert keys[0] == keys[1]
+    assert len(keys[0]) >= 0.5 * len(store)
+
+
+def test_resuming_from_any_cursor_gives_what_would_have_come(
+    store: TokenStore, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(order_module, "WINDOW_TOKENS", 500)  # several windows an epoch
+    whole = list(islice(RowStream(store, tokenizer, length=24, seed=3).batches(Cursor(), 5), 650))
+    assert whole[-1].epoch >= 2
+    assert len({batch.cursor.window for batch in whole}) > 3
+    for start in (0, 1, 17, 250, 600):
+        again = RowStream(store, tokenizer, length=24, seed=3).batches(whole[start].cursor, 5)
+        for expected, found in zip(whole[start + 1 : start + 4], again, strict=False):
+            assert torch.equal(expected.rows.input_ids, found.rows.input_ids)
+            assert torch.equal(expected.rows.segment_keys, found.rows.segment_keys)
+            assert (expected.epoch, expected.cursor) == (found.epoch, found.cursor)
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_a_window_that_is_made_ahead_is_the_same(
+    store: TokenStore, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, changes: bool
+) -> None:
+    """Behind an epoch's end too; once each, where the rows' length does not change."""
+    monkeypatch.setattr(order_module, "WINDOW_TOKENS", 500)
+    in_time, ahead = (RowStream(store, tokenizer, length=24, seed=3, ahead=ahead) for ahead in (False, True))
+    made: list[Cursor] = []
+    make = ahead._made
+    monkeypatch.setattr(ahead, "_made", lambda place, last: (made.append(place), make(place, last))[1])
+    cursor = Cursor()
+    while cursor.epoch < 2:
+        length = 40 if changes and cursor.window % 3 == 1 else 24
+        expected, found = in_time.batch(cursor, 5, length), ahead.batch(cursor, 5, length)
+        assert torch.equal(expected.rows.input_ids, found.rows.input_ids)
+        assert (expected.cursor, expected.num_tokens) == (found.cursor, found.num_tokens)
+        cursor = found.cursor
+    assert len(made) > 10
+    assert changes or len(made) == len(set(made))
+
+
+# Of what rows hold since they were first packed by loops over objects: whoever resumes a run gets the rows that it had.
+DIGESTS = {
+    (None, (20,)): "96381caaee987c25",
+    (None, (64, 12, 33)): "701b9deac8618f42",
+    ("next_sentence", (40,)): "076cc00255e47849",
+    ("next_sentence", (64, 12, 33)): "ea31cf5a3b481101",
+    ("sentence_order", (40,)): "34a2e31bd0f202a2",
+    ("sentence_order", (64, 12, 33)): "67652a6858763b3e",
+}
+
+
+@pytest.mark.parametrize(("pairs", "lengths"), DIGESTS)
+def test_rows_stay_what_they_are(
+    pairs: str | None, lengths: tuple[int, ...], tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit, of texts of 0 to 90 tokens; see `DIGESTS`."""
+    monkeypatch.setattr(order_module, "WINDOW_TOKENS", 4000)
+    bits = mix(np.arange(40_000, dtype=np.int64))
+    sizes = np.concatenate([bits[:300] % 91, [700, 0, 1]])
+    ends = np.cumsum(sizes)
+    ids = np.split(5 + bits[: ends[-1]] % 50, ends[:-1])
+    starts = np.split((bits[: ends[-1]] >> 20) % 3 == 0, ends[:-1])
+    store = FakeStore(ids, starts=starts, documents=(np.arange(len(sizes)) // 2).tolist())
+    stream = RowStream(store, tokenizer, length=lengths[0], seed=5, pairs=pairs)  # type: ignore[arg-type]
+    digest, cursor, number = hashlib.sha256(), Cursor(), 0
+    while cursor.epoch < 2:
+        batch = stream.batch(cursor, 7, lengths[number // 3 % len(lengths)])
+        rows = batch.rows
+        columns = [rows.input_ids, rows.segment_ids, rows.position_ids, rows.word_starts, rows.segment_keys]
+        for column in [*columns, *rows.classes.values()]:
+            digest.update(column.to(torch.int64).numpy().tobytes())
+        assert batch.documents is not None
+        digest.update(batch.documents.tobytes())
+        cursor, number = batch.cursor, number + 1
+    assert digest.hexdigest()[:16] == DIGESTS[pairs, lengths]
+
+
+def test_a_batch_never_mixes_epochs(store: TokenStore, tokenizer: Tokenizer) -> None:
+    stream = RowStream(store, tokenizer, length=64, seed=0)
+    batches = list(islice(stream.batches(Cursor(), 7), 150))
+    tokens: Counter[int] = Counter()
+    for batch in batches:
+        tokens[batch.epoch] += batch.num_tokens
+    assert tokens[0] == tokens[1] == store.num_tokens
+
+
+def test_rows_of_natural_text_are_full(shared_data: Path, tokenizer: Tokenizer) -> None:
+    import gzip
+
+    from unmask.data.packing import pack_pieces
+
+    with gzip.open(shared_data / "novels" / "novels.valid.txt.gz", "rt", encoding="utf-8") as file:
+        paragraphs = [line for line in file.read(2_000_000).split("\n") if line.strip()]
+    lengths = np.array([len(e.input_ids) for e in tokenizer.encode_corpus(paragraphs)])
+    for row_length in (64, 128, 512):
+        rows = pack_pieces(lengths, row_length=row_length, overhead=2)
+        assert (rows.num_tokens + 2 * len(rows.piece)) / (row_length * len(rows)) > 0.98
+
+
+def test_rows_without_room(store: TokenStore, tokenizer: Tokenizer) -> None:
+    with pytest.raises(DataError, match="no room for text"):
+        RowStream(store, tokenizer, length=2, seed=0)
+
+
+def test_the_last_batches_of_an_epoch_are_about_equal(store: TokenStore, tokenizer: Tokenizer) -> None:
+    stream = RowStream(store, tokenizer, length=64, seed=0)
+    sizes = [len(batch.rows.input_ids) for batch in epoch_of(stream, 0, 32)]
+    assert sum(sizes) % 32 != 0
+    assert max(sizes) - min(sizes) <= 1 or min(sizes) > 16
+
+
+def test_the_length_changes_within_a_window_and_nothing_is_lost(store: TokenStore, tokenizer: Tokenizer) -> None:
+    """Rows of 16, then 24, then 64 positions in one epoch: every token of the text once, whatever was cut before."""
+    stream = RowStream(store, tokenizer, length=64, seed=3)
+    cursor, found, lengths = Cursor(), Counter[int](), []
+    places = {0: 16, 4: 24, 9: 64}
+    length = 0
+    number = 0
+    while cursor.epoch == 0:
+        length = places.get(number, length)
+        batch = stream.batch(cursor, 6, length)
+        assert batch.rows.shape[1] == length
+        again = RowStream(store, tokenizer, length=64, seed=3).batch(cursor, 6, length)
+        assert torch.equal(again.rows.input_ids, batch.rows.input_ids), "a place gives the same rows to a new stream"
+        assert again.cursor == batch.cursor == Cursor.from_plain(json.loads(json.dumps(asdict(batch.cursor))))
+        found.update(batch.rows.input_ids[batch.rows.segment_ids >= 0].tolist())
+        lengths.append(length)
+        cursor = batch.cursor
+        number += 1
+    assert set(lengths) == {16, 24, 64}
+    assert lengths.count(64) > 3
+    for special in tokenizer.special.around:
+        del found[special]
+    ids = Counter(int(i) for piece in range(len(store)) for i in store.read(piece, 0, int(store.lengths[piece]))[0])
+    assert found == ids
+    assert cursor.lengths == ((0, 64),), "the next window begins with the length of the last"
+
+
+def test_documents_cut_for_short_rows_are_whole_again_in_long_ones(store: TokenStore, tokenizer: Tokenizer) -> None:
+    stream = RowStream(store, tokenizer, length=128, seed=0)
+    short = stream.batch(Cursor(), 1, 12)
+    batch = stream.batch(short.cursor, 10**6, 128)
+    whole = {tuple(store.read(i, 0, int(store.lengths[i]))[0].tolist()) for i in range(len(store))}
+    found = [tuple(segment[1:-1]) in whole for segment in segments(batch.rows)]
+    assert sum(found) >= len(found) - 3, "all but what the one short row took from"

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import random
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from unmask.core.errors import CorpusError
+from unmask.data import reading as text
+from unmask.data.reading import BadInput, read_lines, read_text
+
+STRICT = BadInput(skip=False)
+
+
+def write(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+def test_lines_of_a_plain_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", "one\r\ntwo\n\nthrée".encode())
+    assert [line[:3] for line in read_lines(path, STRICT)] == [
+        ("one", True, True),
+        ("two", True, True),
+        ("", True, True),
+        ("thrée", True, True),
+    ]
+
+
+def test_gzip_and_byte_order_mark(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt.gz", gzip.compress("\ufeffhello\nworld\n".encode()))
+    assert [line.text for line in read_lines(path, STRICT)] == ["hello", "world"]
+
+
+def test_a_character_across_two_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text, "CHUNK_BYTES", 3)
+    path = write(tmp_path / "a.txt", "aé€😀\r\nb".encode())
+    assert "".join(read_text(path, STRICT)) == "aé€😀\nb"
+
+
+def test_a_long_line_comes_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text, "CHUNK_BYTES", 4)
+    parts = list(read_lines(write(tmp_path / "a.txt", b"abcdefghij\nk\n"), STRICT))
+    assert "".join(p.text for p in parts) == "abcdefghijk"
+    assert len(parts) > 2
+    assert [p.starts for p in parts] == [True, *[False] * (len(parts) - 2), True]
+    assert sum(p.ends for p in parts) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", b"good\xe9bad", r"a\.txt: byte 4 \(0xe9\) is not UTF-8; .*iconv"),
+        ("b.txt", b"text\0binary", r"b\.txt: byte 4 is NUL: this is not a text file"),
+        ("c.txt.gz", gzip.compress(b"x" * 100_000)[:-20], r"c\.txt\.gz: damaged or cut-off file: .* up to byte"),
+        ("d.txt.gz", b"not gzip at all", r"d\.txt\.gz: damaged or cut-off file"),
+        ("e.txt.xz", b"not xz at all", r"e\.txt\.xz: damaged or cut-off file"),
+        ("f.txt.bz2", bz2.compress(b"x" * 100_000)[:-9], r"f\.txt\.bz2: damaged or cut-off file"),
+        ("g.txt.zst", b"not zstd at all", r"g\.txt\.zst: damaged or cut-off file"),
+    ],
+)
+def test_bad_files_say_what_where_and_the_way_out(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    with pytest.raises(CorpusError, match=message):
+        list(read_text(write(tmp_path / name, content), STRICT))
+
+
+def test_a_bad_byte_in_a_later_chunk_has_its_place_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text, "CHUNK_BYTES", 4)
+    with pytest.raises(CorpusError, match="byte 10 "):
+        list(read_text(write(tmp_path / "a.txt", "abcdefgé".encode() + b"x\xffyy"), STRICT))
+
+
+def test_every_compression(tmp_path: Path) -> None:
+    content = b"erste Zeile\nzweite Zeile\n" * 1000
+    zst = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(zst, "zstd") as file:
+        file.write(content)
+    packed = {
+        "": content,
+        ".gz": gzip.compress(content),
+        ".xz": lzma.compress(content),
+        ".bz2": bz2.compress(content),
+        ".zst": zst.getvalue().to_pybytes(),
+    }
+    for suffix, data in packed.items():
+        path = write(tmp_path / f"a.txt{suffix}", data)
+        assert "".join(read_text(path, STRICT)) == content.decode(), suffix
+
+
+def test_bad_input_is_passed_over_and_counted_where_that_is_asked_for(tmp_path: Path) -> None:
+    skip = BadInput(skip=True)
+    path = write(tmp_path / "a.txt", b"good\n" + b"b\xe9d\nb\0d\n" + "auch gut é\n".encode())
+    assert [part.text for part in read_lines(path, skip)] == ["good", "auch gut é"]
+    cut = write(tmp_path / "b.txt.gz", gzip.compress(b"line\n" * 500_000)[:-200])
+    assert sum(1 for _ in read_lines(cut, skip)) > 1000
+    assert skip.counts == {"lines that are not UTF-8 text": 2, "files that are cut off": 1}
+
+
+def test_a_broken_part_of_a_long_line_does_not_join_it_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unmask.data.reading.CHUNK_BYTES", 16)
+    path = write(tmp_path / "a.txt", b"long " * 10 + b"b\xe9d\nnext\n")
+    parts = list(read_lines(path, BadInput(skip=True)))
+    assert [part.starts for part in parts].count(True) == [part.ends for part in parts].count(True) == 2
+    assert parts[-1].text == "next"
+    assert "\udce9" not in "".join(part.text for part in parts)
+
+
+def varied(num_lines: int) -> bytes:
+    rng = random.Random(0)
+    return "".join(f"line {rng.random()}\n" for _ in range(num_lines)).encode()
+
+
+@pytest.mark.parametrize(
+    ("suffix", "pack", "unpack"),
+    [
+        (".gz", gzip.compress, lambda data: zlib.decompressobj(31).decompress(data)),
+        (".bz2", bz2.compress, lambda data: bz2.BZ2Decompressor().decompress(data)),
+        (".xz", lzma.compress, lambda data: lzma.LZMADecompressor().decompress(data)),
+    ],
+)
+@pytest.mark.parametrize("num_lines", [3_000, 100_000])
+def test_a_file_that_is_cut_off_is_read_up_to_that_place(
+    tmp_path: Path,
+    suffix: str,
+    pack: Callable[[bytes], bytes],
+    unpack: Callable[[bytes], bytes],
+    num_lines: int,
+) -> None:
+    """The error names the last byte that can be unpacked, and passing over the error gives the text before it."""
+    content = varied(num_lines)
+    packed = pack(content)
+    cut = packed[: -4 if suffix == ".bz2" else len(packed) // 3]
+    readable = unpack(cut)
+    assert content.startswith(readable)
+    assert len(readable) > 10_000
+    path = write(tmp_path / f"a.txt{suffix}", cut)
+    with pytest.raises(CorpusError, match=rf"\(readable up to byte {len(readable)} of its content\)"):
+        list(read_text(path, STRICT))
+    skip = BadInput(skip=True)
+    assert "".join(read_text(path, skip)).encode() == readable
+    assert skip.counts["files that are cut off"] == 1
+
+
+def test_a_zst_file_that_is_cut_off_loses_its_last_block_and_less_than_a_piece(tmp_path: Path) -> None:
+    """The format unpacks 128 KiB of text or nothing of them, and the library does not hand out all that it has."""
+    content, zst = varied(100_000), pa.BufferOutputStream()
+    with pa.CompressedOutputStream(zst, "zstd") as file:
+        file.write(content)
+    path = write(tmp_path / "a.txt.zst", zst.getvalue().to_pybytes()[:-4])
+    found = "".join(read_text(path, BadInput(skip=True))).encode()
+    assert content.startswith(found)
+    assert 0 < len(content) - len(found) < (1 << 17) + text.PIECE_BYTES
+    with pytest.raises(CorpusError, match=rf"readable up to byte {len(found)} of its content"):
+        list(read_text(path, STRICT))
+
+
+def test_the_error_names_the_setting_that_passes_over(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match="passes over what cannot be read") as caught:
+        list(read_lines(write(tmp_path / "a.txt", b"\xff"), STRICT))
+    assert "settings=['corpus.bad_input=\"skip\"'] passes over" in str(caught.value)

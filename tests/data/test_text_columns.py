@@ -1,0 +1,253 @@
+"""Where the text of a row is: fields within columns, lists of them, several columns, messages; and where it is not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from unmask.commands.recipe import apply_overrides
+from unmask.core.errors import CorpusError, SettingsError
+from unmask.core.settings import validated
+from unmask.data.corpus import Corpus
+from unmask.data.documents import TextFile
+from unmask.data.reading import BadInput
+from unmask.data.settings import CorpusSettings
+from unmask.data.sources import find_sources
+from unmask.data.tables import find_column, rows_of, text_in, value_at, with_columns
+
+WRITERS = ("jsonl", "json", "parquet", "arrow")
+
+
+def written(folder: Path, rows: list[dict[str, Any]], kind: str = "jsonl") -> Path:
+    path = folder / f"a.{kind}"
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif kind == "arrow":
+        datasets = pytest.importorskip("datasets")
+        datasets.Dataset.from_list(rows).save_to_disk(folder / "set")
+        return folder / "set"
+    else:
+        path.write_text(json.dumps(rows) if kind == "json" else "".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def opened(path: Path, **settings: object) -> Corpus:
+    return Corpus([path], CorpusSettings.model_validate(settings), hold_out=False)
+
+
+def texts(path: Path, **settings: object) -> list[str]:
+    return [piece.text for piece, _ in opened(path, **settings).pieces()]
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_fields_within_columns(tmp_path: Path, kind: str) -> None:
+    rows = [
+        {"id": n, "doc": {"main": {"text": f"Text {n}."}, "parts": [{"text": f"One {n}."}, {"text": None}], "n": [1]},
+         "lines": [f"A {n}", None, "", f"B {n}"], "lang": "en"}
+        for n in range(3)
+    ]  # fmt: skip
+    path = written(tmp_path, rows, kind)
+    assert texts(path, column="doc.main.text") == ["Text 0.", "Text 1.", "Text 2."]
+    assert texts(path, column="doc.parts.text") == ["One 0.", "One 1.", "One 2."]
+    assert texts(path, column="lines") == ["A 0\nB 0", "A 1\nB 1", "A 2\nB 2"]
+    assert texts(path, column=["doc.main.text", "lines"])[1] == "Text 1.\n\nA 1\nB 1"
+    assert "its text in column 'doc.main.text'" in opened(path, column="doc.main.text").plan.describe()
+    names = "columns are id, doc.main.text, doc.parts.text, doc.n, lines, lang"
+    with pytest.raises(CorpusError, match=rf"there is no column 'doc.main.txt'; {names}"):
+        opened(path, column="doc.main.txt")
+    with pytest.raises(CorpusError, match=r"column 'doc.main' of row 1 is dict, not a text; its fields are text: name"):
+        texts(path, column="doc.main")
+    with pytest.raises(CorpusError, match="column 'doc.n' of row 1 is a list of int, not of texts; settings="):
+        texts(path, column="doc.n")
+    with pytest.raises(
+        CorpusError, match="column 'doc.parts' of row 1 is a list of dict, not of texts; its fields are"
+    ):
+        texts(path, column="doc.parts")
+    assert opened(path, label="doc.main.text", column="lines").sources[0].label == "doc.main.text"
+    labelled = Corpus([path], CorpusSettings(label="doc.main.text", holdout_groups="doc.main.text", column="lines"))  # type: ignore[arg-type]
+    assert [(piece.label, piece.group) for piece, _ in labelled.pieces()][1] == ("Text 1.", "Text 1.")
+
+
+def test_values_by_hand() -> None:
+    row = {"a.b": 1, "a": {"b": 2, "c": {"d": 3}, "c.d": 4}, "l": [{"x": [5, 6]}, {"y": 7}, {"x": None}, 8], "n": None}
+    assert [value_at(row, name) for name in ("a.b", "a.c.d", "l.x", "n.b")] == [1, 4, [5, 6, None], None]
+    for name in ("b", "a.e", "l.z", "a.b.c", "a.", ".a"):
+        with pytest.raises(KeyError):
+            value_at(row, name)
+
+
+def test_nulls_on_the_way(tmp_path: Path) -> None:
+    """They say nothing of whether a field is there, and a row without it has no text."""
+    rows = [{"doc": None}, {"doc": {"text": "One."}}, {}, {"doc": {}}]
+    path = written(tmp_path, rows)
+    with pytest.raises(CorpusError, match="row 1 has no text in column 'doc.text'"):
+        texts(path, column="doc.text")
+    corpus = opened(path, column="doc.text", bad_input="skip")
+    assert [piece.text for piece, _ in corpus.pieces()] == ["One."]
+    assert corpus.skipped == {"rows without text": 3}
+    with pytest.raises(CorpusError, match="there is no column 'doc.txt'; columns are doc, doc.text"):
+        opened(path, column="doc.txt")
+
+
+def test_a_name_with_a_dot_or_a_comma_has_precedence(tmp_path: Path) -> None:
+    rows = [{"a.b": "Itself.", "a": {"b": "Within."}, "a,c": "Both.", "c": "C."}]
+    for kind in WRITERS[:3]:
+        path = written(tmp_path, rows, kind)
+        assert texts(path, column="a.b") == ["Itself."]
+        assert texts(path, column="a,c") == ["Both."]
+        assert texts(path, column="c, a.b") == ["C.\n\nItself."]
+    (tmp_path / "a.csv").write_text('x.y,"x,z",x\nOne.,Two.,Three.\n')
+    assert texts(tmp_path / "a.csv", column="x.y") == ["One."]
+    assert texts(tmp_path / "a.csv", column="x,z") == ["Two."]
+    assert texts(tmp_path / "a.csv", column="x.y,x") == ["One.\n\nThree."]
+
+
+def test_several_columns(tmp_path: Path) -> None:
+    rows = [
+        {"title": "One", "body": "Two."}, {"title": "", "body": "Alone."}, {"title": None, "body": " "},
+        {"body": "No title."}, {"title": "", "body": ""}, {"title": None, "body": None}, {},
+    ]  # fmt: skip
+    path = written(tmp_path, rows)
+    with pytest.raises(CorpusError, match="row 6 has no text in columns 'title' and 'body'"):
+        texts(path, column=["title", "body"])
+    corpus = opened(path, column="title,body", bad_input="skip")
+    assert [piece.text for piece, _ in corpus.pieces()] == ["One\n\nTwo.", "Alone.", "No title."]
+    assert corpus.skipped == {"rows without text": 2}
+    assert "a document is a row, its text in columns 'title' and 'body'" in corpus.plan.describe()
+    path.write_text('{"title": "a", "body": "b"}\n{"text": "c"}\n')
+    with pytest.raises(
+        CorpusError, match=r"row 2 has no columns 'title' and 'body', only text; name the text's column"
+    ):
+        texts(path, column=["title", "body"])
+    with pytest.raises(CorpusError, match="there is no column 'name'; columns are title, body, text"):
+        texts(path, column=["title", "name"])
+    path.write_text('{"title": "a", "body": 3}\n')
+    with pytest.raises(CorpusError, match="column 'body' of row 1 is int, not a text"):
+        texts(path, column=["title", "body"])
+    path.write_text('{"title": "a", "body": "\\u0000"}\n')
+    with pytest.raises(CorpusError, match=r"row 1 has U\+0000 in column 'body', which is no character"):
+        texts(path, column=["title", "body"])
+    (tmp_path / "b.tsv").write_text("one\ttwo\t3\nfour\tfive\t6\n")
+    assert texts(tmp_path / "b.tsv", column=[0, "1"]) == ["one\n\ntwo", "four\n\nfive"]
+
+
+def test_settings_of_columns() -> None:
+    values: dict[str, Any] = {}
+    apply_overrides(values, ['corpus.column=["title", "body"]'])
+    settings = validated(CorpusSettings, values["corpus"], where="corpus")
+    assert settings.column == ("title", "body")
+    assert settings.plain()["column"] == ["title", "body"], "as a manifest gives it back"
+    assert CorpusSettings(column=("text",)).plain() == CorpusSettings(column="text").plain() | {"column": "text"}
+    assert CorpusSettings(column=3).plain()["column"] == 3
+    for wrong in ([], ["a", "a"]):
+        with pytest.raises(SettingsError, match=r'column.*name each of the columns once, such as \["title", "body"\]'):
+            validated(CorpusSettings, {"column": wrong}, where="corpus")
+
+
+def test_annotations_are_of_one_text(tmp_path: Path) -> None:
+    row = {"title": "Anna", "text": "Anna", "lines": ["Anna", "B"], "doc": {"text": "Anna"}, "entities": [[0, 4, "P"]]}
+    path = written(tmp_path, [row])
+    with pytest.raises(
+        SettingsError, match="but it is joined of columns 'title' and 'text'; name one in corpus.column"
+    ):
+        Corpus([path], CorpusSettings(column="title,text"), hold_out=False, fields={"entities": "entities"})
+    corpus = Corpus([path], CorpusSettings(column="lines"), hold_out=False, fields={"entities": "entities"})
+    with pytest.raises(CorpusError, match="row 1 has annotations of a text that is joined of parts, in column 'lines'"):
+        list(corpus.pieces())
+    corpus = Corpus([path], CorpusSettings(column="doc.text"), hold_out=False, fields={"entities": "entities"})
+    assert [piece.spans for piece, _ in corpus.pieces()] == [{"entities": ((0, 4, "P", 0),)}]
+
+
+SAID = [{"role": "user", "content": "Who is there?"}, {"role": "assistant", "content": "The king."}]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (SAID, "Who is there?\n\nThe king."),
+        ([{"from": "human", "value": "Hi."}, {"from": "gpt", "value": "So.", "weight": 1}], "Hi.\n\nSo."),
+        ({"role": ["user", "assistant"], "content": ["Hi.", "So."]}, "Hi.\n\nSo."),  # as older datasets kept lists
+        ([{"role": "user", "content": [{"type": "text", "text": "A."}, {"type": "image_url", "image_url": {"url": "x"}},
+          {"type": "text", "text": "B."}, "C."]}, *SAID[1:]], "A.\nB.\nC.\n\nThe king."),
+        ([{"role": "assistant", "content": None, "tool_calls": [{}]}, {"role": "tool"}, *SAID[1:]], "The king."),
+        ([{"role": "system", "content": " "}, *SAID], "Who is there?\n\nThe king."),
+        ([{"role": "system", "content": None}], None),
+        ([], None),
+        ([None], None),
+        (["a", "b"], "a\nb"),
+        ("text", "text"),
+    ],
+)  # fmt: skip
+def test_texts_of_values(value: object, text: str | None) -> None:
+    assert text_in(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ([{"role": "user", "content": 3}], "a message with int, not of texts"),
+        ([{"role": "user", "content": {"a": 1}}], "a message with dict, not of texts; its fields are a"),
+        ([*SAID, {"text": "x"}], "a list of dict, not of texts; its fields are role, content: name the one"),
+        ([["a"]], "a list of list, not of texts"),
+        (b"x", "bytes, not a text"),
+        ({}, "dict, not a text"),
+    ],
+)
+def test_values_that_are_no_text(value: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        text_in(value)
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_messages_are_found(tmp_path: Path, kind: str) -> None:
+    rows: list[dict[str, Any]] = [{"id": "0f3a-77", "source": "web", "messages": SAID, "score": 1.5} for _ in range(3)]
+    assert texts(written(tmp_path, rows, kind)) == ["Who is there?\n\nThe king."] * 3
+    assert "its text in column 'messages'" in opened(written(tmp_path, rows, "jsonl")).plan.describe()
+    renamed = [{"conversations": row["messages"], "id": 1} for row in rows]
+    assert len(texts(written(tmp_path, renamed, "parquet"))) == 3
+
+
+def test_messages_beside_other_text(tmp_path: Path) -> None:
+    """A column that is called a text is one; of others the longer is; and named is named."""
+    rows: list[dict[str, Any]] = [{"text": "T.", "messages": SAID, "chosen": SAID[1:]}]
+    path = written(tmp_path, rows)
+    assert texts(path) == ["T."]
+    assert texts(path, column="messages") == ["Who is there?\n\nThe king."]
+    assert texts(path, column="messages.content") == ["Who is there?\nThe king."]
+    assert texts(path, column="chosen") == ["The king."]
+    assert texts(written(tmp_path, [{"prompt": "Who is there?", "messages": SAID}])) == ["Who is there?\n\nThe king."]
+    assert texts(written(tmp_path, [{"story": "Long. " * 9, "messages": SAID}])) == ["Long. " * 9]
+    with pytest.raises(CorpusError, match="no column looks like text; columns are chosen, n; name one with settings"):
+        texts(written(tmp_path, [{"chosen": SAID, "n": 1}]))
+    with pytest.raises(CorpusError, match="no column looks like text; columns are doc.text, n; name one with"):
+        texts(written(tmp_path, [{"doc": {"text": "Within."}, "n": 1}], "parquet"))
+
+
+def test_only_lists_that_are_asked_for_are_read(tmp_path: Path) -> None:
+    rows = [{"text": "T.", "vector": [0.5] * 9, "messages": SAID, "doc": {"text": "D."}}]
+    [source] = find_sources([written(tmp_path, rows, "parquet")])
+    bad = BadInput(skip=False)
+    for column, names in (("text", {"text"}), ("doc.text", {"text", "doc"}), (["messages", 0], {"text", "messages"})):
+        [(_, row)] = rows_of(source, bad, column)
+        assert row.keys() == names
+    assert find_column(source, ["doc.text", "text"], bad) == ("doc.text", "text")
+    assert with_columns([source], None, bad)[0].column == "text"
+
+
+def test_texts_of_a_file(tmp_path: Path) -> None:
+    rows = [{"meta": {"id": f"n{n}"}, "doc": {"text": f"Text {n}."}, "title": f"T{n}"} for n in range(3)]
+    path = written(tmp_path, rows, "json")
+    file = TextFile(path, column="doc.text", id_column="meta.id")
+    assert [(text.id, text.text) for text in file.read()] == [("n0", "Text 0."), ("n1", "Text 1."), ("n2", "Text 2.")]
+    assert file.describe() == "a text is a row, its text in column 'doc.text', its id column 'meta.id'"
+    file = TextFile(path, column=["title", "doc.text"])
+    assert next(file.read()).text == "T0\n\nText 0."
+    with pytest.raises(CorpusError, match="there is no column 'meta.no'; columns are meta.id, doc.text, title"):
+        TextFile(path, column="title", id_column="meta.no")
+    with pytest.raises(CorpusError, match="no column is named in an empty list; name one, or none at all"):
+        TextFile(path, column=[])

@@ -1,0 +1,173 @@
+"""docs/masking.md: its settings mask, its commands run, its figures are right, its pictures are drawn by the engine."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shlex
+import tomllib
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import torch
+
+import unmask
+from tests.command_line import Main
+from tests.masking.helpers import make_rows, tables_of
+from unmask.commands.masks import ShownText
+from unmask.core.settings import validated
+from unmask.masking.masker import Masker
+from unmask.masking.settings import STRATEGIES, MaskingSettings, rate_at
+from unmask.masking.tables import Tables
+from unmask.tokenizer.tokenizer import Tokenizer
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = re.sub(  # without the table of strategies, whose script writes it
+    r"<!-- strategies -->.*<!-- end strategies -->",
+    "",
+    (DOCS / "masking.md").read_text(encoding="utf-8"),
+    flags=re.DOTALL,
+)
+FENCES = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+SNIPPETS = [text for language, text in FENCES if language == "toml"]
+PICTURES = re.findall(r"!\[[^\]]+\]\((pictures/[^)]+)\)", PAGE)
+
+
+@pytest.fixture(scope="module")
+def drawing() -> Iterator[types.ModuleType]:
+    """The script that makes the pictures, which lies outside of the package."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(DOCS))
+        yield importlib.import_module("make_pictures")
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS)
+def test_settings_mask_as_much_as_they_say(tokenizer: Tokenizer, snippet: str) -> None:
+    values = tomllib.loads(snippet)
+    assert list(values) == ["masking"]
+    settings = validated(MaskingSettings, values["masking"], where="docs/masking.md")
+    tables = tables_of(tokenizer)
+    if getattr(settings.weights, "kind", None) == "informative":
+        tables = Tables(tokenizer.vocab_size, informativeness_V=torch.rand(tokenizer.vocab_size))
+    rows = make_rows(tokenizer, 300, [100], mean_word=1.5)
+    masked = Masker(settings, tokenizer, tables=tables)(rows)
+    counts = (masked.labels >= 0).sum(1).double()
+    expected = 100 * (settings.prediction_rate or rate_at(settings.rate, 0.0))
+    assert abs(counts.mean() - expected) < 4 * counts.std() / 300**0.5 + 1e-9
+
+
+def test_every_strategy_unit_and_weight_has_a_place() -> None:
+    headings = re.findall(r"^### `(\w+)`$", PAGE, re.MULTILINE)
+    assert sorted(headings) == sorted(STRATEGIES)
+    for name in headings:
+        assert f'strategy = "{name}"' in PAGE.split(f"### `{name}`")[1].split("\n#")[0], name
+    schema = str(MaskingSettings.model_json_schema())
+    kinds = set(re.findall(r"'const': '(\w+)'", schema)) - {"linear", "cosine", "steps", "uniform", "beta"}
+    named = set(re.findall(r"`(\w+)`", PAGE.split("## More units and weights")[1].split("**")[0]))
+    assert kinds <= named, kinds - named
+
+
+@pytest.mark.slow
+def test_commands_run(corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, main: Main) -> None:
+    """On a small corpus, with the phrases of a gazetteer in place of a pipeline."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "corpus.txt").write_bytes(corpus_file.read_bytes())
+    (tmp_path / "phrases.txt").write_text("Constantinople\nthe bridge\n")
+    main("prepare", "corpus.txt", "--out", "data/mine", "--vocab-size", 200)
+    commands = [shlex.split(line)[1:] for language, text in FENCES if not language for line in text.splitlines()]
+    assert [command[0] for command in commands] == ["masks", "audit", "prepare", "pretrain", "lexicon", "masks"]
+    for command in commands:
+        arguments = list(command)
+        if command[0] == "prepare":
+            arguments[arguments.index("--annotate") + 1] = "entities"
+            arguments += ["--vocab-size", "200", "--set", "annotation.gazetteer=phrases.txt"]
+        if command[0] == "pretrain":
+            place = arguments.index("--minutes")
+            arguments[place : place + 2] = ["--steps", "2", "--set", "training.batch_tokens=512"]
+        code, _, err = main(*arguments)
+        assert code == 0, err
+
+
+def test_the_python_snippet_runs(run: unmask.Run, capsys: pytest.CaptureFixture[str]) -> None:
+    (snippet,) = [text for language, text in FENCES if language == "python"]
+    exec(compile(snippet.replace("runs/mine/model", str(run.folder / "model")), "masking.md", "exec"), {})
+    assert re.match(r"\d+ tokens are predicted", capsys.readouterr().out)
+
+
+def test_pictures_are_whole_and_in_their_place(drawing: types.ModuleType) -> None:
+    assert {Path(name).stem for name in PICTURES} == set(drawing.all_settings())
+    shown = {
+        name for page in DOCS.glob("*.md") for name in re.findall(r"\]\(pictures/([^)]+)\)", page.read_text("utf-8"))
+    }
+    assert {path.name for path in (DOCS / "pictures").iterdir()} == shown
+    for name in PICTURES:
+        root = ElementTree.parse(DOCS / name).getroot()
+        tag = root.tag.removesuffix("svg")
+        words = [str(node.text) for node in root.iter(f"{tag}text")]
+        assert {"Hereford", "Mowbray", "dangerous"} <= set(words), name
+        cells = [node for node in root.iter(f"{tag}rect") if node.get("class") in {"n", "m", "r", "k"}]
+        assert sum(node.get("class") == "m" for node in cells) > 3
+        assert max(float(str(node.get("x"))) + float(str(node.get("width"))) for node in cells) <= 860
+
+
+def test_pictures_are_what_the_engine_makes_today(drawing: types.ModuleType, tmp_path: Path) -> None:
+    """Of those that need neither a pipeline nor a model; when masks change, `docs/make_pictures.py` draws them anew."""
+    data = drawing.prepared(tmp_path / "data")
+    tables = drawing.static_tables(data, tmp_path)
+    shown = ShownText.of(drawing.TEXT, data.tokenizer)
+    for name in ("span", "pmi", "contextual"):
+        drawn = drawing.draw(name, drawing.all_settings()[name], shown, tables)
+        assert drawn == (DOCS / "pictures" / f"{name}.svg").read_text(encoding="utf-8"), name
+
+
+def test_a_picture_shows_what_the_masker_did(drawing: types.ModuleType, run: unmask.Run) -> None:
+    """Colours are the targets of the first epoch, lines are the units, bars the shares of many."""
+    text = "The philosopher remembers the embroidery in Constantinople."
+    tokenizer = run.model.tokenizer
+    settings = validated(MaskingSettings, {"strategy": "whole_word", "rate": 0.4}, where="")
+    rows, masker = ShownText.of(text, tokenizer).masker(settings, "whole_word", tables=tables_of(tokenizer), seed=0)
+    masked = masker(rows)
+    found = drawing.tokens_of(rows, masker, 0, torch.arange(rows.shape[1]) / 100)
+    assert "".join(token.text for token in found) == text.replace(" ", "")
+    assert [token.begins_word for token in found] == [token.begins_unit for token in found]
+    sizes = [token.unit_size for token in found if token.begins_unit]
+    assert sum(sizes) == len(found) > len(sizes)
+    inner = rows.maskable[0]
+    assert [bool(token.state) for token in found] == (masked.labels[0] >= 0)[inner].tolist()
+    hidden = (masked.input_ids[0] == tokenizer.special.mask)[inner].tolist()
+    assert [token.state == "mask" for token in found] == hidden
+    assert [token.share for token in found] == pytest.approx([place / 100 for place in range(1, len(found) + 1)])
+    assert all(bool(token.shown) == (token.state == "random") for token in found)
+    # whatever the units, none is masked in part: so they are those of the masker
+    for name in ("span", "mixture", "pmi"):
+        settings = validated(MaskingSettings, {"strategy": name, "rate": 0.4}, where="")
+        rows, masker = ShownText.of(text, tokenizer).masker(settings, name, tables=tables_of(tokenizer), seed=0)
+        for epoch in range(20):
+            units: list[set[bool]] = []
+            for token in drawing.tokens_of(rows, masker, epoch, torch.zeros(rows.shape[1])):
+                if token.begins_unit:
+                    units.append(set())
+                units[-1].add(bool(token.state))
+            assert all(len(states) == 1 for states in units), (name, epoch)
+
+
+def test_words_of_any_length_are_masked_as_it_is_written(tokenizer: Tokenizer) -> None:
+    """Ten tokens, one word of four: all with 15 %; with a budget of tokens, by hand, with 7.1 % and 20.2 %.
+
+    There, the long word is taken where it is the first of seven units, with (1.5 / 4), or the second, with (0.5 / 4).
+    """
+    assert "Every unit is masked with the probability that its weight names" in PAGE
+    assert "long words are masked too rarely" in " ".join(PAGE.split())
+    long = (1.5 / 4 + 0.5 / 4) / 7
+    short = (1.5 - 4 * long) / 6
+    for budget, expected in (("units", (0.15, 0.15)), ("tokens", (long, short))):
+        rows = make_rows(tokenizer, 40_000, [10])
+        rows.word_starts[:, 1:11] = torch.tensor([True] + [False] * 3 + [True] * 6)
+        settings = validated(MaskingSettings, {"strategy": "whole_word", "budget": budget}, where="masking")
+        chosen = (Masker(settings, tokenizer)(rows).labels >= 0)[:, 1:11].double()
+        for place, share in zip((0, 9), expected, strict=True):
+            deviation = (share * (1 - share) / len(chosen)) ** 0.5
+            assert abs(float(chosen[:, place].mean()) - share) < 4 * deviation

@@ -1,0 +1,93 @@
+"""`unmask export` and `unmask verify`: one JSON object, exit codes, tables."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+import unmask
+from tests.command_line import Main, call
+from unmask.export.onnx import unfinished
+
+pytest.importorskip("transformers")
+
+
+def test_verify(main: Main, run: unmask.Run, copy: Path) -> None:
+    code, out, err = main("verify", run.folder / "model")
+    assert code == 0
+    assert "all 10 checks passed, 1 not made" in out
+    assert "onnx equals ours" in out
+    assert "passed" not in err
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(config | {"pad_token_id": 9}))
+    code, out, err = main("verify", copy, "--json")
+    assert code == 1
+    result = json.loads(out)
+    assert set(result["checks"]) >= {"packed_equals_alone", "transformers_equals_ours", "tied_weights", "special_ids"}
+    assert all(set(check) >= {"passed", "largest_difference"} for check in result["checks"].values())
+    assert not result["passed"]
+    assert sum(not check["passed"] for check in result["checks"].values()) == 2
+    assert "config.json says pad_token_id = 9, the tokenizer 0" in result["checks"]["special_ids"]["detail"]
+    code, out, err = main("verify", copy / "nowhere", "--json")
+    assert (code, out) == (2, "")
+    assert "no such folder" in err
+
+
+@pytest.mark.slow
+def test_export_then_verify(run: unmask.Run, tmp_path: Path) -> None:
+    """In processes of their own: nothing but the object is on stdout, and no chatter of other libraries on stderr."""
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    out, err = call("export", run.folder / "model", "--format", "onnx", "--out", tmp_path / "onnx", "--json")
+    result = json.loads(out)
+    assert set(result["graphs"]) == {"fill-mask/onnx/model.onnx", "feature-extraction/onnx/model.onnx"}
+    assert result["opset"] == 18
+    assert all(graph["largest_difference"] < 1e-3 for graph in result["graphs"].values())
+    assert "torchvision" not in err
+    assert "Warning" not in err
+    out, err = call("verify", run.folder / "model", "--onnx", tmp_path / "onnx", "--json")
+    assert json.loads(out)["checks"]["onnx_fill_equals_ours"]["passed"]
+    assert "Warning" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("export", "nowhere", "--out", "x"), "unmask: nowhere: no such folder"),
+        (("export", "nowhere"), "Missing option '--out'"),
+        (("export", "nowhere", "--out", "x", "--format", "tf"), "unmask: unknown format 'tf'; known is 'onnx'"),
+    ],
+)
+def test_mistakes(
+    main: Main,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = main(*arguments)
+    assert (code, out) == (2, "")
+    assert message in " ".join(err.split())
+    assert not list(tmp_path.iterdir()), "a mistake leaves nothing behind"
+
+
+def test_what_a_killed_export_left_is_removed(tmp_path: Path) -> None:
+    """A folder whose owner is alive is not touched, nor one that nobody here has made."""
+    dead, alive, foreign = (tmp_path / name for name in (".out-dead", ".out-alive", ".out-notes"))
+    for folder in (dead, alive, foreign):
+        folder.mkdir()
+        (folder / "model.onnx").write_text("part")
+    for folder in (dead, alive):
+        (folder / ".lock").touch()
+    with FileLock(alive / ".lock"), unfinished(tmp_path / "out") as made:
+        assert made.parent == tmp_path
+        (made / "new").touch()
+        assert {path.name for path in tmp_path.iterdir()} == {alive.name, foreign.name, made.name}
+        with unfinished(tmp_path / "out") as other:
+            assert made.is_dir(), "another export that is at work"
+            assert other != made
+    assert {path.name for path in tmp_path.iterdir()} == {alive.name, foreign.name}

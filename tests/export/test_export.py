@@ -1,0 +1,334 @@
+"""Graphs in onnxruntime: equal to the model, used alone, with dynamic axes; and what goes wrong is said."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tokenizers
+import torch
+
+import unmask
+from tests.export.test_verify import CHECKS, change_weights, failed
+from unmask.core.compiled import serves
+from unmask.core.errors import ModelError, RunError, SettingsError
+from unmask.export import checks as onnx_checks
+from unmask.export import graphs as onnx_writer
+from unmask.export import onnx as export_module
+from unmask.export import verify as verify_module
+from unmask.export.checks import Check
+from unmask.export.graphs import EmbedGraph, open_checked_model
+from unmask.model.encoder import MaskedLM
+from unmask.model.folder import save_model
+from unmask.model.stored_weights import CHECKSUMS
+from unmask.tokenizer.tokenizer import Tokenizer
+
+onnx = pytest.importorskip("onnx")
+ort = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+FILES = {
+    "onnx/model.onnx", "onnx/model_quantized.onnx", "README.md", "config.json", "tokenizer.json",
+    "tokenizer_config.json", "special_tokens_map.json",
+}  # fmt: skip
+FILL, EMBED, SMALL = "fill-mask/onnx/model.onnx", "feature-extraction/onnx/model.onnx", "onnx/model_quantized.onnx"
+TEXTS = ["The king sees the dog at sea.", "Winter.", "A philosopher and the mountaineer."]
+
+
+@pytest.fixture(scope="module")
+def onnx_folder(run: unmask.Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Graphs of the short run, with 8-bit weights too. They take long to make: what reads them is in this file."""
+    return unmask.export(run.folder, tmp_path_factory.mktemp("onnx") / "graphs", int8=True).folder
+
+
+def feeds_of(folder: Path, texts: list[str]) -> dict[str, np.ndarray]:
+    """By the folder's own tokenizer, with nothing of ours."""
+    tokenizer = tokenizers.Tokenizer.from_file(str(next(folder.rglob("tokenizer.json"))))
+    tokenizer.enable_padding()
+    encoded = tokenizer.encode_batch(texts)
+    names = {"input_ids": "ids", "attention_mask": "attention_mask"}
+    return {name: np.array([getattr(text, part) for text in encoded]) for name, part in names.items()}
+
+
+def run_graph(file: Path, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    return ort.InferenceSession(str(file), providers=["CPUExecutionProvider"]).run(None, feeds)
+
+
+def test_the_folder_holds_what_is_promised(run: unmask.Run, onnx_folder: Path) -> None:
+    found = {str(path.relative_to(onnx_folder)) for path in onnx_folder.rglob("*") if path.is_file()}
+    assert found == {f"{task}/{file}" for task in ("fill-mask", "feature-extraction") for file in FILES}
+    for task, architecture in (("fill-mask", "ModernBertForMaskedLM"), ("feature-extraction", "ModernBertModel")):
+        config = json.loads((onnx_folder / task / "config.json").read_text())
+        assert (config["model_type"], config["architectures"]) == ("modernbert", [architecture])
+    assert not list(onnx_folder.parent.glob(".*")), "nothing is left of the making"
+    for name in (FILL, EMBED):
+        graph = onnx.load(onnx_folder / name)
+        onnx.checker.check_model(graph, full_check=True)
+        assert [(opset.domain, opset.version) for opset in graph.opset_import] == [("", 18)]
+        for value in [*graph.graph.input, *graph.graph.output]:
+            axes = [axis.dim_param or axis.dim_value for axis in value.type.tensor_type.shape.dim]
+            assert axes[0] == "batch"
+            assert axes[1:2] == ["length"] or value.name == "sentence_embedding"
+
+
+@pytest.mark.parametrize(("rows", "length"), [(1, 1), (1, 64), (7, 13)])
+def test_any_number_of_texts_and_any_length(run: unmask.Run, onnx_folder: Path, rows: int, length: int) -> None:
+    network = run.model.network
+    ids = torch.randint(5, 190, (rows, length), generator=torch.Generator().manual_seed(0))
+    found = run_graph(onnx_folder / FILL, {"input_ids": ids.numpy(), "attention_mask": np.ones_like(ids)})[0]
+    with torch.no_grad():
+        ours = network(ids, positions_N=torch.arange(ids.numel())).view(rows, length, -1)
+    assert ours.std() > 0.5
+    assert np.abs(found - ours.numpy()).max() < 1e-3
+
+
+def test_the_folder_fills_masks_alone(run: unmask.Run, onnx_folder: Path) -> None:
+    feeds = feeds_of(onnx_folder, ["The king [MASK] the queen at sea.", "[MASK]"])
+    logits = run_graph(onnx_folder / FILL, feeds)[0]
+    place = (feeds["input_ids"][0] == 4).argmax()
+    expected = run.model.fill("The king [MASK] the queen at sea.", top_k=3).masks[0]
+    assert np.argsort(-logits[0, place])[:3].tolist() == [candidate.token_id for candidate in expected]
+
+
+def test_embeddings_are_those_of_sentence_transformers(run: unmask.Run, onnx_folder: Path) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    wanted = library.SentenceTransformer(str(run.folder / "model"), device="cpu").encode(TEXTS)
+    hidden, found = run_graph(onnx_folder / EMBED, feeds_of(onnx_folder, TEXTS))
+    assert hidden.shape[::2] == (3, 64)
+    assert np.abs(found - wanted).max() < 1e-3
+
+
+def test_eight_bits_are_small_and_near(run: unmask.Run, onnx_folder: Path) -> None:
+    small, large = onnx_folder / "fill-mask" / SMALL, onnx_folder / FILL
+    assert small.stat().st_size < 0.6 * large.stat().st_size, "the graph itself weighs something here"
+    kinds = {node.op_type for node in onnx.load(small).graph.node}
+    assert "MatMulInteger" in kinds
+    feeds = feeds_of(onnx_folder, TEXTS)
+    full, near = (run_graph(onnx_folder / name, feeds)[1] for name in (EMBED, f"feature-extraction/{SMALL}"))
+    cosine = (full * near).sum(1) / np.linalg.norm(full, axis=1) / np.linalg.norm(near, axis=1)
+    assert cosine.min() > 0.99
+    assert np.abs(full - near).max() > 0
+
+
+@pytest.mark.parametrize(
+    ("task", "output", "shape", "told"),
+    [
+        ("feature-extraction", "sentence_embedding", (2, 64), "`last_hidden_state` [batch, length, hidden size], "),
+        ("fill-mask", "logits", (2, None, None), "`logits` [batch, length, vocabulary] |"),
+    ],
+)
+def test_the_readme_runs(
+    onnx_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    task: str,
+    output: str,
+    shape: tuple[int | None, ...],
+    told: str,
+) -> None:
+    readme = (onnx_folder / task / "README.md").read_text()
+    monkeypatch.chdir(onnx_folder / task)
+    scope: dict[str, np.ndarray] = {}
+    (snippet,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    exec(compile(snippet, "README.md", "exec"), scope)
+    assert len(scope[output].shape) == len(shape)
+    assert all(b in (None, a) for a, b in zip(scope[output].shape, shape, strict=True))
+    assert f"| `onnx/model_quantized.onnx` | {told}" in readme
+    assert "--optShapes=input_ids:8x32,attention_mask:8x32" in readme
+    assert "--maxShapes=input_ids:32x64,attention_mask:32x64" in readme
+
+
+@pytest.mark.slow
+def test_a_layout_with_token_types(
+    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are an input of their own. Padding and types are told from each other. Weights lie beside the graph here."""
+    model = make_model(layout="bert", num_layers=2)
+    save_model(model, tmp_path / "model")
+    tokenizer.save(tmp_path / "model", max_length=64)
+    monkeypatch.setattr(onnx_writer, "_LARGEST_FILE", 0)
+    task = "feature-extraction"  # one is enough here, and takes seconds
+    result = unmask.export(tmp_path / "model", tmp_path / "model" / "onnx", int8=True, task=task)
+    out = result.folder
+    weights = out / "onnx" / "model.onnx_data"
+    assert weights.stat().st_size > 4 * model.encoder.tokens.numel()
+    assert result.graphs["onnx/model.onnx"].bytes > weights.stat().st_size
+    ids = torch.randint(5, 190, (2, 9), generator=torch.Generator().manual_seed(0))
+    types, mask = (torch.arange(9) > 4).long().expand(2, 9), torch.tensor([[1] * 9, [1] * 6 + [0] * 3])
+    with torch.no_grad():
+        ours = model.encoder(ids, segment_ids_BS=mask - 1, token_type_ids_BS=types)
+    feeds = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+    hidden, mean = run_graph(out / "onnx" / "model.onnx", {name: tensor.numpy() for name, tensor in feeds.items()})
+    real = mask.bool()
+    assert np.abs(hidden[real] - ours[real].numpy()).max() < 1e-3
+    assert np.abs(mean[1] - ours[1, :6].mean(0).numpy()).max() < 1e-3
+    readme = (out / "README.md").read_text()
+    assert '"token_type_ids": np.array([text.type_ids for text in encoded]),' in readme
+    assert "--minShapes=input_ids:1x1,attention_mask:1x1,token_type_ids:1x1" in readme
+    found = unmask.verify(tmp_path / "model")
+    assert found.checks["onnx_embed_equals_ours"].passed, "graphs within the model's folder are found"
+    assert found.checks["onnx_embed_int8_follows_ours"].largest_difference == (
+        result.graphs["onnx/model_quantized.onnx"].largest_difference
+    )
+    assert "onnx_fill_equals_ours" not in found.checks
+    unmask.export(tmp_path / "model", out, overwrite=True, task=task)
+    assert not (out / SMALL).exists(), "an export of before leaves nothing"
+
+
+@pytest.mark.slow
+def test_a_bare_encoder_gets_no_graph_of_a_head(
+    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    save_model(make_model(num_layers=1), tmp_path / "model")
+    transformers.ModernBertModel.from_pretrained(tmp_path / "model").save_pretrained(tmp_path / "bare")
+    tokenizer.save(tmp_path / "bare", max_length=64)
+    result = unmask.export(tmp_path / "bare", tmp_path / "out")
+    assert result.graphs["onnx/model.onnx"].outputs == ("last_hidden_state", "sentence_embedding")
+    assert "no masked-language-model head: only feature-extraction is written" in caplog.text
+    with pytest.raises(SettingsError, match="unknown task 'fill-mask' for .*; it has feature-extraction"):
+        unmask.export(tmp_path / "bare", tmp_path / "two", task="fill-mask")
+
+
+def test_a_broken_graph_is_found(run: unmask.Run, onnx_folder: Path, tmp_path: Path) -> None:
+    """A weight that is another, a tokenizer of another model, a file that is cut."""
+    shutil.copytree(onnx_folder, tmp_path, dirs_exist_ok=True)
+    graph = onnx.load(tmp_path / FILL)
+    weight = max(graph.graph.initializer, key=lambda tensor: len(tensor.raw_data))
+    values = onnx.numpy_helper.to_array(weight).copy()
+    values[5] += 0.5
+    weight.CopyFrom(onnx.numpy_helper.from_array(values, weight.name))
+    onnx.save(graph, tmp_path / FILL)
+    tokenizer = tmp_path / "fill-mask" / "tokenizer.json"
+    text = tokenizer.read_text()
+    tokenizer.write_text(text.replace('"single_word":false', '"single_word":true').replace(
+        '"single_word": false', '"single_word": true'))  # fmt: skip
+    (tmp_path / EMBED).write_bytes((tmp_path / EMBED).read_bytes()[:5000])
+    shutil.copyfile(tmp_path / "fill-mask" / SMALL, tmp_path / "feature-extraction" / SMALL)
+    checks = unmask.verify(run.folder, onnx=tmp_path).checks
+    failed = {name for name, check in checks.items() if not check.passed}
+    assert failed == {
+        "onnx_fill_equals_ours", "onnx_embed_equals_ours", "onnx_embed_int8_follows_ours", "onnx_tokenizer_equals_ours",
+    }  # fmt: skip
+    assert checks["onnx_fill_equals_ours"].largest_difference > 1e-3  # type: ignore[operator]
+    assert "has logits in place of last_hidden_state, sentence_emb" in checks["onnx_embed_int8_follows_ours"].detail
+    assert "model.onnx: onnxruntime cannot load it" in checks["onnx_embed_equals_ours"].detail
+    assert "is another one; export the model anew" in checks["onnx_tokenizer_equals_ours"].detail
+
+
+def test_a_graph_that_differs_is_not_kept(
+    run: unmask.Run, onnx_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(graph: EmbedGraph, folder: Path) -> Path:
+        if graph.task == "fill-mask":
+            with torch.no_grad():
+                graph.model.head.bias.add_(0.25)  # after the graph was written
+        return Path(shutil.copy(onnx_folder / graph.task / "onnx" / "model.onnx", folder))
+
+    monkeypatch.setattr(export_module, "write_onnx", write)
+    with pytest.raises(
+        ModelError, match=r"fill-mask/onnx/model\.onnx differs from the model by 0\.2.*; nothing was written"
+    ):
+        unmask.export(run.folder, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_graph_with_8_bits_that_cannot_be_compared(
+    run: unmask.Run, onnx_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = open_checked_model(run.folder)
+    for theirs, reason in (
+        (torch.ones(2, 4), r"of shapes (6,) and (8,)"),
+        (torch.full((2, 3), torch.nan), "not finite"),
+    ):
+        monkeypatch.setattr(
+            onnx_checks, "_outputs", lambda *_, found=theirs: [onnx_checks.ComparedOutputs("", torch.ones(2, 3), found)]
+        )
+        check = onnx_checks.int8_follows_ours(subject, Path("model_quantized.onnx"), EmbedGraph)
+        assert (check.passed, check.largest_difference) == (False, None)
+        assert check.detail == f"model_quantized.onnx: {reason}"
+    monkeypatch.setattr(export_module, "write_onnx", lambda _, folder: folder / "model.onnx")
+    monkeypatch.setattr(export_module, "_graph_file", lambda *_: None)
+    monkeypatch.setattr(export_module, "write_int8", lambda file: file)
+    monkeypatch.setattr(export_module, "onnx_equals_ours", lambda *_: Check(True, 0.0, ""))
+    with pytest.raises(ModelError, match=r"model\.onnx: not finite; nothing was written"):
+        unmask.export(run.folder, tmp_path / "out", int8=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_export_is_replaced_only_when_asked(
+    run: unmask.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(subject: object, folder: Path, kinds: object, *, int8: bool) -> dict[str, object]:
+        (folder / "config.json").write_text("new")
+        return {}
+
+    monkeypatch.setattr(export_module, "_write", write)
+    out = tmp_path / "out"
+    unmask.export(run.folder, out)
+    (out / "onnx").mkdir()
+    with pytest.raises(RunError, match="already holds an export: replace it with overwrite=True, or give another out"):
+        unmask.export(run.folder, out)
+    unmask.export(run.folder, out, overwrite=True)
+    assert {path.name: path.read_text() for path in out.iterdir()} == {"config.json": "new"}
+    (out / "mine.txt").write_text("x")
+    with pytest.raises(RunError, match=r"holds other files \(mine\.txt\); give a new or empty folder"):
+        unmask.export(run.folder, out, overwrite=True)
+    with pytest.raises(RunError, match="is a file; out takes a folder"):
+        unmask.export(run.folder, out / "mine.txt")
+
+
+def test_mistakes(run: unmask.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SettingsError, match="unknown format 'torchscript'; known is 'onnx'"):
+        unmask.export(run.folder, tmp_path / "out", format="torchscript")
+    with pytest.raises(ModelError, match="no such folder"):
+        unmask.export(tmp_path / "none", tmp_path / "out")
+    monkeypatch.setattr(onnx_writer, "find_spec", lambda name: None if name == "onnxscript" else name)
+    with pytest.raises(SettingsError, match=r"onnxscript not installed: pip install 'unmask\[onnx\]'"):
+        unmask.export(run.folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_compiled_loops_serve_again_after_an_export(onnx_folder: Path) -> None:
+    assert serves(torch.zeros(1))
+
+
+def test_a_sound_model_passes(run: unmask.Run, onnx_folder: Path) -> None:
+    result = unmask.verify(run.folder, onnx=onnx_folder)
+    assert result.passed, result.to_dict()
+    assert result.folder == run.folder / "model"
+    graphs = {f"onnx_{kind}_{what}" for kind in ("fill", "embed") for what in ("equals_ours", "int8_follows_ours")}
+    assert set(result.checks) == CHECKS | graphs | {"onnx_tokenizer_equals_ours"}
+    assert result.skipped == {}
+    differences = {name: check.largest_difference for name, check in result.checks.items()}
+    assert all(difference is not None for difference in differences.values())
+    for name in ("transformers_equals_ours", "packed_equals_alone", "onnx_fill_equals_ours", "onnx_embed_equals_ours"):
+        assert 0 < differences[name] < 1e-4, "two ways to compute it, so not the same bits"  # type: ignore[operator]
+    assert differences["onnx_fill_int8_follows_ours"] > 1e-3  # type: ignore[operator]
+    assert json.loads(json.dumps(result.to_dict(), allow_nan=False))["passed"]
+
+
+def test_a_changed_weight(copy: Path, onnx_folder: Path) -> None:
+    """The model is the same in all libraries still, but not the one that was trained, nor the one that was exported."""
+
+    def change(weights: dict[str, torch.Tensor]) -> None:
+        weights["model.layers.1.mlp.Wo.weight"][3] += 1.0
+
+    change_weights(copy, change)
+    found = failed(copy, onnx=onnx_folder)
+    assert {"files_unchanged", "onnx_fill_equals_ours", "onnx_embed_equals_ours"} <= set(found)
+    assert found["files_unchanged"] == (
+        "model.safetensors is not what was written; if you changed it on purpose, remove checksums.json"
+    )
+    assert "transformers_equals_ours" not in found
+    (copy / CHECKSUMS).unlink()
+    assert failed(copy) == {}
+
+
+def test_without_onnx(run: unmask.Run, onnx_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify_module, "missing_onnx", lambda: "onnx not installed")
+    result = unmask.verify(run.folder, onnx=onnx_folder)
+    assert result.skipped == {"onnx_equals_ours": "onnx not installed"}

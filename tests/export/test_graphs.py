@@ -1,0 +1,122 @@
+"""Vectors of the exported graph are those of `Model.embed`, whatever a folder says of pooling."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import unmask
+from tests.tasks.test_embed import ask_for, sentence_folder  # noqa: F401  (a fixture)
+from unmask.core.errors import ModelError
+from unmask.export import checks as onnx_checks
+from unmask.export import graphs
+from unmask.export.graphs import EmbedGraph, Graph, open_checked_model
+from unmask.tasks.loaded_model import Model
+
+TEXTS = ["The king sees the dog at sea.", "Winter.", "A philosopher and the mountaineer."]
+FIRST, MEAN = {"pooling_mode": "cls"}, {"pooling_mode": "mean"}
+
+
+def padded(model: Model, texts: list[str]) -> dict[str, torch.Tensor]:
+    sequences = [torch.from_numpy(ids).long() for ids in model.tokenizer.encode_prompts(texts)]
+    ids = torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True, padding_value=model.tokenizer.special.pad)
+    mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(each) for each in sequences], batch_first=True)
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
+
+
+@pytest.mark.parametrize("pooling", [FIRST, MEAN])
+@pytest.mark.parametrize("modules", [(), ("Normalize",)])
+def test_a_folder_says_how_its_graph_pools(
+    sentence_folder: Path,  # noqa: F811
+    pooling: dict[str, object],
+    modules: tuple[str, ...],
+) -> None:
+    ask_for(sentence_folder, pooling, *modules)
+    model = unmask.load(sentence_folder)
+    graph = EmbedGraph.of(open_checked_model(sentence_folder))
+    feeds = padded(model, TEXTS)
+    with torch.no_grad():
+        hidden, vectors = graph(**feeds)
+    assert hidden.shape == (*feeds["input_ids"].shape, 32)
+    np.testing.assert_allclose(vectors.numpy(), model.embed(TEXTS), atol=2e-5)
+    assert np.allclose(np.linalg.norm(vectors.numpy(), axis=1), 1.0, atol=1e-5) == bool(modules)
+
+
+class Session:
+    """A graph that runs here as if onnxruntime had it."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+
+    def get_inputs(self) -> list[SimpleNamespace]:
+        return [SimpleNamespace(name=name) for name in self.graph.inputs]
+
+    def get_outputs(self) -> list[SimpleNamespace]:
+        return [SimpleNamespace(name=name) for name in self.graph.outputs]
+
+    def run(self, outputs: None, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+        with torch.no_grad():
+            return [found.numpy() for found in self.graph(**{n: torch.from_numpy(a) for n, a in feeds.items()})]
+
+
+def test_a_graph_is_compared_with_what_embed_gives(
+    sentence_folder: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not with itself alone: here both ways to run it pool in the same wrong way."""
+    subject = open_checked_model(sentence_folder)
+    monkeypatch.setattr(onnx_checks, "_session", lambda file: Session(EmbedGraph.of(subject)))
+    assert onnx_checks.onnx_equals_ours(subject, Path("embed.onnx"), EmbedGraph).passed
+    monkeypatch.setattr(graphs, "_means", lambda hidden, mask: hidden[:, 1])
+    check = onnx_checks.onnx_equals_ours(subject, Path("embed.onnx"), EmbedGraph)
+    assert not check.passed
+    assert check.largest_difference is not None
+    assert check.largest_difference > 0.01
+
+
+def test_pooling_that_is_not_offered_is_said(
+    sentence_folder: Path,  # noqa: F811
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    out = tmp_path_factory.mktemp("out")
+    ask_for(sentence_folder, {"pooling_mode_max_tokens": True})
+    with pytest.raises(ModelError, match=r"by max is not offered; .* without modules\.json, which has the mean"):
+        unmask.export(sentence_folder, out / "graphs")
+    assert list(out.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_the_file_pools_as_the_folder_says(
+    sentence_folder: Path,  # noqa: F811
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    from tests.export.test_export import feeds_of, run_graph
+
+    ask_for(sentence_folder, FIRST, "Normalize")
+    out = tmp_path_factory.mktemp("out") / "graphs"
+    unmask.export(sentence_folder, out, task="feature-extraction")
+    feeds: dict[str, Any] = feeds_of(out, TEXTS)
+    vectors = run_graph(out / "onnx" / "model.onnx", feeds | {"token_type_ids": np.zeros_like(feeds["input_ids"])})[1]
+    np.testing.assert_allclose(vectors, unmask.load(sentence_folder).embed(TEXTS), atol=1e-4)
+    told = (
+        "`sentence_embedding` is the hidden state of a text's first token, divided by its length, as the model's fold"
+    )
+    assert told in (out / "README.md").read_text()
+    assert unmask.verify(sentence_folder, onnx=out).checks["onnx_embed_equals_ours"].passed
+    assert json.loads((out / "1_Pooling" / "config.json").read_text()) == FIRST
+    assert [module["path"] for module in json.loads((out / "modules.json").read_text())][1:] == [
+        "1_Pooling",
+        "2_Normalize",
+    ]
+    ask_for(sentence_folder, MEAN)  # after the export
+    assert not unmask.verify(sentence_folder, onnx=out).checks["onnx_embed_equals_ours"].passed

@@ -1,0 +1,183 @@
+"""The head of a task is checked too: it passes where it is sound, in every layout, and fails where it is destroyed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import unmask
+from tests.commands.finetune_helpers import FAST, save_encoder, write_classes
+from tests.commands.transformers_models import save_transformers
+from tests.model.test_task_parity import INFOS, LAYOUTS, model_for
+from unmask.export import checks as transformers_side
+from unmask.export.verify import Verification
+from unmask.model.encoder import MaskedLM
+from unmask.model.folder import KEY, save_task_model
+from unmask.tasks.classify import Classify
+from unmask.tasks.task import Task
+from unmask.tokenizer.tokenizer import Tokenizer
+
+transformers = pytest.importorskip("transformers")
+MakeModel = Callable[..., MaskedLM]
+ROW = "task_head_equals_ours"
+
+
+def tuned(make_model: MakeModel, tokenizer: Tokenizer, folder: Path, info: Task, layout: str = "modernbert") -> Path:
+    save_task_model(model_for(make_model, layout, info), info.task_head, folder)
+    tokenizer.save(folder, max_length=64, with_types=layout == "bert")
+    return folder
+
+
+def change_config(folder: Path, **values: object) -> None:
+    content = json.loads((folder / "config.json").read_text()) | values
+    (folder / "config.json").write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
+
+
+@pytest.mark.parametrize(
+    ("layout", "info"), [*product(LAYOUTS, INFOS), ("modernbert", replace(INFOS[0], pooling="mean"))]
+)
+def test_a_sound_head_passes(
+    make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path, layout: str, info: Task
+) -> None:
+    result = unmask.verify(tuned(make_model, tokenizer, tmp_path, info, layout))
+    assert result.passed, result.to_dict()
+    assert 0 < result.checks[ROW].largest_difference < 1e-4  # type: ignore[operator]
+    assert result.checks[ROW].detail.endswith(("Classification", "QuestionAnswering"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("layout", "info", "outputs"),
+    [
+        ("modernbert", replace(INFOS[0], pooling="mean"), ("logits",)),
+        ("bert", INFOS[1], ("logits",)),
+        ("roberta", INFOS[2], ("logits",)),
+        ("modernbert", INFOS[3], ("logits",)),
+        ("bert", INFOS[4], ("start_logits", "end_logits")),
+    ],
+)
+def test_a_task_is_exported(
+    make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path, layout: str, info: Task, outputs: tuple[str, ...]
+) -> None:
+    """As transformers' pipelines would have it: the task's name, its outputs' names, its labels beside it."""
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    folder = tuned(make_model, tokenizer, tmp_path / "model", info, layout)
+    result = unmask.export(folder, tmp_path / "out")
+    (graph,) = result.graphs.values()
+    assert graph.outputs == outputs
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["architectures"][0].endswith(info.task_head.architecture)
+    assert config.get("id2label", {}) == {str(number): name for number, name in enumerate(info.task_head.names)}
+    checks = unmask.verify(folder, onnx=tmp_path / "out").checks
+    assert checks["onnx_task_equals_ours"].passed
+    assert checks["onnx_tokenizer_equals_ours"].passed
+
+
+def test_large_numbers_are_compared_by_their_size(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    info = INFOS[2]
+    model = model_for(make_model, "modernbert", info)
+    assert model.label_head is not None
+    with torch.no_grad():
+        model.label_head.classifier.weight.mul_(1e5)
+    save_task_model(model, info.task_head, tmp_path)
+    tokenizer.save(tmp_path, max_length=64)
+    assert unmask.verify(tmp_path).passed
+
+
+@pytest.mark.parametrize("info", INFOS, ids=lambda info: info.kind)
+def test_a_head_that_is_gone(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path, info: Task) -> None:
+    """Its hidden states are right still; so are those of the other checks."""
+    folder = tuned(make_model, tokenizer, tmp_path, info)
+    weights = load_file(folder / "model.safetensors")
+    left = {name: weight for name, weight in weights.items() if "classifier" not in name and "qa_outputs" not in name}
+    assert len(left) < len(weights)
+    save_file(left, folder / "model.safetensors", metadata={"format": "pt"})
+    result = unmask.verify(folder)
+    assert [name for name, check in result.checks.items() if not check.passed] == [ROW]
+    assert "the weights lack" in result.checks[ROW].detail
+
+
+def test_a_head_that_is_read_otherwise(
+    make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tuned(make_model, tokenizer, tmp_path, INFOS[0])
+    monkeypatch.setattr(
+        Classify, "logits", lambda self, model, hidden, sizes: model.outputs("label_head", hidden) + 0.01
+    )
+    result = unmask.verify(folder)
+    assert [name for name, check in result.checks.items() if not check.passed] == [ROW]
+    assert result.checks[ROW].largest_difference == pytest.approx(0.01, abs=1e-4)
+
+
+def skipped(folder: Path) -> str:
+    result: Verification = unmask.verify(folder)
+    assert ROW not in result.checks
+    return result.skipped[ROW]
+
+
+def test_where_it_is_not_made(
+    make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tuned(make_model, tokenizer, tmp_path / "own", INFOS[0])
+    change_config(folder, architectures=["LaterForSequenceClassification"])
+    assert skipped(folder) == f"transformers {transformers.__version__} has no LaterForSequenceClassification"
+    change_config(folder, architectures=["ModernBertForSequenceClassification"], classifier_pooling="max")
+    change_config(folder, **{KEY: None})
+    assert "classifier_pooling = 'max' is not supported" in skipped(folder)
+    monkeypatch.setattr(transformers_side, "find_spec", lambda name: None)
+    assert skipped(folder) == "transformers is not installed: pip install 'unmask[transformers]'"
+
+
+def test_a_model_that_transformers_runs(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """What needs our network is not made; what does not is."""
+    folder = save_transformers("DistilBert", tokenizer, tmp_path / "other", head="ForSequenceClassification")
+    result = unmask.verify(folder)
+    assert result.passed, result.to_dict()
+    assert set(result.checks) == {
+        "finite_weights", "tokenizer_round_trip", "special_ids", "side_files_agree", "tokenizer_in_transformers"
+    }  # fmt: skip
+    reason = "transformers runs this model here too, so there is nothing of ours to compare"
+    assert {name for name, why in result.skipped.items() if why == reason} == {
+        ROW, "packed_equals_alone", "padded_equals_unpadded", "tied_weights", "transformers_equals_ours"
+    }  # fmt: skip
+    weights = load_file(folder / "model.safetensors")
+    weights["classifier.bias"][0] = float("nan")
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    assert "classifier.bias holds 1 values" in unmask.verify(folder).checks["finite_weights"].detail
+
+
+def test_other_folders_have_no_such_check(run: unmask.Run, copy: Path) -> None:
+    result = unmask.verify(run.folder)
+    assert ROW not in result.checks | result.skipped
+    (copy / "config.json").write_text("{")
+    result = unmask.verify(copy)
+    assert not result.passed
+    assert ROW not in result.checks | result.skipped
+
+
+def test_what_finetune_writes_has_checksums(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """A head that says something else in all libraries alike is known by its file."""
+    pytest.importorskip("sklearn")
+    encoder = save_encoder(make_model, tokenizer, tmp_path / "encoder")
+    train, dev = write_classes(tmp_path / "train.jsonl", 16, 0), write_classes(tmp_path / "dev.jsonl", 8, 1)
+    settings = (*FAST, "finetune.epochs=1")
+    out = tmp_path / "out"
+    unmask.finetune(encoder, task="classify", train=train, validation=dev, out=out, settings=settings)
+    result = unmask.verify(out)
+    assert result.passed, result.to_dict()
+    assert result.checks["files_unchanged"].detail == "checksums of 5 files"
+    file = out / "model" / "model.safetensors"
+    weights = load_file(file)
+    weights["classifier.weight"].zero_()
+    save_file(weights, file, metadata={"format": "pt"})
+    failed = {name: check.detail for name, check in unmask.verify(out).checks.items() if not check.passed}
+    assert list(failed) == ["files_unchanged"]
+    assert failed["files_unchanged"].startswith("model.safetensors is not what was written")

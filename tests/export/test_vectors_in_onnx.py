@@ -1,0 +1,189 @@
+"""Embedding models as graphs: sparse vectors, cosines of 8-bit graphs, and sentence-transformers' ONNX backend."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import unmask
+from tests.export.test_graphs import TEXTS, Session, padded
+from tests.export.test_verify import failed
+from tests.hostile_models import change_json
+from unmask.core.errors import ModelError, SettingsError
+from unmask.export import checks as onnx_checks
+from unmask.export import graphs
+from unmask.export.checks import at_least
+from unmask.export.graphs import EmbedGraph, SpladeGraph, open_checked_model
+from unmask.model.encoder import MaskedLM
+from unmask.model.folder import save_model
+from unmask.model.sentence_files import copy_sentence_files, write_sentence_files, write_sparse_files
+from unmask.tokenizer.tokenizer import Tokenizer
+
+library = pytest.importorskip("sentence_transformers")
+SPARSE = "1_SpladePooling"
+
+
+@pytest.fixture(params=["modernbert", "bert"])
+def sparse(
+    request: pytest.FixtureRequest, make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path
+) -> Path:
+    return sparse_folder(make_model(layout=request.param, num_layers=2), tokenizer, tmp_path / "sparse")
+
+
+def sparse_folder(model: MaskedLM, tokenizer: Tokenizer, folder: Path, *, with_head: bool = True) -> Path:
+    save_model(model, folder, with_head=with_head)
+    tokenizer.save(folder, max_length=64, with_types=model.config.num_types > 1)
+    write_sparse_files(folder, max_length=64, width=model.config.vocab_size)
+    return folder
+
+
+def theirs(folder: Path, **backend: object) -> np.ndarray:
+    """Vectors by sentence-transformers."""
+    encoder = library.SparseEncoder(str(folder), device="cpu", **backend)
+    return np.asarray(encoder.encode(TEXTS, convert_to_sparse_tensor=False, batch_size=2))
+
+
+def test_the_graph_of_a_sparse_model_makes_the_vectors_of_sentence_transformers(sparse: Path) -> None:
+    subject = open_checked_model(sparse)
+    assert graphs.graphs_of(subject) == (SpladeGraph,)
+    graph = SpladeGraph.of(subject)
+    feeds = padded(subject.model, TEXTS)
+    with torch.no_grad():
+        logits, vectors = graph(**{name: feeds[name] for name in graph.inputs})
+    assert logits.shape == (*feeds["input_ids"].shape, 200)
+    np.testing.assert_allclose(vectors, theirs(sparse), atol=1e-4)
+    assert 0 < (vectors == 0).sum() < vectors.numel()
+
+
+def test_a_sparse_graph_is_compared_with_the_vectors_of_training(sparse: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not with itself alone: here both ways to run it let padding count."""
+    subject = open_checked_model(sparse)
+    monkeypatch.setattr(onnx_checks, "_session", lambda file: Session(SpladeGraph.of(subject)))
+    assert onnx_checks.onnx_equals_ours(subject, Path("model.onnx"), SpladeGraph).passed
+    monkeypatch.setattr(graphs, "splade_of", lambda logits, mask: logits.amax(1).relu().log1p())
+    check = onnx_checks.onnx_equals_ours(subject, Path("model.onnx"), SpladeGraph)
+    assert not check.passed
+    assert check.detail == "model.onnx, sparse vectors as in training"
+
+
+def test_verify_compares_sparse_vectors(sparse: Path) -> None:
+    check = unmask.verify(sparse).checks["sparse_vectors_equal_ours"]
+    assert check.passed, check.detail
+    change_json(sparse, f"{SPARSE}/config.json", pooling_strategy="sum")
+    said = failed(sparse)
+    assert set(said) == {"sparse_vectors_equal_ours"}
+    assert "pooling_strategy = 'sum' is not offered, only 'max'; a copy of the folder without" in said.popitem()[1]
+
+
+def test_sparse_folders_that_have_no_graph(
+    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    folder, out = sparse_folder(make_model(), tokenizer, tmp_path / "sparse"), tmp_path / "out"
+    with pytest.raises(SettingsError, match="unknown task 'feature-extraction' for .*; it has fill-mask$"):
+        unmask.export(folder, out, task="feature-extraction")
+    change_json(folder, f"{SPARSE}/config.json", activation_function="log1p_relu")
+    with pytest.raises(ModelError, match="activation_function = 'log1p_relu' is not offered, only 'relu'"):
+        unmask.export(folder, out)
+    (folder / SPARSE / "config.json").write_text("[]")
+    with pytest.raises(ModelError, match=r"config\.json: damaged \(no table\)"):
+        unmask.export(folder, out)
+    bare = sparse_folder(make_model(layout="bert"), tokenizer, tmp_path / "bare", with_head=False)
+    with pytest.raises(ModelError, match="bare: holds no masked-language-model head to make sparse vectors of"):
+        unmask.export(bare, out)
+    assert not out.exists()
+
+
+def test_files_of_a_model_are_not_those_of_its_sparse_vectors(sparse: Path, tmp_path: Path) -> None:
+    """`MLMTransformer` lies in the folder itself."""
+    (tmp_path / "out").mkdir()
+    copy_sentence_files(sparse, tmp_path / "out")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", SPARSE,
+    }  # fmt: skip
+
+
+def test_cosines_of_an_eight_bit_graph_by_hand(sparse: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each vector gets a number of its own size where it has none: the cosine is that of 45 degrees."""
+
+    class Near(Session):
+        def run(self, outputs: None, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+            logits, vectors = super().run(outputs, feeds)
+            for vector in vectors:
+                vector[np.flatnonzero(vector == 0)[0]] = np.linalg.norm(vector)
+            return [logits, vectors]
+
+    subject = open_checked_model(sparse)
+    for kind, cosine in ((Session, 1.0), (Near, 0.5**0.5)):
+        monkeypatch.setattr(onnx_checks, "_session", lambda file, kind=kind: kind(SpladeGraph.of(subject)))
+        check = onnx_checks.int8_follows_ours(subject, Path("model.onnx"), SpladeGraph)
+        assert check.smallest_cosine is not None
+        assert check.smallest_cosine == pytest.approx(cosine, abs=1e-6)
+        assert check.detail.endswith(f", cosines of vectors {at_least(check.smallest_cosine)} and more")
+    assert [at_least(cosine) for cosine in (1.0, 0.99996, 0.5**0.5)] == ["1.0000", "0.9999", "0.7071"]
+
+
+@pytest.mark.slow
+def test_sparse_encoder_takes_the_graphs(
+    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    from tests.export.optimum_stand_in import put_in_place
+
+    folder = sparse_folder(make_model(num_layers=2, hidden_size=64), tokenizer, tmp_path / "sparse")
+    found = unmask.export(folder, tmp_path / "out", int8=True)
+    assert set(found.graphs) == {"onnx/model.onnx", "onnx/model_quantized.onnx"}
+    told = found.graphs["onnx/model_quantized.onnx"].smallest_cosine
+    assert told is not None
+    assert found.graphs["onnx/model.onnx"].smallest_cosine is None
+    assert "onnx/model_quantized.onnx: cosines of its vectors with those in float32 are 0.9" in repr(found)
+    loaded, wanted = put_in_place(monkeypatch), theirs(folder)
+    np.testing.assert_allclose(theirs(found.folder, backend="onnx"), wanted, atol=1e-3)
+    small = theirs(found.folder, backend="onnx", model_kwargs={"file_name": "model_quantized.onnx"})
+    assert [file.name for file in loaded] == ["model.onnx", "model_quantized.onnx"]
+    cosines = (small * wanted).sum(1) / np.linalg.norm(small, axis=1) / np.linalg.norm(wanted, axis=1)
+    assert 0.95 < cosines.min() < 1
+    assert 0.95 < told < 1
+    checks = unmask.verify(folder, onnx=found.folder).checks
+    assert checks["onnx_splade_equals_ours"].passed
+    assert checks["onnx_splade_int8_follows_ours"].smallest_cosine == told
+    readme = (found.folder / "README.md").read_text()
+    assert "`sentence_embedding` [batch, vocabulary]" in readme
+    assert 'model_kwargs={"file_name": "model_quantized.onnx"}' in readme
+    shutil.rmtree(folder / SPARSE)
+    (folder / "modules.json").unlink()  # a masked language model again
+    unmask.export(folder, found.folder, task="fill-mask", overwrite=True)
+    assert not (found.folder / SPARSE).exists(), "an export of before leaves nothing"
+
+
+@pytest.mark.slow
+def test_sentence_transformer_takes_eight_bits(
+    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Vectors as `unmask embedder` makes them."""
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    from tests.export.optimum_stand_in import put_in_place
+
+    folder = tmp_path / "dense"
+    save_model(make_model(num_layers=2, hidden_size=64), folder)
+    tokenizer.save(folder, max_length=64)
+    write_sentence_files(folder, max_length=64, width=64)
+    found = unmask.export(folder, tmp_path / "out", task=EmbedGraph.task, int8=True)
+    wanted, loaded = unmask.load(folder).embed(TEXTS), put_in_place(monkeypatch)
+    for name, least in (("model.onnx", 0.999999), ("model_quantized.onnx", 0.95)):
+        model = library.SentenceTransformer(
+            str(found.folder), device="cpu", backend="onnx", model_kwargs={"file_name": name}
+        )
+        assert (model.encode(TEXTS) * wanted).sum(1).min() > least
+    assert [file.name for file in loaded] == ["model.onnx", "model_quantized.onnx"]
+    told = json.loads(json.dumps(found.to_dict()))["graphs"]["onnx/model_quantized.onnx"]["smallest_cosine"]
+    assert 0.95 < told < 1

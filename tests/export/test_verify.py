@@ -1,0 +1,309 @@
+"""Every check passes on a sound model, and fails where its promise is broken."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import unmask
+from tests.model.test_layouts import make_theirs
+from unmask.core.errors import ModelError
+from unmask.data.prepare import prepare
+from unmask.data.settings import CorpusSettings
+from unmask.export import checks as transformers_side
+from unmask.export.checks import compare, probe_texts
+from unmask.export.graphs import make_probe
+from unmask.model.encoder import Encoder, MaskedLM
+from unmask.model.folder import save_model
+from unmask.tokenizer.loading import load_tokenizer
+from unmask.tokenizer.settings import TokenizerSettings
+from unmask.tokenizer.tokenizer import Tokenizer
+
+pytest.importorskip("transformers")
+CHECKS = {
+    "files_unchanged", "finite_weights", "packed_equals_alone", "padded_equals_unpadded", "tokenizer_round_trip",
+    "special_ids", "side_files_agree", "tied_weights", "transformers_equals_ours", "tokenizer_in_transformers",
+}  # fmt: skip
+EMBEDDING = "model.embeddings.tok_embeddings.weight"
+
+
+def failed(folder: Path, **options: Any) -> dict[str, str]:
+    """Names of failed checks with what they say."""
+    result = unmask.verify(folder, **options)
+    assert result.passed == all(check.passed for check in result.checks.values())
+    return {name: check.detail for name, check in result.checks.items() if not check.passed}
+
+
+def change_json(file: Path, **values: Any) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+
+def change_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> None:
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize("layout", ["bert", "roberta", "roberta-prelayernorm"])
+def test_folders_of_other_layouts_pass(
+    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path, layout: str
+) -> None:
+    save_model(make_model(layout=layout), tmp_path)
+    tokenizer.save(tmp_path, max_length=64, with_types=layout == "bert")
+    result = unmask.verify(tmp_path)
+    assert result.passed, result.to_dict()
+    assert set(result.checks) == CHECKS - {"files_unchanged"}
+    assert result.skipped == {
+        "files_unchanged": "the folder has no checksums.json, which pretrain and finetune write beside their models",
+        "onnx_equals_ours": "no exported graph was given (--onnx), nor is there one in the model's folder `onnx`",
+    }
+
+
+@pytest.mark.parametrize("kind", ["ForMaskedLM", "Model"])
+def test_folders_that_transformers_wrote_pass(tokenizer: Tokenizer, tmp_path: Path, kind: str) -> None:
+    """A masked language model in half precision, and a bare encoder, whose hidden states are compared."""
+    theirs = make_theirs("bert", kind)
+    (theirs.to(torch.bfloat16) if kind == "ForMaskedLM" else theirs).save_pretrained(tmp_path)
+    tokenizer.save(tmp_path, max_length=66, with_types=True)
+    result = unmask.verify(tmp_path)
+    assert result.passed, result.to_dict()
+    assert ("tied_weights" in result.skipped) == (kind == "Model")
+    assert result.checks["transformers_equals_ours"].largest_difference > 0  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("layout", "message"),
+    [
+        ("bert", "transformers gives no token types for pairs, but the model has two: add token_type_ids to "),
+        ("roberta", "transformers gives token types, which the model does not have"),
+    ],
+)
+def test_token_types_that_do_not_fit_the_model(
+    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path, layout: str, message: str
+) -> None:
+    save_model(make_model(layout=layout), tmp_path)
+    tokenizer.save(tmp_path, max_length=64, with_types=layout != "bert")
+    found = failed(tmp_path)
+    assert set(found) == {"tokenizer_in_transformers"}
+    assert found["tokenizer_in_transformers"].startswith(message)
+
+
+def test_a_weight_that_is_no_number(copy: Path) -> None:
+    change_weights(copy, lambda weights: weights[EMBEDDING][7, :3].fill_(float("nan")))
+    result = unmask.verify(copy)
+    assert result.checks["finite_weights"].detail == f"{EMBEDDING} holds 3 values that are not finite"
+    assert result.checks["finite_weights"].largest_difference == 1
+    found = result.checks["transformers_equals_ours"]
+    assert (found.passed, found.largest_difference) == (False, None)
+    assert "not finite" in found.detail
+    json.dumps(result.to_dict(), allow_nan=False)
+
+
+def test_a_damaged_file(copy: Path) -> None:
+    file = copy / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:2000])
+    found = failed(copy)
+    assert set(found) == CHECKS - {
+        "tokenizer_round_trip", "special_ids", "side_files_agree", "tokenizer_in_transformers"
+    }  # fmt: skip
+    assert "damaged" in found["transformers_equals_ours"]
+    assert "damaged" in found["packed_equals_alone"]
+    file_missing = copy / "tokenizer.json"
+    file_missing.unlink()
+    assert "tokenizer.json is missing" in failed(copy)["files_unchanged"]
+
+
+def test_a_wrong_special_id(copy: Path) -> None:
+    change_json(copy / "config.json", sep_token_id=9)
+    assert failed(copy)["special_ids"] == "config.json says sep_token_id = 9, the tokenizer 3"
+
+
+def test_special_tokens_that_do_not_stand_around_texts(copy: Path) -> None:
+    change_json(copy / "tokenizer.json", post_processor=None)
+    assert failed(copy)["special_ids"] == "the tokenizer puts [] around texts, not [2, 3]"
+
+
+def test_a_tokenizer_larger_than_the_model(copy: Path) -> None:
+    content = json.loads((copy / "tokenizer.json").read_text())
+    content["model"]["vocab"]["surplus"] = 999
+    (copy / "tokenizer.json").write_text(json.dumps(content))
+    found = failed(copy)
+    assert found["special_ids"] == "the tokenizer has 1,000 ids, the model only 200"
+    assert "the tokenizer has 1000 ids" in found["packed_equals_alone"]
+
+
+def test_a_tokenizer_that_does_not_read_what_it_writes(copy: Path) -> None:
+    change_json(copy / "tokenizer.json", decoder=None)
+    found = failed(copy)
+    assert "comes back as" in found["tokenizer_round_trip"]
+    assert "more" in found["tokenizer_round_trip"], "the first ones are told, and how many more"
+
+
+def test_a_tokenizer_that_transformers_reads_otherwise(copy: Path) -> None:
+    """As a folder whose tokenizer_config.json is of another model: no bytes of tokenizer.json are changed."""
+    change_json(copy / "tokenizer_config.json", pad_token="<nothing>")
+    (copy / "checksums.json").unlink()
+    assert failed(copy) == {
+        "side_files_agree": "tokenizer_config.json says pad_token = '<nothing>', tokenizer.json has '[PAD]'",
+        "tokenizer_in_transformers": "transformers takes 200 for the pad token, not 0",
+    }
+    change_json(copy / "tokenizer_config.json", pad_token="[PAD]", additional_special_tokens=["a"])
+    assert "has other ids in transformers" in failed(copy)["tokenizer_in_transformers"]
+    change_json(copy / "tokenizer_config.json", mask_token="king")
+    assert "config.json says mask_token_id = 4, the tokenizer" in failed(copy)["special_ids"]
+
+
+@pytest.mark.parametrize(
+    ("layout", "name"), [("modernbert", "decoder.weight"), ("bert", "cls.predictions.decoder.weight")]
+)
+def test_a_broken_tie(
+    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path, layout: str, name: str
+) -> None:
+    """A decoder beside the embedding: equal, as transformers writes it; with another number; of another size."""
+    save_model(make_model(layout=layout), tmp_path)
+    tokenizer.save(tmp_path, max_length=64)
+    table = (
+        "model.embeddings.tok_embeddings.weight" if layout == "modernbert" else "bert.embeddings.word_embeddings.weight"
+    )
+
+    change_weights(tmp_path, lambda weights: weights.update({name: weights[table].clone()}))
+    assert "tied_weights" not in failed(tmp_path)
+
+    change_weights(tmp_path, lambda weights: weights[name][4, 2].add_(0.5))
+    result = unmask.verify(tmp_path).checks["tied_weights"]
+    assert not result.passed
+    assert result.largest_difference == pytest.approx(0.5)
+    assert result.detail == f"{name} and {table}"
+
+    change_weights(tmp_path, lambda weights: weights.update({name: weights[name][:50].clone()}))
+    assert "of shapes (50, 32) and (200, 32)" in failed(tmp_path)["tied_weights"]
+
+
+def test_a_bias_under_two_names(make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path) -> None:
+    save_model(make_model(layout="roberta"), tmp_path)
+    tokenizer.save(tmp_path, max_length=64)
+    change_weights(tmp_path, lambda weights: weights["lm_head.decoder.bias"][0].add_(2.0))
+    assert failed(tmp_path)["tied_weights"] == "lm_head.decoder.bias and lm_head.bias"
+
+
+def test_a_tie_that_the_configuration_denies(copy: Path) -> None:
+    change_json(copy / "config.json", tie_word_embeddings=False)
+    found = failed(copy)
+    assert found["tied_weights"] == "config.json says tie_word_embeddings = false; these layouts tie them"
+    assert "tie_word_embeddings = False is not supported" in found["packed_equals_alone"]
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram", "char"])
+def test_trained_tokenizers_of_every_kind_pass(
+    corpus_file: Path, make_model: Callable[..., MaskedLM], tmp_path: Path, kind: str
+) -> None:
+    settings = TokenizerSettings(kind=kind, vocab_size=None if kind == "char" else 320)
+    prepare([corpus_file], tmp_path / "data", corpus=CorpusSettings(), tokenizer=settings)
+    trained = load_tokenizer(tmp_path / "data" / "tokenizer")
+    names = {f"{role}_id": id_ for role, id_ in vars(trained.special).items() if role != "unk"}
+    save_model(make_model(vocab_size=trained.vocab_size, **names), tmp_path / "model")
+    trained.save(tmp_path / "model", max_length=64)
+    result = unmask.verify(tmp_path / "model")
+    assert result.passed, result.to_dict()
+    texts = probe_texts(trained)
+    assert len(set(texts)) >= 18
+    assert max(len(trained.encode_prompt(text)) for text in texts) > 12
+    assert int(result.checks["tokenizer_round_trip"].detail.split()[0]) >= 10, "most are without unknown tokens"
+
+
+def test_a_network_whose_documents_see_each_other(run: unmask.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    forward = Encoder.forward
+
+    def leaky(self: Encoder, input_ids_BS: torch.Tensor, **rows: Any) -> torch.Tensor:
+        rows.pop("segment_ids_BS", None)
+        return forward(self, input_ids_BS, **rows)
+
+    monkeypatch.setattr(Encoder, "forward", leaky)
+    found = failed(run.folder)
+    assert {"packed_equals_alone", "padded_equals_unpadded", "transformers_equals_ours"} == set(found)
+
+
+def test_another_model_in_transformers(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = transformers_side._auto_model
+
+    def other(folder: Path, *, has_head: bool) -> torch.nn.Module:
+        model = load(folder, has_head=has_head)
+        with torch.no_grad():
+            model.head.norm.weight[0] += 1.0  # type: ignore[union-attr, operator, index]
+        return model
+
+    monkeypatch.setattr(transformers_side, "_auto_model", other)
+    result = unmask.verify(copy).checks["transformers_equals_ours"]
+    assert not result.passed
+    assert result.largest_difference > 1e-2  # type: ignore[operator]
+
+
+def test_what_transformers_cannot_load(copy: Path) -> None:
+    def rename(weights: dict[str, torch.Tensor]) -> None:
+        weights["model.final_norm.other"] = weights.pop("model.final_norm.weight")
+
+    change_weights(copy, rename)
+    found = failed(copy)
+    assert "transformers finds no value for model.final_norm.weight" in found["transformers_equals_ours"]
+    assert "the weights lack model.final_norm.weight" in found["packed_equals_alone"]
+
+
+def test_without_transformers(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transformers_side, "find_spec", lambda name: None)
+    result = unmask.verify(copy)
+    assert result.passed
+    reason = "transformers is not installed: pip install 'unmask[transformers]'"
+    assert result.skipped["transformers_equals_ours"] == result.skipped["tokenizer_in_transformers"] == reason
+    assert "transformers_equals_ours" not in result.checks
+
+
+def test_folders_that_are_no_model(copy: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="nowhere: no such folder; give the folder of a model"):
+        unmask.verify(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ModelError, match=r"empty: there is no config\.json; give the folder of a model"):
+        unmask.verify(tmp_path / "empty")
+    with pytest.raises(ModelError, match="empty: there is no graph; write them with unmask export"):
+        unmask.verify(copy, onnx=tmp_path / "empty")
+    (copy / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"there is no model\.safetensors"):
+        unmask.verify(copy)
+
+
+def test_a_configuration_that_cannot_be_read(copy: Path) -> None:
+    (copy / "config.json").write_text("{")
+    assert "config.json: not JSON" in failed(copy)["special_ids"]
+    (copy / "config.json").write_text('{"model_type": "t5"}')
+    with pytest.raises(ModelError, match=r"the layout 't5' is none of ours \(modernbert, bert, .* optimum expo"):
+        unmask.verify(copy)
+
+
+def test_compare_by_hand() -> None:
+    a, b = torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.25])
+    assert compare(a, b, "x").largest_difference == 0.25
+    assert not compare(a, b, "x").passed
+    assert compare(a, b, "x", tolerance=0.25).passed
+    assert compare(a, a[:1], "x").detail == "x: of shapes (2,) and (1,)"
+    assert not compare(a, torch.tensor([1.0, float("nan")]), "x", tolerance=float("inf")).passed
+
+
+def test_the_probe_by_hand(make_model: Callable[..., MaskedLM], tokenizer: Tokenizer) -> None:
+    probe = make_probe(make_model(max_position_embeddings=12).config, tokenizer)
+    assert [len(ids) for ids in probe.texts] == [6, 4, 2]
+    everything = torch.cat(probe.texts)
+    assert (everything == 4).nonzero()[:, 0].tolist() == [3, 9]
+    packed = probe.packed
+    assert packed["input_ids_BS"].tolist() == [everything.tolist()]
+    assert packed["segment_ids_BS"].tolist() == [[0] * 6 + [1] * 4 + [2] * 2]
+    assert packed["position_ids_BS"].tolist() == [[0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 0, 1]]
+    rows = probe.padded(0)
+    assert rows["attention_mask"].tolist() == [[1] * 6, [1] * 4 + [0] * 2, [1] * 2 + [0] * 4]
+    assert rows["token_type_ids"].tolist() == [[0, 0, 0, 1, 1, 1], [0, 0, 1, 1, 0, 0], [0, 1, 0, 0, 0, 0]]
+    assert rows["input_ids"][1].tolist() == [*probe.texts[1].tolist(), 0, 0]
+    assert tokenizer.ordinary[everything[everything != 4].numpy()].all()

@@ -1,0 +1,234 @@
+"""How often a comparison of recipes that do not differ shows a difference: at most 5 %, whatever way it is used.
+
+Comparisons are simulated by what they are told: figures of runs. Where recipes do not differ, their runs have the same
+distribution; runs of one seed share a part of their noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from unmask.commands.compare import next_look
+from unmask.measure.uncertainty import compare_figures, error_of_look, mean_interval, student_quantile
+
+COMPARISONS = 2000
+MOST = 0.05 * COMPARISONS + 2 * (0.05 * 0.95 * COMPARISONS) ** 0.5  # two binomial standard deviations
+Figures = NDArray[np.float64]
+Draw = Callable[[np.random.Generator, tuple[int, ...]], Figures]
+"""Figures of runs, [recipes, seeds]."""
+
+BY_ONES = tuple(range(2, 11))
+
+
+def normal(rng: np.random.Generator, shape: tuple[int, ...]) -> Figures:
+    return 3.0 + rng.normal(size=shape[-1]) + 0.1 * rng.normal(size=shape)
+
+
+def lognormal(rng: np.random.Generator, shape: tuple[int, ...]) -> Figures:
+    """Most runs are alike, and some are much worse: a skewness of 6."""
+    return 3.0 + 0.1 * rng.normal(size=shape[-1]) + 0.1 * rng.lognormal(size=shape)
+
+
+def unlike(rng: np.random.Generator, shape: tuple[int, ...]) -> Figures:
+    """One recipe's runs are skewed, with a skewness of 6; the others' are not, and vary as much about the same mean."""
+    skewed = rng.lognormal(size=shape[-1]) - np.e**0.5
+    deviation = ((np.e - 1) * np.e) ** 0.5
+    return 3.0 + np.stack([skewed, *(deviation * rng.normal(size=shape[-1]) for _ in range(shape[0] - 1))])
+
+
+def binomial(items: int, share: float) -> Draw:
+    """Errors of so many items, each of which a run has wrong with the same probability."""
+    return lambda rng, shape: rng.binomial(items, share, size=shape) / items
+
+
+def few_undecided(items: int, undecided: int) -> Draw:
+    """All runs have the same tenth of the items wrong, but for a few that one run has wrong and another has not."""
+    return lambda rng, shape: (items // 10 + rng.binomial(undecided, 0.5, size=shape)) / items
+
+
+DRAWS: dict[str, Draw] = {
+    "normal": normal,
+    "lognormal": lognormal,
+    "one lognormal": unlike,
+    "100 items": binomial(100, 0.1),
+    "300 items": binomial(300, 0.05),
+    "1,000 items": binomial(1000, 0.1),
+    "1 of 100 undecided": few_undecided(100, 1),
+    "2 of 100 undecided": few_undecided(100, 2),
+    "5 of 500 undecided": few_undecided(500, 5),
+}
+
+
+def shows(figures: Figures, look: int, **options: object) -> bool:
+    found = compare_figures({str(place): of.tolist() for place, of in enumerate(figures)}, look=look, **options)  # type: ignore[arg-type]
+    return bool(found.told_apart)
+
+
+def shown(draw: Draw, looks: Sequence[int], recipes: int = 2, **options: object) -> int:
+    """In how many comparisons a difference shows, when seeds are added until it does."""
+    rng = np.random.default_rng(0)
+    found = 0
+    for _ in range(COMPARISONS):
+        figures = draw(rng, (recipes, max(looks)))
+        found += any(shows(figures[:, :seeds], look, **options) for look, seeds in enumerate(looks, 1))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "looks"),
+    [
+        *((name, looks) for name in DRAWS for looks in ((5,), (3, 5, 10))),
+        *((name, BY_ONES) for name in ("normal", "lognormal", "one lognormal", "100 items", "1 of 100 undecided")),
+    ],
+)
+def test_two_recipes(name: str, looks: tuple[int, ...]) -> None:
+    """A number of seeds that was named beforehand, and seeds that are added until a difference shows."""
+    draw = DRAWS[name]
+    found = shown(draw, looks)
+    assert found <= MOST
+    if draw is normal:
+        assert found > 0.02 * COMPARISONS, "the simulation can show any"
+        before = sum(_once_each(np.random.default_rng(seed), draw, looks) for seed in range(COMPARISONS))
+        assert len(looks) == 1 or before > 1.5 * MOST, "intervals at 95 % at each look would be found out"
+
+
+def _once_each(rng: np.random.Generator, draw: Draw, looks: Sequence[int]) -> bool:
+    """Whether a 95 % interval of any look leaves 0 out."""
+    figures = draw(rng, (2, max(looks)))
+    intervals = [mean_interval((figures[0] - figures[1])[:seeds].tolist()) for seeds in looks]
+    return any(interval is not None and not interval[0] <= 0.0 <= interval[1] for interval in intervals)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("looks", [(5,), (3, 5, 10)])
+@pytest.mark.parametrize("draw", [normal, lognormal, DRAWS["100 items"], DRAWS["5 of 500 undecided"]])
+def test_three_recipes(draw: Draw, looks: tuple[int, ...]) -> None:
+    assert shown(draw, looks, recipes=3) <= MOST
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("draw", [DRAWS["100 items"], DRAWS["1 of 100 undecided"]])
+def test_shares_of_a_known_number_of_items(draw: Draw) -> None:
+    assert shown(draw, (3, 5, 10), items=100) <= MOST
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("apart", "looks"), [(0.0, (5,)), (0.0, (3, 5, 10)), (0.5, (5,))])
+def test_four_figures(apart: float, looks: tuple[int, ...]) -> None:
+    """Any false claim counts: of no figure do recipes differ, or only of the deciding one."""
+    rng = np.random.default_rng(0)
+    wrong = true = 0
+    for _ in range(COMPARISONS):
+        figures = [normal(rng, (2, max(looks))) for _ in range(4)]
+        figures[0][1] += apart
+        claimed = [_claims([each[:, :seeds] for each in figures], look) for look, seeds in enumerate(looks, 1)]
+        wrong += any(any(claims[1:]) or (apart == 0.0 and claims[0]) for claims in claimed)
+        true += any(claims[0] for claims in claimed)
+    assert wrong <= MOST
+    assert wrong > 0
+    assert apart == 0.0 or true > 0.3 * COMPARISONS, "the gate is open"
+
+
+def _claims(figures: Sequence[Figures], look: int) -> list[bool]:
+    """Of each figure, of which the first decides."""
+    named = [{"a": each[0].tolist(), "b": each[1].tolist()} for each in figures]
+    first = compare_figures(named[0], look=look)
+    others = [compare_figures(each, look=look, exploratory=3, open_pairs=first.told_apart) for each in named[1:]]
+    return [bool(each.told_apart) for each in (first, *others)]
+
+
+@pytest.mark.slow
+def test_seeds_added_by_what_was_seen() -> None:
+    """One more where a difference nearly shows, and many more where it does not."""
+    rng = np.random.default_rng(0)
+    found = 0
+    for _ in range(COMPARISONS):
+        figures, seeds, look = normal(rng, (2, 60)), 2, 1
+        while seeds <= 60 and look < 7:
+            apart = compare_figures({"a": figures[0, :seeds].tolist(), "b": figures[1, :seeds].tolist()}, look=look)
+            if apart.told_apart:
+                found += 1
+                break
+            [difference] = apart.differences
+            assert difference.estimate.interval is not None
+            low, high = difference.estimate.interval
+            seeds += 1 if abs(low + high) > 0.5 * (high - low) else 15
+            look += 1
+    assert 0.03 * COMPARISONS < found <= MOST
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("asked", [(8,), (16,), (3, 16), (16, 40), (2, 4, 8, 16, 32)])
+@pytest.mark.parametrize("draw", [normal, lognormal, unlike])
+def test_a_watcher_who_stops_where_a_difference_would_show(draw: Draw, asked: tuple[int, ...]) -> None:
+    """Runs tell their figures as they end: a verdict on fewer seeds than asked for is taken as soon as it shows."""
+    found = _stopped(draw, asked, next_look)
+    assert found <= MOST
+    if draw is normal:
+        assert found > 0.02 * COMPARISONS, "the simulation can show any"
+        assert asked[0] < 8 or _stopped(draw, asked, _by_verdicts) > 1.3 * MOST, (
+            "looks counted by verdicts would be found out"
+        )
+
+
+def _by_verdicts(before: Sequence[int], **_: int) -> int:
+    return len(before) + 1
+
+
+def _stopped(draw: Draw, asked: Sequence[int], number: Callable[..., int]) -> int:
+    """In how many comparisons a difference shows at some number of seeds, each as the look that it would be.
+
+    As `compare_figures` shows it, for all comparisons at once.
+    """
+    rng = np.random.default_rng(0)
+    figures = np.stack([draw(rng, (2, max(asked))) for _ in range(COMPARISONS)])
+    differences = figures[:, 0] - figures[:, 1]
+    found, before, seen = np.zeros(COMPARISONS, dtype=np.bool_), list[int](), 1
+    for most in asked:
+        for seeds in range(seen + 1, most + 1):
+            look = number(before, seeds=seeds, most_seeds=most)
+            part = differences[:, :seeds]
+            half = student_quantile(1.0 - error_of_look(look) / 2, seeds - 1) * part.std(axis=1, ddof=1) / seeds**0.5
+            apart = np.abs(part.mean(axis=1)) > half
+            assert apart[:5].tolist() == [shows(each[:, :seeds], look) for each in figures[:5]]
+            found |= apart
+        before.append(look)
+        seen = most
+    return int(found.sum())
+
+
+@pytest.mark.slow
+def test_a_long_tail_beside_runs_that_hardly_vary() -> None:
+    """What the docs admit, and that the verdict says so."""
+    rng, found = np.random.default_rng(0), list[str]()
+    for _ in range(COMPARISONS):
+        tailed, steady = rng.lognormal(size=10) - np.e**0.5, 0.05 * rng.normal(size=10)
+        result = compare_figures({"tailed": tailed.tolist(), "steady": steady.tolist()})
+        found += [result.verdict] if result.told_apart else []
+    assert 0.08 * COMPARISONS < len(found) < 0.16 * COMPARISONS
+    said = ["runs of tailed vary more than 4 times as much as those of steady" in verdict for verdict in found]
+    assert sum(said) > 0.95 * len(found)
+
+
+@pytest.mark.slow
+def test_differences_that_are_there_are_found() -> None:
+    """Two standard deviations of a difference: 0.82 with 5 seeds at 97 % by the noncentral t; against 0.91 at 95 %."""
+
+    def apart(rng: np.random.Generator, shape: tuple[int, ...]) -> Figures:
+        return normal(rng, shape) + np.array([[0.0], [2 * 0.1 * 2**0.5]])
+
+    deviation = (0.82 * 0.18 / COMPARISONS) ** 0.5
+    assert shown(apart, (5,)) / COMPARISONS == pytest.approx(0.82, abs=0.005 + 3 * deviation)
+    assert shown(apart, (3, 5, 10)) / COMPARISONS > 0.95
+    assert shown(apart, (3,)) / COMPARISONS > 0.25
+
+    def better(rng: np.random.Generator, shape: tuple[int, ...]) -> Figures:
+        """15 % wrong of 1,000 items, against 10 %."""
+        return rng.binomial(1000, np.array([[0.15], [0.10]]), size=shape) / 1000
+
+    assert shown(better, (5,)) / COMPARISONS > 0.9

@@ -1,0 +1,272 @@
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.conftest import make_text
+from unmask.data.data_folder import load_manifest
+from unmask.data.prepare import prepare
+from unmask.data.rows import Cursor, Rows, RowStream
+from unmask.data.settings import CorpusSettings
+from unmask.data.store import ShardWriter, TokenBatch, TokenStore
+from unmask.measure.held_out import HeldOutSet, few_draws, keyed_by_content, unigram_entropy
+from unmask.measure.text import passages_of_store
+from unmask.model.encoder import MaskedLM
+from unmask.tokenizer.loading import load_tokenizer
+from unmask.tokenizer.settings import TokenizerSettings
+from unmask.tokenizer.tokenizer import Tokenizer
+
+
+def test_the_loss_is_per_predicted_token(
+    make_model: Callable[..., MaskedLM],
+    validation_store: TokenStore,
+    tokenizer: Tokenizer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever the batches: the sum over all targets, divided once."""
+    model = make_model()
+    results = []
+    for batch_positions in (32, 8192):
+        monkeypatch.setattr("unmask.measure.held_out.BATCH_POSITIONS", batch_positions)
+        held_out = HeldOutSet(validation_store, tokenizer, length=32, max_tokens=10**6)
+        results.append(held_out.evaluate(model))
+    assert results[0].predicted_tokens == results[1].predicted_tokens == len(held_out.targets())
+    assert results[0].loss == pytest.approx(results[1].loss, rel=1e-5)
+    num_bytes = tokenizer.token_bytes[held_out.targets()].sum()
+    expected = results[0].loss * results[0].predicted_tokens / math.log(2) / num_bytes
+    assert results[0].bits_per_token_byte == pytest.approx(expected)
+    assert results[0].perplexity == pytest.approx(math.exp(results[0].loss))
+
+
+def test_a_model_that_knows_the_answer_has_no_loss(
+    validation_store: TokenStore, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose logits are asked for a few at a time."""
+    held_out = HeldOutSet(validation_store, tokenizer, length=32, max_tokens=10**6)
+    labels = {m.input_ids.numpy().tobytes(): m.labels.flatten() for _, m in held_out.batches}
+
+    class Reader(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.device = torch.device("cpu")
+
+        def forward(self, input_ids: torch.Tensor, **_: object) -> torch.Tensor:
+            assert not self.training
+            return labels[input_ids.numpy().tobytes()].view(*input_ids.shape, 1)
+
+    class Oracle(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder, self.config = Reader(), SimpleNamespace(vocab_size=tokenizer.vocab_size)
+
+        def predict(self, right_T1: torch.Tensor, positions_N: torch.Tensor) -> torch.Tensor:
+            assert len(positions_N) <= 64
+            return torch.nn.functional.one_hot(right_T1[positions_N, 0], tokenizer.vocab_size) * 50.0
+
+    monkeypatch.setattr("unmask.train.runner.HEAD_LOGITS", 1)
+    assert max(int((masked.labels >= 0).sum()) for _, masked in held_out.batches) > 64
+    oracle = Oracle().train()
+    result = held_out.evaluate(oracle)  # type: ignore[arg-type]
+    assert result.loss < 1e-6
+    assert result.accuracy == 1.0
+    assert oracle.training, "the mode is put back"
+
+
+def test_evaluation_is_limited_and_spread(validation_store: TokenStore, tokenizer: Tokenizer) -> None:
+    part = HeldOutSet(validation_store, tokenizer, length=32, max_tokens=1)
+    whole = HeldOutSet(validation_store, tokenizer, length=32, max_tokens=10**6)
+    assert part.num_tokens <= whole.num_tokens == validation_store.num_tokens
+
+
+def test_masks_do_not_depend_on_the_training_text(tokenizer: Tokenizer, data_folder: Path, tmp_path: Path) -> None:
+    """Held-out documents are numbered behind those of the training, of which there may be more."""
+    (tmp_path / "held.txt").write_text(make_text(30, seed=3))
+    found = []
+    for number in (40, 41):
+        (tmp_path / "a.txt").write_text(make_text(number, seed=4))
+        out = tmp_path / str(number)
+        settings = TokenizerSettings(path=str(data_folder / "tokenizer"))
+        prepare(
+            [tmp_path / "a.txt"],
+            out,
+            corpus=CorpusSettings(validation=[str(tmp_path / "held.txt")]),
+            tokenizer=settings,
+        )
+        store = TokenStore([out / file.name for file in load_manifest(out).validation.files])
+        found.append(HeldOutSet(store, tokenizer, length=32, max_tokens=10**6).batches)
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one[0].input_ids, other[0].input_ids)
+        assert torch.equal(one[1].labels, other[1].labels)
+        assert torch.equal(one[0].segment_keys, other[0].segment_keys)
+
+
+def test_keys_by_content(validation_store: TokenStore, tokenizer: Tokenizer) -> None:
+    """Equal segments have keys of their own, wherever they stand; one key for all of a segment."""
+    batch = next(RowStream(validation_store, tokenizer, length=64, seed=0).batches(Cursor(), 8)).rows
+    twice = replace(
+        batch, **{name: torch.cat([getattr(batch, name)] * 2) for name in ("input_ids", "segment_ids", "position_ids")}
+    )
+    seen: Counter[int] = Counter()
+    keys = keyed_by_content(twice, seen).segment_keys
+    first, second = keys[:8], keys[8:]
+    inside = batch.segment_ids >= 0
+    assert torch.equal(first[inside], keyed_by_content(batch, Counter()).segment_keys[inside])
+    assert torch.equal(second[inside], keyed_by_content(batch, seen_once(batch)).segment_keys[inside])
+    assert not (first == second)[inside].any()
+    for row, segments in zip(first, batch.segment_ids, strict=True):
+        parts = [row[segments == number].unique() for number in segments[segments >= 0].unique()]
+        assert all(len(part) == 1 for part in parts)
+        assert len(torch.cat(parts).unique()) == len(parts)
+
+
+def seen_once(rows: Rows) -> Counter[int]:
+    seen: Counter[int] = Counter()
+    keyed_by_content(rows, seen)
+    return seen
+
+
+def test_unigram_entropy_by_hand() -> None:
+    frequencies = np.array([5, 3, 0])
+    ordinary = np.array([False, True, True])
+    # One is added to each ordinary count: probabilities 4/5 and 1/5.
+    found = unigram_entropy(np.array([1, 1, 1, 2]), frequencies, ordinary)
+    assert found == pytest.approx(-(3 * math.log(0.8) + math.log(0.2)) / 4)
+
+
+def test_the_standard_error_is_over_source_documents(
+    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    """Three documents in pieces, on rows that hold parts of several: found again by asking row by row, and jackknifed.
+
+    Documents are told by their tokens here, of which each has some to itself.
+    """
+    lengths, document = np.array([90, 50, 70, 40, 30, 80]), np.array([7, 7, 4, 4, 4, 11])
+    first = int(np.flatnonzero(tokenizer.ordinary)[0])
+    generator = np.random.default_rng(0)
+    begins = first + 12 * np.array([(7, 4, 11).index(number) for number in document])
+    ids = np.repeat(begins, lengths) + generator.integers(0, 12, lengths.sum())
+    assert tokenizer.ordinary[ids].all()
+    writer = ShardWriter(tmp_path, "a.arrow", vocab_size=tokenizer.vocab_size)
+    nothing = np.zeros(6, dtype=np.int64)
+    writer.write(TokenBatch(ids.astype(np.int32), np.ones(len(ids), dtype=bool), lengths, document, nothing, nothing))
+    writer.save()
+    held_out = HeldOutSet(TokenStore([tmp_path / "a.arrow"]), tokenizer, length=64, max_tokens=10**6)
+    model = make_model().eval()
+    result = held_out.evaluate(model)
+    losses: dict[int, list[float]] = {0: [], 1: [], 2: []}
+    for rows, masked in held_out.batches:
+        places = (masked.labels.flatten() >= 0).nonzero()[:, 0]
+        with torch.no_grad():
+            logits = model(
+                masked.input_ids,
+                segment_ids_BS=rows.segment_ids,
+                position_ids_BS=rows.position_ids,
+                positions_N=places,
+            )
+        for line, target in zip(torch.log_softmax(logits.float(), -1), masked.labels.flatten()[places], strict=True):
+            losses[(int(target) - first) // 12].append(-float(line[target]))
+    sums, counts = [sum(each) for each in losses.values()], [len(each) for each in losses.values()]
+    without = [(sum(sums) - s) / (sum(counts) - n) for s, n in zip(sums, counts, strict=True)]
+    assert min(counts) > 5
+    assert result.documents == 3
+    assert result.predicted_tokens == sum(counts)
+    assert result.loss == pytest.approx(sum(sums) / sum(counts), rel=1e-5)
+    assert result.loss_stderr == pytest.approx(sum((w - result.loss) ** 2 for w in without) ** 0.5, rel=1e-3)
+    assert result.loss_interval is not None
+    assert result.loss_interval[0] < result.loss - 2 * result.loss_stderr
+    assert result.bits_per_token_byte_interval is not None
+
+
+def test_one_document_in_pieces_has_no_standard_error(
+    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    (tmp_path / "book.txt").write_text(make_text(400, seed=5))
+    corpus = CorpusSettings(documents="file", holdout=0.3)
+    prepare([tmp_path / "book.txt"], tmp_path / "data", corpus=corpus, tokenizer=TokenizerSettings(vocab_size=300))
+    manifest = load_manifest(tmp_path / "data")
+    store = TokenStore([tmp_path / "data" / file.name for file in manifest.validation.files])
+    assert len(store) > 1, "parts of the book"
+    tokenizer = load_tokenizer(tmp_path / "data" / "tokenizer")
+    held_out = HeldOutSet(store, tokenizer, length=32, max_tokens=10**6)
+    result = held_out.evaluate(make_model(vocab_size=tokenizer.vocab_size))
+    assert result.documents == 1
+    assert result.loss_stderr is None
+    assert result.loss_interval is None
+    assert result.loss > 0
+
+
+def test_documents_of_one_group_are_one_draw(
+    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    """As if they were one document."""
+    lengths = np.array([90, 50, 70, 40, 30, 80])
+    first = int(np.flatnonzero(tokenizer.ordinary)[0])
+    ids = (first + np.random.default_rng(0).integers(0, 40, lengths.sum())).astype(np.int32)
+    results = {}
+    for name, document, group in (
+        ("apart", [1, 2, 3, 4, 5, 6], None),
+        ("grouped", [1, 2, 3, 4, 5, 6], [-9, 2, -9, 4, -3, -3]),
+        ("joined", [1, 2, 1, 4, 5, 5], None),
+    ):
+        writer = ShardWriter(tmp_path, name, vocab_size=tokenizer.vocab_size, grouped=group is not None)
+        columns = np.array(document), np.zeros(6, dtype=np.int64), np.zeros(6, dtype=np.int64)
+        groups = None if group is None else np.array(group)
+        writer.write(TokenBatch(ids, np.ones(len(ids), dtype=bool), lengths, *columns, group=groups))
+        writer.save()
+        held_out = HeldOutSet(TokenStore([tmp_path / name]), tokenizer, length=64, max_tokens=10**6)
+        results[name] = held_out.evaluate(make_model())
+    apart, grouped, joined = results["apart"], results["grouped"], results["joined"]
+    assert (apart.documents, grouped.documents, joined.documents) == (6, 4, 4)
+    assert (apart.unit, grouped.unit) == ("documents", "groups")
+    assert grouped.loss == pytest.approx(apart.loss, rel=1e-6)
+    assert grouped.loss_stderr == pytest.approx(joined.loss_stderr, rel=1e-6)
+    assert grouped.loss_stderr != pytest.approx(apart.loss_stderr, rel=0.01)
+
+
+@pytest.mark.parametrize("kind", ["patient", "near_duplicates"])
+def test_groups_that_were_held_out_are_what_is_drawn(
+    make_model: Callable[..., MaskedLM], tmp_path: Path, kind: str
+) -> None:
+    """From the column, or the clusters, to the figures; also those of passages. Rows without a value stand alone."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for patient in range(60):
+        words = [make_text(3, seed=100 * patient + n).replace("\n", " ") for n in range(4)]
+        note = " ".join(words)
+        rows += [{"text": f"{note} {n}", "patient": None if patient % 10 == 0 else f"p{patient}"} for n in range(5)]
+    order = rng.permutation(len(rows))
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(rows[place]) + "\n" for place in order))
+    data = tmp_path / "data"
+    corpus = CorpusSettings.model_validate({"column": "text", "holdout": 0.2, "holdout_groups": kind})
+    manifest = prepare([tmp_path / "a.jsonl"], data, corpus=corpus, tokenizer=TokenizerSettings(vocab_size=300))
+    store = TokenStore([data / file.name for file in manifest.validation.files])
+    held = [rows[order[document]] for document in store.document]
+    assert store.grouped
+    texts = {(row["text"].rsplit(" ", 1)[0] if kind != "patient" else row["patient"] or row["text"]) for row in held}
+    assert 3 < len(texts) < len(held)
+    assert len(set(store.draw.tolist())) == len(texts)
+    assert not TokenStore([data / file.name for file in manifest.train.files]).grouped
+    tokenizer = load_tokenizer(data / "tokenizer")
+    result = HeldOutSet(store, tokenizer, length=64, max_tokens=10**6).evaluate(
+        make_model(vocab_size=tokenizer.vocab_size)
+    )
+    assert (result.documents, result.unit) == (len(texts), "groups")
+    passages = passages_of_store(store, tokenizer, share=1.0)
+    assert len({passage.document for passage in passages}) == len(texts)
+
+
+def test_few_draws_are_warned_of_by_their_name() -> None:
+    assert few_draws(20, "groups") is None
+    assert "the measured text is of 3 groups only" in str(few_draws(3, "groups"))
+    assert "the measured text is of 3 documents only" in str(few_draws(3, "documents"))
+    assert "all of the measured text is one group, so" in str(few_draws(1, "groups"))
+    assert "all of the measured text is one document, so" in str(few_draws(1, "documents"))

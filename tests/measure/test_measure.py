@@ -1,0 +1,378 @@
+"""Words of raw text, and what hiding them costs, against cases computed by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tokenizers
+import torch
+from tokenizers import decoders, models, pre_tokenizers
+
+from tests.conftest import make_text
+from tests.tokenizer.families import trained
+from unmask.data.corpus import Corpus
+from unmask.data.documents import TextPiece
+from unmask.data.settings import CorpusSettings
+from unmask.data.store import ShardWriter, TokenBatch, TokenStore
+from unmask.measure.questions import Answer, Question, ask
+from unmask.measure.text import (
+    PASSAGE_TOKENS,
+    MeasuredPassages,
+    Passage,
+    Standing,
+    cut,
+    hidden,
+    kinds_of,
+    measure_pseudo,
+    measure_tokens,
+    measure_words,
+    passages_of_store,
+    passages_of_text,
+    segments,
+    share_of_text,
+    standing_of,
+    touched,
+    uniform,
+    word_spans,
+)
+from unmask.measure.uncertainty import Ratio, ratio_over_draws
+from unmask.model.encoder import MaskedLM
+from unmask.tokenizer.tokenizer import Tokenizer
+
+TEXT = "Anna, 12 dogs.\nnaïve 東京 x" + "y" * 40
+
+
+class Guessing:
+    """Every token is as likely as any other, whatever the text."""
+
+    def __init__(self, loss: float) -> None:
+        self.loss = loss
+        self.questions: list[Question] = []
+
+    def __call__(self, questions: Iterable[Question]) -> Iterator[Answer]:
+        for question in questions:
+            self.questions.append(question)
+            count = len(question.places)
+            yield Answer(np.full(count, self.loss), np.full(count, 3))
+
+
+def passages(text: str, tokenizer: Tokenizer, folder: Path, max_tokens: int = 10**6) -> list[Passage]:
+    (folder / "text.txt").write_text(text, encoding="utf-8")
+    corpus = Corpus([folder / "text.txt"], CorpusSettings(), hold_out=False)
+    return list(passages_of_text(corpus, tokenizer, share=share_of_text(corpus, max_tokens), labels=[]))
+
+
+def measured(network: Guessing, tokenizer: Tokenizer, *, length: int = 64, masks: int = 1) -> MeasuredPassages:
+    return MeasuredPassages(network, tokenizer, length, masks, lambda _: None)
+
+
+def test_words_by_hand() -> None:
+    begin, end, num_bytes = word_spans(TEXT)
+    words = [TEXT[b:e] for b, e in zip(begin, end, strict=True)]
+    assert words == ["Anna,", "12", "dogs.", "naïve", "東京", "x" + "y" * 31, "y" * 9]
+    assert num_bytes.tolist() == [5, 2, 5, 6, 6, 32, 9]
+    assert len(word_spans(" \n")[0]) == 0
+
+
+def test_words_without_spaces_end_at_signs_and_after_sixteen_characters() -> None:
+    text = "人々はiPhoneを、" + "東" * 17 + "。"
+    begin, end, _ = word_spans(text)
+    words = [text[b:e] for b, e in zip(begin, end, strict=True)]
+    assert words == ["人々は", "iPhone", "を", "、", "東" * 16, "東", "。"]
+
+
+def test_stretches_of_tokens_by_hand() -> None:
+    """Stretches 0-2 and 3-5: tokens before, on the first, on both, between, on the second, behind, and an empty one."""
+    token = np.array([[0, 2], [1, 4], [2, 3], [4, 9], [6, 7], [1, 1]])
+    first, stop = touched(token[:, 0], token[:, 1], np.array([0, 3]), np.array([2, 5]))
+    found = [list(range(a, b)) for a, b in zip(first.tolist(), stop.tolist(), strict=True)]
+    assert found == [[0], [0, 1], [], [1], [], [0]]
+
+
+def test_shares_of_tokens_by_hand() -> None:
+    """Words `aaaa` and `bé`, tokens `aa`, `aab`, ` `, `é` and an empty one within the first word."""
+    begin, end, _ = word_spans("aaaa bé")
+    places = np.array([[0, 2], [2, 6], [4, 5], [6, 7], [1, 1]])
+    found = standing_of("aaaa bé", places[:, 0], places[:, 1], begin, end)
+    assert found.token.tolist() == [0, 1, 1, 3, 4]
+    assert found.word.tolist() == [0, 0, 1, 1, 0]
+    assert found.share.tolist() == pytest.approx([1, 2 / 3, 1 / 3, 1, 1])
+    assert found.num_crossing == 1
+    assert found.share_in(np.array([False, True]), 5).tolist() == pytest.approx([0, 1 / 3, 0, 1, 0])
+    assert found.share_in(np.array([True, True]), 5).tolist() == pytest.approx([1, 1, 0, 1, 1])
+
+
+def test_masks_are_nested_and_turned_against_each_other() -> None:
+    draws = uniform(5, 20_000, 1)
+    assert 0 <= draws.min() < 0.01
+    assert 0.99 < draws.max() < 1
+    few, many = hidden(draws, 0.15, 0, 4), hidden(draws, 0.3, 0, 4)
+    assert (few <= many).all()
+    masks = np.stack([hidden(draws, 0.25, number, 4) for number in range(4)])
+    assert (masks.sum(0) == 1).all(), "four masks of a quarter hide everything once"
+    assert few.mean() == pytest.approx(0.15, abs=4 * math.sqrt(0.15 * 0.85 / 20_000))
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram", "char"])
+def test_the_same_words_are_hidden_for_every_tokenizer(kind: str, tmp_path: Path) -> None:
+    """And the figure is what a model that knows nothing has: pieces times its loss, by the words' bytes."""
+    tokenizer = trained(kind)
+    text = make_text(40, seed=3)
+    found = passages(text, tokenizer, tmp_path)
+    network = Guessing(2.0)
+    bits = measure_words(measured(network, tokenizer, masks=2), found, 0.2)
+    chosen = {}
+    for passage in found:
+        for mask in range(2):
+            draws = uniform(passage.key, len(passage.word_bytes), 20181011, 2)
+            chosen[passage.key, mask] = hidden(draws, 0.2, mask, 2)
+    expected_bytes = sum(
+        int(passage.word_bytes[chosen[passage.key, mask]].sum()) for passage in found for mask in range(2)
+    )
+    assert bits.denominator == expected_bytes
+    pieces = sum(len(question.places) for question in network.questions)
+    assert bits.value == pytest.approx(2.0 / math.log(2.0) * pieces / expected_bytes)
+    # What is hidden is spelled by the tokens that stand there: nothing of a chosen word stays to be seen.
+    spelled = sum(int(tokenizer.token_bytes[question.targets].sum()) for question in network.questions)
+    assert spelled == pytest.approx(expected_bytes, abs=0)
+    assert not any(passage.standing.num_crossing for passage in found)
+    reference = passages(text, trained("wordpiece"), tmp_path)
+    assert [passage.key for passage in found] == [passage.key for passage in reference]
+    assert [passage.word_bytes.tolist() for passage in found] == [p.word_bytes.tolist() for p in reference]
+    assert len(found) >= 40
+
+
+def ideographs(num_lines: int) -> list[str]:
+    """Lines of 20 to 40 characters without a space, so that each has a word that was cut for its length."""
+    rng = random.Random(0)
+    characters = [chr(0x4E00 + number) for number in range(60)] + ["は", "の", "タ"]
+    return ["".join(rng.choices(characters, k=rng.randint(20, 40))) + "。" for _ in range(num_lines)]
+
+
+def pairs_tokenizer(text: str, pairs: Sequence[tuple[str, str]]) -> Tokenizer:
+    """A token a character, and one for each of some pairs."""
+    tokens = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *sorted(set(text)), *map("".join, pairs))
+    vocab = {token: number for number, token in enumerate(tokens)}
+    return Tokenizer(tokenizers.Tokenizer(models.BPE(vocab, list(pairs), unk_token="[UNK]")))
+
+
+@pytest.mark.parametrize("crossing", [False, True])
+def test_words_of_ideographs_are_hidden_whole_and_paid_for_once(crossing: bool, tmp_path: Path) -> None:
+    """Two masks of a half hide every word once, so each token is paid for once, whatever words it stands on."""
+    lines = ideographs(60)
+    pairs = sorted({(line[15], line[16]) for line in lines}) if crossing else []
+    tokenizer = pairs_tokenizer("".join(lines), pairs)
+    found = passages("\n".join(lines) + "\n", tokenizer, tmp_path)
+    network = Guessing(2.0)
+    bits = measure_words(measured(network, tokenizer, masks=2), found, 0.5)
+    wanted: Counter[tuple[tuple[int, ...], tuple[int, ...]]] = Counter()
+    num_tokens = num_crossing = 0
+    for line, passage in zip(lines, found, strict=True):
+        encoding = tokenizer.backend.encode(line)
+        assert passage.input_ids.tolist() == encoding.ids
+        num_tokens += len(encoding.ids)
+        words = list(zip(*(array.tolist() for array in word_spans(line)[:2]), strict=True))
+        assert words[0] == (0, 16)
+        cuts = [first for first, _ in words]
+        num_crossing += sum(any(begin < cut < end for cut in cuts) for begin, end in encoding.offsets)
+        draws = uniform(passage.key, len(words), 20181011, 2)
+        for mask in range(2):
+            shown = [word for word, chosen in zip(words, hidden(draws, 0.5, mask, 2), strict=True) if chosen]
+            places = tuple(
+                place
+                for place, (begin, end) in enumerate(encoding.offsets, 1)
+                if any(begin < last and first < end for first, last in shown)
+            )
+            wanted[tuple(encoding.ids), places] += bool(places)
+    asked = Counter[tuple[tuple[int, ...], tuple[int, ...]]]()
+    for question in network.questions:
+        ids = question.input_ids.copy()
+        ids[question.places] = question.targets
+        asked[tuple(ids[1:-1].tolist()), tuple(question.places.tolist())] += 1
+    assert asked == +wanted, "all tokens that show anything of a hidden word, and no others"
+    assert bits.denominator == sum(len(line.encode()) for line in lines)
+    assert bits.value == pytest.approx(2.0 / math.log(2.0) * num_tokens / bits.denominator)
+    assert sum(passage.standing.num_crossing for passage in found) == num_crossing
+    assert (num_crossing > 20) == crossing
+    assert (sum(len(question.places) for question in network.questions) > num_tokens) == crossing
+
+
+def test_the_same_ideographs_are_hidden_for_every_tokenizer(tmp_path: Path) -> None:
+    lines = ideographs(40)
+    pairs = sorted({(line[n], line[n + 1]) for line in lines for n in range(0, 14, 2)})
+    found = []
+    for tokenizer in (pairs_tokenizer("".join(lines), []), pairs_tokenizer("".join(lines), pairs)):
+        several = passages("\n".join(lines) + "\n", tokenizer, tmp_path)
+        found.append(measure_words(measured(Guessing(1.0), tokenizer), several, 0.15))
+        assert all((np.bincount(p.standing.word, minlength=len(p.word_bytes)) > 0).all() for p in several)
+    assert found[0].denominator == found[1].denominator > 100
+    assert found[1].value < found[0].value, "fewer tokens, each as dear"
+
+
+def words_tokenizer(*words: str) -> Tokenizer:
+    vocab = {word: number for number, word in enumerate(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words))}
+    backend = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.decoder = decoders.WordPiece()
+    return Tokenizer(backend)
+
+
+def test_unknown_words_are_paid_for_by_the_byte(tmp_path: Path) -> None:
+    """Every word is hidden: `bb` costs 8 bits a byte beside its [UNK]."""
+    tokenizer = words_tokenizer("aaa")
+    found = passages("aaa bb", tokenizer, tmp_path)
+    network = Guessing(math.log(2.0))
+    bits = measure_words(measured(network, tokenizer), found, 0.999999)
+    assert bits.denominator == 5
+    assert bits.value == pytest.approx((1 + 1 + 2 * 8) / 5)
+    tokens = measure_tokens(measured(network, tokenizer), found, kinds_of(found, with_pos=False), {}, 0.999999)
+    assert tokens.loss.denominator == 1, "unknown tokens are no text to predict"
+    assert tokens.accuracy.value == 0.0
+    assert tokens.accuracy_top5.value == 1.0
+
+
+def test_a_real_model_one_text_at_a_time(
+    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loss, accuracy and standard error against a pass for each text, each alone."""
+    model = make_model()
+    found = passages(make_text(12, seed=2), tokenizer, tmp_path)
+    monkeypatch.setattr("unmask.train.runner.BATCH_POSITIONS", 300)
+    asked: list[Question] = []
+
+    def watched(questions: Iterable[Question]) -> Iterator[Answer]:
+        asked.extend(questions)
+        return ask(model, asked)
+
+    settings = MeasuredPassages(watched, tokenizer, 64, 2, lambda _: None)
+    figures = measure_tokens(settings, found, kinds_of(found, with_pos=False), {}, 0.3)
+    losses, right, among = [], 0, 0
+    for question in asked:
+        with torch.no_grad():
+            logits = model(torch.from_numpy(question.input_ids)[None], positions_N=torch.from_numpy(question.places))
+        for line, target in zip(torch.log_softmax(logits.float(), -1), question.targets.tolist(), strict=True):
+            losses.append(-float(line[target]))
+            likelier = int((line > line[target]).sum())
+            right, among = right + (likelier == 0), among + (likelier < 5)
+    assert len(losses) > 100
+    assert figures.loss.denominator == len(losses)
+    assert figures.loss.value == pytest.approx(np.mean(losses), rel=1e-4)
+    assert figures.accuracy.value * len(losses) == pytest.approx(right)
+    assert figures.accuracy_top5.value * len(losses) == pytest.approx(among)
+
+
+def test_long_passages_are_cut_and_nothing_is_lost(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    text = " ".join(["mountaineer"] * 900)
+    found = passages(text, tokenizer, tmp_path)
+    assert len(found) == 6, "166 words each"
+    network = Guessing(1.0)
+    figures = measure_tokens(
+        measured(network, tokenizer, length=20, masks=4), found, kinds_of(found, with_pos=False), {}, 0.25
+    )
+    assert figures.loss.denominator == sum(len(passage.input_ids) for passage in found)
+    assert max(len(question.input_ids) for question in network.questions) <= 20
+    for question in network.questions:
+        assert question.input_ids[0] == tokenizer.special.cls
+        assert (question.input_ids[question.places] == tokenizer.special.mask).all()
+    pseudo = measure_pseudo(measured(Guessing(3.0), tokenizer, length=20), found, 300)
+    assert pseudo.value == 3.0
+    assert pseudo.denominator == pytest.approx(300, abs=4 * math.sqrt(300))
+
+
+def test_blocks_join_to_the_text() -> None:
+    text = "word " * 1000 + "x" * 4500
+    blocks = list(cut(TextPiece(0, 0, text)))
+    assert "".join(block.text for block in blocks) == text
+    assert max(len(block.text) for block in blocks) == 2000
+    assert all(block.text.endswith(" ") for block in blocks[:2])
+
+
+def test_segments_by_hand() -> None:
+    starts = np.array([1, 0, 0, 1, 0, 1, 1], dtype=bool)
+    assert list(segments(starts, 7)) == [(0, 7)]
+    assert list(segments(starts, 4)) == [(0, 3), (3, 7)]
+    assert list(segments(np.zeros(5, dtype=bool), 2)) == [(0, 2), (2, 4), (4, 5)]
+    assert list(segments(np.ones(3, dtype=bool), 1)) == [(0, 1), (1, 2), (2, 3)]
+
+
+def test_a_share_of_the_text_is_taken_everywhere(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    text = "\n\n".join(make_text(1, seed=number).strip() for number in range(600))
+    whole = passages(text, tokenizer, tmp_path)
+    part = passages(text, tokenizer, tmp_path, max_tokens=len(text) // 16)
+    assert len(whole) == 600
+    assert len(part) == pytest.approx(150, abs=4 * math.sqrt(600 * 0.25 * 0.75))
+    assert {passage.key for passage in part} < {passage.key for passage in whole}
+    documents = np.array([passage.document for passage in part])
+    assert 200 < documents.mean() < 400
+
+
+def test_a_share_of_equal_lines_is_taken(tmp_path: Path) -> None:
+    """Each has a draw of its own, the same one for every tokenizer."""
+    line, number = "The king sees the queen.", 2000
+    (tmp_path / "a.jsonl").write_text((json.dumps({"text": line}) + "\n") * number)
+    corpus = Corpus([tmp_path / "a.jsonl"], CorpusSettings(), hold_out=False)
+    words, letters = (
+        [p.document for p in passages_of_text(corpus, trained(kind), share=0.25, labels=[])]
+        for kind in ("wordpiece", "char")
+    )
+    assert words == letters
+    assert len(set(words)) == len(words) == pytest.approx(number / 4, abs=4 * math.sqrt(number * 0.25 * 0.75))
+
+
+@pytest.mark.parametrize("rows", [800, 1])
+def test_a_share_of_equal_tokens_is_taken(rows: int, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """Of many rows, and of stretches of one row."""
+    number = 800
+    ids = np.full(number * PASSAGE_TOKENS, tokenizer.vocab_size - 1, dtype=np.int32)
+    size, nothing = len(ids) // rows, np.zeros(rows, dtype=np.int64)
+    writer = ShardWriter(tmp_path, "a.arrow", vocab_size=tokenizer.vocab_size)
+    lengths = np.full(rows, size, dtype=np.int64)
+    writer.write(TokenBatch(ids, np.ones(len(ids), dtype=bool), lengths, np.arange(rows), nothing, nothing))
+    writer.save()
+    store = TokenStore([tmp_path / "a.arrow"])
+    taken = list(passages_of_store(store, tokenizer, share=0.25))
+    assert len(taken) == pytest.approx(number / 4, abs=4 * math.sqrt(number * 0.25 * 0.75))
+
+
+def test_a_ratio_gathers_the_parts_of_documents() -> None:
+    """In whatever order and number of parts they come."""
+    generator = np.random.default_rng(0)
+    documents, losses = generator.integers(0, 9, 80), generator.random(80)
+    ratio = Ratio()
+    for document, loss in zip(documents.tolist(), losses.tolist(), strict=True):
+        ratio.add(document, loss, 1.0)
+    whole = ratio_over_draws(
+        [losses[documents == number].sum() for number in range(9)], [(documents == number).sum() for number in range(9)]
+    )
+    assert ratio.value == pytest.approx(losses.mean())
+    assert ratio.result.stderr == pytest.approx(whole.stderr)
+    assert ratio.result.draws == 9
+    assert ratio.denominator == 80
+    assert math.isnan(Ratio().result.value)
+    assert Ratio().result.stderr is None
+
+
+def test_kinds_by_hand(tmp_path: Path) -> None:
+    """Words a, bcd (three pieces), a: twice `a`."""
+
+    def made(ids: list[int], starts: list[int]) -> Iterator[Passage]:
+        size, nothing = len(ids), np.zeros(len(ids), dtype=np.int64)
+        yield Passage(
+            0, 0, np.array(ids, dtype=np.int32), np.array(starts, dtype=bool),
+            Standing(np.arange(size), nothing, np.ones(size)), np.ones(1, dtype=np.int64), nothing, np.arange(size),
+        )  # fmt: skip
+
+    [first], [second] = list(made([7, 8, 9, 9, 7], [1, 1, 0, 0, 1])), list(made([8, 9], [0, 0]))
+    kinds, other = kinds_of([first, second], with_pos=True)
+    assert kinds["word_frequency"].tolist() == [1, 0, 0, 0, 1]
+    assert kinds["word_pieces"].tolist() == [0, 2, 2, 2, 0]
+    assert kinds["piece"].tolist() == [0, 0, 1, 1, 0]
+    assert kinds["part_of_speech"].tolist() == [-1, 0, 1, 2, 3]
+    assert other["word_pieces"].tolist() == [1, 1], "a passage begins with a word, even if it was cut within one"

@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import math
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import unmask
+from unmask.commands.score import score
+from unmask.core.errors import CorpusError, SettingsError
+from unmask.measure.questions import Pair, few_paradigms, read_pairs, tally
+from unmask.measure.uncertainty import (
+    items_of_shares,
+    mean_interval,
+    ratio_over_draws,
+    shares_interval,
+    student_quantile,
+    wilson,
+)
+
+
+def line(good: str, bad: str, **more: str) -> str:
+    return json.dumps({"sentence_good": good, "sentence_bad": bad, **more}) + "\n"
+
+
+AGREEMENT = line("The cat sees.", "The cat see.", UID="agreement_1", linguistics_term="agreement")
+
+
+def test_files_folders_and_archives_hold_the_same_pairs(tmp_path: Path) -> None:
+    folder = tmp_path / "pairs"
+    folder.mkdir()
+    (folder / "b.jsonl").write_text(AGREEMENT + "\n" + line("The dog.", "Dog the."))
+    (folder / "a.jsonl.gz").write_bytes(gzip.compress(line("A ship.", "Ship a.").encode()))
+    (folder / "readme.md").write_text("not pairs")
+    (folder / "notes.csv").write_text("no,pairs")
+    from_folder = read_pairs(folder)
+    assert [(p.good, p.paradigm, p.phenomenon) for p in from_folder] == [
+        ("A ship.", "a", "a"),
+        ("The cat sees.", "agreement_1", "agreement"),
+        ("The dog.", "b", "b"),
+    ]
+    assert from_folder[2].where == f"{folder / 'b.jsonl'}: line 3"
+    assert read_pairs(folder / "b.jsonl") == from_folder[1:]
+    (tmp_path / "b.json").write_text(json.dumps([json.loads(each) for each in AGREEMENT.splitlines()] * 2, indent=1))
+    assert [pair.where[-8:] for pair in read_pairs(tmp_path / "b.json")] == [": pair 1", ": pair 2"]
+    assert [pair.good for pair in read_pairs(tmp_path / "b.json")] == ["The cat sees."] * 2
+    for kind in ("gz", "xz"):
+        archive = tmp_path / f"pairs.tar.{kind}"
+        with tarfile.open(archive, f"w:{kind}") as tar:
+            for name in ("b.jsonl", "readme.md"):
+                tar.add(folder / name, arcname=f"data/{name}")
+            tar.addfile(tarfile.TarInfo("data/._b.jsonl"), io.BytesIO())
+        found = read_pairs(archive)
+        assert [(p.good, p.bad, p.paradigm) for p in found] == [(p.good, p.bad, p.paradigm) for p in from_folder[1:]]
+        assert found[0].where == f"{archive}:data/b.jsonl: line 1"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            AGREEMENT + "{oops\n",
+            r"line 2 is not JSON: Expecting .*; minimal pairs are a JSON object a line, or an array",
+        ),
+        (AGREEMENT + '["a", "b"]\n', "line 2: not in BLiMP's format; a pair is a JSON object with the texts"),
+        (AGREEMENT + '{"good": "a", "bad": "b"}\n', "line 2: not in BLiMP's format"),
+        ("[" + AGREEMENT + ", {}]", "x.jsonl: pair 2: not in BLiMP's format"),
+        (
+            "[" * 5000,
+            "x.jsonl: pair 1 is JSON that is nested too deep to be read; minimal pairs are a JSON object a line",
+        ),
+        ('{"n": ' + "1" * 5000 + "}", "line 1 holds a whole number of too many digits"),
+        (line("a", " "), "line 1: not in BLiMP's format"),
+        ("\n", "there are no minimal pairs in it; expected lines like"),
+    ],
+)
+def test_files_that_are_no_pairs(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "x.jsonl").write_text(content)
+    with pytest.raises(CorpusError, match=message):
+        read_pairs(tmp_path / "x.jsonl")
+
+
+def test_paths_that_are_no_pairs(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match="no such file; give a file, a folder or a tar archive of minimal pairs"):
+        read_pairs(tmp_path / "none")
+    with pytest.raises(CorpusError, match="there are no minimal pairs in it"):
+        read_pairs(tmp_path)
+    (tmp_path / "x.tar.gz").write_bytes(b"no archive")
+    with pytest.raises(
+        CorpusError, match=r"not a readable tar archive, or a cut-off one \(file could not be opened success.+[^:]\)"
+    ) as caught:
+        read_pairs(tmp_path / "x.tar.gz")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_the_tally_by_hand() -> None:
+    pairs = [Pair("", "", paradigm, phenomenon, "") for paradigm, phenomenon in (("a1", "a"), ("a2", "a"), ("b", "b"))]
+    pairs.append(pairs[0])
+    result = tally(pairs, np.array([2.0, -1.0, 1e-6, 0.5]))
+    assert result.overall.accuracy == (1 + 0 + 0.5 + 1) / 4
+    assert result.overall.ties == 1
+    assert {name: found.accuracy for name, found in result.phenomena.items()} == {"a": 2 / 3, "b": 0.5}
+    assert {name: found.accuracy for name, found in result.paradigms.items()} == {"a1": 1.0, "a2": 0.0, "b": 0.5}
+    assert result.phenomena["a"].pairs == 3
+    # Over three paradigms, of which a1 has two pairs: 2.5 of 4, and without one of them 0.5 of 2, 2.5 of 3, 2 of 3.
+    assert result.overall.interval_over == "paradigms"
+    assert result.overall.num_paradigms == 3
+    stderr = math.sqrt((0.25 - 0.625) ** 2 + (2.5 / 3 - 0.625) ** 2 + (2 / 3 - 0.625) ** 2)
+    assert ratio_over_draws([2.0, 0.0, 0.5], [2.0, 1.0, 1.0]).stderr == pytest.approx(stderr)
+    assert result.overall.interval == (0.0, 1.0), "cut: a share"
+    assert result.phenomena["b"].interval == wilson(0.5, 1)
+    assert result.phenomena["b"].interval_over == "pairs"
+    assert {name: found.interval_over for name, found in result.paradigms.items()} == dict.fromkeys(
+        ("a1", "a2", "b"), "pairs"
+    )
+
+
+def test_the_interval_is_over_paradigms() -> None:
+    """Four of them with 100 pairs each, of which a share is right: Student's interval of the shares, but for 4 / 3."""
+    shares = [0.7, 0.75, 0.72, 0.8]
+    pairs = [Pair("", "", str(number), "all", "") for number in range(4) for _ in range(100)]
+    result = tally(pairs, np.concatenate([np.where(np.arange(100) < 100 * share, 1.0, -1.0) for share in shares]))
+    usual = mean_interval(shares)
+    assert usual is not None
+    half = (usual[1] - usual[0]) / 2 * math.sqrt(4 / 3)
+    assert result.overall.interval == pytest.approx((0.7425 - half, 0.7425 + half))
+    assert result.phenomena["all"] == result.overall
+    assert "4 paradigms only" in str(few_paradigms(result.overall))
+    assert "just these" in str(few_paradigms(result.paradigms["0"]))
+    solved = tally(pairs, np.ones(400)).overall
+    assert (solved.interval, solved.interval_over) == (wilson(400, 400), "pairs"), "no spread tells nothing of chance"
+    many = tally([Pair("", "", str(n), "all", "") for n in range(20)], np.array([1.0, -1.0] * 10)).overall
+    assert few_paradigms(many) is None
+
+
+def test_a_trained_model_knows_the_order_of_words(run: unmask.Run, tmp_path: Path) -> None:
+    """The corpus has one grammar; equal sentences are ties."""
+    words = [(a, b) for a in ("cat", "king", "ship", "queen") for b in ("dog", "winter", "philosopher", "embroidery")]
+    right = [line(f"The {a} sees the {b} at sea.", f"The {a} the {b} sees sea at.", UID="order") for a, b in words]
+    same = [line("The cat.", "The cat.", UID="same")] * 3
+    (tmp_path / "p.jsonl").write_text("".join(right + same))
+    for form in ("plain", "word_l2r"):
+        result = score(run.model, tmp_path / "p.jsonl", form=form)
+        assert result["pairs"] == 19
+        assert result["ties"] == 3
+        assert result["phenomena"]["same"] == 0.5
+        assert result["phenomena"]["order"] > 0.9
+        assert result["accuracy"] == pytest.approx((16 * result["phenomena"]["order"] + 1.5) / 19)
+        assert result["interval"][0] < result["accuracy"] < result["interval"][1]
+        assert result["form"] == form
+    few = score(run.model, tmp_path / "p.jsonl", pairs_per_paradigm=2)
+    assert {name: found["pairs"] for name, found in few["paradigms"].items()} == {"order": 2, "same": 2}
+    assert few["num_paradigms"] == len(few["paradigms"])
+    for found in (*few["paradigms"].values(), *few["by_phenomenon"].values()):
+        assert found.keys() == {"accuracy", "interval", "interval_over", "pairs", "num_paradigms", "ties"}
+
+
+def test_pairs_that_cannot_be_scored(run: unmask.Run, tmp_path: Path) -> None:
+    (tmp_path / "p.jsonl").write_text(AGREEMENT + line("The cat.", "the " * 80))
+    with pytest.raises(SettingsError, match=r"p\.jsonl: line 2: a sentence of 80 tokens, but the model takes 1 to 62"):
+        score(run.model, tmp_path / "p.jsonl")
+    with pytest.raises(SettingsError, match="pairs a paradigm: a number from 1 on, not 0"):
+        score(run.model, tmp_path / "p.jsonl", pairs_per_paradigm=0)
+    with pytest.raises(SettingsError, match="unknown form 'x'"):
+        score(run.model, tmp_path / "p.jsonl", form="x")
+
+
+def test_blimp_is_read_whole(shared_data: Path) -> None:
+    pairs = read_pairs(shared_data / "blimp" / "blimp.tar.gz")
+    assert len(pairs) == 67_000
+    assert len({pair.paradigm for pair in pairs}) == 67
+    assert len({pair.phenomenon for pair in pairs}) == 13, "the paper's 12; the files call s-selection one of its own"
+
+
+def test_wilsons_interval() -> None:
+    for count in (1, 3, 10, 400, 2000, 10_000):
+        assert (wilson(0, count)[0], wilson(count, count)[1]) == (0.0, 1.0), "exactly"
+    assert wilson(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)  # Wilson's formula at 0: z^2 / (n + z^2)
+    low, high = wilson(8, 10)
+    assert (low, high) == pytest.approx((0.4902, 0.9433), abs=1e-4)
+    assert wilson(10, 10)[1] == 1.0
+    rng = np.random.default_rng(0)
+    covered = [w[0] <= 0.7 <= w[1] for w in (wilson(float(k), 40) for k in rng.binomial(40, 0.7, 2000))]
+    assert np.mean(covered) == pytest.approx(0.95, abs=0.02)
+
+
+def test_students_interval_by_tables() -> None:
+    for degrees, quantile in ((1, 12.7062), (2, 4.3027), (4, 2.7764), (10, 2.2281), (100, 1.9840)):
+        assert student_quantile(0.975, degrees) == pytest.approx(quantile, abs=2e-4)
+    assert mean_interval([1.0]) is None
+    assert mean_interval([0.1 + 0.2, 0.3, 0.3]) is None, "equal up to rounding"
+    assert mean_interval([0.3, 0.3, 0.3 + 1e-6]) is not None
+    assert mean_interval([1.0, 2.0, 3.0]) == pytest.approx((2 - 4.3027 / 3**0.5, 2 + 4.3027 / 3**0.5), abs=1e-4)
+
+
+def test_intervals_of_shares_are_as_wide_as_items_and_steps_allow() -> None:
+    t = 4.3027 / 3**0.5
+    spread = [0.1, 0.2, 0.3]
+    assert shares_interval(spread, 1000, 0.95) == pytest.approx(mean_interval(spread)), (
+        "it varies by more than its items"
+    )
+    assert shares_interval([0.02] * 3, 100, 0.95) == pytest.approx(
+        (0.02 - t * 0.0002**0.5, 0.02 + t * 0.0002**0.5), abs=1e-5
+    )
+    assert shares_interval([0.0] * 3, 100, 0.95) == pytest.approx((-t * 0.01 / 6**0.5, t * 0.01 / 6**0.5), abs=1e-5)
+    assert shares_interval([0.1], 100, 0.95) is None
+
+
+def test_of_how_many_items_shares_are() -> None:
+    assert items_of_shares([0.93, 1 - 0.94, 0.91]) == 100
+    assert items_of_shares([3 / 872, 1 - 44 / 872, (3 / 872 + 4 / 872) / 2]) == 1744
+    assert items_of_shares([0.5, 0.25, 1.0]) == 4
+    assert items_of_shares([2.5, 0.5]) is None, "a loss"
+    assert items_of_shares([-0.5]) is None
+    assert items_of_shares([]) is None
+    rng = np.random.default_rng(0)
+    assert items_of_shares(rng.random(4).tolist()) is None, "numbers without steps"

@@ -1,0 +1,124 @@
+"""Standard errors over documents, against cases by hand, a plain jackknife and scipy."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from unmask.measure.uncertainty import (
+    FEW,
+    few_documents,
+    mean_interval,
+    ratio_over_draws,
+    student_margin,
+    student_quantile,
+)
+
+
+def test_two_documents_by_hand() -> None:
+    """Losses 1 + 3 and 5: the ratio is 3; without one document it is 5, without the other 2."""
+    found = ratio_over_draws([4.0, 5.0], [2.0, 1.0])
+    assert found.value == 3.0
+    assert found.stderr == pytest.approx(math.sqrt((5 - 3) ** 2 + (2 - 3) ** 2))
+    assert found.degrees == pytest.approx(1.0)
+    assert found.draws == 2
+    assert found.margin == pytest.approx(12.7062 * math.sqrt(5), rel=1e-4)
+    assert found.interval == pytest.approx((3 - 12.7062 * math.sqrt(5), 3 + 12.7062 * math.sqrt(5)), rel=1e-4)
+    assert found.share_interval == (0.0, 1.0)
+
+
+def test_equal_documents_have_students_interval() -> None:
+    """But for the factor (G - 1) / G of the variance, which is left out."""
+    values = [2.0, 3.0, 7.0, 4.5, 4.0]
+    found = ratio_over_draws([3 * value for value in values], [3.0] * 5)
+    usual = mean_interval(values)
+    assert usual is not None
+    assert found.degrees == pytest.approx(4.0)
+    assert found.margin == pytest.approx((usual[1] - usual[0]) / 2 * math.sqrt(5 / 4))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_against_leaving_out_each_document_in_turn(seed: int) -> None:
+    """The degrees of freedom by the matrix of the quadratic form, in another way than the product's sums."""
+    rng = np.random.default_rng(seed)
+    size = int(rng.integers(2, 40))
+    below = np.exp(rng.standard_normal(size) * rng.uniform(0, 2)) * 100
+    above = below * (3 + rng.standard_normal(size))
+    found = ratio_over_draws(above, below)
+    keep = ~np.eye(size, dtype=bool)
+    without = [above[kept].sum() / below[kept].sum() for kept in keep]
+    assert found.value == pytest.approx(above.sum() / below.sum())
+    assert found.stderr == pytest.approx(math.sqrt(sum((one - found.value) ** 2 for one in without)))
+    # Each change as a linear form of the documents' own ratios, of which the variance is the sum of squares.
+    share = below / below.sum()
+    rows = []
+    for kept in keep:
+        weights = np.where(kept, share, 0) / share[kept].sum()
+        rows.append(weights - share)
+    eigenvalues = np.linalg.eigvalsh(np.array(rows) @ np.array(rows).T)
+    assert found.degrees == pytest.approx(eigenvalues.sum() ** 2 / (eigenvalues**2).sum())
+    assert 1 <= found.degrees <= size - 1 + 1e-9
+    assert found.margin == pytest.approx(stats.t.ppf(0.975, found.degrees) * found.stderr, rel=1e-5)
+
+
+def test_a_document_that_outweighs_all_others_leaves_one_degree_of_freedom() -> None:
+    rng = np.random.default_rng(0)
+    below = np.array([1e6, *[100.0] * 30])
+    found = ratio_over_draws(below * rng.random(31), below)
+    assert found.degrees == pytest.approx(1.0, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("above", "below", "value", "draws"),
+    [
+        ([], [], math.nan, 0),
+        ([3.0], [2.0], 1.5, 1),
+        ([3.0, 0.0], [2.0, 0.0], 1.5, 1),  # a document without hidden tokens
+        ([0.1, 0.2, 0.3], [1.0, 2.0, 3.0], 0.1, 3),  # equal up to rounding
+        ([math.nan, 1.0], [1.0, 1.0], math.nan, 2),
+        ([3e20, 4.0], [1e20, 1.0], 3.0, 2),  # one is all there is, up to rounding
+        ([3.0, 4.0], [1.0, 0.0], 7.0, 2),  # and so where without it nothing stands below the line
+        ([3.0, 4.0], [0.0, 0.0], math.nan, 2),
+        ([math.inf, 1.0], [1.0, 1.0], math.inf, 2),
+    ],
+)
+def test_where_there_is_no_standard_error(above: list[float], below: list[float], value: float, draws: int) -> None:
+    """It is None, and never 0."""
+    found = ratio_over_draws(above, below)
+    assert found.value == pytest.approx(value, nan_ok=True)
+    assert (found.stderr, found.degrees, found.margin, found.interval, found.share_interval) == (None,) * 5
+    assert found.draws == draws
+
+
+def test_degrees_of_freedom_need_not_be_whole() -> None:
+    for degrees in (1.0, 1.5, 2.7, 30.2):
+        assert student_margin(2.0, degrees) == pytest.approx(2 * stats.t.ppf(0.975, degrees), rel=1e-5)
+        assert student_margin(1.0, degrees, 0.8) == pytest.approx(stats.t.ppf(0.9, degrees), rel=1e-5)
+    assert student_margin(1.0, 4) == student_quantile(0.975, 4)
+
+
+def test_a_document_with_nothing_below_the_line_counts_by_what_is_above() -> None:
+    """As one whose hidden tokens have no bytes: 12 / 4 = 3; without each in turn 8 / 2, 6 / 2 and 10 / 4."""
+    found = ratio_over_draws([4.0, 6.0, 2.0, 0.0], [2.0, 2.0, 0.0, 0.0])
+    assert (found.value, found.draws) == (3.0, 3)
+    assert found.stderr == pytest.approx(math.sqrt((4 - 3) ** 2 + (3 - 3) ** 2 + (2.5 - 3) ** 2))
+    assert found.interval is not None
+    assert sum(found.interval) / 2 == pytest.approx(3.0), "centred on the figure that is shown"
+
+
+def test_a_quantile_is_computed_once() -> None:
+    before = student_quantile.cache_info()
+    for _ in range(50):
+        student_margin(1.0, 7.654321)
+    after = student_quantile.cache_info()
+    assert (after.misses - before.misses, after.hits - before.hits) == (1, 49)
+
+
+def test_few_documents_are_warned_of() -> None:
+    assert "no standard error" in str(few_documents(1))
+    assert "2 documents only" in str(few_documents(2))
+    assert "19 documents only" in str(few_documents(FEW - 1))
+    assert few_documents(FEW) is None

@@ -1,0 +1,224 @@
+"""Loops of CPUs against tensor operations: the same values and the same gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import get_args
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from unmask.model import attention as tiles
+from unmask.model import fused
+from unmask.model import fused as loss
+from unmask.model.attention import AttentionPlan, rotary_table
+from unmask.model.config import Activation
+from unmask.model.layers import Activated, Attention, Norm
+
+SEGMENTS = {
+    "one segment": [[0] * 300] * 3,
+    "several": [[0] * 300, [0] * 100 + [1] * 150 + [-1] * 50, [0] * 7 + [1] * 293],
+}
+TOLERANCE = {torch.float32: {"rtol": 1e-4, "atol": 2e-5}, torch.bfloat16: {"rtol": 0.03, "atol": 0.03}}
+
+
+@contextmanager
+def tensor_operations() -> Iterator[None]:
+    """What other devices do, on this one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fused, "serves", lambda tensor: False)
+        yield
+
+
+def both(module: nn.Module, *inputs: object) -> tuple[list[Tensor], list[Tensor]]:
+    """Values and gradients of a module with loops, and with tensor operations."""
+
+    def run() -> list[Tensor]:
+        given = [x.detach().requires_grad_() if isinstance(x, Tensor) else x for x in inputs]
+        out = module(*given)
+        outs = [out] if isinstance(out, Tensor) else list(out)
+        factors = [(1.0 + draw(*o.shape, seed=50)).to(o.dtype) for o in outs]
+        leaves = [x for x in given if isinstance(x, Tensor)] + list(module.parameters())
+        total = sum((o * f).sum() for o, f in zip(outs, factors, strict=True))
+        return [*outs, *torch.autograd.grad(total, leaves)]  # type: ignore[arg-type]
+
+    fast = run()
+    with tensor_operations():
+        plain = run()
+    return fast, plain
+
+
+def check(module: nn.Module, *inputs: object, dtype: torch.dtype = torch.float32) -> None:
+    fast, plain = both(module, *inputs)
+    assert len(fast) == len(plain)
+    for ours, theirs in zip(fast, plain, strict=True):
+        assert ours.dtype == theirs.dtype
+        scale = float(functional.pad(theirs.detach().abs().flatten(), (0, 1)).max()) or 1.0
+        torch.testing.assert_close(ours / scale, theirs / scale, **TOLERANCE[dtype])
+
+
+def draw(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("kind", get_args(Activation))
+def test_activations(kind: Activation, gated: bool, dtype: torch.dtype) -> None:
+    check(Activated(kind, gated=gated), 3.0 * draw(5, 7, 34, dtype=dtype), dtype=dtype)
+
+
+# The loops of each activation take seconds to compile: gelu, which most layouts have, stands for all of them.
+@pytest.mark.parametrize(
+    "kind", [kind if kind == "gelu" else pytest.param(kind, marks=pytest.mark.slow) for kind in get_args(Activation)]
+)
+def test_activations_far_from_zero(kind: Activation) -> None:
+    x = torch.tensor([[-1e4, -100.0, -12.0, -1e-8, 0.0, 1e-8, 12.0, 100.0, 1e4, 3.0]])
+    check(Activated(kind), x)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("shape", [(3, 5, 32), (1, 32), (200, 33), (0, 8)], ids=str)
+def test_norms(shape: tuple[int, ...], bias: bool, dtype: torch.dtype) -> None:
+    norm = Norm(shape[-1], eps=1e-5, bias=bias)
+    with torch.no_grad():
+        for number, parameter in enumerate(norm.parameters()):
+            parameter.copy_(1.0 + 0.3 * draw(shape[-1], seed=number))
+    x = 2.0 + draw(*shape, dtype=dtype)
+    check(norm, x, dtype=dtype)
+
+    class OfSum(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = norm
+
+        def forward(self, x: Tensor, added: Tensor) -> tuple[Tensor, Tensor]:
+            return self.norm.of_sum(x, added)
+
+    check(OfSum(), x, draw(*shape, dtype=dtype, seed=7), dtype=dtype)
+
+
+def plan_of(segments: list[list[int]], *, window: int | None, rotary: bool, head_dim: int = 8) -> AttentionPlan:
+    segment_ids = torch.tensor(segments, dtype=torch.int32)
+    positions = torch.arange(segment_ids.shape[1]).expand_as(segment_ids)
+    angles = rotary_table(positions, head_dim=head_dim, theta=100.0) if rotary else None
+    return AttentionPlan(segment_ids, 2, window, angles)
+
+
+class Attending(nn.Module):
+    """Attention under a plan; padding's outputs mean nothing and are left out."""
+
+    def __init__(self, plan: AttentionPlan) -> None:
+        super().__init__()
+        self.attention = Attention(16, 2)
+        for number, parameter in enumerate(self.parameters()):
+            nn.init.normal_(parameter, std=0.4, generator=torch.Generator().manual_seed(number))
+        self.plan = plan
+
+    def forward(self, x: Tensor) -> Tensor:
+        mixed: Tensor = self.attention(x, self.plan)
+        return mixed * (self.plan.segment_ids_BS >= 0)[..., None]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("rotary", [False, True])
+@pytest.mark.parametrize("window", [None, 20, 299])
+@pytest.mark.parametrize("segments", SEGMENTS)
+def test_attention(segments: str, window: int | None, rotary: bool, dtype: torch.dtype) -> None:
+    plan = plan_of(SEGMENTS[segments], window=window, rotary=rotary)
+    check(Attending(plan), draw(3, 300, 16, dtype=dtype), dtype=dtype)
+
+
+@pytest.mark.parametrize("kept_length", [0, 256])
+@pytest.mark.parametrize("scores", [1, 40_000, 1 << 22])
+@pytest.mark.parametrize("length", [1, 5, 100])
+def test_attention_in_any_tiles(length: int, scores: int, kept_length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiles, "SCORES", scores)
+    monkeypatch.setattr(fused, "KEPT_LENGTH", kept_length)
+    plan = plan_of([[0] * length, [0] * (length // 2) + [1] * (length - length // 2)] * 2, window=None, rotary=True)
+    assert len(plan.tiles) == (4 if scores == 1 else 1 if scores > 40_000 or length < 100 else 2)
+    check(Attending(plan), draw(4, length, 16))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_queries_of_global_layers_are_cut_where_rows_are_very_long(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiles, "LARGEST", 2 * 300 * 150)
+    plan = plan_of([[0] * 300, [0] * 140 + [1] * 160], window=None, rotary=True)
+    assert [(tile.queries.start, tile.queries.stop) for tile in plan.tiles] == [(0, 128), (128, 256), (256, 300)]
+    check(Attending(plan), draw(2, 300, 16, dtype=dtype), dtype=dtype)
+
+
+@pytest.mark.parametrize("length", [1024, 2048, 8192, 16384])
+def test_scores_of_a_tile_grow_with_the_length_at_most(length: int) -> None:
+    """And all queries see all keys."""
+    found = tiles.tiles_of(torch.zeros(2, length, dtype=torch.int32), num_heads=12, window=None)
+    assert max(12 * (tile.queries.stop - tile.queries.start) * length for tile in found) <= max(
+        tiles.LARGEST, 12 * 128 * length
+    )
+    for row in range(2):
+        own = sorted(
+            (tile.queries.start, tile.queries.stop) for tile in found if tile.rows.start <= row < tile.rows.stop
+        )
+        assert [begin for begin, _ in own] == [0, *(end for _, end in own[:-1])]
+        assert own[-1][1] == length
+
+
+def test_what_is_not_seen_has_no_influence_at_all() -> None:
+    """Not even a tiny one: the probabilities are 0, not small."""
+    plan = plan_of([[0] * 10 + [1] * 6], window=None, rotary=True)
+    module = Attending(plan)
+    x = draw(1, 16, 16)
+    changed = x.clone()
+    changed[:, 10:] = 1e6
+    assert torch.equal(module(x)[:, :10], module(changed)[:, :10])
+
+
+def test_the_loss_of_other_devices_is_the_same() -> None:
+    x, tokens, bias = draw(30, 8), draw(50, 8, seed=1), draw(50, seed=2)
+    targets = torch.arange(30)
+    targets[7] = loss.IGNORED
+    leaves = [tensor.requires_grad_() for tensor in (x, tokens, bias)]
+    fast = loss.losses_of_decoder(*leaves, targets)
+    gradients = torch.autograd.grad(fast.total, leaves)
+    with tensor_operations():
+        plain = loss.losses_of_decoder(*leaves, targets)
+        expected = torch.autograd.grad(plain.total, leaves)
+    torch.testing.assert_close(fast.total, plain.total)
+    torch.testing.assert_close(fast.each_N, plain.each_N)
+    assert torch.equal(fast.wrong_N, plain.wrong_N)
+    for ours, theirs in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_what_is_not_a_number_stays_so() -> None:
+    """A training that diverges must be seen to."""
+    x, tokens, bias = draw(4, 8), draw(50, 8, seed=1), draw(50, seed=2)
+    x[1, 3] = float("nan")
+    found = loss.losses_of_decoder(x, tokens, bias, torch.arange(4))
+    assert found.each_N.isfinite().tolist() == [True, False, True, True]
+    assert not loss.losses_of_decoder(draw(4, 8), tokens, bias * x[1, 3], torch.arange(4)).each_N.isfinite().any()
+    norm = Norm(8, eps=1e-5)
+    assert norm(x).isfinite().all(1).tolist() == [True, False, True, True]
+
+
+def test_results_do_not_depend_on_the_number_of_threads() -> None:
+    plan = plan_of(SEGMENTS["several"], window=20, rotary=True)
+    module, norm = Attending(plan), Norm(16, eps=1e-5)
+    x = draw(3, 300, 16)
+    results = []
+    before = torch.get_num_threads()
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        given = x.clone().requires_grad_()
+        out = norm(module(given))
+        results.append([out, *torch.autograd.grad(out.square().sum(), [given, norm.weight])])
+    torch.set_num_threads(before)
+    for one, two in zip(*results, strict=True):
+        assert torch.equal(one, two)

@@ -1,0 +1,162 @@
+"""The head for classes: as in transformers' sequence classifier of every layout; saved, loaded, and saved again."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.models import rich_model
+from unmask.core.errors import ModelError
+from unmask.model.encoder import MaskedLM
+from unmask.model.folder import load_model, save_model
+from unmask.model.heads import LabelHead
+from unmask.model.initial_weights import initialise
+
+transformers = pytest.importorskip("transformers")
+MakeModel = Callable[..., MaskedLM]
+LAYOUTS = ["modernbert", "bert", "roberta", "roberta-prelayernorm"]
+NAMES = ("bored", "glad", "sad")
+
+
+def with_head(make_model: MakeModel, layout: str, *, pairs: bool = False) -> MaskedLM:
+    """Weights large enough for differences to show."""
+    model = rich_model(make_model(layout=layout).config, pairs=pairs, label_names=NAMES)
+    initialise(model, seed=0)
+    with torch.no_grad():
+        generator = torch.Generator().manual_seed(1)
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.normal_(0.0, 0.2, generator=generator)
+    return model.eval()
+
+
+@torch.no_grad()
+def both_logits(model: MaskedLM, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of all tokens, and of the classes of rows that are documents."""
+    hidden = model.encoder(ids)
+    tokens = model.predict(hidden.flatten(0, 1), torch.arange(ids.numel())).view(*ids.shape, -1)
+    return tokens, model.outputs("label_head", hidden[:, 0])
+
+
+def some_ids() -> torch.Tensor:
+    return torch.randint(5, 60, (4, 20), generator=torch.Generator().manual_seed(0))
+
+
+CASES = [*((layout, False) for layout in LAYOUTS), ("bert", True)]
+
+
+@pytest.mark.parametrize(("layout", "pairs"), CASES)
+def test_the_folder_is_one_of_both_kinds(make_model: MakeModel, tmp_path: Path, layout: str, pairs: bool) -> None:
+    """A sequence classifier with all of its weights, with our logits and names; and a masked language model."""
+    ours = with_head(make_model, layout, pairs=pairs)
+    save_model(ours, tmp_path)
+    tokens, classes = both_logits(ours, some_ids())
+    theirs, found = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path, output_loading_info=True)
+    assert not found["missing_keys"]
+    assert theirs.config.id2label == dict(enumerate(NAMES))
+    assert theirs.config.label2id == {name: number for number, name in enumerate(NAMES)}
+    mask = torch.ones_like(some_ids())
+    with torch.no_grad():
+        logits = theirs.eval()(some_ids(), attention_mask=mask).logits
+    assert logits.shape == (4, 3)
+    assert classes.std() > 0.05
+    torch.testing.assert_close(classes, logits, rtol=1e-4, atol=1e-5)
+    theirs, found = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not found["missing_keys"]
+    with torch.no_grad():
+        logits = theirs.eval()(some_ids(), attention_mask=mask).logits
+    torch.testing.assert_close(tokens, logits, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("layout", "pairs"), CASES)
+def test_what_is_saved_is_loaded_and_saved_again(
+    make_model: MakeModel, tmp_path: Path, layout: str, pairs: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    ours = with_head(make_model, layout, pairs=pairs)
+    save_model(ours, tmp_path / "one")
+    with caplog.at_level(logging.INFO, logger="unmask"):
+        again = load_model(tmp_path / "one", mask_id=4).eval()
+    assert not caplog.records
+    assert again.label_names == NAMES
+    for mine, its in zip(both_logits(ours, some_ids()), both_logits(again, some_ids()), strict=True):
+        assert torch.equal(mine, its)
+    save_model(again, tmp_path / "two")
+    assert json.loads((tmp_path / "one" / "config.json").read_text()) == json.loads(
+        (tmp_path / "two" / "config.json").read_text()
+    )
+    weights = [load_file(tmp_path / name / "model.safetensors") for name in ("one", "two")]
+    assert weights[0].keys() == weights[1].keys()
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_a_pooler_is_shared_with_pairs(make_model: MakeModel) -> None:
+    """As transformers' classes share it; otherwise the head has its own."""
+    names = {name for name, _ in with_head(make_model, "bert", pairs=True).named_parameters()}
+    assert {"pair_head.pooler.weight", "label_head.classifier.weight"} <= names
+    assert "label_head.dense.weight" not in names
+    assert "label_head.dense.weight" in {name for name, _ in with_head(make_model, "bert").named_parameters()}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_head_changes_nothing_of_the_others(make_model: MakeModel, tmp_path: Path, layout: str) -> None:
+    """Neither what the encoder is drawn as, nor what a folder without classes says."""
+    config = make_model(layout=layout).config
+    plain, labelled = MaskedLM(config), rich_model(config, label_names=NAMES)
+    for model in (plain, labelled):
+        initialise(model, seed=3)
+    theirs = dict(labelled.named_parameters())
+    for name, parameter in plain.named_parameters():
+        assert torch.equal(parameter, theirs.pop(name)), name
+    assert theirs
+    assert all(name.startswith("label_head.") for name in theirs)
+    save_model(plain, tmp_path)
+    assert not {"id2label", "label2id"} & set(json.loads((tmp_path / "config.json").read_text()))
+
+
+def changed(folder: Path, **values: object) -> None:
+    content = json.loads((folder / "config.json").read_text())
+    content = {key: value for key, value in (content | values).items() if value is not None}
+    (folder / "config.json").write_text(json.dumps(content))
+
+
+def test_folders_of_others(make_model: MakeModel, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """transformers leaves the usual names out; a head that pools otherwise, or lacks its layer, is none of ours."""
+    save_model(with_head(make_model, "modernbert"), tmp_path)
+    changed(tmp_path, id2label=None, label2id=None)
+    assert load_model(tmp_path, mask_id=4).label_names == ("LABEL_0", "LABEL_1", "LABEL_2")
+    changed(tmp_path, classifier_pooling="mean")
+    assert not caplog.records
+    assert load_model(tmp_path, mask_id=4).find_head(LabelHead) is None
+    assert "left out, since a masked language model has no place for it: classifier.bias" in caplog.text
+    changed(tmp_path, classifier_pooling="cls", id2label={"0": "a", "1": "b"})
+    with pytest.raises(ModelError, match=r"classifier.weight has the shape \(3, 32\), but config.json says \(2, 32\)"):
+        load_model(tmp_path, mask_id=4)
+
+
+def test_names_are_in_the_order_of_their_numbers(make_model: MakeModel, tmp_path: Path) -> None:
+    """`10` stands behind `9`, whatever order the file has."""
+    names = [f"class {number}" for number in range(12)]
+    model = rich_model(make_model().config, label_names=names)
+    initialise(model, seed=0)
+    save_model(model, tmp_path)
+    changed(tmp_path, id2label={str(n): names[n] for n in sorted(range(12), key=str)})
+    assert load_model(tmp_path, mask_id=4).label_names == tuple(names)
+
+
+def test_a_classifier_without_its_layer(
+    make_model: MakeModel, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save_model(with_head(make_model, "roberta"), tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    save_file(
+        {name: tensor for name, tensor in weights.items() if "classifier.dense" not in name},
+        tmp_path / "model.safetensors",
+    )
+    assert load_model(tmp_path, mask_id=4).label_names is None
+    assert "no place for it: classifier.out_proj.bias, classifier.out_proj.weight" in caplog.text

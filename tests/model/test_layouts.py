@@ -1,0 +1,301 @@
+"""BERT's family: the same weights give the same logits in transformers, in both directions, alone and packed."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.model.test_parity import ACTIVATIONS, all_logits, theirs_of
+from unmask.core.errors import ModelError
+from unmask.data.rows import Cursor, RowStream
+from unmask.data.store import TokenStore
+from unmask.model.config import EncoderConfig
+from unmask.model.encoder import MaskedLM
+from unmask.model.folder import load_model, save_model
+from unmask.tokenizer.tokenizer import Tokenizer
+
+transformers = pytest.importorskip("transformers")
+FAMILY = {
+    "bert": "Bert",
+    "roberta": "Roberta",
+    "xlm-roberta": "XLMRoberta",
+    "camembert": "Camembert",
+    "roberta-prelayernorm": "RobertaPreLayerNorm",
+}
+ROOT = {
+    "bert": "bert",
+    "roberta": "roberta",
+    "xlm-roberta": "roberta",
+    "camembert": "roberta",
+    "roberta-prelayernorm": "roberta_prelayernorm",
+}
+MakeModel = Callable[..., MaskedLM]
+
+
+def some_ids(rows: int = 3, length: int = 40) -> torch.Tensor:
+    return torch.randint(5, 190, (rows, length), generator=torch.Generator().manual_seed(0))
+
+
+def theirs_alone(model: torch.nn.Module, input_ids: torch.Tensor, **rows: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return model(input_ids=input_ids, **rows).logits
+
+
+def make_theirs(layout: str, kind: str = "ForMaskedLM", **changes: object) -> torch.nn.Module:
+    """A model that transformers made, with weights large enough for differences to show."""
+    name = FAMILY[layout]
+    config = getattr(transformers, f"{name}Config")(
+        **{
+            "vocab_size": 200, "hidden_size": 32, "intermediate_size": 80, "num_hidden_layers": 3,
+            "num_attention_heads": 2, "max_position_embeddings": 66, "initializer_range": 0.2,
+        } | changes
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{name}{kind}")(config).eval()
+    with torch.no_grad():
+        for parameter_name, parameter in model.named_parameters():
+            if parameter_name.endswith("bias"):
+                parameter.normal_(0.0, 0.2)
+    return model
+
+
+@pytest.mark.parametrize("layout", FAMILY)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("pad_id", [0, 1])
+def test_transformers_gives_the_same_logits(
+    make_model: MakeModel, tmp_path: Path, layout: str, activation: str, pad_id: int
+) -> None:
+    model = make_model(layout=layout, activation=activation, pad_id=pad_id)
+    theirs = theirs_of(model, tmp_path)
+    assert type(theirs).__name__ == f"{FAMILY[layout]}ForMaskedLM"
+    ours = all_logits(model, some_ids(length=64))
+    assert ours.std() > 0.5
+    assert (ours - theirs_alone(theirs, some_ids(length=64))).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("layout", FAMILY)
+def test_packed_equals_alone_and_transformers(
+    make_model: MakeModel, tmp_path: Path, store: TokenStore, tokenizer: Tokenizer, layout: str
+) -> None:
+    model = make_model(layout=layout)
+    theirs = theirs_of(model, tmp_path)
+    compared = packed_with_others = 0
+    for batch in islice(RowStream(store, tokenizer, length=64, seed=0).batches(Cursor(), 6), 2):
+        rows = batch.rows
+        packed = all_logits(model, rows.input_ids, segment_ids_BS=rows.segment_ids, position_ids_BS=rows.position_ids)
+        for r in range(len(rows.input_ids)):
+            last = int(rows.segment_ids[r].max())
+            packed_with_others += last > 0
+            for n in range(last + 1):
+                inside = rows.segment_ids[r] == n
+                alone = rows.input_ids[r][inside][None]
+                assert (packed[r][inside] - theirs_alone(theirs, alone)[0]).abs().max() < 1e-4
+                assert (packed[r][inside] - all_logits(model, alone)[0]).abs().max() < 1e-4
+                compared += 1
+    assert compared > 10
+    assert packed_with_others > 3
+
+
+@pytest.mark.parametrize("layout", FAMILY)
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "silu"])
+def test_a_model_of_transformers_loads_here(tmp_path: Path, layout: str, activation: str) -> None:
+    theirs = make_theirs(layout, hidden_act=activation)
+    theirs.save_pretrained(tmp_path)
+    model = load_model(tmp_path, mask_id=4).eval()
+    longest = 66 if layout == "bert" else 64
+    assert model.config.max_position_embeddings == longest
+    ids = some_ids(2, longest)
+    assert (theirs_alone(theirs, ids) - all_logits(model, ids)).abs().max() < 1e-4
+    save_model(model, tmp_path / "again")
+    again = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "again").eval()
+    assert again.config.hidden_dropout_prob == again.config.attention_probs_dropout_prob == 0.1
+    assert (theirs_alone(theirs, ids) - theirs_alone(again, ids)).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("layout", FAMILY)
+def test_what_is_saved_comes_back(make_model: MakeModel, tmp_path: Path, layout: str) -> None:
+    model = make_model(layout=layout, dropout=0.1)
+    save_model(model, tmp_path)
+    again = load_model(tmp_path, mask_id=4)
+    assert again.config == model.config
+    for (name, a), (_, b) in zip(model.named_parameters(), again.named_parameters(), strict=True):
+        assert torch.equal(a, b), name
+
+
+def test_token_types_are_berts(make_model: MakeModel, tmp_path: Path) -> None:
+    model = make_model(layout="bert")
+    theirs = theirs_of(model, tmp_path)
+    types = (torch.arange(40) >= 17).long().expand(3, 40)
+    ours = all_logits(model, some_ids(), token_type_ids_BS=types)
+    assert (ours - theirs_alone(theirs, some_ids(), token_type_ids=types)).abs().max() < 1e-4
+    assert (ours - all_logits(model, some_ids())).abs().max() > 0.1
+    with pytest.raises(ModelError, match="the layout 'modernbert' has no token types"):
+        all_logits(make_model(), some_ids(), token_type_ids_BS=types)
+
+
+@pytest.mark.parametrize("layout", FAMILY)
+def test_a_bare_encoder_gets_a_new_head_and_keeps_its_pooler(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, layout: str
+) -> None:
+    """As sentence encoders are saved: no prefix, no head, a pooler."""
+    theirs = make_theirs(layout, "Model")
+    theirs.save_pretrained(tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")
+    assert "pooler.dense.weight" in stored
+    assert "embeddings.word_embeddings.weight" in stored
+    with caplog.at_level(logging.WARNING, logger="unmask"):
+        model = load_model(tmp_path, mask_id=4).eval()
+    assert "there is no masked-language-model head; a new, untrained one is made" in caplog.text
+    assert "left out" not in caplog.text
+    with torch.no_grad():
+        hidden = model.encoder(some_ids())
+        assert (hidden - theirs(input_ids=some_ids()).last_hidden_state).abs().max() < 1e-4
+    assert model.head.dense.weight.std() > 0.1, "drawn"
+    assert all_logits(model, some_ids()).isfinite().all()
+
+    save_model(model, tmp_path / "again")
+    again = getattr(transformers, f"{FAMILY[layout]}Model").from_pretrained(tmp_path / "again").eval()
+    for kind in ("weight", "bias"):
+        assert torch.equal(getattr(again.pooler.dense, kind), stored[f"pooler.dense.{kind}"])
+    with torch.no_grad():
+        ours, wanted = (m(input_ids=some_ids()).pooler_output for m in (again, theirs))
+    assert (ours - wanted).abs().max() < 1e-4
+
+
+def test_a_bare_modernbert_loads_too(make_model: MakeModel, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = make_model()
+    save_model(model, tmp_path)
+    bare = transformers.ModernBertModel.from_pretrained(tmp_path)
+    bare.save_pretrained(tmp_path / "bare")
+    again = load_model(tmp_path / "bare", mask_id=4).eval()
+    assert "a new, untrained one is made" in caplog.text
+    with torch.no_grad():
+        assert torch.equal(again.encoder(some_ids()), model.encoder(some_ids()))
+
+
+def test_the_head_for_next_sentences_is_kept_and_written_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    theirs = make_theirs("bert", "ForPreTraining")
+    theirs.save_pretrained(tmp_path)
+    model = load_model(tmp_path, mask_id=4).eval()
+    assert not caplog.text
+    assert set(model.kept_weights) == {
+        f"{name}.{kind}" for name in ("bert.pooler.dense", "cls.seq_relationship") for kind in ("weight", "bias")
+    }
+    save_model(model, tmp_path / "again")
+    again = transformers.AutoModelForPreTraining.from_pretrained(tmp_path / "again").eval()
+    with torch.no_grad():
+        found, wanted = again(input_ids=some_ids()), theirs(input_ids=some_ids())
+    assert (found.prediction_logits - all_logits(model, some_ids())).abs().max() < 1e-4
+    assert torch.equal(found.seq_relationship_logits, wanted.seq_relationship_logits)
+
+
+def test_a_classifier_is_left_out_and_its_encoder_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    theirs = make_theirs("roberta", "ForTokenClassification")
+    theirs.save_pretrained(tmp_path)
+    model = load_model(tmp_path, mask_id=4).eval()
+    assert "no place for it: classifier.bias, classifier.weight" in caplog.text
+    assert "a new, untrained one is made" in caplog.text
+    with torch.no_grad():
+        hidden = theirs.roberta(input_ids=some_ids()).last_hidden_state
+        assert (hidden - model.encoder(some_ids())).abs().max() < 1e-4
+
+
+def test_long_lists_of_what_is_left_out_are_cut(
+    make_model: MakeModel, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save_model(make_model(layout="bert"), tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    extra = {f"task.{i}": torch.zeros(1) for i in range(11)}
+    save_file(weights | extra, tmp_path / "model.safetensors")
+    load_model(tmp_path, mask_id=4)
+    assert "task.0, task.1, task.10, task.2, task.3, task.4, task.5, task.6 and 3 more" in caplog.text
+
+
+def test_old_folders_with_tensorflows_names_and_tied_copies(make_model: MakeModel, tmp_path: Path) -> None:
+    """The first released BERTs say gamma and beta, name the output bias twice, and store buffers."""
+    model = make_model(layout="bert")
+    save_model(model, tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    old = {}
+    for name, tensor in weights.items():
+        renamed = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+        old[renamed.replace("predictions.bias", "predictions.decoder.bias")] = tensor
+    assert len(set(old) & set(weights)) < len(weights)
+    old["cls.predictions.decoder.weight"] = weights["bert.embeddings.word_embeddings.weight"].clone()
+    old["bert.embeddings.position_ids"] = torch.arange(64)[None]
+    save_file(old, tmp_path / "model.safetensors")
+    again = load_model(tmp_path, mask_id=4).eval()
+    assert not again.kept_weights
+    assert torch.equal(all_logits(model, some_ids()), all_logits(again, some_ids()))
+
+
+@pytest.mark.parametrize(
+    ("layout", "change", "message"),
+    [
+        ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key' is not"),
+        ("bert", {"is_decoder": True}, "is_decoder = True is not supported, only False"),
+        ("roberta", {"add_cross_attention": True}, "add_cross_attention = True is not supported"),
+        ("roberta", {"tie_word_embeddings": False}, "tie_word_embeddings = False is not supported"),
+        ("bert", {"hidden_act": "mish"}, "config.json: activation = 'mish' is not supported, only 'gelu', "),
+        ("bert", {"max_position_embeddings": 60}, r"position_embeddings.weight has the shape \(64, 32\), but .*60"),
+        ("roberta", {"pad_token_id": None}, "config.json: pad_id = None: input should be a valid integer"),
+        ("roberta", {"max_position_embeddings": None}, "config.json: max_position_embeddings = None: input should be"),
+        ("bert", {"num_attention_heads": 5}, "config.json: hidden_size 32 is not a multiple of num_heads 5"),
+        ("bert", {"num_hidden_layers": 5}, "the weights lack bert.encoder.layer.4.attention"),
+        ("roberta-prelayernorm", {"model_type": "roberta"}, "the weights lack roberta.embeddings.word_emb"),
+    ],
+)
+def test_folders_that_cannot_be_loaded(
+    make_model: MakeModel, tmp_path: Path, layout: str, change: dict[str, Any], message: str
+) -> None:
+    save_model(make_model(layout=layout), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | change))
+    with pytest.raises(ModelError, match=message):
+        load_model(tmp_path, mask_id=4)
+
+
+def test_a_key_that_is_missing(make_model: MakeModel, tmp_path: Path) -> None:
+    save_model(make_model(layout="bert"), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["vocab_size"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match=r"config\.json: vocab_size is missing"):
+        load_model(tmp_path, mask_id=4)
+
+
+def test_a_part_of_the_head_is_not_a_head(make_model: MakeModel, tmp_path: Path) -> None:
+    save_model(make_model(layout="bert"), tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights["cls.predictions.bias"]
+    save_file(weights, tmp_path / "model.safetensors")
+    with pytest.raises(ModelError, match=r"the weights lack cls\.predictions\.bias"):
+        load_model(tmp_path, mask_id=4)
+
+
+def test_modernbert_with_several_dropouts(
+    make_model: MakeModel, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save_model(make_model(dropout=0.1), tmp_path)
+    assert load_model(tmp_path, mask_id=4).config.dropout == 0.1
+    assert not caplog.text
+    config = json.loads((tmp_path / "config.json").read_text()) | {"mlp_dropout": 0.3}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert load_model(tmp_path, mask_id=4).config.dropout == 0.3
+    assert "dropout of embeddings, attention, MLP = [0.1, 0.1, 0.3]; the highest is taken for all" in caplog.text
+
+
+def test_a_configuration_fits_its_layout(make_model: MakeModel) -> None:
+    config = make_model(layout="bert").config
+    assert not EncoderConfig.model_validate(config.model_dump()).parts.rotary
+    for change in ({"rotary": {}}, {"type_vocab_size": None}, {"layout": "modernbert"}):
+        with pytest.raises(ValueError, match="Assertion failed"):
+            EncoderConfig.model_validate(config.model_dump() | change)

@@ -1,0 +1,171 @@
+"""The same weights give the same logits in transformers, alone and packed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+
+from unmask.core.errors import ModelError
+from unmask.data.rows import Cursor, RowStream
+from unmask.data.store import TokenStore
+from unmask.model.encoder import MaskedLM
+from unmask.model.folder import load_model, save_model
+from unmask.tokenizer.tokenizer import Tokenizer
+
+transformers = pytest.importorskip("transformers")
+ACTIVATIONS = ["gelu", "gelu_pytorch_tanh", "silu", "relu2"]
+MakeModel = Callable[..., MaskedLM]
+
+
+def all_logits(model: MaskedLM, input_ids: torch.Tensor, **rows: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        logits = model(input_ids, positions_N=torch.arange(input_ids.numel()), **rows)
+    return logits.view(*input_ids.shape, -1)
+
+
+def theirs_of(model: MaskedLM, folder: Path) -> torch.nn.Module:
+    save_model(model, folder)
+    return transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_transformers_gives_the_same_logits(make_model: MakeModel, tmp_path: Path, activation: str) -> None:
+    model = make_model(activation=activation)
+    theirs = theirs_of(model, tmp_path)
+    input_ids = torch.randint(5, 190, (3, 40), generator=torch.Generator().manual_seed(0))
+    ours = all_logits(model, input_ids)
+    with torch.no_grad():
+        found = theirs(input_ids=input_ids).logits
+    assert ours.std() > 0.5, "the weights must be large enough for differences to show"
+    assert (ours - found).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("length", [64, 40])
+def test_packed_equals_alone_and_transformers(
+    make_model: MakeModel, tmp_path: Path, store: TokenStore, tokenizer: Tokenizer, length: int
+) -> None:
+    """Attention never crosses a document: each segment gets the logits that it gets in a row of its own."""
+    model = make_model()
+    theirs = theirs_of(model, tmp_path)
+    compared = packed_with_others = 0
+    for batch in islice(RowStream(store, tokenizer, length=length, seed=0).batches(Cursor(), 12), 3):
+        rows = batch.rows
+        packed = all_logits(model, rows.input_ids, segment_ids_BS=rows.segment_ids, position_ids_BS=rows.position_ids)
+        for r in range(len(rows.input_ids)):
+            last = int(rows.segment_ids[r].max())
+            packed_with_others += last > 0
+            for n in range(last + 1):
+                inside = rows.segment_ids[r] == n
+                alone = rows.input_ids[r][inside][None]
+                with torch.no_grad():
+                    found = theirs(input_ids=alone).logits[0]
+                assert (packed[r][inside] - found).abs().max() < 1e-4
+                assert (packed[r][inside] - all_logits(model, alone)[0]).abs().max() < 1e-4
+                compared += 1
+    assert compared > 20
+    assert packed_with_others > 5
+
+
+def test_a_change_in_one_document_does_not_reach_its_neighbour(make_model: MakeModel) -> None:
+    model = make_model()
+    ids = torch.randint(5, 190, (1, 30), generator=torch.Generator().manual_seed(0))
+    segments = torch.tensor([[0] * 14 + [1] * 16])
+    other = ids.clone()
+    other[0, 3] = 7
+    with_segments = [all_logits(model, x, segment_ids_BS=segments) for x in (ids, other)]
+    without = [all_logits(model, x) for x in (ids, other)]
+    assert torch.equal(with_segments[0][0, 14:], with_segments[1][0, 14:])
+    assert not torch.equal(without[0][0, 14:], without[1][0, 14:]), "the test can see a leak"
+
+
+def test_padding_changes_nothing(make_model: MakeModel) -> None:
+    model = make_model()
+    ids = torch.randint(5, 190, (1, 20), generator=torch.Generator().manual_seed(0))
+    padded = torch.cat([ids, torch.zeros(1, 9, dtype=torch.int64)], 1)
+    segments = torch.tensor([[0] * 20 + [-1] * 9])
+    found = all_logits(model, padded, segment_ids_BS=segments)
+    assert (found[:, :20] - all_logits(model, ids)).abs().max() < 1e-5
+    assert found.isfinite().all()
+
+
+def test_a_model_of_transformers_loads_here(tmp_path: Path) -> None:
+    """The other direction, with a configuration that transformers wrote itself."""
+    torch.manual_seed(0)
+    config = transformers.ModernBertConfig(
+        vocab_size=200, hidden_size=32, intermediate_size=48, num_hidden_layers=5, num_attention_heads=2,
+        local_attention=8, global_attn_every_n_layers=2, max_position_embeddings=64, pad_token_id=0,
+        cls_token_id=2, bos_token_id=2, sep_token_id=3, eos_token_id=3, initializer_range=0.2,
+    )  # fmt: skip
+    theirs = transformers.ModernBertForMaskedLM(config).eval()
+    theirs.save_pretrained(tmp_path)
+    model = load_model(tmp_path, mask_id=4).eval()
+    assert [model.config.is_global(i) for i in range(5)] == [True, False, True, False, True]
+    ids = torch.randint(5, 190, (2, 50), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        assert (theirs(input_ids=ids).logits - all_logits(model, ids)).abs().max() < 1e-4
+
+
+def test_what_is_saved_comes_back(make_model: MakeModel, tmp_path: Path) -> None:
+    model = make_model()
+    save_model(model, tmp_path)
+    again = load_model(tmp_path, mask_id=4)
+    assert again.config == model.config
+    for (name, a), (_, b) in zip(model.named_parameters(), again.named_parameters(), strict=True):
+        assert torch.equal(a, b), name
+    assert (tmp_path / "model.safetensors").stat().st_mode == (tmp_path / "config.json").stat().st_mode
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"model_type": "t5"},
+            "'t5' is not supported; supported are 'modernbert', 'bert', 'roberta', 'xlm-roberta', 'camembert', 'robert",
+        ),
+        ({"norm_bias": True}, "norm_bias = True is not supported, only False"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings = False"),
+        ({"vocab_size": 300}, r"tok_embeddings.weight has the shape \(200, 32\), but config.json says \(300, 32\)"),
+        ({"layer_types": ["sliding_attention"] * 4}, "is not 'every n-th layer is global'"),
+        ({"hidden_activation": "spam"}, "config.json: activation = 'spam' is not supported, only 'gelu', "),
+        ({"num_attention_heads": 3}, "config.json: hidden_size 32 is not a multiple of num_heads 3"),
+        ({"max_position_embeddings": None}, "config.json: max_position_embeddings = None: input should be"),
+        (
+            {"num_hidden_layers": 6, "layer_types": None, "global_attn_every_n_layers": 3},
+            "the weights lack model.layers.4",
+        ),
+    ],
+)
+def test_folders_that_cannot_be_loaded(
+    make_model: MakeModel, tmp_path: Path, change: dict[str, object], message: str
+) -> None:
+    save_model(make_model(), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | change))
+    with pytest.raises(ModelError, match=message):
+        load_model(tmp_path, mask_id=4)
+
+
+def test_folders_that_lack_something(make_model: MakeModel, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"there is no config\.json; give the folder of a model"):
+        load_model(tmp_path, mask_id=4)
+    save_model(make_model(), tmp_path)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(ModelError, match=r"model\.safetensors: damaged"):
+        load_model(tmp_path, mask_id=4)
+    weights.unlink()
+    with pytest.raises(ModelError, match=r"there is no model\.safetensors"):
+        load_model(tmp_path, mask_id=4)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ModelError, match=r"config\.json: not JSON"):
+        load_model(tmp_path, mask_id=4)
+
+
+def test_a_text_longer_than_the_model(make_model: MakeModel) -> None:
+    with pytest.raises(ModelError, match="65 tokens are more than the model's 64 positions"):
+        all_logits(make_model(), torch.full((1, 65), 7))

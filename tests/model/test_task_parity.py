@@ -1,0 +1,262 @@
+"""Heads of tasks: transformers' classes load them with our logits, in every layout; and we load transformers'."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.models import rich_model
+from unmask.core.errors import ModelError
+from unmask.model.encoder import MaskedLM
+from unmask.model.folder import (
+    load_model,
+    load_task_model,
+    read_config_file,
+    save_model,
+    save_task_model,
+    with_task_head,
+)
+from unmask.model.initial_weights import initialise
+from unmask.tasks.answer import AnswerTask
+from unmask.tasks.classify import Classify, MultiLabel, Pairs, Regress
+from unmask.tasks.inputs import Example
+from unmask.tasks.predict import outputs_of, task_of
+from unmask.tasks.tag import Tag
+from unmask.tasks.task import Task
+
+transformers = pytest.importorskip("transformers")
+MakeModel = Callable[..., MaskedLM]
+LAYOUTS = ["modernbert", "bert", "roberta", "roberta-prelayernorm"]
+INFOS = [
+    Classify(("bored", "glad", "sad")),
+    Pairs(("no", "yes"), paired=True),
+    Regress(("score",)),
+    Tag(("B-x", "I-x", "O")),
+    AnswerTask(may_be_missing=True, max_length=32),
+    MultiLabel(("bored", "glad", "sad")),
+]
+AUTO = {
+    "classify": "AutoModelForSequenceClassification",
+    "pairs": "AutoModelForSequenceClassification",
+    "multi_label": "AutoModelForSequenceClassification",
+    "regress": "AutoModelForSequenceClassification",
+    "tag": "AutoModelForTokenClassification",
+    "answer": "AutoModelForQuestionAnswering",
+}
+
+
+def model_for(make_model: MakeModel, layout: str, info: Task) -> MaskedLM:
+    """Weights large enough for differences to show."""
+    model = with_task_head(make_model(layout=layout), info.task_head, seed=1).eval()
+    with torch.no_grad():
+        generator = torch.Generator().manual_seed(2)
+        for name, parameter in model.named_parameters():
+            if name.startswith(("label_head", "tag_head", "answer_head")) and name.endswith("bias"):
+                parameter.normal_(0.0, 0.3, generator=generator)
+    return model
+
+
+def loaded(folder: Path) -> tuple[MaskedLM, Task]:
+    """What `open_fine_tuned` does, without a tokenizer."""
+    task = task_of(read_config_file(folder)[0], folder)
+    return load_task_model(folder, task.task_head, mask_id=4), task
+
+
+def some_ids() -> torch.Tensor:
+    return torch.randint(5, 60, (4, 20), generator=torch.Generator().manual_seed(0))
+
+
+@torch.no_grad()
+def our_logits(model: MaskedLM, info: Task) -> torch.Tensor:
+    hidden = model.encoder(some_ids())
+    if info.of_texts:
+        return model.outputs(info.head, hidden[:, 0])
+    return model.outputs(info.head, hidden.flatten(0, 1)).view(4, 20, -1)
+
+
+@torch.no_grad()
+def their_logits(model: torch.nn.Module, info: Task) -> torch.Tensor:
+    out = model.eval()(some_ids(), attention_mask=torch.ones_like(some_ids()))
+    return torch.stack([out.start_logits, out.end_logits], -1) if info.kind == "answer" else out.logits
+
+
+@pytest.mark.parametrize("info", INFOS, ids=lambda info: info.kind)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_transformers_loads_what_is_saved(make_model: MakeModel, tmp_path: Path, layout: str, info: Task) -> None:
+    ours = model_for(make_model, layout, info)
+    save_task_model(ours, info.task_head, tmp_path)
+    theirs, found = getattr(transformers, AUTO[info.kind]).from_pretrained(tmp_path, output_loading_info=True)
+    assert not found["missing_keys"]
+    assert not found["unexpected_keys"]
+    expected = our_logits(ours, info)
+    assert expected.std() > 0.05
+    torch.testing.assert_close(their_logits(theirs, info), expected, rtol=1e-4, atol=1e-5)
+    assert theirs.config.architectures == [type(theirs).__name__]
+    if info.names:
+        assert theirs.config.id2label == dict(enumerate(info.names))
+        assert theirs.config.num_labels == len(info.names)
+    types = {"classify": "single_label_classification", "regress": "regression"}
+    assert theirs.config.problem_type == (types | {"multi_label": "multi_label_classification"}).get(
+        info.kind, info.problem_type
+    )
+
+
+@pytest.mark.parametrize("info", INFOS[:3], ids=lambda info: info.kind)
+def test_transformers_pools_by_the_mean_as_we_do(make_model: MakeModel, tmp_path: Path, info: Task) -> None:
+    """Of texts that share rows here and are padded there."""
+    ours = model_for(make_model, "modernbert", info)
+    by_mean = replace(info, pooling="mean")
+    save_task_model(ours, by_mean.task_head, tmp_path)
+    again, found = loaded(tmp_path)
+    assert found == by_mean
+    lengths = (5, 20, 11)
+    ids = some_ids()
+    places = [np.arange(length) for length in lengths]
+    examples = [
+        Example(n, ids[n, :length].numpy(), None, place, place[:1])
+        for n, (length, place) in enumerate(zip(lengths, places, strict=True))
+    ]
+    outputs = np.concatenate(outputs_of(again.eval(), found, examples))
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
+    assert theirs.config.classifier_pooling == "mean"
+    attended = (torch.arange(20) < torch.tensor(lengths)[:, None]).long()
+    with torch.no_grad():
+        expected = theirs(ids[:3], attention_mask=attended).logits
+    torch.testing.assert_close(torch.from_numpy(outputs), expected, rtol=1e-4, atol=1e-5)
+    assert (expected - our_logits(ours, info)[:3]).abs().max() > 1e-2, "the first token says something else"
+
+
+@pytest.mark.parametrize("info", INFOS, ids=lambda info: info.kind)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_is_saved_is_loaded(make_model: MakeModel, tmp_path: Path, layout: str, info: Task) -> None:
+    ours = model_for(make_model, layout, info)
+    save_task_model(ours, info.task_head, tmp_path)
+    again, same = loaded(tmp_path)
+    assert same == info
+    assert torch.equal(our_logits(again, info), our_logits(ours, info))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_transformers_has_fine_tuned(make_model: MakeModel, tmp_path: Path, layout: str) -> None:
+    """Without our own key, the architecture and the labels tell the task."""
+    for info in INFOS:
+        ours = model_for(make_model, layout, info)
+        save_task_model(ours, info.task_head, tmp_path / "ours")
+        model = getattr(transformers, AUTO[info.kind]).from_pretrained(tmp_path / "ours")
+        del model.config.unmask_task
+        model.save_pretrained(tmp_path / info.kind)
+        again, found = loaded(tmp_path / info.kind)
+        assert found.kind == ("classify" if info.kind == "pairs" else info.kind)
+        assert found.names == info.names
+        torch.testing.assert_close(our_logits(again, info), our_logits(ours, info), rtol=1e-6, atol=1e-6)
+
+
+def test_a_fine_tuned_folder_is_an_encoder_to_go_on_from(
+    make_model: MakeModel, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for layout in LAYOUTS:
+        ours = model_for(make_model, layout, INFOS[0])
+        save_task_model(ours, INFOS[0].task_head, tmp_path / layout)
+        caplog.clear()
+        again = load_model(tmp_path / layout, mask_id=4)
+        assert "there is no masked-language-model head" in caplog.text
+        with torch.no_grad():
+            torch.testing.assert_close(again.eval().encoder(some_ids()), ours.encoder(some_ids()))
+
+
+def test_berts_pooler_begins_the_classifier(make_model: MakeModel, tmp_path: Path) -> None:
+    """As in transformers; RoBERTa's layer is its own, and drawn."""
+    save_model(make_model(layout="bert"), tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    generator = torch.Generator().manual_seed(5)
+    pooler = {
+        "bert.pooler.dense.weight": torch.randn(32, 32, generator=generator),
+        "bert.pooler.dense.bias": torch.randn(32, generator=generator),
+    }
+    save_file(weights | pooler, tmp_path / "model.safetensors")
+    model = with_task_head(load_model(tmp_path, mask_id=4), INFOS[0].task_head, seed=0)
+    assert model.label_head is not None
+    assert model.label_head.dense is not None
+    assert torch.equal(model.label_head.dense.weight, pooler["bert.pooler.dense.weight"])
+    assert model.label_head.dense.bias is not None
+    assert torch.equal(model.label_head.dense.bias, pooler["bert.pooler.dense.bias"])
+
+
+def test_a_pooler_that_classes_were_told_from_begins_the_classifier(make_model: MakeModel, tmp_path: Path) -> None:
+    """Where the folder's own classes take it, which other labels do not."""
+    model = rich_model(make_model(layout="bert").config, label_names=("dark", "bright"))
+    initialise(model, seed=3)
+    save_model(model, tmp_path)
+    found = load_model(tmp_path, mask_id=4)
+    assert found.label_head is not None
+    assert found.label_head.dense is not None
+    new = with_task_head(found, INFOS[0].task_head, seed=0).label_head
+    assert new is not None
+    assert new.dense is not None
+    assert torch.equal(new.dense.weight, found.label_head.dense.weight)
+    assert new.dense.bias is not None
+    assert found.label_head.dense.bias is not None
+    assert torch.equal(new.dense.bias, found.label_head.dense.bias)
+
+
+def test_a_new_head_depends_on_its_seed_alone(make_model: MakeModel) -> None:
+    heads = [with_task_head(make_model(), INFOS[3].task_head, seed=seed).tag_head for seed in (1, 1, 2)]
+    weights = [head.weight for head in heads if head is not None]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+    assert 0.05 < weights[0].std() < 0.3
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("info", INFOS[2:], ids=lambda info: info.kind)
+def test_random_weights_hold_nothing_of_the_model(make_model: MakeModel, layout: str, info: Task) -> None:
+    """Norms and biases included, which a drawing of matrices alone would leave as they were learned."""
+    model = make_model(layout=layout)
+    with torch.no_grad():
+        for learned in model.parameters():
+            learned.add_(0.5)
+    new = with_task_head(model, info.task_head, seed=3, trained=False)
+    same = with_task_head(make_model(layout=layout), info.task_head, seed=3, trained=False)
+    for (name, weight), other in zip(new.named_parameters(), same.parameters(), strict=True):
+        assert torch.equal(weight, other), name
+        if weight.ndim == 1:
+            assert weight.unique().tolist() in ([0.0], [1.0]), name
+
+
+def test_dropout_replaces_the_models_own(make_model: MakeModel) -> None:
+    model = make_model()
+    assert model.config.dropout == 0.0
+    assert with_task_head(model, INFOS[0].task_head, seed=0, dropout=0.1).config.dropout == 0.1
+
+
+def changed(folder: Path, **values: object) -> None:
+    content = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({k: v for k, v in (content | values).items() if v is not None}))
+
+
+def test_folders_that_are_not_fine_tuned_or_pool_otherwise(make_model: MakeModel, tmp_path: Path) -> None:
+    save_model(make_model(), tmp_path / "plain")
+    with pytest.raises(
+        ModelError, match=r"not fine-tuned for a task \(it is ModernBertForMaskedLM\); fine-tune it with"
+    ):
+        loaded(tmp_path / "plain")
+    changed(tmp_path / "plain", architectures=None)
+    with pytest.raises(ModelError, match="it is a bare encoder"):
+        loaded(tmp_path / "plain")
+    save_task_model(model_for(make_model, "modernbert", INFOS[0]), INFOS[0].task_head, tmp_path / "fine")
+    changed(tmp_path / "fine", classifier_pooling="max")
+    with pytest.raises(ModelError, match="classifier_pooling = 'max' is not supported, only cls or mean"):
+        loaded(tmp_path / "fine")
+    by_mean = replace(INFOS[0], pooling="mean")
+    with pytest.raises(ModelError, match="classifiers of this layout take the first token"):
+        save_task_model(model_for(make_model, "bert", by_mean), by_mean.task_head, tmp_path / "bert")
+    changed(tmp_path / "fine", classifier_pooling="cls", id2label={"x": "a"})
+    with pytest.raises(ModelError, match="id2label is no table of numbers to names"):
+        loaded(tmp_path / "fine")

@@ -1,0 +1,133 @@
+"""Dropout, initial weights, gradient checkpointing, and that every layout learns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import get_args
+
+import pytest
+import torch
+
+from unmask.core.errors import ModelError
+from unmask.model.config import PARTS, Initialisation
+from unmask.model.encoder import MaskedLM
+from unmask.model.initial_weights import initialise
+from unmask.model.layers import Linear, dropout
+
+MakeModel = Callable[..., MaskedLM]
+WIDE = {"hidden_size": 128, "num_heads": 4, "intermediate_size": 384, "initializer_range": 0.02}
+
+
+def some_ids() -> torch.Tensor:
+    return torch.randint(5, 190, (3, 40), generator=torch.Generator().manual_seed(0))
+
+
+def hidden_of(model: MaskedLM, seed: int | None) -> torch.Tensor:
+    with torch.no_grad():
+        return model.encoder(some_ids(), dropout_seed=seed)
+
+
+def test_dropout_drops_its_share_and_keeps_the_expectation() -> None:
+    x = torch.ones(400, 500)
+    y = dropout(x, 0.2, seed=5)
+    assert set(y.unique().tolist()) == {0.0, 1.25}
+    assert abs(float((y == 0).float().mean()) - 0.2) < 4 * math.sqrt(0.2 * 0.8 / x.numel())
+    assert torch.equal(y, dropout(x, 0.2, seed=5))
+    both = (y == 0) & (dropout(x, 0.2, seed=6) == 0)
+    assert abs(float(both.float().mean()) - 0.04) < 4 * math.sqrt(0.04 * 0.96 / x.numel()), "seeds are independent"
+    assert dropout(x, 0.2, seed=None) is x
+    assert dropout(x, 0.2, seed=-(2**63)).shape == x.shape
+
+
+def test_dropout_in_bf16_keeps_the_expectation() -> None:
+    """1 / 0.9 is no number of bf16: what is kept is rounded once, as its product."""
+    x = torch.full((100, 100), 100.0, dtype=torch.bfloat16)
+    assert set(dropout(x, 0.1, seed=5).unique().tolist()) == {0.0, float(torch.tensor(100 / 0.9).bfloat16())}
+
+
+@pytest.mark.parametrize("layout", PARTS)
+def test_dropout_is_of_training_alone_and_a_function_of_its_seed(make_model: MakeModel, layout: str) -> None:
+    model = make_model(layout=layout, dropout=0.3)
+    plain = make_model(layout=layout)
+    assert torch.equal(hidden_of(model, 1), hidden_of(plain, None)), "off in evaluation"
+    model.train()
+    state = torch.get_rng_state()
+    first = hidden_of(model, 1)
+    assert torch.equal(first, hidden_of(model, 1))
+    assert (first - hidden_of(model, 2)).abs().max() > 0.1
+    assert (first - hidden_of(plain, None)).abs().max() > 0.1
+    assert torch.equal(torch.get_rng_state(), state), "the global generator is not touched"
+    with pytest.raises(ModelError, match=r"drops 30% in training mode and needs a dropout_seed; give one, or call ev"):
+        hidden_of(model, None)
+
+
+def test_every_place_drops_something_else(make_model: MakeModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Embeddings, and attention and MLP of each of four layers: nine places, nine masks."""
+    seeds: list[int | None] = []
+
+    def record(x: torch.Tensor, rate: float, *, seed: int | None) -> torch.Tensor:
+        assert rate == 0.3
+        seeds.append(seed)
+        return x
+
+    monkeypatch.setattr("unmask.model.encoder.dropout", record)
+    monkeypatch.setattr("unmask.model.layers.dropout", record)
+    hidden_of(make_model(dropout=0.3).train(), 7)
+    assert len(seeds) == len(set(seeds)) == 9
+    assert None not in seeds
+
+
+@pytest.mark.parametrize("layout", PARTS)
+def test_checkpointed_gradients_are_the_same(make_model: MakeModel, layout: str) -> None:
+    gradients = []
+    for checkpointing in (False, True):
+        model = make_model(layout=layout, dropout=0.2).train()
+        model.encoder.gradient_checkpointing = checkpointing
+        calls = 0
+
+        def count(*_: object) -> None:
+            nonlocal calls
+            calls += 1
+
+        model.encoder.blocks[0].register_forward_pre_hook(count)
+        model(some_ids(), positions_N=torch.arange(60), dropout_seed=3).square().mean().backward()
+        assert calls == (2 if checkpointing else 1), "the block is computed again"
+        gradients.append({name: p.grad for name, p in model.named_parameters()})
+    for name, gradient in gradients[0].items():
+        assert gradient is not None
+        assert torch.equal(gradient, gradients[1][name]), name
+
+
+@pytest.mark.parametrize("layout", PARTS)
+@pytest.mark.parametrize("method", get_args(Initialisation))
+def test_initial_weights(make_model: MakeModel, layout: str, method: Initialisation) -> None:
+    model = make_model(layout=layout, **WIDE)
+    initialise(model, seed=3, method=method)
+    std = 0.02
+    cut = std * 0.8796  # a normal distribution cut at two standard deviations
+    encoder = model.encoder
+    for table in (encoder.tokens, encoder.positions):
+        if table is not None:
+            assert float(table.detach().std()) == pytest.approx(cut, rel=0.02)
+            assert float(table.detach().abs().max()) <= 2 * std
+    for name, module in model.named_modules():
+        if not isinstance(module, Linear):
+            continue
+        weight = module.weight.detach()
+        rows, columns = weight.shape
+        writes = name.endswith(".out") or name.startswith("head.")
+        wanted = {
+            "truncated_normal": cut,
+            "depth_scaled": cut / math.sqrt(2 * 4) if writes else cut,
+            "xavier": math.sqrt(2 / (columns + rows / module.num_fused)),
+            "he": math.sqrt(2 / columns),
+        }[method]
+        assert float(weight.std()) == pytest.approx(wanted, rel=0.03), name
+        assert abs(float(weight.mean())) < 4 * wanted / math.sqrt(rows * columns), name
+    again = make_model(layout=layout, **WIDE)
+    initialise(again, seed=3, method=method)
+    for a, b in zip(model.encoder.parameters(), again.encoder.parameters(), strict=True):
+        assert torch.equal(a, b)
+    initialise(again, seed=4, method=method)
+    assert not torch.equal(model.encoder.tokens, again.encoder.tokens)

@@ -1,0 +1,416 @@
+"""Networks of transformers in the place of ours: the same logits, alone or in a padded batch; shapes; errors."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.commands.transformers_models import FAMILIES, SIZES, save_transformers
+from unmask.commands.finetune_run import factors_of, transformers_layer_factors
+from unmask.core.errors import ModelError, SettingsError
+from unmask.masking.masker import unmasked
+from unmask.model.encoder import MaskedLM
+from unmask.model.folder import save_model
+from unmask.model.transformers import TransformersTask, drawn_from
+from unmask.model.transformers_folder import (
+    TransformersPretrained,
+    load_transformers,
+    load_transformers_task,
+    runs_in_transformers,
+    save_transformers_task,
+    transformers_with_head,
+)
+from unmask.tasks.answer import BEGIN, END, AnswerTask, GivenAnswer, QuestionRecord
+from unmask.tasks.classify import Classify, Pairs, Regress, TextRecord, last_layer
+from unmask.tasks.inputs import Example, InputEncoder, pack_examples
+from unmask.tasks.predict import outputs_of, task_of
+from unmask.tasks.tag import Tag, WordsRecord
+from unmask.tasks.task import Task
+from unmask.tokenizer.tokenizer import Tokenizer
+
+transformers = pytest.importorskip("transformers")
+INFOS = {
+    "classify": Classify(("bored", "glad", "sad")),
+    "pairs": Pairs(("no", "yes"), paired=True),
+    "regress": Regress(("score",)),
+    "tag": Tag(("B-x", "O")),
+    "answer": AnswerTask(may_be_missing=True, max_length=48),
+}
+TEXTS = [
+    "The king loves the queen.",
+    "A ship.",
+    "In the garden the philosopher remembers the winter in Constantinople.",
+]
+
+
+def load(folder: Path, tokenizer: Tokenizer, max_length: int | None = None) -> TransformersPretrained:
+    return load_transformers(
+        folder, vocab_size=tokenizer.vocab_size, pad_id=tokenizer.special.pad, max_length=max_length
+    )
+
+
+def network_of(name: str, info: Task, tokenizer: Tokenizer, folder: Path, **options: Any) -> TransformersTask:
+    """With weights large enough for differences to show."""
+    pretrained = load(save_transformers(name, tokenizer, folder, initializer_range=0.3), tokenizer)
+    return transformers_with_head(pretrained, info.task_head, **{"seed": 1, "dropout": None, **options}).eval()  # type: ignore[return-value]
+
+
+def load_task(folder: Path, vocab_size: int) -> tuple[TransformersTask, Task]:
+    """What `open_fine_tuned` does, without a tokenizer."""
+    task = task_of(json.loads((folder / "config.json").read_text()), folder, pools_itself=True)
+    sizes = {"vocab_size": vocab_size, "pad_id": 0, "max_length": task.max_length}
+    return load_transformers_task(folder, task.task_head, **sizes), task
+
+
+def examples_of(info: Task, encoder: InputEncoder) -> list[Example]:
+    records: list[Any]
+    if info.kind == "tag":
+        records = [WordsRecord(n, tuple(t.split()), ("O",) * len(t.split())) for n, t in enumerate(TEXTS)]
+    elif info.kind == "answer":
+        records = [
+            QuestionRecord(n, str(n), "Who?", t, (GivenAnswer(t.split()[1], t.index(t.split()[1])),))
+            for n, t in enumerate(TEXTS)
+        ]
+    else:
+        right: dict[str, Any] = {"value": 0.5} if info.kind == "regress" else {"label": info.names[-1]}
+        records = [TextRecord(n, text, "The cat." if info.paired else None, **right) for n, text in enumerate(TEXTS)]
+    return info.encode(records, encoder, with_targets=True).examples
+
+
+@torch.no_grad()
+def plain_logits(network: TransformersTask, example: Example) -> torch.Tensor:
+    """What transformers' model says of an example alone: [C] of a text, [S, C] of tokens."""
+    inputs = {"input_ids": torch.from_numpy(example.input_ids)[None]}
+    if example.type_ids is not None:
+        inputs["token_type_ids"] = torch.from_numpy(example.type_ids)[None]
+    out = network.encoder.model(**inputs)
+    if "start_logits" in out:
+        return torch.stack([out.start_logits, out.end_logits], -1)[0]
+    return out.logits[0]
+
+
+def naive_loss(kind: str, example: Example, logits: torch.Tensor) -> float:
+    if kind == "regress":
+        return float((logits[0] - 0.5) ** 2)
+    if kind == "answer":
+        shares = logits.log_softmax(0)
+        return -float(shares[example.targets[BEGIN][0], 0] + shares[example.targets[END][0], 1]) / 2
+    right = torch.from_numpy(example.targets["target"])
+    if kind == "tag":
+        return -float(logits.log_softmax(-1)[torch.from_numpy(example.places), right].sum())
+    return -float(logits.log_softmax(-1)[right[0]])
+
+
+@pytest.mark.parametrize("kind", INFOS)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_alone_equals_padded_equals_theirs(name: str, kind: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    info = INFOS[kind]
+    network = network_of(name, info, tokenizer, tmp_path)
+    examples, task = examples_of(info, InputEncoder(tokenizer, network.config)), info
+    assert (examples[0].type_ids is not None) == (name in ("Electra", "Albert"))
+    together = outputs_of(network, task, examples)
+    assert np.concatenate([output.ravel() for output in together]).std() > 0.005
+    total = 0.0
+    for example, padded in zip(examples, together, strict=True):
+        logits = plain_logits(network, example)
+        total += naive_loss(kind, example, logits)
+        expected = logits[example.places] if kind in ("tag", "answer") else logits[None]
+        np.testing.assert_allclose(padded, expected.numpy(), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(padded, outputs_of(network, task, [example])[0], rtol=1e-4, atol=1e-5)
+    rows = pack_examples(examples, pad_id=0, max_length=64, alone=True).rows
+    logits = network.encoder(
+        rows.input_ids, segment_ids_BS=rows.segment_ids, token_type_ids_BS=rows.token_type_ids
+    ).flatten(0, 1)
+    objective = info.objective()
+    losses = objective.losses(network, logits, objective.targets(rows, unmasked(rows)), None)
+    assert losses.total.item() == pytest.approx(total, rel=1e-4)
+    losses.total.backward()
+    assert max(float(p.grad.norm()) for p in network.parameters() if p.grad is not None) > 0.0
+
+
+@pytest.mark.parametrize("kind", INFOS)
+def test_what_is_saved_is_loaded(kind: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    info = INFOS[kind]
+    network = network_of("Electra", info, tokenizer, tmp_path / "encoder")
+    save_transformers_task(network, info.task_head, tmp_path / "saved")
+    tokenizer.save(tmp_path / "saved", max_length=64)
+    again, same = load_task(tmp_path / "saved", tokenizer.vocab_size)
+    assert same == info
+    assert again.config == network.config
+    for example in examples_of(info, InputEncoder(tokenizer, network.config)):
+        assert torch.equal(plain_logits(again, example), plain_logits(network, example))
+    content = json.loads((tmp_path / "saved" / "config.json").read_text())
+    assert str(tmp_path) not in json.dumps(content)
+    del content["unmask_task"]
+    (tmp_path / "saved" / "config.json").write_text(json.dumps(content))
+    _, found = load_task(tmp_path / "saved", tokenizer.vocab_size)
+    assert (found.kind, found.names) == ("classify" if kind == "pairs" else kind, info.names)
+
+
+def test_the_encoder_is_the_folders_and_the_head_the_seeds(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """Also where the folder has a head of that size; the layer before heads is the folder's, where it has one."""
+    folder = save_transformers("Albert", tokenizer, tmp_path, head="ForSequenceClassification", num_labels=3)
+    before = load_file(folder / "model.safetensors")
+    pretrained = load(folder, tokenizer)
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    models = [
+        transformers_with_head(
+            pretrained, INFOS["classify"].task_head, seed=seed, dropout=None, trained=trained
+        ).encoder.model
+        for seed, trained in ((1, True), (1, True), (2, True), (1, False))
+    ]
+    assert torch.equal(state, torch.get_rng_state())
+    weights = [model.state_dict() for model in models]
+    for name, tensor in before.items():
+        same = [torch.equal(weights[0][name], each[name]) for each in weights]
+        if name == "classifier.weight":
+            assert same == [True, True, False, True]
+            assert not torch.equal(weights[0][name], tensor)
+        elif name.startswith("albert."):
+            assert same[:3] == [True, True, True]
+            assert torch.equal(weights[0][name], tensor)
+            assert torch.equal(weights[3][name], tensor) == (tensor.std() == 0.0 or tensor.numel() == 1), name
+    assert pretrained.theirs.num_labels == 3, "what is shared by runs stays as it is"
+    del before["albert.pooler.weight"], before["albert.pooler.bias"]
+    save_file(before, folder / "model.safetensors", metadata={"format": "pt"})
+    without = load(folder, tokenizer)
+    assert torch.equal(state, torch.get_rng_state())
+    drawn = [
+        transformers_with_head(
+            without, INFOS["classify"].task_head, seed=seed, dropout=None
+        ).encoder.model.albert.pooler.weight
+        for seed in (1, 1, 2)
+    ]
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+
+
+def test_what_is_dropped_is_a_function_of_the_seed(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    network = network_of("DistilBert", INFOS["tag"], tokenizer, tmp_path, dropout=0.3)
+    config = network.encoder.model.config
+    assert (config.dropout, config.attention_dropout, config.seq_classif_dropout, config.qa_dropout) == (0.3,) * 4
+    ids = torch.arange(5, 25)[None]
+    plain = network.encoder(ids)
+    network.train()
+    with pytest.raises(ModelError, match="needs a dropout_seed; give one, or call eval"):
+        network.encoder(ids)
+    state = torch.get_rng_state()
+    a, b, other = (network.encoder(ids, dropout_seed=seed) for seed in (-(2**63), -(2**63), 2**63 - 1))
+    assert torch.equal(state, torch.get_rng_state())
+    assert torch.equal(a, b)
+    assert not torch.equal(a, other)
+    assert not torch.equal(a, plain)
+    without = network_of("DistilBert", INFOS["tag"], tokenizer, tmp_path, dropout=0.0)
+    calm = without.encoder(ids)
+    assert torch.equal(without.train().encoder(ids, dropout_seed=1), calm)
+    with drawn_from(None, torch.device("cpu")):
+        torch.rand(1)
+    assert not torch.equal(state, torch.get_rng_state())
+
+
+def test_bf16_is_of_activations(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    network = network_of("DebertaV2", INFOS["tag"], tokenizer, tmp_path)
+    ids = torch.arange(5, 25)[None]
+    exact = network.encoder(ids)
+    seen = []
+    layer = network.encoder.model.deberta.encoder.layer[0].intermediate.dense
+    layer.register_forward_hook(lambda module, given, out: seen.append(out.dtype))
+    network.encoder.compute_dtype = torch.bfloat16
+    rough = network.encoder(ids)
+    assert seen == [torch.bfloat16]
+    assert (rough.dtype, layer.weight.dtype) == (torch.float32, torch.float32)
+    assert 0.0 < (rough - exact).abs().max() < 0.1
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "longest", "types"),
+    [
+        ("DistilBert", {}, 66, 1),
+        ("Electra", {}, 66, 2),
+        ("Electra", {"type_vocab_size": 1}, 66, 1),
+        ("MPNet", {}, 64, 1),
+        ("XLMRoberta", {}, 65, 1),
+        ("Nystromformer", SIZES, 66, 2),
+        ("IBert", {**SIZES, "type_vocab_size": 1}, 65, 1),
+        ("DebertaV2", {}, 64, 1),
+        ("DebertaV2", {"position_biased_input": True, "type_vocab_size": 2}, 66, 2),
+    ],
+)
+def test_the_longest_input(
+    name: str, changes: dict[str, Any], longest: int, types: int, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    """And it is one that the model takes, while a longer one is not, where it has a table of positions."""
+    pretrained = load(save_transformers(name, tokenizer, tmp_path, **changes), tokenizer)
+    assert pretrained.config.max_position_embeddings == longest
+    assert pretrained.config.num_types == types
+    assert (pretrained.config.hidden_size, pretrained.config.pad_id) == (32, 0)
+    model = transformers_with_head(pretrained, INFOS["classify"].task_head, seed=0, dropout=None).eval().encoder
+    assert model(torch.full((1, longest), 7)).shape == (1, longest, 3)
+    if name == "DebertaV2" and not changes:
+        assert load(tmp_path, tokenizer, 100).config.max_position_embeddings == 100
+        (tmp_path / "tokenizer_config.json").unlink()
+        assert load(tmp_path, tokenizer).config.max_position_embeddings == 512
+    elif name != "IBert":
+        with pytest.raises((IndexError, RuntimeError)):
+            model(torch.full((1, longest + 3), 7))
+
+
+def test_rates_by_layer(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """By hand, with two layers and a decay of 0.5."""
+    deberta = "encoder.model.deberta."
+    names = [f"{deberta}encoder.layer.{n}.attention.self.query_proj.weight" for n in (0, 1)]
+    factor = transformers_layer_factors(names, "deberta", 0.5)
+    for name, expected in (
+        (names[1], 0.5),
+        (names[0], 0.25),
+        (f"{deberta}embeddings.word_embeddings.weight", 0.125),
+        (f"{deberta}encoder.rel_embeddings.weight", 0.125),
+        (f"{deberta}encoder.LayerNorm.weight", 0.5),
+        (f"{deberta}pooler.dense.weight", 1.0),
+        ("encoder.model.pooler.dense.weight", 1.0),
+        ("encoder.model.classifier.weight", 1.0),
+    ):
+        assert factor(name) == expected, name
+    for name, expected in (
+        ("DistilBert", {0.125: "embeddings", 0.25: "transformer.layer.0", 0.5: "transformer.layer.1", 1.0: "classif"}),
+        ("Electra", {0.125: "embeddings", 0.25: "layer.0", 0.5: "layer.1", 1.0: "classifier"}),
+        ("Albert", {0.25: "embed", 0.5: "albert_layer_groups.0", 1.0: "classifier"}),
+    ):
+        network = network_of(name, INFOS["classify"], tokenizer, tmp_path / name)
+        found: dict[float, list[str]] = {}
+        factor = factors_of(network, 0.5)
+        for parameter, _ in network.named_parameters():
+            found.setdefault(factor(parameter), []).append(parameter)
+        assert found.keys() == expected.keys(), name
+        for share, part in expected.items():
+            assert all(part in each or "pooler" in each for each in found[share]), (name, share, found[share])
+
+
+def test_which_folders_transformers_runs(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    assert not runs_in_transformers(tmp_path)
+    assert runs_in_transformers(save_transformers("DistilBert", tokenizer, tmp_path / "distilbert"))
+    bert = save_transformers("Bert", tokenizer, tmp_path / "bert", head="ForMaskedLM")
+    assert not runs_in_transformers(bert)
+    (bert / "model.safetensors").rename(bert / "pytorch_model.bin")
+    assert runs_in_transformers(bert)
+    (bert / "pytorch_model.bin").unlink()
+    assert not runs_in_transformers(bert), "our own reader says what is missing"
+    for content in ("{", "[]", "{}"):
+        (bert / "config.json").write_text(content)
+        assert not runs_in_transformers(bert)
+
+
+@pytest.mark.parametrize(
+    ("layout", "change", "expected"),
+    [
+        ("bert", {}, False),
+        ("bert", {"hidden_act": "relu"}, True),
+        ("roberta", {"tie_word_embeddings": False}, True),
+        ("modernbert", {"decoder_bias": False}, True),
+        ("modernbert", {"attention_bias": True}, True),
+        ("modernbert", {"layer_types": ["sliding_attention"] * 4}, True),
+        ("modernbert", {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, True),
+        ("modernbert", {"mlp_dropout": 0.3}, False),
+        ("bert", {"is_decoder": True}, False),
+        ("bert", {"position_embedding_type": "relative_key"}, False),
+        ("bert", {"num_attention_heads": 5}, False),
+        ("bert", {"hidden_act": None}, False),
+        ("roberta", {"pad_token_id": None}, False),
+    ],
+)
+def test_transformers_runs_parts_that_our_encoder_lacks(
+    make_model: Callable[..., MaskedLM],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    layout: str,
+    change: dict[str, Any],
+    expected: bool,
+) -> None:
+    """What is broken, or no encoder, is left to our own reader, which says so."""
+    save_model(make_model(layout=layout), tmp_path)
+    content = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(content | change))
+    assert runs_in_transformers(tmp_path) == expected
+    assert not caplog.text, "nothing is said before the model is loaded"
+
+
+def test_weights_in_several_files(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """A model of our layouts whose weights we do not read has the logits that it has elsewhere."""
+    one = save_transformers("Bert", tokenizer, tmp_path / "one", head="ForTokenClassification", num_labels=2)
+    model = transformers.AutoModelForTokenClassification.from_pretrained(one)
+    model.save_pretrained(tmp_path / "many", max_shard_size="20KB")
+    network, info = load_task(tmp_path / "many", tokenizer.vocab_size)
+    assert info == Tag(("LABEL_0", "LABEL_1"))
+    ids = torch.arange(5, 25)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(network.encoder(ids), model.eval()(input_ids=ids).logits)
+
+
+def test_what_cannot_be_used(tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = save_transformers("DistilBert", tokenizer, tmp_path / "d")
+    pretrained = load(folder, tokenizer)
+    with pytest.raises(ModelError, match=r"the tokenizer has 9999 ids, but the model only \d+"):
+        load_transformers(folder, vocab_size=9999, pad_id=0, max_length=None)
+    weights = load_file(folder / "model.safetensors")
+    del weights["distilbert.transformer.layer.1.ffn.lin1.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"the weights lack transformer\.layer\.1\.ffn\.lin1\.weight, which an enc"):
+        load(folder, tokenizer)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match="no encoder that transformers reads"):
+        load(folder, tokenizer)
+    for content, message in (
+        ({"model_type": "no-such-model"}, "no encoder that transformers reads"),
+        ({"model_type": "x", "auto_map": {"AutoConfig": "code.Config"}}, "no encoder that transformers reads"),
+    ):
+        (folder / "config.json").write_text(json.dumps(content))
+        with pytest.raises(ModelError, match=message):
+            load(folder, tokenizer)
+    with pytest.raises(ModelError, match="a model of type 'fnet' takes no attention mask"):
+        load(save_transformers("FNet", tokenizer, tmp_path / "fnet"), tokenizer)
+    esm = load(save_transformers("Esm", tokenizer, tmp_path / "esm"), tokenizer)
+    with pytest.raises(ModelError, match="transformers has no head for QuestionAnswering for models of type 'esm'"):
+        transformers_with_head(esm, INFOS["answer"].task_head, seed=0, dropout=None)
+    for rate in ("dropout", "attention_dropout", "seq_classif_dropout", "qa_dropout"):
+        monkeypatch.delattr(pretrained.theirs, rate)
+    monkeypatch.setattr(type(pretrained.theirs), "to_dict", lambda self: {"dim": 32, "dropout_kind": "none"})
+    with pytest.raises(SettingsError, match=r"finetune\.dropout: the config\.json in .* has no rate of dropout"):
+        transformers_with_head(pretrained, INFOS["tag"].task_head, seed=0, dropout=0.1)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    for use in (load, lambda folder, tokenizer: load_task(folder, 9)):
+        (folder / "config.json").write_text(
+            '{"model_type": "distilbert", "architectures": ["XForTokenClassification"]}'
+        )
+        with pytest.raises(ModelError, match=r"not installed: pip install 'unmask\[transformers\]'"):
+            use(folder, tokenizer)  # type: ignore[operator]
+
+
+def test_heads_that_cannot_hold_a_scale(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    network = network_of("Electra", INFOS["regress"], tokenizer, tmp_path)
+    assert last_layer(network)[0] is network.encoder.model.classifier.out_proj.weight
+    network.encoder.model.classifier.out_proj.bias = None
+    with pytest.raises(ModelError, match="has no single layer with a bias that tells the number.*task regress"):
+        last_layer(network)
+
+
+def test_a_fine_tuned_folder_that_lacks_its_head(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    folder = save_transformers("DistilBert", tokenizer, tmp_path, head="ForSequenceClassification")
+    weights = load_file(folder / "model.safetensors")
+    save_file({name: w for name, w in weights.items() if "classifier" not in name}, folder / "model.safetensors",
+              metadata={"format": "pt"})  # fmt: skip
+    with pytest.raises(
+        ModelError, match=r"the weights lack classifier\.bias, classifier\.weight, pre_classifier\.bias"
+    ):
+        load_task(folder, tokenizer.vocab_size)
+    save_transformers("DistilBert", tokenizer, tmp_path)
+    with pytest.raises(ModelError, match=r"not fine-tuned for a task \(it is DistilBertForMaskedLM\)"):
+        load_task(folder, tokenizer.vocab_size)

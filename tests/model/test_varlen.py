@@ -1,0 +1,192 @@
+"""Attention over the segments in a line against the loops of CPUs, on whole encoders; and compiled blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.model.on_gpu import attend_in_line, tensor_operations
+from unmask.model.attention import Sequences
+from unmask.model.config import PARTS
+from unmask.model.encoder import MaskedLM, compile_model
+from unmask.model.fused import losses_of_decoder
+from unmask.model.heads import run_transform
+from unmask.model.layers import dropout, run_block
+
+MakeModel = Callable[..., MaskedLM]
+SEGMENTS = torch.tensor([[0] * 40, [0] * 13 + [1] * 20 + [-1] * 7, [0] * 3 + [1] * 3 + [2] * 34], dtype=torch.int32)
+ALL = torch.arange(SEGMENTS.numel())
+
+
+def batch(seed: int = 0) -> dict[str, Tensor]:
+    places = torch.arange(SEGMENTS.shape[1])
+    first = torch.stack([(row[:, None] == row).int().argmax(1) for row in SEGMENTS])
+    ids = torch.randint(5, 100, SEGMENTS.shape, generator=torch.Generator().manual_seed(seed))
+    return {"input_ids_BS": ids, "segment_ids_BS": SEGMENTS, "position_ids_BS": places - first}
+
+
+def values_and_gradients(model: MaskedLM, given: dict[str, Tensor], **more: Any) -> dict[str, Tensor]:
+    model.zero_grad()
+    hidden_BSD = model.encoder(**given, **more)
+    real = given["segment_ids_BS"] >= 0
+    (hidden_BSD[real] * torch.linspace(0.5, 1.5, hidden_BSD.shape[-1])).square().sum().backward()
+    return {
+        "hidden": hidden_BSD.detach()[real],
+        **{name: p.grad.clone() for name, p in model.encoder.named_parameters() if p.grad is not None},
+    }
+
+
+@pytest.mark.parametrize("layout", PARTS)
+def test_segments_in_a_line_equal_the_loops(
+    make_model: MakeModel, monkeypatch: pytest.MonkeyPatch, layout: str
+) -> None:
+    """Local and global layers, rows of one segment and of several, padding: the same values and gradients."""
+    model = make_model(layout=layout)
+    given = batch()
+    loops = values_and_gradients(model, given)
+    attend_in_line(monkeypatch)
+    in_line = values_and_gradients(model, given)
+    made_before = values_and_gradients(model, given, sequences=Sequences.of(SEGMENTS))
+    assert loops.keys() == in_line.keys()
+    assert len(loops) > 20
+    for name, wanted in loops.items():
+        scale = float(wanted.abs().max())
+        torch.testing.assert_close(in_line[name] / scale, wanted / scale, rtol=1e-4, atol=2e-5, msg=name)
+        assert torch.equal(in_line[name], made_before[name]), name
+
+
+def test_rows_without_segments_are_a_sequence_each(make_model: MakeModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model()
+    ids = batch()["input_ids_BS"]
+    loops = model.encoder(ids)
+    attend_in_line(monkeypatch)
+    torch.testing.assert_close(model.encoder(ids), loops, rtol=1e-4, atol=2e-5)
+
+
+def test_only_local_layers_have_a_window(make_model: MakeModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Versions of torch that lack the argument are not given it."""
+    seen: list[dict[str, Any]] = []
+
+    def record(query: Tensor, *rest: Any, **named: Any) -> Tensor:
+        seen.append(named)
+        return query
+
+    attend_in_line(monkeypatch, record)
+    make_model().encoder(**batch())
+    assert seen == [{}, {"window_size": (4, 4)}, {"window_size": (4, 4)}, {}]
+
+
+class Counter:
+    """A backend of torch.compile that counts what it is given."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, graph: Any, inputs: Any) -> Any:
+        self.count += 1
+        return graph.forward
+
+
+@pytest.fixture
+def counter(monkeypatch: pytest.MonkeyPatch) -> Counter:
+    torch._dynamo.reset()
+    counter = Counter()
+    compiled = torch.compile
+    monkeypatch.setattr(
+        torch, "compile", lambda function, **named: compiled(function, fullgraph=True, **(named | {"backend": counter}))
+    )
+    return counter
+
+
+def _with_capacity(capacity: int) -> Sequences:
+    sequences = Sequences.of(SEGMENTS)
+    return sequences.map(lambda begins: torch.cat([begins, begins[-1:].expand(capacity + 1 - len(begins))]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("in_line", [False, True])
+@pytest.mark.parametrize("changes", [{}, {"layout": "bert", "dropout": 0.2}])
+def test_compiled_blocks_are_few_and_whole(
+    make_model: MakeModel, monkeypatch: pytest.MonkeyPatch, counter: Counter, in_line: bool, changes: dict[str, Any]
+) -> None:
+    """No break in any graph; layers that are alike share one, and so do batches whose segments and seeds differ."""
+    model = make_model(num_layers=8, **changes).train()
+    if in_line:
+        # What is between and beyond the sequences matters to the kernel, not to the graph.
+        attend_in_line(monkeypatch, lambda query, key, value, begins, *rest, **named: query + key * value + begins[0])
+    else:
+        tensor_operations(monkeypatch)
+        monkeypatch.setattr("unmask.model.encoder.choose_attention", lambda *given, **named: "bias")
+    monkeypatch.setattr(
+        model.encoder, "_on_device", lambda seed: None if seed is None else torch.full((), seed, dtype=torch.int64)
+    )
+    # Each batch has its own capacity for sequences.
+    more = [{"sequences": _with_capacity(20 + seed)} if in_line else {} for seed in range(3)]
+    wanted = [values_and_gradients(model, batch(seed), dropout_seed=seed, **more[seed]) for seed in range(3)]
+    names = list(model.state_dict())
+    compile_model(model)
+    assert list(model.state_dict()) == names
+    # The first layer has no norm, and a kernel is told its window; with a bias, windows are numbers in a tensor.
+    kinds = 1 if changes else 3 if in_line else 2
+    kinds += 1  # the norm of the embeddings
+    for seed in range(3):
+        found = values_and_gradients(model, batch(seed), dropout_seed=seed, **more[seed])
+        for name, value in wanted[seed].items():
+            torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-6, msg=name)
+        assert counter.count == kinds
+    model.eval()
+    with torch.no_grad():
+        model.encoder(batch()["input_ids_BS"][:2, :17])
+    assert counter.count == kinds, "evaluation is not compiled"
+
+
+@pytest.mark.slow
+def test_the_compiled_loss_is_the_loss(
+    make_model: MakeModel, monkeypatch: pytest.MonkeyPatch, counter: Counter
+) -> None:
+    model = make_model().train()
+    generator = torch.Generator().manual_seed(0)
+    x_ND = torch.randn(12, 32, generator=generator).requires_grad_()
+    targets_N = torch.tensor([*range(9), -100, -100, -100])
+    weights_N = torch.linspace(0.5, 2.0, 12)
+    loops = losses_of_decoder(x_ND, model.encoder.tokens, model.head.bias, targets_N, weights_N)
+    (of_loops,) = torch.autograd.grad(loops.total, x_ND)
+    tensor_operations(monkeypatch)
+    compile_model(model)
+    for count in (12, 12, 11, 10):  # as targets become fewer while a mask rate falls
+        found = model.head.losses(x_ND[:count], model.encoder.tokens, targets_N[:count], weights_N[:count])
+        (gradient,) = torch.autograd.grad(found.total, x_ND)
+        torch.testing.assert_close(found.each_N, loops.each_N[:count], rtol=1e-5, atol=1e-5)
+        assert torch.equal(found.wrong_N, loops.wrong_N[:count])
+        torch.testing.assert_close(gradient, of_loops, rtol=1e-4, atol=1e-5)
+        assert gradient[9:].abs().max() == 0
+    assert counter.count == 1
+    transformed_ND = run_transform(model.head, x_ND)
+    for count in (12, 11, 10):
+        torch.testing.assert_close(model.head.transform(x_ND[:count]), transformed_ND[:count], rtol=1e-5, atol=1e-5)
+    assert counter.count == 2
+
+
+def test_dropout_by_hashes_drops_its_share_and_keeps_the_expectation() -> None:
+    x = torch.ones(400, 500)
+    seeds = [torch.tensor(seed) for seed in (5, 6, -(2**63))]
+    dropped = [dropout(x, 0.2, seed=seed) for seed in seeds]
+    for y in dropped:
+        assert set(y.unique().tolist()) == {0.0, 1.25}
+        assert abs(float((y == 0).float().mean()) - 0.2) < 4 * (0.2 * 0.8 / x.numel()) ** 0.5
+    both = (dropped[0] == 0) & (dropped[1] == 0)
+    assert abs(float(both.float().mean()) - 0.04) < 4 * (0.04 * 0.96 / x.numel()) ** 0.5, "seeds are independent"
+    assert torch.equal(dropped[0], dropout(x, 0.2, seed=seeds[0]))
+    assert dropout(x.bfloat16(), 0.2, seed=seeds[0]).dtype == torch.bfloat16
+
+
+def test_a_block_is_a_function_of_itself(make_model: MakeModel) -> None:
+    model = make_model()
+    plan = model.encoder._plans(SEGMENTS, batch()["position_ids_BS"], None)[True]
+    x_BSD = torch.randn(*SEGMENTS.shape, 32, generator=torch.Generator().manual_seed(0))
+    block = model.encoder.blocks[0]
+    assert torch.equal(run_block(block, x_BSD, None, plan, (None, None))[0], block(x_BSD, None, plan)[0])

@@ -1,0 +1,483 @@
+from __future__ import annotations
+
+import io
+import json
+import os
+import resource
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import unmask
+from tests.command_line import Main
+from unmask.core.errors import CorpusError, DataError, ModelError, RunError, SettingsError
+from unmask.search import index as index_building
+from unmask.search import index as index_folder
+from unmask.search.encoder import AskedEncoding, DocumentFiles, SearchEncoder, first_line_title, open_encoder
+from unmask.search.index import why_missing
+from unmask.search.snippets import find_snippet
+from unmask.tokenizer.tokenizer import Tokenizer
+
+NOUNS = ["cat", "dog", "king", "queen", "ship", "winter", "garden", "bridge"]
+ROWS = [
+    {"id": f"d{n}", "title": f"On the {noun}", "text": f"the {noun} sees the {noun} at sea"}
+    for n, noun in enumerate(NOUNS)
+]
+LONG = " ".join(f"the {NOUNS[n % 7]} follows the {NOUNS[n % 5]} in the garden." for n in range(60))
+Hits = list[dict[str, Any]]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    file = tmp_path / "rows.jsonl"
+    rows = [*ROWS, {"id": "long", "title": "", "text": LONG}, {"id": "blank", "title": "", "text": " "}]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def hits_of(index: unmask.Index, query: str, **options: Any) -> Hits:
+    found: Hits = index.query(query, **options).queries[0]["hits"]
+    return found
+
+
+def test_an_index_finds_what_its_vectors_say(
+    main: Main, model_folder: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_folder, "BLOCK_PASSAGES", 5)
+    out = tmp_path / "index"
+    code, printed, err = main("search", "index", model_folder, table, "--out", out, "--passage-tokens", 40, "--json")
+    assert code == 0, err
+    made = json.loads(printed)
+    assert (made["documents"], made["dimension"], made["similarity"], made["approximate"]) == (9, 32, "cosine", False)
+    assert made["passages"] > 5 + 8
+    assert made["skipped"] == {"texts without a letter or sign": 1}
+    assert "a row, its text in column 'text', its id in column 'id', its title in column 'title'" in err
+    assert "passed over: 1 texts" in err
+    assert len(list((out / "blocks").glob("*.npy"))) == -(-made["passages"] // 5)
+
+    code, printed, _ = main("search", "query", out, "the ship sees the ship", "--top-k", 20, "--json")
+    assert code == 0
+    [found] = json.loads(printed)["queries"]
+    model = unmask.load(model_folder)
+    texts = [f"{row['title']}\n{row['text']}" for row in ROWS]
+    scores = model.embed(texts, normalize=True) @ model.embed([found["query"]], normalize=True)[0]
+    of_id = {hit["id"]: hit for hit in found["hits"]}
+    assert len(found["hits"]) == 9, "each document once"
+    np.testing.assert_allclose([of_id[row["id"]]["score"] for row in ROWS], scores, atol=1e-5)
+    assert [hit["score"] for hit in found["hits"]] == sorted((hit["score"] for hit in found["hits"]), reverse=True)
+    assert [hit["rank"] for hit in found["hits"]] == list(range(1, 10))
+    assert (of_id["d4"]["title"], of_id["d4"]["file"], of_id["long"]["title"]) == ("On the ship", str(table), None)
+    place = of_id["long"]["begin"]
+    assert of_id["long"]["passage"] == LONG[place : place + len(of_id["long"]["passage"])]
+    assert len(model.tokenizer.encode_prompt(of_id["long"]["passage"])) <= 40
+
+    code, printed, _ = main("search", "query", out, "the ship", "--top-k", 1)
+    assert code == 0
+    assert "  1  0." in f"  {printed.strip()}"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"the king\n\nthe dog\n")))
+    code, printed, _ = main("search", "query", out, "-", "--json")
+    assert [each["query"] for each in json.loads(printed)["queries"]] == ["the king", "the dog"]
+
+
+def test_texts_in_memory_and_what_an_index_says_of_itself(model_folder: Path, tmp_path: Path) -> None:
+    index = unmask.Index.build(model_folder, [row["text"] for row in ROWS], out=tmp_path / "index")
+    assert "8 documents in 8 passages of up to 64 tokens" in repr(index)
+    assert not (tmp_path / "index" / "given").exists()
+    found = index.query(["the dog sees the dog at sea", "the queen"], top_k=2)
+    assert [len(each["hits"]) for each in found.queries] == [2, 2]
+    assert found.queries[0]["hits"][0]["id"] == 2
+    assert found.queries[0]["hits"][0]["score"] == pytest.approx(1.0, abs=1e-6)
+    assert "the queen" in repr(found)
+    assert "document 2" in repr(found)
+    hits, again = found.queries[1]["hits"], hits_of(unmask.Index(tmp_path / "index"), "the queen", top_k=2)
+    assert [hit["passage"] for hit in again] == [hit["passage"] for hit in hits]
+    assert again[0]["score"] == pytest.approx(hits[0]["score"], abs=1e-6)
+
+
+def test_passages_cover_their_documents(model_folder: Path, tmp_path: Path) -> None:
+    """Whatever their length: all of a text, with the overlap that was asked for, from word to word."""
+    (tmp_path / "long.txt").write_text(LONG)
+    for length, overlap in ((16, 0), (16, 6), (33, 8), (64, 8)):
+        out = tmp_path / f"{length}-{overlap}"
+        index = unmask.Index.build(
+            model_folder, [tmp_path / "long.txt"], out=out, passage_tokens=length, overlap_tokens=overlap
+        )
+        passages = [index._stored.passage(number) for number in range(index.to_dict()["passages"])]
+        assert len(passages) > 5
+        end = 0
+        for passage in passages:
+            assert passage.begin <= end if overlap else passage.begin == end
+            assert passage.text == LONG[passage.begin : passage.begin + len(passage.text)]
+            assert LONG[passage.begin - 1] == " " or passage.begin == 0
+            end = passage.begin + len(passage.text)
+        assert end == len(LONG)
+
+
+def test_passages_longer_than_the_model(model_folder: Path, tmp_path: Path) -> None:
+    """They go through it in windows."""
+    index = unmask.Index.build(model_folder, [LONG], out=tmp_path / "index", passage_tokens=200, overlap_tokens=0)
+    model = unmask.load(model_folder)
+    passages = [index._stored.passage(number).text for number in range(index.to_dict()["passages"])]
+    assert "".join(passages) == LONG
+    assert 64 < max(len(model.tokenizer.encode_prompt(passage)) for passage in passages) <= 200
+    vectors = model.embed(passages, normalize=True, long_texts="split")
+    [hit] = hits_of(index, "the ship")
+    best = (vectors @ model.embed(["the ship"], normalize=True)[0]).max()
+    assert hit["score"] == pytest.approx(best, abs=1e-6)
+
+
+def test_a_stopped_index_goes_on_as_if_it_had_not(
+    model_folder: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_folder, "BLOCK_PASSAGES", 3)
+
+    def build(out: Path, **options: Any) -> unmask.Index:
+        return unmask.Index.build(model_folder, [table], out=out, **options)
+
+    build(tmp_path / "whole")
+    out = tmp_path / "stopped"
+    embed, calls = SearchEncoder.embed_documents, []
+
+    def fails(self: SearchEncoder, *arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return embed(self, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SearchEncoder, "embed_documents", fails)
+        with pytest.raises(KeyboardInterrupt):
+            build(out)
+        with pytest.raises(DataError, match="not whole; finish it: run the same .* command with resume=True"):
+            unmask.Index(out)
+        with pytest.raises(RunError, match="already holds an index: go on with resume=True"):
+            build(out)
+        calls.clear()
+        calls.extend([1] * 3)
+        build(out, resume=True)
+        assert len(calls) == 3 + len(list((out / "blocks").glob("*.npy"))) - 2, "two blocks were there"
+    for path in sorted((tmp_path / "whole").rglob("*")):
+        if path.is_file() and not path.name.startswith(".lock"):
+            assert path.read_bytes() == (out / path.relative_to(tmp_path / "whole")).read_bytes()
+
+    said: list[str] = []
+    build(out, resume=True, note=said.append)
+    assert said == [f"{out}: the index is complete already"]
+    with pytest.raises(RunError, match=r"encoding\.passage_tokens = 64, but now it is 32"):
+        build(out, resume=True, passage_tokens=32, overlap_tokens=8)
+    (out / "index.json").unlink()
+    table.write_text(table.read_text().replace("the cat", "a cat"))
+    with pytest.raises(RunError, match="begun on other text: block 0 of it holds other passages; an index goes on as"):
+        build(out, resume=True)
+    table.write_text(json.dumps(ROWS[0]) + "\n")
+    with pytest.raises(RunError, match="begun on"):
+        build(out, resume=True)
+    assert build(out, overwrite=True).to_dict()["documents"] == 1
+
+
+def damage(out: Path, how: str) -> None:
+    vectors = out / "blocks" / "00000.npy"
+    if how == "missing":
+        vectors.unlink()
+    elif how == "short":
+        vectors.write_bytes(vectors.read_bytes()[:-1])
+    elif how == "narrow":  # as many bytes, other vectors
+        array = np.load(vectors)
+        np.save(vectors, array.reshape(-1, 16))
+    elif how == "no array":
+        vectors.write_bytes(b"x" * vectors.stat().st_size)
+    elif how == "no passages":
+        passages = out / "blocks" / "00000.parquet"
+        passages.write_bytes(b"x" * passages.stat().st_size)
+    elif how == "no counts":
+        (out / "index.json").write_text('{"version": 1}')
+    elif how == "no JSON":
+        (out / "search.json").write_text("{")
+    elif how == "version":
+        (out / "index.json").write_text('{"version": 7}')
+    elif how in ("one size", "no model"):
+        file = out / ("index.json" if how == "one size" else "search.json")
+        content = json.loads(file.read_text())
+        if how == "one size":
+            content["blocks"][0]["bytes"].pop()
+        else:
+            del content["model"]
+        file.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("missing", "00000.npy: not there, so the index is not whole"),
+        ("short", r"00000.npy: damaged \([\d,]+ bytes, not [\d,]+\)"),
+        ("narrow", r"vectors \[16, 16\] of float32, where the index has \[8, 32\] of float32"),
+        ("no array", "00000.npy: damaged"),
+        ("no passages", "00000.parquet: damaged"),
+        ("no counts", "index.json: damaged"),
+        ("no JSON", "search.json: damaged"),
+        ("version", "made by another version of unmask"),
+        ("one size", "index.json: damaged"),
+        ("no model", r"search.json: damaged \('model' is not as it was written\)"),
+    ],
+)
+def test_a_damaged_index_is_one_line(model_folder: Path, tmp_path: Path, how: str, said: str) -> None:
+    out = tmp_path / "index"
+    unmask.Index.build(model_folder, [row["text"] for row in ROWS], out=out)
+    damage(out, how)
+    with pytest.raises(DataError, match=said):
+        unmask.Index(out).query("the king")
+
+
+def test_an_index_knows_its_model(
+    model_folder: Path, make_model: Callable[..., Any], tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    from unmask.model.folder import save_model
+
+    out = tmp_path / "index"
+    unmask.Index.build(model_folder, [row["text"] for row in ROWS], out=out)
+    for name, changes in (("other", {"norm_eps": 1e-4}), ("wide", {"hidden_size": 64})):
+        (folder := tmp_path / name).mkdir()
+        save_model(make_model(**changes), folder)
+        tokenizer.save(folder, max_length=64)
+    with pytest.raises(ModelError, match="was made with another model than .*other is now"):
+        unmask.Index(out, model=tmp_path / "other").query("the king")
+    with pytest.raises(ModelError, match="holds vectors of 32 numbers, but .*wide makes 64"):
+        unmask.Index(out, model=tmp_path / "wide").query("the king")
+    shutil.move(model_folder, tmp_path / "moved")
+    with pytest.raises(
+        ModelError, match=r"was made with .*model: .*where the model lies elsewhere now, name .* model$"
+    ):
+        unmask.Index(out).query("the king")
+    assert hits_of(unmask.Index(out, model=tmp_path / "moved"), "the king", top_k=1)
+
+
+def test_what_cannot_be_asked_or_indexed(main: Main, model_folder: Path, table: Path, tmp_path: Path) -> None:
+    index = unmask.Index.build(model_folder, [table], out=tmp_path / "index")
+    for wrong in ("", " \n", [], [""]):
+        with pytest.raises(SettingsError, match="the query is empty; say what is looked for"):
+            index.query(wrong)
+    with pytest.raises(SettingsError, match="a query is a text, and not None"):
+        index.query(["the king", None])  # type: ignore[list-item]
+    with pytest.raises(SettingsError, match="query 2 is empty"):
+        index.query(["the king", " "])
+    with pytest.raises(SettingsError, match="top_k takes a number from 1 on"):
+        index.query("the king", top_k=0)
+    with pytest.raises(DataError, match="no such folder; make one with `unmask search index MODEL FILES --out"):
+        unmask.Index(tmp_path / "nowhere")
+    with pytest.raises(DataError, match="no index is in it"):
+        unmask.Index(tmp_path)
+
+    def build(*paths: Path, **options: Any) -> None:
+        unmask.Index.build(model_folder, list(paths), out=tmp_path / "new", **options)
+
+    with pytest.raises(SettingsError, match=r"passage_tokens=5: a passage has 10 to 65,536 tokens"):
+        build(table, passage_tokens=5)
+    with pytest.raises(SettingsError, match="overlap_tokens=60: a passage has .* shares at most half"):
+        build(table, overlap_tokens=60)
+    with pytest.raises(SettingsError, match='similarity "manhattan" is not offered'):
+        build(table, similarity="manhattan")
+    with pytest.raises(CorpusError, match="there is no column 'name'; columns are id, title, text"):
+        build(table, title_column="name")
+    (tmp_path / "a.txt").write_text("the king\n")
+    with pytest.raises(CorpusError, match="there are no columns in this file, so none of titles can be named"):
+        build(tmp_path / "a.txt", title_column="title")
+    (tmp_path / "odd.jsonl").write_text('{"id": 1.5, "text": "the king"}\n')
+    with pytest.raises(CorpusError, match=r"row 1 has 1.5 in column 'id'; ids are texts or whole numbers"):
+        build(tmp_path / "odd.jsonl")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").write_text("mine")
+    with pytest.raises(RunError, match=r"holds other files \(letter.txt\)"):
+        unmask.Index.build(model_folder, [table], out=tmp_path / "mine")
+    code, printed, err = main("search", "query", tmp_path / "index", "")
+    assert (code, printed, err) == (2, "", "unmask: the query is empty; say what is looked for\n")
+
+
+def sentence_files(folder: Path, settings: dict[str, Any], pooling: dict[str, Any] | None = None) -> None:
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(settings))
+    if pooling is not None:
+        kinds = (("", "Transformer"), ("1_Pooling", "Pooling"))
+        modules = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in kinds]
+        (folder / "modules.json").write_text(json.dumps(modules))
+        (folder / "1_Pooling").mkdir()
+        (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+
+
+def test_prompts_and_limits_of_a_folder_are_followed(model_folder: Path) -> None:
+    prompts = {"query": "the king: ", "document": "", "passage": "the dog: "}
+    sentence_files(model_folder, {"prompts": prompts, "similarity_fn_name": "dot"})
+    (model_folder / "sentence_bert_config.json").write_text('{"max_seq_length": 24}')
+    encoder = open_encoder(model_folder, AskedEncoding())
+    how = encoder.settings
+    assert (how.query_prompt, how.document_prompt, how.similarity) == ("the king: ", "the dog: ", "dot")
+    assert (how.passage_tokens, how.overlap_tokens) == (24, 3)
+    model = unmask.load(model_folder)
+    np.testing.assert_array_equal(encoder.embed_queries(["a ship"]), model.embed(["the king: a ship"]))
+    np.testing.assert_array_equal(encoder.embed_documents(["a ship"]), model.embed(["the dog: a ship"]))
+    plain = open_encoder(model_folder, AskedEncoding(query_prompt="", document_prompt="", similarity="cosine"))
+    np.testing.assert_array_equal(plain.embed_queries(["a ship"]), model.embed(["a ship"], normalize=True))
+
+    pooling = {"pooling_mode_mean_tokens": True, "include_prompt": False}
+    sentence_files(model_folder, {"prompts": prompts}, pooling)
+    with pytest.raises(ModelError, match="include_prompt is false, so that prompts would be left out of the mean"):
+        open_encoder(model_folder, AskedEncoding())
+    for content, said in (
+        ('{"prompts": ["a"]}', "damaged .prompts is no table of texts"),
+        ('{"similarity_fn_name": "euclidean"}', 'similarity_fn_name "euclidean" is not offered; ask for similarity'),
+        ("[]", "damaged .no table"),
+        ("{", "not readable as JSON"),
+    ):
+        (model_folder / "config_sentence_transformers.json").write_text(content)
+        with pytest.raises((ModelError, SettingsError), match=said):
+            open_encoder(model_folder, AskedEncoding())
+
+
+def test_vectors_that_are_no_numbers_are_not_kept(model_folder: Path) -> None:
+    encoder = open_encoder(model_folder, AskedEncoding())
+    for parameter in encoder.model.network.parameters():
+        parameter.data.fill_(float("nan"))
+    with pytest.raises(ModelError, match="a vector is no finite number"):
+        encoder.embed_queries(["the king"])
+
+
+def test_approximate_search_gives_exact_scores(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("usearch")
+    texts = [f"the {first} sees the {second} at sea" for first in NOUNS for second in NOUNS]
+    out = tmp_path / "index"
+    monkeypatch.setattr(index_folder, "BLOCK_PASSAGES", 10)
+    monkeypatch.setattr(index_building, "APPROXIMATE_FROM", 63)
+    index = unmask.Index.build(model_folder, texts, out=out)
+    assert index.to_dict()["approximate"]
+    found, exact = (index.query("the queen sees the ship", top_k=5, exact=exact) for exact in (False, True))
+    assert (found.approximate, exact.approximate) == (True, False)
+    assert found.queries == exact.queries, "with 64 passages a graph finds all"
+    with monkeypatch.context() as patch:
+        patch.setattr("unmask.search.index.find_spec", lambda name: None)
+        assert "pip install 'unmask[search]'" in (why_missing() or "")
+        assert index.query("the queen sees the ship", top_k=5).queries == exact.queries
+        assert "all passages are searched, since usearch is not installed" in caplog.text
+        said: list[str] = []
+        again = unmask.Index.build(model_folder, texts, out=tmp_path / "again", note=said.append)
+        assert not again.to_dict()["approximate"]
+        assert "every query goes through all of the 64 passages: usearch is not installed" in said[-1]
+        with pytest.raises(RunError, match="approximate: usearch is not installed"):
+            unmask.Index.build(model_folder, texts, out=tmp_path / "third", approximate=True)
+    (out / "neighbours.usearch").write_bytes(b"no graph")
+    with pytest.raises(DataError, match="neighbours.usearch: damaged .*; remove it to search exactly"):
+        index.query("the king")
+
+
+def test_a_long_document_does_not_hide_the_others(model_folder: Path, tmp_path: Path) -> None:
+    """All that the graph finds first is of one document; the others are found all the same."""
+    pytest.importorskip("usearch")
+    texts = [" ".join(["the queen sees the ship"] * 1200), *(f"the {a} loves the {b}" for a in NOUNS for b in NOUNS)]
+    index = unmask.Index.build(model_folder, texts, out=tmp_path / "index", passage_tokens=16)
+    assert index.to_dict()["passages"] > 500
+    exact = index.query("the queen sees the ship", top_k=10)
+    again = unmask.Index.build(
+        model_folder, texts, out=tmp_path / "index", passage_tokens=16, resume=True, approximate=True
+    )
+    found = again.query("the queen sees the ship", top_k=10)
+    assert (exact.approximate, found.approximate) == (False, True)
+    assert len(found.queries[0]["hits"]) == 10
+    assert found.queries[0]["hits"][0]["document"] == 0
+
+
+def test_more_blocks_than_files_may_be_open(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_folder, "BLOCK_PASSAGES", 1)
+    texts = [f"the {first} sees the {second} at sea" for first in NOUNS for second in NOUNS]
+    index = unmask.Index.build(model_folder, texts, out=tmp_path / "index")
+    before = hits_of(index, "the king", top_k=3)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    open_now = len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_now + 20, limits[1]))
+    try:
+        assert hits_of(index, "the king", top_k=10**9)[:3] == before
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_names_that_are_no_text(model_folder: Path, tmp_path: Path) -> None:
+    for row, said in (
+        ('{"id": "a\\ud800", "text": "the king"}', "'id'"),
+        ('{"title": "\\ud800", "text": "a"}', "'title'"),
+    ):
+        (tmp_path / "rows.jsonl").write_text(row + "\n")
+        with pytest.raises(CorpusError, match=f"row 1 has .* in column {said}, which is no character; take it out"):
+            unmask.Index.build(model_folder, [tmp_path / "rows.jsonl"], out=tmp_path / said)
+    (folder := tmp_path / "texts").mkdir()
+    Path(os.fsdecode(os.fsencode(folder) + b"/caf\xe9.txt")).write_text("the king sees the queen")
+    index = unmask.Index.build(model_folder, [folder], out=tmp_path / "b")
+    assert hits_of(index, "the king")[0]["file"].endswith("caf\\xe9.txt")
+
+
+def test_passages_go_on_whatever_titles_and_prompts_leave(model_folder: Path, tmp_path: Path) -> None:
+    """A title takes half of a passage at most, and the overlap that was asked for is then as long as what is left."""
+    row = {"title": "the king sees the queen " * 9, "text": LONG}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    index = unmask.Index.build(
+        model_folder, [tmp_path / "rows.jsonl"], out=tmp_path / "a", passage_tokens=64, overlap_tokens=31
+    )
+    assert 10 < index.to_dict()["passages"] < 100
+    with pytest.raises(SettingsError, match=r"the prompt before documents takes \d+ of a passage's 16 tokens, and 8 "):
+        unmask.Index.build(
+            model_folder, [LONG], out=tmp_path / "b", passage_tokens=16, document_prompt="the king sees the queen at: "
+        )
+
+
+def test_files_of_all_kinds(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(
+        "On cats\nThe cat sleeps all day long, and so does the king.\n\nNo title here.\nAt all.\n"
+    )
+    (tmp_path / "b.csv").write_text("_id,title,body\n7,A dog,The dog barks.\n8,B,\n")
+    files = DocumentFiles([tmp_path / "a.txt", tmp_path / "b.csv"])
+    found = [(part.document, Path(part.file).name, part.id, part.title, part.text) for part in files.read()]
+    assert found == [
+        (0, "a.txt", 1, "On cats", "On cats\nThe cat sleeps all day long, and so does the king."),
+        (1, "a.txt", 2, None, "No title here.\nAt all."),
+        (2, "b.csv", "7", "A dog", "The dog barks."),
+        (3, "b.csv", "8", "B", "B"),
+    ]
+    assert "its id in column '_id', its title in column 'title'" in files.describe()
+    (tmp_path / "empty.csv").write_text("id,text\n1,\n2,\n")
+    with pytest.raises(CorpusError, match="no column looks like text|there is no text in it"):
+        list(DocumentFiles([tmp_path / "empty.csv"]).read())
+
+
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        ("On whales\nThere are many of them.", "On whales"),
+        ("# On whales\nThere are many of them.", "On whales"),
+        ("There are many.\nOf them, and of others, too.", None),
+        ("On whales", None),
+        ("On whales\nNo.", None),
+        ("x" * 200 + "\n" + "word " * 200, None),
+        ("* * *\nThere are many of them.", None),
+    ],
+)
+def test_first_lines_that_look_like_titles(text: str, title: str | None) -> None:
+    assert first_line_title(text) == title
+
+
+def test_snippets_show_the_place_that_shares_most() -> None:
+    passage = "nothing is here. " * 30 + "The old King of\nHungary saw a KING. " + "nothing is here. " * 30
+    found = find_snippet(passage, "king hungary", size=60)
+    marked = [found.text[begin:end] for begin, end in found.marks]
+    assert marked == ["King", "Hungary", "KING"]
+    assert len(found.text) <= 60 + 4
+    assert found.text.startswith("… ")
+    assert found.text.endswith(" …")
+    assert "\n" not in found.text
+    assert find_snippet("one two three", "four") == find_snippet("one two three", "")
+    assert find_snippet("one two three", "TWO").marks == ((4, 7),)
+    assert find_snippet("x" * 500, "x", size=50).text == "x" * 50 + " …"
+    assert find_snippet("猫は魚を食べる", "魚").marks == ((2, 3),)

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from unmask.core.errors import SettingsError
+from unmask.search import evaluate as lexical_search
+from unmask.search.evaluate import (
+    alignment,
+    check_lexical,
+    coordinates,
+    effective_rank,
+    rank_lexically,
+    ranking_figures,
+    sampled,
+    uniformity,
+)
+
+NONE = [-1] * 10
+
+
+def test_figures_are_those_of_hand() -> None:
+    rankings = np.array(
+        [[9, 1, 8, 2, *range(20, 26)], [5, *range(20, 29)], NONE, [*range(20, 31)][:10], [3, *NONE[1:]]]
+    )
+    relevant = [{1: 2, 2: 1, 3: 1, 8: 0}, {5: 1}, {7: 1}, {30: 1}, dict.fromkeys(range(12), 1)]
+    found = ranking_figures(rankings, relevant)
+    log = math.log2
+    best_of_twelve = sum(1 / log(rank + 1) for rank in range(1, 11))
+    first = (2 / log(3) + 1 / log(5)) / (2 / log(2) + 1 / log(3) + 1 / log(4))
+    np.testing.assert_allclose(found["ndcg_at_10"], [first, 1.0, 0.0, 0.0, 1 / best_of_twelve])
+    np.testing.assert_allclose(found["mrr_at_10"], [1 / 2, 1.0, 0.0, 0.0, 1.0])
+    np.testing.assert_allclose(found["recall_at_1"], [0.0, 1.0, 0.0, 0.0, 1 / 12])
+    np.testing.assert_allclose(found["recall_at_10"], [2 / 3, 1.0, 0.0, 0.0, 1 / 12])
+
+
+DOCUMENTS = ["the cat sat", "The dog, the dog!", "a bird", "the cat sat", "猫は魚を食べる"]
+
+
+@pytest.mark.parametrize("kind", ["bm25", "tfidf"])
+def test_words_find_what_shares_them(kind: lexical_search.Lexical) -> None:
+    pytest.importorskip("sklearn" if kind == "tfidf" else "bm25s")
+    queries = ["a CAT", "dog", "whale", "?!", "魚"]
+    found = rank_lexically(kind, DOCUMENTS, queries, 3).tolist()
+    assert found == [[2, 0, 3], [1, -1, -1], [-1, -1, -1], [-1, -1, -1], [4, -1, -1]]
+    assert rank_lexically(kind, ["?", "!"], ["cat", "!"], 1).tolist() == [[-1], [-1]]
+
+
+def test_bm25_is_the_formula() -> None:
+    """Robertson's with Lucene's idf, written out; its constant factor does not change an order."""
+    pytest.importorskip("bm25s")
+    [scores] = lexical_search._bm25(DOCUMENTS[:4], ["the cat"])
+    length = 4
+
+    def weight(count: int, containing: int, words: int) -> float:
+        idf = math.log(1 + (length - containing + 0.5) / (containing + 0.5))
+        return idf * count / (count + 1.2 * (1 - 0.75 + 0.75 * words / mean))
+
+    mean = (3 + 4 + 2 + 3) / 4
+    wanted = [weight(1, 3, 3) + weight(1, 2, 3), weight(2, 3, 4), 0.0, weight(1, 3, 3) + weight(1, 2, 3)]
+    np.testing.assert_allclose(scores, wanted, rtol=1e-5)
+
+
+def test_baselines_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert check_lexical(["tfidf", "bm25", "tfidf"]) == ("tfidf", "bm25")
+    with pytest.raises(SettingsError, match="baselines words: there are bm25, tfidf, and none"):
+        check_lexical(["words"])
+    monkeypatch.setattr(lexical_search, "find_spec", lambda name: None)
+    with pytest.raises(
+        SettingsError, match=r"tfidf takes scikit-learn, which is not installed: pip install 'unmask\[s"
+    ):
+        check_lexical(["tfidf"])
+
+
+def test_geometry_of_vectors() -> None:
+    """Four vectors at right angles, of any lengths, and the same one four times."""
+    spread = np.diag([1.0, 2.0, 3.0, 4.0]).astype(np.float32)
+    same = np.ones((4, 3), dtype=np.float32)
+    assert effective_rank(spread) == pytest.approx(4.0)
+    assert effective_rank(same) == pytest.approx(1.0)
+    assert uniformity(spread) == pytest.approx(-4.0)  # log exp(-2 |x - y|^2), the square being 2
+    assert uniformity(same) == pytest.approx(0.0, abs=1e-12)
+    np.testing.assert_allclose(alignment(spread, spread[::-1] * 5), [2.0, 2.0, 2.0, 2.0])
+    np.testing.assert_allclose(alignment(same, same * 7), 0.0, atol=1e-12)
+    # Singular values 3 and 1 of unit rows: x, x, ..., and one at right angles to nine.
+    rows = np.array([[1, 0]] * 9 + [[0, 1]], dtype=np.float32)
+    entropy = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
+    assert effective_rank(rows) == pytest.approx(math.exp(entropy))
+    wide = np.pad(spread, ((0, 0), (3, 9)))[:, ::-1]
+    short = coordinates(wide)
+    assert short.shape == (4, 4)
+    np.testing.assert_allclose(short @ short.T, wide @ wide.T, atol=1e-5)
+    assert coordinates(same) is same
+    with_nothing = np.concatenate([wide, np.zeros((2, 16), dtype=np.float32)])
+    assert effective_rank(coordinates(with_nothing)) == pytest.approx(4.0)
+    assert effective_rank(np.zeros((3, 2), dtype=np.float32)) == 1.0
+    assert sampled(5, seed=0, most=9).tolist() == [0, 1, 2, 3, 4]
+    some = sampled(100, seed=1, most=9)
+    assert (len(set(some.tolist())), some.tolist()) == (9, sampled(100, seed=1, most=9).tolist())
+    assert some.tolist() != sampled(100, seed=2, most=9).tolist()

@@ -1,0 +1,278 @@
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import unmask
+from tests.command_line import Main
+from tests.conftest import make_text
+from unmask.core.errors import CorpusError, DataError, SettingsError
+from unmask.data.data_folder import MANIFEST
+from unmask.data.survey import fraction
+from unmask.search.evaluate import ItemDocument, ItemSettings, crop_task, held_out_rule, read_items, title_task
+
+pytest.importorskip("bm25s")
+pytest.importorskip("sklearn")
+TEXTS = make_text(400, seed=3).strip().split("\n\n")
+DOCUMENTS = [ItemDocument(text, f"Title {n % 30}", n, n % 2 == 0) for n, text in enumerate(TEXTS[:60])]
+SHORT = {"crop_chars": 40, "baselines": ("bm25",)}
+
+
+@pytest.mark.parametrize("crops", ["removed", "inside"])
+def test_crops_are_of_held_out_documents_and_out_of_them(crops: Any) -> None:
+    task = crop_task(DOCUMENTS, num_queries=20, crop_chars=40, crops=crops, seed=1)
+    assert len(task.queries) == 20
+    long = [n for n in range(0, 60, 2) if len(TEXTS[n]) >= 160]
+    assert task.not_asked == {"documents too short to crop": 30 - len(long)}
+    for query, right, (place, begin), draw in zip(task.queries, task.relevant, task.pairs, task.draws, strict=True):
+        assert right == {place: 1}
+        assert draw == place
+        assert place in long
+        text, searched = TEXTS[place], task.documents[place]
+        assert query in text[begin : begin + 90]
+        assert 30 <= len(query) <= 80
+        assert not text[begin].isspace()
+        assert begin == 0 or text[begin - 1].isspace()
+        if crops == "inside":
+            assert searched == text
+        else:
+            gone = len(text) - len(searched) + 1
+            assert searched == f"{text[:begin]} {text[begin + gone :]}"
+            assert text[begin : begin + gone].strip() == query
+    untouched = set(range(60)) - {place for place, _ in task.pairs}
+    assert all(task.documents[n] == TEXTS[n] for n in untouched)
+    again = crop_task(DOCUMENTS, num_queries=20, crop_chars=40, crops=crops, seed=1)
+    assert again.queries == task.queries
+    assert crop_task(DOCUMENTS, num_queries=20, crop_chars=40, crops=crops, seed=2).queries != task.queries
+
+
+def test_white_space_is_no_query() -> None:
+    gap = ItemDocument("the king " + " " * 500 + "the queen", None, 60, True)
+    task = crop_task([*DOCUMENTS, gap], num_queries=99, crop_chars=40, crops="removed", seed=1)
+    assert all(query.strip() for query in task.queries)
+    assert task.not_asked["documents of which white space was taken out"] == 1
+    assert len(task.queries) == len(task.relevant) == len(task.draws) == len(task.pairs)
+
+
+def test_titles_that_others_have_too_are_not_asked_for() -> None:
+    assert title_task(DOCUMENTS, num_queries=9, seed=0) is None, "each stands twice"
+    task = title_task(DOCUMENTS[:40], num_queries=100, seed=0)
+    assert task is not None
+    assert task.queries == [f"Title {n}" for n in range(10, 30, 2)]
+    assert task.relevant == [{n: 1} for n in range(10, 30, 2)]
+    assert task.not_asked == {"documents whose title others have too": 10}
+
+
+def test_a_book_is_searched_in_stretches_and_counts_as_one(model_folder: Path, tmp_path: Path) -> None:
+    rng = random.Random(1)
+    words = ["".join(rng.choices("abcdefghij", k=6)) for _ in range(900)]
+    lines = [" ".join(rng.choices(words, k=12)) + "." for _ in range(700)]
+    book = "A long book\n" + "\n".join(lines)
+    note = "A note\n" + "\n".join(lines[:3])
+    (tmp_path / "books.txt").write_text(f"{book}\n\n{note}\n", encoding="utf-8")
+    settings = ItemSettings(documents="block", every=True)
+    documents = read_items([tmp_path / "books.txt"], model_folder, settings).documents
+    *of_book, of_note = documents
+    assert len(of_book) == 4
+    assert {each.draw for each in of_book} == {of_book[0].draw} != {of_note.draw}
+    assert "".join(each.text for each in of_book) == "\n".join(lines)
+    assert max(len(each.text) for each in of_book) < 1.5 * 16_384
+    assert all(each.text.endswith(".\n") for each in of_book[:-1])
+    assert [each.title for each in documents] == ["A long book", None, None, None, "A note"]
+
+
+@pytest.fixture
+def story(tmp_path: Path) -> Path:
+    file = tmp_path / "story.jsonl"
+    rng = random.Random(0)
+    words = ["".join(rng.choices(["ba", "lo", "min", "ter", "ska", "vu", "ri", "on"], k=3)) for _ in range(500)]
+    rows = [{"title": f"Number {n}", "text": " ".join(rng.choices(words, k=30))} for n in range(400)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in [*rows, rows[0]]))
+    return file
+
+
+def test_a_model_beside_words_and_itself(main: Main, model_folder: Path, story: Path, tmp_path: Path) -> None:
+    shutil.copytree(model_folder, tmp_path / "same")
+    command = ("evaluate-search", model_folder, story, "--all", "--queries", 50, "--crop-chars", 40, "--json")
+    code, printed, err = main(*command, "--against", tmp_path / "same")
+    assert code == 0, err
+    found = json.loads(printed)
+    crop, title = found["tasks"]["crop"], found["tasks"]["title"]
+    assert (crop["queries"], crop["documents"], title["queries"]) == (50, 400, 50)
+    assert found["passed_over"]["documents with the text of another"] == 1
+    assert "titles: column 'title', 400 of 400" in found["described"]
+    ours, theirs, bm25 = (crop["systems"][name] for name in (str(model_folder), str(tmp_path / "same"), "bm25"))
+    assert ours == theirs
+    assert crop["differences"][str(tmp_path / "same")]["ndcg_at_10"] == 0.0
+    assert crop["differences"][str(tmp_path / "same")]["ndcg_at_10_interval"] is None
+    assert f"no difference shown to {tmp_path / 'same'}" in found["verdict"]["crop"]
+    difference = crop["differences"]["bm25"]
+    assert difference["mrr_at_10"] == pytest.approx(ours["mrr_at_10"] - bm25["mrr_at_10"])
+    low, high = difference["ndcg_at_10_interval"]
+    assert low < difference["ndcg_at_10"] < high
+    assert crop["confidence"] == pytest.approx(1 - 0.05 / 3)
+    vectors = found["vectors"][str(model_folder)]
+    assert 1.0 < vectors["effective_rank"] < 32
+    assert vectors["uniformity"] < 0.0 < vectors["alignment"]["crop"]
+    shown = repr(unmask.SearchEvaluation(found))
+    for text in ("crops find the documents that they were taken out of: 50 queries, 400 documents", "nDCG@10", "of 32"):
+        assert text in shown
+    inside = json.loads(main(*command, "--crops", "inside")[1])["tasks"]["crop"]["systems"]
+    assert inside["bm25"]["recall_at_1"] > 0.9 > bm25["recall_at_1"]
+    assert inside[str(model_folder)]["ndcg_at_10"] > ours["ndcg_at_10"]
+
+
+def test_what_is_held_out_is_what_the_run_held_out(
+    model_folder: Path, corpus_file: Path, data_folder: Path, tmp_path: Path
+) -> None:
+    """Of a model that a run has made, by its rule; of any other by the default one."""
+    run = tmp_path / "run"
+    (run / "data").mkdir(parents=True)
+    shutil.move(model_folder, run / "model")
+    manifest = json.loads((data_folder / MANIFEST).read_text())
+    manifest["settings"]["corpus"]["holdout"] = 0.3
+    manifest.pop("fingerprint")
+    (run / "recipe.toml").write_text("")
+    shutil.copy(data_folder / MANIFEST, run / "data" / MANIFEST)
+    assert held_out_rule(run / "model")[1].holdout == 0.05
+    assert held_out_rule(tmp_path) == (None, held_out_rule(run / "model")[1])
+    read = read_items([corpus_file], run / "model", ItemSettings())
+    texts = corpus_file.read_text().strip().split("\n\n")
+    held = list(dict.fromkeys(text for text in texts if fraction(text) < 0.05))
+    assert [each.text for each in read.documents] == held
+    assert f"held out: whole documents, 5.0% (as in {run})" in read.described[0]
+    other = read_items([corpus_file], tmp_path, ItemSettings())
+    assert "no run is known that made the model, which may have seen them" in other.described[0]
+    among = read_items([corpus_file], run / "model", ItemSettings(among_all=True))
+    assert [each.text for each in among.documents] == list(dict.fromkeys(texts))
+    assert [each.text for each in among.documents if each.is_held_out] == held
+    few = read_items([corpus_file], run / "model", ItemSettings(among_all=True, most=len(held) + 3))
+    assert [each.text for each in few.documents if each.is_held_out] == held
+    assert len(few.documents) == len(held) + 3
+    assert few.passed_over["documents more than --max-documents"] == len(set(texts)) - len(held) - 3
+
+
+def test_documents_in_parts_are_drawn_by_their_document(model_folder: Path, tmp_path: Path) -> None:
+    """Where documents are few, parts of them are held out and searched; they count as draws of their documents."""
+    (tmp_path / "a.txt").write_text(" ".join(TEXTS[:200]).replace("\n", " "))
+    (tmp_path / "b.txt").write_text(" ".join(TEXTS[200:]).replace("\n", " "))
+    files = [tmp_path / "a.txt", tmp_path / "b.txt"]
+    (tmp_path / "a.txt").write_text(" ".join(TEXTS * 3).replace("\n", " ") + " end")
+    read = read_items(files, model_folder, ItemSettings(among_all=True))
+    assert len(read.documents) > 10
+    assert {each.draw for each in read.documents} == {0, 1}
+
+
+def write_beir(
+    folder: Path, *, qrels: str = "q1\td1\t2\nq1\td2\t1\nq2\td3\t1\nq2\tgone\t1\nq3\td1\t0\nq9\td1\t1\n"
+) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "qrels").mkdir(exist_ok=True)
+    corpus = [
+        ("d1", "The king", "sees the queen"),
+        ("d2", "", "the king"),
+        ("d3", "", "a ship at sea"),
+        ("q2", "", "ship"),
+    ]
+    rows = [{"_id": id_, "title": title, "text": text} for id_, title, text in corpus]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    queries = [{"_id": "q1", "text": "king"}, {"_id": "q2", "text": "ship"}, {"_id": "q3", "text": "queen"}]
+    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in queries))
+    (folder / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{qrels}")
+    return folder
+
+
+def test_a_folder_of_beir(main: Main, model_folder: Path, tmp_path: Path) -> None:
+    folder = write_beir(tmp_path / "beir")
+    code, printed, err = main("evaluate-search", model_folder, folder, "--json")
+    assert code == 0, err
+    found = json.loads(printed)
+    task = found["tasks"]["judged"]
+    assert (task["queries"], task["documents"], found["unit"], found["crops"]) == (2, 4, "queries", None)
+    assert found["passed_over"] == {
+        "judged documents that corpus.jsonl lacks, counted as not found": 1,
+        "judged queries without a relevant document in the corpus": 1,
+        "judged queries that queries.jsonl lacks": 1,
+    }
+    # q1: d2 is shorter than d1, so first; ideal is d1 (grade 2), d2. q2: its own document is not shown, d3 is first,
+    # and one of the two relevant documents is missing.
+    log = np.log2
+    first = (1 + 2 / log(3)) / (2 + 1 / log(3))
+    second = 1 / (1 + 1 / log(3))
+    bm25 = task["systems"]["bm25"]
+    assert bm25["ndcg_at_10"] == pytest.approx((first + second) / 2)
+    assert (bm25["mrr_at_10"], bm25["recall_at_1"], bm25["recall_at_10"]) == (1.0, 0.5, 0.75)
+    assert found["warning"] is not None
+    assert "judged queries: 2 queries, 4 documents" in repr(unmask.SearchEvaluation(found))
+    one = unmask.evaluate_search(model_folder, folder, queries=1, baselines=())
+    assert one.tasks["judged"]["queries"] == 1
+    assert "one query, so that" in (one.warning or "")
+    (folder / "corpus.jsonl").write_text('{"_id": "d1", "text": "the king"}\n')
+    code, printed, err = main("evaluate-search", model_folder, folder, "--json")
+    assert code == 0, err
+    assert [found["uniformity"] for found in json.loads(printed)["vectors"].values()] == [None]
+    assert one.verdict["judged"] == "there is nothing to compare with"
+
+
+def test_what_is_wrong_with_a_folder_of_beir(model_folder: Path, tmp_path: Path) -> None:
+    folder = write_beir(tmp_path / "beir")
+
+    def fails(said: str, **options: Any) -> None:
+        with pytest.raises(CorpusError, match=said):
+            unmask.evaluate_search(model_folder, folder, **options)
+
+    fails(r"qrels/dev.tsv: there is no such file; name one with split: test", split="dev")
+    write_beir(folder, qrels="q7\td1\t1\nq1\tx\t1\n")
+    fails(
+        r"none of its judgements is of a query in queries.jsonl and a document in corpus.jsonl .*1 judged queries that"
+    )
+    write_beir(folder, qrels="")
+    fails(r"test.tsv: none of its judgements .*\(it is empty\)")
+    write_beir(folder, qrels="q1 d1 1\n")
+    fails("test.tsv: line 2 is 'q1 d1 1', not a query, a document and a whole number with tabs between")
+    (folder / "corpus.jsonl").write_text('{"_id": "d1", "text": "a"}\n{"_id": "d1", "text": "b"}\n')
+    fails("corpus.jsonl: row 2 has the _id 'd1', which stood before")
+    (folder / "corpus.jsonl").write_text('{"id": "d1", "text": "a"}\n')
+    fails("corpus.jsonl: row 1 has None as _id and 'a' as text; both must be texts")
+    (folder / "corpus.jsonl").unlink()
+    fails("corpus.jsonl: there is no such file; a folder of BEIR has")
+    write_beir(folder)
+    (folder / "queries.jsonl").unlink()
+    fails("queries.jsonl: there is no such file; a folder of BEIR has corpus.jsonl, queries.jsonl and qrels/test.tsv")
+    write_beir(folder)
+    (folder / "qrels" / "test.tsv").unlink()
+    fails("test.tsv: there is no such file; put judgements into qrels/test.tsv")
+
+
+def test_what_cannot_be_evaluated(model_folder: Path, story: Path, tmp_path: Path) -> None:
+    def fails(kind: type[Exception], said: str, corpus: Any = story, **options: Any) -> None:
+        with pytest.raises(kind, match=said):
+            unmask.evaluate_search(model_folder, corpus, **(SHORT | options))
+
+    fails(DataError, "1 document, which is too few to search among; give more text", ["one text here"], every=True)
+    short = "all of the 3 documents that may be asked for are too short to take a crop of 40 characters out of them "
+    fails(DataError, rf"{short}\(160 at the least\); .* crop_chars=20", iter(["one", "two", "three"]), every=True)
+    fails(SettingsError, "queries: a number from 1 on, not 0", queries=0)
+    fails(SettingsError, "max_documents: a number from 2 on, not 1", max_documents=1)
+    fails(SettingsError, "crop_chars: a number from 8 on, not 3", crop_chars=3)
+    fails(SettingsError, "crops is removed or inside, not 'out'", crops="out")
+    fails(SettingsError, "baselines words: there are bm25, tfidf, and none", baselines=["words"])
+    fails(SettingsError, "against .*model: this model is there already", against=[model_folder])
+    fails(CorpusError, "there is no title in column 'name'", every=True, title_column="name")
+    (tmp_path / "two.txt").write_text("one line\nand another\n")
+    fails(
+        DataError, "1 held-out document, which is too few to search among; .*, or all for a text", tmp_path / "two.txt"
+    )
+    (tmp_path / "a.txt").write_text("\n\n".join(TEXTS))
+    fails(CorpusError, "there are no columns in a text file", tmp_path / "a.txt", every=True, title_column="name")
+    (tmp_path / "run").mkdir()
+    shutil.move(model_folder, tmp_path / "run" / "model")
+    (tmp_path / "run" / "sources.json").write_text("{")
+    with pytest.raises(DataError, match="sources.json: damaged .*; mend it, or copy the model out of the run"):
+        held_out_rule(tmp_path / "run" / "model")

@@ -1,0 +1,106 @@
+"""Files that are not what the folder's checksums were written for: a warning where a model is loaded, or an error."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import unmask
+from tests.command_line import Main
+from tests.hostile_models import CONFIG, DEEP, WEIGHTS, change_json, flip, write_text
+from unmask.core.errors import ModelError
+from unmask.model.stored_weights import CHECKSUMS, read_checksums
+
+CHANGED = (
+    f"{WEIGHTS} is not what {CHECKSUMS} was written for: damaged, or saved anew since. If you changed it on purpose"
+)
+WAY_OUT = f"remove {CHECKSUMS}; else take another copy of the model"
+
+
+@pytest.fixture
+def copy(run: unmask.Run, tmp_path: Path) -> Path:
+    """A copy of the short run's model."""
+    return Path(shutil.copytree(run.folder / "model", tmp_path / "copy"))
+
+
+def test_a_flipped_bit_is_told_or_refused(copy: Path, caplog: pytest.LogCaptureFixture) -> None:
+    unmask.load(copy, strict=True)
+    assert not caplog.messages
+    flip(copy)
+    unmask.load(copy)
+    assert [CHANGED in message and WAY_OUT in message for message in caplog.messages] == [True]
+    with pytest.raises(ModelError, match=f"copy: {CHANGED}.*{WAY_OUT}$"):
+        unmask.load(copy, strict=True)
+    (copy / CHECKSUMS).unlink()
+    unmask.load(copy, strict=True)
+
+
+@pytest.mark.parametrize("name", [CONFIG, "tokenizer.json", "tokenizer_config.json"])
+def test_every_file_that_decides(copy: Path, name: str) -> None:
+    write_text(copy, name, (copy / name).read_text() + "\n")
+    with pytest.raises(ModelError, match=f"copy: {name} is not what"):
+        unmask.load(copy, strict=True)
+
+
+def test_what_people_do_on_purpose_is_not_told(copy: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_text(copy, "README.md", "mine")
+    write_text(copy, "notes.txt", "mine")
+    write_text(copy, "modules.json", '[{"type": "sentence_transformers.models.Transformer", "path": ""}]')
+    (copy / "special_tokens_map.json").unlink()  # which transformers 5 does not write
+    unmask.load(copy, strict=True)
+    assert not caplog.messages
+
+
+def test_saved_anew_by_others(copy: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What is said is true of it, too; and of shards, which the checksums say nothing of."""
+    transformers = pytest.importorskip("transformers")
+    model = transformers.AutoModelForMaskedLM.from_pretrained(copy)
+    model.model.final_norm.weight.data += 0.1  # as training further does
+    model.save_pretrained(copy)
+    unmask.load(copy)
+    assert f"{CONFIG}, {WEIGHTS} are not what {CHECKSUMS} was written for: damaged, or saved anew since" in caplog.text
+    assert "If you changed them on purpose (save_pretrained, merging, an edit)" in caplog.text
+    (copy / WEIGHTS).unlink()
+    model.save_pretrained(copy, max_shard_size="100KB")
+    with pytest.raises(ModelError, match=r"model-00001-of-0000\d\.safetensors, .* are not what checksums"):
+        unmask.load(copy, strict=True)
+
+
+@pytest.mark.parametrize("content", [DEEP, "[]", "{"])
+def test_damaged_checksums(copy: Path, caplog: pytest.LogCaptureFixture, content: str) -> None:
+    write_text(copy, CHECKSUMS, content)
+    unmask.load(copy)
+    assert "checksums.json: damaged (" in caplog.text
+    with pytest.raises(ModelError, match=r"checksums\.json: damaged .*; remove it to go without checksums"):
+        unmask.load(copy, strict=True)
+
+
+def test_names_of_other_places_are_not_read(copy: Path) -> None:
+    found = read_checksums(copy)
+    assert found is not None
+    change_json(copy, CHECKSUMS, **{"../other": "0" * 64, "/dev/zero": "0" * 64})
+    unmask.load(copy, strict=True)
+
+
+def test_commands(copy: Path, main: Main, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    text, pairs = tmp_path / "text.txt", tmp_path / "pairs.jsonl"
+    text.write_text("The cat sees the dog.\n" * 9)
+    pairs.write_text('{"sentence_good": "The cat sees.", "sentence_bad": "cat The sees."}\n')
+    flip(copy)
+    for arguments in (
+        ("fill", copy, "The [MASK]."),
+        ("embed", copy, text, "--out", tmp_path / "v.npy"),
+        ("evaluate", copy, text, "--pseudo-tokens", 0),
+        ("score", copy, pairs),
+    ):
+        caplog.clear()
+        code, _, err = main(*arguments)
+        assert code == 0, err
+        assert caplog.text.count(CHANGED) == 1, arguments
+        (tmp_path / "v.npy").unlink(missing_ok=True)
+        code, out, err = main(*arguments, "--strict")
+        assert (code, out) == (2, "")
+        assert CHANGED in err
+        assert "Traceback" not in err

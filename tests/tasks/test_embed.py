@@ -1,0 +1,267 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import unmask
+from tests.conftest import make_text
+from tests.tokenizer.families import bare_characters
+from unmask.core.errors import ModelError, SettingsError
+from unmask.model.config import PARTS
+from unmask.model.encoder import MaskedLM
+from unmask.model.folder import save_model
+from unmask.tasks import embed as embed_module
+from unmask.tasks import loaded_model as model_module
+from unmask.tasks.embed import EmbedSettings, embed_texts
+from unmask.tasks.fill import around, cut
+from unmask.tokenizer.tokenizer import SpecialIds, Tokenizer
+
+LINES = [line for line in make_text(20, seed=5).split("\n") if line][:23]
+TEXTS = [*LINES, "", "the", "the [MASK] and [SEP] king"]
+SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
+
+
+@pytest.mark.parametrize("layout", list(PARTS))
+def test_the_same_folder_in_transformers_gives_the_same_means(  # type: ignore[no-untyped-def]
+    layout: str, make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path
+) -> None:
+    """What sentence-transformers does with a plain folder: the mean of the last hidden states under the mask."""
+    transformers = pytest.importorskip("transformers")
+    save_model(make_model(layout=layout), tmp_path)
+    tokenizer.save(tmp_path, max_length=64)
+    theirs = transformers.AutoModel.from_pretrained(tmp_path).eval()
+    inputs = transformers.AutoTokenizer.from_pretrained(tmp_path)(TEXTS, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        hidden = theirs(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]).last_hidden_state
+    weights = inputs["attention_mask"][..., None].float()
+    mean = ((hidden * weights).sum(1) / weights.sum(1)).numpy()
+    ours = unmask.load(tmp_path)
+    assert ours.embed(TEXTS).dtype == np.float32
+    np.testing.assert_allclose(ours.embed(TEXTS), mean, atol=2e-5)
+    np.testing.assert_allclose(ours.embed(TEXTS, pooling="first"), hidden[:, 0].numpy(), atol=2e-5)
+    unit = mean / np.linalg.norm(mean, axis=1, keepdims=True)
+    np.testing.assert_allclose(ours.embed(TEXTS, normalize=True), unit, atol=2e-5)
+    assert np.abs(mean - hidden[:, 0].numpy()).max() > 0.1
+
+
+@pytest.fixture
+def sentence_folder(make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path) -> Path:
+    model = make_model(layout="bert")
+    save_model(model, tmp_path)
+    tokenizer.save(tmp_path, max_length=64)
+    files: dict[str, Any] = {
+        "modules.json": [
+            {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+            {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+        ],
+        "1_Pooling/config.json": {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True},
+        "sentence_bert_config.json": {"max_seq_length": 64, "do_lower_case": False},
+        "config_sentence_transformers.json": {"prompts": {}, "default_prompt_name": None},
+    }
+    (tmp_path / "1_Pooling").mkdir()
+    for name, content in files.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    return tmp_path
+
+
+def ask_for(folder: Path, pooling: dict[str, object], *modules: str) -> None:
+    """Changes what the files of a folder say."""
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    content = json.loads((folder / "modules.json").read_text())[:2]
+    more: list[dict[str, Any]] = [
+        {"idx": n, "name": str(n), "path": f"{n}_{kind}", "type": f"sentence_transformers.models.{kind}"}
+        for n, kind in enumerate(modules, 2)
+    ]
+    (folder / "modules.json").write_text(json.dumps(content + more))
+    for module in more:
+        (folder / module["path"]).mkdir()
+        (folder / module["path"] / "config.json").write_text("{}")
+
+
+@pytest.mark.parametrize(
+    ("pooling", "modules"),
+    [
+        ({"word_embedding_dimension": 32, "pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, ()),
+        ({"embedding_dimension": 32, "pooling_mode": "cls", "include_prompt": True}, ("Normalize",)),
+        ({"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True}, ("Normalize",)),
+    ],
+)
+def test_a_folder_says_how_its_texts_are_embedded(
+    sentence_folder: Path, pooling: dict[str, object], modules: tuple[str, ...]
+) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    ask_for(sentence_folder, pooling, *modules)
+    wanted = library.SentenceTransformer(str(sentence_folder), device="cpu").encode(LINES[:5])
+    model = unmask.load(sentence_folder)
+    np.testing.assert_allclose(model.embed(LINES[:5]), wanted, atol=2e-5)
+    plain = embed_texts(model.network, model.tokenizer, LINES[:5], EmbedSettings()).vectors
+    assert np.abs(plain - wanted).max() > 0.01
+    np.testing.assert_allclose(model.embed(LINES[:5], pooling="mean", normalize=False), plain, atol=1e-6)
+    (sentence_folder / "modules.json").unlink()
+    np.testing.assert_allclose(model.embed(LINES[:5]), plain, atol=1e-6)
+
+
+def test_limits_and_prompts_of_a_folder_are_not_followed(sentence_folder: Path) -> None:
+    plain = unmask.load(sentence_folder).embed(LINES[:3])
+    for name, values in (
+        ("sentence_bert_config.json", {"max_seq_length": 4}),
+        ("config_sentence_transformers.json", {"prompts": {"query": "the king: "}, "default_prompt_name": "query"}),
+    ):
+        file = sentence_folder / name
+        file.write_text(json.dumps(json.loads(file.read_text()) | values))
+    assert np.array_equal(unmask.load(sentence_folder).embed(LINES[:3]), plain)
+
+
+@pytest.mark.parametrize(
+    ("pooling", "modules", "message"),
+    [
+        (
+            {"pooling_mode_max_tokens": True},
+            (),
+            r"config\.json: pooling by max is not offered; ask for the mean or the",
+        ),
+        ({"pooling_mode": ["mean", "lasttoken"]}, (), "pooling by mean and lasttoken is not offered"),
+        (
+            {"pooling_mode": "mean"},
+            ("Dense", "Normalize"),
+            r"modules\.json: vectors go through Dense, which is not off",
+        ),
+        ({}, ("Normalize",), None),
+    ],
+)
+def test_pooling_that_is_not_offered(
+    sentence_folder: Path, pooling: dict[str, object], modules: tuple[str, ...], message: str | None
+) -> None:
+    model = unmask.load(sentence_folder)
+    plain = model.embed(LINES[:3])
+    ask_for(sentence_folder, pooling, *modules)
+    if message is None:
+        assert model.embed_settings() == EmbedSettings("mean", True)
+    else:
+        with pytest.raises(ModelError, match=message):
+            model.embed(LINES[:3])
+    assert np.array_equal(model.embed(LINES[:3], pooling="mean", normalize=False), plain)
+    assert model.embed_settings(pooling="first") == EmbedSettings("first", "Normalize" in modules)
+
+
+def test_damaged_files_of_sentences(sentence_folder: Path) -> None:
+    model = unmask.load(sentence_folder)
+    (sentence_folder / "1_Pooling" / "config.json").write_text("[]")
+    with pytest.raises(ModelError, match=r"config\.json: damaged \(no table\); mend it, or ask for"):
+        model.embed(LINES[:1])
+    (sentence_folder / "1_Pooling" / "config.json").unlink()
+    with pytest.raises(ModelError, match=r"config\.json: not readable as JSON .*; mend it"):
+        model.embed(LINES[:1])
+    (sentence_folder / "modules.json").write_text('["Pooling"]')
+    with pytest.raises(ModelError, match=r"modules\.json: damaged .*; mend it or take it away"):
+        model.embed(LINES[:1])
+
+
+def test_bf16_is_close_and_not_the_same(run: unmask.Run) -> None:
+    exact = run.model.embed(TEXTS, normalize=True)
+    rough = unmask.load(run.folder, precision="bf16").embed(TEXTS, normalize=True)
+    cosine = (exact * rough).sum(1) / np.linalg.norm(rough, axis=1)
+    assert 0.99 < cosine.min() < 1.0
+    assert np.abs(exact - rough).max() > 1e-6
+
+
+def test_no_text_depends_on_the_others(run: unmask.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run.model.embed(TEXTS)
+    np.testing.assert_allclose(run.model.embed(TEXTS[::-1])[::-1], whole, atol=1e-5)
+    monkeypatch.setattr(embed_module, "PART_TEXTS", 4)
+    np.testing.assert_allclose(run.model.embed(TEXTS), whole, atol=1e-5)
+    assert run.model.embed([]).shape == (0, 64)
+
+
+def test_long_texts_are_an_error_or_split_or_cut_off(make_model: Callable[..., MaskedLM], tokenizer: Tokenizer) -> None:
+    model = make_model(max_position_embeddings=16)
+    long = " ".join(
+        ["the king sees the queen at sea and the dog loves the cat in the garden at sea", *["the ship"] * 6]
+    )
+    ids = tokenizer.encode_prompt(long)
+    assert 30 < len(ids) < 44, "three windows"
+    texts = ["the king", long]
+    with pytest.raises(SettingsError, match=rf"text 1 has {len(ids)} tokens .* the model takes 16; long_texts='split'"):
+        embed_texts(model, tokenizer, texts, EmbedSettings())
+    with pytest.raises(SettingsError, match="line 7 has"):
+        embed_texts(model, tokenizer, texts, EmbedSettings(), names=["line 6", "line 7"])
+
+    def hidden(part: list[int]) -> torch.Tensor:
+        with torch.no_grad():
+            return model.encoder(torch.tensor([[2, *part, 3]]))[0]
+
+    inner = ids[1:-1].tolist()
+    bounds = [len(inner) * n // 3 for n in range(4)]
+    windows = [hidden(inner[begin:end]) for begin, end in pairwise(bounds)]
+    beginning = hidden(inner[:14])
+    cases = {
+        ("mean", "split"): torch.cat(windows).mean(0),
+        ("first", "split"): torch.stack([window[0] for window in windows]).mean(0),
+        ("mean", "truncate"): beginning.mean(0),
+        ("first", "truncate"): beginning[0],
+    }
+    for (pooling, long_texts), expected in cases.items():
+        done = embed_texts(model, tokenizer, texts, EmbedSettings(pooling, False, long_texts))  # type: ignore[arg-type]
+        np.testing.assert_allclose(done.vectors[1], expected.numpy(), atol=1e-5)
+        kept = len(inner) if long_texts == "split" else 14
+        assert (done.num_long, done.num_tokens) == (1, kept + len(tokenizer.encode_prompt("the king")) - 2)
+
+
+def test_windows_by_hand() -> None:
+    ids = np.array([2, 10, 11, 12, 13, 14, 15, 16, 17, 3], dtype=np.int32)
+    assert [window.tolist() for window in cut(ids, 7, SPECIAL)] == [[2, 10, 11, 12, 13, 3], [2, 14, 15, 16, 17, 3]]
+    assert [window.tolist() for window in cut(ids, 10, SPECIAL)] == [ids.tolist()]
+    for place, expected, inside in ((1, 10, 1), (4, 11, 3), (5, 12, 3), (8, 13, 5)):
+        window, at = around(ids, place, 7, SPECIAL)
+        assert window.tolist() == [2, *range(expected, expected + 5), 3]
+        assert (at, window[at]) == (inside, ids[place])
+    bare = SpecialIds(pad=0, unk=None, cls=None, sep=None, mask=4)
+    assert [window.tolist() for window in cut(ids[1:4], 2, bare)] == [[10], [11, 12]]
+
+
+@pytest.mark.parametrize(
+    ("options", "texts", "message"),
+    [
+        ({}, "the king", "embed takes a list of texts; put brackets around a single one"),
+        ({}, ["the king", None], "text 1 is NoneType, not a text"),
+        ({"pooling": "max"}, ["a"], "pooling is 'mean' or 'first', not 'max'"),
+        ({"long_texts": "cut"}, ["a"], "long_texts is 'error' or 'split' or 'truncate', not 'cut'"),
+    ],
+)
+def test_mistakes(run: unmask.Run, options: dict[str, str], texts: list[str], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        run.model.embed(texts, **options)  # type: ignore[arg-type]
+
+
+def test_a_text_without_tokens(make_model: Callable[..., MaskedLM]) -> None:
+    tokenizer = bare_characters()
+    model = make_model(vocab_size=tokenizer.vocab_size, pad_id=0, cls_id=None, sep_id=None, mask_id=1)
+    done = embed_texts(model, tokenizer, ["What", "a"], EmbedSettings())
+    assert done.num_tokens == 5
+    with pytest.raises(SettingsError, match="text 1 is empty, and the tokenizer puts no special tokens around it"):
+        embed_texts(model, tokenizer, ["What", ""], EmbedSettings())
+
+
+def test_another_device_has_a_precision_of_its_own(run: unmask.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def chosen(precision: str, device: torch.device) -> torch.dtype:
+        assert precision == "auto"
+        return torch.bfloat16 if device.type == "meta" else torch.float32
+
+    monkeypatch.setattr(model_module, "choose_dtype", chosen)
+    model = unmask.load(run.folder, precision="auto")
+    assert model.network.encoder.compute_dtype == torch.float32
+    model.to(torch.device("meta"))
+    assert model.network.encoder.tokens.device.type == "meta"
+    assert model.network.encoder.compute_dtype == torch.bfloat16
+
+
+def test_an_unknown_precision(run: unmask.Run) -> None:
+    with pytest.raises(SettingsError, match="precision is 'float32' or 'bf16' or 'auto', not 'int8'"):
+        unmask.load(run.folder, precision="int8")  # type: ignore[arg-type]

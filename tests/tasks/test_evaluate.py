@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import unmask
+from tests.conftest import make_text
+from unmask.commands.evaluate import evaluate
+from unmask.commands.score import score
+from unmask.core.errors import CorpusError, DataError, ModelError, SettingsError
+from unmask.core.results import Progress
+from unmask.model.encoder import MaskedLM
+from unmask.tasks.loaded_model import Model
+from unmask.tokenizer.tokenizer import Tokenizer
+
+
+def test_figures_at_several_rates(run: unmask.Run, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(make_text(60, seed=5))
+    result = evaluate(run.model, [tmp_path / "a.txt"], rates=(0.15, 0.4))
+    low, high = result["by_rate"]["0.15"], result["by_rate"]["0.4"]
+    assert {name: result[name] for name in low} == low
+    assert low["loss"] < high["loss"], "more is hidden, so less is known"
+    assert high["predicted_tokens"] == pytest.approx(low["predicted_tokens"] * 0.4 / 0.15, rel=0.02)
+    assert low["perplexity"] == pytest.approx(math.exp(low["loss"]))
+    assert 0 < low["loss_stderr"] < 0.2 * low["loss"]
+    assert low["accuracy"] < low["accuracy_top5"] < 1
+    assert low["bits_per_byte"] < high["bits_per_byte"]
+    assert 1 < result["pseudo_perplexity"] < low["perplexity"], "nothing else is hidden, so more is known"
+    assert result == evaluate(run.model, [tmp_path / "a.txt"], rates=(0.15, 0.4)), "the masks are fixed"
+
+
+def test_a_prepared_folder_gives_the_loss_of_the_run(run: unmask.Run) -> None:
+    """Other masks, so equal within the standard errors."""
+    result = evaluate(run.model, [run.folder / "data"])
+    assert result["words"] == "tokenizer"
+    margin = 4 * math.hypot(result["loss_stderr"], run.summary["validation_loss_stderr"])
+    assert result["loss"] == pytest.approx(run.summary["validation_loss"], abs=margin)
+    assert result["loss"] + margin < run.summary["unigram_entropy"], "a model of frequencies alone would be told apart"
+
+
+def test_a_single_document_is_enough_but_has_no_error(run: unmask.Run, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("The king sees the queen in the garden. The dog follows the cat at sea.")
+    result = evaluate(run.model, [tmp_path / "a.txt"], rates=(0.5,))
+    assert result["loss_stderr"] is result["loss_interval"] is result["bits_per_byte_interval"] is None
+    assert result["documents"] == 1
+    assert "no standard error" in result["warning"]
+
+
+def test_documents_are_what_is_drawn(run: unmask.Run, tmp_path: Path) -> None:
+    """The passages of a long document are one; an interval is by Student's t, and few documents are warned of."""
+    folder = tmp_path / "books"
+    folder.mkdir()
+    for number in range(4):
+        (folder / f"{number}.txt").write_text(make_text(40, seed=number).replace("\n\n", "\n").replace("\n", " "))
+    result = evaluate(run.model, [folder], max_tokens=10**6)
+    assert result["documents"] == result["predicted_documents"] == 4
+    assert "4 documents only" in result["warning"]
+    low, high = result["loss_interval"]
+    assert (low + high) / 2 == pytest.approx(result["loss"])
+    assert (high - low) / 2 > 3 * result["loss_stderr"], "few degrees of freedom"
+    assert result["perplexity_interval"] == pytest.approx((math.exp(low), math.exp(high)))
+    assert 0 <= result["accuracy_interval"][0] < result["accuracy"] < result["accuracy_interval"][1] <= 1
+    (tmp_path / "many.txt").write_text(make_text(60, seed=5))
+    assert evaluate(run.model, [tmp_path / "many.txt"])["warning"] is None
+
+
+def test_what_cannot_be_evaluated(run: unmask.Run, data_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="a rate lies between 0 and 1, not 1.5"):
+        evaluate(run.model, [tmp_path], rates=(1.5,))
+    with pytest.raises(CorpusError, match="no such file"):
+        evaluate(run.model, [tmp_path / "none.txt"])
+    (tmp_path / "a.txt").write_text("the")
+    with pytest.raises(DataError, match="too few to hide any"):
+        evaluate(run.model, [tmp_path / "a.txt"])
+
+
+def test_the_text_of_a_table(run: unmask.Run, data_folder: Path, tmp_path: Path) -> None:
+    table = tmp_path / "a.jsonl"
+    said, heard = make_text(20, seed=5).split("\n"), make_text(20, seed=6).split("\n")
+    rows = [{"said": one or "so", "heard": other or "so"} for one, other in zip(said, heard, strict=False)]
+    table.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    other = evaluate(run.model, [table], column="heard", pseudo_tokens=0)
+    assert other["columns"] == {str(table): "heard"}
+    assert other["loss"] != evaluate(run.model, [table], column="said", pseudo_tokens=0)["loss"]
+    whole = tmp_path / "a.json"
+    whole.write_text(json.dumps([{"turn": row} for row in rows]))
+    assert evaluate(run.model, [whole], column="turn.heard", pseudo_tokens=0)["loss"] == other["loss"]
+    both = evaluate(run.model, [whole], column=["turn.said", "turn.heard"], pseudo_tokens=0)
+    assert both["documents"] == other["documents"]
+    assert f"{whole}: the text is in columns 'turn.said' and 'turn.heard'" in repr(both).replace("\n", "")
+    assert json.loads(json.dumps(both.to_dict()))["columns"] == {str(whole): ["turn.said", "turn.heard"]}
+    table.write_text('{"n": 1}\n')
+    with pytest.raises(CorpusError, match="no column looks like text; columns are n; name one with column NAME"):
+        evaluate(run.model, [table])
+    with pytest.raises(SettingsError, match="is prepared: its text has no columns any more; leave column out"):
+        evaluate(run.model, [data_folder], column="text")
+
+
+def test_how_much_of_a_text_is_looked_at(run: unmask.Run, corpus_file: Path) -> None:
+    whole = evaluate(run.model, [corpus_file], pseudo_tokens=0)
+    part = evaluate(run.model, [corpus_file], max_tokens=3_000, pseudo_tokens=0)
+    assert (whole["share"], whole["columns"]) == (1.0, {})
+    assert 0.1 < part["share"] < 0.9
+    assert part["share"] == pytest.approx(4 * 3_000 / corpus_file.stat().st_size)
+    assert part["tokens"] == pytest.approx(part["share"] * whole["tokens"], rel=0.5)
+
+
+def test_shards_of_another_tokenizer(run: unmask.Run, corpus_file: Path, tmp_path: Path) -> None:
+    other = unmask.pretrain(
+        [corpus_file], out=tmp_path / "run", steps=1, vocab_size=150, settings=("model.num_layers=1",)
+    )
+    with pytest.raises(SettingsError, match="was prepared with another tokenizer than"):
+        evaluate(run.model, [other.folder / "data"])
+
+
+def test_masks_do_not_depend_on_how_much_a_model_takes(run: unmask.Run, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(make_text(30, seed=5))
+    whole, cut = (evaluate(run.model, [tmp_path / "a.txt"], length=n, pseudo_tokens=0) for n in (64, 9))
+    for name in ("predicted_tokens", "predicted_bytes", "tokens"):
+        assert whole[name] == cut[name]
+    assert whole["loss"] < cut["loss"], "less context"
+    assert "pseudo_perplexity" not in whole
+
+
+def test_kinds_of_tokens_add_up(run: unmask.Run, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(make_text(60, seed=5))
+    result = evaluate(run.model, [tmp_path / "a.txt"], masks=3, pseudo_tokens=0)
+    assert set(result["breakdown"]) == {"word_frequency", "word_pieces", "piece"}
+    for kinds in result["breakdown"].values():
+        assert len(kinds) > 1
+        assert sum(figures["predicted_tokens"] for figures in kinds.values()) == result["predicted_tokens"]
+        for name in ("loss", "accuracy"):
+            total = sum(figures[name] * figures["predicted_tokens"] for figures in kinds.values())
+            assert total == pytest.approx(result[name] * result["predicted_tokens"])
+    frequency = result["breakdown"]["word_frequency"]
+    assert frequency["100-999"]["loss"] < frequency["1"]["loss"], "words of the grammar against made-up names"
+
+
+def test_parts_of_speech_of_a_treebank(run: unmask.Run, tmp_path: Path) -> None:
+    words = [("The", "DET"), ("king", "NOUN"), ("sees", "VERB"), ("the", "DET"), ("queen", "NOUN")]
+    lines = [f"{n}\t{w}\t_\t{pos}\t_\t_\t0\troot\t_\t_" for n, (w, pos) in enumerate(words, 1)]
+    (tmp_path / "a.conllu").write_text(("\n".join(lines) + "\n\n") * 40)
+    result = evaluate(run.model, [tmp_path / "a.conllu"], rates=(0.5,), pseudo_tokens=0)
+    assert set(result["breakdown"]["part_of_speech"]) == {"DET", "NOUN", "VERB"}
+    (tmp_path / "b.txt").write_text("The king sees.")
+    mixed = evaluate(run.model, [tmp_path / "a.conllu", tmp_path / "b.txt"], rates=(0.5,), pseudo_tokens=0)
+    assert "part_of_speech" not in mixed["breakdown"]
+
+
+def test_progress_is_told(run: unmask.Run, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(make_text(20, seed=5))
+    told: dict[str, Progress] = {}
+    result = evaluate(run.model, [tmp_path / "a.txt"], notify=lambda progress: told.update({progress.what: progress}))
+    assert set(told) == {"tokens at 15%", "words at 15%", "one at a time"}
+    for what in ("tokens at 15%", "words at 15%"):
+        assert told[what] == Progress(what, 2 * result["tokens"], 2 * result["tokens"], "tokens")
+    assert told["one at a time"].done == result["pseudo_tokens"]
+
+
+def test_options_out_of_range(run: unmask.Run, corpus_file: Path) -> None:
+    for options, message in (
+        ({"rates": ()}, "give one rate at the least"),
+        ({"masks": 0}, "masks: a number from 1 on, not 0"),
+        ({"max_tokens": 0}, "max_tokens: a number from 1 on, not 0"),
+        ({"pseudo_tokens": -1}, "pseudo_tokens: a number from 0 on, not -1"),
+        ({"length": 65}, "length: .* takes 3 to 64 positions, not 65"),
+        ({"length": 2}, "length: .* takes 3 to 64 positions, not 2"),
+    ):
+        with pytest.raises(SettingsError, match=message):
+            evaluate(run.model, [corpus_file], **options)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="too little for max_tokens = 1; give more"):
+        evaluate(run.model, [corpus_file], max_tokens=1)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_model_that_answers_no_number(
+    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path, value: float
+) -> None:
+    """No figure comes of it, neither here nor of minimal pairs and sentences."""
+    network = make_model()
+    with torch.no_grad():
+        network.head.bias[7] = value
+    model = Model(tmp_path, network, tokenizer)
+    pair = {"sentence_good": "The cat sees.", "sentence_bad": "The cat see."}
+    (tmp_path / "pairs.jsonl").write_text(json.dumps(pair))
+    (tmp_path / "text.txt").write_text(make_text(9))
+    lines: list[Callable[[], object]] = [
+        lambda: evaluate(model, [tmp_path / "text.txt"]),
+        lambda: score(model, tmp_path / "pairs.jsonl"),
+        lambda: model.score(["The cat sees."]),
+    ]
+    message = r"the model's loss is (nan|inf) at position \d+ of a text of \d+ tokens: .*; give an earlier checkpoint"
+    for line in lines:
+        with pytest.raises(ModelError, match=message):
+            line()

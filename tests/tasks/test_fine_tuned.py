@@ -1,0 +1,176 @@
+"""Folders without a head for masked tokens, fine-tuned or bare, do what they can do and nothing else."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import unmask
+from tests.commands.checkpoints import released
+from tests.conftest import make_text
+from unmask.commands.evaluate import evaluate
+from unmask.commands.score import score
+from unmask.core.errors import ModelError
+from unmask.model.encoder import MaskedLM
+from unmask.model.folder import save_task_model, with_task_head
+from unmask.tasks.answer import AnswerTask
+from unmask.tasks.classify import Classify, Pairs, Regress
+from unmask.tasks.loaded_model import Model, as_scorable
+from unmask.tasks.predict import load_fine_tuned
+from unmask.tasks.tag import Tag
+from unmask.tasks.task import Task
+from unmask.tokenizer.tokenizer import Tokenizer
+
+MakeModel = Callable[..., MaskedLM]
+TEXTS = ["The king sees the ship at sea.", "The dog."]
+TASKS = [
+    (Classify(("sea", "garden")), TEXTS),
+    (Regress(("stars",)), TEXTS),
+    (Pairs(("yes", "no"), paired=True), [tuple(TEXTS)]),
+    (Tag(("O", "NAME")), TEXTS),
+    (AnswerTask(), [("Who?", TEXTS[0])]),
+]
+
+
+def tuned(make_model: MakeModel, tokenizer: Tokenizer, folder: Path, info: Task, layout: str = "modernbert") -> Path:
+    base = make_model(layout=layout)
+    save_task_model(with_task_head(base, info.task_head, seed=0).eval(), info.task_head, folder)
+    tokenizer.save(folder, max_length=64, with_types=layout == "bert")
+    released(base, tokenizer, folder.with_name("base"))
+    return folder
+
+
+@pytest.mark.parametrize("layout", ["modernbert", "bert", "roberta"])
+@pytest.mark.parametrize(("info", "inputs"), TASKS)
+def test_it_is_loaded_once_without_a_warning(
+    make_model: MakeModel,
+    tokenizer: Tokenizer,
+    tmp_path: Path,
+    info: Task,
+    inputs: list[object],
+    layout: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    folder = tuned(make_model, tokenizer, tmp_path / "tuned", info, layout)
+    read: list[Path] = []
+    monkeypatch.setattr("unmask.model.stored_weights.load_file", lambda file: read.append(file) or load_file(file))
+    with caplog.at_level(logging.WARNING):
+        model = unmask.load(folder)
+        found = model.predict(inputs)
+    assert read == [folder / "model.safetensors"]
+    assert not caplog.messages
+    assert found == load_fine_tuned(folder).predict(inputs)
+    before = unmask.load(folder.with_name("base"))
+    assert np.array_equal(model.embed(TEXTS), before.embed(TEXTS)), "the encoder is that of the folder"
+
+
+def test_texts_that_are_cut_are_said(
+    make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A sentence whose words get tags is shared out, so nothing of it is lost."""
+    classes, tags = (
+        unmask.load(tuned(make_model, tokenizer, tmp_path / TASKS[n][0].kind, TASKS[n][0])) for n in (0, 3)
+    )
+    with caplog.at_level(logging.WARNING, logger="unmask"):
+        assert len(classes.predict(["word " * 5000, "The dog."])) == 2
+        assert caplog.messages == ["texts longer than the model's 64 tokens: 1; their ends are not seen"]
+        caplog.clear()
+        assert len(tags.predict(["word " * 500])) == 1
+    assert not caplog.messages
+
+
+def test_what_it_cannot_do_any_more(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    model = unmask.load(tuned(make_model, tokenizer, tmp_path / "tuned", TASKS[0][0]))
+    lines: list[Callable[[Model], object]] = [
+        lambda model: model.fill("The [MASK]."),
+        lambda model: model.score(TEXTS),
+        as_scorable,
+    ]
+    for line in lines:
+        with pytest.raises(ModelError, match=r"tuned: fine-tuned \(classify\), so it predicts no tokens any more; use"):
+            line(model)
+    before = unmask.load(tmp_path / "base")
+    assert as_scorable(before).tokenizer is before.tokenizer
+    with pytest.raises(ModelError, match="this model is not fine-tuned for a task"):
+        before.predict(TEXTS)
+
+
+@pytest.mark.parametrize("layout", ["modernbert", "bert"])
+def test_a_bare_encoder_embeds_and_predicts_no_tokens(
+    make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path, layout: str
+) -> None:
+    whole = released(make_model(layout=layout), tokenizer, tmp_path / "whole")
+    shutil.copytree(whole, tmp_path / "bare")
+    weights = load_file(whole / "model.safetensors")
+    head = ("head.", "decoder.", "cls.predictions.")
+    encoder = {name: weight for name, weight in weights.items() if not name.startswith(head)}
+    assert len(encoder) < len(weights)
+    save_file(encoder, tmp_path / "bare" / "model.safetensors", metadata={"format": "pt"})
+    bare = unmask.load(tmp_path / "bare")
+    assert np.array_equal(bare.embed(TEXTS), unmask.load(whole).embed(TEXTS))
+    (tmp_path / "text.txt").write_text(make_text(9))
+    (tmp_path / "pairs.jsonl").write_text(json.dumps({"sentence_good": TEXTS[0], "sentence_bad": TEXTS[1]}))
+    lines: list[Callable[[Model], object]] = [
+        lambda model: model.fill("The [MASK]."),
+        lambda model: model.score(TEXTS),
+        lambda model: evaluate(model, [tmp_path / "text.txt"], pseudo_tokens=0),
+        lambda model: score(model, tmp_path / "pairs.jsonl"),
+    ]
+    for line in lines:
+        with pytest.raises(ModelError, match="bare: a bare encoder without a masked-language-model head, which predi"):
+            line(bare)
+        line(unmask.load(whole))
+
+
+def test_the_precision_is_that_of_the_one_network(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    folder = tuned(make_model, tokenizer, tmp_path / "tuned", TASKS[1][0])
+    exact, rounded = (unmask.load(folder, precision=p).predict(TEXTS) for p in ("float32", "bf16"))  # type: ignore[arg-type]
+    values = np.array([[each.value for each in found] for found in (exact, rounded)])  # type: ignore[union-attr]
+    assert not np.array_equal(*values)
+    np.testing.assert_allclose(*values, rtol=0.1, atol=0.02)
+
+
+def test_a_head_that_cannot_be_read_is_passed_over_and_said(
+    make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tuned(make_model, tokenizer, tmp_path / "tuned", TASKS[0][0])
+    content = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(content | {"id2label": {"x": "a"}}))
+    with caplog.at_level(logging.WARNING):
+        model = unmask.load(folder)
+    assert "the head of a task is passed over" in caplog.text
+    assert "id2label is no table of numbers to names" in caplog.text
+    assert np.array_equal(model.embed(TEXTS), unmask.load(tmp_path / "base").embed(TEXTS))
+    with pytest.raises(ModelError, match="id2label is no table of numbers to names"):
+        model.predict(TEXTS)
+
+
+def test_a_classifier_that_pools_by_the_mean(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    folder = tuned(make_model, tokenizer, tmp_path / "tuned", TASKS[0][0])
+    first = unmask.load(folder).predict(TEXTS)
+    content = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(content | {"classifier_pooling": "mean"}))
+    model = unmask.load(folder)
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    for text, found, before in zip(TEXTS, model.predict(TEXTS), first, strict=True):
+        ids = torch.from_numpy(tokenizer.encode_prompt(text)).long()[None]
+        expected = theirs(input_ids=ids).logits.softmax(-1)[0].tolist()
+        assert list(found.probabilities.values()) == pytest.approx(expected, abs=1e-5)  # type: ignore[union-attr]
+        assert found != before
+    assert np.array_equal(model.embed(TEXTS), unmask.load(tmp_path / "base").embed(TEXTS))
+
+
+def test_it_is_verified_without_a_head(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    result = unmask.verify(tuned(make_model, tokenizer, tmp_path / "tuned", TASKS[0][0], "bert"))
+    failed = {name: check.detail for name, check in result.checks.items() if not check.passed}
+    assert result.passed, failed

@@ -1,0 +1,211 @@
+"""Models that transformers runs, filling and embedding: transformers' own pipeline and means by hand are the oracle."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import unmask
+from tests.command_line import Main
+from tests.commands.transformers_models import SIZES, save_transformers
+from unmask.core.errors import ModelError, SettingsError, TokenizerError
+from unmask.tokenizer.tokenizer import Tokenizer
+
+transformers = pytest.importorskip("transformers")
+
+TEXTS = ["The cat sees the dog.", "Embroidery", "The queen in the mountains sees the king, the dog and the cat."]
+MASKED = "The cat [MASK] the [MASK]."
+MASKED_LMS: dict[str, dict[str, Any]] = {
+    "DistilBert": {},
+    "Electra": {"head": "ForMaskedLM"},
+    "DebertaV2": {},
+    "MPNet": {},
+    "Albert": {},
+    "FNet": {
+        "head": "ForMaskedLM",
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "intermediate_size": 48,
+    },  # takes no mask
+    "Bert": {"head": "ForMaskedLM", "hidden_act": "relu"},  # of our layout, but with a part that our encoder lacks
+}
+
+
+def hidden_by_hand(folder: Path, text: str) -> torch.Tensor:
+    """[tokens, hidden_size], by what sentence-transformers loads of a folder."""
+    model = transformers.AutoModel.from_pretrained(folder).eval()
+    words = transformers.AutoTokenizer.from_pretrained(folder)(text, return_tensors="pt")
+    with torch.no_grad():
+        return model(input_ids=words["input_ids"]).last_hidden_state[0]
+
+
+@pytest.mark.parametrize("name", MASKED_LMS)
+def test_fills_and_embeds_as_transformers_does(name: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    folder = save_transformers(name, tokenizer, tmp_path, **MASKED_LMS[name])
+    model = unmask.load(folder)
+    pipeline = transformers.pipeline("fill-mask", model=str(folder), tokenizer=str(folder), top_k=5)
+    for ours, theirs in zip(model.fill(MASKED).masks, pipeline(MASKED), strict=True):
+        assert [each.token_id for each in ours] == [each["token"] for each in theirs]
+        assert [each.probability for each in ours] == pytest.approx([each["score"] for each in theirs], rel=1e-4)
+    means, firsts = model.embed(TEXTS), model.embed(TEXTS, pooling="first", normalize=True)
+    for text, mean, first in zip(TEXTS, means, firsts, strict=True):
+        hidden = hidden_by_hand(folder, text)
+        assert mean == pytest.approx(hidden.mean(0).numpy(), abs=1e-5)
+        assert first == pytest.approx((hidden[0] / hidden[0].norm()).numpy(), abs=1e-5)
+    assert np.abs(means[0] - means[1]).max() > 0.01
+
+
+def test_the_rest_of_what_a_model_does(tokenizer: Tokenizer, corpus_file: Path, tmp_path: Path, main: Main) -> None:
+    folder = save_transformers("Electra", tokenizer, tmp_path / "m", head="ForMaskedLM")
+    model = unmask.load(folder)
+    by_model, by_name = (unmask.evaluate(each, corpus_file, pseudo_tokens=20) for each in (model, folder))
+    assert (by_model.loss, by_model.bits_per_byte) == pytest.approx((by_name.loss, by_name.bits_per_byte))
+    assert len(set(model.score(TEXTS).round(3))) == 3
+    longest = 66
+    assert model.embed(["The cat. " * 60], long_texts="split").shape == (1, 32)
+    with pytest.raises(
+        SettingsError, match=rf"text 0 has \d+ tokens with special ones, but the model takes {longest};"
+    ):
+        model.embed(["The cat. " * 60])
+    assert model.fill("The cat. " * 60 + "[MASK]").masks[0], "seen through a window"
+    bf16 = unmask.load(folder, precision="bf16")
+    difference = np.abs(bf16.embed(TEXTS) - model.embed(TEXTS)).max()
+    assert 0.0 < difference < 0.2
+    bf16.to(torch.device("cpu"))
+    assert np.abs(bf16.embed(TEXTS) - model.embed(TEXTS)).max() == difference, "moving keeps the precision"
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
+    code, out, _ = main("embed", folder, tmp_path / "texts.txt", "--out", tmp_path / "v.npy", "--json")
+    assert code == 0
+    assert json.loads(out)["dimension"] == 32
+    assert np.load(tmp_path / "v.npy") == pytest.approx(model.embed(TEXTS), abs=1e-5)
+    code, out, _ = main("fill", folder, MASKED, "--json")
+    assert code == 0
+    assert json.loads(out)["masks"][0]["candidates"][0]["token_id"] == model.fill(MASKED).masks[0][0].token_id
+
+
+@pytest.mark.parametrize("head", ["ForPreTraining", "Model"])
+def test_a_bare_encoder_or_a_discriminator_embeds(head: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    folder = save_transformers("Electra", tokenizer, tmp_path, head=head)
+    model = unmask.load(folder)
+    assert model.embed(TEXTS[:1])[0] == pytest.approx(hidden_by_hand(folder, TEXTS[0]).mean(0).numpy(), abs=1e-5)
+    message = "no masked language model: a discriminator or a bare encoder predicts no tokens; use embed or finetune"
+    for use in (lambda: model.fill(MASKED), lambda: model.score(TEXTS), lambda: unmask.evaluate(model, "x.txt")):
+        with pytest.raises(ModelError, match=message):
+            use()
+    name = "encoder.layer.1.output.dense.weight" if head == "Model" else "electra.encoder.layer.1.output.dense.weight"
+    weights = load_file(folder / "model.safetensors")
+    del weights[name]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"the weights lack electra\.encoder\.layer\.1\.output\.dense\.weight, which"):
+        unmask.load(folder)
+
+
+def test_what_only_our_encoder_does(tokenizer: Tokenizer, corpus_file: Path, tmp_path: Path, main: Main) -> None:
+    folder = save_transformers("DistilBert", tokenizer, tmp_path / "m")
+    with pytest.raises(
+        ModelError, match="it is of type 'distilbert', which is none of our layouts .*; here it fills, emb"
+    ):
+        _ = unmask.load(folder).network
+    not_ours = "the layout 'distilbert' is none of ours .* nor to export; transformers runs it here"
+    for use in (lambda: unmask.verify(folder), lambda: unmask.export(folder, out=tmp_path / "out")):
+        with pytest.raises(ModelError, match=not_ours):
+            use()
+    code, _, error = main("pretrain", corpus_file, "--from", folder, "--out", tmp_path / "run")
+    assert code == 2
+    assert "model_type 'distilbert' is not supported; supported are 'modernbert'," in error
+    assert "evaluate, score and finetune also take what transformers runs" in error.replace("\n", " ")
+
+
+def test_a_model_with_a_decoder_has_no_hidden_states(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    sizes = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48,
+             "encoder_attention_heads": 2, "decoder_attention_heads": 2, "decoder_start_token_id": 2}  # fmt: skip
+    ids = {"bos_token_id": 2, "eos_token_id": 3, "forced_eos_token_id": None}
+    folder = save_transformers("Bart", tokenizer, tmp_path, head="ForConditionalGeneration", **sizes, **ids)
+    model = unmask.load(folder)
+    assert model.fill(MASKED).masks
+    with pytest.raises(ModelError, match="the model has a decoder behind its encoder, .* give the model of an encoder"):
+        model.embed(TEXTS)
+
+
+def test_types_that_neither_reads(tmp_path: Path) -> None:
+    for content, message in (
+        (
+            {"model_type": "t5"},
+            "a model of type 't5' is of none of our layouts .* no masked language model of this type;",
+        ),
+        (
+            {"model_type": "x", "auto_map": {}},
+            "of type 'x' .* of this type; the code that the folder brings is never run",
+        ),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps(content))
+        with pytest.raises(ModelError, match=f"{message}.*fill, embed, evaluate and score take those of either kind"):
+            unmask.load(tmp_path)
+
+
+def test_without_transformers(tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = save_transformers("DistilBert", tokenizer, tmp_path)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(
+        ModelError, match=r"of type 'distilbert', runs in transformers, .*install 'unmask\[transformers\]"
+    ):
+        unmask.load(folder)
+    (folder / "tokenizer.json").rename(folder / "vocab.json")
+    with pytest.raises(
+        TokenizerError, match=r"there is no tokenizer\.json, and transformers, .*'unmask\[transformers\]"
+    ):
+        unmask.tokenizer.loading.load_tokenizer(folder)
+
+
+def test_our_models_do_without_it(run: unmask.Run) -> None:
+    code = f"import sys, unmask; unmask.load({str(run.folder)!r}).fill('[MASK]'); print('transformers' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+RESIDUES = ["<cls>", "<pad>", "<eos>", "<unk>", *"LAGVSERTIDPKQNFYMHWCXBUZO.-", "<null_1>", "<mask>"]
+PROTEINS = ["MKTAYIAKQRQISFVKSHFSRQ", "MGLSDGEWQLVLNVWGKVEADIPGHGQEVLIRLFKGHPETLEKF", "MADQLTEEQIAEFKEAFSLF"]
+
+
+@pytest.fixture
+def esm(tmp_path: Path) -> Path:
+    (tmp_path / "vocab.txt").write_text("\n".join(RESIDUES))
+    config = transformers.EsmConfig(
+        **SIZES, vocab_size=len(RESIDUES), pad_token_id=1, mask_token_id=32, max_position_embeddings=66,
+        position_embedding_type="rotary", token_dropout=True, emb_layer_norm_before=False, initializer_range=0.2,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    transformers.EsmForMaskedLM(config).save_pretrained(tmp_path)
+    transformers.EsmTokenizer(tmp_path / "vocab.txt").save_pretrained(tmp_path)
+    assert not (tmp_path / "tokenizer.json").exists()
+    return tmp_path
+
+
+def test_esm(esm: Path, tmp_path: Path) -> None:
+    model = unmask.load(esm)
+    text = "MKTAYIA<mask>QRQIS<mask>"
+    filled = model.fill(text, top_k=3)
+    theirs = transformers.EsmForMaskedLM.from_pretrained(esm).eval()
+    ids = transformers.AutoTokenizer.from_pretrained(esm)(text, return_tensors="pt")
+    with torch.no_grad():
+        shares = theirs(**ids).logits.softmax(-1)[0]
+    places = (ids["input_ids"][0] == 32).nonzero().flatten().tolist()
+    for place, mask in zip(places, filled.masks, strict=True):
+        best = shares[place].topk(3)
+        assert [each.token_id for each in mask] == best.indices.tolist()
+        assert [each.probability for each in mask] == pytest.approx(best.values.tolist(), rel=1e-4)
+    a, b = filled.fillings[0].tokens
+    assert filled.fillings[0].text == f"MKTAYIA{a}QRQIS{b}", "no white space in a protein"
+    assert model.embed(PROTEINS[:1])[0] == pytest.approx(hidden_by_hand(esm, PROTEINS[0]).mean(0).numpy(), abs=1e-5)
+    (tmp_path / "proteins.txt").write_text("\n".join(PROTEINS * 8))
+    found = unmask.evaluate(esm, tmp_path / "proteins.txt", pseudo_tokens=0)
+    assert found.tokens == 8 * sum(map(len, PROTEINS))
+    assert 2.0 < found.loss < 9.0

@@ -1,0 +1,263 @@
+"""Models of transformers that are not of our layouts, and ours, through one door."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import unmask
+from unmask.commands.evaluate import evaluate
+from unmask.core.errors import ModelError, TokenizerError
+from unmask.measure.questions import pseudo_log_likelihoods
+from unmask.model.encoder import MaskedLM
+from unmask.model.folder import save_model
+from unmask.model.transformers import TransformersConfig, TransformersMaskedLM
+from unmask.tasks.loaded_model import Scorable, as_scorable, load_scorable
+from unmask.tokenizer.loading import load_tokenizer
+from unmask.tokenizer.tokenizer import Tokenizer
+
+transformers = pytest.importorskip("transformers")
+
+SENTENCES = ["The mountaineer misunderstands the queen in Constantinople.", "The cat sees the dog.", "Embroidery"]
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
+IDS = {"cls_token_id": 2, "bos_token_id": 2, "sep_token_id": 3, "eos_token_id": 3}
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "DistilBert": ("ForMaskedLM", {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 48}),
+    "Electra": ("ForMaskedLM", {**SIZES, "embedding_size": 16}),
+    "Albert": ("ForMaskedLM", {**SIZES, "embedding_size": 16}),
+    "DebertaV2": (
+        "ForMaskedLM",
+        {**SIZES, "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_biased_input": False},
+    ),
+    "XLMRoberta": ("ForMaskedLM", SIZES),
+    "FNet": ("ForMaskedLM", {"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48}),  # takes no mask
+}
+
+
+def save(name: str, kind: str, settings: dict[str, Any], folder: Path, tokenizer: Tokenizer) -> Any:
+    config = getattr(transformers, f"{name}Config")(
+        vocab_size=tokenizer.vocab_size,
+        max_position_embeddings=66,
+        pad_token_id=tokenizer.special.pad,
+        initializer_range=0.2,
+        **settings,
+    )
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{name}{kind}")(config).eval()
+    model.save_pretrained(folder)
+    tokenizer.save(folder, max_length=64)
+    return model
+
+
+def masked_lm(model: Any) -> TransformersMaskedLM:
+    return TransformersMaskedLM(model.eval(), TransformersConfig(32, 66, 1, 0, model.config.vocab_size))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_any_masked_language_model_of_transformers(name: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    kind, settings = FAMILIES[name]
+    theirs = save(name, kind, settings, tmp_path, tokenizer)
+    loaded = load_scorable(tmp_path)
+    assert loaded.network.config.max_position_embeddings == (65 if name == "XLMRoberta" else 66)
+    check_totals(loaded, theirs)
+
+
+def check_totals(loaded: Scorable, theirs: Any) -> None:
+    """Each token hidden in turn, by transformers alone, is the oracle."""
+    tokenizer = loaded.tokenizer
+    found = pseudo_log_likelihoods(loaded.network, loaded.tokenizer, SENTENCES)
+    for sentence, total in zip(SENTENCES, found.totals, strict=True):
+        ids = torch.tensor([[2, *tokenizer.encode_corpus([sentence])[0].input_ids.tolist(), 3]])
+        expected = 0.0
+        for place in range(1, ids.shape[1] - 1):
+            hidden = ids.clone()
+            hidden[0, place] = tokenizer.special.mask
+            with torch.no_grad():
+                logits = theirs(input_ids=hidden).logits[0, place]
+            expected += float(torch.log_softmax(logits, -1)[ids[0, place]])
+        assert total == pytest.approx(expected, rel=1e-4)
+    assert len({round(float(total), 3) for total in found.totals}) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("Bert", {"hidden_act": "relu"}),
+        ("Bert", {"tie_word_embeddings": False}),
+        ("ModernBert", {**IDS, "decoder_bias": False}),
+        ("ModernBert", {**IDS, "attention_bias": True}),
+    ],
+)
+def test_layouts_of_ours_with_parts_that_we_lack(
+    name: str, part: dict[str, Any], tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    theirs = save(name, "ForMaskedLM", {**SIZES, **part}, tmp_path, tokenizer)
+    loaded = load_scorable(tmp_path)
+    assert isinstance(loaded.network, TransformersMaskedLM)
+    check_totals(loaded, theirs)
+    with pytest.raises(
+        ModelError, match=r"transformers runs this model, and not our encoder: config\.json: .* is not supported"
+    ):
+        _ = unmask.load(tmp_path).network
+
+
+def test_broken_folders_of_our_layouts_keep_their_errors(
+    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    save_model(make_model(layout="bert"), tmp_path)
+    tokenizer.save(tmp_path, max_length=64)
+    content = json.loads((tmp_path / "config.json").read_text())
+    for change, message in (
+        ({"num_attention_heads": 5}, r"config\.json: hidden_size 32 is not a multiple of num_heads 5"),
+        ({"hidden_size": None}, r"config\.json: hidden_size = None: input should be a valid integer"),
+        ({"is_decoder": True}, "is_decoder = True is not supported, only False"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key' is not supported"),
+        (
+            {"hidden_act": "spam"},
+            "activation = 'spam' is not supported, only .*, and there is no masked language model",
+        ),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps(content | change))
+        with pytest.raises(ModelError, match=message):
+            load_scorable(tmp_path)
+
+
+def test_texts_of_a_batch_are_equally_long(
+    tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = save("Electra", "ForMaskedLM", FAMILIES["Electra"][1], tmp_path, tokenizer)
+    network = masked_lm(theirs)
+    shapes: list[tuple[int, ...]] = []
+    theirs.register_forward_pre_hook(lambda _, __, given: shapes.append(given["input_ids"].shape), with_kwargs=True)
+    found = pseudo_log_likelihoods(network, tokenizer, SENTENCES[:2])
+    lengths = (found.num_tokens + 2).tolist()
+    assert lengths[0] != lengths[1]
+    assert sorted(shapes) == sorted(zip(found.num_tokens.tolist(), lengths, strict=True)), "a batch a sentence"
+    shapes.clear()
+    monkeypatch.setattr("unmask.train.runner.BATCH_POSITIONS", 40)
+    again = pseudo_log_likelihoods(network, tokenizer, SENTENCES[:2])
+    assert len(shapes) > 2
+    assert max(rows * length for rows, length in shapes) <= 40, "no more than was asked for"
+    assert again.totals == pytest.approx(found.totals, rel=1e-5)
+
+
+def test_weights_in_half_precision_are_measured_in_float32(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    theirs = save("Electra", "ForMaskedLM", FAMILIES["Electra"][1], tmp_path, tokenizer)
+    theirs.half().save_pretrained(tmp_path)
+    loaded = load_scorable(tmp_path)
+    assert isinstance(loaded.network, TransformersMaskedLM)
+    assert {parameter.dtype for parameter in loaded.network.parameters()} == {torch.float32}
+    found = pseudo_log_likelihoods(loaded.network, tokenizer, SENTENCES).totals
+    expected = pseudo_log_likelihoods(masked_lm(theirs.float()), tokenizer, SENTENCES).totals
+    assert found == pytest.approx(expected, rel=1e-6)
+
+
+def test_ours_and_transformers_agree(make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """The same folder through either door."""
+    save_model(make_model(layout="bert"), tmp_path)
+    tokenizer.save(tmp_path, max_length=64)
+    ours = load_scorable(tmp_path).network
+    assert isinstance(ours, MaskedLM)
+    theirs = masked_lm(transformers.AutoModelForMaskedLM.from_pretrained(tmp_path).eval())
+    assert isinstance(theirs, TransformersMaskedLM)
+    a, b = (pseudo_log_likelihoods(network, tokenizer, SENTENCES).totals for network in (ours, theirs))
+    assert np.abs(a - b).max() < 1e-3
+
+
+@pytest.mark.parametrize("theirs", [False, True])
+def test_networks_move_to_a_device(
+    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path, theirs: bool
+) -> None:
+    settings = FAMILIES["Electra"][1]
+    model = save("Electra", "ForMaskedLM", settings, tmp_path, tokenizer) if theirs else make_model()
+    network = masked_lm(model) if theirs else model
+    network.to(torch.device("meta"))
+    assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_figures_on_a_gpu_are_those_on_the_cpu(run: unmask.Run, corpus_file: Path) -> None:
+    scorable = load_scorable(run.folder / "model")
+    here = evaluate(scorable, [corpus_file], pseudo_tokens=50)
+    scorable.network.to(torch.device("cuda"))
+    there = evaluate(scorable, [corpus_file], pseudo_tokens=50)
+    for name in ("loss", "bits_per_byte", "pseudo_log_loss"):
+        assert there[name] == pytest.approx(here[name], rel=1e-2)
+    assert there["predicted_tokens"] == here["predicted_tokens"]
+
+
+def test_what_is_no_masked_language_model(run: unmask.Run, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no such folder; give the folder of a model"):
+        load_scorable(tmp_path / "none")
+    save("Electra", "ForPreTraining", FAMILIES["Electra"][1], tmp_path / "d", tokenizer)
+    with pytest.raises(ModelError, match="no masked language model: a discriminator or a bare encoder predicts no"):
+        load_scorable(tmp_path / "d")
+    save("Bert", "Model", SIZES, tmp_path / "bare", tokenizer)
+    with pytest.raises(ModelError, match="a bare encoder without a masked-language-model head"):
+        load_scorable(tmp_path / "bare")
+    with pytest.raises(ModelError, match="a bare encoder without a masked-language-model head"):
+        as_scorable(unmask.load(tmp_path / "bare"))
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "config.json").write_text("{")
+    with pytest.raises(ModelError, match=r"config\.json: not JSON"):
+        load_scorable(tmp_path / "x")
+    (tmp_path / "x" / "config.json").write_text('{"model_type": "gpt2"}')
+    with pytest.raises(
+        ModelError, match="'gpt2' is of none of our layouts .*, and transformers has no masked language m"
+    ):
+        load_scorable(tmp_path / "x")
+    assert load_scorable(run.folder).folder == run.folder / "model", "the folder of a run stands for its model"
+
+
+def test_code_of_a_folder_is_neither_run_nor_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a model and of a tokenizer; transformers would ask whoever sits at the terminal."""
+    asked: list[str] = []
+    monkeypatch.setattr("builtins.input", lambda text="": asked.append(text) or "n")
+    (tmp_path / "config.json").write_text('{"model_type": "x", "auto_map": {"AutoConfig": "code.Config"}}')
+    with pytest.raises(
+        ModelError, match="no masked language model of this type; the code that the folder brings is nev"
+    ):
+        load_scorable(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "x"}')
+    (tmp_path / "spiece.model").write_text("no tokenizer")
+    (tmp_path / "tokenizer_config.json").write_text('{"auto_map": {"AutoTokenizer": ["code.Slow", "code.Fast"]}}')
+    with pytest.raises(TokenizerError, match="no tokenizer that transformers reads .*contains custom code"):
+        load_tokenizer(tmp_path)
+    assert not asked
+
+
+def test_tokenizers_that_do_not_serve(tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save("Electra", "ForMaskedLM", FAMILIES["Electra"][1], tmp_path, tokenizer)
+    file = tmp_path / "tokenizer.json"
+    whole = file.read_text()
+    content = json.loads(whole.replace("[MASK]", "[GAP]"))
+    file.write_text(json.dumps(content))
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        (tmp_path / name).unlink()
+    with pytest.raises(TokenizerError, match=r"the tokenizer has no mask token"):
+        load_scorable(tmp_path)
+    file.unlink()
+    with pytest.raises(TokenizerError, match=r"there is no tokenizer\.json and no vocab\.txt"):
+        load_scorable(tmp_path)
+    (tmp_path / "spiece.model").write_text("no tokenizer")
+    monkeypatch.setattr("unmask.tokenizer.loading.find_spec", lambda _: None)
+    message = (
+        r"no tokenizer that transformers reads \(it has no vocabulary\); spiece\.model may need pip install sentence"
+    )
+    with pytest.raises(TokenizerError, match=message):
+        load_scorable(tmp_path)
+    file.write_text(whole)
+    config = json.loads((tmp_path / "config.json").read_text())
+    small = save("Electra", "ForMaskedLM", FAMILIES["Electra"][1], tmp_path, tokenizer)
+    small.resize_token_embeddings(100)
+    small.save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=r"the tokenizer has \d+ ids, but the model only 100"):
+        load_scorable(tmp_path)
+    assert config["vocab_size"] == tokenizer.vocab_size

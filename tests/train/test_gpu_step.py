@@ -1,0 +1,453 @@
+"""The step of a GPU. Without one, the device of tensors without numbers stands for it.
+
+What would need a number, which is what a host waits for, fails there.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.model.on_gpu import GPU, tensor_operations
+from tests.models import rich_model
+from tests.train.test_loop import new_state, settings_of
+from unmask.core.errors import SettingsError
+from unmask.data.rows import Cursor, RowStream
+from unmask.data.store import TokenStore
+from unmask.masking.masker import Masker
+from unmask.model import encoder as encoder_module
+from unmask.model.attention import abilities_of, choose_attention
+from unmask.model.encoder import MaskedLM
+from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.train import step as step_module
+from unmask.train.distributed import ALONE
+from unmask.train.hardware import choose_device, choose_dtype, sums_dtype, why_not_compiled, works_on_its_own
+from unmask.train.loop import train
+from unmask.train.objectives import PREDICT_MASKED, Targets, capacity, extra_objectives
+from unmask.train.optimizer import Optimizer
+from unmask.train.settings import ObjectivesSettings
+from unmask.train.step import most_rows, parts_of, training_step
+
+MakeModel = Callable[..., MaskedLM]
+CPU, CUDA, META = (torch.device(name) for name in ("cpu", "cuda", "meta"))
+
+
+@pytest.fixture
+def stream(store: TokenStore, tokenizer: Tokenizer) -> RowStream:
+    return RowStream(store, tokenizer, length=32, seed=0)
+
+
+@pytest.fixture
+def masker(tokenizer: Tokenizer) -> Masker:
+    return Masker.from_tokenizer(tokenizer, strategy="span", rate=0.2)
+
+
+class Sent:
+    """In the place of `Figures`, which would wait for a real device."""
+
+    def __init__(self, step: int, counts: dict[str, int], values_F: Tensor) -> None:
+        assert values_F.is_meta
+        assert values_F.shape == (len(counts) + 1,)
+
+
+class NoUpdate:
+    """An optimizer that clips and forgets."""
+
+    group = ALONE
+    sharding = None
+
+    def __init__(self, model: MaskedLM) -> None:
+        self.model = model
+        self.trained: set[str] = set()
+
+    def computing(
+        self, kind_of: Callable[[Exception], int], *, num_parts: int = 1, patient: bool = False
+    ) -> nullcontext[None]:
+        return nullcontext()
+
+    def parts_for(self, own: int, of_all: int) -> int:
+        return own
+
+    def run(self, work: Callable[[], Any]) -> Any:
+        return work()
+
+    def begin_last_part(self) -> None:
+        pass
+
+    def clip(self) -> Tensor:
+        return torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0, foreach=False)
+
+    def clear(self) -> None:
+        self.model.zero_grad()
+
+    def step(self, scale: float, *, diverged: Tensor | None = None) -> None:
+        self.trained = {name for name, parameter in self.model.named_parameters() if parameter.grad is not None}
+        self.clear()
+
+
+def test_a_device_without_numbers_refuses_what_waits() -> None:
+    """Else the next test could not fail."""
+    x = torch.ones(8, device=META)
+    with pytest.raises(RuntimeError, match="meta"):
+        x.sum().item()
+    with pytest.raises(RuntimeError, match="(?i)meta"):
+        torch.nonzero(x)
+    with pytest.raises(RuntimeError, match="(?i)meta"):
+        x[x > 0]
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        x.tolist()
+
+
+@pytest.mark.parametrize("layout", ["modernbert", "bert"])
+@pytest.mark.parametrize("with_heads", [False, True])
+def test_nothing_up_to_the_update_needs_a_number_of_the_device(
+    make_model: MakeModel,
+    tokenizer: Tokenizer,
+    stream: RowStream,
+    masker: Masker,
+    monkeypatch: pytest.MonkeyPatch,
+    layout: str,
+    with_heads: bool,
+) -> None:
+    """Rows on the host, the model where tensors only know their shape: torch's own kernel over sequences in bf16,
+    windows, dropout, two parts, targets, losses, what is observed, backward and clipping."""
+    monkeypatch.setattr(encoder_module, "abilities_of", lambda device: GPU)
+    monkeypatch.setattr(step_module, "works_on_its_own", lambda device: True)
+    monkeypatch.setattr(step_module, "Figures", Sent)
+    rows = stream.batch(Cursor(), 8).rows
+    masked = Masker(masker.settings, tokenizer, with_boundaries=with_heads)(rows)
+    asked = {"span_boundary": {}, "retromae": {"prediction_rate": 0.5}} if with_heads else {}
+    others = extra_objectives(ObjectivesSettings.model_validate(asked))
+    config = make_model(layout=layout, dropout=0.1).encoder.config
+    with META:
+        model = rich_model(config, boundary_length=10 if with_heads else None, retromae=with_heads).train()
+    model.encoder.compute_dtype = torch.bfloat16
+    optimizer = NoUpdate(model)
+    result = training_step(
+        model,
+        optimizer,  # type: ignore[arg-type]
+        rows,
+        masked,
+        learning_rate_scale=1.0,
+        step=1,
+        dropout_seed=7,
+        micro_rows=4,
+        objectives=others,
+        observe=True,
+    )
+    assert optimizer.trained == {name for name, _ in model.named_parameters() if "pooler" not in name}
+    assert result.micro_batches == 2
+    assert result.predicted_tokens == int((masked.labels >= 0).sum())
+    assert result.observed is not None
+    assert result.observed.losses_N.is_meta
+    assert len(result.observed.losses_N) == len(result.observed.targets_N) == result.predicted_tokens
+
+
+class NothingWaits(TorchDispatchMode):
+    """Refuses operations whose result the host would have to wait for."""
+
+    waits = ("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "unique")
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.__name__.partition(".")[0]
+        masks = name == "index" and any(i is not None and i.dtype == torch.bool for i in args[1])
+        assert name not in self.waits, name
+        assert not masks, "an index that is a mask"
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_no_update_waits_for_the_device(make_model: MakeModel, optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clipping and both optimizers, which a device tells whether the step has diverged, on real numbers."""
+    monkeypatch.setattr("unmask.train.optimizer.serves", lambda tensor: False)
+    state = new_state(make_model, settings_of(optimizer={"kind": optimizer}))
+    before = state.model.encoder.tokens.detach().clone()
+    with NothingWaits():
+        for _ in range(2):
+            for parameter in state.model.parameters():
+                parameter.grad = torch.ones_like(parameter)
+            norm = state.optimizer.clip()
+            state.optimizer.step(1.0, diverged=torch.zeros(()))
+        with pytest.raises(AssertionError, match="_local_scalar_dense"):
+            norm.item()
+    assert float(norm) == pytest.approx(state.model.num_parameters**0.5, rel=1e-4)
+    assert not torch.equal(before, state.model.encoder.tokens)
+
+
+class NoDoubles(TorchDispatchMode):
+    """Refuses what Apple's GPUs do not have."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        for each in found if isinstance(found, tuple | list) else [found]:
+            assert not isinstance(each, Tensor) or each.dtype != torch.float64, func.__name__
+        return found
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_step_of_tensor_operations_needs_no_float64(
+    stream: RowStream, masker: Masker, make_model: MakeModel, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    """All that a step does on Apple's GPUs, on a CPU: attention with a bias, no loops, sums in float32."""
+    apple = torch.device("mps")
+    assert sums_dtype(apple) == torch.float32
+    assert not works_on_its_own(apple)
+    assert choose_dtype("auto", apple) == torch.float32
+    chosen = choose_attention(abilities_of(apple), dtype, head_dim=16, window=8)
+    assert chosen == "bias"
+    tensor_operations(monkeypatch)
+    monkeypatch.setattr(encoder_module, "choose_attention", lambda *given, **named: chosen)
+    monkeypatch.setattr("unmask.train.optimizer.serves", lambda tensor: False)
+    losses = []
+    for sums in (torch.float64, torch.float32):
+        monkeypatch.setattr(step_module, "sums_dtype", lambda device, sums=sums: sums)
+        state = new_state(make_model, settings_of())
+        state.model.encoder.compute_dtype = dtype
+        rows = stream.batch(Cursor(), 8).rows
+        masked = masker(rows)
+        with NoDoubles() if sums == torch.float32 else nullcontext():
+            result = training_step(state.model, state.optimizer, rows, masked, learning_rate_scale=1.0, step=1)
+        losses.append(result.loss)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+def test_apples_gpu_is_taken_where_it_is_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert choose_device() == torch.device("mps")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert choose_device() == torch.device("cuda")
+
+
+def test_targets_in_capacity_change_no_loss_and_no_gradient(
+    make_model: MakeModel, stream: RowStream, masker: Masker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step with many more ignored targets than it has real ones."""
+    rows = stream.batch(Cursor(), 8).rows
+    masked = masker(rows)
+    found = []
+    for size in (None, 512):
+        if size is not None:
+            monkeypatch.setattr("unmask.train.objectives.capacity", lambda *given, size=size: size)
+        state = new_state(make_model, settings_of(optimizer={"kind": "adamw"}))
+        kept: list[Tensor] = []
+        state.optimizer.step = lambda scale, kept=kept, state=state, **_: kept.extend(  # type: ignore[method-assign]
+            p.grad.flatten() for p in state.model.parameters()
+        )
+        result = training_step(
+            state.model, state.optimizer, rows, masked, learning_rate_scale=1.0, step=1, observe=True
+        )
+        assert result.observed is not None
+        found.append((result, torch.cat(kept)))
+    (plain, gradient), (filled, same) = found
+    assert filled.loss == pytest.approx(plain.loss, rel=1e-6)
+    assert filled.predicted_tokens == plain.predicted_tokens < 256
+    assert torch.equal(filled.observed.targets_N, plain.observed.targets_N)
+    torch.testing.assert_close(filled.observed.losses_N, plain.observed.losses_N)
+    torch.testing.assert_close(same, gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_capacities() -> None:
+    assert [capacity(count, 4096, CPU) for count in (0, 1, 64, 65, 615)] == [0, 64, 64, 128, 640]
+    assert [capacity(count, 131_072, CUDA) for count in (0, 1, 2048, 19_500, 19_800)] == [0, 2048, 2048, 20_480, 20_480]
+    assert capacity(20, 500, CUDA) == 64
+    for positions in (65_536, 131_072, 100_000):
+        count = round(0.15 * positions)
+        assert count <= capacity(count, positions, CUDA) <= 1.11 * count
+
+
+def test_filled_targets() -> None:
+    targets = Targets(
+        torch.tensor([5, 9]), torch.tensor([7, 8]), (torch.tensor([4, 7]), torch.tensor([6, 11])), torch.ones(2)
+    )
+    filled = targets.filled(4)
+    assert filled.positions_N.tolist() == [5, 9, 1, 1]
+    assert filled.classes_N.tolist() == [7, 8, -100, -100]
+    assert filled.boundaries_N is not None
+    assert (filled.positions_N - filled.boundaries_N[0] - 1).tolist() == [0, 1, 0, 0], "places that a span has"
+    assert [column.tolist() for column in filled.boundaries_N] == [[4, 7, 0, 0], [6, 11, 0, 0]]
+    assert filled.weights_N is not None
+    assert filled.weights_N.tolist() == [1, 1, 0, 0]
+
+
+def test_parts_on_the_host_are_counted_there_and_sent(stream: RowStream, masker: Masker) -> None:
+    """To a device that has no numbers at all."""
+    rows = stream.batch(Cursor(), 7).rows
+    masked = masker(rows)
+    parts = parts_of(rows, masked, (PREDICT_MASKED,), micro_rows=3, device=META, width=32)
+    here = parts_of(rows, masked, (PREDICT_MASKED,), micro_rows=3, device=CPU, width=32)
+    assert [len(part.input_ids_BS) for part in parts] == [2, 2, 3]
+    assert [part.totals for part in parts] == [part.totals for part in here]
+    assert sum(part.totals[0] for part in parts) == int((masked.labels >= 0).sum())
+    for sent, kept in zip(parts, here, strict=True):
+        assert sent.sequences is not None
+        assert kept.sequences is None, "on CPUs nobody needs them"
+        moved = [sent.input_ids_BS, sent.segment_ids_BS, sent.position_ids_BS, sent.sequences.cu_seqlens]
+        moved += [sent.targets[0].positions_N, sent.targets[0].classes_N]
+        assert all(tensor.is_meta for tensor in moved)
+
+
+def test_no_part_has_more_sequences_than_a_kernel_takes(
+    stream: RowStream, masker: Masker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = stream.batch(Cursor(), 9).rows
+    of_a_row = int(rows.segment_ids.max()) + 2
+    for most, sizes in ((9 * of_a_row, [9]), (5 * of_a_row, [4, 5]), (1, [1] * 9)):
+        monkeypatch.setattr("unmask.train.step.MOST", most)
+        parts = parts_of(rows, masker(rows), (PREDICT_MASKED,), micro_rows=None, device=META, width=32)
+        assert [len(part.input_ids_BS) for part in parts] == sizes
+        assert len(parts_of(rows, masker(rows), (PREDICT_MASKED,), micro_rows=None, device=CPU, width=32)) == 1
+
+
+def test_no_part_needs_more_memory_for_short_sequences_than_is_set(stream: RowStream) -> None:
+    """The flash kernels' backward pass has float32 [positions + 128 a sequence, heads, size of a head]."""
+    rows = stream.batch(Cursor(), 9).rows
+    short = replace(rows, segment_ids=torch.arange(512).repeat(9, 1), input_ids=torch.zeros(9, 512, dtype=torch.int64))
+    one = replace(short, segment_ids=torch.zeros(9, 512, dtype=torch.int64))
+    assert most_rows(one, 768) * 512 > 131_072, "rows of long segments are not cut by it"
+    for width in (256, 768, 1024):
+        taken = most_rows(short, width)
+        assert 4 * width * (512 + 128 * 512) * taken <= 4 << 30 < 4 * width * (512 + 128 * 512) * 2 * taken
+
+
+@pytest.mark.parametrize("choice", ["auto", "no"])
+def test_cpus_compile_no_blocks(choice: Any) -> None:
+    assert why_not_compiled(choice, CPU) is not None
+    assert not works_on_its_own(CPU)
+
+
+def test_who_asks_for_compiled_blocks_is_told_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SettingsError, match="compile_blocks = 'yes' needs a GPU; here the device is cpu, .* 'auto'"):
+        why_not_compiled("yes", CPU)
+    monkeypatch.setattr("torch.utils._triton.has_triton", lambda: False)
+    assert "Triton is not installed" in str(why_not_compiled("auto", CUDA))
+    with pytest.raises(SettingsError, match="cannot be done: .*`pip install triton`.; take 'auto' or 'no'"):
+        why_not_compiled("yes", CUDA)
+    assert works_on_its_own(CUDA)
+
+
+def test_what_triton_lacks_is_found_before_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is there, but the C compiler that it calls is not: `auto` goes on without, `yes` is an error."""
+
+    def fails(function: Any) -> Any:
+        def call(*_: Any) -> None:
+            raise RuntimeError("Failed to find C compiler\nand much more")
+
+        return call
+
+    monkeypatch.setattr("torch.utils._triton.has_triton", lambda: True)
+    monkeypatch.setattr(torch, "ones", lambda *_, **__: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "compile", fails)
+        assert why_not_compiled("auto", CUDA) == "Failed to find C compiler"
+        with pytest.raises(SettingsError, match="cannot be done: Failed to find C compiler; take"):
+            why_not_compiled("yes", CUDA)
+    monkeypatch.setattr(torch, "compile", lambda _: lambda _: None)
+    assert why_not_compiled("auto", CUDA) is None
+    assert why_not_compiled("auto", CUDA, minutes=60.0) is None
+    assert "5 minutes" in str(why_not_compiled("auto", CUDA, minutes=2.0))
+    assert why_not_compiled("yes", CUDA, minutes=2.0) is None
+    assert why_not_compiled("auto", CUDA, steps=100) is None
+    assert "fewer than 100 steps it may not pay; training.compile_blocks = 'yes'" in str(
+        why_not_compiled("auto", CUDA, steps=99)
+    )
+    assert why_not_compiled("yes", CUDA, steps=99) is None
+    assert why_not_compiled("no", CUDA) == "the recipe says so"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. Its .grad attribute won't be set",
+        "TensorFloat32 tensor cores for float32 matrix multiplication available but not enabled. Consider setting",
+        "\nOnline softmax is disabled on the fly since Inductor decides to\nsplit the reduction.",
+        "Synchronization debug mode is a prototype feature and does not yet detect all synchronizing operations",
+    ],
+)
+def test_what_torch_says_on_gpus_ends_no_test(text: str) -> None:
+    """Else no test that compiles could pass there; other warnings stay errors."""
+    warnings.warn(text, stacklevel=1)
+    with pytest.raises(UserWarning, match="other"):
+        warnings.warn(f"other: {text}", stacklevel=1)
+
+
+def test_steps_of_a_budget() -> None:
+    tokens = {"steps": None, "tokens": 1025, "batch_tokens": 256}
+    assert [settings_of(**each).known_steps for each in ({"steps": 20}, tokens)] == [20, 5]
+    assert settings_of(steps=None, minutes=2.0).known_steps is None
+
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+
+def gpu_state(make_model: MakeModel, settings: Any, dtype: torch.dtype) -> Any:
+    model = make_model(initializer_range=0.02).to("cuda")
+    model.encoder.compute_dtype = dtype
+    from unmask.train.checkpoints import TrainState
+
+    return TrainState(model, Optimizer(model, settings, dtype=dtype))
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_gpu_learns_what_a_cpu_learns(
+    make_model: MakeModel, stream: RowStream, masker: Masker, dtype: torch.dtype, compiled: bool
+) -> None:
+    from unmask.model.encoder import compile_model
+
+    settings = settings_of(steps=30, optimizer={"kind": "adamw"})
+    here = new_state(make_model, settings)
+    here.model.load_state_dict(make_model(initializer_range=0.02).state_dict())
+    there = gpu_state(make_model, settings, dtype)
+    if compiled:
+        compile_model(there.model)
+    wanted = [report.loss for report in train(here, stream, masker, settings)]
+    found = [report.loss for report in train(there, stream, masker, settings)]
+    tolerance = 1e-3 if dtype == torch.float32 else 3e-2
+    assert found == pytest.approx(wanted, rel=tolerance)
+    assert (there.cursor, there.tokens_seen) == (here.cursor, here.tokens_seen)
+    assert (there.model.encoder.compiled_block is not None) == compiled, "else it went on without"
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_a_real_step_does_not_wait(make_model: MakeModel, stream: RowStream, masker: Masker) -> None:
+    settings = settings_of(optimizer={"kind": "muon"})
+    state = gpu_state(make_model, settings, torch.bfloat16)
+    rows = stream.batch(Cursor(), 8).rows
+    masked = masker(rows)
+    state.model.train()
+    for step in range(4):
+        if step == 2:  # libraries that are set up by the first steps may wait
+            torch.cuda.set_sync_debug_mode("error")
+        try:
+            result = training_step(state.model, state.optimizer, rows, masked, learning_rate_scale=1.0, step=step)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert result.loss > 0.0
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_sequences_in_a_line_equal_a_bias_on_a_gpu(
+    make_model: MakeModel, stream: RowStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make_model().to("cuda")
+    model.encoder.compute_dtype = torch.bfloat16
+    rows = stream.batch(Cursor(), 8).rows.to(CUDA)
+    given = {"segment_ids_BS": rows.segment_ids, "position_ids_BS": rows.position_ids}
+    in_line = model.encoder(rows.input_ids, **given)
+    monkeypatch.setattr(encoder_module, "choose_attention", lambda *positional, **named: "bias")
+    biased = model.encoder(rows.input_ids, **given)
+    real = rows.segment_ids >= 0
+    torch.testing.assert_close(in_line[real], biased[real], rtol=0.05, atol=0.05)

@@ -1,0 +1,213 @@
+"""Several processes that train one model: what they do is what one does, and what befalls one befalls all."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+from torch.distributed import HashStore
+
+from tests.command_line import PATIENCE
+from tests.processes import ended, in_processes, start
+from unmask.train.checkpoints import list_checkpoints
+from unmask.train.distributed import ANSWER, agreed_name
+
+PRETRAINED = "tests.train.group_runs:pretrained"
+Told = dict[str, dict[str, Any]]
+"""What a process tells of each run."""
+
+PAIRS = [
+    "model.layout=bert", "masking.strategy=span", "objectives.span_boundary.weight=0.5",
+    "objectives.pairs.kind=sentence_order", "objectives.retromae.weight=0.5",
+]  # fmt: skip
+LENGTHS = ["training.length_schedule.places=[0.0, 0.5]", "training.length_schedule.lengths=[16, 32]"]
+RUNS: dict[str, dict[str, Any]] = {
+    "plain": {"settings": []},
+    "epochs": {
+        # Four batches an epoch, in parts of which the processes make unequal numbers.
+        "settings": ["training.optimizer.kind=adamw", "training.sequence_length=128", "training.batch_tokens=8192",
+                     "training.micro_batch_tokens=2048"],
+    },
+    "few rows": {"settings": ["training.batch_tokens=32"]},
+    "adaptive": {"settings": ["masking.strategy=adaptive", "masking.refresh_steps=5"]},
+    "pairs": {"settings": PAIRS},
+    "lengths": {"settings": LENGTHS},
+}  # fmt: skip
+TROUBLES = {
+    name: {"settings": ["checkpoint.every_steps=2"], "trouble": [name, 5]}
+    for name in ("memory", "compiling", "infinite", "signal", "other")
+}
+
+
+@pytest.fixture(scope="module")
+def one(data_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Told]:
+    """One process's runs, and their folder."""
+    folder = tmp_path_factory.mktemp("one")
+    return folder, in_processes(1, PRETRAINED, folder, {"data": str(data_folder), "runs": RUNS})[0]
+
+
+@pytest.fixture(scope="module")
+def two(data_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Told]]:
+    """The same runs by two processes, and those that one of them meets something in."""
+    folder = tmp_path_factory.mktemp("two")
+    clock = {"clock": {"settings": LENGTHS, "steps": None, "minutes": 0.03, "trouble": ["clock", 0]}}
+    small = {"small": {"settings": [], "trouble": ["small", 0]}}
+    given = {"data": str(data_folder), "runs": RUNS | clock | small | TROUBLES}
+    return folder, in_processes(2, PRETRAINED, folder, given)
+
+
+def masks_of(told: list[Told], name: str) -> list[list[str]]:
+    """Of each step, in the order of its rows."""
+    return [list(chain(*parts)) for parts in zip(*(each[name]["masks"] for each in told), strict=True)]
+
+
+def distance(one: Path, other: Path) -> float:
+    """Of weights, relative, where it is largest."""
+    a, b = load_file(one), load_file(other)
+    return max(float((a[name] - b[name]).norm() / a[name].norm().clamp_min(1e-9)) for name in a)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_two_processes_train_as_one(one: tuple[Path, Told], two: tuple[Path, list[Told]], name: str) -> None:
+    (folder_1, told_1), (folder_2, told_2) = one, two
+    alone, first, second = told_1[name], told_2[0][name], told_2[1][name]
+    assert masks_of([told_1], name) == masks_of(told_2, name)
+    assert [any(map(any, each["masks"])) for each in (first, second)] == [name != "few rows", True]
+    for figure in ("lengths", "rates"):
+        assert alone[figure] == first[figure] == second[figure]
+    assert len(alone["losses"]) == 20
+    assert first["losses"] == second["losses"] == pytest.approx(alone["losses"], abs=1e-6)
+    assert first["weights"] == second["weights"]
+    for number in (0, 1):
+        assert distance(folder_1 / f"{name}-0.safetensors", folder_2 / f"{name}-{number}.safetensors") < 1e-3
+    assert alone["losses"][0] - min(alone["losses"]) > 0.1
+    for figure in ("validation_loss", "validation_loss_stderr"):
+        assert alone["evaluations"][0][figure] == pytest.approx(first["evaluations"][0][figure], abs=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("count", "names"), [(3, ("plain", "few rows")), (4, ("few rows", "adaptive", "pairs"))])
+def test_more_processes_train_as_one(
+    one: tuple[Path, Told], data_folder: Path, tmp_path: Path, count: int, names: tuple[str, ...]
+) -> None:
+    runs = {name: RUNS[name] for name in names}
+    told = in_processes(count, PRETRAINED, tmp_path, {"data": str(data_folder), "runs": runs})
+    for name in runs:
+        assert masks_of([one[1]], name) == masks_of(told, name)
+        assert len({each[name]["weights"] for each in told}) == 1
+        assert told[0][name]["losses"] == pytest.approx(one[1][name]["losses"], abs=1e-6)
+
+
+def test_the_time_is_the_first_ones(two: tuple[Path, list[Told]]) -> None:
+    """The other's clock runs thirty times as fast."""
+    first, second = (each["clock"] for each in two[1])
+    assert len(first["losses"]) > 5
+    for figure in ("losses", "rates", "lengths", "weights"):
+        assert first[figure] == second[figure]
+    assert {16, 32} == set(first["lengths"])
+
+
+def test_memory_that_one_lacks(one: tuple[Path, Told], two: tuple[Path, list[Told]]) -> None:
+    """All take smaller parts."""
+    for told in two[1]:
+        assert told["memory"]["micro_batches"] == [1] * 4 + [2] * 16
+        assert told["memory"]["losses"] == pytest.approx(one[1]["plain"]["losses"], abs=1e-6)
+    assert two[1][0]["memory"]["weights"] == two[1][1]["memory"]["weights"]
+
+
+def test_the_smallest_device_says_how_much_goes_at_once(one: tuple[Path, Told], two: tuple[Path, list[Told]]) -> None:
+    """By calculation two rows at once fit one process, and all of them the other."""
+    for told in two[1]:
+        assert told["small"]["micro_batches"] == [2] * 20
+        assert told["small"]["losses"] == pytest.approx(one[1]["plain"]["losses"], abs=1e-6)
+
+
+def test_what_one_cannot_compile_none_compiles(one: tuple[Path, Told], two: tuple[Path, list[Told]]) -> None:
+    for told in two[1]:
+        assert told["compiling"]["ended"] is None
+        assert told["compiling"]["losses"] == pytest.approx(one[1]["plain"]["losses"], abs=1e-4), "other operations"
+    assert two[1][0]["compiling"]["weights"] == two[1][1]["compiling"]["weights"]
+
+
+def test_a_gradient_that_is_infinite_in_one_ends_all(two: tuple[Path, list[Told]]) -> None:
+    folder, (first, second) = two
+    assert first["infinite"]["ended"][0] == "DivergedError"
+    latest = folder / "infinite" / "checkpoints" / "step-00000004"
+    assert f"the latest checkpoint is {latest}" in first["infinite"]["ended"][1]
+    assert second["infinite"]["ended"][0] == "EndedElsewhereError"
+    assert len(first["infinite"]["losses"]) == len(second["infinite"]["losses"]) == 4
+
+
+def test_a_signal_to_one_saves_and_ends_all(two: tuple[Path, list[Told]]) -> None:
+    folder, told = two
+    for each in told:
+        assert each["signal"]["ended"][0] == "Interrupted"
+        assert len(each["signal"]["losses"]) == 5
+    assert "stopped and saved at step 5" in told[0]["signal"]["ended"][1]
+    saved = list_checkpoints(folder / "signal" / "checkpoints")[-1]
+    assert sorted(path.name for path in saved.iterdir()) == [
+        "model.safetensors", "optimizer-1-of-2.safetensors", "optimizer-2-of-2.safetensors", "state.json",
+    ]  # fmt: skip
+    assert not [path for path in saved.parent.iterdir() if not path.is_dir()]
+
+
+def test_whatever_else_befalls_one_ends_all(two: tuple[Path, list[Told]]) -> None:
+    first, second = (each["other"]["ended"] for each in two[1])
+    assert second == ["ValueError", "something else"]
+    assert first[0] == "FailedElsewhereError"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_run_goes_on_with_other_numbers_of_processes(
+    one: tuple[Path, Told], two: tuple[Path, list[Told]], data_folder: Path, tmp_path: Path, count: int
+) -> None:
+    shutil.copytree(two[0] / "signal", tmp_path / "signal")
+    runs = {"signal": {"settings": ["checkpoint.every_steps=2"], "resume": True}}
+    told = in_processes(count, PRETRAINED, tmp_path, {"data": str(data_folder), "runs": runs})
+    for each in told:
+        assert each["signal"]["losses"] == pytest.approx(one[1]["plain"]["losses"][5:], abs=1e-5)
+    suffixes = {path.suffix for path in (tmp_path / "signal" / "checkpoints").rglob("*") if path.is_file()}
+    assert suffixes == {".safetensors", ".json"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["kill", "hang", "kill within", "hang within"])
+def test_who_dies_or_hangs_ends_the_others(data_folder: Path, tmp_path: Path, kind: str) -> None:
+    settings = ["checkpoint.every_steps=2"]
+    if kind.endswith(" within"):  # while others wait for its part of the weights
+        settings += ["training.sharding=full", "model.num_layers=3", "training.micro_batch_tokens=64"]
+    runs = {"run": {"settings": settings, "trouble": [kind, 5]}}
+    processes = start(2, PRETRAINED, tmp_path, {"data": str(data_folder), "runs": runs, "answer": 9.0})
+    assert processes[0].wait(timeout=PATIENCE) == 0, processes[0].communicate()[1]
+    processes[1].send_signal(signal.SIGKILL)
+    assert ended(processes)[1][0] == -signal.SIGKILL
+    kind_of, text = json.loads((tmp_path / "0.json").read_text())["run"]["ended"]
+    assert kind_of == "GroupError"
+    assert text.startswith("process 0 of 2 (counted from 0) ends, since another has ended or does not answer")
+    assert "\n" not in text
+    assert ANSWER.total_seconds() < 60
+    saved = list_checkpoints(tmp_path / "run" / "checkpoints")
+    assert saved[-1].name in ("step-00000002", "step-00000004")
+
+
+def test_processes_of_an_earlier_start_are_not_taken_for_those_of_this_one() -> None:
+    """One store of keys, three starts; in the second one the first process comes last."""
+    store, names = HashStore(), []
+    for order in ((0, 1, 2), (2, 1, 0), (1, 0, 2)):
+        with ThreadPoolExecutor(3) as threads:
+            agreed = []
+            for rank in order:
+                agreed.append(threads.submit(agreed_name, store, rank, 3))
+                time.sleep(0.1)
+            (name,) = {each.result() for each in agreed}
+        names.append(name)
+    assert len(set(names)) == 3

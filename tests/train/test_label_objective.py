@@ -1,0 +1,198 @@
+"""Classes of documents beside masked tokens: the naive loss, its gradient, learned, in parts, and resumed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from tests.data.fake_store import FakeStore
+from tests.data.test_row_labels import first_ordinary
+from tests.masking.helpers import make_rows
+from tests.models import rich_model
+from tests.train.test_loop import MakeModel, settings_of
+from tests.train.test_objectives import gradients
+from unmask.data.rows import Rows, RowStream
+from unmask.masking.masker import MaskedRows, Masker
+from unmask.measure.held_out import ObjectiveSet
+from unmask.model.encoder import MaskedLM
+from unmask.model.heads import PairHead
+from unmask.model.initial_weights import initialise
+from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.train.checkpoints import TrainState, load_checkpoint, save_checkpoint
+from unmask.train.loop import train
+from unmask.train.objectives import extra_objectives
+from unmask.train.optimizer import Optimizer
+from unmask.train.settings import ObjectivesSettings
+
+LABEL = ObjectivesSettings.model_validate({"label": {"weight": 0.5}})
+LAYOUTS = ["modernbert", "bert", "roberta", "roberta-prelayernorm"]
+NAMES = ("a", "b", "c")
+
+
+def model_of(make_model: MakeModel, layout: str = "modernbert", *, pairs: bool = False, **changes: object) -> MaskedLM:
+    config = make_model(layout=layout, initializer_range=0.05, **changes).config
+    model = rich_model(config, pairs=pairs, label_names=NAMES)
+    initialise(model, seed=0)
+    return model
+
+
+def batch_of(tokenizer: Tokenizer) -> tuple[Rows, MaskedRows]:
+    """Two rows with two and one segments, of which one has no class: the classes are 2, 0, none, 1."""
+    rows = make_rows(tokenizer, 2, [9, 7])
+    classes = torch.full(rows.shape, -1)
+    begins = torch.nonzero((rows.position_ids == 0) & (rows.segment_ids >= 0))
+    assert len(begins) == 4
+    for (r, s), number in zip(begins.tolist(), (2, 0, -1, 1), strict=True):
+        classes[r, s] = number
+    rows = replace(rows, classes={"label": classes})
+    return rows, Masker.from_tokenizer(tokenizer, rate=0.3)(rows)
+
+
+def naive_loss(model: MaskedLM, rows: Rows, masked: MaskedRows) -> torch.Tensor:
+    """One document after another, by the formulas of each layout's classifier."""
+    hidden = model.encoder(masked.input_ids, segment_ids_BS=rows.segment_ids, position_ids_BS=rows.position_ids)
+    assert model.label_head is not None
+    losses = []
+    for r, s in torch.nonzero(rows.classes["label"] >= 0).tolist():
+        x = hidden[r, s]
+        if model.config.layout == "modernbert":
+            x = functional.gelu(model.head.dense.weight @ x)
+            x = (x - x.mean()) / (x.var(unbiased=False) + model.config.norm_eps).sqrt() * model.head.norm.weight
+        else:
+            dense = model.label_head.dense if model.find_head(PairHead) is None else model.pair_head.pooler
+            assert dense is not None
+            x = torch.tanh(dense.weight @ x + dense.bias)
+        logits = model.label_head.classifier.weight @ x + model.label_head.classifier.bias
+        losses.append(-logits.log_softmax(0)[rows.classes["label"][r, s]])
+    assert len(losses) == 3
+    return torch.stack(losses).mean()
+
+
+@pytest.mark.parametrize(("layout", "pairs"), [*((layout, False) for layout in LAYOUTS), ("bert", True)])
+def test_the_loss_is_the_naive_one(make_model: MakeModel, tokenizer: Tokenizer, layout: str, pairs: bool) -> None:
+    """Also where the pooler is that of pairs, though none are in the batch."""
+    model = model_of(make_model, layout, pairs=pairs)
+    rows, masked = batch_of(tokenizer)
+    result, _ = gradients(model, rows, masked, extra_objectives(LABEL))
+    with torch.no_grad():
+        wanted = naive_loss(model, rows, masked)
+    assert set(result.objectives) == {"label"}
+    assert result.objectives["label"].loss == pytest.approx(float(wanted), rel=1e-5)
+    assert result.objectives["label"].count == 3
+    assert float(wanted) == pytest.approx(np.log(3), abs=0.4)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_gradient_is_that_of_the_weighted_sum(make_model: MakeModel, tokenizer: Tokenizer, layout: str) -> None:
+    """It reaches all of the head; and parts, one of them without a class, give that of the whole."""
+    model = model_of(make_model, layout)
+    rows, masked = batch_of(tokenizer)
+    rows.classes["label"][1] = -1
+    rows.classes["label"][1, 0] = 1
+    result, found = gradients(model, rows, masked, extra_objectives(LABEL))
+    _, plain = gradients(model, rows, masked, ())
+    model.zero_grad(set_to_none=True)
+    naive_loss(model, rows, masked).backward()
+    for name, parameter in model.named_parameters():
+        alone = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        wanted = plain.get(name, torch.zeros_like(parameter)) + 0.5 * alone
+        torch.testing.assert_close(found[name], wanted, rtol=1e-3, atol=1e-6, msg=name)
+    assert all(found[name].abs().max() > 0 for name in found if name.startswith("label_head."))
+    model.zero_grad(set_to_none=True)
+    again, in_parts = gradients(model, rows, masked, extra_objectives(LABEL), 1)
+    assert again.micro_batches == 2
+    assert again.objectives["label"].loss == pytest.approx(result.objectives["label"].loss, rel=1e-5)
+    for name, gradient in found.items():
+        torch.testing.assert_close(in_parts[name], gradient, rtol=1e-3, atol=1e-6, msg=name)
+
+
+def test_a_batch_without_classes(make_model: MakeModel, tokenizer: Tokenizer) -> None:
+    """It trains the masked tokens, and nothing is divided by zero."""
+    rows, masked = batch_of(tokenizer)
+    rows.classes["label"][:] = -1
+    result, found = gradients(model_of(make_model), rows, masked, extra_objectives(LABEL))
+    assert (result.objectives["label"].loss, result.objectives["label"].count) == (0.0, 0)
+    _, plain = gradients(model_of(make_model), rows, masked, ())
+    assert all(torch.equal(found[name], gradient) for name, gradient in plain.items())
+
+
+class Topics(FakeStore):
+    """Documents of 10 tokens: each draws most of them from the words of its class, of three, and the others at will."""
+
+    def __init__(self, tokenizer: Tokenizer, *, seed: int, num_documents: int = 500) -> None:
+        rng = np.random.default_rng(seed)
+        labels = rng.integers(0, 3, num_documents)
+        known = np.where(rng.random(num_documents) < 0.2, -1, labels)
+        self.true = labels
+        words = first_ordinary(tokenizer) + rng.integers(0, 8, (num_documents, 10)) + 8 * labels[:, None]
+        noise = first_ordinary(tokenizer) + rng.integers(0, 24, (num_documents, 10))
+        ids = np.where(rng.random((num_documents, 10)) < 0.7, words, noise)
+        super().__init__(ids, starts=np.ones_like(ids), documents=range(num_documents), labels=known.tolist())
+
+
+def stream_of(tokenizer: Tokenizer, seed: int = 0) -> RowStream:
+    return RowStream(Topics(tokenizer, seed=seed), tokenizer, length=24, seed=0, with_labels=True)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("layout", ["modernbert", "bert"])
+def test_what_can_be_told_is_learned(make_model: MakeModel, tokenizer: Tokenizer, layout: str) -> None:
+    """A fifth of the documents has no class in training; held-out ones are told by their words."""
+    settings = settings_of(
+        steps=250, sequence_length=24, batch_tokens=768, learning_rate=3e-3, optimizer={"kind": "adamw"}
+    )
+    model = model_of(make_model, layout, num_layers=2)
+    state = TrainState(model, Optimizer(model, settings, dtype=torch.float32))
+    extra = extra_objectives(LABEL)
+    unseen = Topics(tokenizer, seed=1)
+    unseen.label = unseen.true
+    held_out = ObjectiveSet(unseen, tokenizer, objectives=extra, length=24, max_tokens=10_000)  # type: ignore[arg-type]
+    before = held_out.evaluate(model)["label"]
+    for _ in train(state, stream_of(tokenizer), Masker.from_tokenizer(tokenizer), settings, objectives=extra):
+        pass
+    after = held_out.evaluate(model)["label"]
+    assert before.count == after.count == 500
+    assert before.accuracy < 0.5
+    assert after.accuracy > 0.9
+    assert after.loss < 0.35 < before.loss
+
+
+def test_held_out_text_without_classes_has_no_figures(make_model: MakeModel, tokenizer: Tokenizer) -> None:
+    unseen = Topics(tokenizer, seed=1)
+    unseen.label = np.full(len(unseen), -1)
+    extra = extra_objectives(LABEL)
+    held_out = ObjectiveSet(unseen, tokenizer, objectives=extra, length=24, max_tokens=10_000)  # type: ignore[arg-type]
+    assert held_out.evaluate(model_of(make_model)) == {}
+
+
+@pytest.mark.parametrize("layout", ["modernbert", "bert"])
+def test_resuming_equals_never_having_stopped(
+    make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path, layout: str
+) -> None:
+    """With dropout, and the head's weights and momentum."""
+    settings = settings_of(steps=6, sequence_length=24, batch_tokens=192)
+    masker, extra = Masker.from_tokenizer(tokenizer), extra_objectives(LABEL)
+
+    def new() -> TrainState:
+        model = model_of(make_model, layout, num_layers=2, dropout=0.1)
+        return TrainState(model, Optimizer(model, settings, dtype=torch.float32))
+
+    whole = new()
+    begin = {name: p.detach().clone() for name, p in whole.model.named_parameters()}
+    for _ in train(whole, stream_of(tokenizer), masker, settings, objectives=extra):
+        pass
+    for stop in (1, 4):
+        first, second = new(), new()
+        for report in islice(train(first, stream_of(tokenizer), masker, settings, objectives=extra), stop):
+            assert report.objectives["label"].count > 0
+        load_checkpoint(save_checkpoint(tmp_path, first, fingerprint="x", keep=2), second, fingerprint="x")
+        for _ in train(second, stream_of(tokenizer), masker, settings, objectives=extra):
+            pass
+        for (name, a), (_, b) in zip(whole.model.named_parameters(), second.model.named_parameters(), strict=True):
+            assert torch.equal(a, b), f"{name} differs when stopped at step {stop}"
+            assert not torch.equal(a, begin[name]), f"{name} was not trained"

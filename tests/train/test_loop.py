@@ -1,0 +1,393 @@
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from unmask.core.errors import DivergedError, RunError
+from unmask.data.rows import Cursor, RowStream
+from unmask.data.store import TokenStore
+from unmask.masking.masker import Masker
+from unmask.model.encoder import MaskedLM
+from unmask.model.initial_weights import initialise
+from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.train.checkpoints import Budget, Spent, TrainState, list_checkpoints, load_checkpoint, save_checkpoint
+from unmask.train.loop import train
+from unmask.train.optimizer import Optimizer
+from unmask.train.settings import AdamWSettings, Cosine, LinearDecay, Noam, TrainingSettings, WarmupStableDecay
+from unmask.train.step import training_step
+
+MakeModel = Callable[..., MaskedLM]
+
+
+def settings_of(**changes: object) -> TrainingSettings:
+    values = {"steps": 8, "sequence_length": 32, "batch_tokens": 256, "learning_rate": 5e-3} | changes
+    return TrainingSettings.model_validate(values)
+
+
+def new_state(make_model: MakeModel, settings: TrainingSettings) -> TrainState:
+    model = make_model(initializer_range=0.02)
+    initialise(model, seed=settings.seed)
+    return TrainState(model, Optimizer(model, settings, dtype=torch.float32))
+
+
+@pytest.fixture
+def stream(store: TokenStore, tokenizer: Tokenizer) -> RowStream:
+    return RowStream(store, tokenizer, length=32, seed=0)
+
+
+@pytest.fixture
+def masker(tokenizer: Tokenizer) -> Masker:
+    return Masker.from_tokenizer(tokenizer, rate=0.2)
+
+
+def test_the_learning_rate_rises_stays_and_falls() -> None:
+    schedule = WarmupStableDecay(kind="warmup_stable_decay", warmup=0.1, decay=0.4)
+    scales = [schedule.at(p, 0) for p in (0.0, 0.05, 0.1, 0.5, 0.6, 0.7, 1.0)]
+    assert scales == pytest.approx([0.0, 0.5, 1.0, 1.0, 1.0, 0.5, 0.0])
+    constant = WarmupStableDecay(kind="warmup_stable_decay", warmup=0.0, decay=0.0)
+    assert constant.at(0.0, 0) == constant.at(1.0, 0) == 1.0
+
+
+def test_other_schedules_of_the_learning_rate() -> None:
+    places = (0.0, 0.1, 0.2, 0.6, 1.0)
+    linear, cosine = LinearDecay(kind="linear", warmup=0.2), Cosine(kind="cosine", warmup=0.2)
+    assert [linear.at(p, 0) for p in places] == pytest.approx([0.0, 0.5, 1.0, 0.5, 0.0])
+    assert [cosine.at(p, 0) for p in places] == pytest.approx([0.0, 0.5, 1.0, 0.5, 0.0])
+    assert cosine.at(0.4, 0) == pytest.approx(0.5 + 0.5 * 2**-0.5)
+    assert LinearDecay(kind="linear", warmup=1.0).at(0.99, 0) == 0.99
+
+
+def test_noam_is_the_formula_of_the_paper() -> None:
+    hidden_size, warmup = 128, 2000
+    noam, peak = Noam(kind="noam", warmup_steps=warmup), (hidden_size * warmup) ** -0.5
+    for step in (1, 700, 2000, 9000):
+        paper = hidden_size**-0.5 * min(step**-0.5, step * warmup**-1.5)
+        assert peak * noam.at(0.3, step) == pytest.approx(paper)
+
+
+def test_budgets() -> None:
+    assert Budget(steps=10).progress(Spent(4, 10**9, 1e9)) == 0.4
+    assert Budget(seconds=60).progress(Spent(10**9, 10**9, 30)) == 0.5
+    assert Budget(seconds=60).progress(Spent(0, 0, 90)) == 1.0
+    assert Budget(tokens=1000).progress(Spent(10**9, 250, 1e9)) == 0.25
+
+
+@pytest.mark.parametrize("budget", [{"tokens": 100}, {"tokens": 300}, {"steps": 3}, {"minutes": 0.01}])
+def test_no_step_has_rate_0(make_model: MakeModel, stream: RowStream, masker: Masker, budget: dict[str, Any]) -> None:
+    settings = settings_of(**{"steps": None, **budget}, schedule={"kind": "linear", "warmup": 0.1})
+    clock = itertools.count(step=0.1)
+    reports = list(train(new_state(make_model, settings), stream, masker, settings, clock=lambda: next(clock)))
+    assert reports
+    assert all(report.learning_rate > 0.0 for report in reports)
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_one_batch_is_overfitted(make_model: MakeModel, stream: RowStream, masker: Masker, optimizer: str) -> None:
+    """The whole step learns: the same masked batch goes from chance to almost no loss."""
+    settings = settings_of(optimizer={"kind": optimizer}, learning_rate=1e-2, weight_decay=0.0)
+    state = new_state(make_model, settings)
+    rows = next(stream.batches(Cursor(), 4)).rows
+    masked = masker(rows)
+    losses = [
+        training_step(state.model, state.optimizer, rows, masked, learning_rate_scale=1.0, step=i).loss
+        for i in range(250)
+    ]
+    assert losses[0] > 4.5
+    assert min(losses) < 0.01, "steps of a fixed length leave the minimum again now and then"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+@pytest.mark.parametrize("layout", ["bert", "roberta", "roberta-prelayernorm"])
+def test_one_batch_is_overfitted_in_every_layout(
+    make_model: MakeModel, stream: RowStream, masker: Masker, layout: str, optimizer: str
+) -> None:
+    settings = settings_of(optimizer={"kind": optimizer}, learning_rate=3e-3, weight_decay=0.0)
+    model = make_model(layout=layout, initializer_range=0.05)
+    state = TrainState(model, Optimizer(model, settings, dtype=torch.float32))
+    if state.optimizer.muon is not None:
+        matrices = {matrix.name for batch in state.optimizer.muon.batches for matrix in batch}
+        assert "encoder.blocks.0.attention.qkv.weight" in matrices
+        assert not any(
+            name.endswith("bias") or name in ("encoder.positions", "encoder.token_types") for name in matrices
+        )
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    rows = next(stream.batches(Cursor(), 4)).rows
+    masked = masker(rows)
+    losses = [
+        training_step(state.model, state.optimizer, rows, masked, learning_rate_scale=1.0, step=i).loss
+        for i in range(250)
+    ]
+    assert losses[0] > 4.5
+    assert min(losses) < 0.01, "steps of a fixed length leave the minimum again now and then"
+    for name, parameter in model.named_parameters():
+        assert not torch.equal(before[name], parameter), f"{name} was not trained"
+
+
+def test_the_loss_is_the_naive_one(make_model: MakeModel, stream: RowStream, masker: Masker) -> None:
+    """Logits at predicted positions only, summed and divided: equal to the loss over all logits."""
+    state = new_state(make_model, settings_of())
+    rows = next(stream.batches(Cursor(), 4)).rows
+    masked = masker(rows)
+    with torch.no_grad():
+        logits = state.model(
+            masked.input_ids,
+            positions_N=torch.arange(masked.input_ids.numel()),
+            segment_ids_BS=rows.segment_ids,
+            position_ids_BS=rows.position_ids,
+        )
+    naive = torch.nn.functional.cross_entropy(logits, masked.labels.flatten(), ignore_index=-100)
+    result = training_step(state.model, state.optimizer, rows, masked, learning_rate_scale=0.0, step=1)
+    assert result.loss == pytest.approx(float(naive), rel=1e-5)
+    assert result.predicted_tokens == int((masked.labels != -100).sum())
+
+
+def test_training_on_text_lowers_the_loss(make_model: MakeModel, stream: RowStream, masker: Masker) -> None:
+    settings = settings_of(steps=80, batch_tokens=512)
+    reports = list(train(new_state(make_model, settings), stream, masker, settings))
+    assert [r.step for r in reports] == list(range(1, 81))
+    assert reports[-1].progress == 1.0
+    assert sum(r.loss for r in reports[-10:]) / 10 < 0.75 * reports[0].loss
+    assert 0.0 < reports[0].learning_rate < 0.2 * settings.learning_rate
+    assert max(r.learning_rate for r in reports) == pytest.approx(settings.learning_rate, rel=0.01)
+    assert reports[-1].learning_rate < 0.01 * settings.learning_rate
+
+
+def test_time_is_the_budget(make_model: MakeModel, stream: RowStream, masker: Masker) -> None:
+    settings = settings_of(steps=None, minutes=0.5)
+    ticks = iter(range(10_000))
+    state = new_state(make_model, settings)
+    reports = list(train(state, stream, masker, settings, clock=lambda: float(next(ticks))))
+    assert state.seconds >= 30 > reports[-2].seconds
+    assert len(reports) == 15, "two ticks a step"
+
+
+def test_dropout_and_checkpointing_in_the_loop(make_model: MakeModel, stream: RowStream, masker: Masker) -> None:
+    """Dropout changes the weights, its seed is the training's, and checkpointing changes nothing."""
+
+    def weights(dropout: float, *, seed: int = 0, checkpointing: bool = False) -> torch.Tensor:
+        settings = settings_of(steps=3, seed=seed)
+        model = make_model(layout="bert", dropout=dropout)
+        model.encoder.gradient_checkpointing = checkpointing
+        state = TrainState(model, Optimizer(model, settings, dtype=torch.float32))
+        for _ in train(state, stream, masker, settings):
+            pass
+        return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+    with_dropout = weights(0.2)
+    assert torch.equal(with_dropout, weights(0.2))
+    assert torch.equal(with_dropout, weights(0.2, checkpointing=True))
+    assert not torch.equal(with_dropout, weights(0.0))
+    assert not torch.equal(with_dropout, weights(0.2, seed=1))
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adamw", "with dropout"])
+def test_resuming_equals_never_having_stopped(
+    make_model: MakeModel, stream: RowStream, masker: Masker, tmp_path: Path, optimizer: str
+) -> None:
+    if optimizer == "with dropout":
+        optimizer, make_model = "muon", partial(make_model, layout="bert", dropout=0.2)
+    settings = settings_of(steps=9, optimizer={"kind": optimizer})
+    whole = new_state(make_model, settings)
+    for _ in train(whole, stream, masker, settings):
+        pass
+    for stop in (1, 4, 8):
+        first = new_state(make_model, settings)
+        for _ in islice(train(first, stream, masker, settings), stop):
+            pass
+        folder = save_checkpoint(tmp_path, first, fingerprint="x", keep=2)
+        second = new_state(make_model, settings)
+        load_checkpoint(folder, second, fingerprint="x")
+        for _ in train(second, stream, masker, settings):
+            pass
+        assert (second.step, second.cursor, second.tokens_seen) == (whole.step, whole.cursor, whole.tokens_seen)
+        for (name, a), (_, b) in zip(whole.model.named_parameters(), second.model.named_parameters(), strict=True):
+            assert torch.equal(a, b), f"{name} differs when stopped at step {stop}"
+
+
+def test_checkpoints_are_whole_or_not_there(
+    make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = new_state(make_model, settings_of())
+    for state.step in (1, 2, 3):
+        save_checkpoint(tmp_path, state, fingerprint="x", keep=2)
+    assert [p.name for p in list_checkpoints(tmp_path)] == ["step-00000002", "step-00000003"]
+
+    def full_disk(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("unmask.train.checkpoints.save_file", full_disk)
+    state.step = 4
+    with pytest.raises(RunError, match="cannot be written .*No space left on device.*older ones are untouched"):
+        save_checkpoint(tmp_path, state, fingerprint="x", keep=2)
+    assert [p.name for p in sorted(tmp_path.iterdir())] == ["step-00000002", "step-00000003"]
+
+
+def test_checkpoints_that_do_not_fit(make_model: MakeModel, tmp_path: Path) -> None:
+    state = new_state(make_model, settings_of())
+    folder = save_checkpoint(tmp_path, state, fingerprint="x", keep=2)
+    with pytest.raises(RunError, match="belongs to other data or another recipe; use overwrite=True"):
+        load_checkpoint(folder, state, fingerprint="y")
+    (folder / "model.safetensors").write_bytes(b"nonsense")
+    with pytest.raises(RunError, match="damaged .*does not fit its checksum.*to begin anew, since there is none"):
+        load_checkpoint(folder, state, fingerprint="x")
+
+
+def test_a_bit_that_was_turned_is_found(
+    make_model: MakeModel, stream: RowStream, masker: Masker, tmp_path: Path
+) -> None:
+    """In each file, at its begin, in its middle and at its end; the checkpoint before it is named."""
+    state = new_state(make_model, settings_of())
+    next(train(state, stream, masker, settings_of()))
+    save_checkpoint(tmp_path, state, fingerprint="x", keep=2)
+    state.step = 5
+    folder = save_checkpoint(tmp_path, state, fingerprint="x", keep=2)
+    load_checkpoint(folder, state, fingerprint="x")
+    kept = [p.detach().clone() for p in state.model.parameters()]
+    for file in sorted(folder.iterdir()):
+        whole = file.read_bytes()
+        for place in (0, len(whole) // 2, len(whole) - 4):
+            file.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+            with pytest.raises(RunError, match="damaged checkpoint .* remove this folder to go on from step-00000001"):
+                load_checkpoint(folder, state, fingerprint="x")
+        file.write_bytes(whole)
+    content = json.loads((folder / "state.json").read_text())
+    (folder / "state.json").write_text(json.dumps(content | {"tokens_seen": 1}))
+    with pytest.raises(RunError, match="state.json: what it says does not fit its checksum"):
+        load_checkpoint(folder, state, fingerprint="x")
+    assert all(torch.equal(a, b) for a, b in zip(kept, state.model.parameters(), strict=True))
+    assert state.tokens_seen > 1
+
+
+@pytest.mark.parametrize("name", ["step", "micro_tokens", "tokens_seen", "seconds", "cursor", "best", "compute_dtype"])
+def test_a_checkpoint_that_lacks_something_changes_nothing(make_model: MakeModel, tmp_path: Path, name: str) -> None:
+    state = new_state(make_model, settings_of())
+    folder = save_checkpoint(tmp_path, state, fingerprint="x", keep=2)
+    content = json.loads((folder / "state.json").read_text())
+    del content[name], content["sha256"]
+    (folder / "state.json").write_text(json.dumps(content))
+    with torch.no_grad():
+        state.model.head.bias.fill_(7.0)
+    with pytest.raises(RunError, match=f"damaged checkpoint .'{name}'.; remove this folder"):
+        load_checkpoint(folder, state, fingerprint="x")
+    assert (state.model.head.bias == 7.0).all()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"\xff\xfe\x80",
+        b"[]",
+        {"micro_tokens": "x"},
+        {"step": [1]},
+        {"seconds": None},
+        {"best": [1]},
+        {"compute_dtype": "nn"},
+        {"cursor": {"epoch": 0, "window": 0, "row": 0, "lengths": [["a", 1]]}},
+        {"cursor": {"epoch": "x", "window": 0, "row": 0, "lengths": []}},
+    ],
+)
+def test_a_checkpoint_with_wrong_values_is_damaged(
+    make_model: MakeModel, stream: RowStream, masker: Masker, tmp_path: Path, damage: bytes | dict[str, object]
+) -> None:
+    state = new_state(make_model, settings_of())
+    next(train(state, stream, masker, settings_of()))
+    folder = save_checkpoint(tmp_path, state, fingerprint="x", keep=2)
+    file = folder / "state.json"
+    load_checkpoint(folder, state, fingerprint="x")  # as it was written, it is whole
+    if isinstance(damage, dict):
+        damage = json.dumps({**json.loads(file.read_text()), **damage, "sha256": None}).encode()
+    file.write_bytes(damage)
+    with pytest.raises(RunError, match="damaged checkpoint .* remove this folder"):
+        load_checkpoint(folder, state, fingerprint="x")
+
+
+def test_a_loss_that_is_not_finite_stops_before_the_update(
+    make_model: MakeModel, stream: RowStream, masker: Masker
+) -> None:
+    settings = settings_of()
+    state = new_state(make_model, settings)
+    loop = train(state, stream, masker, settings)
+    next(loop)
+    with torch.no_grad():
+        state.model.head.bias[7] = float("nan")
+    kept = [p.detach().clone() for p in state.model.parameters()]
+    with pytest.raises(DivergedError, match="the loss of step 2 is nan"):
+        next(loop)
+    assert state.step == 1
+    for before, after in zip(kept, state.model.parameters(), strict=True):
+        assert torch.equal(before, after) or before.isnan().any()
+
+
+def test_every_parameter_is_trained(make_model: MakeModel, stream: RowStream, masker: Masker) -> None:
+    for optimizer in ("muon", "adamw"):
+        settings = settings_of(steps=2, schedule={"warmup": 0.0}, optimizer={"kind": optimizer})
+        state = new_state(make_model, settings)
+        before = {name: p.detach().clone() for name, p in state.model.named_parameters()}
+        for _ in train(state, stream, masker, settings):
+            pass
+        for name, parameter in state.model.named_parameters():
+            assert not torch.equal(before[name], parameter), f"{name} is not trained by {optimizer}"
+
+
+def test_settings_that_make_no_sense() -> None:
+    for change, message in (
+        ({"minutes": 1.0}, "one of steps, tokens and minutes"),
+        ({"steps": None}, "one of steps, tokens and minutes"),
+        ({"batch_tokens": 16}, "less than one row"),
+        ({"micro_batch_tokens": 16}, "micro_batch_tokens 16 is less than one row"),
+        ({"length_schedule": {"places": [0.0, 0.5], "lengths": [16]}}, "2 places but 1 lengths"),
+        ({"length_schedule": {"places": [0.2], "lengths": [16]}}, "places must begin with 0 and rise"),
+        ({"length_schedule": {"places": [0.0], "lengths": [64]}}, "go beyond sequence_length 32"),
+        ({"schedule": {"kind": "warmup_stable_decay", "warmup": 0.7, "decay": 0.7}}, "more than the whole budget"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            settings_of(**change)
+    assert settings_of(optimizer=AdamWSettings(kind="adamw")).length_at(0.5) == 32
+
+
+def test_the_only_checkpoint_is_never_taken_away(
+    make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = new_state(make_model, settings_of())
+    state.step = 5
+    save_checkpoint(tmp_path, state, fingerprint="x", keep=1)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("unmask.core.files.os.replace", killed)
+    assert save_checkpoint(tmp_path, state, fingerprint="x", keep=1).name == "step-00000005"
+    state.step = 6
+    with pytest.raises(KeyboardInterrupt):
+        save_checkpoint(tmp_path, state, fingerprint="x", keep=1)
+    assert [p.name for p in list_checkpoints(tmp_path)] == ["step-00000005"]
+
+
+def test_what_a_broken_removal_left_is_swept(make_model: MakeModel, tmp_path: Path) -> None:
+    (tmp_path / "step-00000001").mkdir()
+    (tmp_path / "step-00000001" / "model.safetensors").write_bytes(b"half")
+    state = new_state(make_model, settings_of())
+    state.step = 2
+    save_checkpoint(tmp_path, state, fingerprint="x", keep=3)
+    assert [p.name for p in tmp_path.iterdir()] == ["step-00000002"]
+
+
+def test_a_run_keeps_the_type_it_began_with(
+    make_model: MakeModel, stream: RowStream, masker: Masker, tmp_path: Path
+) -> None:
+    first, second = (new_state(make_model, settings_of()) for _ in range(2))
+    next(train(first, stream, masker, settings_of()))
+    first.set_dtype(torch.bfloat16)
+    load_checkpoint(save_checkpoint(tmp_path, first, fingerprint="x", keep=1), second, fingerprint="x")
+    assert second.model.encoder.compute_dtype == torch.bfloat16
+    assert second.optimizer.muon is not None
+    assert second.optimizer.muon.dtype == torch.bfloat16

@@ -1,0 +1,208 @@
+"""Steps in parts: asked for, or forced by memory that runs out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.train.test_loop import MakeModel, new_state, settings_of
+from unmask.core.errors import MemoryFullError
+from unmask.data.rows import Cursor, Rows, RowStream
+from unmask.data.store import TokenStore
+from unmask.masking.masker import MaskedRows, Masker
+from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.train.checkpoints import TrainState, load_checkpoint, save_checkpoint
+from unmask.train.loop import StepReport, train
+from unmask.train.step import training_step
+
+
+@pytest.fixture
+def stream(store: TokenStore, tokenizer: Tokenizer) -> RowStream:
+    return RowStream(store, tokenizer, length=32, seed=0)
+
+
+@pytest.fixture
+def masker(tokenizer: Tokenizer) -> Masker:
+    return Masker.from_tokenizer(tokenizer, rate=0.2)
+
+
+def weights_of(state: TrainState) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in state.model.parameters()])
+
+
+def batch_of(stream: RowStream, masker: Masker) -> tuple[Rows, MaskedRows]:
+    rows = stream.batch(Cursor(), 8).rows
+    return rows, masker(rows)
+
+
+def gradients(
+    make_model: MakeModel, rows: Rows, masked: MaskedRows, micro_rows: int | None
+) -> tuple[float, torch.Tensor]:
+    state = new_state(make_model, settings_of(optimizer={"kind": "adamw"}))
+    kept: list[torch.Tensor] = []
+    state.optimizer.step = lambda scale, **_: kept.extend(p.grad for p in state.model.parameters())  # type: ignore[method-assign, misc]
+    result = training_step(
+        state.model, state.optimizer, rows, masked, learning_rate_scale=1.0, step=1, micro_rows=micro_rows
+    )
+    assert result.micro_batches == (1 if micro_rows is None else -(-8 // micro_rows))
+    return result.loss, torch.cat([gradient.flatten() for gradient in kept])
+
+
+def test_an_update_that_memory_did_not_suffice_for_is_not_made_twice(
+    make_model: MakeModel, stream: RowStream, masker: Masker
+) -> None:
+    settings = settings_of()
+    state = new_state(make_model, settings)
+    tries = []
+
+    def fails(scale: float, **_: object) -> None:
+        tries.append(scale)
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    state.optimizer.step = fails  # type: ignore[method-assign]
+    with pytest.raises(MemoryFullError, match=r"while the weights of step 1 were changed \(CUDA out of memory\)"):
+        next(train(state, stream, masker, settings))
+    assert len(tries) == 1
+
+
+@pytest.mark.parametrize("micro_rows", [1, 3, 4])
+def test_parts_give_the_gradient_of_the_whole(
+    make_model: MakeModel, stream: RowStream, masker: Masker, micro_rows: int
+) -> None:
+    """Parts with very unequal numbers of targets: a mean of their means would be far off."""
+    rows, masked = batch_of(stream, masker)
+    masked.labels[1:, :20] = -100
+    targets = (masked.labels >= 0).sum(1)
+    assert targets[0] > 2 * targets[1:].double().mean()
+    loss, whole = gradients(make_model, rows, masked, None)
+    in_parts = gradients(make_model, rows, masked, micro_rows)
+    assert in_parts[0] == pytest.approx(loss, rel=1e-6)
+    torch.testing.assert_close(in_parts[1], whole, rtol=1e-4, atol=1e-6)
+    assert whole.abs().max() > 1e-3
+
+
+def test_a_part_without_targets_is_harmless(make_model: MakeModel, stream: RowStream, masker: Masker) -> None:
+    rows, masked = batch_of(stream, masker)
+    masked.labels[2] = -100
+    loss, whole = gradients(make_model, rows, masked, None)
+    again, in_parts = gradients(make_model, rows, masked, 1)
+    assert again == pytest.approx(loss, rel=1e-6)
+    torch.testing.assert_close(in_parts, whole, rtol=1e-4, atol=1e-6)
+
+
+def small_memory(state: TrainState, most_rows: int, monkeypatch: pytest.MonkeyPatch, error: Callable[[], Any]) -> None:
+    """Lets the model fail where more rows come at once."""
+    forward = state.model.encoder.forward
+
+    def limited(ids: torch.Tensor, **rest: Any) -> torch.Tensor:
+        if len(ids) > most_rows:
+            raise error()
+        return forward(ids, **rest)
+
+    monkeypatch.setattr(state.model.encoder, "forward", limited)
+
+
+def no_memory() -> RuntimeError:
+    return torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+
+def no_memory_on_cpu() -> RuntimeError:
+    return RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+
+
+def no_memory_of_cuda() -> RuntimeError:
+    return RuntimeError("CUDA error: out of memory")
+
+
+def no_memory_for_products() -> RuntimeError:
+    return RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
+
+
+@pytest.mark.parametrize("error", [no_memory, no_memory_on_cpu, no_memory_of_cuda, no_memory_for_products, MemoryError])
+def test_where_memory_runs_out_the_step_is_made_in_halves(
+    make_model: MakeModel,
+    stream: RowStream,
+    masker: Masker,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Callable[[], Exception],
+) -> None:
+    """Eight rows do not fit, nor four: two do, and the weights are those of a run that was told so."""
+    small, told = settings_of(steps=4), settings_of(steps=4, micro_batch_tokens=64)
+    first = new_state(make_model, small)
+    small_memory(first, 2, monkeypatch, error)
+    reports = list(train(first, stream, masker, small))
+    assert [report.micro_batches for report in reports] == [4] * 4
+    assert first.micro_tokens == 64
+    second = new_state(make_model, told)
+    assert [report.micro_batches for report in train(second, stream, masker, told)] == [4] * 4
+    assert torch.equal(weights_of(first), weights_of(second))
+
+
+def test_what_was_found_out_about_memory_is_in_the_checkpoint(
+    make_model: MakeModel, stream: RowStream, masker: Masker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    settings = settings_of(steps=6)
+    whole, first, second = (new_state(make_model, settings) for _ in range(3))
+    for state in (whole, first):
+        small_memory(state, 3, monkeypatch, no_memory)
+    for _ in train(whole, stream, masker, settings):
+        pass
+    for _ in islice(train(first, stream, masker, settings), 3):
+        pass
+    load_checkpoint(save_checkpoint(tmp_path, first, fingerprint="x", keep=1), second, fingerprint="x")
+    assert second.micro_tokens == first.micro_tokens == 64
+    for _ in train(second, stream, masker, settings):
+        pass
+    assert torch.equal(weights_of(whole), weights_of(second))
+
+
+def test_not_even_one_row_fits(
+    make_model: MakeModel, stream: RowStream, masker: Masker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = new_state(make_model, settings_of())
+    small_memory(state, 0, monkeypatch, no_memory)
+    with pytest.raises(MemoryFullError, match=r"one row of 32 positions does not fit .* take a smaller model"):
+        next(train(state, stream, masker, settings_of()))
+    assert all(parameter.grad is None for parameter in state.model.parameters())
+
+
+def test_other_errors_are_not_taken_for_memory(
+    make_model: MakeModel, stream: RowStream, masker: Masker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = new_state(make_model, settings_of())
+    small_memory(state, 0, monkeypatch, lambda: RuntimeError("shapes do not fit"))
+    with pytest.raises(RuntimeError, match="shapes do not fit"):
+        next(train(state, stream, masker, settings_of()))
+
+
+def test_rows_grow_with_progress_and_resuming_is_exact(
+    make_model: MakeModel, stream: RowStream, masker: Masker, tmp_path: Path
+) -> None:
+    settings = settings_of(steps=9, length_schedule={"places": [0.0, 0.3, 0.7], "lengths": [8, 16, 32]})
+    whole = new_state(make_model, settings)
+    reports: list[StepReport] = list(train(whole, stream, masker, settings))
+    assert [report.length for report in reports] == [8] * 3 + [16] * 4 + [32] * 2
+    assert all(report.tokens > 120 for report in reports), "a step keeps its size"
+    for stop in (2, 3, 5, 7):
+        first, second = new_state(make_model, settings), new_state(make_model, settings)
+        for _ in islice(train(first, stream, masker, settings), stop):
+            pass
+        load_checkpoint(save_checkpoint(tmp_path, first, fingerprint="x", keep=1), second, fingerprint="x")
+        for _ in train(second, stream, masker, settings):
+            pass
+        assert second.cursor == whole.cursor
+        assert torch.equal(weights_of(whole), weights_of(second)), f"differs when stopped at step {stop}"
+
+
+def test_tokens_are_the_budget(make_model: MakeModel, stream: RowStream, masker: Masker) -> None:
+    settings = settings_of(steps=None, tokens=1000)
+    state = new_state(make_model, settings)
+    reports = list(train(state, stream, masker, settings))
+    assert state.tokens_seen >= 1000 > state.tokens_seen - reports[-1].tokens
+    assert reports[-1].progress == 1.0
+    assert reports[0].learning_rate > 0.0

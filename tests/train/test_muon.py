@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from unmask.train.optimizer import POLYNOMIALS, Matrix, Muon, orthogonalise
+
+
+def muon(matrices: list[Matrix], **changes: float) -> Muon:
+    options = {"momentum": 0.9, "iterations": 5, "weight_decay": 0.1} | changes
+    return Muon(matrices, dtype=torch.float32, **options)  # type: ignore[arg-type]
+
+
+def matrix(rows: int, columns: int, num_fused: int = 1, seed: int = 0, name: str = "w") -> Matrix:
+    generator = torch.Generator().manual_seed(seed)
+    weight = nn.Parameter(torch.randn(rows, columns, generator=generator))
+    weight.grad = torch.randn(rows, columns, generator=generator)
+    return Matrix(name, weight, num_fused)
+
+
+def unit(matrices: Tensor) -> Tensor:
+    return matrices / torch.linalg.matrix_norm(matrices, keepdim=True)
+
+
+@pytest.mark.parametrize("shape", [(20, 50), (50, 20), (30, 30)])
+def test_singular_vectors_stay(shape: tuple[int, int]) -> None:
+    matrices = unit(torch.randn(3, *shape, generator=torch.Generator().manual_seed(0)))
+    result = orthogonalise(matrices, 5)
+    left, _, right = torch.linalg.svd(matrices, full_matrices=False)
+    core = left.mT @ result @ right.mT
+    assert (core - torch.diag_embed(core.diagonal(dim1=1, dim2=2))).abs().max() < 1e-3
+
+
+def polynomials(values: Tensor, iterations: int) -> Tensor:
+    for a, b, c in POLYNOMIALS[iterations]:
+        values = a * values + b * values**3 + c * values**5
+    return values
+
+
+@pytest.mark.parametrize(
+    ("iterations", "smallest", "farthest"), [(3, 1e-2, 0.2819), (4, 3e-3, 0.2172), (5, 1e-3, 0.1371)]
+)
+def test_polynomials_bring_values_as_near_to_one_as_is_said(iterations: int, smallest: float, farthest: float) -> None:
+    values = torch.logspace(math.log10(smallest), 0.0, 20_000, dtype=torch.float64)
+    assert (polynomials(values, iterations) - 1.0).abs().max() == pytest.approx(farthest, abs=2e-4)
+
+
+@pytest.mark.parametrize("loops", [True, False])
+@pytest.mark.parametrize("iterations", POLYNOMIALS)
+def test_matrices_of_rank_1_in_bf16(iterations: int, loops: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A classifier of two classes has such gradients, [g, -g]; that of one example has, too."""
+    monkeypatch.setattr("unmask.train.optimizer.serves", lambda tensor: loops)
+    generator = torch.Generator().manual_seed(0)
+    for rows, columns in [(2, 128), (2, 256), (2, 768), (3, 256), (10, 256), (50, 128)] * 5:
+        error = torch.rand(rows, 1, generator=generator)
+        error = torch.cat([error[1:], -error[1:].sum(dim=0, keepdim=True)])
+        weight = nn.Parameter(torch.zeros(rows, columns))
+        weight.grad = error * torch.randn(1, columns, generator=generator)
+        options = {"momentum": 0.9, "iterations": iterations, "weight_decay": 0.0}
+        Muon([Matrix("w", weight, 1)], dtype=torch.bfloat16, **options).step(1.0)  # type: ignore[arg-type]
+        largest = torch.linalg.matrix_norm(weight.detach(), 2) / (0.2 * columns**0.5)
+        assert 0.7 < largest < 1.3
+
+
+@pytest.mark.parametrize("iterations", POLYNOMIALS)
+def test_what_becomes_of_a_matrix_is_the_polynomial_of_its_singular_values(iterations: int) -> None:
+    matrices = unit(torch.randn(2, 20, 50, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
+    expected = polynomials(torch.linalg.svdvals(matrices), iterations)
+    found = torch.linalg.svdvals(orthogonalise(matrices, iterations))
+    torch.testing.assert_close(found, expected.sort(dim=1, descending=True).values, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(24, 24), (16, 40), (40, 16)])
+def test_a_single_matrix_agrees_with_torchs_own_muon(rows: int, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(POLYNOMIALS, 5, ((3.4445, -4.7750, 2.0315),) * 5)  # torch takes one for all steps
+    ours, theirs = matrix(rows, columns), matrix(rows, columns)
+    other = torch.optim.Muon(
+        [theirs.weight], lr=0.02, weight_decay=0.1, momentum=0.9, nesterov=True, ns_steps=5,
+        adjust_lr_fn="match_rms_adamw",
+    )  # fmt: skip
+    mine = muon([ours])
+    for step in range(3):
+        for m in (ours, theirs):
+            m.weight.grad = torch.randn(rows, columns, generator=torch.Generator().manual_seed(step))
+        mine.step(0.02)
+        other.step()
+    # torch multiplies in bfloat16, so single entries differ; the direction is the same.
+    moved = [(m.weight - matrix(rows, columns).weight).detach().flatten() for m in (ours, theirs)]
+    assert torch.cosine_similarity(*moved, dim=0) > 0.999
+    assert moved[0].norm() == pytest.approx(float(moved[1].norm()), rel=0.02)
+
+
+def test_fused_matrices_are_taken_apart() -> None:
+    fused = matrix(30, 20, num_fused=3)
+    parts = [Matrix(f"p{i}", nn.Parameter(w.detach().clone()), 1) for i, w in enumerate(fused.weight.split(10))]
+    assert fused.weight.grad is not None
+    for part, gradient in zip(parts, fused.weight.grad.split(10), strict=True):
+        part.weight.grad = gradient.clone()
+    muon([fused]).step(0.1)
+    for part in parts:
+        muon([part]).step(0.1)
+    assert torch.allclose(fused.weight, torch.cat([p.weight for p in parts]), atol=1e-5)
+
+
+def test_matrices_of_one_shape_are_trained_as_if_alone() -> None:
+    together = [matrix(12, 30, name="a"), matrix(30, 12, seed=1, name="b"), matrix(24, 30, 2, seed=2, name="c")]
+    alone = [matrix(12, 30, name="a"), matrix(30, 12, seed=1, name="b"), matrix(24, 30, 2, seed=2, name="c")]
+    muon(together).step(0.1)
+    for one in alone:
+        muon([one]).step(0.1)
+    for a, b in zip(together, alone, strict=True):
+        assert torch.allclose(a.weight, b.weight, atol=1e-5)
+
+
+def test_loops_and_operations_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over several steps, with matrices that lie, stand and are fused."""
+    shapes = [(12, 30, 1), (30, 12, 1), (60, 12, 2), (37, 37, 1), (5, 700, 1)]
+    looped, plain = ([matrix(r, c, n, name=f"{r}x{c}") for r, c, n in shapes] for _ in range(2))
+    optimizers = [muon(looped), muon(plain)]
+    for step in range(3):
+        for m in (*looped, *plain):
+            generator = torch.Generator().manual_seed(step)
+            m.weight.grad = torch.randn(m.weight.shape, generator=generator)
+        optimizers[0].step(0.1)
+        with monkeypatch.context() as patched:
+            patched.setattr("unmask.train.optimizer.serves", lambda tensor: False)
+            optimizers[1].step(0.1)
+    for a, b in zip(looped, plain, strict=True):
+        torch.testing.assert_close(a.weight, b.weight, rtol=1e-4, atol=1e-5)
+    for name, running in optimizers[0].state().items():
+        torch.testing.assert_close(running, optimizers[1].state()[name], rtol=1e-5, atol=1e-6)
+
+
+def test_a_cpu_takes_as_many_at_once_as_its_caches_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unmask.train.optimizer._CACHED", 4 * 12 * 30 * 4)  # four matrices of these in float32
+    counts = [3, 1, 3, 1, 1, 5, 1]
+    matrices = [matrix(12 * count, 30, count, name=str(place)) for place, count in enumerate(counts)]
+    found = [[m.num_fused for m in batch] for batch in muon(matrices).batches]
+    assert found == [[3, 1], [3, 1], [1], [5], [1]]
+    elsewhere = [Matrix(m.name, nn.Parameter(m.weight.detach().to("meta")), m.num_fused) for m in matrices]
+    assert [len(batch) for batch in muon(elsewhere).batches] == [len(counts)]
+
+
+def test_the_update_has_the_size_of_adamws() -> None:
+    one = matrix(64, 64)
+    before = one.weight.detach().clone()
+    muon([one], weight_decay=0.0).step(1.0)
+    assert 0.1 < float((one.weight.detach() - before).square().mean().sqrt()) < 0.3
+
+
+def test_momentum_survives_saving() -> None:
+    first = [matrix(12, 30, name="a"), matrix(60, 12, 2, seed=1, name="b")]
+    optimizer = muon(first)
+    optimizer.step(0.1)
+    second = [Matrix(m.name, nn.Parameter(m.weight.detach().clone()), m.num_fused) for m in first]
+    restored = muon(second)
+    restored.load_state({name: tensor.clone() for name, tensor in optimizer.state().items()})
+    for m in (*first, *second):
+        m.weight.grad = torch.ones_like(m.weight) * torch.arange(m.weight.shape[1])
+    optimizer.step(0.1)
+    restored.step(0.1)
+    for a, b in zip(first, second, strict=True):
+        assert torch.equal(a.weight, b.weight)

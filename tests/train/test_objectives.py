@@ -1,0 +1,298 @@
+"""Objectives beside masked tokens: their losses, their gradients, in parts, learned, and resumed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from tests.data.fake_store import FakeStore
+from tests.masking.helpers import make_rows
+from tests.models import rich_model
+from tests.train.test_loop import MakeModel, settings_of
+from unmask.core.errors import DivergedError
+from unmask.data.rows import Cursor, Rows, RowStream
+from unmask.data.store import TokenStore
+from unmask.masking.masker import MaskedRows, Masker
+from unmask.masking.settings import MaskingSettings
+from unmask.model.encoder import MaskedLM
+from unmask.model.initial_weights import initialise
+from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.train.checkpoints import TrainState, load_checkpoint, save_checkpoint
+from unmask.train.loop import train
+from unmask.train.objectives import Objective, extra_objectives
+from unmask.train.optimizer import Optimizer
+from unmask.train.settings import ObjectivesSettings
+from unmask.train.step import StepResult, training_step
+
+SPANS = MaskingSettings.model_validate({"strategy": "span", "rate": 0.3})
+BOTH = ObjectivesSettings.model_validate(
+    {"pairs": {"kind": "next_sentence", "weight": 0.5}, "span_boundary": {"weight": 0.7, "max_length": 6}}
+)
+
+
+def one_pair_a_row(tokenizer: Tokenizer, num_rows: int) -> tuple[Rows, MaskedRows]:
+    """Each row is a pair with a label by turns."""
+    rows = make_rows(tokenizer, num_rows, [21])
+    rows.input_ids[:, 10] = 3
+    rows.maskable[:, 10] = rows.word_starts[:, 10] = False
+    classes = torch.full(rows.shape, -1)
+    classes[:, 0] = torch.arange(num_rows) % 2
+    types = ((rows.position_ids > 10) & (rows.segment_ids >= 0)).long()
+    rows = replace(rows, classes={"next_sentence": classes}, token_type_ids=types)
+    return rows, Masker(SPANS, tokenizer, with_boundaries=True)(rows)
+
+
+def model_of(make_model: MakeModel, objectives: ObjectivesSettings = BOTH, **changes: object) -> MaskedLM:
+    model = rich_model(
+        make_model(**({"layout": "bert", "initializer_range": 0.05} | changes)).config,
+        pairs=objectives.pairs is not None,
+        boundary_length=None if objectives.span_boundary is None else objectives.span_boundary.max_length,
+    )
+    initialise(model, seed=0)
+    return model
+
+
+def step_of(model: MaskedLM, rows: Rows, masked: MaskedRows, objectives: Sequence[Objective]) -> StepResult:
+    """A step that changes nothing."""
+    optimizer = Optimizer(model, settings_of(), dtype=torch.float32)
+    return training_step(model, optimizer, rows, masked, learning_rate_scale=0.0, step=1, objectives=objectives)
+
+
+def gradients(
+    model: MaskedLM, rows: Rows, masked: MaskedRows, objectives: Sequence[Objective], micro_rows: int | None = None
+) -> tuple[StepResult, dict[str, torch.Tensor]]:
+    settings = settings_of(optimizer={"kind": "adamw"}, clip_norm=math.inf)
+    optimizer = Optimizer(model, settings, dtype=torch.float32)
+    kept: dict[str, torch.Tensor] = {}
+
+    def keep(scale: float, **_: object) -> None:
+        kept.update({n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None})
+        optimizer.clear()
+
+    optimizer.step = keep  # type: ignore[method-assign]
+    result = training_step(
+        model, optimizer, rows, masked, learning_rate_scale=1.0, step=1, micro_rows=micro_rows, objectives=objectives
+    )
+    return result, kept
+
+
+@pytest.fixture
+def batch(store: TokenStore, tokenizer: Tokenizer) -> tuple[Rows, MaskedRows]:
+    rows = RowStream(store, tokenizer, length=64, seed=0, pairs="next_sentence").batch(Cursor(), 8).rows
+    return rows, Masker(SPANS, tokenizer, with_boundaries=True)(rows)
+
+
+def naive_losses(model: MaskedLM, rows: Rows, masked: MaskedRows) -> dict[str, torch.Tensor]:
+    """One target after another, from the description in the paper."""
+    assert masked.boundaries is not None
+    assert model.boundary_head is not None
+    assert model.pair_head is not None
+    hidden = model.encoder(
+        masked.input_ids,
+        segment_ids_BS=rows.segment_ids,
+        position_ids_BS=rows.position_ids,
+        token_type_ids_BS=rows.token_type_ids,
+    )
+    head, tokens = model.boundary_head, model.encoder.tokens
+    plain, spans, pairs = [], [], []
+    for r, s in torch.nonzero(masked.labels >= 0).tolist():
+        before, behind = int(masked.boundaries.before[r, s]), int(masked.boundaries.behind[r, s])
+        x = torch.cat([hidden[r, before], hidden[r, behind], head.places[min(s - before - 1, 5)]])
+        for dense, norm in ((head.into, head.into_norm), (head.dense, head.norm)):
+            x = functional.gelu(dense.weight @ x + dense.bias)
+            x = (x - x.mean()) / (x.var(unbiased=False) + norm.eps).sqrt() * norm.weight + norm.bias
+        target = masked.labels[r, s]
+        spans.append(functional.cross_entropy(tokens @ x + model.head.bias, target))
+        plain.append(functional.cross_entropy(model.head(hidden[r, s][None], tokens)[0], target))
+    for r, s in torch.nonzero(rows.classes["next_sentence"] >= 0).tolist():
+        pooled = torch.tanh(model.pair_head.pooler.weight @ hidden[r, s] + model.pair_head.pooler.bias)
+        logits = model.pair_head.classifier.weight @ pooled + model.pair_head.classifier.bias
+        pairs.append(functional.cross_entropy(logits, rows.classes["next_sentence"][r, s]))
+    named = {"masked_tokens": plain, "span_boundary": spans, "next_sentence": pairs}
+    return {name: torch.stack(losses).mean() for name, losses in named.items()}
+
+
+def test_losses_are_the_naive_ones(make_model: MakeModel, batch: tuple[Rows, MaskedRows]) -> None:
+    model = model_of(make_model)
+    with torch.no_grad():
+        wanted = naive_losses(model, *batch)
+    result = step_of(model, *batch, extra_objectives(BOTH))
+    assert result.loss == pytest.approx(float(wanted["masked_tokens"]), rel=1e-5)
+    assert set(result.objectives) == {"next_sentence", "span_boundary"}
+    for name, mean in result.objectives.items():
+        assert mean.loss == pytest.approx(float(wanted[name]), rel=1e-5), name
+    assert result.objectives["span_boundary"].count == result.predicted_tokens == int((batch[1].labels >= 0).sum())
+    assert result.objectives["next_sentence"].count == int((batch[0].classes["next_sentence"] >= 0).sum()) > 8
+
+
+def test_the_gradient_is_that_of_the_weighted_sum(make_model: MakeModel, batch: tuple[Rows, MaskedRows]) -> None:
+    """And it reaches every parameter of every head."""
+    model = model_of(make_model)
+    _, found = gradients(model, *batch, extra_objectives(BOTH))
+    losses = naive_losses(model, *batch)
+    (losses["masked_tokens"] + 0.5 * losses["next_sentence"] + 0.7 * losses["span_boundary"]).backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        torch.testing.assert_close(found[name], parameter.grad, rtol=1e-3, atol=1e-6, msg=name)
+        assert found[name].abs().max() > 0, name
+    assert sum(name.startswith("boundary_head.") for name in found) == 9
+    assert sum(name.startswith("pair_head.") for name in found) == 4
+
+
+@pytest.mark.parametrize("micro_rows", [1, 3])
+def test_parts_give_the_gradient_of_the_whole(
+    make_model: MakeModel, batch: tuple[Rows, MaskedRows], micro_rows: int
+) -> None:
+    """With very unequal numbers of targets of each objective in the parts, and a part without any."""
+    rows, masked = batch
+    masked.labels[1:, :40] = -100
+    masked.labels[5] = -100
+    rows.classes["next_sentence"][2] = -1
+    assert len(set((rows.classes["next_sentence"] >= 0).sum(1).tolist())) > 2
+    model = model_of(make_model)
+    result, whole = gradients(model, rows, masked, extra_objectives(BOTH))
+    again, in_parts = gradients(model, rows, masked, extra_objectives(BOTH), micro_rows)
+    assert again.micro_batches == -(-8 // micro_rows)
+    for name, mean in result.objectives.items():
+        assert again.objectives[name].loss == pytest.approx(mean.loss, rel=1e-5)
+        assert again.objectives[name].count == mean.count
+    for name, gradient in whole.items():
+        torch.testing.assert_close(in_parts[name], gradient, rtol=1e-3, atol=1e-6, msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_one_batch_is_overfitted(make_model: MakeModel, tokenizer: Tokenizer, optimizer: str) -> None:
+    """All heads to almost no loss at once."""
+    settings = settings_of(optimizer={"kind": optimizer}, learning_rate=3e-3, weight_decay=0.0)
+    model = model_of(make_model)
+    trained = Optimizer(model, settings, dtype=torch.float32)
+    rows, masked = one_pair_a_row(tokenizer, 6)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    results = [
+        training_step(model, trained, rows, masked, learning_rate_scale=1.0, step=i, objectives=extra_objectives(BOTH))
+        for i in range(300)
+    ]
+    first, last = results[0], results[-1]
+    assert first.objectives["span_boundary"].loss > 4.5
+    assert first.objectives["next_sentence"].loss > 0.5
+    assert last.loss < 0.05
+    assert all(mean.loss < 0.05 for mean in last.objectives.values()), last.objectives
+    for name, parameter in model.named_parameters():
+        assert not torch.equal(before[name], parameter), f"{name} was not trained"
+
+
+@pytest.mark.parametrize("layout", ["modernbert", "roberta", "roberta-prelayernorm"])
+def test_span_boundaries_in_every_layout(
+    make_model: MakeModel, store: TokenStore, tokenizer: Tokenizer, layout: str
+) -> None:
+    spans = ObjectivesSettings.model_validate({"span_boundary": {}})
+    model = model_of(make_model, spans, layout=layout)
+    rows = RowStream(store, tokenizer, length=64, seed=0).batch(Cursor(), 4).rows
+    masked = Masker(SPANS, tokenizer, with_boundaries=True)(rows)
+    result, found = gradients(model, rows, masked, extra_objectives(spans))
+    assert result.objectives["span_boundary"].loss > 4.0
+    assert all(found[name].abs().max() > 0 for name, _ in model.named_parameters() if name.startswith("boundary_head"))
+
+
+def test_a_step_without_other_objectives_is_what_it_was(
+    make_model: MakeModel, store: TokenStore, tokenizer: Tokenizer
+) -> None:
+    rows = RowStream(store, tokenizer, length=64, seed=0).batch(Cursor(), 4).rows
+    result = step_of(make_model(), rows, Masker.from_tokenizer(tokenizer)(rows), ())
+    assert result.objectives == {}
+
+
+def test_a_loss_that_is_not_finite_is_named(make_model: MakeModel, batch: tuple[Rows, MaskedRows]) -> None:
+    model = model_of(make_model)
+    assert model.pair_head is not None
+    with torch.no_grad():
+        model.pair_head.classifier.weight[0, 0] = float("nan")
+    with pytest.raises(DivergedError, match=r"the loss of step 1 is 5\.\d+ \(masked_tokens\), nan \(next_sentence\), "):
+        step_of(model, *batch, extra_objectives(BOTH))
+
+
+@pytest.mark.parametrize("kind", ["next_sentence", "sentence_order"])
+def test_resuming_equals_never_having_stopped(
+    make_model: MakeModel, store: TokenStore, tokenizer: Tokenizer, tmp_path: Path, kind: str
+) -> None:
+    """With rows that grow, dropout, and the weights and momentum of all heads."""
+    objectives = ObjectivesSettings.model_validate({"pairs": {"kind": kind}, "span_boundary": {"max_length": 6}})
+    settings = settings_of(
+        steps=8, sequence_length=64, batch_tokens=512, length_schedule={"places": [0.0, 0.5], "lengths": [32, 64]}
+    )
+    stream = RowStream(store, tokenizer, length=64, seed=0, pairs=kind)  # type: ignore[arg-type]
+    masker = Masker(SPANS, tokenizer, with_boundaries=True)
+    extra = extra_objectives(objectives)
+
+    def new() -> TrainState:
+        model = model_of(make_model, objectives, dropout=0.1)
+        return TrainState(model, Optimizer(model, settings, dtype=torch.float32))
+
+    whole = new()
+    for _ in train(whole, stream, masker, settings, objectives=extra):
+        pass
+    for stop in (1, 5):
+        first, second = new(), new()
+        for report in islice(train(first, stream, masker, settings, objectives=extra), stop):
+            assert set(report.objectives) == {kind, "span_boundary"}
+        folder = save_checkpoint(tmp_path, first, fingerprint="x", keep=2)
+        load_checkpoint(folder, second, fingerprint="x")
+        for _ in train(second, stream, masker, settings, objectives=extra):
+            pass
+        for (name, a), (_, b) in zip(whole.model.named_parameters(), second.model.named_parameters(), strict=True):
+            assert torch.equal(a, b), f"{name} differs when stopped at step {stop}"
+
+
+class TopicStore(FakeStore):
+    """Documents of 12 tokens, each about one topic of four, that begin with other words than they end with."""
+
+    def __init__(self, tokenizer: Tokenizer, *, seed: int, num_documents: int = 600) -> None:
+        rng = np.random.default_rng(seed)
+        ordinary = np.flatnonzero(tokenizer.ordinary)[:40].reshape(4, 2, 5)
+        topics = rng.integers(0, 4, num_documents)
+        columns = rng.integers(0, 5, (num_documents, 2, 6))
+        ids = np.stack([ordinary[topic, [0, 1]] for topic in topics])
+        ids = np.take_along_axis(ids, columns, 2).reshape(num_documents, 12)
+        super().__init__(ids, starts=np.ones_like(ids), documents=range(num_documents))
+
+
+@pytest.mark.parametrize(("kind", "ceiling"), [("next_sentence", 0.875), ("sentence_order", 1.0)])
+def test_what_can_be_learned_of_pairs_is_learned(
+    make_model: MakeModel, tokenizer: Tokenizer, kind: str, ceiling: float
+) -> None:
+    """A wrong next sentence is of the same topic in a quarter of the cases, so 7/8 is the most there."""
+    objectives = ObjectivesSettings.model_validate({"pairs": {"kind": kind}})
+    stream, unseen = (
+        RowStream(TopicStore(tokenizer, seed=seed), tokenizer, length=32, seed=0, pairs=kind)  # type: ignore[arg-type]
+        for seed in (0, 1)
+    )
+    settings = settings_of(
+        steps=350, sequence_length=32, batch_tokens=1024, learning_rate=3e-3, optimizer={"kind": "adamw"}
+    )
+    model = model_of(make_model, objectives, num_layers=2)
+    state = TrainState(model, Optimizer(model, settings, dtype=torch.float32))
+    for _ in train(state, stream, Masker.from_tokenizer(tokenizer), settings, objectives=extra_objectives(objectives)):
+        pass
+    rows = unseen.batch(Cursor(), 300).rows
+    (objective,) = extra_objectives(objectives)
+    masked = Masker.from_tokenizer(tokenizer)(rows)
+    targets = objective.targets(rows, masked)
+    with torch.no_grad():
+        hidden = model.eval().encoder(
+            masked.input_ids,
+            segment_ids_BS=rows.segment_ids,
+            position_ids_BS=rows.position_ids,
+            token_type_ids_BS=rows.token_type_ids,
+        )
+        right = ~objective.losses(model, hidden.flatten(0, 1), targets, None).wrong_N
+    assert len(targets) == 600
+    assert float(right.float().mean()) > 0.5 + 0.6 * (ceiling - 0.5)

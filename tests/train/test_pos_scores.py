@@ -1,0 +1,161 @@
+"""The model's recent loss on each part of speech: averaged, refreshed, resumed, and apart from evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.masking.helpers import LABELS
+from tests.train.test_loop import MakeModel, new_state, settings_of
+from tests.train.test_memory import weights_of
+from tests.train.test_scores import CPU
+from unmask.data.rows import Cursor, RowBatch, RowStream
+from unmask.data.store import TokenStore
+from unmask.masking.masker import Masker
+from unmask.masking.settings import MaskingSettings
+from unmask.masking.tables import Tables
+from unmask.measure.held_out import HeldOutSet
+from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.train.checkpoints import TrainState, load_checkpoint, save_checkpoint
+from unmask.train.loop import train
+from unmask.train.scores import ScoreBoard
+from unmask.train.step import Observed, training_step
+
+MASKING = MaskingSettings.model_validate({"units": {"kind": "words"}, "weights": {"kind": "pos_loss"}, "rate": 0.3})
+
+
+class TaggedStream(RowStream):
+    """Rows whose parts of speech are made up of their ids; 0 is no tag."""
+
+    def batch(self, *options: object, **more: object) -> RowBatch:
+        batch = super().batch(*options, **more)  # type: ignore[arg-type]
+        pos = torch.where(batch.rows.maskable, batch.rows.input_ids % 4, 0)
+        return batch._replace(rows=replace(batch.rows, annotations={"pos": pos}))
+
+
+@pytest.fixture
+def stream(store: TokenStore, tokenizer: Tokenizer) -> TaggedStream:
+    return TaggedStream(store, tokenizer, length=32, seed=0)
+
+
+def masker_of(tokenizer: Tokenizer) -> Masker:
+    return Masker(MASKING, tokenizer, tables=Tables(tokenizer.vocab_size, labels=LABELS))
+
+
+def board_of(vocab_size: int = 4, num_pos: int = 3) -> ScoreBoard:
+    return ScoreBoard({"pos_loss"}, vocab_size=vocab_size, every_steps=3, device=CPU, num_pos=num_pos)
+
+
+def observed(losses: list[float], pos: list[int]) -> Observed:
+    wrong = torch.zeros(len(losses), dtype=torch.bool)
+    return Observed(torch.zeros(len(losses), dtype=torch.int64), torch.tensor(losses), wrong, torch.tensor(pos))
+
+
+def test_moving_averages_by_hand(make_model: MakeModel) -> None:
+    board, model = board_of(), make_model()
+    assert board.needs_steps
+    board.observe(observed([1.0, 3.0, 8.0], [1, 1, 0]))
+    board.refresh(3, model, None, rate=0.5)
+    assert board.scores.version == 3
+    assert set(board.scores.tables) == {"pos_loss"}
+    # 1: mean 2; untagged: 8; 2 and 3 were never met: the mean of the others.
+    assert board.scores.tables["pos_loss"].tolist() == pytest.approx([8.0, 2.0, 5.0, 5.0])
+    board.observe(observed([7.0], [1]))
+    board.observe(observed([3.0, 1.0], [1, 3]))
+    board.refresh(6, model, None, rate=0.5)
+    one = 0.2 * 2 + 0.8 * 5
+    assert board.scores.tables["pos_loss"].tolist() == pytest.approx([8.0, one, (8 + one + 1) / 3, 1.0])
+
+
+@pytest.mark.parametrize("micro_rows", [None, 3])
+def test_a_step_observes_the_tag_of_each_prediction(
+    make_model: MakeModel, stream: TaggedStream, tokenizer: Tokenizer, micro_rows: int | None
+) -> None:
+    """Also in parts."""
+    rows = stream.batch(Cursor(), 8).rows
+    masked = masker_of(tokenizer)(rows, scores=board_of().scores)
+    state = new_state(make_model, settings_of(steps=9))
+    step = {"learning_rate_scale": 0.0, "step": 1, "observe": True, "micro_rows": micro_rows}
+    found = training_step(state.model, state.optimizer, rows, masked, **step).observed  # type: ignore[arg-type]
+    assert found is not None
+    assert found.pos_N is not None
+    assert found.pos_N.tolist() == (found.targets_N % 4).tolist()
+    assert len(found.pos_N) == int((masked.labels >= 0).sum()) > 20
+    bare = replace(rows, annotations={})
+    without = training_step(state.model, state.optimizer, bare, masked, **step).observed  # type: ignore[arg-type]
+    assert without is not None
+    assert without.pos_N is None
+
+
+@pytest.fixture
+def fresh(make_model: MakeModel, tokenizer: Tokenizer) -> Callable[[], TrainState]:
+    def make() -> TrainState:
+        state = new_state(make_model, settings_of(steps=9))
+        state.board = board_of(vocab_size=tokenizer.vocab_size)
+        return state
+
+    return make
+
+
+def test_resuming_is_exact(
+    fresh: Callable[[], TrainState], stream: TaggedStream, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    """Before the first refresh, right behind one, and between two."""
+    settings, whole = settings_of(steps=9), fresh()
+    assert len(list(train(whole, stream, masker_of(tokenizer), settings))) == 9
+    assert whole.board is not None
+    assert whole.board.scores.version == 9
+    assert whole.board.scores.tables["pos_loss"].std() > 0
+    for stop in (2, 3, 7):
+        first, second = fresh(), fresh()
+        for _ in islice(train(first, stream, masker_of(tokenizer), settings), stop):
+            pass
+        load_checkpoint(save_checkpoint(tmp_path, first, fingerprint="x", keep=1), second, fingerprint="x")
+        assert second.board is not None
+        assert second.board.scores.version == stop // 3 * 3
+        for _ in train(second, stream, masker_of(tokenizer), settings):
+            pass
+        assert torch.equal(weights_of(whole), weights_of(second)), f"differs when stopped at step {stop}"
+        assert torch.equal(whole.board.scores.tables["pos_loss"], second.board.scores.tables["pos_loss"])
+
+
+def test_the_scores_make_a_difference(
+    fresh: Callable[[], TrainState], stream: TaggedStream, tokenizer: Tokenizer
+) -> None:
+    """Without a refresh the same training ends elsewhere: the test above is not vacuous."""
+    settings, followed, unmoved = settings_of(steps=9), fresh(), fresh()
+    assert unmoved.board is not None
+    unmoved.board.every_steps = 1000
+    for state in (followed, unmoved):
+        for _ in train(state, stream, masker_of(tokenizer), settings):
+            pass
+    assert not torch.equal(weights_of(followed), weights_of(unmoved))
+
+
+def test_evaluation_and_scores_do_not_touch_each_other(
+    fresh: Callable[[], TrainState],
+    stream: TaggedStream,
+    tokenizer: Tokenizer,
+    validation_store: TokenStore,
+) -> None:
+    """A training that is evaluated after every step is the one that never is, and its masks are the same for both."""
+    settings, plain, watched = settings_of(steps=7), fresh(), fresh()
+    for _ in train(plain, stream, masker_of(tokenizer), settings):
+        pass
+    held_out = HeldOutSet(validation_store, tokenizer, length=32, max_tokens=2000)
+    hidden = held_out.targets().copy()
+    for _ in train(watched, stream, masker_of(tokenizer), settings):
+        held_out.evaluate(watched.model)
+    assert plain.board is not None
+    assert watched.board is not None
+    state = watched.board.state()
+    assert all(torch.equal(tensor, state[name]) for name, tensor in plain.board.state().items())
+    assert torch.equal(weights_of(plain), weights_of(watched))
+    again = HeldOutSet(validation_store, tokenizer, length=32, max_tokens=2000)
+    assert again.targets().tolist() == hidden.tolist()
+    assert again.evaluate(plain.model) == held_out.evaluate(watched.model)

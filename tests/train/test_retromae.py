@@ -1,0 +1,315 @@
+"""Texts rebuilt from their vectors: what the decoder sees, its loss, its gradient, learned and resumed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from tests.masking.helpers import make_rows
+from tests.models import rich_model
+from tests.train.test_loop import MakeModel, settings_of
+from tests.train.test_objectives import gradients, step_of
+from unmask.core.hashing import REBUILT, SEEN
+from unmask.data.rows import Rows, RowStream
+from unmask.data.store import TokenStore
+from unmask.masking.masker import MaskedRows, Masker
+from unmask.model.encoder import MaskedLM
+from unmask.model.heads import DecodedRows, RetroMAEHead
+from unmask.model.initial_weights import initialise
+from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.train import loop
+from unmask.train.checkpoints import TrainState, load_checkpoint, save_checkpoint
+from unmask.train.loop import begin_with_parts, train
+from unmask.train.objectives import Objective, TextsToRebuild, extra_objectives, text_means
+from unmask.train.optimizer import Optimizer
+from unmask.train.settings import ObjectivesSettings
+from unmask.train.step import training_step
+
+LENGTHS = [11, 17, 4]  # of the texts of a row, without [CLS] and [SEP]
+
+
+def objective_of(**settings: object) -> Objective:
+    (objective,) = extra_objectives(ObjectivesSettings.model_validate({"retromae": settings}))
+    return objective
+
+
+def model_of(make_model: MakeModel, **changes: object) -> MaskedLM:
+    model = rich_model(make_model(**({"initializer_range": 0.2} | changes)).config, retromae=True)
+    initialise(model, seed=0)
+    return model
+
+
+def head_of(model: MaskedLM) -> RetroMAEHead:
+    head = model.find_head(RetroMAEHead)
+    assert head is not None
+    return head
+
+
+@pytest.fixture
+def rows(tokenizer: Tokenizer) -> Rows:
+    return make_rows(tokenizer, 3, LENGTHS)
+
+
+@pytest.fixture
+def masked(rows: Rows, tokenizer: Tokenizer) -> MaskedRows:
+    return Masker.from_tokenizer(tokenizer, rate=0.3, replacement=(1.0, 0.0, 0.0))(rows)
+
+
+def hidden_of(model: MaskedLM, rows: Rows, masked: MaskedRows) -> Tensor:
+    given = {"segment_ids_BS": rows.segment_ids, "position_ids_BS": rows.position_ids}
+    hidden_TD: Tensor = model.encoder(masked.input_ids, **given).flatten(0, 1)
+    return hidden_TD
+
+
+def naive_loss(model: MaskedLM, rows: Rows, masked: MaskedRows, kind: str, rate: float) -> float:
+    """One token after another, from the description in the paper; what is seen is asked of the rows."""
+    head, tokens = head_of(model), model.encoder.tokens
+    hidden = hidden_of(model, rows, masked).view(*rows.shape, -1)
+    decoded = TextsToRebuild.of(rows, masked, rate=1.0).rows
+    seen = decoded.seen(slice(None), rate=rate)
+    losses = []
+    for r, s in torch.nonzero(rows.maskable).tolist():
+        places = torch.nonzero(rows.segment_ids[r] == rows.segment_ids[r, s])[:, 0].tolist()
+        vector = hidden[r, places].mean(0) if kind == "mean" else hidden[r, places[0]]
+        vector = head.vector_norm(vector[None])[0]
+        query = head.query((vector + head.places[rows.position_ids[r, s]])[None])[0]
+        streams = [vector]
+        for j in places[1:]:
+            if j != s and seen[r, s, j]:
+                token = tokens[rows.input_ids[r, j]] + head.places[rows.position_ids[r, j]]
+                streams.append(head.token_norm(token[None])[0])
+        key, value = head.key_value(torch.stack(streams)).chunk(2, -1)
+        mixed = []
+        for q, k, v in zip(query.chunk(2), key.chunk(2, -1), value.chunk(2, -1), strict=True):
+            mixed.append(torch.softmax(k @ q / len(q) ** 0.5, 0) @ v)
+        x = head.attention_norm((vector + head.places[rows.position_ids[r, s]] + head.out(torch.cat(mixed)))[None])
+        x = head.norm(x + head.mlp(x))
+        losses.append(functional.cross_entropy(model.head(x, tokens), rows.input_ids[r, s][None]))
+    return float(torch.stack(losses).mean())
+
+
+@pytest.mark.parametrize(("layout", "kind"), [("modernbert", "mean"), ("bert", "mean"), ("roberta", "first")])
+def test_the_loss_is_the_naive_one(
+    make_model: MakeModel, rows: Rows, masked: MaskedRows, layout: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a row of several texts, in tiles of some queries, too, and in bf16 about."""
+    model = model_of(make_model, layout=layout)
+    objective = objective_of(rate=0.6, vector=kind, prediction_rate=1.0)
+    with torch.no_grad():
+        wanted = naive_loss(model, rows, masked, kind, 0.6)
+    for most in (1 << 20, 5 * rows.shape[1]):
+        monkeypatch.setattr("unmask.model.heads._PAIRS", most)
+        result = step_of(model, rows, masked, [objective])
+        assert result.objectives["retromae"].loss == pytest.approx(wanted, rel=1e-4)
+        assert result.objectives["retromae"].count == int(rows.maskable.sum()) > 80
+    model.encoder.compute_dtype = torch.bfloat16
+    assert step_of(model, rows, masked, [objective]).objectives["retromae"].loss == pytest.approx(wanted, rel=0.03)
+
+
+def decoded_by(head: RetroMAEHead, model: MaskedLM, rows: DecodedRows, vectors: Tensor, rate: float) -> Tensor:
+    every = torch.arange(rows.input_ids_BS.numel())
+    found: Tensor = head(vectors, model.encoder.tokens, rows, every, rate=rate).view(*rows.input_ids_BS.shape, -1)
+    return found
+
+
+def test_nothing_leaks(make_model: MakeModel, rows: Rows, masked: MaskedRows) -> None:
+    """A token changes what is made of exactly those places that see it: not of its own, not of another text's."""
+    model = model_of(make_model)
+    decoded = TextsToRebuild.of(rows, masked, rate=1.0).rows
+    vectors = torch.randn(3 * len(LENGTHS), 32, generator=torch.Generator().manual_seed(3))
+    seen = decoded.seen(slice(None), rate=0.5)
+    with torch.no_grad():
+        before = decoded_by(head_of(model), model, decoded, vectors, 0.5)
+        for row, place in torch.nonzero(rows.maskable).tolist()[::5]:
+            ids = decoded.input_ids_BS.clone()
+            ids[row, place] = 5 + (ids[row, place] - 4) % 20
+            after = decoded_by(head_of(model), model, replace(decoded, input_ids_BS=ids), vectors, 0.5)
+            changed = (after - before).abs().amax(-1) > 1e-5
+            expected = torch.zeros_like(changed)
+            expected[row] = seen[row, :, place]
+            assert torch.equal(changed, expected)
+            assert not expected[row, place]
+            assert 0 < expected.sum() < rows.shape[1]
+        moved = vectors.clone()
+        moved[1] += torch.randn(32, generator=torch.Generator().manual_seed(4))
+        after = decoded_by(head_of(model), model, decoded, moved, 0.5)
+    assert torch.equal((after - before).abs().amax(-1) > 1e-6, decoded.text_BS == 1), "all of a text sees its vector"
+
+
+def test_what_is_seen_is_of_the_asked_share(tokenizer: Tokenizer) -> None:
+    rows = make_rows(tokenizer, 40, [60, 30])
+    masked = Masker.from_tokenizer(tokenizer)(rows)
+    decoded = TextsToRebuild.of(rows, masked, rate=1.0).rows
+    text, place = decoded.text_BS, decoded.place_BS
+    inside = (text[:, :, None] == text[:, None]) & (rows.segment_ids >= 0)[:, None]
+    others = inside & (place != 0)[:, None] & (place[:, :, None] != place[:, None])
+    for rate in (0.5, 0.7):
+        seen = decoded.seen(slice(None), rate=rate)
+        count = int(others.sum())
+        share = float(seen[others].float().mean())
+        assert share == pytest.approx(1.0 - rate, abs=4.5 * (rate * (1.0 - rate) / count) ** 0.5)
+        columns = (seen & others).sum(1)[rows.segment_ids == 0].float()
+        assert columns.std() < 6.0, "each place has a set of its own, so no token is seen by all or none"
+    everything, nothing = (decoded.seen(slice(None), rate=rate) for rate in (0.0, 1.0))
+    first = inside & (place == 0)[:, None]
+    assert torch.equal(everything & inside, others | first)
+    assert torch.equal(nothing & inside, first)
+    assert everything.any(-1).all(), "padding as well"
+    assert SEEN.size == REBUILT.size == 31
+
+
+def test_draws_belong_to_the_text(tokenizer: Tokenizer, rows: Rows) -> None:
+    """They are the same in any batch, anew in each epoch, and other than the masks."""
+    masker = Masker.from_tokenizer(tokenizer, rate=0.3, seed=5)
+
+    def drawn(rows: Rows, epoch: int = 0, seed: int = 5) -> tuple[Tensor, set[int], Tensor]:
+        of_seed = masker if seed == 5 else Masker.from_tokenizer(tokenizer, rate=0.3, seed=seed)
+        masked = of_seed(rows, epoch=epoch)
+        texts = TextsToRebuild.of(rows, masked, rate=0.4)
+        return texts.rows.seen(slice(None), rate=0.5), set(texts.positions_N.tolist()), masked.labels
+
+    seen, rebuilt, labels = drawn(rows)
+    turned, again, _ = drawn(rows.map(lambda tensor: tensor.flip(0)))
+    width = rows.shape[1]
+    assert torch.equal(turned.flip(0), seen)
+    assert {(2 - at // width) * width + at % width for at in again} == rebuilt
+    part, some, _ = drawn(rows.part(1, 3))
+    assert torch.equal(part, seen[1:])
+    assert {at + width for at in some} == {at for at in rebuilt if at >= width}
+    for other in (drawn(rows, epoch=1), drawn(rows, seed=6)):
+        assert not torch.equal(other[0], seen)
+        assert other[1] != rebuilt
+    many = make_rows(tokenizer, 200, LENGTHS)
+    _, chosen, labels = drawn(many)
+    count = int(many.maskable.sum())
+    assert len(chosen) / count == pytest.approx(0.4, abs=4.5 * (0.24 / count) ** 0.5)
+    hidden = (labels.flatten()[torch.tensor(sorted(chosen))] >= 0).float().mean()
+    assert float(hidden) == pytest.approx(float((labels >= 0).sum()) / count, abs=0.04)
+
+
+def test_the_gradient_goes_through_the_vector(make_model: MakeModel, rows: Rows, masked: MaskedRows) -> None:
+    """And in no other way; it reaches every parameter."""
+    model = model_of(make_model, layout="bert")
+    objective = objective_of(prediction_rate=1.0)
+    texts = objective.targets(rows, masked)
+    hidden_TD = hidden_of(model, rows, masked)
+    found = objective.losses(model, hidden_TD, texts, None)
+    named = dict(model.named_parameters())
+    of_hidden_TD, *of_named = torch.autograd.grad(found.total, [hidden_TD, *named.values()], allow_unused=True)
+    for name, gradient in zip(named, of_named, strict=True):
+        assert gradient is not None, name
+        assert gradient.abs().max() > 0, name
+    is_text_T = (rows.segment_ids >= 0).flatten()
+    assert torch.equal(of_hidden_TD.abs().amax(1) > 0, is_text_T)
+    for text in range(len(texts.first_E)):
+        of_text = of_hidden_TD[(texts.rows.text_BS == text).flatten()]
+        assert torch.allclose(of_text, of_text[:1].expand_as(of_text)), "a mean's"
+    first = objective_of(vector="first")
+    leaf_TD = hidden_TD.detach().requires_grad_()
+    first.losses(model, leaf_TD, texts, None).total.backward()
+    assert leaf_TD.grad is not None
+    assert torch.nonzero(leaf_TD.grad.abs().amax(1))[:, 0].tolist() == texts.first_E.tolist()
+
+
+def test_vectors_are_means_of_texts(rows: Rows, masked: MaskedRows) -> None:
+    texts = TextsToRebuild.of(rows, masked, rate=1.0)
+    hidden_TD = torch.randn(rows.segment_ids.numel(), 5)
+    vectors_ED = texts.vectors(hidden_TD, "mean")
+    assert len(vectors_ED) == 3 * len(LENGTHS)
+    for row in range(3):
+        for segment in range(len(LENGTHS)):
+            of_text = hidden_TD.view(*rows.shape, 5)[row, rows.segment_ids[row] == segment]
+            torch.testing.assert_close(vectors_ED[row * len(LENGTHS) + segment], of_text.mean(0))
+    assert torch.equal(text_means(hidden_TD[:0], texts.first_E[:0], 1), torch.zeros(1, 5))
+
+
+@pytest.mark.parametrize("micro_rows", [1, 2])
+def test_parts_give_the_gradient_of_the_whole(
+    make_model: MakeModel, rows: Rows, masked: MaskedRows, micro_rows: int
+) -> None:
+    """With unequal numbers of targets in the parts, and a row of padding alone."""
+    rows.segment_ids[1], rows.maskable[1], masked.labels[1] = -1, False, -100
+    rows.position_ids[1] = 0
+    rows.maskable[2, :20] = False
+    model, objective = model_of(make_model), objective_of(weight=0.5, prediction_rate=0.6)
+    result, whole = gradients(model, rows, masked, [objective])
+    again, in_parts = gradients(model, rows, masked, [objective], micro_rows)
+    assert again.micro_batches == -(-3 // micro_rows)
+    assert again.objectives["retromae"].loss == pytest.approx(result.objectives["retromae"].loss, rel=1e-5)
+    assert again.objectives["retromae"].count == result.objectives["retromae"].count > 10
+    assert set(in_parts) == set(whole)
+    for name, gradient in whole.items():
+        assert gradient.isfinite().all(), name
+        torch.testing.assert_close(in_parts[name], gradient, rtol=1e-3, atol=1e-5, msg=name)
+
+
+@pytest.mark.slow
+def test_texts_are_learned_by_heart_and_vectors_matter(make_model: MakeModel, tokenizer: Tokenizer) -> None:
+    """With a decoder that sees no token, so that all comes from the vector; and with the usual one."""
+    rows = make_rows(tokenizer, 6, [9, 9])
+    masker = Masker.from_tokenizer(tokenizer, rate=0.15, replacement=(1.0, 0.0, 0.0))
+    settings = settings_of(learning_rate=3e-3, weight_decay=0.0, optimizer={"kind": "adamw"})
+    for rate in (1.0, 0.5):
+        model, objective = model_of(make_model, initializer_range=0.05), objective_of(rate=rate, prediction_rate=1.0)
+        optimizer = Optimizer(model, settings, dtype=torch.float32)
+        results = [
+            training_step(model, optimizer, rows, masker(rows, epoch=i), learning_rate_scale=1.0, step=i,
+                          objectives=[objective])
+            for i in range(400)
+        ]  # fmt: skip
+        losses = [result.objectives["retromae"].loss for result in results]
+        assert losses[0] > 4.5
+        assert losses[-1] < 0.5
+        masked = masker(rows, epoch=1000)
+        texts = objective.targets(rows, masked)
+        with torch.no_grad():
+            hidden_TD = hidden_of(model, rows, masked)
+            right = objective.losses(model, hidden_TD, texts, None)
+            turned_TD = (
+                hidden_TD.view(*rows.shape, -1).roll(1, 0).flatten(0, 1)
+            )  # each text gets that of the row before
+            wrong = objective.losses(model, turned_TD, texts, None)
+        assert float(right.each_N.mean()) + 1.0 < float(wrong.each_N.mean())
+
+
+def test_resuming_equals_never_having_stopped(
+    make_model: MakeModel, store: TokenStore, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    settings = settings_of(steps=4, sequence_length=32, batch_tokens=256)
+    stream, masker = RowStream(store, tokenizer, length=32, seed=0), Masker.from_tokenizer(tokenizer)
+    extra = [objective_of(prediction_rate=0.5)]
+
+    def new() -> TrainState:
+        model = model_of(make_model, dropout=0.1, num_layers=1)
+        return TrainState(model, Optimizer(model, settings, dtype=torch.float32))
+
+    whole, first, second = new(), new(), new()
+    for _ in train(whole, stream, masker, settings, objectives=extra):
+        pass
+    for report in islice(train(first, stream, masker, settings, objectives=extra), 2):
+        assert set(report.objectives) == {"retromae"}
+    load_checkpoint(save_checkpoint(tmp_path, first, fingerprint="x", keep=2), second, fingerprint="x")
+    for _ in train(second, stream, masker, settings, objectives=extra):
+        pass
+    for (name, a), (_, b) in zip(whole.model.named_parameters(), second.model.named_parameters(), strict=True):
+        assert torch.equal(a, b), name
+
+
+def test_memory_is_forecast_with_it(
+    make_model: MakeModel, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The prediction head is asked at more positions than are masked."""
+    settings, asked = settings_of(), []
+    monkeypatch.setattr(loop, "first_micro_tokens", lambda *given, rate, **named: asked.append(rate))
+    model = model_of(make_model)
+    masker = Masker.from_tokenizer(tokenizer, rate=0.3)
+    for objectives in ((), (objective_of(prediction_rate=0.5),)):
+        state = TrainState(model, Optimizer(model, settings, dtype=torch.float32))
+        begin_with_parts(state, masker, settings, objectives)
+    assert asked == pytest.approx([0.3, 0.8])

@@ -1,0 +1,151 @@
+"""Scores that masking follows: made of what steps tell, refreshed, and resumed exactly."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.train.test_loop import MakeModel, new_state, settings_of
+from tests.train.test_memory import weights_of
+from unmask.data.rows import Cursor, RowStream
+from unmask.data.store import TokenStore, document_frequencies
+from unmask.masking.masker import Masker
+from unmask.masking.settings import MaskingSettings
+from unmask.masking.tables import Scores
+from unmask.model.encoder import attention_received
+from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.train.checkpoints import TrainState, load_checkpoint, save_checkpoint
+from unmask.train.loop import train
+from unmask.train.scores import ScoreBoard, main_directions
+from unmask.train.step import Observed
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def stream(store: TokenStore, tokenizer: Tokenizer) -> RowStream:
+    return RowStream(store, tokenizer, length=32, seed=0)
+
+
+def board_of(*names: str, vocab_size: int = 4, every_steps: int = 3) -> ScoreBoard:
+    return ScoreBoard(set(names), vocab_size=vocab_size, every_steps=every_steps, device=CPU)
+
+
+def observed(targets: list[int], losses: list[float], wrong: list[bool]) -> Observed:
+    return Observed(torch.tensor(targets), torch.tensor(losses), torch.tensor(wrong))
+
+
+def test_moving_averages_by_hand(make_model: MakeModel) -> None:
+    board, model = board_of("loss", "accuracy"), make_model()
+    board.observe(observed([0, 0, 2], [1.0, 3.0, 8.0], [True, False, True]))
+    board.refresh(3, model, None, rate=0.5)
+    assert board.scores.version == 3
+    # 0: mean 2; 2: mean 8; 1 and 3 were never met: the mean of the others.
+    assert board.scores.tables["loss"].tolist() == pytest.approx([2.0, 5.0, 8.0, 5.0])
+    assert board.scores.tables["accuracy"].tolist() == pytest.approx([0.25, 0.375, 0.5, 0.375])
+    board.observe(observed([0], [7.0], [True]))
+    board.refresh(6, model, None, rate=0.5)
+    assert board.scores.tables["loss"].tolist() == pytest.approx([0.2 * 2 + 0.8 * 7, 7.0, 8.0, 7.0])
+    assert board.scores.tables["accuracy"][0] == pytest.approx(0.5 * (0.2 * 0.5 + 0.8))
+
+
+def test_attention_received_is_that_of_transformers(make_model: MakeModel, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    from unmask.model.folder import save_model
+
+    for layout in ("modernbert", "bert"):
+        model = make_model(layout=layout, initializer_range=0.3).eval()
+        save_model(model, tmp_path / layout)
+        theirs = transformers.AutoModelForMaskedLM.from_pretrained(
+            tmp_path / layout, attn_implementation="eager"
+        ).eval()
+        ids = torch.randint(5, 100, (3, 20), generator=torch.Generator().manual_seed(0))
+        found = attention_received(
+            model.encoder, ids, segment_ids_BS=torch.zeros_like(ids), position_ids_BS=torch.arange(20).expand(3, 20)
+        )
+        with torch.no_grad():
+            layers = theirs(input_ids=ids, output_attentions=True).attentions
+        expected = torch.stack([layer.mean(1).sum(1) for layer in layers]).mean(0)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        assert found.std() > 0.05
+
+
+def test_attention_stays_within_its_segment(make_model: MakeModel, stream: RowStream) -> None:
+    """Within each segment the shares add up to its length; padding receives nothing."""
+    rows = stream.batch(Cursor(), 8).rows
+    found = attention_received(
+        make_model().eval().encoder, rows.input_ids, segment_ids_BS=rows.segment_ids, position_ids_BS=rows.position_ids
+    )
+    for ids, received in zip(rows.segment_ids, found, strict=True):
+        for number in range(int(ids.max()) + 1):
+            assert float(received[ids == number].sum()) == pytest.approx(int((ids == number).sum()), rel=1e-4)
+        assert (received[ids < 0] == 0).all()
+
+
+def test_main_directions_keep_the_geometry() -> None:
+    """Of an embedding with fewer than 32 directions that matter, all distances stay."""
+    table = torch.randn(60, 10, dtype=torch.float64) @ torch.randn(10, 64, dtype=torch.float64)
+    kept = main_directions(table).double()
+    assert kept.shape == (60, 32)
+    torch.testing.assert_close(torch.cdist(kept, kept), torch.cdist(table, table), rtol=1e-3, atol=1e-2)
+
+
+@pytest.mark.parametrize("kind", ["loss", "accuracy", "attention", "centrality"])
+def test_resuming_is_exact_with_scores(
+    make_model: MakeModel, stream: RowStream, tokenizer: Tokenizer, tmp_path: Path, kind: str
+) -> None:
+    settings = settings_of(steps=9)
+    name = "embedding" if kind == "centrality" else kind
+    masking = MaskingSettings.model_validate({"units": {"kind": "words"}, "weights": {"kind": kind}, "rate": 0.3})
+    masker = Masker(masking, tokenizer)
+
+    def fresh() -> TrainState:
+        state = new_state(make_model, settings)
+        state.board = board_of(name, vocab_size=tokenizer.vocab_size)
+        return state
+
+    whole = fresh()
+    assert len(list(train(whole, stream, masker, settings))) == 9
+    assert whole.board is not None
+    assert whole.board.scores.version == 9
+    for stop in (2, 4, 7):
+        first, second = fresh(), fresh()
+        for _ in islice(train(first, stream, Masker(masking, tokenizer), settings), stop):
+            pass
+        load_checkpoint(save_checkpoint(tmp_path, first, fingerprint="x", keep=1), second, fingerprint="x")
+        for _ in train(second, stream, Masker(masking, tokenizer), settings):
+            pass
+        assert torch.equal(weights_of(whole), weights_of(second)), f"differs when stopped at step {stop}"
+
+
+def test_masks_follow_the_scores(tokenizer: Tokenizer, stream: RowStream) -> None:
+    """What was hard is masked more; with another version the masks change; the version alone decides."""
+    rows = stream.batch(Cursor(), 200).rows
+    masking = MaskingSettings.model_validate({"units": {"kind": "tokens"}, "weights": {"kind": "loss"}, "rate": 0.2})
+    hard = torch.zeros(tokenizer.vocab_size)
+    hard[::2] = 1.0
+    scores = [Scores(0, {}), Scores(1, {"loss": 1.0 + 9.0 * hard}), Scores(2, {"loss": 10.0 - 9.0 * hard})]
+    masker = Masker(masking, tokenizer)
+    shares = []
+    for version in scores:
+        chosen = masker(rows, scores=version).labels >= 0
+        even = hard[rows.input_ids].bool() & rows.maskable
+        shares.append(float(chosen[even].double().mean()) / float(chosen[rows.maskable & ~even].double().mean()))
+    assert shares[0] == pytest.approx(1.0, abs=0.1)
+    assert shares[1] > 3.0
+    assert shares[2] < 1 / 3.0
+    assert torch.equal(masker(rows, scores=scores[1]).labels, Masker(masking, tokenizer)(rows, scores=scores[1]).labels)
+
+
+def test_document_frequencies_by_an_oracle(
+    store: TokenStore, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = torch.zeros(tokenizer.vocab_size, dtype=torch.int64)
+    for piece in range(len(store)):
+        expected[torch.from_numpy(store.read(piece, 0, int(store.lengths[piece]))[0].astype(int)).unique()] += 1
+    assert document_frequencies(store, tokenizer.vocab_size).tolist() == expected.tolist()
+    monkeypatch.setattr("unmask.data.store.CHUNK_TOKENS", 700)
+    assert document_frequencies(store, tokenizer.vocab_size).tolist() == expected.tolist()

@@ -1,0 +1,174 @@
+"""What becomes of a run whose blocks cannot be compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo.exc import BackendCompilerFailed, InternalTorchDynamoError
+
+from tests.model.on_gpu import tensor_operations
+from tests.train.test_loop import MakeModel, new_state, settings_of
+from unmask.core.errors import SettingsError
+from unmask.data.rows import RowStream
+from unmask.data.store import TokenStore
+from unmask.masking.masker import Masker
+from unmask.model.encoder import compile_model
+from unmask.model.fused import losses_of_part
+from unmask.model.layers import run_block
+from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.train.checkpoints import TrainState
+from unmask.train.loop import train
+from unmask.train.step import failed_to_compile
+
+
+@pytest.fixture
+def stream(store: TokenStore, tokenizer: Tokenizer) -> RowStream:
+    return RowStream(store, tokenizer, length=32, seed=0)
+
+
+@pytest.fixture
+def masker(tokenizer: Tokenizer) -> Masker:
+    return Masker.from_tokenizer(tokenizer, rate=0.2)
+
+
+@pytest.fixture(autouse=True)
+def operations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a GPU."""
+    tensor_operations(monkeypatch)
+    monkeypatch.setattr("unmask.model.encoder.choose_attention", lambda *given, **named: "bias")
+
+
+def backend(graph: Any, inputs: Any) -> Any:
+    raise NotImplementedError("no such kernel\nand much more")
+
+
+def fails(*_: Any) -> Any:
+    raise InternalTorchDynamoError("AttributeError: no such kernel")
+
+
+def fails_later(calls: int = 2) -> Callable[..., Any]:
+    """A block that is there for some layers, and not for the next one."""
+    made = []
+
+    def block(*given: Any) -> Any:
+        made.append(given[0])
+        return fails() if len(made) > calls else run_block(*given)
+
+    return block
+
+
+def fails_backward(*given: Any) -> Any:
+    x_BSD, added_BSD = run_block(*given)
+    x_BSD.register_hook(fails)
+    return x_BSD, added_BSD
+
+
+def weights_of(state: TrainState) -> Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in state.model.parameters()])
+
+
+def in_the_block(state: TrainState) -> None:
+    state.model.encoder.compiled_block, state.model.head.compiled_losses = fails_later(), losses_of_part
+
+
+def in_the_backward_pass(state: TrainState) -> None:
+    state.model.encoder.compiled_block, state.model.head.compiled_losses = fails_backward, losses_of_part
+
+
+def in_the_loss(state: TrainState) -> None:
+    state.model.encoder.compiled_block, state.model.head.compiled_losses = run_block, fails
+
+
+@pytest.mark.parametrize("place", [in_the_block, in_the_backward_pass, in_the_loss])
+@pytest.mark.parametrize("again", [False, True])
+def test_auto_goes_on_without(
+    make_model: MakeModel,
+    stream: RowStream,
+    masker: Masker,
+    caplog: pytest.LogCaptureFixture,
+    place: Callable[[TrainState], None],
+    again: bool,
+) -> None:
+    """The same weights as if it had never been tried, also where blocks are computed again in the backward pass."""
+    settings = settings_of(steps=3)
+    plain, tried = new_state(make_model, settings), new_state(make_model, settings)
+    tried.model.encoder.gradient_checkpointing = again
+    place(tried)
+    wanted = [report.loss for report in train(plain, stream, masker, settings)]
+    assert [report.loss for report in train(tried, stream, masker, settings)] == wanted
+    assert torch.equal(weights_of(plain), weights_of(tried))
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert line == (
+        "blocks cannot be compiled (InternalTorchDynamoError: AttributeError: no such kernel): "
+        "training goes on without, more slowly"
+    )
+    assert tried.model.encoder.compiled_block is tried.model.head.compiled_losses is None
+    assert tried.micro_tokens is None, "nothing to do with memory"
+
+
+@pytest.mark.slow
+def test_a_backend_that_fails(
+    make_model: MakeModel, stream: RowStream, masker: Masker, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch._dynamo.reset()
+    settings = settings_of(steps=1)
+    state = new_state(make_model, settings)
+    compile_model(state.model, backend=backend)  # type: ignore[arg-type]
+    (report,) = train(state, stream, masker, settings)
+    assert report.loss > 0.0
+    assert "(NotImplementedError: no such kernel): training goes on" in caplog.text
+    assert "much more" not in caplog.text
+
+
+def test_yes_is_an_error_that_says_how_to_go_on(make_model: MakeModel, stream: RowStream, masker: Masker) -> None:
+    settings = settings_of(compile_blocks="yes")
+    state = new_state(make_model, settings)
+    in_the_block(state)
+    with pytest.raises(SettingsError, match="compile_blocks = 'yes' cannot be done: .* no such kernel; take 'no' to"):
+        next(train(state, stream, masker, settings))
+
+
+@pytest.mark.parametrize("compiled", [run_block, None])
+def test_other_errors_stay(make_model: MakeModel, stream: RowStream, masker: Masker, compiled: Any) -> None:
+    """Of the function itself; and those of torch.compile where nothing of ours was compiled."""
+    error = RuntimeError if compiled else InternalTorchDynamoError
+    state = new_state(make_model, settings_of())
+    state.model.encoder.compiled_block = compiled
+
+    def forward(*_: Any, **__: Any) -> Any:
+        raise error("shapes do not fit")
+
+    state.model.encoder.forward = forward  # type: ignore[method-assign]
+    with pytest.raises(error, match="shapes do not fit"):
+        next(train(state, stream, masker, settings_of()))
+    assert state.model.encoder.compiled_block is compiled
+
+
+def test_memory_that_runs_out_while_compiling_is_not_a_failure_to_compile(
+    make_model: MakeModel, stream: RowStream, masker: Masker
+) -> None:
+    """Parts become smaller, and blocks stay compiled."""
+    full = torch.OutOfMemoryError("CUDA out of memory")
+    assert not failed_to_compile(full)
+    assert failed_to_compile(BackendCompilerFailed(backend, NotImplementedError(), None))
+    settings = settings_of(steps=2)
+    state = new_state(make_model, settings)
+
+    def block(layer: Any, x_BSD: Tensor, *rest: Any) -> Any:
+        if len(x_BSD) > 4:
+            raise BackendCompilerFailed(backend, full, None)
+        return run_block(layer, x_BSD, *rest)
+
+    state.model.encoder.compiled_block = block
+    assert [report.micro_batches for report in train(state, stream, masker, settings)] == [2, 2]
+    assert state.model.encoder.compiled_block is block
+
+
+def test_errors_of_triton_are_known_by_its_name() -> None:
+    kind = type("OutOfResources", (Exception,), {"__module__": "triton.runtime.errors"})
+    assert failed_to_compile(kind("out of resource: shared memory, Required: 300, Hardware limit: 232"))
+    assert not failed_to_compile(type("Other", (Exception,), {"__module__": "tritons"})("out of luck"))

@@ -1,0 +1,296 @@
+"""The audit of masking as a verb: a text is masked as a training would mask it, by one strategy or all, and counted."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unmask.commands.lexicon import masking_tables
+from unmask.commands.recipe import DEFAULT, Overrides, Recipe, as_overrides, load_recipe
+from unmask.commands.reporting import LogReporter, Reporter, usual_reporter
+from unmask.commands.run_data import PreparedData, check_annotations, is_prepared, open_prepared, prepare_by
+from unmask.core.errors import DataError, SettingsError
+from unmask.core.results import NORMAL, Readable, Sheet, Shown, Styled, counted
+from unmask.data.rows import Cursor, Rows, RowStream
+from unmask.masking.masker import MaskedRows, Masker, WeighedRows
+from unmask.masking.settings import STRATEGIES, MaskingSettings, Strategy, followed_scores
+from unmask.masking.tables import Scores
+from unmask.measure.masking import Audit, Inclusion, PairAudit
+from unmask.measure.masking import audit as count_masks
+from unmask.report.pages import write_audit
+
+BATCH_POSITIONS = 1 << 14
+_CHOICES = ("masking.strategy", "masking.units", "masking.weights")
+
+
+@dataclass(frozen=True, repr=False)
+class MaskingAudit(Readable):
+    """What strategies did to a text.
+
+    Attributes:
+        documents, bytes, tokens: Of the text.
+        skipped: What was left out of it, and how often.
+        audits: By strategy.
+        not_audited: Strategies that could not be, and why.
+        followers: Strategies that follow a model in training, and were audited with equal weights.
+        page: What was written; None: nothing.
+    """
+
+    documents: int
+    bytes: int
+    tokens: int
+    skipped: Mapping[str, int]
+    audits: Mapping[str, Audit]
+    not_audited: Mapping[str, str]
+    followers: tuple[str, ...] = ()
+    page: Path | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether every promise is kept."""
+        return not any(entry.broken for entry in self.audits.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        return {
+            "documents": self.documents,
+            "bytes": self.bytes,
+            "tokens": self.tokens,
+            "skipped": dict(self.skipped),
+            "strategies": {name: _plain(entry) for name, entry in self.audits.items()},
+            "not_audited": dict(self.not_audited),
+            "passed": self.passed,
+        }
+
+    def shown(self) -> Iterator[Shown]:
+        """A line a strategy, and what is broken."""
+        yield _by_strategy(self.audits)
+        by_pos = {name: entry.by_pos for name, entry in self.audits.items() if entry.by_pos}
+        if by_pos:
+            yield "\nPredicted, in % of the tokens of each part of speech:"
+            yield _parts_of_speech(by_pos)
+        for name, entry in self.audits.items():
+            if (found := entry.pairs) is not None:
+                yield (
+                    f"{name}: {found.first.rate:.2%} of the tokens in first halves of pairs are predicted, "
+                    f"{found.second.rate:.2%} in second halves, some in both of {found.with_both:,} of {found.pairs:,} "
+                    "pairs"
+                )
+        if len(self.audits) == 1:
+            yield ""
+            yield _inclusion(*self.audits.values())
+        for name, entry in self.audits.items():
+            yield from (Styled(f"{name}: {text}", "red") for text in entry.broken)
+        if self.followers:
+            yield Styled(
+                f"{' and '.join(self.followers)} follow a model in training: here with equal weights, as before its "
+                "first scores",
+                "dim",
+            )
+        yield from (Styled(f"{name}: not audited: {why}", "dim") for name, why in self.not_audited.items())
+        if self.page is not None:
+            yield f"\n{self.page}"
+
+
+def audit(
+    data: str | Path | Sequence[str | Path],
+    *,
+    recipe: str | Recipe | None = None,
+    strategy: Strategy | None = None,
+    settings: Overrides = (),
+    max_tokens: int = 500_000,
+    out: str | Path | None = None,
+    reporter: Reporter | None = None,
+) -> MaskingAudit:
+    """Masks the training text as a training would, and counts.
+
+    Args:
+        data: A prepared folder, or text, which is prepared in a temporary folder.
+        recipe: Whose corpus, tokenizer, annotation, masking and rows these are, sentence pairs included: its name, its
+            file, or itself. None, and nothing else that chooses a masking: every strategy, by the default recipe.
+        strategy: Only this strategy.
+        settings: `section.key=value` overrides, or a dict of them; one of masking.strategy, masking.units or
+            masking.weights is a choice of a masking, too.
+        max_tokens: At most about this many tokens are masked.
+        out: Where a page with plots is written; None writes none.
+        reporter: Told of the progress; None logs.
+
+    Raises:
+        UnmaskError: The data cannot be read, or not masked by the recipe.
+    """
+    reporter = reporter or usual_reporter()
+    paths = [str(path) for path in ([data] if isinstance(data, str | Path) else data)]
+    overrides = as_overrides(settings)
+    chosen = recipe is not None or strategy is not None or any(each.startswith(_CHOICES) for each in overrides)
+    if not isinstance(recipe, Recipe):
+        recipe = load_recipe(recipe or DEFAULT, options={"masking.strategy": strategy}, overrides=overrides)
+    with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
+        root = Path(paths[0])
+        if not is_prepared(paths):
+            root = Path(scratch)
+            if chosen:
+                check_annotations(recipe, None)
+            prepare_by(recipe, paths, root, reporter)
+        opened = open_prepared(root)
+        if chosen:
+            check_annotations(recipe, opened.manifest)
+        audits, left_out, followers = {}, {}, []
+        for name, masking in _strategies(recipe.masking, every_strategy=not chosen):
+            count = counted(reporter.notify, f"masking by {name}", min(max_tokens, opened.manifest.train.tokens))
+            try:
+                audits[name] = _audit_one(masking, recipe, opened, max_tokens, Path(scratch), count)
+            except (SettingsError, DataError) as error:
+                if chosen:
+                    raise
+                left_out[name] = str(error)
+                continue
+            if followed_scores(masking):
+                followers.append(name)
+        manifest = opened.manifest
+        del opened  # unmaps the shards before their folder goes
+    if out is not None:
+        what = f"{manifest.documents:,} documents, {manifest.tokens:,} tokens; vocabulary {manifest.vocab_size:,}"
+        write_audit(Path(out), audits, data=f"{', '.join(paths)}: {what}", left_out=left_out)
+    return MaskingAudit(
+        documents=manifest.documents,
+        bytes=manifest.bytes,
+        tokens=manifest.tokens,
+        skipped=manifest.skipped,
+        audits=audits,
+        not_audited=left_out,
+        followers=tuple(followers),
+        page=None if out is None else Path(out),
+    )
+
+
+def _strategies(masking: MaskingSettings, *, every_strategy: bool) -> Iterator[tuple[str, MaskingSettings]]:
+    if not every_strategy:
+        yield masking.strategy or f"{masking.units.kind} x {masking.weights.kind}", masking
+        return
+    for name, pair in STRATEGIES.items():
+        yield name, masking.model_copy(update={"strategy": name, **pair})
+
+
+def _audit_one(
+    masking: MaskingSettings,
+    recipe: Recipe,
+    data: PreparedData,
+    max_tokens: int,
+    scratch: Path,
+    count: Callable[[int], None],
+) -> Audit:
+    training, pairs = recipe.training, recipe.objectives.pairs
+    tables, _ = masking_tables(masking, data, own_lexicon=scratch / "lexicon", reporter=LogReporter())
+    masker = Masker(masking, data.tokenizer, seed=training.seed, tables=tables)
+    stream = RowStream(
+        data.train,
+        data.tokenizer,
+        length=training.sequence_length,
+        seed=training.seed,
+        pairs=None if pairs is None else pairs.kind,
+    )
+
+    def batches() -> Iterator[tuple[Rows, MaskedRows, WeighedRows]]:
+        tokens = 0
+        size = max(1, BATCH_POSITIONS // training.sequence_length)
+        for step, batch in enumerate(stream.batches(Cursor(), size)):
+            # No model: strategies that follow one begin with equal weights, as a training does.
+            none_yet = Scores(0, {})
+            masked = masker(batch.rows, step=step, scores=none_yet)
+            yield batch.rows, masked, masker.weighed(batch.rows, step=step, scores=none_yet)
+            tokens += batch.num_tokens
+            count(batch.num_tokens)
+            if tokens >= max_tokens or batch.cursor.epoch:
+                return
+
+    return count_masks(batches(), masker, data.frequencies)
+
+
+def _plain(entry: Audit) -> dict[str, Any]:
+    return {
+        "expected_rate": entry.expected_rate,
+        "rate": entry.rate,
+        "rate_stderr": entry.rate_stderr,
+        "shares": list(entry.shares),
+        "special_targets": entry.special_targets,
+        "special_replacements": entry.special_replacements,
+        "changed_outside": entry.changed_outside,
+        "split_units": entry.split_units,
+        "rows_without_target": entry.rows_without_target,
+        "rows": entry.rows,
+        "tokens": entry.tokens,
+        "by_pieces": entry.by_pieces.tolist(),
+        "by_bytes": entry.by_bytes.tolist(),
+        "by_frequency": entry.by_frequency.tolist(),
+        "span_lengths": entry.span_lengths.tolist(),
+        "by_pos": None if entry.by_pos is None else {name: list(counts) for name, counts in entry.by_pos.items()},
+        "pairs": None if entry.pairs is None else _plain_pairs(entry.pairs),
+        "inclusion": {
+            "by_size": _plain_groups(entry.inclusion.by_size),
+            "by_place": _plain_groups(entry.inclusion.by_place),
+            "by_length": _plain_groups(entry.inclusion.by_length),
+            "by_chance": _plain_groups(entry.inclusion.by_chance),
+        },
+        "broken": list(entry.broken),
+    }
+
+
+def _plain_groups(groups: dict[str, Inclusion]) -> dict[str, Any]:
+    return {
+        name: {"units": found.units, "asked": found.asked, "realised": found.realised} for name, found in groups.items()
+    }
+
+
+def _plain_pairs(found: PairAudit) -> dict[str, Any]:
+    return {
+        "first_rate": found.first.rate,
+        "first_rate_stderr": found.first.stderr,
+        "second_rate": found.second.rate,
+        "second_rate_stderr": found.second.stderr,
+        "pairs": found.pairs,
+        "with_both": found.with_both,
+    }
+
+
+def _by_strategy(audits: Mapping[str, Audit]) -> Sheet:
+    heads = ("", ">asked", ">predicted ± 95 %, over pieces", ">mask/random/kept %", ">no target", "promises")
+    rows = [
+        (
+            name,
+            f"{entry.expected_rate:.2%}",
+            f"{entry.rate:.2%} ± {NORMAL * entry.rate_stderr:.2%}",
+            "/".join(f"{100 * share:.1f}" for share in entry.shares),
+            f"{entry.rows_without_target / max(entry.rows, 1):.1%}",
+            Styled("broken", "red") if entry.broken else Styled("kept", "green"),
+        )
+        for name, entry in audits.items()
+    ]
+    return Sheet(heads, rows)
+
+
+def _parts_of_speech(found: Mapping[str, Mapping[str, tuple[int, int]]]) -> Sheet:
+    """A line for each part of speech, a column for each strategy."""
+    rows = []
+    for tag in dict.fromkeys(tag for by_pos in found.values() for tag in by_pos):
+        cells = (by_pos.get(tag, (0, 0)) for by_pos in found.values())
+        rows.append((tag, *(f"{100 * chosen / tokens:.1f}" if tokens else "" for tokens, chosen in cells)))
+    return Sheet(("", *(f">{name}" for name in found)), rows)
+
+
+def _inclusion(entry: Audit) -> Sheet:
+    """A line for each group of units: how often they should be predicted, and how often they are."""
+    rows, before = [], None
+    for kind, name, found in entry.inclusion.groups():
+        shown = (
+            "" if kind == before else kind,
+            name,
+            f"{found.units:,}",
+            f"{found.asked:.2%}",
+            f"{found.realised:.2%}",
+        )
+        rows.append(tuple(Styled(cell, "red" if found.broken else "") for cell in shown))
+        before = kind
+    return Sheet(("units by", "", ">units", ">asked", ">predicted"), rows)

@@ -1,0 +1,328 @@
+"""Evaluating a model on text: hidden tokens at several rates, hidden words, and tokens hidden one at a time."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from unmask.core.errors import DataError, SettingsError
+from unmask.core.results import Notify, Result, Sheet, Shown, Styled, counted, margin, over, usual_notify
+from unmask.core.settings import validated
+from unmask.data.corpus import Corpus
+from unmask.data.data_folder import MANIFEST, load_manifest, open_split
+from unmask.data.documents import naming_column
+from unmask.data.settings import CorpusSettings
+from unmask.data.sources import TextColumn, Texts, find_split, keep_given, told_apart
+from unmask.data.tables import AskedColumn, in_words
+from unmask.measure.held_out import DOCUMENTS, RATE, few_draws, unit_of
+from unmask.measure.questions import ask
+from unmask.measure.text import (
+    FREQUENCY_NAMES,
+    LENGTH_NAMES,
+    PIECE_NAMES,
+    MeasuredPassages,
+    Passage,
+    kinds_of,
+    measure_pseudo,
+    measure_tokens,
+    measure_words,
+    passages_of_store,
+    passages_of_text,
+    plain,
+    share_of_text,
+)
+from unmask.measure.uncertainty import plain_interval
+from unmask.tasks.loaded_model import Model, Scorable, as_scorable
+
+MAX_TOKENS = 200_000
+MASKS = 2
+PSEUDO_TOKENS = 1_000
+LENGTH = 512
+
+
+class Evaluation(Result):
+    """What a model came to on a text; each figure at the first rate, and all of them in `by_rate`.
+
+    Attributes:
+        loss: Nats per predicted token. It and others have their 95 % interval over source documents by Student's t
+            (`loss_interval` and so on; None where there is none), and `loss_stderr` and `bits_per_byte_stderr` their
+            standard error; see `unmask.measure.uncertainty`.
+        accuracy: Share of the hidden tokens whose likeliest token is right; `accuracy_top5`: that has it among five.
+        perplexity: exp(loss).
+        bits_per_byte: Over hidden words of the raw text: compares between tokenizers. None where there are none.
+        predicted_tokens, predicted_bytes, predicted_documents: What these figures are of.
+        breakdown: Figures by `word_frequency`, `word_pieces`, `piece` and, where the text is annotated,
+            `part_of_speech`.
+        by_rate: All of these at each rate.
+        pseudo_perplexity: With tokens hidden one at a time; with `pseudo_log_loss`, `pseudo_log_loss_stderr`,
+            `pseudo_log_loss_interval` and `pseudo_tokens`. Not there where nobody asked for it.
+        warning: Where there are few documents; None else.
+        unit: `documents`, or `groups` where the text was prepared with `corpus.holdout_groups`: then these are counted
+            instead, and intervals are over them.
+        tokens, documents: That were looked at.
+        share: Of the text that these are, about.
+        columns: Of tables, by the path of each: where its text stands.
+        masks, length: As asked for.
+        words: `text`, or `tokenizer` where data is prepared, in which case bits per byte compare between models with
+            the same tokenizer only.
+        crossing_tokens: Share of the tokens that stand on several words of the text.
+    """
+
+    loss: float
+    loss_stderr: float | None
+    loss_interval: list[float] | None
+    accuracy: float
+    accuracy_top5: float
+    perplexity: float
+    bits_per_byte: float | None
+    predicted_tokens: int
+    predicted_documents: int
+    by_rate: dict[str, dict[str, Any]]
+    breakdown: dict[str, dict[str, dict[str, Any]]]
+    warning: str | None
+    unit: str
+    tokens: int
+    documents: int
+    share: float
+    columns: dict[str, TextColumn]
+    masks: int
+    length: int
+    words: str
+    crossing_tokens: float
+
+    def shown(self) -> Iterator[Shown]:
+        """A line a rate, and what kinds of tokens are hard."""
+        for path, column in self.columns.items():
+            yield Styled(f"{path}: the text is in {in_words(column)}", "dim")
+        whole = "all of the text" if self.share == 1.0 else f"about {self.share:.2g} of the text (--max-tokens)"
+        yield Styled(f"{self.tokens:,} tokens of {self.documents:,} {self.unit}, {whole}\n", "dim")
+        yield self._by_rate()
+        yield ""
+        yield self._breakdown()
+        if self.to_dict().get("pseudo_perplexity") is not None:
+            yield f"\npseudo-perplexity {self.pseudo_perplexity:.1f} ({self.pseudo_tokens:,} tokens, one a time)"
+        if self.warning is not None:
+            yield Styled(f"\n{self.warning}", "yellow")
+
+    def _by_rate(self) -> Sheet:
+        heads = ("hidden", "loss ± 95 %", "accuracy", "top 5", "perplexity", "bits/byte ± 95 %", "tokens")
+        rows = []
+        for rate, figures in self.by_rate.items():
+            bits = figures["bits_per_byte"]
+            rows.append(
+                (
+                    f"{float(rate):.0%}",
+                    f"{figures['loss']:.3f}{margin(figures['loss_interval'])}",
+                    f"{figures['accuracy']:.1%}",
+                    f"{figures['accuracy_top5']:.1%}",
+                    f"{figures['perplexity']:.1f}",
+                    "" if bits is None else f"{bits:.3f}{margin(figures['bits_per_byte_interval'])}",
+                    f"{figures['predicted_tokens']:,}",
+                )
+            )
+        return Sheet(tuple(f">{head}" for head in heads), rows, over(self.unit))
+
+    def _breakdown(self) -> Sheet:
+        rows = [
+            (
+                "" if number else name.replace("_", " "),
+                kind,
+                f"{figures['loss']:.3f}",
+                f"{figures['accuracy']:.1%}",
+                f"{figures['predicted_tokens']:,}",
+            )
+            for name, kinds in self.breakdown.items()
+            for number, (kind, figures) in enumerate(kinds.items())
+        ]
+        first = next(iter(self.by_rate))
+        return Sheet(("", "", ">loss", ">accuracy", ">hidden tokens"), rows, f"at {float(first):.0%}, by")
+
+
+def evaluate(  # noqa: PLR0913  (the options of the command line, each a name that users know)
+    model: Model | Scorable | str | Path,
+    paths: Texts,
+    *,
+    rates: Sequence[float] = (RATE,),
+    masks: int = MASKS,
+    max_tokens: int = MAX_TOKENS,
+    length: int | None = None,
+    pseudo_tokens: int = PSEUDO_TOKENS,
+    column: AskedColumn = None,
+    strict: bool = False,
+    notify: Notify | None = None,
+) -> Evaluation:
+    """Evaluates a model on all of a text, or on the validation split of a prepared folder.
+
+    Args:
+        model: Any masked language model, or its folder, or its name on the hub; see
+            `unmask.tasks.loaded_model.load_scorable`.
+        paths: Files, folders or patterns of text, or one prepared folder made with the model's tokenizer; or texts in
+            memory (see `unmask.data.sources`).
+        rates: Shares of the tokens (and of the words) that are hidden, each evaluated apart, whatever the model was
+            trained at.
+        masks: How many masks each passage of text gets, turned against each other: while masks x rate is at most 1,
+            none hides what another does.
+        max_tokens: At most about this many tokens of text are used (at four bytes each), spread over all of it.
+        length: Positions of a text that the model is shown at once, at most what it takes; longer passages are cut, and
+            all of their tokens are used. None takes what the model does, at most 512.
+        pseudo_tokens: About how many tokens are hidden one at a time, for the pseudo-perplexity; 0 leaves it out.
+        column: Where the text of tables stands: a name, a path into a column (`content.text`), a number counted from 0,
+            or several of these. None finds it.
+        strict: Of a model that is loaded here: see `unmask.load`.
+        notify: Told of the progress (`Progress`: what is done, how much, of how much, in which unit).
+
+    Raises:
+        UnmaskError: The text cannot be read, is too short, was prepared with another tokenizer, or an option is out of
+            range; or a loss of the model is no finite number.
+    """
+    _check(rates, masks, max_tokens, pseudo_tokens)
+    scorable = as_scorable(model, strict=strict)
+    size = _length(scorable, length)
+    with naming_column(), tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
+        named = list(keep_given(told_apart(paths) or [], Path(scratch)))
+        text = _read(scorable, named, max_tokens, column)
+
+    tell = notify or usual_notify()
+
+    def measured(what: str, total: int) -> MeasuredPassages:
+        count = counted(tell, what, total)
+        return MeasuredPassages(partial(ask, scorable.network), scorable.tokenizer, size, masks, count)
+
+    by_rate = {f"{rate:g}": _at_rate(measured, text, rate, masks) for rate in rates}
+    return Evaluation(
+        {
+            **(first := next(iter(by_rate.values()))),
+            "by_rate": by_rate,
+            "warning": few_draws(first["predicted_documents"], text.unit),
+            **(_pseudo(measured("one at a time", pseudo_tokens), text, pseudo_tokens) if pseudo_tokens else {}),
+            "tokens": text.tokens,
+            "unit": text.unit,
+            "documents": len({passage.document for passage in text.passages}),
+            "share": text.share,
+            "columns": {path.removeprefix(f"{scratch}/"): name for path, name in text.columns.items()},
+            "masks": masks,
+            "length": size,
+            "words": text.words,
+            "crossing_tokens": sum(passage.standing.num_crossing for passage in text.passages) / text.tokens,
+        }
+    )
+
+
+@dataclass(frozen=True)
+class _Text:
+    """What is measured.
+
+    Attributes:
+        passages: The text.
+        labels: Names of parts of speech; empty where the text is not annotated.
+        words: Whose words are hidden for bits per byte: the `text`'s or the `tokenizer`'s.
+        share: Of the text that was given, which the passages are, about.
+        columns: Of tables, by their paths: where the text stands.
+        unit: What figures are drawn from: `documents` or `groups`.
+    """
+
+    passages: list[Passage]
+    labels: tuple[str, ...]
+    words: str
+    share: float
+    columns: dict[str, TextColumn]
+    unit: str = DOCUMENTS
+
+    @property
+    def tokens(self) -> int:
+        """How many there are."""
+        return sum(len(passage.input_ids) for passage in self.passages)
+
+
+def _at_rate(measured: Callable[[str, int], MeasuredPassages], text: _Text, rate: float, masks: int) -> dict[str, Any]:
+    names = {"word_frequency": FREQUENCY_NAMES, "word_pieces": LENGTH_NAMES, "piece": PIECE_NAMES}
+    names |= {"part_of_speech": text.labels} if text.labels else {}
+    kinds = kinds_of(text.passages, with_pos=bool(text.labels))
+    total = masks * text.tokens
+    figures = measure_tokens(measured(f"tokens at {rate:.0%}", total), text.passages, kinds, names, rate)
+    if not figures.loss.denominator:
+        raise DataError(
+            f"the {text.tokens} tokens are too few to hide any of them at the rate {rate:g}; give more text"
+        )
+    return plain(figures, measure_words(measured(f"words at {rate:.0%}", total), text.passages, rate))
+
+
+def _pseudo(measured: MeasuredPassages, text: _Text, max_tokens: int) -> dict[str, Any]:
+    losses = measure_pseudo(measured, text.passages, max_tokens)
+    found, some = losses.result, losses.denominator > 0
+    return {
+        "pseudo_perplexity": math.exp(min(found.value, 700.0)) if some else None,
+        "pseudo_log_loss": found.value if some else None,
+        "pseudo_log_loss_stderr": found.stderr,
+        "pseudo_log_loss_interval": plain_interval(found.interval),
+        "pseudo_tokens": int(losses.denominator),
+    }
+
+
+def check_rates(rates: Sequence[float]) -> None:
+    """Raises: SettingsError: There is no rate, or one is not between 0 and 1."""
+    if not rates:
+        raise SettingsError("give one rate at the least, such as 0.15")
+    for rate in rates:
+        if not 0.0 < rate < 1.0:
+            raise SettingsError(f"a rate lies between 0 and 1, not {rate}")
+
+
+def _check(rates: Sequence[float], masks: int, max_tokens: int, pseudo_tokens: int) -> None:
+    check_rates(rates)
+    for name, value, least in (("masks", masks, 1), ("max_tokens", max_tokens, 1), ("pseudo_tokens", pseudo_tokens, 0)):
+        if value < least:
+            raise SettingsError(f"{name}: a number from {least} on, not {value}")
+
+
+def _length(scorable: Scorable, length: int | None) -> int:
+    longest, least = scorable.network.config.max_position_embeddings, len(scorable.tokenizer.special.around) + 1
+    if length is None:
+        return min(longest, LENGTH)
+    if not least <= length <= longest:
+        raise SettingsError(f"length: {scorable.folder} takes {least} to {longest} positions, not {length}")
+    return length
+
+
+def _read(scorable: Scorable, paths: Sequence[str | Path], max_tokens: int, column: AskedColumn) -> _Text:
+    root = Path(paths[0]) if len(paths) == 1 else None
+    if root is not None and (root / MANIFEST).is_file():
+        if column is not None:
+            raise SettingsError(f"{root} is prepared: its text has no columns any more; leave --column out")
+        text = _read_prepared(scorable, root, max_tokens)
+    else:
+        split = find_split(paths, announce=False)
+        annotated = all(source.kind == "conllu" for source in split.validation or split.train)
+        fields = {"pos": "pos"} if annotated else None
+        corpus = Corpus(
+            paths, validated(CorpusSettings, {"column": column}, where="evaluate"), hold_out=False, fields=fields
+        )
+        labels: list[str] = []
+        share = share_of_text(corpus, max_tokens)
+        passages = list(passages_of_text(corpus, scorable.tokenizer, share=share, labels=labels))
+        text = _Text(
+            [passage for passage in passages if len(passage.input_ids)],
+            tuple(labels),
+            "text",
+            share,
+            {str(source.path): source.column for source in corpus.sources if source.column is not None},
+        )
+    if not text.passages:
+        where = ", ".join(map(str, paths))
+        raise DataError(f"{where}: there is no text in it, or too little for max_tokens = {max_tokens}; give more")
+    return text
+
+
+def _read_prepared(scorable: Scorable, root: Path, max_tokens: int) -> _Text:
+    manifest = load_manifest(root)
+    if manifest.tokenizer_sha256 != scorable.tokenizer.fingerprint:
+        raise SettingsError(f"{root} was prepared with another tokenizer than {scorable.folder}; give the text itself")
+    store = open_split(root, manifest, manifest.validation)
+    share = min(1.0, max_tokens / max(store.num_tokens, 1))
+    passages = list(passages_of_store(store, scorable.tokenizer, share=share))
+    return _Text(passages, tuple(manifest.annotations.get("pos", ())), "tokenizer", share, {}, unit_of(store))

@@ -1,0 +1,307 @@
+"""From labelled files to a fine-tuned model, or to a forecast of it, in the order in which data flows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from unmask.commands.dry_run import fact_lines, memory_fact
+from unmask.commands.finetune_run import (
+    FinishedRun,
+    ResultFolder,
+    Runs,
+    begin_training,
+    chosen_settings,
+    examples_given,
+    load_pretrained,
+    needs_packages,
+    pooling_for,
+    read_files,
+)
+from unmask.commands.recipe import Overrides, checkpoint_sha256
+from unmask.commands.reporting import Reporter, SilentReporter, usual_reporter
+from unmask.core.errors import UnmaskError
+from unmask.core.files import ClaimedFolder, typed
+from unmask.core.hub import lasting_name
+from unmask.core.remote import staged
+from unmask.core.results import Finished, Result, Sheet, Shown, duration
+from unmask.data.sources import Texts
+from unmask.model.card_head import Origin, base_models
+from unmask.model.folder import find_model
+from unmask.model.stored_weights import files_checked
+from unmask.tasks.files import ExampleFiles
+from unmask.tasks.predict import TaskModel, load_fine_tuned, outputs_of, task_named
+from unmask.tasks.settings import FinetuneSettings
+from unmask.tokenizer.loading import load_tokenizer
+from unmask.train.distributed import Group, alike, by_first, join_group
+from unmask.train.hardware import peak_memory
+from unmask.train.loop import step_cost
+
+NUM_STEPS = 6
+NUM_PREDICTED = 256  # inputs
+
+
+class FinetuneForecast(Result):
+    """What a fine-tuning would do.
+
+    Attributes:
+        task, labels: What is learned.
+        examples: As in a summary.
+        learning_rate, num_parameters, seeds: Of the training.
+        steps: Of a seed, where it does not end early.
+        seconds: Of all seeds, likewise.
+        memory_bytes: The most that a process held; None where the system does not say.
+        processes: That train together.
+        device: `cpu` or `cuda`.
+    """
+
+    def shown(self) -> Iterator[Shown]:
+        """A fact a line."""
+        labels = f", {len(self.labels)} labels" if self.labels else ""
+        several = f" for each of {self.seeds} seeds" if self.seeds > 1 else ""
+        counts = self.examples.items()
+        yield from fact_lines(
+            [
+                *(
+                    (name, f"{each['records']:,} examples, {each['inputs']:,} inputs, {each['truncated']:,} cut")
+                    for name, each in counts
+                ),
+                ("model", f"{self.task}{labels}; {self.num_parameters:,} parameters without the head"),
+                (
+                    "training",
+                    f"at most {self.steps:,} steps{several} at a learning rate of {self.learning_rate:.2g}, "
+                    f"{duration(self.seconds)} in all on {self.device}",
+                ),
+                memory_fact(self.memory_bytes, self.processes),
+            ]
+        )
+
+
+def forecast(runs: Runs) -> FinetuneForecast:
+    """Measures a few steps and a few predictions on the real model; nothing is written.
+
+    Args:
+        runs: Files and model, read.
+
+    Raises:
+        UnmaskError: As the real training.
+    """
+    plan, settings = runs.plan, runs.settings
+    model = runs.new_model(settings.seed)
+    learning = begin_training(model, plan, seed=settings.seed)
+    cost = step_cost(learning.steps, NUM_STEPS)
+    begin = time.monotonic()
+    examples = plan.validation.examples[:NUM_PREDICTED]
+    outputs_of(model.eval(), plan.task, examples)
+    evaluation = (time.monotonic() - begin) * len(plan.validation.examples) / len(examples)
+    steps = settings.epochs * learning.batches
+    evaluations = settings.epochs * min(settings.evaluations_per_epoch, learning.batches)
+    return FinetuneForecast(
+        {
+            "task": runs.task.kind,
+            "labels": list(runs.task.names),
+            "examples": runs.ledger,
+            "learning_rate": settings.learning_rate_for(model.config.hidden_size),
+            "num_parameters": model.num_encoder_parameters,
+            "seeds": settings.seeds,
+            "steps": steps,
+            "seconds": settings.seeds * (steps * cost.seconds + evaluations * evaluation),
+            "memory_bytes": peak_memory(model.encoder.device),
+            "processes": plan.group.share.of,
+            "device": str(model.encoder.device),
+        }
+    )
+
+
+@dataclass(frozen=True, repr=False)
+class FineTuned(Finished):
+    """A finished fine-tuning. What its summary says stands in attributes, too: `result.metrics`."""
+
+    @cached_property
+    def model(self) -> TaskModel:
+        """The best model."""
+        return load_fine_tuned(self.folder / "model")
+
+    def shown(self) -> Iterator[Shown]:
+        """A line a metric, and what to do next."""
+        summary = self.summary
+        several = len(summary["seeds"]) > 1
+        heads = ["", ">best model", *[">mean (± 95 %, over seeds)"] * several, *[">test"] * ("test_mean" in summary)]
+        rows = []
+        for name, value in summary["metrics"].items():
+            mean = [_mean(summary, name)] if several else []
+            test = [_number(summary["test_metrics"][name])] if "test_metrics" in summary else []
+            rows.append((name.replace("_", " "), _number(value), *mean, *test))
+        yield Sheet(tuple(heads), rows)
+        yield f"\nmodel   {summary['model']}"
+        yield f"report  {self.folder / 'report.html'}"
+        yield f"\nTry it: unmask predict {typed(summary['model'])} FILE"
+
+
+def finetune(  # noqa: PLR0913  (the options of the command line, each a name that users know)
+    model: str | Path,
+    *,
+    task: str,
+    train: Texts,
+    validation: Texts | None = None,
+    out: str | Path,
+    test: Texts | None = None,
+    text: str | None = None,
+    second: str | None = None,
+    label: str | None = None,
+    seeds: int | None = None,
+    seed: int | None = None,
+    settings: Overrides = (),
+    resume: bool = False,
+    overwrite: bool = False,
+    reporter: Reporter | None = None,
+) -> FineTuned:
+    """Fine-tunes an encoder for a task and saves the best model as a transformers folder.
+
+    Args:
+        model: Folder of an encoder of unmask's, or of any that transformers reads and has a head of the task for; or
+            its name on the hub.
+        task: `classify`, `multi_label`, `regress`, `pairs` (classes of pairs of texts), `tag` or `answer`.
+        train: What it learns from: CSV, TSV, JSON, Parquet, CoNLL, CoNLL-U, or SQuAD's JSON; a folder that `datasets`
+            wrote or in the hub's layout; or rows in memory (see `unmask.data.sources`): dicts, a dataset or table.
+        validation: What the best model is told by; None: the part for validation of a `train` that has parts.
+        out: Folder of the result.
+        test: What the best model is measured on besides.
+        text, second, label: Columns of the text, of the other text of a pair, and of the class, number or tags; None:
+            found. A number, counted from 0, where a file has no names.
+        seeds: Runs, each with the next seed; None: 1.
+        seed: Of the first run; None: 0.
+        settings: `finetune.key=value` overrides of `FinetuneSettings`, or a dict. `card.license` and its kin say what
+            the model's card says.
+        resume: Go on with the result in `out`, begun with the same files and settings, after the last seed whose
+            training was over (from the beginning where there is none). More seeds may be asked for than before, and
+            what is asked for of the card may be new.
+        overwrite: Replace the result in `out`.
+        reporter: Told of the progress; None logs.
+
+    Raises:
+        UnmaskError: Whatever is wrong with files, settings or folders.
+    """
+    group = join_group()
+    reporter = (reporter or usual_reporter()) if group.is_first else SilentReporter()
+
+    def opened() -> tuple[Runs, dict[str, Any], Origin]:
+        """What is trained, what it is about, and where the encoder comes from."""
+        chosen = chosen_settings(settings, text=text, second=second, label=label, seeds=seeds, seed=seed)
+        source = find_model(model)
+        with examples_given(train, validation, test) as given:
+            inputs = [each.path for each in given.values()]
+            folder.claimed.check(resume=resume, overwrite=overwrite, inputs=[*inputs, source])
+            if resume and folder.claimed.is_claimed:
+                chosen = chosen.model_copy(update={"card": folder.card(chosen.card)})
+            runs = _opened(source, task, given, chosen, reporter, group)
+            sha256 = {name: each.sha256 for name, each in given.items()}
+        name, model_sha256 = lasting_name(model, source), checkpoint_sha256(source)
+        content = {
+            "model": name,
+            "task": task,
+            **{name: str(each.path) for name, each in given.items()},
+            "sha256": sha256 | {"model": model_sha256},
+            "finetune": chosen.model_dump(),
+        }
+        return runs, content, Origin(name, model_sha256, base_models(name, source))
+
+    with ExitStack() as held:
+        folder = ResultFolder(Path(by_first(group, lambda: _root(out, held, resume=resume, overwrite=overwrite))))
+        runs, content, origin = alike(group, opened)
+
+        def begun() -> list[dict[str, Any]]:
+            """The runs that are over."""
+            held.enter_context(folder.claimed.held())
+            folder.claimed.check(resume=resume, overwrite=overwrite)  # again: nobody else comes from now on
+            goes_on = resume and folder.claimed.is_claimed
+            return [asdict(run) for run in (folder.go_on(content) if goes_on else folder.begin(content))]
+
+        finished = [FinishedRun(**run) for run in by_first(group, begun)]
+        try:
+            return FineTuned(folder.root, runs.run(folder, finished, origin))
+        except UnmaskError:
+            if group.is_first:
+                folder.discard()
+            raise
+
+
+def _root(out: str | Path, held: ExitStack, *, resume: bool, overwrite: bool) -> str:
+    """The folder of the result; of one at an address that whose files are sent there until `held` is left."""
+
+    def claim(root: Path) -> ClaimedFolder:
+        folder = ResultFolder(root)
+        ours = {path.name for path in vars(folder).values() if isinstance(path, Path) and path != root}
+        return replace(folder.claimed, ours=ours)
+
+    return str(held.enter_context(staged(out, claim, resume=resume, overwrite=overwrite)))
+
+
+def forecast_finetune(  # noqa: PLR0913  (as `finetune`)
+    model: str | Path,
+    *,
+    task: str,
+    train: Texts,
+    validation: Texts | None = None,
+    test: Texts | None = None,
+    text: str | None = None,
+    second: str | None = None,
+    label: str | None = None,
+    seeds: int | None = None,
+    seed: int | None = None,
+    settings: Overrides = (),
+    reporter: Reporter | None = None,
+) -> FinetuneForecast:
+    """What `finetune` would do with the same arguments; nothing is written.
+
+    Raises:
+        UnmaskError: As `finetune`.
+    """
+    group = join_group()
+    reporter = (reporter or usual_reporter()) if group.is_first else SilentReporter()
+
+    def opened() -> Runs:
+        chosen = chosen_settings(settings, text=text, second=second, label=label, seeds=seeds, seed=seed)
+        with examples_given(train, validation, test) as given:
+            return _opened(find_model(model), task, given, chosen, reporter, group)
+
+    return forecast(alike(group, opened))
+
+
+def _opened(
+    source: Path,
+    task: str,
+    given: Mapping[str, ExampleFiles],
+    settings: FinetuneSettings,
+    reporter: Reporter,
+    group: Group,
+) -> Runs:
+    """Model and files, read and found to fit each other."""
+    kind = task_named(task)
+    needs_packages()
+    with files_checked(source):
+        tokenizer = load_tokenizer(source)
+        pretrained = load_pretrained(source, tokenizer, max_length=settings.max_length)
+    pooling = pooling_for(pretrained, kind, settings.pooling)
+    for name, each in given.items():
+        if each.path.is_dir():
+            reporter.note(
+                f"{name}: {', '.join(file.name for file in each.files[:3])} ({len(each.files)}) of {each.path}"
+            )
+    files, learned = read_files(kind, given, settings, reporter.note, pooling=pooling)
+    return Runs(pretrained, tokenizer, files, learned, settings, reporter, group)
+
+
+def _number(value: float | None) -> str:
+    return "undefined" if value is None else f"{value:.3f}"
+
+
+def _mean(summary: dict[str, Any], name: str) -> str:
+    """Of the seeds, with half the width of its interval where they differ."""
+    margin = summary["margin"][name]
+    return _number(summary["mean"][name]) + ("" if margin is None else f" ± {margin:.3f}")

@@ -1,0 +1,560 @@
+"""A recipe: corpus, tokenizer, masking, model, training and checkpoints, each with the settings of its own part."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
+from pathlib import Path, PurePath
+from tomllib import TOMLDecodeError
+from typing import Any
+
+import tomli_w
+from pydantic import Field, model_validator
+
+from unmask.core.errors import ModelError, SettingsError, parse_toml, shown
+from unmask.core.files import absence, file_sha256
+from unmask.core.hub import MODEL, TOKENIZER, fetch, hub_name, lasting_name
+from unmask.core.results import Result, Sheet, Shown, Styled
+from unmask.core.settings import Settings, validated
+from unmask.data.settings import AnnotationSettings, CorpusSettings
+from unmask.masking.settings import MaskingSettings, span_units
+from unmask.model.card_head import CardSettings
+from unmask.model.config import PARTS, EncoderConfig, ModelSettings, Rotary, default_intermediate_size
+from unmask.model.encoder import MaskedLM
+from unmask.model.folder import find_weights, read_encoder_config
+from unmask.model.heads import heads_for
+from unmask.tokenizer.loading import load_tokenizer
+from unmask.tokenizer.settings import TokenizerSettings
+from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.train.settings import CheckpointSettings, EvaluationSettings, ObjectivesSettings, TrainingSettings
+
+# ----------------------------------------
+# What a checkpoint says of a recipe: the model's architecture. What contradicts it is an error, never ignored.
+
+_FILES = (*MODEL.files, "pytorch_model*.bin")  # the last are of folders that only transformers reads
+_SAME_NAMES = (
+    "layout", "num_layers", "hidden_size", "num_heads", "intermediate_size", "activation", "norm_eps",
+    "type_vocab_size", "initializer_range",
+)  # fmt: skip
+DEFAULT_LENGTH = 128
+# Gururangan et al. 2020, appendix B, have 1e-4 for RoBERTa, 768 wide; narrower models take and need more.
+RATE_AT_WIDTH = 1e-4 * 768
+
+
+def find_checkpoint(path: str | Path) -> Path:
+    """The folder of the model that is meant.
+
+    Args:
+        path: It, or the folder of a run; or the name of a model on the hub.
+
+    Raises:
+        ModelError: There is none.
+    """
+    return find_weights(path, way_out="--from takes the folder of a model, such as RUN/model")
+
+
+def checkpoint_sha256(folder: Path) -> str:
+    """A hash of all that a training takes from a checkpoint: configuration, weights in all their files, tokenizer."""
+    found = {path for pattern in _FILES for path in folder.glob(pattern)}
+    content = {path.relative_to(folder).as_posix(): file_sha256(path) for path in found}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def fill_from_checkpoint(values: dict[str, Any], *, where: str) -> None:
+    """Completes a recipe that begins with a checkpoint by what the checkpoint says.
+
+    Args:
+        values: Of the recipe, as TOML gives them; changed in place. `start.checkpoint` is given.
+        where: What the values are, for errors.
+
+    Raises:
+        ModelError: The checkpoint cannot be used.
+        TokenizerError: Its tokenizer cannot be used.
+        SettingsError: A setting contradicts the checkpoint, or means nothing where there is one.
+    """
+    start = values["start"]
+    folder = find_checkpoint(start["checkpoint"])
+    sha256 = checkpoint_sha256(folder)
+    if start.get("sha256") not in (None, sha256):
+        raise SettingsError(
+            f"{where}: start.sha256 is {start['sha256']}, but {folder} now has {sha256}: it is another checkpoint than "
+            "this recipe was made with; give that one back, or remove start.sha256 (--set start.sha256=none)"
+        )
+    start["checkpoint"], start["sha256"] = lasting_name(start["checkpoint"], folder), sha256
+    config = read_fitting_config(folder, load_tokenizer(folder))
+    if validated(TokenizerSettings, values.get("tokenizer") or {}, where=where) != TokenizerSettings():
+        raise SettingsError(
+            f"{where}: [tokenizer] says which tokenizer is taken or trained, but the checkpoint {folder} brings its "
+            "own; leave [tokenizer], --tokenizer, --tokenizer-kind and --vocab-size away (--extend-vocab adds words)"
+        )
+    _fill_model(values, _architecture(config), where=where)
+    longest = _fill_length(values, config, where=where)
+    _fill_model(values, {"max_position_embeddings": longest}, where=where)
+    values["model"].setdefault("dropout", config.dropout)
+    _fill_rate(values["training"], config)
+
+
+def read_fitting_config(folder: Path, tokenizer: Tokenizer) -> EncoderConfig:
+    """The configuration of a checkpoint.
+
+    Raises:
+        ModelError: It cannot be read, or has fewer rows than its tokenizer has ids.
+    """
+    config = read_encoder_config(folder, mask_id=tokenizer.special.mask)
+    if tokenizer.vocab_size > config.vocab_size:
+        raise ModelError(f"{folder}: the tokenizer has {tokenizer.vocab_size} ids, but the model only "
+                         f"{config.vocab_size}; give a model with the tokenizer that it was trained with")  # fmt: skip
+    return config
+
+
+def _architecture(config: EncoderConfig) -> dict[str, Any]:
+    """The values of `ModelSettings` that the checkpoint fixes."""
+    found = {name: getattr(config, name) for name in _SAME_NAMES}
+    if config.rotary is not None:
+        found |= {name: getattr(config.rotary, name) for name in Rotary.model_fields}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _fill_length(values: dict[str, Any], config: EncoderConfig, *, where: str) -> int:
+    """Settles the rows' length, and returns the longest sequence that the model will take."""
+    training, longest = values.setdefault("training", {}), config.max_position_embeddings
+    extend = values["start"].get("extend_positions", False)
+    length = training.setdefault("sequence_length", min(DEFAULT_LENGTH, longest))
+    if not isinstance(length, int):
+        return longest  # which is an error of its own, later on
+    if length > longest and not extend:
+        raise SettingsError(
+            f"{where}: training.sequence_length {length} is more than the {longest} positions of the checkpoint; set "
+            f"training.sequence_length={longest}, or make the model longer with --set start.extend_positions=true"
+        )
+    if extend and length <= longest:
+        raise SettingsError(
+            f"{where}: start.extend_positions makes the model longer than its {longest} positions, but "
+            f"training.sequence_length is {length}; set it to the length that is wanted, or leave extend_positions away"
+        )
+    return max(length, longest)
+
+
+def _fill_rate(training: dict[str, Any], config: EncoderConfig) -> None:
+    """Chooses the learning rate where AdamW is asked for and no rate is."""
+    optimizer = training.get("optimizer")
+    if isinstance(optimizer, dict) and optimizer.get("kind") == "adamw":
+        training.setdefault("learning_rate", RATE_AT_WIDTH / config.hidden_size)
+
+
+def _fill_model(values: dict[str, Any], architecture: Mapping[str, Any], *, where: str) -> None:
+    model = values.setdefault("model", {})
+    for key, value in model.items():
+        if key in architecture and value is not None and value != architecture[key]:
+            raise SettingsError(
+                f"{where}: model.{key} = {value!r}, but the checkpoint has {architecture[key]!r}; the architecture is "
+                f"the checkpoint's: leave model.{key} away, or take a recipe without [model], such as continue"
+            )
+    initialisation = ModelSettings.model_fields["initialisation"].default
+    if model.get("initialisation", initialisation) != initialisation:
+        raise SettingsError(
+            f"{where}: model.initialisation = {model['initialisation']!r} means nothing to a training that begins with "
+            "a checkpoint's weights; leave it away"
+        )
+    model |= architecture
+
+
+# ----------------------------------------
+# Single settings on top of a recipe: `section.key=value`, or a dict of them.
+
+Overrides = Sequence[str] | Mapping[str, Any]
+
+
+def as_overrides(settings: Overrides) -> tuple[str, ...]:
+    """Settings as functions take them, as `--set` does.
+
+    Args:
+        settings: `section.key=value` each; or a dict, by section and key, or by dotted keys.
+
+    Example: `{"masking": {"rate": 0.3}, "training.tokens": None}` is `masking.rate=0.3`, `training.tokens=none`.
+
+    Raises:
+        SettingsError: It is a string, or a value is nothing that a recipe can hold.
+    """
+    if isinstance(settings, str):
+        raise SettingsError(f'settings: give a list of "section.key=value" or a dict, not the string {settings!r}')
+    return tuple(_spelled("", settings)) if isinstance(settings, Mapping) else tuple(settings)
+
+
+def _spelled(before: str, values: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in values.items():
+        key = f"{before}{name}"
+        if isinstance(value, Mapping):
+            yield from _spelled(f"{key}.", value)
+        else:
+            yield f"{key}={'none' if value is None else _toml(key, value)}"
+
+
+def _toml(key: str, value: Any) -> str:
+    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+        raise SettingsError(f"settings: {key} is a whole number of more than {_MOST_BITS} bits, which no recipe holds")
+    if isinstance(value, bool | int | float):
+        return str(value).lower()
+    if isinstance(value, str | PurePath):
+        return json.dumps(str(value), ensure_ascii=False)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_toml(key, each) for each in value)}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{json.dumps(name)} = {_toml(key, each)}' for name, each in value.items())}}}"
+    raise SettingsError(f"settings: {key} = {shown(value)} is {type(value).__name__}, which no recipe holds")
+
+
+_MOST_BITS = 64  # as TOML promises
+_MOST_PARTS = 20  # of a key, which no setting has
+
+
+# Setting one of these replaces what excludes it.
+_REPLACES = {
+    "training.steps": ("training.minutes", "training.tokens"),
+    "training.tokens": ("training.minutes", "training.steps"),
+    "training.minutes": ("training.steps", "training.tokens"),
+    "tokenizer.path": tuple(f"tokenizer.{name}" for name in TokenizerSettings.model_fields if name != "path"),
+    "masking.strategy": ("masking.units", "masking.weights"),
+}
+
+
+def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Applies all of them. What replaces other settings comes first, wherever it stands, so that none is lost.
+
+    Args:
+        values: By section; changed in place.
+        overrides: Each `section.key=value`; the value is TOML, `none` is no value, and anything else is taken as a
+            string.
+
+    Raises:
+        SettingsError: One has no `=`, or no section, or goes through something that is not a table.
+    """
+    for override in sorted(overrides, key=_rank):
+        _apply(values, override)
+
+
+def _rank(override: str) -> tuple[int, int]:
+    key = override.partition("=")[0].strip()
+    if key in _REPLACES:
+        return 0, 0
+    return (1, key.count(".")) if key.endswith(".kind") else (2, 0)
+
+
+def _apply(values: dict[str, Any], override: str) -> None:
+    key, sign, text = override.partition("=")
+    key = key.strip()
+    if not sign or "." not in key:
+        raise SettingsError(f"--set {override}: expected section.key=value, for example training.learning_rate=0.003")
+    if key.count(".") >= _MOST_PARTS:
+        raise SettingsError(f"--set {key[:40]}...: a key of {key.count('.') + 1:,} parts, which no setting has")
+    try:
+        value = _parse(text.strip())
+    except ValueError as error:
+        raise SettingsError(f"--set {key}: the value cannot be read: {error}") from error
+    set_value(values, key, value)
+
+
+def set_value(values: dict[str, Any], key: str, value: Any) -> None:
+    """Sets a value by its dotted key, making tables on the way.
+
+    Another `kind` replaces the whole table that it tags, since keys of one kind mean nothing to another.
+
+    Raises:
+        SettingsError: The key goes through something that is not a table.
+    """
+    for other in _REPLACES.get(key, ()):
+        _remove(values, other)
+    *path, name = key.split(".")
+    table = values
+    for depth, part in enumerate(path):
+        inner = table.setdefault(part, {})
+        if not isinstance(inner, dict):
+            raise SettingsError(f"{key}: {'.'.join(path[: depth + 1])} is {shown(inner)}, which has no keys")
+        table = inner
+    if name == "kind" and table.get("kind", value) != value:
+        table.clear()
+    table[name] = value
+
+
+def _remove(values: dict[str, Any], key: str) -> None:
+    section, _, name = key.partition(".")
+    if isinstance(table := values.get(section), dict):
+        table.pop(name, None)
+
+
+def _parse(text: str) -> Any:
+    return None if text == "none" else toml_value(text)
+
+
+def toml_value(text: str) -> Any:
+    """A value in TOML's notation; what is none is taken as a string.
+
+    Raises:
+        ValueError: It is TOML that nobody holds: nested too deep, or a number of too many digits; the text says which.
+    """
+    try:
+        return parse_toml(f"value = {text}")["value"]
+    except TOMLDecodeError:
+        return text
+
+
+class StartSettings(Settings):
+    """From which checkpoint a training begins, and what is added to it first.
+
+    Attributes:
+        checkpoint: Folder of a BERT, RoBERTa or ModernBERT model that unmask or transformers wrote, or of a run; or the
+            name of such a model on the hub, with the commit (`owner/name@commit`) when a run has begun.
+        sha256: Of its content. Filled in when a run begins; where it is given, the checkpoint must have it.
+        extend_vocab: How many words of the training text get an entry of their own; None adds none.
+        extend_positions: Whether the model is made longer where `training.sequence_length` goes beyond it.
+        old_data: Text of the domain that the model comes from, whole, or one prepared folder (its validation split):
+            the model is evaluated on it before the training and after it. Empty takes the validation split of the
+            checkpoint's own run, where that is still there.
+    """
+
+    checkpoint: str
+    sha256: str | None = None
+    extend_vocab: int | None = Field(default=None, ge=1, le=1_000_000)
+    extend_positions: bool = False
+    old_data: tuple[str, ...] = ()
+
+
+DEFAULT = "tiny"
+_MOST_BYTES = 1 << 20  # of a recipe
+CONTINUING = "continue"  # where a checkpoint is given and no recipe
+_OURS = ("tiny", "mini", "small", "base", CONTINUING)
+
+
+class Recipe(Settings):
+    """Every setting of a pretraining run. Sections are documented in their own classes.
+
+    Attributes:
+        description: What the recipe is for, in one line.
+        start: The checkpoint that the training begins with; None draws new weights.
+        card: What the user says of the model for its card. It is the one section that changes nothing of the training,
+            so a run may go on with another one.
+    """
+
+    description: str | None = None
+    start: StartSettings | None = None
+    corpus: CorpusSettings = CorpusSettings()
+    tokenizer: TokenizerSettings = TokenizerSettings()
+    annotation: AnnotationSettings = AnnotationSettings()
+    masking: MaskingSettings = MaskingSettings.model_validate({})
+    model: ModelSettings = ModelSettings()
+    objectives: ObjectivesSettings = ObjectivesSettings()
+    training: TrainingSettings
+    checkpoint: CheckpointSettings = CheckpointSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+    card: CardSettings = CardSettings()
+
+    @model_validator(mode="after")
+    def _check(self) -> Recipe:
+        longest, rows = self.model.max_position_embeddings, self.training.sequence_length
+        if longest is not None and longest < rows:
+            raise ValueError(f"model.max_position_embeddings {longest} is less than training.sequence_length {rows}")
+        if self.objectives.pairs is not None:
+            if self.model.layout != "bert":
+                raise ValueError(
+                    f"objectives.pairs: the layout {self.model.layout!r} has no place for a head that tells pairs "
+                    "apart; set model.layout to 'bert', or remove objectives.pairs (--set objectives.pairs=none)"
+                )
+            if (self.model.type_vocab_size or 2) < 2:
+                raise ValueError(
+                    "objectives.pairs: the halves of a pair have two token types; model.type_vocab_size is 1"
+                )
+        if self.objectives.span_boundary is not None and span_units(self.masking) is None:
+            raise ValueError(
+                f"objectives.span_boundary: masking by {self.masking.units.kind} has no spans; set masking.strategy to "
+                "'span', or remove objectives.span_boundary (--set objectives.span_boundary=none)"
+            )
+        return self
+
+    def to_toml(self) -> str:
+        """The recipe as a file that `--recipe` reads; settings without a value are left out."""
+        values = _without_none(self.model_dump())
+        if not values["card"]:
+            del values["card"]
+        return tomli_w.dumps(values)
+
+    def fingerprinted(self) -> str:
+        """What a checkpoint belongs to: the recipe, without what the card says, which changes no weight, without how
+        processes share the work, and without what earlier versions did not name, where it is as it was: a budget of
+        tokens, products that are not tuned.
+        """
+        values = self.model_dump(exclude={"card": True, "training": {"sharding"}})
+        if self.masking.budget == "tokens":
+            del values["masking"]["budget"]
+        if not self.training.tuned_products:
+            del values["training"]["tuned_products"]
+        return tomli_w.dumps(_without_none(values))
+
+
+def recipe_names() -> list[str]:
+    """Names of the packaged recipes."""
+    folder = resources.files("unmask") / "recipes"
+    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+
+
+class PackagedRecipes(Result):
+    """The packaged recipes.
+
+    Attributes:
+        recipes: What each is for, by name.
+    """
+
+    recipes: dict[str, str]
+
+    def shown(self) -> Iterator[Shown]:
+        """A line a recipe."""
+        yield Sheet(("", ""), [(Styled(name, "bold"), text) for name, text in self.recipes.items()])
+
+
+def recipes() -> PackagedRecipes:
+    """The packaged recipes: ours from small to large, then those of papers."""
+    names = sorted(recipe_names(), key=lambda name: (_OURS.index(name) if name in _OURS else len(_OURS), name))
+    return PackagedRecipes({"recipes": {name: load_recipe(name).description or "" for name in names}})
+
+
+def load_recipe(
+    source: str = DEFAULT,
+    *,
+    options: Mapping[str, Any] | None = None,
+    overrides: tuple[str, ...] = (),
+    complete: bool = True,
+) -> Recipe:
+    """Loads a recipe and applies what was asked for on top.
+
+    Args:
+        source: Name of a packaged recipe, or a TOML file.
+        options: Values by dotted key, such as `{"training.minutes": 5}`; None values are passed over. Applied first.
+        overrides: `section.key=value` in TOML's notation, as `--set` takes them.
+        complete: Whether a recipe that begins with a checkpoint is filled in by what the checkpoint says, and checked
+            against it, and names of the hub get their commits. The recipe of a run is complete already, and its
+            checkpoint need not be there any more.
+
+    Raises:
+        SettingsError: The recipe, a key or a value is unknown or out of range, or contradicts the checkpoint.
+        ModelError, TokenizerError: The checkpoint or the tokenizer cannot be used.
+    """
+    values, where = _read(source)
+    for key, value in (options or {}).items():
+        if value is not None:
+            set_value(values, key, value)
+    apply_overrides(values, overrides)
+    for section in ("start", "model", "training"):
+        if not isinstance(values.get(section, {}), dict):
+            raise SettingsError(f"{where}: {section} = {values[section]!r}: expected a table of settings, [{section}]")
+    if complete and values.get("start"):
+        _complete(values, where)
+    recipe = validated(Recipe, values, where=where)
+    return _with_commit(recipe) if complete else recipe
+
+
+def _with_commit(recipe: Recipe) -> Recipe:
+    """The recipe, with the commit behind the name of a tokenizer on the hub."""
+    path = recipe.tokenizer.path
+    if path is None or (wanted := hub_name(path)) is None:
+        return recipe
+    tokenizer = recipe.tokenizer.model_copy(update={"path": lasting_name(path, fetch(wanted, TOKENIZER))})
+    return recipe.model_copy(update={"tokenizer": tokenizer})
+
+
+def _complete(values: dict[str, Any], where: str) -> None:
+    validated(StartSettings, {"checkpoint": "", **values["start"]}, where=f"{where}: start")
+    if "checkpoint" not in values["start"]:
+        raise SettingsError(
+            f"{where}: {', '.join(values['start'])}: what is asked of a checkpoint needs one; name it with --from"
+        )
+    fill_from_checkpoint(values, where=where)
+
+
+def _read(source: str) -> tuple[dict[str, Any], str]:
+    path = Path(source)
+    if path.suffix == ".toml":
+        if not path.is_file():
+            raise SettingsError(f"{path}: {absence(path, 'recipe file')}")
+        if (size := path.stat().st_size) > _MOST_BYTES:
+            raise SettingsError(f"{path}: {size:,} bytes, but a recipe has at most {_MOST_BYTES:,}; give a recipe")
+        try:
+            text, where = path.read_text(encoding="utf-8"), str(path)
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(f"{path}: cannot be read as UTF-8 text: {error}") from error
+    else:
+        names = recipe_names()
+        if source not in names and path.exists() and not path.is_dir():
+            reason = "its name does not end with .toml" if path.is_file() else absence(path)
+            raise SettingsError(f"{source}: {reason}; give the name of a recipe, or a .toml file")
+        if source not in names:
+            near = difflib.get_close_matches(source, names, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names)}, or a .toml file"
+            raise SettingsError(f"unknown recipe {source!r}; {hint}")
+        text = (resources.files("unmask") / "recipes" / f"{source}.toml").read_text(encoding="utf-8")
+        where = f"recipe {source}"
+    try:
+        return parse_toml(text), where
+    except ValueError as error:
+        raise SettingsError(f"{where}: not TOML: {error}") from error
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_none(item) for key, item in value.items() if item is not None}
+    return [_without_none(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+# ----------------------------------------
+# The encoder that a recipe and a tokenizer make.
+
+
+def new_model(
+    recipe: Recipe, tokenizer: Tokenizer, label_names: Sequence[str] = (), *, config: EncoderConfig | None = None
+) -> MaskedLM:
+    """The encoder with the heads that the recipe's objectives need; its weights are not drawn yet.
+
+    Args:
+        recipe: Its settings.
+        tokenizer: Of its text.
+        label_names: The classes of documents, where they are an objective.
+        config: Of a checkpoint that the training begins with; None makes that of the recipe.
+    """
+    objectives = recipe.objectives
+    config = config or encoder_config(recipe, tokenizer)
+    heads = heads_for(
+        config,
+        pairs=objectives.pairs is not None,
+        boundary_length=None if objectives.span_boundary is None else objectives.span_boundary.max_length,
+        label_names=None if objectives.label is None else label_names,
+        retromae=objectives.retromae is not None,
+    )
+    return MaskedLM(config, heads)
+
+
+def encoder_config(recipe: Recipe, tokenizer: Tokenizer) -> EncoderConfig:
+    """Fills in what a recipe leaves open."""
+    model, special = recipe.model, tokenizer.special
+    parts = PARTS[model.layout]
+    return EncoderConfig(
+        layout=model.layout,
+        vocab_size=tokenizer.vocab_size,
+        pad_id=special.pad,
+        cls_id=special.cls,
+        sep_id=special.sep,
+        mask_id=special.mask,
+        num_layers=model.num_layers,
+        hidden_size=model.hidden_size,
+        num_heads=model.num_heads,
+        intermediate_size=model.intermediate_size
+        or default_intermediate_size(model.hidden_size, parts.intermediate_ratio),
+        activation=model.activation,
+        max_position_embeddings=model.max_position_embeddings or recipe.training.sequence_length,
+        norm_eps=model.norm_eps or parts.norm_eps,
+        rotary=model.rotary,
+        type_vocab_size=model.type_vocab_size or parts.type_vocab_size,
+        dropout=model.dropout,
+        classifier_dropout=model.dropout,
+        initializer_range=model.initializer_range,
+    )

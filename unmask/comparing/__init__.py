@@ -1,1 +1,0 @@
-"""Many runs on the same text: which recipe is better, and which numbers of a recipe are."""

@@ -1,0 +1,1 @@
+"""Errors, files, settings, results: what every room uses."""

@@ -1,0 +1,468 @@
+"""Files: written so that a kill at any moment leaves either the old content or the new one, and their checksums."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shlex
+import shutil
+import socket
+import stat
+import tempfile
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import BaseFileLock, FileLock, Timeout
+
+from unmask.core.errors import RunError, UnmaskError, WriteError, parse_json
+
+
+@contextlib.contextmanager
+def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
+    """Tells in one line that a file or a folder cannot be written.
+
+    Args:
+        path: What is written.
+        others: What a library raises in place of `OSError`.
+
+    Raises:
+        WriteError: It cannot be written.
+    """
+    refusals: tuple[type[Exception], ...] = (OSError, *others)
+    try:
+        yield
+    except WriteError:  # it names the file itself
+        raise
+    except refusals as error:
+        number, reason = getattr(error, "errno", None), getattr(error, "strerror", None)
+        raise WriteError(number, reason or str(error), str(path)) from error
+
+
+def write_atomically(path: Path, content: str | bytes | memoryview) -> None:
+    """Writes a file under another name, forces it to the disk, and gives it its name in one step.
+
+    Raises:
+        WriteError: It cannot be written; nothing of it is left.
+    """
+    partial = path.with_name(path.name + ".partial")
+    data = content.encode() if isinstance(content, str) else content
+    try:
+        with writing(path):
+            with partial.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, path)
+    except WriteError:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise
+
+
+@contextlib.contextmanager
+def whole_folder(target: Path, partial: Path | None = None) -> Iterator[Path]:
+    """Gives a new folder to fill, forces its files to the disk and gives it its name: it is whole or not there.
+
+    Args:
+        target: The folder; one that stands there is replaced.
+        partial: Where it is until then; None: beside it, as `NAME.partial`.
+
+    Raises:
+        WriteError: It cannot be made or moved; nothing of it is left.
+    """
+    partial = partial or target.with_name(target.name + ".partial")
+    try:
+        with writing(target):
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+        yield partial
+        with writing(target):
+            sync_folder(partial)
+            shutil.rmtree(target, ignore_errors=True)
+            os.replace(partial, target)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def read_object(path: Path, way_out: str) -> dict[str, Any]:
+    """The object in a JSON file that a run wrote.
+
+    Args:
+        path: The file.
+        way_out: What to do where it is damaged, in words.
+
+    Raises:
+        RunError: It is not there, no JSON, or no object.
+    """
+    try:
+        content = parse_json(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError("it is no JSON object")
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path}: damaged ({error}); {way_out}") from error
+    return content
+
+
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe, which can be read only once"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+def absence(path: Path, wanted: str = "file") -> str:
+    """Why there is no file, or no folder, to be read at a path: what stands there, or that nothing does.
+
+    Args:
+        path: Where there is none.
+        wanted: `file` or `folder`.
+    """
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return f"this link leads to no {wanted}" if path.is_symlink() else f"no such {wanted}"
+    except NotADirectoryError:
+        return f"no such {wanted}: a part of this path is no folder"
+    except (OSError, ValueError) as error:
+        return f"cannot be looked at ({getattr(error, 'strerror', None) or error})"
+    what = next((what for fits, what in _KINDS if fits(mode)), "a file")
+    return f"this is {what}, not a {wanted}"
+
+
+def typed(path: str | Path) -> str:
+    """A path as it is typed in a shell, for commands that are suggested.
+
+    Example: `my runs/a` is `'my runs/a'`, and `-x`, which would be an option, `./-x`.
+    """
+    return shlex.quote(f"./{path}" if str(path).startswith("-") else str(path))
+
+
+def sync_folder(folder: Path) -> None:
+    """Forces every file in a folder, and the folder's own list of names, to the disk."""
+    for path in folder.iterdir():
+        if not path.is_file():
+            continue
+        with path.open("rb+") as file:
+            os.fsync(file.fileno())
+    if os.name == "posix":  # Windows cannot open folders
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# ----------------------------------------
+# Folders that a command claims: whether it may write there, what it was begun with, and who else waits.
+#
+# A folder is claimed by one file, its marker, that says what the folder is for; what stands in it belongs to somebody
+# else as long as there is none. The same few steps serve runs, fine-tunings, prepared data, comparisons and exports:
+#
+#     check ──▶ held ──▶ clear, where it is replaced ──▶ make ──▶ claim ──▶ the work, its result written last
+#                 └────▶ check_same, where it goes on ────────────────────▶
+#
+# One process writes at a time: it holds a lock of the system's, which ends with the process however that ends, and says
+# who it is beside it (`.lock.json`), for the error of whoever comes meanwhile.
+
+LOCK, HOLDER = ".lock", ".lock.json"
+_LONGEST = 200  # letters of a value that an error shows
+_WAYS = {"--resume": "go on with --resume", "--overwrite": "replace it with --overwrite"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimedFolder:
+    """A folder that one command writes; see the module's docstring.
+
+    Attributes:
+        root: The folder.
+        marker: Name of the file that claims it; None: whatever stands in it does.
+        what: What it holds then, with its article.
+        ours: Names that may stand in it before it is claimed: what a command that was stopped has left. Files under
+            their partial names (`*.partial`) may in any.
+        is_shared: Whether files of others may be added to it once it is claimed; they are never touched.
+        options: By which options it may be written although it is claimed.
+        error: What is raised.
+        named: What errors call it; None: by its path.
+    """
+
+    root: Path
+    marker: str | None
+    what: str
+    ours: Collection[str] = ()
+    is_shared: bool = True
+    options: tuple[str, ...] = ("--resume", "--overwrite")
+    error: type[UnmaskError] = RunError
+    named: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+        return self.named or str(self.root)
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether it was begun here."""
+        if self.marker is None:
+            return self._holds_something
+        return (self.root / self.marker).is_file()
+
+    @property
+    def _holds_something(self) -> bool:
+        """Whether there is more in it than who is there."""
+        return self.root.is_dir() and any(path.name not in (LOCK, HOLDER) for path in self.root.iterdir())
+
+    def check(self, *, resume: bool = False, overwrite: bool = False, inputs: Iterable[Path] = ()) -> None:
+        """Whether it may be written. Nothing is touched.
+
+        Args:
+            resume: Go on with what is there, if anything.
+            overwrite: Replace it.
+            inputs: What is read, and so must not be replaced.
+
+        Raises:
+            UnmaskError: Both were asked for; what is read lies in it; it is a file or holds other files; or it is
+                claimed, and neither was asked for.
+        """
+        if resume and overwrite:
+            raise self.error("--resume and --overwrite exclude each other")
+        for path in inputs if overwrite else ():
+            if path.resolve().is_relative_to(self.root.resolve()):
+                raise self.error(f"{path} lies in {self.root}, which --overwrite would remove; give another --out")
+        self.check_names()
+        if self.is_claimed and not resume and not overwrite:
+            raise self.is_there()
+
+    def is_there(self) -> UnmaskError:
+        """The error that it was begun already."""
+        return self.error(f"{self.name} already holds {self.what}: {self._ways()}")
+
+    def check_names(self) -> None:
+        """Makes sure that nothing of somebody else's is touched.
+
+        Raises:
+            UnmaskError: It is a file, or holds other files.
+        """
+        self._check_folder()
+        if strangers := self.strangers():
+            raise self.holds_others(strangers)
+
+    def _check_folder(self) -> None:
+        if self.root.exists() and not self.root.is_dir():
+            raise self.error(f"{self.root} is a file; --out takes a folder")
+
+    def holds_others(self, names: Sequence[str]) -> UnmaskError:
+        """The error that files are in it which are not ours."""
+        return self.error(f"{self.name} holds other files ({', '.join(names[:3])}); give a new or empty folder")
+
+    def strangers(self) -> list[str]:
+        """Names in it that must not be there, sorted."""
+        if not self.root.is_dir() or (self.is_shared and self.is_claimed):
+            return []
+        names = (path.name for path in self.root.iterdir())
+        return sorted(
+            name for name in names if name not in {*self.ours, LOCK, HOLDER} and not name.endswith(".partial")
+        )
+
+    def check_same(
+        self, before: Mapping[str, Any], now: Mapping[str, Any], *, but_for: Collection[str] = (), of: str = ""
+    ) -> None:
+        """Makes sure that what goes on is what was begun.
+
+        Args:
+            before: What it was begun with: tables of JSON or TOML.
+            now: What is asked for.
+            but_for: Keys that may differ, those of tables with all that is in them.
+            of: What the tables are of, for the error.
+
+        Raises:
+            UnmaskError: They differ; the text names the first key, both values and the ways out.
+        """
+        for key, old, new in differences(before, now):
+            if not any(key == name or key.startswith(f"{name}.") for name in but_for):
+                raise self.changed(f"with {of}{key} = {_short(old)}, but now it is {_short(new)}")
+
+    def changed(self, how: str) -> UnmaskError:
+        """The error that something is not as it was begun: what, in words that follow `a run`."""
+        goes_on = f"{self.what} goes on as it was begun: {self._ways('change that back', without='--resume')}"
+        return self.error(f"{self.root} holds {self.what} {how}; {goes_on}")
+
+    def _ways(self, *first: str, without: str = "") -> str:
+        ways = [*first, *(_WAYS[option] for option in self.options if option != without)]
+        return f"{', '.join(ways)}, or give another --out"
+
+    def clear(self, names: Iterable[str]) -> None:
+        """Removes these files and folders and all partial ones, the marker last: until then, it is claimed.
+
+        Raises:
+            UnmaskError: One cannot be removed.
+        """
+        try:
+            for path in (
+                *(self.root / name for name in sorted(names) if name != self.marker),
+                *self.root.glob("*.partial"),
+            ):
+                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+            if self.marker is not None:
+                (self.root / self.marker).unlink(missing_ok=True)
+        except OSError as error:
+            raise self.error(f"{self.root}: what is there cannot be removed ({error})") from error
+
+    def make(self) -> None:
+        """Makes the folder where it is not there.
+
+        Raises:
+            UnmaskError: It is a file, or cannot be made.
+        """
+        self._check_folder()
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise self.error(f"{self.root}: the folder cannot be made ({error.strerror})") from error
+
+    def claim(self, content: str) -> None:
+        """Writes the marker; what it says is read when the work goes on.
+
+        Raises:
+            WriteError: It cannot be written.
+        """
+        assert self.marker is not None
+        write_atomically(self.root / self.marker, content)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """While it is entered, no other process writes here. The folder is made, and goes if nothing was put into it.
+
+        Raises:
+            UnmaskError: Another process is writing here.
+            WriteError: The folder is closed to us.
+        """
+        is_new = not self.root.exists()
+        self.make()
+        with held_by(self.root / LOCK, self.root / HOLDER, self.root, self.error):
+            try:
+                yield
+            finally:
+                if is_new and not self._holds_something:
+                    shutil.rmtree(self.root, ignore_errors=True)
+
+    def locked(self) -> BaseFileLock:
+        """While it is entered, no other process is in it for the same folder."""
+        return FileLock(self.root / LOCK)
+
+
+@contextmanager
+def held_file(out: Path, *, named: str | None = None) -> Iterator[None]:
+    """While it is entered, no other process of this user and machine writes this file; nothing is put beside it.
+
+    Args:
+        out: The file.
+        named: What the error calls it; None: by its path.
+
+    Raises:
+        RunError: Another process is writing it.
+    """
+    locks = Path(tempfile.gettempdir()) / f"unmask-locks-{getattr(os, 'getuid', int)()}"
+    with writing(locks):
+        locks.mkdir(mode=0o700, exist_ok=True)
+    name = hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:32]
+    with held_by(locks / f"{name}.lock", locks / f"{name}.json", named or out, RunError):
+        yield
+
+
+def is_held(lock_file: Path) -> bool:
+    """Whether another process holds a lock now."""
+    if not lock_file.exists():
+        return False
+    lock = FileLock(lock_file)
+    try:
+        lock.acquire(timeout=0)
+    except (Timeout, OSError):
+        return True
+    lock.release()
+    return False
+
+
+@contextmanager
+def held_by(lock_file: Path, holder: Path, what: Path | str, error: type[UnmaskError]) -> Iterator[None]:
+    """While it is entered, no other process holds this lock.
+
+    Args:
+        lock_file: The lock.
+        holder: Where it stands who holds it.
+        what: What is written meanwhile, for the error.
+        error: Its class.
+
+    Raises:
+        UnmaskError: Another process holds it.
+        WriteError: The folder is closed to us.
+    """
+    lock = FileLock(lock_file)
+    with writing(Path(what)):
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:  # an `OSError` too
+            is_free = False
+        else:
+            is_free = True
+    if not is_free:
+        raise error(
+            f"{what}: another process ({_who(holder)}) is writing here; wait for it, stop it, or give another --out"
+        )
+    try:
+        found = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+        write_atomically(holder, json.dumps(found) + "\n")
+        yield
+    finally:
+        holder.unlink(missing_ok=True)
+        lock.release()
+
+
+def _who(holder: Path) -> str:
+    try:
+        found = parse_json(holder.read_text(encoding="utf-8"))
+        where = "" if found["host"] == socket.gethostname() else f" on {found['host']}"
+        return f"{found['pid']}{where}, since {found['since']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "which has just begun"
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """In what two tables differ: the key, with those of the tables around it, and what stands there in each."""
+    for key in sorted({*old, *new}):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, dict) and isinstance(after, dict):
+            yield from differences(before, after, f"{prefix}{key}.")
+        elif before != after:
+            yield f"{prefix}{key}", before, after
+
+
+def check_file(out: Path, *, overwrite: bool) -> None:
+    """Whether a file may be written, before any work is done.
+
+    Raises:
+        RunError: It is a folder, or there already.
+    """
+    if out.is_dir():
+        raise RunError(f"{out} is a folder; --out takes a file")
+    if out.exists() and not overwrite:
+        raise RunError(f"{out} is already there; replace it with --overwrite, or give another --out")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."

@@ -1,0 +1,154 @@
+"""Integer hashes in place of random generators: the same number for the same place, on every device and worker.
+
+One function in two forms, for numpy and for torch, equal bit for bit. Signed 64-bit integers are used throughout
+(torch has no unsigned arithmetic); they wrap, and the right shift is made logical by a mask.
+
+Source: the finaliser of SplitMix64 (Steele, Lea and Flood 2014, section 4.3, with the constants of Stafford's
+variant 13), applied to a counter that advances by the golden ratio.
+
+Which bits of a hash draw what stands in `DRAWN_TOGETHER`; those of a list are drawn from one hash, and do not overlap.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import torch
+
+Words = TypeVar("Words", "torch.Tensor", NDArray[np.int64])
+Bits = TypeVar("Bits", "torch.Tensor", NDArray[np.int64], int)
+
+GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed integer
+_MULTIPLY_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
+_MULTIPLY_2 = -7723592293110705685  # 0x94D049BB133111EB
+_WRAP = 1 << 64
+_SIGN = 1 << 63
+_AT_ONCE = 1 << 18
+
+
+class BitField(NamedTuple):
+    """Some bits of a hash, which are one random number.
+
+    Attributes:
+        first: The lowest of them.
+        size: How many.
+    """
+
+    first: int
+    size: int
+
+    def of(self, bits: Bits) -> Bits:
+        """The number, in [0, 2**size). Loops have `unmask.masking.draw.drawn`."""
+        return (bits >> self.first) & ((1 << self.size) - 1)
+
+
+# Of a token's own bits: which units are chosen.
+ORDER = BitField(33, 31)  # the order of units that are equally likely
+WEIGHTED_ORDER = BitField(24, 40)  # that of units with weights, for a budget of tokens
+TURN = BitField(24, 7)  # of a unit itself, what its turn counts
+CROSSING = BitField(0, 24)  # whether the unit is taken that crosses the budget
+EXCHANGE = BitField(0, 32)  # with which unit before it one with a weight changes places
+# Of a hash of them, each with an addend of its own.
+SPAN_LENGTH = BitField(0, 32)
+BEGINNING = BitField(0, 32)  # of systematic draws
+RATE_STEP, RATE_WITHIN = BitField(48, 12), BitField(28, 20)  # between which quantiles a sampled rate is, and where
+PART = BitField(34, 30)  # of a mixture, for a piece of a document
+PART_OF_STEP = BitField(0, 30)  # and for all of a step
+SHOWN, RANDOM_TOKEN = BitField(32, 31), BitField(0, 31)  # the mask, another token or the same; and which other token
+# Of a fragment's bits: what becomes of it in sentence pairs.
+IS_WRONG, TAIL = BitField(63, 1), BitField(0, 32)
+# Of a hash of a token's bits and another's place: whether it sees the other; and of them alone: whether it is rebuilt.
+SEEN, REBUILT = BitField(33, 31), BitField(33, 31)
+# Of a hash of a number's place: whether it is dropped.
+DROPPED = BitField(33, 31)
+
+DRAWN_TOGETHER: dict[str, tuple[BitField, ...]] = {
+    "units, equally likely": (ORDER, CROSSING),
+    "units, in a budget of tokens by weights": (WEIGHTED_ORDER, CROSSING),
+    "units, in a budget of tokens by turns": (ORDER, TURN, CROSSING),
+    "units, with weights": (EXCHANGE,),
+    "the length of a span": (SPAN_LENGTH,),
+    "where systematic draws begin": (BEGINNING,),
+    "the rate of a piece": (RATE_STEP, RATE_WITHIN),
+    "the strategy of a piece": (PART,),
+    "the strategy of a step": (PART_OF_STEP,),
+    "what stands at a chosen token": (SHOWN, RANDOM_TOKEN),
+    "a sentence pair": (IS_WRONG, TAIL),
+    "what a token sees of its text": (SEEN,),
+    "whether a token is rebuilt": (REBUILT,),
+    "dropout": (DROPPED,),
+}
+
+
+def mix(words: Words) -> Words:
+    """Scrambles 64-bit integers: every bit of the result depends on every bit of the argument.
+
+    Args:
+        words: int64, any shape, a torch tensor or a numpy array.
+
+    Returns:
+        The same shape and type.
+    """
+    words = words ^ ((words >> 30) & 0x3FFFFFFFF)
+    words = words * _MULTIPLY_1
+    words = words ^ ((words >> 27) & 0x1FFFFFFFFF)
+    words = words * _MULTIPLY_2
+    return words ^ ((words >> 31) & 0x1FFFFFFFF)
+
+
+def mix_ints(*values: int) -> int:
+    """Hashes some Python integers to one signed 64-bit integer; their order matters."""
+    state = 0
+    for value in values:
+        state = _signed(_mix_int(_signed(state + GOLDEN) ^ _mix_int(_signed(value + GOLDEN))))
+    return state
+
+
+def _mix_int(value: int) -> int:
+    """`mix` of one number, without an array: a batch's masks begin with a few of these."""
+    value %= _WRAP
+    value = (value ^ value >> 30) * _MULTIPLY_1 % _WRAP
+    value = (value ^ value >> 27) * _MULTIPLY_2 % _WRAP
+    return _signed(value ^ value >> 31)
+
+
+def _signed(value: int) -> int:
+    value %= _WRAP
+    return value - _WRAP if value >= _SIGN else value
+
+
+def permutation(size: int, *key: int) -> NDArray[np.int64]:
+    """The numbers 0 to `size` - 1 in an order that depends on the key alone."""
+    words = np.arange(size, dtype=np.int64)
+    words *= np.int64(GOLDEN)
+    words += np.int64(mix_ints(*key))
+    for begin in range(0, size, _AT_ONCE):  # so that a long one takes no more than its own memory
+        words[begin : begin + _AT_ONCE] = mix(words[begin : begin + _AT_ONCE])
+    return np.argsort(words, kind="stable")
+
+
+def token_in_word(input_ids: Words, place: Words) -> Words:
+    """A token's share in the hash of its word, which is the sum over the word's tokens.
+
+    Args:
+        input_ids: int64, any shape.
+        place: int64, the same shape: which token of its word it is, counted from 0.
+    """
+    return mix(mix(input_ids + 1) + place * GOLDEN)
+
+
+def longer(sequence: Words, mixed_word: Words) -> Words:
+    """The hash of some words and one more behind them. That of a single word is the word's own.
+
+    With 64 bits, two of a million sequences get the same hash with a probability below one in ten million; then one of
+    them is taken for the other, and nothing worse happens.
+
+    Args:
+        sequence: int64, any shape: hashes of sequences of words.
+        mixed_word: int64, the same shape: hashes of the words that follow, each through `mix`.
+    """
+    return mix(sequence + GOLDEN) + mixed_word

@@ -1,0 +1,354 @@
+"""What the verbs of the package return: figures as attributes, a table to read, and the object that `--json` prints.
+
+    found = unmask.evaluate("runs/mine/model", ["corpus.txt"])
+    found.loss            a figure
+    found                 a table, in a terminal and in a notebook
+    found.to_dict()       what `unmask evaluate --json` prints
+
+A result says what is to be shown once, as sheets and lines without any library; the command line draws them in colour,
+`repr` as text, and a notebook as HTML.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from statistics import NormalDist
+from types import MappingProxyType
+from typing import Any, Literal, Protocol
+
+_SPACE = "  "
+
+
+@dataclass(frozen=True)
+class Styled:
+    """Some text in a style of rich's, such as `dim`, `bold` or `red`; where there are no colours it is text."""
+
+    text: str
+    style: str = ""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table.
+
+    Attributes:
+        columns: Heads; one that begins with `>` is that of a column to the right. All of them empty: there is no head.
+        rows: As many cells each.
+        title: What stands above it.
+    """
+
+    columns: tuple[str, ...]
+    rows: Sequence[Sequence[str | Styled]]
+    title: str = ""
+
+
+Line = tuple[Styled | str, ...]
+"""A line of several styles, its parts without anything between them."""
+Shown = Sheet | Line | Styled | str
+
+
+class Readable(Protocol):
+    """What a verb returns: JSON to keep, and something to read."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `--json` prints."""
+
+    def shown(self) -> Iterator[Shown]:
+        """What a person reads of it."""
+
+    def __repr__(self) -> str:
+        return "\n".join(as_text(each) for each in self.shown())
+
+    def _repr_html_(self) -> str:
+        return "".join(as_html(each) for each in self.shown())
+
+
+class Result(Readable):
+    """Figures by name, frozen. A subclass says in annotations what they are, and in `shown` how they are read.
+
+    It is a class to inherit from, since the names are those of a JSON object, which a dataclass would have to repeat.
+
+    Args:
+        figures: What `to_dict` gives: whatever JSON can hold.
+    """
+
+    def __init__(self, figures: Mapping[str, Any]) -> None:
+        object.__setattr__(self, "_figures", MappingProxyType(dict(figures)))
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return object.__getattribute__(self, "_figures")[name]
+        except (KeyError, AttributeError):
+            raise AttributeError(f"{type(self).__name__} has no {name!r}; it has {', '.join(self)}") from None
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{type(self).__name__} is a result, which nobody changes")
+
+    def __getitem__(self, name: str) -> Any:
+        return self._figures[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(object.__getattribute__(self, "_figures"))
+
+    def keys(self) -> Iterator[str]:
+        """Names of the figures, so that `{**result}` is a dictionary of them."""
+        return iter(self)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._figures
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self.to_dict() == other.to_dict()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.to_dict(),)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*object.__dir__(self), *self})
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        return dict(self._figures)
+
+    def shown(self) -> Iterator[Shown]:
+        """What a person reads of it."""
+        yield json.dumps(self.to_dict(), indent=1)
+
+
+@dataclass(frozen=True, repr=False)
+class Finished(Readable):
+    """What a verb leaves as a folder. What its summary says stands in attributes, too: `run.validation_loss`.
+
+    Attributes:
+        folder: Its folder.
+        summary: What `summary.json` says.
+    """
+
+    folder: Path
+    summary: dict[str, Any]
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["summary"][name]
+        except KeyError:
+            raise AttributeError(f"{type(self).__name__} has no {name!r}") from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `--json` prints, and `summary.json` holds."""
+        return self.summary
+
+
+def legible(text: str) -> str:
+    """A line break and a lone space by signs that can be seen."""
+    return "␣" if text == " " else text.replace("\n", "⏎")
+
+
+def as_text(shown: Shown) -> str:
+    """A sheet in columns, or a line."""
+    if isinstance(shown, tuple):
+        return "".join(map(str, shown))
+    if not isinstance(shown, Sheet):
+        return str(shown)
+    lines = [[head.removeprefix(">") for head in shown.columns]] if any(shown.columns) else []
+    lines += [[str(cell) for cell in row] for row in shown.rows]
+    widths = [max((len(line[n]) for line in lines), default=0) for n in range(len(shown.columns))]
+    drawn = [
+        _SPACE.join(
+            cell.rjust(width) if head.startswith(">") else cell.ljust(width)
+            for cell, width, head in zip(line, widths, shown.columns, strict=True)
+        ).rstrip()
+        for line in lines
+    ]
+    return "\n".join([*([shown.title] if shown.title else []), *drawn])
+
+
+def as_html(shown: Shown) -> str:
+    """A sheet as a table, or a line as a paragraph, with what is styled of it in bold."""
+    if isinstance(shown, tuple):
+        parts = (f"<b>{escape(str(part))}</b>" if getattr(part, "style", "") else escape(str(part)) for part in shown)
+        return f"<p>{''.join(parts)}</p>"
+    if not isinstance(shown, Sheet):
+        return f"<p>{escape(str(shown))}</p>"
+
+    def row(cells: Sequence[str | Styled], tag: str) -> str:
+        found = []
+        for cell, head in zip(cells, shown.columns, strict=True):
+            side = "right" if head.startswith(">") else "left"
+            found.append(f"<{tag} style='text-align: {side}'>{escape(str(cell).removeprefix('>'))}</{tag}>")
+        return f"<tr>{''.join(found)}</tr>"
+
+    head = row(shown.columns, "th") if any(shown.columns) else ""
+    title = f"<caption>{escape(shown.title)}</caption>" if shown.title else ""
+    return f"<table>{title}{head}{''.join(row(cells, 'td') for cells in shown.rows)}</table>"
+
+
+# ----------------------------------------
+# What ± means in every table: half the width of a 95 % interval. What it is over stands in the table's head.
+
+NORMAL = NormalDist().inv_cdf(0.975)  # standard errors, where what is drawn are thousands
+
+
+def margin(interval: Sequence[float] | None, shown: str = ".3f") -> str:
+    """What stands behind a figure; nothing where it has no interval."""
+    return "" if interval is None else f" ± {(interval[1] - interval[0]) / 2:{shown}}"
+
+
+def over(unit: str) -> str:
+    """How a head names it."""
+    return f"± 95 %, over {unit}"
+
+
+def unit_of_summary(summary: Mapping[str, Any]) -> str:
+    """What the figures of a summary.json are drawn from: `documents`, or `groups` where groups were held out."""
+    return str(summary.get("validation_unit", "documents"))
+
+
+def documents(summary: Mapping[str, Any]) -> str:
+    """How many source documents, or groups of them, were measured, of a summary.json."""
+    count = summary["validation_documents"]
+    return f"{count:,} {unit_of_summary(summary).removesuffix('s' * (count == 1))}"
+
+
+def sentence(text: str) -> str:
+    """A remark as a sentence."""
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+# ----------------------------------------
+# How far work has come: one value, whatever the work is, and one kind of callback that is told of it.
+
+Unit = Literal["tokens", "bytes", "characters", "texts"]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far some work has come.
+
+    Attributes:
+        what: Is done now, in words.
+        done: How much of it.
+        total: Of how much, about; None where nobody knows.
+        unit: What is counted.
+    """
+
+    what: str
+    done: int
+    total: int | None = None
+    unit: Unit = "tokens"
+
+
+class Pace:
+    """How fast work goes on, in words."""
+
+    def __init__(self) -> None:
+        self._what, self._begin = "", time.monotonic()
+
+    def facts(self, progress: Progress) -> tuple[float | None, str]:
+        """The share that is done, and how much of how much, how fast, and the time left."""
+        if progress.what != self._what:
+            self._what, self._begin = progress.what, time.monotonic()
+        done, total = progress.done, progress.total
+        rate = done / max(time.monotonic() - self._begin, 1e-3)
+        if progress.unit in ("tokens", "texts"):
+            of = "" if total is None else f" of {total:,}"
+            facts = f"{done:,}{of} {progress.unit}, {rate:,.0f} {progress.unit}/s"
+        else:
+            unit = "MB" if progress.unit == "bytes" else "M characters"
+            facts = f"{done / 1e6:,.1f} {unit}, {rate / 1e6:,.1f} {unit}/s"
+        if total is not None and 0 < done < total:
+            facts += f", {duration((total - done) / rate)} left"
+        return None if total is None else min(done / max(total, 1), 1.0), facts
+
+
+def duration(seconds: float) -> str:
+    """`4 s`, `2:05`, `1:02:05`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    hours, rest = divmod(whole, 3600)
+    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
+
+
+Notify = Callable[[Progress], None]
+
+
+def ignore(progress: Progress) -> None:
+    """Nobody is told."""
+
+
+def counted(notify: Notify, what: str, total: int | None, unit: Unit = "tokens") -> Callable[[int], None]:
+    """What is told how much more was done, and tells of the sum; other arguments as for `Progress`."""
+    done = 0
+
+    def count(more: int) -> None:
+        nonlocal done
+        done += more
+        notify(Progress(what, done, total, unit))
+
+    return count
+
+
+# ----------------------------------------
+# Progress in a notebook: a line that is drawn anew in its place, without widgets.
+#
+# Whoever works in a notebook sees how far work has come without asking for it; in a script nothing is printed.
+
+EVERY_SECONDS = 0.25
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook (Jupyter's, Colab's); a terminal with IPython is none."""
+    ipython: Any = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return getattr(shell, "kernel", None) is not None
+
+
+def usual_notify() -> Notify:
+    """What a verb tells of its progress, where nobody says whom: a line in a notebook, nobody elsewhere."""
+    return NotebookLine().notify if in_notebook() else ignore
+
+
+class NotebookLine:
+    """A bar with words beside it, as HTML that is replaced where it stands."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+        self._pace = Pace()
+        self._last, self._what = 0.0, ""
+
+    def notify(self, progress: Progress) -> None:
+        """Shows how far work has come."""
+        share, facts = self._pace.facts(progress)
+        self.show(progress.what, share, facts)
+
+    def show(self, what: str, share: float | None, facts: str) -> None:
+        """Draws it, at most some times a second; the first and the last state always.
+
+        Args:
+            what: Is done.
+            share: Of it that is done, from 0 to 1; None where nobody knows.
+            facts: What stands beside it.
+        """
+        now = time.monotonic()
+        if share != 1.0 and what == self._what and now - self._last < EVERY_SECONDS:
+            return
+        self._last, self._what = now, what
+        from IPython import display  # there, since this is its kernel; no dependency of ours
+
+        value = "" if share is None else f" value='{share:.4f}'"
+        drawn = display.HTML(f"<progress max='1'{value}></progress> {escape(what)}: {escape(facts)}")
+        if self._handle is None:
+            self._handle = display.display(drawn, display_id=True)
+        else:
+            self._handle.update(drawn)

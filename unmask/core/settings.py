@@ -1,0 +1,99 @@
+"""The base of every settings class: frozen, and an unknown key is an error.
+
+A settings class lives beside the part that it configures; `unmask.recipe` puts them together.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from unmask.core.errors import SettingsError, shown
+
+
+class Settings(BaseModel):
+    """A frozen group of settings. Unknown keys and values out of range raise pydantic's `ValidationError`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+Kind = TypeVar("Kind", bound=Settings)
+
+
+def settings_within(value: object) -> Iterator[Settings]:
+    """All settings in a value, itself included: through settings, tables and lists, in the order of their fields."""
+    if isinstance(value, Settings):
+        yield value
+        for name in type(value).model_fields:
+            yield from settings_within(getattr(value, name))
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from settings_within(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from settings_within(inner)
+
+
+def validated(kind: type[Kind], values: dict[str, Any], *, where: str) -> Kind:
+    """Makes settings of plain values.
+
+    Args:
+        kind: The settings class.
+        values: Nested dictionaries, as TOML gives them.
+        where: What the values are, for the error's text: a file, or the name of a section.
+
+    Raises:
+        SettingsError: The first thing that is wrong: key, value found, what is allowed, the nearest known key.
+    """
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        raise SettingsError(f"{where}: {_explain(kind, values, _telling(error.errors()))}") from error
+
+
+def _telling(details: list[ErrorDetails]) -> ErrorDetails:
+    """The first error; but a table that one member of a union takes is not told to be no number."""
+    others = (d for d in details if not (d["type"].endswith("_type") and isinstance(d["input"], dict)))
+    return next(others, details[0])
+
+
+def _explain(kind: type[Settings], values: Any, detail: ErrorDetails) -> str:
+    place = _place(values, detail["loc"])
+    key = ".".join(place)
+    if detail["type"] == "extra_forbidden":
+        known = _keys_at(kind, place[:-1])
+        near = difflib.get_close_matches(place[-1], known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}" if known else ""
+        return f"unknown key {key!r}; {hint}".rstrip("; ")
+    message = detail["msg"].removeprefix("Value error, ")
+    message = message[:1].lower() + message[1:]
+    if isinstance(detail["input"], dict | Settings):
+        return f"{key}: {message}" if key else message
+    return f"{key} = {shown(detail['input'])}: {message}"
+
+
+def _place(values: Any, loc: tuple[int | str, ...]) -> list[str]:
+    """The keys of a place in the values; pydantic puts names of union members between them."""
+    place: list[str] = []
+    for part in loc:
+        is_list = isinstance(values, list | tuple) and isinstance(part, int) and part < len(values)
+        if is_list or (isinstance(values, dict) and part in values):
+            values = values[part]
+        elif part != loc[-1] or not isinstance(values, dict):
+            continue
+        place.append(str(part))
+    return place
+
+
+def _keys_at(kind: type[Settings], place: list[str]) -> list[str]:
+    """The keys of a nested settings class, or none where the place goes through a union."""
+    for name in place:
+        field = kind.model_fields.get(name)
+        if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, Settings)):
+            return []
+        kind = field.annotation
+    return list(kind.model_fields)

@@ -1,0 +1,1 @@
+"""From files to rows: documents, preparation, shards, packing."""

@@ -1,0 +1,587 @@
+"""Best-fit packing of document pieces into rows of one length. No token is dropped or repeated.
+
+Short pieces are never cut: sorted by length, each goes into the row where it leaves the least room (best fit
+decreasing). A piece longer than a row must be cut anyway, so it is cut where that fills rows: whole rows first, and
+what remains, between one and two rows long, closes the rooms that short pieces have left. Rows of natural text come
+out over 98 % full.
+
+A window has tens of thousands of fragments, so they are columns and never objects, and loops pack them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.core.compiled import compiled
+from unmask.core.hashing import permutation
+from unmask.data.store import ShardCounts, TokenStore
+
+# ----------------------------------------
+# In which order an epoch takes the pieces of a split: a function of seed and epoch.
+#
+# Up to `MIXED_PIECES` pieces and `MIXED_TOKENS` tokens all pieces are shuffled, and cut into windows of about a million
+# tokens. A larger split would need gigabytes for that, and all of its shards before the first window. There, shards are
+# shuffled and dealt into blocks of a few dozen; the pieces of a block are shuffled and cut into windows:
+#
+#     shards   7 2 9 | 4 0 5 | 1 8 ...       blocks of at most 2^28 tokens or 2^22 pieces
+#     windows  0 1 2   3 4 5   6 7 ...       each of pieces from all shards of its block
+#
+# So memory is that of a block, whatever the corpus, and what is not on this machine yet can come while the block before
+# it is trained on. Where the windows of a block begin follows from the counts of the manifest alone.
+
+WINDOW_TOKENS = 1 << 20
+MIXED_PIECES, MIXED_TOKENS = 1 << 24, 1 << 34
+BLOCK_PIECES, BLOCK_TOKENS = 1 << 22, 1 << 28
+ORDER = 1  # sets these hashes apart from others of the same seed
+_SHARDS, _BLOCK = 6, 7
+
+
+class WindowOrder(Protocol):
+    """The windows of each epoch."""
+
+    def num_windows(self, epoch: int) -> int:
+        """How many there are."""
+
+    def pieces(self, epoch: int, window: int) -> NDArray[np.int64]:
+        """The pieces of one, in order."""
+
+    def ahead(self, epoch: int, window: int) -> list[int]:
+        """Shards that windows behind this one will need, in the order in which they will."""
+
+
+def order_of(store: TokenStore, *, seed: int, shuffle: bool) -> WindowOrder:
+    """The order that a split of this size has.
+
+    Args:
+        store: The split.
+        seed: Of the order.
+        shuffle: False keeps the order of the corpus.
+    """
+    if is_mixed(len(store), store.num_tokens):
+        return MixedOrder(store, seed=seed, shuffle=shuffle)
+    return BlockOrder(store.counts, seed=seed, shuffle=shuffle)
+
+
+def is_mixed(num_pieces: int, num_tokens: int) -> bool:
+    """Whether the first window of a split of this size has pieces of all of it."""
+    return num_pieces <= MIXED_PIECES and num_tokens <= MIXED_TOKENS
+
+
+class MixedOrder:
+    """All pieces shuffled."""
+
+    def __init__(self, store: TokenStore, *, seed: int, shuffle: bool) -> None:
+        self._store, self._seed, self._shuffle = store, seed, shuffle
+        self._epochs: dict[int, list[NDArray[np.int64]]] = {}
+
+    def num_windows(self, epoch: int) -> int:
+        """See `WindowOrder`."""
+        return len(self._windows(epoch))
+
+    def pieces(self, epoch: int, window: int) -> NDArray[np.int64]:
+        """See `WindowOrder`."""
+        return self._windows(epoch)[window]
+
+    def ahead(self, epoch: int, window: int) -> list[int]:
+        """None: the first window has pieces of all shards, so that all are there."""
+        return []
+
+    def _windows(self, epoch: int) -> list[NDArray[np.int64]]:
+        found = self._epochs.get(epoch)
+        if found is None:
+            size, lengths = len(self._store), self._store.lengths
+            order = permutation(size, ORDER, self._seed, epoch) if self._shuffle else np.arange(size)
+            window = np.zeros(size, dtype=np.int64)  # that each piece begins in; in place, since there may be many
+            np.cumsum(lengths[order][:-1], out=window[1:])
+            window //= WINDOW_TOKENS
+            found = np.split(order, np.flatnonzero(window[1:] != window[:-1]) + 1)
+            self._epochs = {number: each for number, each in self._epochs.items() if abs(number - epoch) == 1}
+            self._epochs[epoch] = found
+        return found
+
+
+class _Plan:
+    """The blocks of an epoch.
+
+    Attributes:
+        shards: [num_shards]: in the order in which they are taken.
+        blocks: Where each block's shards begin in that, and where the last one's end.
+        windows: [num_blocks + 1]: the first window of each, and how many there are in all.
+    """
+
+    def __init__(self, counts: ShardCounts, *, key: tuple[int, ...] | None) -> None:
+        every = np.arange(len(counts.pieces)) if key is None else permutation(len(counts.pieces), *key)
+        self.shards: list[int] = every[counts.pieces[every] > 0].tolist()
+        self.blocks, windows = [0], [0]
+        pieces = tokens = 0
+        for place, shard in enumerate(self.shards):
+            pieces, tokens = pieces + int(counts.pieces[shard]), tokens + int(counts.tokens[shard])
+            if pieces >= BLOCK_PIECES or tokens >= BLOCK_TOKENS or place + 1 == len(self.shards):
+                self.blocks.append(place + 1)
+                windows.append(windows[-1] + min(max(round(tokens / WINDOW_TOKENS), 1), pieces))
+                pieces = tokens = 0
+        self.windows = np.array(windows)
+
+    def of_block(self, block: int) -> list[int]:
+        """The shards of a block."""
+        return self.shards[self.blocks[block] : self.blocks[block + 1]]
+
+
+class BlockOrder:
+    """Shards shuffled, and the pieces of some at a time; see the module's docstring.
+
+    Args:
+        counts: Of the split's shards.
+        seed: Of the order.
+        shuffle: False keeps the order of the corpus.
+    """
+
+    def __init__(self, counts: ShardCounts, *, seed: int, shuffle: bool) -> None:
+        self._counts, self._seed, self._shuffle = counts, seed, shuffle
+        self._before = np.cumsum(counts.pieces) - counts.pieces
+        self._plans: dict[int, _Plan] = {}
+        self._block: tuple[tuple[int, int], NDArray[np.int64]] | None = None
+
+    def num_windows(self, epoch: int) -> int:
+        """See `WindowOrder`."""
+        return int(self._plan(epoch).windows[-1])
+
+    def pieces(self, epoch: int, window: int) -> NDArray[np.int64]:
+        """See `WindowOrder`. All windows of a block have equally many pieces, and so about equally many tokens."""
+        plan = self._plan(epoch)
+        block = int(np.searchsorted(plan.windows, window, side="right")) - 1
+        pieces = self._pieces_of(epoch, block)
+        number, of = window - plan.windows[block], plan.windows[block + 1] - plan.windows[block]
+        return pieces[len(pieces) * number // of : len(pieces) * (number + 1) // of]
+
+    def ahead(self, epoch: int, window: int) -> list[int]:
+        """The shards of the next block, which may be the first of the next epoch."""
+        plan = self._plan(epoch)
+        block = int(np.searchsorted(plan.windows, window, side="right"))
+        return plan.of_block(block) if block + 1 < len(plan.blocks) else self._plan(epoch + 1).of_block(0)
+
+    def _plan(self, epoch: int) -> _Plan:
+        found = self._plans.get(epoch)
+        if found is None:
+            found = _Plan(self._counts, key=(_SHARDS, self._seed, epoch) if self._shuffle else None)
+            self._plans = {number: each for number, each in self._plans.items() if abs(number - epoch) == 1}
+            self._plans[epoch] = found
+        return found
+
+    def _pieces_of(self, epoch: int, block: int) -> NDArray[np.int64]:
+        """The pieces of a block, in order; those of the last one that was asked for are kept."""
+        kept = self._block
+        if kept is None or kept[0] != (epoch, block):
+            pieces = np.concatenate(
+                [self._before[n] + np.arange(self._counts.pieces[n]) for n in self._plan(epoch).of_block(block)]
+            )
+            if self._shuffle:
+                pieces = pieces[permutation(len(pieces), _BLOCK, self._seed, epoch, block)]
+            kept = self._block = (epoch, block), pieces
+        return kept[1]
+
+
+# ----------------------------------------
+# Loops that pack fragments into rows and fill the rows with their tokens, compiled.
+#
+# Arrays: R = rows, S = positions, F = fragments of the rows, N = tokens of a window's text.
+
+LEAST_CUT = 6  # tokens: a shorter fragment of a long piece would have hardly any context
+_NONE = -1
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+class _Rows(NamedTuple):
+    """Rows that are being filled: for every room that some row has left, the rows that have it, the last one first.
+
+    Attributes:
+        last: [row_length + 1]: of each room, the row that was given it last.
+        before: [most_rows]: of each row, the one that had its room before it.
+        counts: [2]: rows that are begun, and fragments that are placed.
+        row, piece, start, length: [most_fragments]: what was placed.
+    """
+
+    last: Ints
+    before: Ints
+    counts: Ints
+    row: Ints
+    piece: Ints
+    start: Ints
+    length: Ints
+
+
+@compiled
+def _write(rows: _Rows, row: int, piece: int, start: int, length: int) -> None:
+    at = rows.counts[1]
+    rows.row[at], rows.piece[at], rows.start[at], rows.length[at] = row, piece, start, length
+    rows.counts[1] = at + 1
+
+
+@compiled
+def _least_room(rows: _Rows, size: int) -> int:
+    """The smallest room that holds so many positions; -1 where none does."""
+    for room in range(size, len(rows.last)):
+        if rows.last[room] != _NONE:
+            return room
+    return _NONE
+
+
+@compiled
+def _add(rows: _Rows, size: int, piece: int, start: int, length: int) -> None:
+    """Puts a fragment where it leaves the least room, or into a new row."""
+    room = _least_room(rows, size)
+    if room != _NONE:
+        row = rows.last[room]
+        rows.last[room] = rows.before[row]
+    else:
+        room, row = len(rows.last) - 1, rows.counts[0]
+        rows.counts[0] += 1
+    _write(rows, row, piece, start, length)
+    left = room - size
+    if left:
+        rows.before[row] = rows.last[left]
+        rows.last[left] = row
+
+
+@compiled
+def _most_room(rows: _Rows) -> int:
+    """The largest room that is left in a row already begun; 0 where none is."""
+    for room in range(len(rows.last) - 1, 0, -1):
+        if rows.last[room] != _NONE:
+            return room
+    return 0
+
+
+@compiled
+def _cut_into(rows: _Rows, overhead: int, piece: int, start: int, length: int) -> None:
+    """Places a fragment longer than a row, cut so that it closes rooms, the largest first."""
+    whole = len(rows.last) - 1 - overhead
+    while length:
+        cut = min(_most_room(rows) - overhead, length - LEAST_CUT)
+        if length <= whole and (cut < LEAST_CUT or _least_room(rows, length + overhead) != _NONE):
+            cut = length
+        elif cut < LEAST_CUT:
+            cut = min(whole, max(length - LEAST_CUT, 1))
+        _add(rows, cut + overhead, piece, start, cut)
+        start += cut
+        length -= cut
+
+
+@compiled
+def _full_rows(length: int, whole: int) -> int:
+    """How many rows a piece fills alone; what remains of it is longer than a row."""
+    return length // whole - (1 if length % whole else 0)
+
+
+@compiled
+def best_fit(lengths: Ints, by_length: Ints, row_length: int, overhead: int) -> tuple[Ints, Ints, Ints, Ints]:
+    """See `unmask.data.packing.pack_pieces`.
+
+    Args:
+        lengths: [num_pieces].
+        by_length: Those that fit into a row, the longest first.
+        row_length, overhead: As there.
+
+    Returns:
+        [F] each: row, piece, start and length of every fragment; those of a row in their order.
+    """
+    whole = row_length - overhead
+    full, rest, num_long = 0, 0, 0
+    for length in lengths:
+        if length > whole:
+            full += _full_rows(length, whole)
+            rest += length - _full_rows(length, whole) * whole
+            num_long += 1
+    cuts = rest if whole < 2 * LEAST_CUT else rest // LEAST_CUT + num_long
+    most = full + len(by_length) + cuts
+    rows = _Rows(
+        np.full(row_length + 1, _NONE, dtype=np.int64),
+        np.full(most, _NONE, dtype=np.int64),
+        np.zeros(2, dtype=np.int64),
+        np.empty(most, dtype=np.int64),
+        np.empty(most, dtype=np.int64),
+        np.empty(most, dtype=np.int64),
+        np.empty(most, dtype=np.int64),
+    )
+    for piece in range(len(lengths)):
+        if lengths[piece] > whole:
+            for number in range(_full_rows(lengths[piece], whole)):
+                _write(rows, rows.counts[0], piece, number * whole, whole)
+                rows.counts[0] += 1
+    for piece in by_length:
+        _add(rows, lengths[piece] + overhead, piece, 0, lengths[piece])
+    for piece in range(len(lengths)):
+        if lengths[piece] > whole:
+            done = _full_rows(lengths[piece], whole) * whole
+            _cut_into(rows, overhead, piece, done, lengths[piece] - done)
+    placed = rows.counts[1]
+    return rows.row[:placed], rows.piece[:placed], rows.start[:placed], rows.length[:placed]
+
+
+class Placed(NamedTuple):
+    """Fragments with their places.
+
+    Attributes:
+        at: [F]: the place of the first token in the rows, row after row in one line.
+        source: [F]: its place in the window's text.
+        length, half: [F]: as in `PackedRows`.
+        number: [F]: of its segment in the row, counted from 0.
+        key: [F]: of the segment or of the half of a pair.
+    """
+
+    at: Ints
+    source: Ints
+    length: Ints
+    half: Ints
+    number: Ints
+    key: Ints
+
+
+@compiled
+def places_in_rows(begins: Ints, length: Ints, half: Ints, row_length: int, has_cls: bool, has_sep: bool) -> Ints:
+    """Where the tokens of every fragment begin: [F], in rows that stand in one line."""
+    at = np.empty(len(length), dtype=np.int64)
+    for row in range(len(begins) - 1):
+        place = row * row_length
+        for f in range(begins[row], begins[row + 1]):
+            if not half[f] and has_cls:  # a second half begins behind the [SEP] of the first
+                place += 1
+            at[f] = place
+            place += length[f]
+            if has_sep:
+                place += 1
+    return at
+
+
+class RowColumns(NamedTuple):
+    """What is filled: [R x S] each, as `Rows` has them, with the values of padding in them; types of pairs only."""
+
+    input_ids: Ints
+    segment_ids: NDArray[np.int32]
+    position_ids: Ints
+    word_starts: Bools
+    maskable: Bools
+    segment_keys: Ints
+    token_type_ids: Ints
+
+    @classmethod
+    def of_padding(cls, size: int, pad: int, *, with_types: bool) -> RowColumns:
+        """Nothing but padding, at so many places.
+
+        Args:
+            size: R x S.
+            pad: Id of the padding token.
+            with_types: Whether there are types of tokens, as of pairs.
+        """
+        return cls(
+            input_ids=np.full(size, pad, dtype=np.int64),
+            segment_ids=np.full(size, -1, dtype=np.int32),
+            position_ids=np.zeros(size, dtype=np.int64),
+            word_starts=np.zeros(size, dtype=bool),
+            maskable=np.zeros(size, dtype=bool),
+            segment_keys=np.zeros(size, dtype=np.int64),
+            token_type_ids=np.zeros(size if with_types else 0, dtype=np.int64),
+        )
+
+    def part(self, begin: int, end: int) -> RowColumns:
+        """Places `begin` to `end`, without a copy."""
+        return RowColumns(*(column[begin:end] for column in self))  # type: ignore[arg-type]
+
+
+@compiled
+def fill(
+    placed: Placed,
+    ids_N: NDArray[Any],
+    starts_N: NDArray[np.uint8],
+    ordinary_V: Bools,
+    cls: int,
+    sep: int,
+    keeps_first: bool,
+    into: RowColumns,
+) -> Ints:
+    """Fills rows with the tokens of their fragments.
+
+    Args:
+        placed: The fragments.
+        ids_N, starts_N: Token ids and word starts.
+        ordinary_V: What may be masked.
+        cls, sep: Ids of `[CLS]` and `[SEP]`; -1 where there is none.
+        keeps_first: Whether the first token of a segment without `[CLS]` is not to be masked.
+        into: The rows.
+
+    Returns:
+        [F]: the place where the segment of each fragment begins.
+    """
+    begins = np.empty(len(placed.at), dtype=np.int64)
+    begin = 0
+    for f in range(len(placed.at)):
+        at, length, second = placed.at[f], placed.length[f], placed.half[f]
+        place = at
+        if second:
+            place = at - 1
+        else:
+            place = at - (cls >= 0)
+            begin = place
+            if cls >= 0:
+                into.input_ids[place] = cls
+        end = at + length + (sep >= 0)
+        begins[f] = begin
+        for i in range(place, end):
+            into.segment_ids[i] = placed.number[f]
+            into.position_ids[i] = i - begin
+            into.segment_keys[i] = placed.key[f]
+        if second:
+            into.token_type_ids[at:end] = 1
+        for n in range(length):
+            token = ids_N[placed.source[f] + n]
+            into.input_ids[at + n] = token
+            into.word_starts[at + n] = starts_N[placed.source[f] + n] != 0
+            into.maskable[at + n] = ordinary_V[token]
+        into.word_starts[at] = True  # a long piece may be cut within a word
+        if keeps_first and cls < 0 and not second:
+            into.maskable[at] = False
+        if sep >= 0:
+            into.input_ids[end - 1] = sep
+    return begins
+
+
+@compiled
+def fill_column(placed: Placed, values_N: NDArray[Any], into: Ints) -> None:
+    """Puts a value of every token where the token stands."""
+    for f in range(len(placed.at)):
+        for n in range(placed.length[f]):
+            into[placed.at[f] + n] = values_N[placed.source[f] + n]
+
+
+Ints_of_packing = NDArray[np.int64]
+
+
+class Fragment(NamedTuple):
+    """Some consecutive tokens of a piece: a segment of a row without its special tokens."""
+
+    piece: int
+    start: int
+    length: int
+
+
+class Segment(NamedTuple):
+    """What stands between `[CLS]` and the last `[SEP]`: one fragment, or the two halves of a pair.
+
+    Attributes:
+        parts: In the order in which they stand.
+        label: Class of a pair, as `unmask.data.pairs` counts them; None where it is no pair.
+    """
+
+    parts: tuple[Fragment, ...]
+    label: int | None = None
+
+
+@dataclass(frozen=True)
+class PackedRows:
+    """Rows of fragments, as columns. F fragments, row by row, in the order in which they stand.
+
+    Attributes:
+        begins: [num_rows + 1]: where each row's fragments begin.
+        piece, start, length: [F]: what tokens they are.
+        half: [F]: 1 where a fragment is the second half of a pair, else 0: there a segment begins.
+        label: [F]: class of the pair that begins with it; -1 where none does.
+    """
+
+    begins: Ints_of_packing
+    piece: Ints_of_packing
+    start: Ints_of_packing
+    length: Ints_of_packing
+    half: Ints_of_packing
+    label: Ints_of_packing
+
+    @classmethod
+    def of(
+        cls, begins: Ints_of_packing, piece: Ints_of_packing, start: Ints_of_packing, length: Ints_of_packing
+    ) -> PackedRows:
+        """Rows in which every fragment is a segment."""
+        return cls(begins, piece, start, length, np.zeros_like(piece), np.full_like(piece, -1))
+
+    def __len__(self) -> int:
+        return len(self.begins) - 1
+
+    @property
+    def num_tokens(self) -> int:
+        """Without special tokens."""
+        return int(self.length.sum())
+
+    def part(self, begin: int, end: int) -> PackedRows:
+        """Rows `begin` to `end`, without a copy."""
+        return self._of(self.begins[begin : end + 1] - self.begins[begin], slice(*self.begins[[begin, end]].tolist()))
+
+    def in_order(self, order: Ints_of_packing) -> PackedRows:
+        """The rows in another order."""
+        counts = np.diff(self.begins)[order]
+        ends = np.cumsum(counts)
+        fragments = np.repeat(self.begins[order] - ends + counts, counts) + np.arange(len(self.piece))
+        return self._of(np.concatenate([[0], ends]), fragments)
+
+    def followed_by(self, other: PackedRows) -> PackedRows:
+        """These rows and others behind them."""
+        names = ("piece", "start", "length", "half", "label")
+        columns = (np.concatenate([getattr(self, name), getattr(other, name)]) for name in names)
+        return PackedRows(np.concatenate([self.begins, other.begins[1:] + self.begins[-1]]), *columns)
+
+    def _of(self, begins: Ints_of_packing, fragments: slice | Ints_of_packing) -> PackedRows:
+        columns = (self.piece, self.start, self.length, self.half, self.label)
+        return PackedRows(begins, *(column[fragments] for column in columns))
+
+    def joined(self) -> tuple[Ints_of_packing, Ints_of_packing, Ints_of_packing]:
+        """The fragments in the order of the text, neighbours joined: piece, start, length."""
+        order = np.lexsort((self.start, self.piece))
+        piece, start, length = self.piece[order], self.start[order], self.length[order]
+        goes_on = (piece[1:] == piece[:-1]) & (start[1:] == start[:-1] + length[:-1])
+        first = np.flatnonzero(~np.concatenate([[False], goes_on]))[: len(piece)]
+        return piece[first], start[first], np.add.reduceat(length, first) if len(first) else length
+
+    def pieces(self) -> list[list[int]]:
+        """Of each row the pieces in it."""
+        return [each.tolist() for each in np.split(self.piece, self.begins[1:-1])] if len(self) else []
+
+    def __iter__(self) -> Iterator[list[Segment]]:
+        """Row by row its segments, to look at."""
+        columns = zip(self.piece.tolist(), self.start.tolist(), self.length.tolist(), strict=True)
+        fragments = [Fragment(*each) for each in columns]
+        second = [*(self.half[1:] == 1).tolist(), False]
+        for begin, end in zip(self.begins[:-1].tolist(), self.begins[1:].tolist(), strict=True):
+            yield [
+                Segment(tuple(fragments[f : f + 1 + second[f]]), None if self.label[f] < 0 else int(self.label[f]))
+                for f in range(begin, end)
+                if not self.half[f]
+            ]
+
+
+def pack_pieces(lengths: Ints_of_packing, *, row_length: int, overhead: int) -> PackedRows:
+    """Packs pieces into rows.
+
+    Args:
+        lengths: [num_pieces]: tokens of each piece; empty ones are passed over.
+        row_length: Positions of a row.
+        overhead: Special tokens of each fragment.
+
+    Returns:
+        The rows; `piece` is an index into `lengths`.
+
+    Example: pieces of 3, 2 and 9 tokens in rows of 7 without overhead: the long piece fills a row, and its last two
+    tokens close the row of the short ones: `[(2, 0, 7)], [(0, 0, 3), (1, 0, 2), (2, 7, 2)]`.
+
+    Source: Johnson 1973 (best fit decreasing needs at most 11/9 of the optimal number of rows); cutting is ours.
+    """
+    lengths = np.ascontiguousarray(lengths, dtype=np.int64)
+    short = np.flatnonzero((lengths > 0) & (lengths <= row_length - overhead))
+    by_length = short[np.argsort(-lengths[short], kind="stable")]
+    row, piece, start, length = best_fit(lengths, by_length, row_length, overhead)
+    order = np.argsort(row, kind="stable")
+    begins = np.concatenate([[0], np.cumsum(np.bincount(row))]) if len(row) else np.zeros(1, dtype=np.int64)
+    return PackedRows.of(begins, piece[order], start[order], length[order])

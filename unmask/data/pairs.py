@@ -1,0 +1,260 @@
+"""Sentence pairs out of packed fragments: every fragment is cut in two, and half of the pairs are made wrong.
+
+    next sentence   [CLS] A1 [SEP] B1 [SEP]    right (0): the text goes on
+                    [CLS] A2 [SEP] B7 [SEP]    wrong (1): the second half of another document, whose first half
+                    [CLS] A7 [SEP] B2 [SEP]               gets that of this one
+    sentence order  [CLS] A1 [SEP] B1 [SEP]    right (0)
+                    [CLS] B2 [SEP] A2 [SEP]    wrong (1): the halves change places
+
+Fragments are packed first. Two that exchange their second halves are cut so that these are equally long: so rows stay
+as full as they were, every half is used exactly once, and no length tells which pairs are wrong.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.core.compiled import compiled, inlined
+from unmask.core.errors import DataError
+from unmask.core.hashing import IS_WRONG, TAIL, mix
+from unmask.data.packing import PackedRows
+from unmask.data.store import GatheredPieces, TokenStore
+from unmask.tokenizer.tokenizer import Tokenizer
+
+# ----------------------------------------
+# Loops that decide where fragments are cut into sentence pairs, and which of them exchange their halves; compiled.
+#
+# A cut is told by its tail, the length of the second half. Arrays: F = fragments, N = tokens of a window's text.
+
+_LOOK_BACK = 32  # candidates that a fragment is compared with, so that windows of one document take no longer
+_NONE = -1
+
+Ints = NDArray[np.int64]
+
+
+class Fragments(NamedTuple):
+    """Fragments, and where they may be cut.
+
+    Attributes:
+        source: [F]: places of their first tokens.
+        length: [F].
+        document: [F].
+        draw: [F]: a random number of each, in [0, 2**32).
+        only: [F]: the one place where it may be cut; -1: where words begin in its middle half.
+        starts: [N]: whether words begin.
+    """
+
+    source: Ints
+    length: Ints
+    document: Ints
+    draw: Ints
+    only: Ints
+    starts: NDArray[np.uint8]
+
+
+@compiled
+def only_cuts(source: Ints, length: Ints, starts: NDArray[np.uint8]) -> Ints:
+    """[F]: of fragments in whose middle half no word begins, the word nearest to the middle, or the middle; else -1."""
+    only = np.full(len(length), _NONE, dtype=np.int64)
+    for f in range(len(length)):
+        size = length[f]
+        nearest, is_free = _NONE, False
+        for place in range(1, size):
+            if starts[source[f] + place]:
+                if -(-size // 4) <= place <= 3 * size // 4:
+                    is_free = True
+                    break
+                if nearest == _NONE or abs(2 * place - size) < abs(2 * nearest - size):
+                    nearest = place
+        if not is_free:
+            only[f] = size // 2 if nearest == _NONE else nearest
+    return only
+
+
+@inlined
+def _allows(fragments: Fragments, f: int, tail: int) -> bool:
+    """Whether a fragment may have a second half of this length."""
+    size = fragments.length[f]
+    place = size - tail
+    if fragments.only[f] != _NONE:
+        return place == fragments.only[f]
+    return -(-size // 4) <= place <= 3 * size // 4 and fragments.starts[fragments.source[f] + place] != 0
+
+
+@inlined
+def _allow(fragments: Fragments, one: int, other: int, tail: int) -> bool:
+    return _allows(fragments, one, tail) and (one == other or _allows(fragments, other, tail))
+
+
+@compiled
+def _common_tail(fragments: Fragments, one: int, other: int) -> bool:
+    """Whether two fragments may have second halves of the same length."""
+    for tail in range(1, min(fragments.length[one], fragments.length[other])):
+        if _allow(fragments, one, other, tail):
+            return True
+    return False
+
+
+@compiled
+def _draw_tail(fragments: Fragments, one: int, other: int) -> int:
+    """One of the lengths that the second halves of both may have, by the draw of the first."""
+    most = min(fragments.length[one], fragments.length[other])
+    count = 0
+    for tail in range(1, most):
+        count += _allow(fragments, one, other, tail)
+    left = fragments.draw[one] * count >> TAIL.size
+    for tail in range(1, most):
+        if _allow(fragments, one, other, tail):
+            if left == 0:
+                return tail
+            left -= 1
+    return 0  # never, where a length is common
+
+
+@compiled
+def _exchange(fragments: Fragments, wrong: Ints, partner: Ints, tail: Ints) -> None:
+    """Finds pairs of fragments of two documents, about equally long, that may have equally long tails.
+
+    Args:
+        fragments: All of a window.
+        wrong: Those that look for another, the shortest first.
+        partner, tail: [F]: written where two are found.
+    """
+    waiting = np.empty(len(wrong), dtype=np.int64)
+    size = 0
+    for index in wrong:
+        found = _NONE
+        for place in range(size - 1, max(size - 1 - _LOOK_BACK, -1), -1):
+            other = waiting[place]
+            if fragments.document[other] != fragments.document[index] and _common_tail(fragments, other, index):
+                found = place
+                break
+        if found == _NONE:
+            waiting[size] = index
+            size += 1
+            continue
+        other = waiting[found]
+        waiting[found : size - 1] = waiting[found + 1 : size].copy()
+        size -= 1
+        partner[other], partner[index] = index, other
+        tail[other] = tail[index] = _draw_tail(fragments, other, index)
+
+
+@compiled
+def tails_and_partners(fragments: Fragments, wrong: Ints) -> tuple[Ints, Ints]:
+    """Where fragments are cut, and with whom some exchange their second halves.
+
+    Args:
+        fragments: All of a window.
+        wrong: Those that look for another, the shortest first; empty where nothing is exchanged.
+
+    Returns:
+        [F] each: the tail, 0 of a fragment of one token; the partner, -1 where there is none.
+    """
+    tail = np.zeros(len(fragments.length), dtype=np.int64)
+    partner = np.full(len(fragments.length), _NONE, dtype=np.int64)
+    _exchange(fragments, wrong, partner, tail)
+    for f in range(len(tail)):
+        if partner[f] == _NONE and fragments.length[f] > 1:
+            tail[f] = _draw_tail(fragments, f, f)
+    return tail, partner
+
+
+PairKind = Literal["next_sentence", "sentence_order"]
+RIGHT, WRONG = 0, 1  # as transformers' BertForPreTraining counts them
+PAIR_OVERHEAD = 3  # [CLS] A [SEP] B [SEP]
+PAIRS = 5  # sets these hashes apart from others of the same seed
+
+
+def check_pairs(kind: PairKind, store: TokenStore, tokenizer: Tokenizer) -> None:
+    """Checks that pairs can be made.
+
+    Raises:
+        DataError: The tokenizer lacks `[CLS]` or `[SEP]`, or there is no second document to take a wrong half from.
+    """
+    if tokenizer.special.cls is None or tokenizer.special.sep is None:
+        raise DataError(
+            f"pairs for {kind} stand as [CLS] A [SEP] B [SEP], but the tokenizer has no [CLS] or no [SEP]; take "
+            "another tokenizer, or remove objectives.pairs"
+        )
+    if kind == "next_sentence" and store.is_one_document:
+        raise DataError(
+            "next_sentence takes the second half of a wrong pair from another document, but the text is one document; "
+            "take sentence_order, or read the text as more documents (corpus.documents)"
+        )
+
+
+def make_pairs(
+    kind: PairKind,
+    rows: PackedRows,
+    texts: GatheredPieces,
+    *,
+    key: int,
+) -> PackedRows:
+    """Makes a pair of every fragment of some rows. The rows keep their lengths.
+
+    A half begins where a word does, somewhere in the middle half of the fragment; where no word begins there, at the
+    word nearest to the middle. A fragment of one token stays alone, without a label. A pair is wrong with probability
+    1/2; those that find no other document to exchange with (about one in a window) stay right.
+
+    Args:
+        kind: What a wrong pair is.
+        rows: Of packed fragments, all of a window.
+        texts: Their tokens.
+        key: A hash of seed and epoch; cuts and labels are functions of it and the fragment, whom a fragment exchanges
+            with also of the others.
+
+    Source: Devlin et al. 2018 (BERT), section 3.1, task 2; Lan et al. 2020 (ALBERT), section 3.1. There, A and B are
+    runs of sentences and wrong halves are drawn with replacement; here nothing of the text is lost or seen twice.
+    """
+    number = texts.number(rows.piece)
+    bits = mix(mix(texts.key[number] ^ rows.start) + np.int64(key))
+    source = texts.places(rows.piece, rows.start)
+    fragments = Fragments(
+        source=source,
+        length=rows.length,
+        document=texts.document[number],
+        draw=TAIL.of(bits),
+        only=only_cuts(source, rows.length, texts.word_starts),
+        starts=texts.word_starts,
+    )
+    is_pair = rows.length > 1
+    is_wrong = is_pair & (IS_WRONG.of(bits) == 1)
+    looking = np.flatnonzero(is_wrong & (kind == "next_sentence"))
+    tail, partner = tails_and_partners(fragments, looking[np.lexsort((bits[looking], rows.length[looking]))])
+    if kind == "next_sentence":
+        is_wrong = partner >= 0
+    return _halves(rows, tail, partner, is_wrong, turned=kind == "sentence_order")
+
+
+def _halves(
+    rows: PackedRows, tail: NDArray[np.int64], partner: NDArray[np.int64], is_wrong: NDArray[np.bool_], *, turned: bool
+) -> PackedRows:
+    """The fragments cut in two, with exchanged or turned halves.
+
+    Args:
+        rows: The fragments.
+        tail: [F]: tokens of each one's second half; 0 where it stays whole.
+        partner: [F]: whose second half it gets; -1: its own.
+        is_wrong: [F].
+        turned: Whether the halves of wrong pairs change places, rather than being of two fragments.
+    """
+    whole = np.arange(len(tail))
+    other = np.where(partner >= 0, partner, whole)
+    heads = np.stack([rows.piece, rows.start, rows.length - tail])
+    tails = np.stack([rows.piece[other], (rows.start + rows.length - tail)[other], tail[other]])
+    change = is_wrong & turned
+    first, second = np.where(change, tails, heads), np.where(change, heads, tails)
+    is_pair = tail > 0
+    begin = np.cumsum(1 + is_pair) - 1 - is_pair
+    size = len(tail) + int(is_pair.sum())
+    columns = np.empty((3, size), dtype=np.int64)
+    columns[:, begin] = first
+    columns[:, begin[is_pair] + 1] = second[:, is_pair]
+    half, label = np.zeros(size, dtype=np.int64), np.full(size, -1, dtype=np.int64)
+    half[begin[is_pair] + 1] = 1
+    label[begin[is_pair]] = np.where(is_wrong[is_pair], WRONG, RIGHT)
+    return PackedRows(np.concatenate([begin, [size]])[rows.begins], columns[0], columns[1], columns[2], half, label)

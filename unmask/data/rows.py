@@ -1,0 +1,456 @@
+"""The value type between data, masking and model: a batch of packed rows.
+
+input_ids     [CLS] a b c [SEP] [CLS] d e [SEP] [PAD]
+segment_ids     0   0 0 0   0     1   1 1   1    -1
+position_ids    0   1 2 3   4     0   1 2   3     0
+word_starts     0   1 0 1   0     0   1 1   0     0
+maskable        0   1 1 1   0     0   1 1   0     0
+
+Where sentence pairs are classified, a segment holds a pair, whose halves have keys of their own:
+
+input_ids       [CLS] a b [SEP] c d e [SEP] [PAD]
+segment_ids       0   0 0   0   0 0 0   0    -1
+position_ids      0   1 2   3   4 5 6   7     0
+token_type_ids    0   0 0   0   1 1 1   1     0
+segment_keys      A   A A   B   B B B   B     0
+classes           0  -1 -1 -1  -1 -1 -1 -1   -1
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unmask.core.errors import DataError
+from unmask.core.hashing import mix, mix_ints, permutation
+from unmask.data.packing import PackedRows, Placed, RowColumns, fill, fill_column, order_of, pack_pieces, places_in_rows
+from unmask.data.pairs import PAIR_OVERHEAD, PAIRS, PairKind, check_pairs, make_pairs
+from unmask.data.store import GatheredPieces, TokenStore
+from unmask.tokenizer.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A batch of rows. B rows, S positions.
+
+    Attributes:
+        input_ids: [B, S], int64: token ids with special tokens.
+        segment_ids: [B, S], int32: which segment of the row a token belongs to, counted from 0; -1 for padding.
+            A segment is a piece of one document with its own special tokens; attention stays within it.
+        position_ids: [B, S], int64: position within the segment.
+        word_starts: [B, S], bool: whether a word begins at the token; false at special tokens.
+        maskable: [B, S], bool: tokens of the text; false at special, unknown and padding tokens.
+        segment_keys: [B, S], int64: a hash of which text the segment is, the same wherever the segment stands. Masks
+            are drawn by it. In training that is the number of the document, and the place in it; of rows from
+            elsewhere, and of held-out ones, the tokens. The halves of a pair have two, of which the second begins at
+            the [SEP] before its text.
+        annotations: By name, [B, S], int64: what annotators said of each token; 0 at special tokens and padding, and
+            where nothing was said.
+        classes: By objective, [B, S], int64: what class a segment belongs to, at its first position; -1 elsewhere, and
+            where its class is not known.
+        token_type_ids: [B, S], int64: 1 in the second half of a pair and at the [SEP] behind it, 0 elsewhere; None
+            where segments are no pairs.
+    """
+
+    input_ids: Tensor
+    segment_ids: Tensor
+    position_ids: Tensor
+    word_starts: Tensor
+    maskable: Tensor
+    segment_keys: Tensor
+    annotations: Mapping[str, Tensor] = field(default_factory=dict)
+    classes: Mapping[str, Tensor] = field(default_factory=dict)
+    token_type_ids: Tensor | None = None
+
+    def to(self, device: torch.device) -> Rows:
+        """The same rows on another device."""
+        return self.map(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def part(self, begin: int, end: int) -> Rows:
+        """Rows `begin` to `end`, without a copy."""
+        return self.map(lambda tensor: tensor[begin:end])
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Rows:
+        """The rows with a change made to each of their tensors."""
+        changed: dict[str, Any] = {}
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            if isinstance(value, Mapping):
+                changed[entry.name] = {name: change(column) for name, column in value.items()}
+            elif value is not None:
+                changed[entry.name] = change(value)
+        return replace(self, **changed)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(B, S)."""
+        num_rows, length = self.input_ids.shape
+        return num_rows, length
+
+
+# ----------------------------------------
+# An endless stream of packed rows whose place is a small cursor.
+#
+# Pieces are shuffled by (seed, epoch) and taken in windows of about a million tokens (see `unmask.data.packing`). Each
+# window is packed, and its rows are shuffled. A window is made anew from its number, so resuming needs no skipping.
+#
+#     pieces of a window ──▶ their tokens, gathered ──▶ packed rows, as columns ──▶ batches, filled from the tokens
+#
+# Whatever is done for a fragment is done by a compiled loop, which holds no lock of Python's: a GPU takes millions of
+# tokens a second, and a thread beside the one that feeds it makes the next window.
+
+LABEL = "label"  # by which rows call the classes of documents
+_SHUFFLE = 2  # sets these hashes apart from others of the same seed
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """A place in the stream.
+
+    Attributes:
+        epoch: How often the corpus has been gone through.
+        window: Number of the window in the epoch.
+        row: Number of the next row in the window.
+        lengths: Lengths of this window's rows, as (first row, length); more than one where the length was changed
+            within the window.
+    """
+
+    epoch: int = 0
+    window: int = 0
+    row: int = 0
+    lengths: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def from_plain(cls, content: dict[str, Any]) -> Cursor:
+        """Takes back what `dataclasses.asdict` and JSON made of one.
+
+        Raises:
+            TypeError, ValueError: It is something else.
+        """
+        lengths = tuple((int(row), int(length)) for row, length in content["lengths"])
+        places = {name: int(number) for name, number in content.items() if name != "lengths"}
+        return cls(**places, lengths=lengths)
+
+    def with_length(self, length: int) -> Cursor:
+        """The same place, with rows of this length from here on."""
+        earlier = tuple(entry for entry in self.lengths if entry[0] < self.row)
+        if earlier and earlier[-1][1] == length:
+            return replace(self, lengths=earlier)
+        return replace(self, lengths=(*earlier, (self.row, length)))
+
+
+class Share(NamedTuple):
+    """The part of something that one of several processes takes: its `number`-th of `of` equal stretches."""
+
+    number: int = 0
+    of: int = 1
+
+    def part(self, size: int) -> slice:
+        """Which of so many rows; none, maybe, where there are fewer rows than processes."""
+        return slice(size * self.number // self.of, size * (self.number + 1) // self.of)
+
+    def most(self, size: int) -> int:
+        """How many of so many rows any process takes at the most."""
+        return math.ceil(size / self.of)
+
+
+WHOLE = Share()
+
+
+class RowBatch(NamedTuple):
+    """Some rows and where they come from.
+
+    Attributes:
+        rows: The rows, or a share of them.
+        epoch: The epoch that all of them belong to.
+        num_tokens: Tokens of text in all of them, without special tokens and padding.
+        cursor: The place behind them.
+        documents: [num_segments], int64: number of the document that each segment is of (of a pair, its first half),
+            row by row, or of its group where groups were held out; None where the rows are of no store.
+    """
+
+    rows: Rows
+    epoch: int
+    num_tokens: int
+    cursor: Cursor
+    documents: NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True)
+class Window:
+    """Some pieces of an epoch, packed.
+
+    Attributes:
+        place: Its cursor, at the first row.
+        rows: What is packed.
+        texts: The tokens of its pieces.
+    """
+
+    place: Cursor
+    rows: PackedRows
+    texts: GatheredPieces
+
+
+def _shared(taken: list[tuple[PackedRows, GatheredPieces]], share: Share) -> list[tuple[PackedRows, GatheredPieces]]:
+    """A share of the rows that were taken of one window or several."""
+    part, before = share.part(sum(len(rows) for rows, _ in taken)), 0
+    found = []
+    for rows, texts in taken:
+        begin, end = (min(max(place - before, 0), len(rows)) for place in (part.start, part.stop))
+        found.append((rows.part(begin, end), texts))
+        before += len(rows)
+    return found
+
+
+class RowStream:
+    """Packs the pieces of a store into rows, epoch after epoch.
+
+    Args:
+        store: The tokens.
+        tokenizer: For the special tokens and for which tokens may be masked.
+        length: Positions of a row, unless a batch asks for others.
+        seed: Of the order.
+        shuffle: False keeps the order of the corpus, for evaluation.
+        pairs: What pairs segments are made of; None makes none.
+        with_labels: Whether rows tell the classes of documents (`Rows.classes["label"]`). Every segment carries that
+            of its document, so a document that is cut carries it in each of its pieces; a pair whose halves differ in
+            class has none. Where the tokenizer has no `[CLS]`, a segment's first token is never masked, since the
+            class is told from it.
+        ahead: Whether the window that comes next is made in a thread, while batches are taken of this one.
+
+    Raises:
+        DataError: Rows of this length have no room for text, no pairs can be made of this text, or it was prepared
+            without classes.
+    """
+
+    version = 0  # the batch at a place never changes
+
+    def __init__(
+        self,
+        store: TokenStore,
+        tokenizer: Tokenizer,
+        *,
+        length: int,
+        seed: int,
+        shuffle: bool = True,
+        pairs: PairKind | None = None,
+        with_labels: bool = False,
+        ahead: bool = False,
+    ) -> None:
+        if pairs is not None:
+            check_pairs(pairs, store, tokenizer)
+        if with_labels and not store.is_labelled:
+            raise DataError("the text was prepared without classes; prepare it again with --set corpus.label=COLUMN")
+        self._overhead = len(tokenizer.special.around) if pairs is None else PAIR_OVERHEAD
+        if length <= self._overhead:
+            raise DataError(f"rows of {length} positions have no room for text beside {self._overhead} special tokens")
+        self.store = store
+        self.tokenizer = tokenizer
+        self.length = length
+        self.seed = seed
+        self.shuffle = shuffle
+        self.pairs = pairs
+        self.with_labels = with_labels
+        self._order = order_of(store, seed=seed, shuffle=shuffle)
+        self._window: Window | None = None
+        self._thread = ThreadPoolExecutor(1, "unmask-window") if ahead else None
+        self._next: tuple[Cursor, Future[Window]] | None = None
+
+    def batches(self, cursor: Cursor, num_rows: int) -> Iterator[RowBatch]:
+        """Gives batches for ever, from a place on. A batch never mixes epochs, so that its masks have one epoch.
+
+        Args:
+            cursor: Where to begin.
+            num_rows: Rows of a batch; see `batch`.
+        """
+        while True:
+            batch = self.batch(cursor, num_rows)
+            cursor = batch.cursor
+            yield batch
+
+    def batch(self, cursor: Cursor, num_rows: int, length: int | None = None, *, share: Share = WHOLE) -> RowBatch:
+        """The batch at a place.
+
+        Args:
+            cursor: The place.
+            num_rows: Rows of the batch. Where they do not divide the epoch's last window, its batches have fewer,
+                but about equally many: a step on a few rows would move the weights as far as one on many.
+            length: Positions of its rows. Where it changes within a window, what is left of the window is packed
+                anew; nothing is lost or repeated.
+            share: Which of its rows are filled, where others are for other processes. The batch is the same whoever
+                takes part of it, and so are its tokens and the place behind it.
+        """
+        length = length or self.length
+        cursor = cursor.with_length(length)
+        epoch = cursor.epoch
+        taken: list[tuple[PackedRows, GatheredPieces]] = []
+        wanted = num_rows
+        if cursor.window + 1 == self._order.num_windows(epoch):  # the end of the epoch
+            left = len(self.window(cursor).rows) - cursor.row
+            wanted = math.ceil(left / math.ceil(left / num_rows))
+        while wanted and cursor.epoch == epoch:
+            window = self.window(cursor)
+            rows = window.rows.part(cursor.row, min(cursor.row + wanted, len(window.rows)))
+            taken.append((rows, window.texts))
+            wanted -= len(rows)
+            cursor = self._advance(cursor, len(rows), len(window.rows))
+        num_tokens = sum(rows.num_tokens for rows, _ in taken)
+        taken = _shared(taken, share)
+        draws = [texts.draw[texts.number(rows.piece[rows.half == 0])] for rows, texts in taken]
+        return RowBatch(self._filled(taken, length), epoch, num_tokens, cursor, np.concatenate(draws))
+
+    def _advance(self, cursor: Cursor, taken: int, window_rows: int) -> Cursor:
+        if cursor.row + taken < window_rows:
+            return replace(cursor, row=cursor.row + taken)
+        return self._behind(cursor)
+
+    def _behind(self, cursor: Cursor) -> Cursor:
+        """Where the window behind that of a cursor begins."""
+        lengths = ((0, cursor.lengths[-1][1]),)
+        if cursor.window + 1 < self._order.num_windows(cursor.epoch):
+            return Cursor(cursor.epoch, cursor.window + 1, 0, lengths)
+        return Cursor(cursor.epoch + 1, 0, 0, lengths)
+
+    def window(self, cursor: Cursor) -> Window:
+        """The window that a cursor is in."""
+        place = replace(cursor, row=0)
+        last = self._window
+        if last is None or last.place != place:
+            if self._next is not None and self._next[0] == place:
+                self._window = self._next[1].result()
+            else:
+                self._window = self._made(place, last)
+            self._next = None
+        if self._thread is not None and self._next is None:
+            behind = self._behind(place)
+            self._next = behind, self._thread.submit(self._made, behind, None)
+        assert self._window is not None
+        return self._window
+
+    def _made(self, place: Cursor, last: Window | None) -> Window:
+        """A window's rows; packed several times, where their length was changed within the window."""
+        pieces = self._order.pieces(place.epoch, place.window)
+        if last is not None and (last.place.epoch, last.place.window) == (place.epoch, place.window):
+            texts = last.texts
+        else:
+            texts = self.store.gather(pieces)
+            self.store.ahead(self._order.ahead(place.epoch, place.window))
+        left = pieces, np.zeros_like(pieces), texts.lengths[texts.number(pieces)]
+        rows = PackedRows.of(np.zeros(1, dtype=np.int64), *(column[:0] for column in left))
+        for begin, length in place.lengths:
+            if begin:
+                left = rows.part(begin, len(rows)).joined()
+            packed = self._packed(*left, length, (place.epoch, place.window, begin))
+            if self.pairs is not None:
+                packed = self._paired(self.pairs, packed, texts, place.epoch)
+            rows = rows.part(0, begin).followed_by(packed)
+        return Window(place, rows, texts)
+
+    def _packed(
+        self,
+        piece: NDArray[np.int64],
+        start: NDArray[np.int64],
+        size: NDArray[np.int64],
+        length: int,
+        place: tuple[int, int, int],
+    ) -> PackedRows:
+        """Fragments in rows of a length, in the order that the place gives them.
+
+        Args:
+            piece, start, size: [num_fragments]: what is to be packed.
+            length: Of the rows.
+            place: Epoch, window and the first of the window's rows.
+        """
+        packed = pack_pieces(size, row_length=length, overhead=self._overhead)
+        number = packed.piece
+        rows = PackedRows.of(packed.begins, piece[number], start[number] + packed.start, packed.length)
+        return rows.in_order(permutation(len(rows), _SHUFFLE, self.seed, *place)) if self.shuffle else rows
+
+    def _paired(self, kind: PairKind, rows: PackedRows, texts: GatheredPieces, epoch: int) -> PackedRows:
+        return make_pairs(
+            kind,
+            rows,
+            texts,
+            key=mix_ints(PAIRS, self.seed, epoch),
+        )
+
+    def _filled(self, taken: Sequence[tuple[PackedRows, GatheredPieces]], length: int) -> Rows:
+        """Some rows of this length, of one window or several.
+
+        Returns:
+            The batch; see `Rows` for a drawing.
+        """
+        num_rows = sum(len(rows) for rows, _ in taken)
+        size = num_rows * length
+        special = self.tokenizer.special
+        columns = RowColumns.of_padding(size, special.pad, with_types=self.pairs is not None)
+        annotations = {name: np.zeros(size, dtype=np.int64) for name in self.store.annotations}
+        of_pairs = {} if self.pairs is None else {self.pairs: np.full(size, -1, dtype=np.int64)}
+        of_documents = {} if not self.with_labels else {LABEL: np.full(size, -1, dtype=np.int64)}
+        begin = 0
+        for rows, texts in taken:
+            end = begin + len(rows) * length
+            placed = self._placed(rows, texts, length)
+            first = fill(
+                placed,
+                texts.input_ids,
+                texts.word_starts,
+                self.tokenizer.ordinary,  # special, unknown and padding tokens are not
+                -1 if special.cls is None else special.cls,
+                -1 if special.sep is None else special.sep,
+                self.with_labels,
+                columns.part(begin, end),
+            )[rows.half == 0]
+            for name, values in annotations.items():
+                fill_column(placed, texts.annotations[name], values[begin:end])
+            for values in of_pairs.values():
+                values[begin + first] = rows.label[rows.half == 0]
+            for values in of_documents.values():
+                values[begin + first] = self._labels(rows, texts)
+            begin = end
+
+        def in_rows(column: NDArray[Any]) -> Tensor:
+            return torch.from_numpy(column.reshape(num_rows, length))
+
+        return Rows(
+            in_rows(columns.input_ids),
+            in_rows(columns.segment_ids),
+            in_rows(columns.position_ids),
+            in_rows(columns.word_starts),
+            in_rows(columns.maskable),
+            in_rows(columns.segment_keys),
+            annotations={name: in_rows(values) for name, values in annotations.items()},
+            classes={name: in_rows(values) for name, values in (of_pairs | of_documents).items()},
+            token_type_ids=None if self.pairs is None else in_rows(columns.token_type_ids),
+        )
+
+    def _placed(self, rows: PackedRows, texts: GatheredPieces, length: int) -> Placed:
+        special = self.tokenizer.special
+        segment = np.cumsum(rows.half == 0) - 1
+        before = np.repeat(segment[rows.begins[:-1]], np.diff(rows.begins))
+        return Placed(
+            at=places_in_rows(
+                rows.begins, rows.length, rows.half, length, special.cls is not None, special.sep is not None
+            ),
+            source=texts.places(rows.piece, rows.start),
+            length=rows.length,
+            half=rows.half,
+            number=segment - before,
+            key=mix(texts.key[texts.number(rows.piece)] ^ rows.start),
+        )
+
+    @staticmethod
+    def _labels(rows: PackedRows, texts: GatheredPieces) -> NDArray[np.int64]:
+        """The class of each segment's text; -1 where it is not known, or where the halves of a pair differ in it."""
+        assert texts.label is not None
+        label = texts.label[texts.number(rows.piece)]
+        differs = np.concatenate([(rows.half[1:] == 1) & (label[1:] != label[:-1]), [False]])
+        return np.where(differs, -1, label)[rows.half == 0]

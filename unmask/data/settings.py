@@ -1,0 +1,180 @@
+"""Settings of the corpus, its cleaning and what is held out of it, and of annotation."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from unmask.core.settings import Settings
+from unmask.tokenizer.spans import Column
+
+DocumentUnit = Literal["line", "block", "file"]
+
+
+class CleaningSettings(Settings):
+    """What is changed or left out. Nothing by default; every document that is left out is counted.
+
+    Attributes:
+        unicode: Normalisation form; None leaves characters as they are.
+        control_characters: `drop` removes characters of the category Cc but tabs and line ends, and those of Cf.
+        white_space: `collapse` makes one space of each stretch within a line and removes it at the ends.
+        duplicates: `drop` leaves out documents whose text stood before, after the changes above; `drop_near` also
+            near-duplicates of an earlier one (see `unmask.data.groups.Clusters`). Longer documents than 262,144
+            characters stay.
+        min_chars: Shortest document, in characters.
+    """
+
+    unicode: Literal["NFC", "NFKC"] | None = None
+    control_characters: Literal["keep", "drop"] = "keep"
+    white_space: Literal["keep", "collapse"] = "keep"
+    duplicates: Literal["keep", "drop", "drop_near"] = "keep"
+    min_chars: int = Field(default=1, ge=1)
+
+    @property
+    def changes_text(self) -> bool:
+        """Whether characters are changed, so that places in the text move."""
+        return (self.unicode, self.control_characters, self.white_space) != (None, "keep", "keep")
+
+
+class ColumnGroups(Settings):
+    """Documents with the same value in a column of tables are on one side.
+
+    Attributes:
+        kind: `column`.
+        column: Such as that of patients, authors or domains; a number, counted from 0, where there are no names.
+    """
+
+    kind: Literal["column"] = "column"
+    column: str | int
+
+
+class NearDuplicateGroups(Settings):
+    """Documents that are near-duplicates are on one side.
+
+    Attributes:
+        kind: `near_duplicates`.
+    """
+
+    kind: Literal["near_duplicates"] = "near_duplicates"
+
+
+HoldoutGroups = Annotated[ColumnGroups | NearDuplicateGroups, Field(discriminator="kind")]
+_COLUMN = "column:"
+
+
+class CorpusSettings(Settings):
+    """How files become documents, and how many of them are held out for validation.
+
+    Attributes:
+        documents: What a document is in a text file: a `line`, a `block` between empty lines, the whole `file`, or
+            `auto`, which looks at the beginning of the text (see `unmask.data.survey`). In tables it is a row. In
+            CoNLL and CoNLL-U files a sentence is a line, and a block what stands between two `newdoc` marks.
+        column: Where the text of a table stands: a name, or a number counted from 0 where there are no names; a path
+            to a field within (`content.text`); or several, whose texts are joined (see `unmask.data.tables`).
+            None finds it.
+        label: Where the class of each document stands in tables: a name, or a number as for `column`. A row without
+            a value there has no class. None reads none.
+        bad_input: Whether bytes that are not UTF-8, NULs, rows without text and cut-off files are an `error`, or are
+            passed over (`skip`) and counted.
+        holdout: Expected share of the text that is held out, in (0, 0.5].
+        holdout_from: What is held out: texts by their `hash`, which stay held out when the corpus grows and never
+            stand on both sides; or the `end` of the text, as in experiments with a fixed corpus.
+        holdout_groups: What stays on one side when text is held out by its hash: documents with the same value in a
+            column, or near-duplicates. Also as a string: `near_duplicates`, or the column's name, with `column:`
+            before it where the column is called near_duplicates. None: equal documents alone.
+        leaks: Whether training texts that nearly stand in the held-out text stay (`keep`) or are left out (`drop`).
+        validation: Files that are held out instead.
+        splits: Whether the names of files and parts in a folder say what is trained on, held out and not read, where
+            most have one (`auto`, see `unmask.data.sources.find_split`), or all is trained on (`ignore`).
+        cleaning: What is changed or left out.
+    """
+
+    documents: DocumentUnit | Literal["auto"] = "auto"
+    column: str | int | tuple[str | int, ...] | None = None
+    label: str | int | None = None
+    bad_input: Literal["error", "skip"] = "error"
+    holdout: float = Field(default=0.05, gt=0.0, le=0.5)
+    holdout_from: Literal["hash", "end"] = "hash"
+    holdout_groups: HoldoutGroups | None = None
+    leaks: Literal["keep", "drop"] = "keep"
+    validation: tuple[str, ...] = ()
+    splits: Literal["auto", "ignore"] = "auto"
+    cleaning: CleaningSettings = CleaningSettings()
+
+    @field_validator("column")
+    @classmethod
+    def _one_or_several(cls, value: str | int | tuple[str | int, ...] | None) -> Any:
+        """A list of one column is that column, so that data is known by either."""
+        if not isinstance(value, tuple):
+            return value
+        if not value or len(set(map(str, value))) < len(value):
+            raise ValueError('name each of the columns once, such as ["title", "body"]')
+        return value[0] if len(value) == 1 else value
+
+    @field_validator("holdout_groups", mode="before")
+    @classmethod
+    def _from_string(cls, value: Any) -> Any:
+        """The short forms."""
+        if value == "near_duplicates":
+            return {"kind": "near_duplicates"}
+        if isinstance(value, str | int) and not isinstance(value, bool):
+            column = value.removeprefix(_COLUMN) if isinstance(value, str) else value
+            if column == "":
+                raise ValueError("give near_duplicates, or the name of a column")
+            return {"kind": "column", "column": column}
+        return value
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.holdout_groups is not None and (self.validation or self.holdout_from == "end"):
+            other = "validation" if self.validation else "holdout_from"
+            raise ValueError(
+                f"holdout_groups is for text that is held out by its hash, but {other} says what is held out; leave "
+                "one of them out"
+            )
+        if self.cleaning.duplicates == "drop_near" and isinstance(self.holdout_groups, NearDuplicateGroups):
+            raise ValueError(
+                "cleaning.duplicates = drop_near leaves out what holdout_groups = near_duplicates would keep together; "
+                "leave one of them out"
+            )
+        return self
+
+    def plain(self) -> dict[str, Any]:
+        """As manifests keep it: without what came later where it is not set, so that older data is known."""
+        later = {name for name in ("label", "holdout_groups") if getattr(self, name) is None}
+        later |= {"splits"} if self.splits == "auto" else set()
+        later |= {"leaks"} if self.leaks == "keep" else set()
+        return self.model_dump(mode="json", exclude=later)
+
+
+class AnnotationSettings(Settings):
+    """What is said of the text beside its words, and by whom.
+
+    Attributes:
+        columns: What is wanted: `entities`, `pos`, `dependencies`, `chunks`.
+        source: Whether annotations are those of the `data` (fields of JSONL, Parquet or Arrow rows, CoNLL, CoNLL-U) or
+            are made by a `pipeline`; `auto` takes those of the data for every column that it has.
+        pipeline: A spaCy pipeline: the name of its package, or a folder.
+        gazetteer: A file with a phrase a line, perhaps a tab and a label; `entities` are where these phrases stand.
+        fields: Where annotations of the data stand under another name: column to field (for CoNLL the number of the
+            column, counted from 0; for CoNLL-U `xpos` in place of `upos`).
+    """
+
+    columns: tuple[Column, ...] = ()
+    source: Literal["auto", "data", "pipeline"] = "auto"
+    pipeline: str = "en_core_web_sm"
+    gazetteer: str | None = None
+    fields: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if len(set(self.columns)) < len(self.columns):
+            raise ValueError(f"a column stands twice in {', '.join(self.columns)}")
+        if self.gazetteer is not None and "entities" not in self.columns:
+            raise ValueError('a gazetteer finds entities: add them with annotation.columns=["entities"]')
+        if unknown := [name for name in self.fields if name not in self.columns]:
+            raise ValueError(f"fields names {', '.join(unknown)}, which annotation.columns does not ask for")
+        if self.fields and self.source == "pipeline":
+            raise ValueError('fields are of annotations in the data; leave them out, or take source = "data"')
+        return self

@@ -1,1 +1,0 @@
-"""From a masked language model and raw text to an embedding model."""

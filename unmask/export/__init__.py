@@ -1,0 +1,1 @@
+"""ONNX, and the proof that what leaves equals what was trained."""

@@ -1,0 +1,400 @@
+"""Held-out figures on fixed masks: the loss of masked tokens, and figures of the objectives beside them.
+
+Masks are the same for every model with the same tokenizer and length of rows, whatever it was trained on: 15 % of the
+tokens, drawn one by one, are all shown as `[MASK]`.
+
+Shape suffixes: N = predicted positions, G = documents or groups of them, T = all positions of a batch in a line,
+D = hidden size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unmask.core.errors import DataError
+from unmask.core.hashing import GOLDEN, mix
+from unmask.data.pairs import PairKind
+from unmask.data.rows import LABEL, Cursor, Rows, RowStream
+from unmask.data.store import TokenStore
+from unmask.masking.masker import MaskedRows, Masker
+from unmask.masking.replacement import Replacement
+from unmask.masking.settings import MaskingSettings
+from unmask.masking.units import SpanUnits, TokenUnits
+from unmask.masking.weights import UniformWeights
+from unmask.measure.questions import judge
+from unmask.measure.uncertainty import few_documents, ratio_over_draws
+from unmask.model.encoder import MaskedLM
+from unmask.model.fused import predicted_positions
+from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.train.distributed import ALONE, Group
+from unmask.train.objectives import Objective
+from unmask.train.runner import evaluating, hidden_states
+
+
+def keyed_by_content(rows: Rows, seen: Counter[int]) -> Rows:
+    """The rows with keys that are hashes of what their segments hold, so that masks do not depend on the corpus around.
+
+    Training rows are keyed by document and place (`unmask.data.rows`), which one more document in front moves.
+    Held-out figures of two runs compare only where equal text is masked alike.
+
+    Args:
+        rows: On the CPU; halves of a pair share a key.
+        seen: How often segments stood in earlier rows, by their hash; these are added. Equal segments have keys, and so
+            masks, of their own.
+    """
+    segments = rows.segment_ids.numpy()
+    row_begins = np.zeros(segments.shape, dtype=bool)
+    row_begins[:, 0] = True
+    begins = np.flatnonzero(row_begins.reshape(-1) | (np.diff(segments.reshape(-1), prepend=-2) != 0))
+    ids: NDArray[np.int64] = rows.input_ids.numpy().reshape(-1)
+    places: NDArray[np.int64] = rows.position_ids.numpy().reshape(-1)
+    hashes: NDArray[np.int64] = np.add.reduceat(mix(mix(ids + np.int64(1)) + places * np.int64(GOLDEN)), begins)
+    count = np.zeros(len(begins), dtype=np.int64)
+    for number in np.flatnonzero(segments.reshape(-1)[begins] >= 0).tolist():
+        key = int(hashes[number])
+        count[number] = seen[key]
+        seen[key] += 1
+    keys = np.repeat(mix(mix(hashes) + count), np.diff(begins, append=segments.size))
+    return replace(rows, segment_keys=torch.from_numpy(keys.reshape(segments.shape)))
+
+
+RATE = 0.15
+SEED = 20181011  # fixed for ever, so that numbers of different runs compare
+BATCH_POSITIONS = 8192
+DOCUMENTS, GROUPS = "documents", "groups"  # what figures are drawn from
+
+
+@dataclass(frozen=True)
+class ObjectiveFigures:
+    """What another objective than masked tokens came to.
+
+    Attributes:
+        loss: Nats per target.
+        accuracy: Share of the targets whose likeliest class is the right one.
+        count: Number of targets.
+    """
+
+    loss: float
+    accuracy: float
+    count: int
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The result of an evaluation; losses in nats per predicted token.
+
+    Attributes:
+        loss: Mean cross-entropy.
+        loss_stderr: Its standard error over source documents, whatever they were cut into, or over groups of them where
+            groups were held out; None where there is none.
+        loss_interval: That holds the mean over such documents, or groups, in 95 of 100 cases, by Student's t; see
+            `unmask.measure.uncertainty`.
+        accuracy: Share of the predicted tokens whose most likely token is right.
+        bits_per_token_byte: Cross-entropy in bits, divided by the UTF-8 bytes of the predicted tokens. (What `evaluate`
+            calls `bits_per_byte` is over words of the raw text, and compares between tokenizers.)
+        bits_per_token_byte_interval: As for the loss.
+        predicted_tokens: How many there were.
+        documents: In how many source documents, or groups of them, they stand.
+        unit: What these are: `documents` or `groups`.
+        objectives: Figures of other objectives, by name, where the model was trained on them.
+    """
+
+    loss: float
+    loss_stderr: float | None
+    loss_interval: tuple[float, float] | None
+    accuracy: float
+    bits_per_token_byte: float
+    bits_per_token_byte_interval: tuple[float, float] | None
+    predicted_tokens: int
+    documents: int
+    objectives: Mapping[str, ObjectiveFigures] = field(default_factory=dict)
+    unit: str = DOCUMENTS
+
+    @property
+    def perplexity(self) -> float:
+        """exp(loss)."""
+        return math.exp(min(self.loss, 700.0))
+
+
+class HeldOutSet:
+    """Validation rows with their masks, made once.
+
+    Args:
+        store: The validation tokens.
+        tokenizer: Whose ids they are.
+        length: Positions of a row.
+        rate: Share of the tokens that are hidden.
+        max_tokens: At most about this many tokens are used, from rows spread over the whole split.
+
+    Raises:
+        DataError: There are too few tokens to hide any.
+    """
+
+    def __init__(
+        self, store: TokenStore, tokenizer: Tokenizer, *, length: int, max_tokens: int, rate: float = RATE
+    ) -> None:
+        self.token_bytes = torch.from_numpy(tokenizer.token_bytes.astype(np.int64))
+        stream = RowStream(store, tokenizer, length=length, seed=SEED)
+        masker = fixed_masker(tokenizer, rate)
+        self.batches: list[tuple[Rows, MaskedRows]] = []
+        self.unit = unit_of(store)
+        documents: list[NDArray[np.int64]] = []  # of each target
+        self.num_tokens = 0
+        seen: Counter[int] = Counter()
+        for batch in stream.batches(Cursor(), max(1, BATCH_POSITIONS // length)):
+            if batch.epoch > 0 or self.num_tokens >= max_tokens:
+                break
+            self.num_tokens += batch.num_tokens
+            rows = keyed_by_content(batch.rows, seen)
+            masked = masker(rows)
+            self.batches.append((rows, masked))
+            assert batch.documents is not None, "the rows are of a store"
+            documents.append(_documents_of(rows, predicted_positions(masked.labels), batch.documents))
+        if not len(self.targets()):
+            raise DataError(
+                f"the {self.num_tokens} held-out tokens are too few to hide any of them; give more text, or hold more "
+                "of it out with --set corpus.holdout=0.2"
+            )
+        self._document_N = np.unique(np.concatenate(documents), return_inverse=True)[1]  # counted from 0
+
+    def targets(self) -> NDArray[np.int64]:
+        """The ids of all predicted tokens."""
+        labels = [masked.labels[masked.labels >= 0] for _, masked in self.batches]
+        return torch.cat(labels).numpy()
+
+    def evaluate(self, model: MaskedLM, *, group: Group = ALONE) -> HeldOut:
+        """Evaluates a model, which is in evaluation mode meanwhile.
+
+        Args:
+            model: The same in all processes.
+            group: The processes, each of which takes a share of the rows; the result is the same in all, and that of
+                one.
+        """
+        losses_N, ranks_N = self._answers(model, group)
+        losses_G, right_G, bytes_G, tokens_G = (
+            np.bincount(self._document_N, weights=weights)
+            for weights in (losses_N, ranks_N == 0, self.token_bytes.numpy()[self.targets()], None)
+        )
+        loss = ratio_over_draws(losses_G, tokens_G)
+        bits = ratio_over_draws(losses_G / math.log(2.0), bytes_G)
+        return HeldOut(
+            loss=loss.value,
+            loss_stderr=loss.stderr,
+            loss_interval=loss.interval,
+            accuracy=float(right_G.sum() / tokens_G.sum()),
+            bits_per_token_byte=float(losses_G.sum() / math.log(2.0) / max(bytes_G.sum(), 1.0)),
+            bits_per_token_byte_interval=bits.interval,
+            predicted_tokens=len(losses_N),
+            documents=loss.draws,
+            unit=self.unit,
+        )
+
+    def _answers(self, model: MaskedLM, group: Group) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Losses and ranks of all targets. The rows are there already, so nothing is packed anew."""
+        found = [(np.zeros(0), np.zeros(0, dtype=np.int64))]  # a process may have no batch
+        with evaluating(model):
+            for rows, masked in self.batches[group.share.part(len(self.batches))]:
+                positions_N = predicted_positions(masked.labels)
+                hidden_TD = hidden_states(model, masked.input_ids, rows.segment_ids, rows.position_ids)
+                found.append(judge(model, hidden_TD, positions_N, masked.labels.flatten()[positions_N], top=1))
+        losses_N, ranks_N = (torch.from_numpy(np.concatenate(part)) for part in zip(*found, strict=True))
+        return group.joined(losses_N, patient=True).numpy(), group.joined(ranks_N, patient=True).numpy()
+
+
+def _documents_of(rows: Rows, positions_N: Tensor, documents: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The source document of each position [N] of the flattened rows, of the documents of all segments, row by row."""
+    num_segments = rows.segment_ids.amax(dim=1) + 1
+    before = num_segments.cumsum(0) - num_segments
+    segment_N = before[positions_N // rows.shape[1]] + rows.segment_ids.flatten()[positions_N]
+    return documents[segment_N.numpy()]
+
+
+def unit_of(store: TokenStore) -> str:
+    """What figures of a store are drawn from: `documents`, or `groups` where groups of them were held out."""
+    return GROUPS if store.grouped else DOCUMENTS
+
+
+def few_draws(number: int, unit: str) -> str | None:
+    """What must be said where figures rest on few documents, or groups; None where they rest on enough."""
+    said = few_documents(number)
+    one = {"queries": "query"}.get(unit, unit.removesuffix("s"))
+    return None if said is None else said.replace(DOCUMENTS, unit).replace("one document", f"one {one}")
+
+
+def fixed_masker(tokenizer: Tokenizer, rate: float = RATE) -> Masker:
+    """A masker that is the same for every run: tokens at random, all of them hidden."""
+    settings = MaskingSettings(
+        units=TokenUnits(),
+        weights=UniformWeights(),
+        rate=rate,
+        replacement=Replacement(shares=(1.0, 0.0, 0.0)),
+        static=True,
+    )
+    return Masker(settings, tokenizer, seed=SEED)
+
+
+def unigram_entropy(targets: NDArray[np.int64], frequencies: NDArray[np.int64], ordinary: NDArray[np.bool_]) -> float:
+    """Cross-entropy of tokens under the training text's unigram distribution, in nats per token.
+
+    What a model reaches that has learned how frequent words are and nothing else: small runs that fail stay here.
+
+    Args:
+        targets: Ids of validation tokens.
+        frequencies: [vocab_size]: counts in the training text; one is added to each, so that none is impossible.
+        ordinary: [vocab_size]: ids of text.
+    """
+    counts = np.where(ordinary, frequencies + 1, 0)
+    return float(-np.log(counts[targets] / counts.sum()).mean())
+
+
+class ObjectiveSet:
+    """Validation rows with pairs and masks for other objectives than masked tokens, made once.
+
+    15 % of the tokens are hidden, in spans where span boundaries are predicted, for pairs and classes too. Objectives
+    without a target in the held-out text have no figures.
+
+    Args:
+        store: The validation tokens.
+        tokenizer: Whose ids they are.
+        objectives: What is evaluated.
+        length: Positions of a row.
+        max_tokens: At most about this many tokens are used.
+        pairs: What pairs the rows hold.
+        spans: How spans are drawn, where their boundaries are an objective.
+
+    Raises:
+        DataError: No pairs can be made of the text.
+    """
+
+    def __init__(
+        self,
+        store: TokenStore,
+        tokenizer: Tokenizer,
+        *,
+        objectives: Sequence[Objective],
+        length: int,
+        max_tokens: int,
+        pairs: PairKind | None = None,
+        spans: SpanUnits | None = None,
+    ) -> None:
+        self.objectives = objectives
+        with_labels = any(each.name == LABEL for each in objectives)
+        stream = RowStream(store, tokenizer, length=length, seed=SEED, pairs=pairs, with_labels=with_labels)
+        masker = _masker(tokenizer, spans)
+        self.batches: list[tuple[Rows, MaskedRows]] = []
+        num_tokens = 0
+        seen: Counter[int] = Counter()
+        for batch in stream.batches(Cursor(), max(1, BATCH_POSITIONS // length)):
+            if batch.epoch > 0 or num_tokens >= max_tokens:
+                break
+            num_tokens += batch.num_tokens
+            rows = keyed_by_content(batch.rows, seen)
+            self.batches.append((rows, masker(rows)))
+
+    def without_targets(self) -> list[str]:
+        """Names of the objectives that these rows have no target for."""
+        counts = {o.name: sum(len(o.targets(*batch)) for batch in self.batches) for o in self.objectives}
+        return [name for name, count in counts.items() if not count]
+
+    def evaluate(self, model: MaskedLM) -> dict[str, ObjectiveFigures]:
+        """Evaluates a model, which is in evaluation mode meanwhile."""
+        device = model.encoder.tokens.device
+        losses = dict.fromkeys((each.name for each in self.objectives), 0.0)
+        right, counts = dict(losses), dict.fromkeys(losses, 0)
+        with evaluating(model):
+            for batch in self.batches:
+                rows, masked = batch[0].to(device), batch[1].to(device)
+                hidden_TD = hidden_states(
+                    model, masked.input_ids, rows.segment_ids, rows.position_ids, rows.token_type_ids
+                )
+                for objective in self.objectives:
+                    targets = objective.targets(rows, masked)
+                    found = objective.losses(model, hidden_TD, targets, None)
+                    losses[objective.name] += float(found.each_N.sum())
+                    right[objective.name] += float((~found.wrong_N).sum())
+                    counts[objective.name] += len(targets)
+        return {
+            name: ObjectiveFigures(losses[name] / count, right[name] / count, count)
+            for name, count in counts.items()
+            if count
+        }
+
+
+def _masker(tokenizer: Tokenizer, spans: SpanUnits | None) -> Masker:
+    settings = MaskingSettings(
+        units=spans or TokenUnits(),
+        weights=UniformWeights(),
+        rate=RATE,
+        budget="tokens",  # so that figures compare with those of earlier versions
+        replacement=Replacement(shares=(1.0, 0.0, 0.0)),
+        static=True,
+    )
+    return Masker(settings, tokenizer, seed=SEED, with_boundaries=spans is not None)
+
+
+# ----------------------------------------
+# The plateau of token frequencies, recognised and explained: the most common worry of whoever pretrains.
+#
+# Every masked language model first learns how frequent each token is, which brings its loss to the entropy of these
+# frequencies, and stays there until attention has learned to look at the neighbours. Then the loss falls again.
+
+MARGIN = 0.1  # nats: less than this under the entropy is the plateau
+_LEAST_PROGRESS = 0.15  # before, a model is on its way to it
+FEW_STEPS = 100
+
+
+def on_plateau(loss: float, entropy: float) -> bool:
+    """Whether a held-out loss says no more than token frequencies do. Both in nats per predicted token."""
+    return loss > entropy - MARGIN
+
+
+def is_stuck(losses: Sequence[float], entropy: float, *, progress: float, step: int) -> bool:
+    """Whether training does not get away from the plateau.
+
+    Args:
+        losses: Held-out losses so far, that of the untrained model first.
+        entropy: Of the token frequencies, on the same tokens.
+        progress: Of the budget.
+        step: Steps made.
+    """
+    trained = losses[1:]
+    recent = trained[-2:]
+    return (
+        step >= FEW_STEPS
+        and progress >= _LEAST_PROGRESS
+        and len(recent) == 2
+        and all(on_plateau(loss, entropy) for loss in recent)
+    )
+
+
+def explain_plateau(loss: float, entropy: float, *, step: int, learning_rate: float) -> str:
+    """What it means, whether it is normal, and what helps.
+
+    Args:
+        loss: The latest held-out loss.
+        entropy: Of the token frequencies.
+        step: After which it was measured.
+        learning_rate: The peak rate.
+    """
+    if step < FEW_STEPS:
+        return (
+            f"{step:,} steps are too few to learn more than how frequent each token is (held-out loss {loss:.2f}, "
+            f"entropy of the frequencies {entropy:.2f}); give more minutes or steps, or a smaller training.batch_tokens"
+        )
+    where = "still above" if loss > entropy + MARGIN else "still at"
+    return (
+        f"the held-out loss ({loss:.2f}) is {where} the entropy of the token frequencies ({entropy:.2f}) after "
+        f"{step:,} steps: nothing of the context is used yet. Every masked language model goes through this, and "
+        "leaves it when attention has found the neighbours, small ones mostly within some hundred steps. If it stays: "
+        "more steps (a longer budget, or a smaller training.batch_tokens), another training.learning_rate (now "
+        f"{learning_rate:g}; try a third, or three times), a lower masking.rate; and a look at the text: shuffled or "
+        "one-word lines have no context to learn from"
+    )

@@ -1,0 +1,552 @@
+"""The realised masking on real data, before any training: rates, shares, and every promise checked.
+
+Shape suffix: T = all positions of a batch in a line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.data.rows import Rows
+from unmask.masking.masker import MaskedRows, Masker, WeighedRows
+from unmask.masking.settings import rate_at
+
+# ----------------------------------------
+# What the audit counts: rates, whether every unit is masked as often as its weight says, and sentence pairs.
+#
+# What is asked for is computed here once more, the plain way: by sorting the units of a segment by weight. The masker
+# solves for it in rounds, in a compiled loop; the two share nothing but the units and their weights.
+#
+# Shape suffixes: B = rows, S = positions, T = all positions of a batch in a line, U = units,
+# P = document pieces, or pairs.
+
+# A promise is broken beyond so many standard errors. Where all strategies are audited, some 300 figures are judged; by
+# chance one of them lies beyond about once in 90,000 audits.
+SIGMAS = 5.5
+
+Counts = NDArray[np.int64]
+
+
+class AuditRatio(NamedTuple):
+    """A share of tokens, and its standard error."""
+
+    rate: float
+    stderr: float
+
+    def differs_from(self, expected: float) -> bool:
+        """Whether chance does not explain the difference."""
+        return abs(self.rate - expected) > SIGMAS * self.stderr + 1e-9
+
+
+def ratio_of_sums(targets_P: Counts, sizes_P: Counts, variance: float = 0.0) -> AuditRatio:
+    """The share of targets, with document pieces as the independent draws.
+
+    Pieces that all come out alike have no spread, and one piece tells nothing of chance at all; but each is drawn by
+    chance, whose variance is known: the error counts as much at least. That is a quarter a piece where a budget of
+    tokens is rounded.
+
+    Args:
+        targets_P, sizes_P: Targets and tokens of each piece.
+        variance: Of the number of targets, by the way they are drawn.
+
+    Source: Cochran 1977, Sampling Techniques, section 2.11.
+    """
+    total = max(int(sizes_P.sum()), 1)
+    rate = targets_P.sum() / total
+    square = max(float(((targets_P - rate * sizes_P) ** 2).sum()), 0.25 * int((sizes_P > 0).sum()), variance)
+    return AuditRatio(float(rate), square**0.5 / total)
+
+
+def stretches(*columns_BS: NDArray[np.signedinteger]) -> Counts:
+    """[T]: a running number for each stretch of a row in which all columns stay the same."""
+    begins_BS = np.ones(columns_BS[0].shape, dtype=bool)
+    begins_BS[:, 1:] = np.any([column[:, 1:] != column[:, :-1] for column in columns_BS], axis=0)
+    return np.cumsum(begins_BS.ravel()) - 1
+
+
+Floats = NDArray[np.float64]
+
+SIZES = ("1 token", "2 tokens", "3 tokens", "4 tokens", "5 tokens", "6 tokens or more")
+PLACES = ("the only unit", "first", "first quarter", "second quarter", "third quarter", "last quarter", "last")
+LENGTHS = ("1 to 3 tokens", "4 to 7", "8 to 15", "16 to 31", "32 to 63", "64 to 127", "128 to 255", "256 or more")
+_CHANCE_ENDS = (0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0)
+CHANCES = (*(f"up to {end:.1%}" for end in _CHANCE_ENDS[:-1]), "less than always", "always")
+_LEAST_VARIANCE = 4.0  # of a count that is judged: a smaller one is far from a normal distribution
+
+
+class Inclusion(NamedTuple):
+    """Some units, and how often they are predicted.
+
+    Attributes:
+        units: How many there are.
+        asked: Mean of the probabilities that their weights give them.
+        realised: Share of them that is predicted.
+        broken: Whether chance does not explain the difference.
+    """
+
+    units: int
+    asked: float
+    realised: float
+    broken: bool
+
+
+@dataclass(frozen=True)
+class InclusionAudit:
+    """How often units are predicted, and how often they should be; groups without units are left out.
+
+    Attributes:
+        by_size: By tokens of the unit.
+        by_place: By place of the unit in its document piece.
+        by_length: By tokens of the document piece.
+        by_chance: By the probability that is asked for: realised against asked-for weight.
+    """
+
+    by_size: dict[str, Inclusion]
+    by_place: dict[str, Inclusion]
+    by_length: dict[str, Inclusion]
+    by_chance: dict[str, Inclusion]
+
+    def groups(self) -> Iterator[tuple[str, str, Inclusion]]:
+        """What units are grouped by, a group's name, and what was found of it."""
+        kinds = {
+            "size": self.by_size,
+            "place in the document": self.by_place,
+            "length of the document": self.by_length,
+            "asked-for probability": self.by_chance,
+        }
+        for kind, groups in kinds.items():
+            for name, found in groups.items():
+                yield kind, name, found
+
+    def broken(self) -> Iterator[str]:
+        """Groups whose units are predicted too often or too rarely, in words."""
+        for kind, name, found in self.groups():
+            if found.broken:
+                yield (
+                    f"units by {kind}, {name}: {found.realised:.2%} of {found.units:,} are predicted, not "
+                    f"{found.asked:.2%}"
+                )
+
+
+class Expected(NamedTuple):
+    """Of the tokens of each unit, at the place where it begins; 0 elsewhere. Each is [T].
+
+    Attributes:
+        predicted: How many should be predicted.
+        chosen: How many should be chosen.
+        spread: The most that the unit adds to the variance of the number of predicted tokens: its probability, times
+            the opposite's, times the square of its size.
+    """
+
+    predicted: Floats
+    chosen: Floats
+    spread: Floats
+
+
+class InclusionTally:
+    """Adds up batches."""
+
+    def __init__(self, masker: Masker) -> None:
+        self._settings = masker.settings
+        self._sums = {
+            name: np.zeros((len(groups), 4))  # units, asked for, predicted, variance
+            for name, groups in (("size", SIZES), ("place", PLACES), ("length", LENGTHS), ("chance", CHANCES))
+        }
+
+    def add(
+        self, segment_T: Counts, maskable_T: NDArray[np.bool_], masked: MaskedRows, weighed: WeighedRows
+    ) -> Expected:
+        """Counts one batch.
+
+        Args:
+            segment_T: A running number for each document piece.
+            maskable_T: What may be masked.
+            masked: What was made of the batch.
+            weighed: What it was drawn from.
+        """
+        begin_T, size_T = weighed.begin.numpy().ravel(), weighed.size.numpy().ravel()
+        place_U = np.flatnonzero(maskable_T & (begin_T == np.arange(len(begin_T))))
+        segment_U, size_U = segment_T[place_U], size_T[place_U]
+        rate_U, log2_U = (tensor.numpy().ravel()[place_U] for tensor in (weighed.rate, weighed.log2_weight))
+        least_one, share = self._settings.least_one, self._settings.prediction_rate
+        chosen_U = asked_U = asked_for(log2_U, size_U, segment_U, rate_U, least_one=least_one)
+        if share is not None:
+            asked_U = asked_for(log2_U, size_U, segment_U, np.full_like(rate_U, share), least_one=least_one)
+        predicted_U = masked.labels.numpy().ravel()[place_U] >= 0
+
+        tokens_U = np.bincount(segment_T, maskable_T)[segment_U]
+        length_U = np.clip(np.log2(tokens_U).astype(np.int64) - 1, 0, len(LENGTHS) - 1)
+        chance_U = np.where(asked_U >= 1.0 - 1e-9, len(_CHANCE_ENDS), np.searchsorted(_CHANCE_ENDS, asked_U - 1e-9))
+        groups = {
+            "size": np.clip(size_U - 1, 0, len(SIZES) - 1),
+            "place": _places(segment_U),
+            "length": length_U,
+            "chance": np.minimum(chance_U, len(CHANCES) - 1),
+        }
+        variance_U = asked_U * (1.0 - asked_U)
+        for name, group_U in groups.items():
+            for column, values_U in enumerate((np.ones_like(asked_U), asked_U, predicted_U, variance_U)):
+                self._sums[name][:, column] += np.bincount(group_U, values_U, minlength=len(self._sums[name]))
+        found = Expected(*(np.zeros(len(begin_T)) for _ in Expected._fields))
+        found.predicted[place_U], found.chosen[place_U] = asked_U * size_U, chosen_U * size_U
+        found.spread[place_U] = variance_U * size_U**2
+        return found
+
+    @property
+    def promised(self) -> bool:
+        """Whether probabilities are promised: a budget of tokens does not, nor a floor of what is predicted."""
+        settings = self._settings
+        return settings.budget == "units" and not (settings.least_one and settings.prediction_rate is not None)
+
+    def result(self) -> InclusionAudit:
+        """The sum of all batches."""
+        promised = self.promised
+
+        def found(name: str, groups: tuple[str, ...]) -> dict[str, Inclusion]:
+            table = zip(groups, self._sums[name], strict=True)
+            return {group: _inclusion(*sums, promised=promised) for group, sums in table if sums[0]}
+
+        return InclusionAudit(
+            found("size", SIZES), found("place", PLACES), found("length", LENGTHS), found("chance", CHANCES)
+        )
+
+
+def _inclusion(units: float, asked: float, predicted: float, variance: float, *, promised: bool) -> Inclusion:
+    """The variance is that of independent draws.
+
+    That of a segment is smaller as a rule, since a number of units is drawn that hardly varies; in a segment of a few
+    units it may be a quarter larger, which the many standard errors that are granted leave room for.
+    """
+    broken = promised and abs(predicted - asked) > SIGMAS * max(variance, _LEAST_VARIANCE) ** 0.5
+    return Inclusion(int(units), asked / units, predicted / units, broken)
+
+
+def _places(segment_U: Counts) -> Counts:
+    """Which of `PLACES` each unit has among those of its segment."""
+    counts = np.bincount(segment_U)
+    count_U = counts[segment_U]
+    first = np.cumsum(counts) - counts
+    number_U = np.arange(len(segment_U)) - first[segment_U]
+    place_U = 2 + 4 * number_U // np.maximum(count_U, 1)
+    place_U[number_U == count_U - 1] = 6
+    place_U[number_U == 0] = 1
+    place_U[count_U == 1] = 0
+    return place_U
+
+
+def asked_for(log2_U: Floats, size_U: Counts, segment_U: Counts, rate_U: Floats, *, least_one: bool = False) -> Floats:
+    """The probabilities that weights ask for: in proportion to them within a segment, at most 1, and exact in tokens.
+
+    Args:
+        log2_U: Logarithms of weights to base 2.
+        size_U: Tokens.
+        segment_U: Running numbers of segments, in order.
+        rate_U: Expected share of the segment's tokens.
+        least_one: Whether one unit is taken where less than one is expected, in the same proportions.
+    """
+    asked_U = rate_U.copy()
+    ends = np.flatnonzero(np.diff(segment_U, append=-1)) + 1
+    begin = 0
+    for end in ends:
+        inside = slice(begin, int(end))
+        if np.ptp(log2_U[inside]) > 0.0:
+            weights = np.exp2(np.maximum(log2_U[inside] - log2_U[inside].max(), -1000.0))
+            asked_U[inside] = _in_proportion(weights, size_U[inside], float(rate_U[begin]))
+        begin = int(end)
+    if least_one:
+        asked_U = asked_U / np.minimum(np.bincount(segment_U, asked_U), 1.0)[segment_U]
+    return asked_U
+
+
+def _in_proportion(weights: Floats, sizes: Counts, rate: float) -> Floats:
+    """min(1, c x weight), with c so that the expected tokens are the rate's; the heaviest reach 1 first."""
+    order = np.argsort(-weights, kind="stable")
+    tokens = sizes[order].astype(np.float64)
+    before = np.cumsum(tokens) - tokens  # of heavier units
+    behind = np.cumsum((weights[order] * tokens)[::-1])[::-1]  # of this and of lighter ones, weighted
+    left = rate * tokens.sum() - before
+    scales = left / behind
+    always = int(np.argmin(np.append(scales * weights[order] >= 1.0, False)))
+    scale = scales[always] if always < len(order) else 0.0
+    found = np.empty_like(weights)
+    found[order] = np.where(np.arange(len(order)) < always, 1.0, scale * weights[order])
+    return found
+
+
+@dataclass(frozen=True)
+class PairAudit:
+    """How the two halves of sentence pairs were masked: each by itself, and both at once.
+
+    Attributes:
+        first: Share of the tokens in first halves that is predicted, with its standard error; a text that is too
+            short to be cut is a first half without a second.
+        second: The same in second halves.
+        pairs: Pairs with text in both halves.
+        with_both: Those of them in which tokens of both halves are predicted.
+        expected: What the shares should be.
+    """
+
+    first: AuditRatio
+    second: AuditRatio
+    pairs: int
+    with_both: int
+    expected: tuple[float, float]
+
+    def broken(self) -> Iterator[str]:
+        """Halves whose rate is not the expected one, in words."""
+        halves = (("first", self.first), ("second", self.second))
+        for (name, found), expected in zip(halves, self.expected, strict=True):
+            if found.differs_from(expected):
+                yield f"{found.rate:.2%} of the tokens in {name} halves of pairs are predicted, not {expected:.2%}"
+
+
+class PairTally:
+    """Adds up batches of pairs."""
+
+    def __init__(self) -> None:
+        self._sizes: list[Counts] = []  # [P, 2]: of both halves
+        self._targets: list[Counts] = []
+        self._variance, self._expected = np.zeros(2), np.zeros(2)
+
+    def add(self, rows: Rows, masked: MaskedRows, expected: Expected) -> None:
+        """Counts one batch, whose rows have token types. Args: expected: As `InclusionTally.add` returns it."""
+        assert rows.token_type_ids is not None
+        place_T = 2 * stretches(rows.segment_ids.numpy()) + rows.token_type_ids.numpy().ravel()
+        size = 2 * (int(place_T[-1]) // 2 + 1)
+
+        def count(chosen_T: NDArray[np.bool_]) -> Counts:
+            return np.bincount(place_T[chosen_T], minlength=size).reshape(-1, 2)
+
+        self._sizes.append(count(rows.maskable.numpy().ravel()))
+        self._targets.append(count(masked.labels.numpy().ravel() >= 0))
+        self._variance += np.bincount(place_T % 2, expected.spread, minlength=2)
+        self._expected += np.bincount(place_T % 2, expected.predicted, minlength=2)
+
+    def result(self) -> PairAudit:
+        """The sum of all batches."""
+        sizes, targets = np.concatenate(self._sizes), np.concatenate(self._targets)
+        whole = (sizes > 0).all(1)
+        first, second = (
+            ratio_of_sums(targets[:, half], sizes[:, half], float(self._variance[half])) for half in (0, 1)
+        )
+        shares = self._expected / np.maximum(sizes.sum(0), 1)
+        both = int((targets[whole] > 0).all(1).sum())
+        return PairAudit(first, second, int(whole.sum()), both, (float(shares[0]), float(shares[1])))
+
+
+MOST_PIECES, MOST_BYTES, MOST_SPAN, MOST_DIGITS = 6, 16, 12, 7
+NO_TAG = "(none)"
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What a masker did to some rows, at the beginning of a training.
+
+    Attributes:
+        tokens: Tokens of text.
+        rows: Document pieces; the halves of a sentence pair are two.
+        expected_rate: What the settings ask for.
+        rate: Share of the tokens that is predicted.
+        rate_stderr: Its standard error, with document pieces as the independent draws.
+        shares: Of masks, random tokens and unchanged ones among the targets.
+        special_targets: Special tokens that are predicted.
+        special_replacements: Special tokens, other than the mask, that stand for a target.
+        changed_outside: Tokens that are changed but not chosen, and labels that are not the original token.
+        rows_without_target: Document pieces in which nothing is predicted.
+        by_pieces: [6, 2]: tokens and targets in words of 1, 2, ... pieces; the last is open.
+        by_bytes: [16, 2]: the same for words of 1, 2, ... bytes.
+        by_frequency: [7, 2]: the same for tokens that stand 1 to 9, 10 to 99, ... times in the training text.
+        span_lengths: [12]: stretches of targets of 1, 2, ... words; the last is open.
+        by_pos: Tokens and targets by part of speech, where the data has it; `NO_TAG` for those without one.
+        pairs: Of sentence pairs, where the rows hold such.
+        inclusion: How often units are predicted, by size, place, length of the document and weight.
+        tokens_a_draw: How many tokens are drawn together, as errors count: the sum of the units' squared sizes
+            over that of their sizes.
+        split_units: Units of which some tokens are predicted and others are not.
+        broken: Promises that do not hold, in words.
+    """
+
+    tokens: int
+    rows: int
+    expected_rate: float
+    rate: float
+    rate_stderr: float
+    shares: tuple[float, float, float]
+    special_targets: int
+    special_replacements: int
+    changed_outside: int
+    rows_without_target: int
+    by_pieces: Counts
+    by_bytes: Counts
+    by_frequency: Counts
+    span_lengths: Counts
+    by_pos: Mapping[str, tuple[int, int]] | None
+    pairs: PairAudit | None
+    inclusion: InclusionAudit
+    split_units: int
+    tokens_a_draw: float
+    broken: tuple[str, ...]
+
+
+def audit(batches: Iterable[tuple[Rows, MaskedRows, WeighedRows]], masker: Masker, frequencies: Counts) -> Audit:
+    """Counts what a masker did.
+
+    Args:
+        batches: Rows on the CPU, what the masker made of them at progress 0, and what it drew from.
+        masker: The masker.
+        frequencies: [vocab_size]: of the training text.
+    """
+    tally = _Tally(masker, frequencies)
+    for rows, masked, weighed in batches:
+        tally.add(rows, masked, weighed)
+    return tally.result()
+
+
+class _Tally:
+    """Adds up batches."""
+
+    def __init__(self, masker: Masker, frequencies: Counts) -> None:
+        self.masker = masker
+        self.settings, self.tokenizer = masker.settings, masker.tokenizer
+        self.digits = np.minimum(np.log10(np.maximum(frequencies, 1)).astype(np.int64), MOST_DIGITS - 1)
+        self.special_targets = self.special_replacements = self.changed_outside = 0
+        self.kinds = np.zeros(3, dtype=np.int64)
+        self.stretches = 0  # of targets that stand together
+        self.by_pieces, self.by_bytes = (np.zeros((n, 2), dtype=np.int64) for n in (MOST_PIECES, MOST_BYTES))
+        self.by_frequency = np.zeros((MOST_DIGITS, 2), dtype=np.int64)
+        self.span_lengths = np.zeros(MOST_SPAN, dtype=np.int64)
+        self.pos_labels = masker.tables.labels.get("pos")
+        self.by_pos: Counts | None = None  # [labels + 1, 2], by number
+        self.pairs: PairTally | None = None
+        self.sizes: list[Counts] = []  # tokens and targets of each document piece
+        self.targets: list[Counts] = []
+        self.inclusion = InclusionTally(masker)
+        self.expected = self.variance = 0.0  # of the number of targets
+        self.split = self.squares = 0
+        self.changed: list[Counts] = []  # tokens of each document piece that the model sees changed
+        self.expected_changes = self.variance_of_changes = 0.0
+
+    def add(self, rows: Rows, masked: MaskedRows, weighed: WeighedRows) -> None:
+        ids_T, seen_T, labels_T = (t.numpy().ravel() for t in (rows.input_ids, masked.input_ids, masked.labels))
+        maskable_T, target_T = rows.maskable.numpy().ravel(), labels_T >= 0
+        ordinary, mask_id = self.tokenizer.ordinary, self.tokenizer.special.mask
+        self.special_targets += int((target_T & ~ordinary[ids_T]).sum())
+        self.special_replacements += int((target_T & (seen_T != mask_id) & ~ordinary[seen_T]).sum())
+        self.changed_outside += int((labels_T != ids_T)[target_T].sum())
+        if self.settings.prediction_rate is None:
+            self.changed_outside += int((seen_T != ids_T)[~target_T].sum())
+        hidden, kept = (seen_T == mask_id)[target_T], (seen_T == ids_T)[target_T]
+        self.kinds += [hidden.sum(), (~hidden & ~kept).sum(), kept.sum()]
+
+        segment_T = stretches(rows.segment_ids.numpy(), rows.segment_keys.numpy())
+        self.sizes.append(np.bincount(segment_T, maskable_T).astype(np.int64))
+        self.targets.append(np.bincount(segment_T, target_T).astype(np.int64))
+        _count(self.by_frequency, self.digits[ids_T], maskable_T, target_T)
+        starts_T = rows.word_starts.numpy().ravel() & maskable_T
+        word_T = np.cumsum(starts_T)
+        pieces = np.bincount(word_T, maskable_T).astype(np.int64)
+        num_bytes = np.bincount(word_T, np.where(maskable_T, self.tokenizer.token_bytes[ids_T], 0)).astype(np.int64)
+        _count(self.by_pieces, np.clip(pieces[word_T] - 1, 0, MOST_PIECES - 1), maskable_T, target_T)
+        _count(self.by_bytes, np.clip(num_bytes[word_T] - 1, 0, MOST_BYTES - 1), maskable_T, target_T)
+        self._add_spans(target_T, starts_T, segment_T)
+        expected = self.inclusion.add(segment_T, maskable_T, masked, weighed)
+        self.expected += float(expected.predicted.sum())
+        self.variance += float(expected.spread.sum()) if self.settings.budget == "units" else 0.0
+        begin_T, size_T = weighed.begin.numpy().ravel(), weighed.size.numpy().ravel()
+        self.squares += int(size_T[maskable_T].sum())  # each unit's size, once for each of its tokens
+        self.split += len(np.unique(begin_T[maskable_T & (target_T != target_T[begin_T])]))
+        self.changed.append(np.bincount(segment_T, maskable_T & (seen_T != ids_T)).astype(np.int64))
+        self.expected_changes += float(expected.chosen.sum()) * (1.0 - self.settings.replacement.shares[2])
+        self.variance_of_changes += float((expected.chosen * size_T).sum())  # more than it can be
+        if "pos" in rows.annotations and self.pos_labels is not None:
+            if self.by_pos is None:
+                self.by_pos = np.zeros((len(self.pos_labels) + 1, 2), dtype=np.int64)
+            _count(self.by_pos, rows.annotations["pos"].numpy().ravel(), maskable_T, target_T)
+        if rows.token_type_ids is not None:
+            self.pairs = self.pairs or PairTally()
+            self.pairs.add(rows, masked, expected)
+
+    def _add_spans(self, target_T: NDArray[np.bool_], starts_T: NDArray[np.bool_], segment_T: Counts) -> None:
+        """Stretches of targets and how many words they touch."""
+        follows_T = np.zeros_like(target_T)
+        follows_T[1:] = target_T[1:] & target_T[:-1] & (segment_T[1:] == segment_T[:-1])
+        begins_T = target_T & ~follows_T
+        stretch = np.cumsum(begins_T)[target_T] - 1
+        words = np.bincount(stretch, (starts_T | begins_T)[target_T]).astype(np.int64)
+        self.stretches += len(words)
+        self.span_lengths += np.bincount(np.clip(words - 1, 0, MOST_SPAN - 1), minlength=MOST_SPAN)
+
+    def result(self) -> Audit:
+        sizes, targets = np.concatenate(self.sizes), np.concatenate(self.targets)
+        sizes, targets = sizes[sizes > 0], targets[sizes > 0]
+        expected = self.settings.prediction_rate or rate_at(self.settings.rate, 0.0)
+        ratio = ratio_of_sums(targets, sizes, self.variance)
+        inclusion = self.inclusion.result()
+        pairs = None if self.pairs is None else self.pairs.result()
+        shares = self.kinds / max(self.kinds.sum(), 1)
+        return Audit(
+            tokens=int(sizes.sum()),
+            rows=len(sizes),
+            expected_rate=expected,
+            rate=ratio.rate,
+            rate_stderr=ratio.stderr,
+            shares=(float(shares[0]), float(shares[1]), float(shares[2])),
+            special_targets=self.special_targets,
+            special_replacements=self.special_replacements,
+            changed_outside=self.changed_outside,
+            rows_without_target=int((targets == 0).sum()),
+            by_pieces=self.by_pieces,
+            by_bytes=self.by_bytes,
+            by_frequency=self.by_frequency,
+            span_lengths=self.span_lengths,
+            by_pos=self._named_pos(),
+            pairs=pairs,
+            inclusion=inclusion,
+            split_units=self.split,
+            tokens_a_draw=self.squares / max(int(sizes.sum()), 1),
+            broken=(*self._broken(ratio, shares, pairs), *inclusion.broken()),
+        )
+
+    def _named_pos(self) -> dict[str, tuple[int, int]] | None:
+        """Parts of speech that stand in the text, in the order of the labels; at last tokens without one."""
+        if self.by_pos is None or self.pos_labels is None:
+            return None
+        counts = {NO_TAG: self.by_pos[0]} | dict(zip(self.pos_labels, self.by_pos[1:], strict=True))
+        counts[NO_TAG] = counts.pop(NO_TAG)
+        return {name: (int(tokens), int(chosen)) for name, (tokens, chosen) in counts.items() if tokens}
+
+    def _broken(self, found: AuditRatio, shares: NDArray[np.float64], pairs: PairAudit | None) -> Iterable[str]:
+        if self.inclusion.promised or not self.settings.least_one:
+            tokens = max(int(np.concatenate(self.sizes).sum()), 1)
+            # Where each document piece draws its rate, what these pieces drew.
+            if found.differs_from(expected := self.expected / tokens):
+                yield f"{found.rate:.2%} of the tokens are predicted, not {expected:.2%}"
+            changed = ratio_of_sums(np.concatenate(self.changed), np.concatenate(self.sizes), self.variance_of_changes)
+            if changed.differs_from(wanted := self.expected_changes / tokens):
+                yield f"{changed.rate:.2%} of the tokens are changed, not {wanted:.2%}"
+            if pairs is not None:
+                yield from pairs.broken()
+        draws = max(self.stretches, 1)  # the fewest independent draws that there may have been
+        for name, share, wanted in zip(
+            ("masks", "random tokens", "unchanged tokens"), shares, self.settings.replacement.shares, strict=True
+        ):
+            if abs(share - wanted) > SIGMAS * (wanted * (1.0 - wanted) / draws) ** 0.5 * 2.0 + 1e-9:
+                yield f"{share:.2%} of the targets are {name}, not {wanted:.2%}"
+        for number, what in (
+            (self.special_targets, "special tokens are predicted"),
+            (self.special_replacements, "special tokens stand for a target"),
+            (self.changed_outside, "tokens are changed without being chosen, or have a wrong label"),
+            (self.split, "units are predicted in part"),
+        ):
+            if number:
+                yield f"{number:,} {what}"
+
+
+def _count(table: Counts, group_T: Counts, maskable_T: NDArray[np.bool_], target_T: NDArray[np.bool_]) -> None:
+    for column, chosen_T in enumerate((maskable_T, target_T)):
+        table[:, column] += np.bincount(group_T[chosen_T], minlength=len(table))

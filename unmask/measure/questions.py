@@ -1,0 +1,630 @@
+"""What is asked of a model when it is measured: hidden tokens in a text, and how well it knew each of them.
+
+    Question   input_ids  [CLS] the [MASK] sees [MASK] [SEP]      places 2 4      targets cat dogs
+    Answer     losses     0.7 2.3                                 ranks  0 3
+
+`ask` puts any number of questions to a network; `judge` says how well it knew hidden tokens, here and of held-out rows.
+
+Shape suffixes: T = positions of all rows in a line, D = what the encoder makes of a position, N = hidden tokens, V =
+vocabulary.
+"""
+
+from __future__ import annotations
+
+import lzma
+import os
+import tarfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any, Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from unmask.core.errors import CorpusError, ModelError, SettingsError, shown
+from unmask.core.files import absence
+from unmask.core.results import Notify, Progress, ignore
+from unmask.data.reading import (
+    BadInput,
+    EndsEarlyError,
+    JsonCursor,
+    bare_suffix,
+    broken_character,
+    check_characters,
+    decoded,
+    line_parts,
+    open_bytes,
+    parsed_line,
+    pieces_of,
+    told,
+)
+from unmask.measure.uncertainty import FEW, ratio_over_draws, wilson
+from unmask.tokenizer.tokenizer import EncodedText, Tokenizer
+from unmask.train.runner import Predictor, evaluating, logits_at, run
+
+TOP = 5
+WINDOW = 1 << 16  # positions of the questions that are packed together
+
+
+@dataclass(frozen=True)
+class Question:
+    """A text with hidden tokens.
+
+    Attributes:
+        input_ids: [S], int64: what the model sees, with special tokens.
+        places: [N], int64: positions of the hidden tokens.
+        targets: [N], int64: what stands there.
+    """
+
+    input_ids: NDArray[np.int64]
+    places: NDArray[np.int64]
+    targets: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How well the hidden tokens of a question were known.
+
+    Attributes:
+        losses: [N], float64: nats.
+        ranks: [N], int64: tokens that the model found likelier; 5 stands for so many or more.
+    """
+
+    losses: NDArray[np.float64]
+    ranks: NDArray[np.int64]
+
+
+Ask = Callable[[Iterable[Question]], Iterator[Answer]]  # `ask` with a network
+
+
+def ask(network: Predictor, questions: Iterable[Question]) -> Iterator[Answer]:
+    """Answers questions in their order, some batches at a time; the network is in evaluation mode while it answers.
+
+    Questions are packed into rows. Which ones share a batch changes an answer by no more than the order in which
+    floating-point numbers are added up.
+
+    Raises:
+        ModelError: A loss is no finite number.
+    """
+    gathered: list[Question] = []
+    positions = 0
+    for question in questions:
+        gathered.append(question)
+        positions += len(question.input_ids)
+        if positions >= WINDOW:
+            yield from _answers(network, gathered)
+            gathered, positions = [], 0
+    yield from _answers(network, gathered)
+
+
+def _answers(network: Predictor, questions: Sequence[Question]) -> list[Answer]:
+    answers: dict[int, Answer] = {}
+    places = [question.places for question in questions]
+    with evaluating(network):
+        for rows, hidden_TD in run(network, [question.input_ids for question in questions]):
+            numbers = rows.numbers.tolist()
+            targets = np.concatenate([questions[number].targets for number in numbers])
+            found = judge(network, hidden_TD, rows.places(places), torch.from_numpy(targets))
+            ends = np.cumsum([len(places[number]) for number in numbers])[:-1]
+            for number, *each in zip(numbers, *(np.split(part, ends) for part in found), strict=True):
+                answers[number] = Answer(*each)
+    for number, question in enumerate(questions):
+        _check_finite(question, answers[number])
+    return [answers[number] for number in range(len(questions))]
+
+
+def _check_finite(question: Question, answer: Answer) -> None:
+    """A loss that is NaN would count as a wrong prediction, and as such look like a figure."""
+    wrong = np.flatnonzero(~np.isfinite(answer.losses))
+    if len(wrong):
+        raise ModelError(
+            f"the model's loss is {answer.losses[wrong[0]]} at position {question.places[wrong[0]]} of a text of "
+            f"{len(question.input_ids)} tokens: its weights hold NaN or infinity, or numbers too large to compute "
+            "with; give an earlier checkpoint, or train it again with a lower learning rate"
+        )
+
+
+def judge(
+    network: Predictor, hidden_TD: Tensor, places_N: Tensor, targets_N: Tensor, *, top: int = TOP
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """How well a network knew hidden tokens of a batch.
+
+    Args:
+        network: In evaluation mode.
+        hidden_TD: What its encoder made of the batch.
+        places_N: int64: where the hidden tokens are, on any device.
+        targets_N: int64: what stands there.
+        top: Ranks are told below it; it stands for itself and more. 1 costs least.
+
+    Returns:
+        Losses [N] in nats, and ranks [N] of the right tokens: how many the network found likelier.
+    """
+    losses, ranks = [], []
+    begin = 0
+    for logits_NV in logits_at(network, hidden_TD, places_N):
+        right_N = targets_N[begin : begin + len(logits_NV)].to(logits_NV.device)
+        begin += len(logits_NV)
+        losses.append(functional.cross_entropy(logits_NV, right_N, reduction="none").cpu().double().numpy())
+        ranks.append(_ranks(logits_NV, right_N, top).cpu().numpy())
+    return np.concatenate(losses), np.concatenate(ranks)
+
+
+def _ranks(logits_NV: Tensor, right_N: Tensor, top: int) -> Tensor:
+    if top == 1:
+        return (logits_NV.argmax(1) != right_N).long()
+    hit_NK = logits_NV.topk(min(top, logits_NV.shape[1]), dim=1).indices == right_N[:, None]
+    return torch.where(hit_NK.any(1), hit_NK.long().argmax(1), top)
+
+
+# ----------------------------------------
+# Pseudo-log-likelihoods of sentences: how likely a masked language model finds a text, token by token.
+#
+#     sentence     the  em  ##broid  ##ery  fades          (of the word `embroidery`)
+#
+#     plain        the  em  [MASK]   ##ery  fades          to predict ##broid, all else is seen
+#     word_l2r     the  em  [MASK]   [MASK] fades          the pieces behind it in its word are not
+#
+# A word of several pieces is nearly given away by its other pieces, so the plain form finds long rare words too likely;
+# the other does not.
+#
+# Source: Salazar et al. 2020 (Masked language model scoring), section 2, for `plain`; Kauf and Ivanova 2023 (A better
+# way to do masked language model scoring), for `word_l2r`. Words are the tokenizer's (`unmask.tokenizer.words`).
+
+Form = Literal["plain", "word_l2r"]
+_TOLD = 256  # tokens between two tellings of the progress
+
+
+@dataclass(frozen=True)
+class Likelihoods:
+    """Of some sentences.
+
+    Attributes:
+        totals: [num_sentences], float64: pseudo-log-likelihoods in nats: sums over the tokens, never above 0.
+        num_tokens: [num_sentences], int64: tokens of each, without special tokens.
+    """
+
+    totals: NDArray[np.float64]
+    num_tokens: NDArray[np.int64]
+
+    @property
+    def pseudo_perplexity(self) -> float:
+        """exp of the mean loss of a token over all sentences. Source: Salazar et al. 2020, section 2."""
+        return float(np.exp(min(-self.totals.sum() / self.num_tokens.sum(), 700.0)))
+
+
+def checked_form(form: str) -> Form:
+    """Raises: SettingsError: It is no form of the pseudo-log-likelihood."""
+    for known in get_args(Form):
+        if form == known:
+            return known
+    raise SettingsError(f"unknown form {form!r} of the pseudo-log-likelihood; known are {', '.join(get_args(Form))}")
+
+
+def pseudo_log_likelihoods(
+    network: Predictor,
+    tokenizer: Tokenizer,
+    sentences: Sequence[str],
+    *,
+    form: Form = "plain",
+    notify: Notify = ignore,
+) -> Likelihoods:
+    """Scores sentences, each by itself.
+
+    Every token of the text is predicted once, an unknown token too; special tokens are not. Sentences of the same
+    tokens are scored once, so that what a model cannot tell apart (white space, letters that the tokenizer lowers,
+    unknown words) has equal scores, to the last bit.
+
+    Args:
+        network: The model.
+        tokenizer: Its tokenizer. A `[MASK]` in a sentence is text like any other.
+        sentences: Any number.
+        form: `plain` or `word_l2r`; see the module's docstring.
+        notify: Told now and then how many tokens were predicted.
+
+    Raises:
+        ModelError: A loss is no finite number.
+        SettingsError: A sentence is empty, holds what is no character, or is longer than the model, with its number,
+            counted from 1; or it is one text instead of several.
+    """
+    if isinstance(sentences, str):
+        raise SettingsError(f"give a list of sentences: [{sentences[:40]!r}]")
+    for number, sentence in enumerate(sentences, 1):
+        check_characters(sentence, f"sentence {number} ({sentence[:60]!r})")
+    encoded = tokenizer.encode_corpus(sentences)
+    lengths = np.array([len(tokens.input_ids) for tokens in encoded], dtype=np.int64)
+    _check(sentences, lengths, longest=network.config.max_position_embeddings - len(tokenizer.special.around))
+    numbers: dict[tuple[bytes, bytes], int] = {}
+    which = np.array([numbers.setdefault(_asked(tokens, form), len(numbers)) for tokens in encoded], dtype=np.int64)
+    first = np.unique(which, return_index=True)[1]  # of those that ask for the same
+
+    def questions() -> Iterator[Question]:
+        for number in first.tolist():
+            yield from one_by_one(encoded[number].input_ids, encoded[number].word_starts, tokenizer, form=form)
+
+    answers = _told(ask(network, questions()), int(lengths[first].sum()), notify)
+    losses = np.array([answer.losses[0] for answer in answers])
+    owner = np.repeat(np.arange(len(first)), lengths[first])
+    totals = -np.bincount(owner, weights=losses, minlength=len(first)).astype(np.float64)
+    return Likelihoods(totals[which], lengths)
+
+
+def _asked(tokens: EncodedText, form: Form) -> tuple[bytes, bytes]:
+    """All that the questions of a sentence depend on; where words begin says what `word_l2r` hides."""
+    return tokens.input_ids.tobytes(), b"" if form == "plain" else tokens.word_starts.tobytes()
+
+
+def _told(answers: Iterable[Answer], total: int, notify: Notify) -> Iterator[Answer]:
+    """Passes answers on, and tells how many there were."""
+    for number, answer in enumerate(answers, 1):
+        yield answer
+        if number % _TOLD == 0 or number == total:
+            notify(Progress("each token hidden in turn", number, total))
+
+
+def one_by_one(
+    input_ids: NDArray[np.int32],
+    word_starts: NDArray[np.bool_],
+    tokenizer: Tokenizer,
+    *,
+    form: Form = "plain",
+    places: NDArray[np.int64] | None = None,
+) -> Iterator[Question]:
+    """A question for each token of a text.
+
+    Args:
+        input_ids: [S]: without special tokens.
+        word_starts: [S].
+        tokenizer: For the special tokens.
+        form: `plain` or `word_l2r`.
+        places: [N]: the tokens that are asked for; None: all.
+    """
+    special = tokenizer.special
+    places = np.arange(len(input_ids)) if places is None else places
+    whole = with_special(input_ids, tokenizer)
+    first = int(special.cls is not None)
+    word = np.cumsum(word_starts)
+    ends = np.searchsorted(word, word, side="right")  # of each token's word
+    for place in places.tolist():
+        copy = whole.copy()
+        end = place + 1 if form == "plain" else int(ends[place])
+        copy[first + place : first + end] = special.mask
+        yield Question(copy, np.array([first + place]), whole[first + place : first + place + 1])
+
+
+def with_special(input_ids: NDArray[np.int32] | NDArray[np.int64], tokenizer: Tokenizer) -> NDArray[np.int64]:
+    """A text's tokens with what stands around a text, as int64."""
+    special = tokenizer.special
+    before = [] if special.cls is None else [special.cls]
+    behind = [] if special.sep is None else [special.sep]
+    return np.concatenate([before, input_ids, behind]).astype(np.int64)
+
+
+def _check(sentences: Sequence[str], lengths: NDArray[np.int64], *, longest: int) -> None:
+    wrong = (lengths == 0) | (lengths > longest)
+    if not wrong.any():
+        return
+    first = int(np.flatnonzero(wrong)[0])
+    if lengths[first] == 0:
+        raise SettingsError(f"sentence {first + 1} ({sentences[first]!r}) is empty; leave it out")
+    raise SettingsError(
+        f"sentence {first + 1} has {lengths[first]} tokens, but the model takes {longest} beside the special tokens; "
+        f"split it: {sentences[first][:60]!r}..."
+    )
+
+
+# ----------------------------------------
+# Minimal pairs in BLiMP's format, and in how many of them a model prefers the sentence that is right.
+#
+# Files are of JSON lines, each with a sentence that is right and one that is wrong:
+#
+#     {"sentence_good": "Katherine can't help herself.", "sentence_bad": "Katherine can't help himself.",
+#      "linguistics_term": "anaphor_agreement", "UID": "anaphor_gender_agreement", ...}
+#
+# `UID` names the paradigm, `linguistics_term` the phenomenon that it belongs to. Where they are absent, the file's name
+# is the paradigm, and the paradigm is the phenomenon.
+#
+# Source: Warstadt et al. 2020 (BLiMP: the benchmark of linguistic minimal pairs for English).
+
+_LINES = (".jsonl", ".ndjson", ".json")
+_TARS = (".tar", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2")
+_NO_PAIRS = (".zip", ".7z", ".rar", ".tar.zst")
+_MOST_PAIRS = 1_000_000  # BLiMP has 67,000
+_MOST_CHARS = 1 << 28  # of all of them
+_SHAPE = "minimal pairs are a JSON object a line, or an array"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A minimal pair.
+
+    Attributes:
+        good, bad: The sentence that is right, and the one that is wrong.
+        paradigm: What pairs of a kind are called.
+        phenomenon: What several paradigms show.
+        where: File and line, for errors.
+    """
+
+    good: str
+    bad: str
+    paradigm: str
+    phenomenon: str
+    where: str
+
+
+def read_pairs(path: Path) -> list[Pair]:
+    """Reads minimal pairs.
+
+    Args:
+        path: A file of JSON lines or of an array (also compressed), a folder of such, or a tar archive of such.
+
+    Raises:
+        CorpusError: There is no such file, no pair in it, a line is not in BLiMP's format or longer than a million
+            characters, or there are more than a million pairs or 256 million characters; with file and line.
+    """
+    if not (os.path.isdir(path) or os.path.isfile(path)):
+        raise CorpusError(f"{path}: {absence(path)}; give a file, a folder or a tar archive of minimal pairs")
+    if path.is_file() and path.name.lower().endswith(_NO_PAIRS):
+        raise CorpusError(f"{path}: this kind of archive is not read; unpack it, and give the folder")
+    pairs: list[Pair] = []
+    num_chars = 0
+    for pair in _in_archive(path) if path.name.lower().endswith(_TARS) and not path.is_dir() else _in_files(path):
+        pairs.append(pair)
+        num_chars += len(pair.good) + len(pair.bad) + len(pair.paradigm) + len(pair.phenomenon)
+        if len(pairs) > _MOST_PAIRS or num_chars > _MOST_CHARS:
+            raise CorpusError(
+                f"{path}: more than {_MOST_PAIRS:,} minimal pairs, or {_MOST_CHARS:,} characters of them; give fewer"
+            )
+    if not pairs:
+        raise CorpusError(
+            f"{path}: there are no minimal pairs in it; expected lines like "
+            '{"sentence_good": "Cats sleep.", "sentence_bad": "Cats sleeps."} in files that end with .jsonl'
+        )
+    return pairs
+
+
+def _in_files(path: Path) -> Iterator[Pair]:
+    """The pairs of a file, or of those in a folder in their order by name."""
+    files = [path]
+    if path.is_dir():
+        files = sorted(entry for entry in path.rglob("*") if entry.is_file() and bare_suffix(entry) in _LINES)
+    for each in files:
+        with open_bytes(each) as content:
+            yield from _pairs_of(str(each), content)
+
+
+def _in_archive(path: Path) -> Iterator[Pair]:
+    """The pairs of an archive, file by file in their order by name. It is read in one go and never unpacked."""
+    found: list[tuple[str, list[Pair]]] = []
+    try:
+        with tarfile.open(path) as archive:
+            for member in archive:
+                if member.size < 0:  # behind which Python's own reader would go round in a circle
+                    raise tarfile.ReadError("a file of negative size")
+                hidden = Path(member.name).name.startswith("._")  # what macOS puts beside files
+                if member.isfile() and not hidden and bare_suffix(Path(member.name)) in _LINES:
+                    content = archive.extractfile(member)
+                    assert content is not None, "a file has content"
+                    name = f"{path}:{member.name}"
+                    found.append((name, list(_pairs_of(name, content))))
+    except CorpusError:  # of a file in it
+        raise
+    except (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError, ValueError, OverflowError) as error:
+        reason = next(iter(str(error).splitlines()), "it ends too early").rstrip(":")  # the rest lists all methods
+        raise CorpusError(f"{path}: not a readable tar archive, or a cut-off one ({reason})") from error
+    for _, pairs in sorted(found, key=lambda each: each[0]):
+        yield from pairs
+
+
+def _pairs_of(name: str, file: IO[bytes]) -> Iterator[Pair]:
+    own_name = Path(name).name.split(".")[0]
+    for where, entry in _entries(name, file):
+        sentences = [entry.get(key) if isinstance(entry, dict) else None for key in ("sentence_good", "sentence_bad")]
+        good, bad = sentences
+        if not (isinstance(good, str) and isinstance(bad, str) and good.strip() and bad.strip()):
+            raise CorpusError(
+                f"{where}: not in BLiMP's format; a pair is a JSON object with the texts sentence_good and sentence_bad"
+            )
+        paradigm = _called(entry, "UID", where) or own_name
+        phenomenon = _called(entry, "linguistics_term", where) or paradigm
+        if broken := broken_character(good + bad + paradigm + phenomenon):
+            raise CorpusError(f"{where}: a sentence or a name holds {broken}, which is no character; take the pair out")
+        yield Pair(good, bad, paradigm, phenomenon, where)
+
+
+def _called(entry: dict[str, Any], key: str, where: str) -> str:
+    """A name of the pair; empty where it has none."""
+    value = entry.get(key)
+    if value is None or isinstance(value, str):
+        return value or ""
+    if isinstance(value, bool | list | dict):
+        raise CorpusError(f"{where}: {key} is {shown(value)}, not a text")
+    return str(value)
+
+
+def _entries(name: str, file: IO[bytes]) -> Iterator[tuple[str, Any]]:
+    """What stands in each line, or in the array that the file is, and where."""
+    chunks = decoded(pieces_of(file), name, BadInput(skip=False, way_out=None))
+    begin, first = 1, ""
+    for first in chunks:
+        if first.strip():
+            break
+        begin += first.count("\n")
+    if first.lstrip().startswith("["):
+        yield from _elements(name, JsonCursor(name, chain([first], chunks), way_out=f"{_SHAPE} of such"))
+        return
+    for number, part in enumerate(line_parts(chain([first], chunks)), begin):
+        where = f"{name}: line {number}"
+        if not (part.starts and part.ends):
+            raise CorpusError(f"{where} is longer than a million characters; {_SHAPE}")
+        if part.text.strip():
+            try:
+                yield where, parsed_line(part.text)
+            except ValueError as error:
+                raise CorpusError(f"{where} {error}; {_SHAPE}") from error
+
+
+def _elements(name: str, text: JsonCursor) -> Iterator[tuple[str, Any]]:
+    """The elements of an array, one at a time."""
+    text.take("[")
+    number, is_over = 0, text.take("]")
+    while not is_over:
+        number += 1
+        where = f"{name}: pair {number}"
+        text.peek()
+        try:
+            value = text.value()
+        except EndsEarlyError as error:
+            raise CorpusError(f"{where} has no end: the file is cut off") from error
+        except CorpusError:  # of the file: it is a ValueError, too
+            raise
+        except (ValueError, RecursionError) as error:
+            raise CorpusError(f"{where} {told(error)}; {_SHAPE}") from error
+        yield where, value
+        is_over = text.take("]")
+        if not is_over and not text.take(","):
+            raise CorpusError(f"{where} is followed by {text.excerpt!r}, not by a comma; {_SHAPE}")
+    if text.peek():
+        raise CorpusError(f"{name}: {text.excerpt!r} follows what was the whole of it; {_SHAPE}")
+
+
+TIE = 1e-4  # nats: what the order in which numbers are added up may change
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """A share of pairs.
+
+    Attributes:
+        accuracy: Of the pairs; ties are one half.
+        interval: That holds the true accuracy in 95 of 100 cases; it tells nothing of the training's seed.
+        interval_over: What it takes as drawn: `paradigms`, by Student's t (`unmask.measure.uncertainty`), since the
+            pairs of a paradigm are made from one pattern and stand or fall together; `pairs` of a single paradigm, or
+            of paradigms that all came out the same, by Wilson's interval, which speaks of other pairs of just these
+            paradigms.
+        pairs: How many.
+        num_paradigms: Of how many paradigms.
+        ties: How many of them are told neither way.
+    """
+
+    accuracy: float
+    interval: tuple[float, float]
+    interval_over: Literal["paradigms", "pairs"]
+    pairs: int
+    num_paradigms: int
+    ties: int
+
+
+@dataclass(frozen=True)
+class PairResult:
+    """Of a set of minimal pairs: `overall`, and by the name of each phenomenon and paradigm."""
+
+    overall: Accuracy
+    phenomena: dict[str, Accuracy]
+    paradigms: dict[str, Accuracy]
+
+
+def score_pairs(
+    network: Predictor,
+    tokenizer: Tokenizer,
+    pairs: Sequence[Pair],
+    *,
+    form: Form = "plain",
+    notify: Notify = ignore,
+) -> PairResult:
+    """Scores both sentences of each pair; the higher pseudo-log-likelihood is what the model prefers.
+
+    Sums are compared, not means over tokens, as in the source; a sentence with more tokens has a lower sum. Sentences
+    of the same tokens tie.
+
+    Args:
+        network, tokenizer, form, notify: As for `pseudo_log_likelihoods`.
+        pairs: At least one.
+
+    Raises:
+        ModelError: A loss is no finite number.
+        SettingsError: A sentence is longer than the model; with file and line.
+
+    Source: Salazar et al. 2020, section 4.2.
+    """
+    check_lengths(pairs, tokenizer, longest=network.config.max_position_embeddings)
+    totals = pseudo_log_likelihoods(network, tokenizer, _sentences(pairs), form=form, notify=notify).totals
+    return tally(pairs, totals[0::2] - totals[1::2])
+
+
+def check_lengths(pairs: Sequence[Pair], tokenizer: Tokenizer, *, longest: int) -> None:
+    """Makes sure that a model takes all sentences.
+
+    Args:
+        pairs: Any number.
+        tokenizer: Of the model.
+        longest: Positions that the model takes, special tokens included.
+
+    Raises:
+        SettingsError: A sentence has no tokens, or more; with file and line.
+    """
+    room = longest - len(tokenizer.special.around)
+    for number, encoded in enumerate(tokenizer.encode_corpus(_sentences(pairs))):
+        if not 0 < len(encoded.input_ids) <= room:
+            raise SettingsError(
+                f"{pairs[number // 2].where}: a sentence of {len(encoded.input_ids)} tokens, but the model takes 1 to "
+                f"{room} beside the special tokens; leave the pair out"
+            )
+
+
+def _sentences(pairs: Sequence[Pair]) -> list[str]:
+    """The right one and the wrong one of each pair in turn."""
+    return [sentence for pair in pairs for sentence in (pair.good, pair.bad)]
+
+
+def tally(pairs: Sequence[Pair], differences: NDArray[np.float64]) -> PairResult:
+    """Adds up.
+
+    Args:
+        pairs: At least one.
+        differences: [num_pairs]: score of the right sentence minus that of the wrong one.
+    """
+    points = np.where(np.abs(differences) <= TIE, 0.5, differences > 0)
+    paradigm = np.unique([pair.paradigm for pair in pairs], return_inverse=True)[1]
+    return PairResult(
+        _accuracy(points, paradigm),
+        _by_name([pair.phenomenon for pair in pairs], points, paradigm),
+        _by_name([pair.paradigm for pair in pairs], points, paradigm),
+    )
+
+
+def few_paradigms(found: Accuracy) -> str | None:
+    """What must be said where an accuracy rests on few paradigms; None where it rests on enough."""
+    if found.interval_over == "pairs":
+        return "the interval is over pairs of just these paradigms: of others it tells nothing"
+    if found.num_paradigms < FEW:
+        return (
+            f"there are {found.num_paradigms} paradigms only: the interval over them is wide, and less reliable than "
+            f"with {FEW} or more"
+        )
+    return None
+
+
+def _by_name(names: list[str], points: NDArray[np.float64], paradigm: NDArray[np.int64]) -> dict[str, Accuracy]:
+    known = np.array(names)
+    return {name: _accuracy(points[known == name], paradigm[known == name]) for name in sorted(set(names))}
+
+
+def _accuracy(points: NDArray[np.float64], paradigm: NDArray[np.int64]) -> Accuracy:
+    """Of some pairs, by the number of the paradigm of each."""
+    won, count = float(points.sum()), len(points)
+    found = ratio_over_draws(np.bincount(paradigm, weights=points), np.bincount(paradigm))
+    interval = found.share_interval
+    return Accuracy(
+        accuracy=won / count,
+        interval=wilson(won, count) if interval is None else interval,
+        interval_over="pairs" if interval is None else "paradigms",
+        pairs=count,
+        num_paradigms=found.draws,
+        ties=int((points == 0.5).sum()),
+    )

@@ -1,0 +1,643 @@
+"""Measuring a model on passages: hidden tokens, hidden words of the raw text, and tokens hidden one at a time.
+
+Figures of hidden tokens are broken down by their kinds:
+
+    word_frequency   how often the token's word stands in the passages that are measured
+    word_pieces      of how many tokens its word consists
+    piece            whether it begins its word
+    part_of_speech   where the text is annotated
+
+The words of these are the tokenizer's (`unmask.tokenizer.words`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.core.hashing import GOLDEN, mix, mix_ints, token_in_word
+from unmask.data.corpus import Corpus
+from unmask.data.documents import TextPiece
+from unmask.data.store import TokenStore
+from unmask.measure.questions import Answer, Ask, Question, one_by_one, with_special
+from unmask.measure.uncertainty import Breakdown, Ratio, plain_interval
+from unmask.tokenizer.tokenizer import Tokenizer
+
+# ----------------------------------------
+# Passages on which models are measured, and words of raw text by which those with different tokenizers compare.
+#
+# A word is a run of characters that are no white space, of at most 32. Ideographs and kana, which are written without
+# spaces, are words of their own, up to a sign, a letter or 16 characters. The usual tokenizers never cross white space
+# and seldom a sign, so few of their tokens stand on two words: where a long run was cut.
+#
+#     text        The cat, 東京タワーへ。
+#     words       The   cat,   東京タワーへ   。
+#
+# A single ideograph would be too small: tokens of a large vocabulary stand on two or three of them, and a model with
+# such
+# a vocabulary would see less than one that spells each.
+#
+# Which words are hidden depends on a hash of the text and on the word's number in it: not on the tokenizer.
+#
+# A passage is a part of the raw text of at most 2,000 characters, cut behind white space, whatever the tokenizer; of
+# prepared data, where there is no text, it is so many tokens. A share of them is taken, chosen by a hash of each and of
+# its place, so that the taken ones are spread over the whole text, equal ones too, and are the same for every model.
+# Memory holds what is taken.
+#
+# Shapes: S = tokens of a text, N = pairs of a token and a word that it stands on.
+
+# Ideographs with the marks that repeat them, and kana of either width.
+_UNSPACED = "\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+_WORD = re.compile(rf"[{_UNSPACED}]{{1,16}}|[^\s{_UNSPACED}]{{1,32}}")
+_HALF = 1 << 63
+
+
+def text_key(text: str) -> int:
+    """A hash of a text, a signed 64-bit integer."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
+
+
+def word_spans(text: str) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Where the words of a text begin and end, in characters, and their UTF-8 bytes; each [num_words]."""
+    found = [(match.start(), match.end(), len(match.group().encode())) for match in _WORD.finditer(text)]
+    begin, end, num_bytes = np.array(found, dtype=np.int64).reshape(-1, 3).T
+    return begin, end, num_bytes
+
+
+def touched(
+    token_begin: NDArray[np.int64],
+    token_end: NDArray[np.int64],
+    begin: NDArray[np.int64],
+    end: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Which of some sorted stretches that do not overlap each token stands on.
+
+    Args:
+        token_begin, token_end: [S]: characters of the tokens.
+        begin, end: [num_stretches]: characters of the stretches.
+
+    Returns:
+        [S] and [S]: the number of the first stretch with which a token shares a character, and the number behind the
+        last; equal where there is none.
+    """
+    first = np.searchsorted(end, token_begin, side="right")
+    return first, np.maximum(first, np.searchsorted(begin, token_end, side="left"))
+
+
+@dataclass(frozen=True)
+class Standing:
+    """On which words the tokens of a text stand: a line for each token and each word of which it shows something.
+
+        text     a a a a b b      words    aaaa bb          token   0    1    1    2
+        tokens   --- ----- -               (0)  (1)         word    0    0    1    1
+                                                            share   1   2/3  1/3   1
+
+    Attributes:
+        token: [N], int64.
+        word: [N], int64.
+        share: [N], float64: how much of the token is the word's, by UTF-8 bytes; those of a token add up to 1.
+    """
+
+    token: NDArray[np.int64]
+    word: NDArray[np.int64]
+    share: NDArray[np.float64]
+
+    @property
+    def num_crossing(self) -> int:
+        """How many tokens stand on several words."""
+        return int((np.bincount(self.token) > 1).sum())
+
+    def share_in(self, chosen: NDArray[np.bool_], num_tokens: int) -> NDArray[np.float64]:
+        """How much of each token is in some of the words.
+
+        Args:
+            chosen: [num_words]: which words.
+            num_tokens: Of the text.
+
+        Returns:
+            [num_tokens]: 0 for tokens that show nothing of the words, exactly 1 for those on a single one of them.
+        """
+        inside = chosen[self.word]
+        found = np.bincount(self.token[inside], weights=self.share[inside], minlength=num_tokens)
+        return found.astype(np.float64)
+
+
+def standing_of(
+    text: str,
+    token_begin: NDArray[np.int64],
+    token_end: NDArray[np.int64],
+    begin: NDArray[np.int64],
+    end: NDArray[np.int64],
+) -> Standing:
+    """On which words of a text its tokens stand.
+
+    Args:
+        text: The text.
+        token_begin, token_end: [S]: characters of its tokens.
+        begin, end: [num_words]: characters of its words, as `word_spans` gives them.
+    """
+    first, stop = touched(token_begin, token_end, begin, end)
+    number = stop - first
+    token = np.repeat(np.arange(len(first)), number)
+    word = first[token] + np.arange(len(token)) - (np.cumsum(number) - number)[token]
+    bytes_before = np.cumsum([0, *(len(character.encode()) for character in text)])
+    low, high = np.maximum(token_begin[token], begin[word]), np.minimum(token_end[token], end[word])
+    shared = bytes_before[high] - bytes_before[low]
+    whole = np.bincount(token, weights=shared, minlength=len(first))[token]
+    # A token without a character of its own, within a word, is the word's.
+    share = np.divide(shared, whole, out=np.ones(len(token)), where=whole > 0)
+    return Standing(token, word, share)
+
+
+def uniform(key: int, size: int, *more: int) -> NDArray[np.float64]:
+    """[size]: numbers in [0, 1) that depend on the key, the place and further integers alone."""
+    bits = mix(np.arange(size, dtype=np.int64) * np.int64(GOLDEN) + np.int64(mix_ints(key, *more)))
+    return (bits.astype(np.float64) + _HALF) / (2.0 * _HALF) % 1.0  # rounding may make a 1 of the largest
+
+
+def hidden(draws: NDArray[np.float64], rate: float, number: int, num_masks: int) -> NDArray[np.bool_]:
+    """Which of some units a mask hides.
+
+    The masks are turned against each other by equal parts of 1, so that as long as rate x masks is at most 1 none of
+    the units is hidden twice, and more masks tell as much more as they can. What is hidden at a low rate is hidden at
+    higher ones too.
+
+    Args:
+        draws: Of the units, in [0, 1).
+        rate: Expected share that is hidden.
+        number: Of the mask, from 0.
+        num_masks: How many there are.
+    """
+    return (draws + number / num_masks) % 1.0 < rate
+
+
+PASSAGE_CHARS = 2_000
+PASSAGE_TOKENS = 480
+BYTES_PER_TOKEN = 4  # by which a number of tokens is a length of text, alike for all tokenizers
+_TAKEN = 7
+_BATCH = 64
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A stretch of a document.
+
+    Attributes:
+        document: Number of the document, or of its group, where groups were held out.
+        key: A hash of the text, or of the tokens where there is no text.
+        input_ids: [S], int32: without special tokens.
+        word_starts: [S], bool: the tokenizer's words.
+        standing: On which of the text's words the tokens stand.
+        word_bytes: [num_words], int64: UTF-8 bytes of those words.
+        unknown_bytes: [S], int64: bytes of the text that an unknown token stands for, 0 at others and where there is no
+            text.
+        pos: [S], int64: number of each token's part of speech, counted from 1; 0: none.
+    """
+
+    document: int
+    key: int
+    input_ids: NDArray[np.int32]
+    word_starts: NDArray[np.bool_]
+    standing: Standing
+    word_bytes: NDArray[np.int64]
+    unknown_bytes: NDArray[np.int64]
+    pos: NDArray[np.int64]
+
+
+def share_of_text(corpus: Corpus, max_tokens: int) -> float:
+    """What share of a text is about so many tokens, at four bytes each; 1 where there are no more.
+
+    Raises:
+        CorpusError: A file cannot be read.
+    """
+    total = corpus.num_bytes
+    if total is None:
+        with closing(corpus.pieces()) as pieces:
+            total = sum(len(piece.text.encode()) for piece, _ in pieces)
+    return min(1.0, max_tokens * BYTES_PER_TOKEN / max(total, 1))
+
+
+def passages_of_text(corpus: Corpus, tokenizer: Tokenizer, *, share: float, labels: list[str]) -> Iterator[Passage]:
+    """Takes passages of raw text.
+
+    Args:
+        corpus: The text; where it is read with the annotation `pos`, parts of speech are told.
+        tokenizer: Of the model.
+        share: How much of the text is taken, from 0 to 1.
+        labels: Of parts of speech; new ones are put at its end.
+
+    Raises:
+        CorpusError: A file cannot be read.
+        TokenizerError: A character is unknown to a tokenizer without `[UNK]`.
+    """
+    with closing(corpus.pieces()) as pieces:
+        blocks = (block for piece, _ in pieces for block in cut(piece))
+        taken = (block for block in blocks if _is_taken(share, text_key(block.text), block.document, block.offset))
+        while batch := list(islice(taken, _BATCH)):
+            yield from _tokenized(batch, tokenizer, labels)
+
+
+def _is_taken(share: float, key: int, *place: int) -> bool:
+    """Whether a passage is in the sample: by its hash, and by where it stands, since texts may repeat themselves."""
+    return share >= 1.0 or bool(uniform(key, 1, _TAKEN, *place)[0] < share)
+
+
+def cut(piece: TextPiece) -> Iterator[TextPiece]:
+    """Cuts a text into parts of at most 2,000 characters, behind white space where there is any in a part's second
+    half."""
+    begin = 0
+    while begin < len(piece.text):
+        end = min(begin + PASSAGE_CHARS, len(piece.text))
+        if end < len(piece.text):
+            spaces = (at for at in range(end, begin + PASSAGE_CHARS // 2, -1) if piece.text[at - 1].isspace())
+            end = next(spaces, end)
+        if not piece.text[begin:end].isspace():
+            yield piece.part(begin, end)
+        begin = end
+
+
+def _tokenized(blocks: Sequence[TextPiece], tokenizer: Tokenizer, labels: list[str]) -> Iterator[Passage]:
+    encoded, places = tokenizer.encode_placed([block.text for block in blocks])
+    stops = np.cumsum(places.lengths)
+    text_begin = np.cumsum([0, *(len(block.text) for block in blocks)])
+    for number, block in enumerate(blocks):
+        tokens = slice(int(stops[number] - places.lengths[number]), int(stops[number]))
+        token_begin, token_end = (array[tokens] - text_begin[number] for array in (places.begin, places.end))
+        ids, starts = encoded.input_ids[tokens], encoded.word_starts[tokens]
+        begin, end, num_bytes = word_spans(block.text)
+        on_words = _with_marks(token_begin, token_end, begin, end, starts)
+        unknown = np.zeros(len(ids), dtype=np.int64)
+        for place in np.flatnonzero(ids == tokenizer.special.unk) if tokenizer.special.unk is not None else ():
+            unknown[place] = len(block.text[token_begin[place] : token_end[place]].strip().encode())
+        yield Passage(
+            block.document,
+            text_key(block.text),
+            ids,
+            starts,
+            standing_of(block.text, *on_words, begin, end),
+            num_bytes,
+            unknown,
+            _parts_of_speech(block, token_begin, token_end, labels),
+        )
+
+
+def _with_marks(
+    token_begin: NDArray[np.int64],
+    token_end: NDArray[np.int64],
+    begin: NDArray[np.int64],
+    end: NDArray[np.int64],
+    starts: NDArray[np.bool_],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The characters of the tokens; a lone mark of a space, on no word, has those of the token that it begins."""
+    first, stop = touched(token_begin, token_end, begin, end)
+    mark = np.flatnonzero((first == stop)[:-1] & starts[:-1] & ~starts[1:])
+    token_begin, token_end = token_begin.copy(), token_end.copy()
+    token_begin[mark], token_end[mark] = token_begin[mark + 1], token_end[mark + 1]
+    return token_begin, token_end
+
+
+def _parts_of_speech(
+    block: TextPiece, token_begin: NDArray[np.int64], token_end: NDArray[np.int64], labels: list[str]
+) -> NDArray[np.int64]:
+    spans = () if block.spans is None else block.spans.get("pos", ())
+    if not spans:
+        return np.zeros(len(token_begin), dtype=np.int64)
+    for span in spans:
+        if span.label not in labels:
+            labels.append(span.label)
+    begin, end = (np.array([getattr(span, side) for span in spans], dtype=np.int64) for side in ("begin", "end"))
+    number = np.array([0, *(labels.index(span.label) + 1 for span in spans)])
+    first, stop = touched(token_begin, token_end, begin, end)
+    return number[np.where(first < stop, first + 1, 0)]
+
+
+def passages_of_store(store: TokenStore, tokenizer: Tokenizer, *, share: float) -> Iterator[Passage]:
+    """Takes passages of prepared tokens. Their words are the tokenizer's, since there is no text.
+
+    Args:
+        store: The tokens.
+        tokenizer: With which they were made.
+        share: How much of them is taken, from 0 to 1.
+    """
+    for piece in range(len(store)):
+        length = int(store.lengths[piece])
+        for begin in range(0, length, PASSAGE_TOKENS):
+            place = piece, begin, min(PASSAGE_TOKENS, length - begin)
+            read, starts = store.read(*place)
+            ids = read.astype(np.int32)
+            key = int(mix(mix(ids.astype(np.int64) + 1) + np.arange(len(ids)) * np.int64(GOLDEN)).sum())
+            if _is_taken(share, key, int(store.document[piece]), int(store.offset[piece]), begin):
+                pos = store.read_annotation("pos", *place) if "pos" in store.annotations else np.zeros(len(ids))
+                yield _of_tokens(int(store.draw[piece]), key, ids, starts.astype(bool), tokenizer, pos)
+
+
+def _of_tokens(
+    document: int,
+    key: int,
+    input_ids: NDArray[np.int32],
+    word_starts: NDArray[np.bool_],
+    tokenizer: Tokenizer,
+    pos: NDArray[Any],
+) -> Passage:
+    begins = word_starts.copy()
+    begins[:1] = True  # a passage of prepared text may begin within a word
+    words = np.cumsum(begins) - 1
+    num_bytes = np.bincount(words, weights=tokenizer.token_bytes[input_ids]).astype(np.int64)
+    token = np.flatnonzero(num_bytes[words] > 0)
+    return Passage(
+        document,
+        key,
+        input_ids,
+        word_starts,
+        Standing(token, words[token], np.ones(len(token))),
+        num_bytes,
+        np.zeros(len(input_ids), dtype=np.int64),
+        pos.astype(np.int64),
+    )
+
+
+FREQUENCIES = (1, 2, 10, 100, 1000)  # where bands begin
+FREQUENCY_NAMES = ("1", "2-9", "10-99", "100-999", "1000+")
+LENGTH_NAMES = ("1", "2", "3", "4+")
+PIECE_NAMES = ("first", "continuation")
+
+Kinds = Mapping[str, NDArray[np.int64]]
+
+
+def kinds_of(passages: Sequence[Passage], *, with_pos: bool) -> list[Kinds]:
+    """The kinds of the tokens of each passage, as numbers of the names above; parts of speech are numbered from 0."""
+    words = [_words(passage) for passage in passages]
+    known, counts = np.unique(np.concatenate([hashes for hashes, _ in words]), return_counts=True)
+    return [
+        _kinds(passage, hashes, number, counts[np.searchsorted(known, hashes)], with_pos=with_pos)
+        for passage, (hashes, number) in zip(passages, words, strict=True)
+    ]
+
+
+def _words(passage: Passage) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """A hash of each word [num_words], and the number of each token's word [S]."""
+    starts = passage.word_starts.copy()
+    starts[0] = True
+    begin = np.flatnonzero(starts)
+    number = np.cumsum(starts) - 1
+    place = np.arange(len(starts)) - begin[number]
+    return np.add.reduceat(token_in_word(passage.input_ids.astype(np.int64), place), begin), number
+
+
+def _kinds(
+    passage: Passage,
+    hashes: NDArray[np.int64],
+    number: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    *,
+    with_pos: bool,
+) -> Kinds:
+    pieces = np.bincount(number, minlength=len(hashes))
+    kinds = {
+        "word_frequency": (np.searchsorted(FREQUENCIES, counts, side="right") - 1)[number],
+        "word_pieces": np.minimum(pieces[number], len(LENGTH_NAMES)) - 1,
+        "piece": (np.diff(number, prepend=-1) == 0).astype(np.int64),
+    }
+    return {**kinds, "part_of_speech": passage.pos - 1} if with_pos else kinds
+
+
+SEED = 20181011  # fixed for ever, so that numbers of different models compare
+_TOKENS, _WORDS, _PSEUDO = 1, 2, 3
+_SPELLED = 8 * math.log(2.0)  # nats a byte of what the vocabulary cannot say
+
+Where = TypeVar("Where")
+
+
+@dataclass(frozen=True)
+class MeasuredPassages:
+    """A model, and how it is measured.
+
+    Attributes:
+        ask: What answers questions: `unmask.measure.questions.ask` with the model's network.
+        tokenizer: Its tokenizer.
+        length: Positions of a text that it is shown at once, special tokens included; longer passages are cut.
+        masks: How many masks each passage gets.
+        count: Told how many more tokens were looked at.
+    """
+
+    ask: Ask
+    tokenizer: Tokenizer
+    length: int
+    masks: int
+    count: Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class TokenFigures:
+    """What hidden tokens came to: ratios by hidden tokens, and breakdowns by name."""
+
+    loss: Ratio
+    accuracy: Ratio
+    accuracy_top5: Ratio
+    breakdown: Mapping[str, Breakdown]
+
+
+def measure_tokens(
+    measured: MeasuredPassages,
+    passages: Sequence[Passage],
+    kinds: Sequence[Kinds],
+    names: Mapping[str, Sequence[str]],
+    rate: float,
+) -> TokenFigures:
+    """Hides tokens, each with the probability `rate`, and predicts them.
+
+    What is hidden depends on the passage's hash, the token's place and the mask's number: the same for every model with
+    the same tokenizer, however long the texts are that it takes, and whatever else is measured.
+
+    Args:
+        measured: The model.
+        passages: What it is measured on.
+        kinds: Of the tokens of each passage.
+        names: Of the kinds, by breakdown.
+        rate: Share of the tokens.
+    """
+    figures = TokenFigures(Ratio(), Ratio(), Ratio(), {name: Breakdown(each) for name, each in names.items()})
+
+    def items() -> Iterator[tuple[Question, tuple[int, NDArray[np.int64]]]]:
+        for number, passage in enumerate(passages):
+            ordinary = measured.tokenizer.ordinary[passage.input_ids]
+            draws = uniform(passage.key, len(passage.input_ids), SEED, _TOKENS)
+            for mask in range(measured.masks):
+                chosen = hidden(draws, rate, mask, measured.masks) & ordinary
+                yield from ((q, (number, at)) for q, at in _questions(measured, passage, chosen))
+
+    for (number, at), answer in _asked(measured.ask, items()):
+        document, count = passages[number].document, len(at)
+        right = answer.ranks == 0
+        figures.loss.add(document, float(answer.losses.sum()), count)
+        figures.accuracy.add(document, float(right.sum()), count)
+        figures.accuracy_top5.add(document, float((answer.ranks < 5).sum()), count)
+        for name, breakdown in figures.breakdown.items():
+            breakdown.add(kinds[number][name][at], answer.losses, right)
+    return figures
+
+
+def measure_words(measured: MeasuredPassages, passages: Sequence[Passage], rate: float) -> Ratio:
+    """Bits per byte: hides words of the raw text, all pieces of a word together, and predicts them.
+
+    The same words are hidden for every model, and their negative log-likelihood is divided by the UTF-8 bytes of just
+    these words. So models with different tokenizers compare. A token is hidden where it shows anything of a hidden
+    word. Few tokens stand on several words (see `unmask.measure.text`). Of the loss of such a token the share
+    counts that its bytes in hidden words have; so over all choices of words each token is paid for once, as each byte
+    is. What it still leaks, and where it is not fair:
+
+    - A model sees how many pieces each hidden word has, and so learns something of its length and its rarity. A
+      tokenizer with more pieces a word tells more, one by characters tells the word's exact length.
+    - Pieces of a word are predicted independently of each other, which costs models with many pieces more.
+    - Where a tokenizer changes the text (lower case, accents), it predicts less than the bytes say.
+    - Texts with more positions than the model takes are cut, and a model with longer texts sees more context.
+    - A token that reaches beyond a hidden word hides some characters more, which other models see.
+
+    What a vocabulary cannot say (an unknown token, a character that is dropped) costs 8 bits a byte, as if it were
+    spelled out.
+
+    Args:
+        measured: The model.
+        passages: What it is measured on.
+        rate: Share of the words.
+
+    Returns:
+        Bits divided by bytes.
+    """
+    bits = Ratio()
+
+    def items() -> Iterator[tuple[Question, tuple[int, NDArray[np.float64]]]]:
+        for passage in passages:
+            draws = uniform(passage.key, len(passage.word_bytes), SEED, _WORDS)
+            said = np.bincount(passage.standing.word, minlength=len(draws)) > 0
+            for mask in range(measured.masks):
+                chosen = hidden(draws, rate, mask, measured.masks)
+                share = passage.standing.share_in(chosen, len(passage.input_ids))
+                spelled = (passage.unknown_bytes * share).sum() + passage.word_bytes[chosen & ~said].sum()
+                bits.add(passage.document, float(spelled) * _SPELLED / math.log(2.0), passage.word_bytes[chosen].sum())
+                asked = _questions(measured, passage, share > 0.0)
+                yield from ((question, (passage.document, share[at])) for question, at in asked)
+
+    for (document, share), answer in _asked(measured.ask, items()):
+        bits.add(document, float((answer.losses * share).sum()) / math.log(2.0), 0.0)
+    return bits
+
+
+def measure_pseudo(measured: MeasuredPassages, passages: Sequence[Passage], max_tokens: int) -> Ratio:
+    """Hides tokens one at a time, all others seen: what pseudo-perplexity is made of.
+
+    Args:
+        measured: The model.
+        passages: What it is measured on.
+        max_tokens: About how many tokens are hidden, chosen by the passage's hash.
+
+    Source: Salazar et al. 2020, section 2, on a sample of the tokens.
+    """
+    losses = Ratio()
+    share = max_tokens / max(1, sum(len(passage.input_ids) for passage in passages))
+
+    def items() -> Iterator[tuple[Question, int]]:
+        for passage in passages:
+            chosen = uniform(passage.key, len(passage.input_ids), SEED, _PSEUDO) < share
+            for begin, end in segments(passage.word_starts, measured.length - _around(measured)):
+                places = np.flatnonzero(chosen[begin:end])
+                ids, starts = passage.input_ids[begin:end], passage.word_starts[begin:end]
+                asked = one_by_one(ids, starts, measured.tokenizer, places=places)
+                yield from ((question, passage.document) for question in asked)
+            measured.count(int(chosen.sum()))
+
+    for document, answer in _asked(measured.ask, items()):
+        losses.add(document, float(answer.losses[0]), 1.0)
+    return losses
+
+
+def segments(word_starts: NDArray[np.bool_], room: int) -> Iterator[tuple[int, int]]:
+    """Cuts a passage into stretches of at most `room` tokens, where a word begins if one does in the second half.
+
+    The stretches are about equally long, so that none has little context.
+    """
+    length = len(word_starts)
+    begin = 0
+    while begin < length:
+        left = length - begin
+        size = math.ceil(left / math.ceil(left / room))
+        end = begin + size
+        if end < length:
+            starts = np.flatnonzero(word_starts[begin + size // 2 : end + 1])
+            end = begin + size // 2 + int(starts[-1]) if len(starts) else end
+        end = max(end, begin + 1)
+        yield begin, end
+        begin = end
+
+
+def _questions(
+    measured: MeasuredPassages, passage: Passage, chosen: NDArray[np.bool_]
+) -> Iterator[tuple[Question, NDArray[np.int64]]]:
+    """A question for each stretch with hidden tokens, and which tokens of the passage these are."""
+    special = measured.tokenizer.special
+    first = int(special.cls is not None)
+    for begin, end in segments(passage.word_starts, measured.length - _around(measured)):
+        at = begin + np.flatnonzero(chosen[begin:end])
+        if len(at):
+            ids = with_special(passage.input_ids[begin:end], measured.tokenizer)
+            places = at - begin + first
+            targets = ids[places]
+            ids[places] = special.mask
+            yield Question(ids, places, targets), at
+    measured.count(len(passage.input_ids))
+
+
+def _around(measured: MeasuredPassages) -> int:
+    return len(measured.tokenizer.special.around)
+
+
+def _asked(ask: Ask, items: Iterable[tuple[Question, Where]]) -> Iterator[tuple[Where, Answer]]:
+    """Answers, each with what came with its question."""
+    waiting: deque[Where] = deque()
+
+    def questions() -> Iterator[Question]:
+        for question, where in items:
+            waiting.append(where)
+            yield question
+
+    for answer in ask(questions()):
+        yield waiting.popleft(), answer
+
+
+def plain(figures: TokenFigures, bits: Ratio) -> dict[str, Any]:
+    """The figures of a rate, as `--json` prints them."""
+    loss, accuracy, top5, bytewise = (
+        ratio.result for ratio in (figures.loss, figures.accuracy, figures.accuracy_top5, bits)
+    )
+    return {
+        "loss": loss.value,
+        "loss_stderr": loss.stderr,
+        "loss_interval": plain_interval(loss.interval),
+        "accuracy": accuracy.value,
+        "accuracy_interval": plain_interval(accuracy.share_interval),
+        "accuracy_top5": top5.value,
+        "accuracy_top5_interval": plain_interval(top5.share_interval),
+        "perplexity": _exp(loss.value),
+        "perplexity_interval": None if loss.interval is None else [_exp(bound) for bound in loss.interval],
+        "bits_per_byte": bytewise.value if bits.denominator else None,
+        "bits_per_byte_stderr": bytewise.stderr,
+        "bits_per_byte_interval": plain_interval(bytewise.interval),
+        "predicted_tokens": int(figures.loss.denominator),
+        "predicted_bytes": int(bits.denominator),
+        "predicted_documents": loss.draws,
+        "breakdown": {name: breakdown.figures() for name, breakdown in figures.breakdown.items()},
+    }
+
+
+def _exp(loss: float) -> float:
+    return math.exp(min(loss, 700.0))

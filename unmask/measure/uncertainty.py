@@ -1,0 +1,553 @@
+"""How sure a measured figure is: intervals, standard errors over documents, ratios and breakdowns.
+
+Intervals hold the true value in 95 of 100 cases. This is the one place where standard errors over documents are
+computed.
+
+What is measured, such as a loss per token, is a ratio of two sums. Tokens of a document, and all that it is cut into
+(pieces, passages, held-out parts), are alike: a writer's words and turns run through all of it. So what is drawn
+independently is the source document, and the standard error is of these. It tells how much the figure would change with
+other documents of the same kind; of the seed of a training it tells nothing.
+
+    r = sum of y / sum of x    over documents g, such as y = the losses and x = the number of predicted tokens
+    r without g, minus r       = (r x_g - y_g) / (X - x_g), X being the sum of x
+    variance                   = sum of its squares over g
+
+That is the delete-one jackknife, written out. The long documents of a text are few, so its degrees of freedom are fewer
+than the documents: they are those of a sum of squares with the same mean and variance (Satterthwaite), computed as if
+documents' own ratios varied alike. With equal documents they are one less than the documents.
+
+In simulations with 8 to 50 documents, log-normal lengths (whose logarithms deviate by up to 0.8) and effects of
+documents that are normal, or skewed by up to 2, the 95 % intervals hold the true ratio in 92 to 99 of 100 cases
+(`tests/measuring/test_coverage.py`), where normal intervals on the usual error hold it in 80 to 94. With lengths that
+deviate by 1.5 they are wider than needed, and hold it in 96 to 99.5. Two things they do not know of: where the long
+documents are the hard ones and effects are skewed too, it is about 90; and what the corpus calls documents may still be
+alike, such as the lines of one book.
+
+Source: Bell and McCaffrey 2002 (Bias reduction in standard errors for linear regression with multi-stage samples) for
+both; Pustejovsky and Tipton 2018 (Small-sample methods for cluster-robust variance estimation), who call it CR3. Its
+factor (G - 1) / G is left out, as they do: skewed effects need the room.
+
+Shape suffix: G = documents, or other independent draws.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
+from statistics import NormalDist, fmean, stdev
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from unmask.core.errors import SettingsError
+
+CONFIDENCE = 0.95
+_ROUNDING = 1e-9  # of figures of the order of 1: what subtracting and adding them up may change
+_MOST_ITEMS = 20_000  # shares of more come in steps too small to matter
+
+
+def wilson(successes: float, trials: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """The interval of a share, which lies within [0, 1] and is of use for few trials and shares near 0 or 1.
+
+    Args:
+        successes: How many of the trials succeeded; a tie is half a success.
+        trials: At least 1.
+        confidence: Of 1.
+
+    Source: Wilson 1927 (Probable inference, the law of succession, and statistical inference).
+    """
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    share = successes / trials
+    middle = (share + z * z / (2 * trials)) / (1 + z * z / trials)
+    half = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials**2)) / (1 + z * z / trials)
+    low, high = max(0.0, middle - half), min(1.0, middle + half)
+    return 0.0 if successes <= 0 else low, 1.0 if successes >= trials else high  # not by rounding beside them
+
+
+def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
+    """The interval of the mean of some independent values by Student's t; None where they tell nothing of chance.
+
+    That is so of a single value, and of values that are all equal, up to rounding. Shares of n items come in steps of
+    1/n, so a few of them are equal by accident; what they really vary by is somewhere below a step, and not 0.
+    Student's t is for values without steps, and an interval without width would show any difference, however small.
+
+    Source: Student 1908 (The probable error of a mean).
+    """
+    if len(values) < 2 or max(values) - min(values) <= _ROUNDING * max(1.0, *map(abs, values)):
+        return None
+    mean, variance = _mean_and_variance(values)
+    half = student_quantile(0.5 + confidence / 2, len(values) - 1) * math.sqrt(variance / len(values))
+    return mean - half, mean + half
+
+
+def _mean_and_variance(values: Sequence[float]) -> tuple[float, float]:
+    """Of some values, in floating point: `statistics` counts in fractions, which takes most of a comparison's time."""
+    mean = fmean(values)
+    return mean, math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
+
+
+def shares_interval(differences: Sequence[float], items: int, confidence: float) -> tuple[float, float] | None:
+    """The interval of the mean of differences between two shares of the same items; None for a single one.
+
+    Student's t, with a variance of one difference that is never less than its steps and its items allow, since a few
+    such differences are equal, or nearly so, by accident:
+
+    - 1/(6 items^2), what rounding to steps of 1/items adds to the variance of two shares;
+    - |mean|/items: a net difference of k items is one of k changed items at the least, and changes that are as likely
+      in either direction vary by their number.
+
+    Args:
+        differences: One a seed, of any sign.
+        items: Of which the shares are; at least 1.
+        confidence: Of 1.
+
+    Source: Student 1908; Sheppard 1898 (rounding); McNemar 1947 (changes of paired items).
+    """
+    count = len(differences)
+    if count < 2:
+        return None
+    mean, variance = _mean_and_variance(differences)
+    spread = max(variance, 1.0 / (6.0 * items**2), abs(mean) / items)
+    half = student_quantile(0.5 + confidence / 2, count - 1) * math.sqrt(spread / count)
+    return mean - half, mean + half
+
+
+def items_of_shares(values: Sequence[float]) -> int | None:
+    """The smallest number of items of which all values can be shares; None where they are no shares of a few items.
+
+    Values that happen to be shares of fewer items than they are count as that, which makes intervals wider.
+    """
+    if not values or min(values) < 0.0 or max(values) > 1.0:
+        return None
+    items = np.arange(1, _MOST_ITEMS + 1)
+    for value in values:
+        counts = value * items
+        items = items[np.abs(counts - np.rint(counts)) <= _ROUNDING]
+    return int(items[0]) if len(items) else None
+
+
+@lru_cache(maxsize=4096)
+def student_quantile(probability: float, degrees: float) -> float:
+    """The quantile of Student's t distribution.
+
+    With t = sqrt(degrees) tan(angle), the distribution's density is the power degrees - 1 of the angle's cosine; that
+    is added up and looked up, which takes milliseconds; quantiles are kept.
+
+    Args:
+        probability: In [0.5, 1).
+        degrees: Of freedom, at least 1; need not be whole.
+    """
+    angle = np.linspace(0.0, math.pi / 2, 200_001)
+    density = np.cos(angle) ** (degrees - 1)
+    steps = (density[1:] + density[:-1]) / 2
+    mass = np.concatenate([np.zeros(1), np.cumsum(steps)])
+    wanted = (2 * probability - 1) * mass[-1]
+    return math.sqrt(degrees) * math.tan(float(np.interp(wanted, mass, angle)))
+
+
+def student_margin(stderr: float, degrees: float, confidence: float = CONFIDENCE) -> float:
+    """Half the width of an interval by Student's t.
+
+    Args:
+        stderr: Standard error of the figure.
+        degrees: Of freedom of the standard error, at least 1; need not be whole.
+        confidence: Of 1.
+    """
+    return stderr * student_quantile(0.5 + confidence / 2, degrees)
+
+
+FEW = 20  # fewer documents are warned of
+_SUM_ROUNDING = 1e-12  # of what sums of losses come to
+
+
+@dataclass(frozen=True)
+class Uncertain:
+    """A ratio of sums, and how sure it is.
+
+    Attributes:
+        value: The ratio; not a number where nothing was counted.
+        stderr: Its standard error; None with fewer than two documents, where one is all but everything, and where all
+            of them have the same ratio, which tells nothing of chance; never 0.
+        degrees: Of freedom of the standard error, at least 1; None where there is none.
+        draws: How many documents, or other independent draws, were counted.
+    """
+
+    value: float
+    stderr: float | None
+    degrees: float | None
+    draws: int
+
+    @property
+    def margin(self) -> float | None:
+        """Half the width of the 95 % interval by Student's t: what stands behind ± in every table."""
+        if self.stderr is None or self.degrees is None:
+            return None
+        return student_margin(self.stderr, self.degrees)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """That holds the true ratio in 95 of 100 cases."""
+        margin = self.margin
+        return None if margin is None else (self.value - margin, self.value + margin)
+
+    @property
+    def share_interval(self) -> tuple[float, float] | None:
+        """The interval of a share, cut at 0 and 1."""
+        interval = self.interval
+        return None if interval is None else (max(0.0, interval[0]), min(1.0, interval[1]))
+
+
+def ratio_over_draws(above_G: ArrayLike, below_G: ArrayLike) -> Uncertain:
+    """The ratio of two sums over independent draws; see the module's docstring.
+
+    Args:
+        above_G: [G]: what each document adds above the line.
+        below_G: [G]: what it adds below, not negative. A document with nothing below counts where it adds something
+            above, since the ratio has it too; one with nothing at all does not.
+    """
+    above, below = np.asarray(above_G, dtype=np.float64), np.asarray(below_G, dtype=np.float64)
+    counted = (below > 0.0) | (above != 0.0)
+    above, below = above[counted], below[counted]
+    total = float(below.sum())
+    value = float(above.sum()) / total if total > 0.0 else math.nan
+    if len(below) < 2 or not math.isfinite(value) or total - float(below.max()) <= _SUM_ROUNDING * total:
+        return Uncertain(value, None, None, len(below))
+    share = below / total
+    change = (share * value - above / total) / (1.0 - share)  # of the ratio, where a document is left out
+    stderr = math.sqrt(float(np.square(change).sum()))
+    if stderr <= _SUM_ROUNDING * max(1.0, abs(value)):
+        return Uncertain(value, None, None, len(below))
+    return Uncertain(value, stderr, _degrees(share), len(below))
+
+
+def _degrees(share: NDArray[np.float64]) -> float:
+    """Satterthwaite's degrees of freedom of the jackknife, where documents' ratios are normal and vary alike.
+
+    The variance is the quadratic form of A = (I - 1 share') D (I - share 1') in these ratios, D being diagonal, and has
+    trace(A)^2 / trace(A^2) degrees. The traces are sums over pairs of documents, here multiplied out.
+    """
+    weight = np.square(share / (1.0 - share))
+    weight /= weight.sum()
+    squares = float(np.square(share).sum())
+    once, twice = float((weight * share).sum()), float((weight * share * share).sum())
+    trace = float((weight * (1.0 - 2.0 * share + squares)).sum())
+    alone = float((weight * weight * (1.0 + 2.0 * squares - 4.0 * share)).sum())
+    pairs = squares * squares + 2.0 * twice + 2.0 * once * once - 4.0 * squares * once
+    return max(1.0, trace * trace / (alone + pairs))
+
+
+def plain_interval(interval: tuple[float, float] | None) -> list[float] | None:
+    """As JSON gives it back, so that results equal what is read from their files."""
+    return None if interval is None else list(interval)
+
+
+def few_documents(documents: int) -> str | None:
+    """What must be said where figures rest on few documents; None where they rest on enough."""
+    if documents >= FEW:
+        return None
+    if documents < 2:
+        return (
+            "all of the measured text is one document, so that there is no standard error and no interval: how much "
+            "the figures would change with other text is not known; measure on several documents"
+        )
+    return (
+        f"the measured text is of {documents} documents only: the intervals are wide, and less reliable than with "
+        f"{FEW} or more"
+    )
+
+
+class Ratio:
+    """A sum divided by another, such as losses by tokens, with documents as the independent draws."""
+
+    def __init__(self) -> None:
+        self._sums: dict[int, list[float]] = {}
+
+    def add(self, document: int, numerator: float, denominator: float) -> None:
+        """Counts a part of a document."""
+        sums = self._sums.setdefault(document, [0.0, 0.0])
+        sums[0] += numerator
+        sums[1] += denominator
+
+    @property
+    def denominator(self) -> float:
+        """The sum below the line."""
+        return sum(sums[1] for sums in self._sums.values())
+
+    @property
+    def value(self) -> float:
+        """The ratio; not a number where nothing was counted."""
+        return self.result.value
+
+    @property
+    def result(self) -> Uncertain:
+        """The ratio, and how sure it is."""
+        sums = np.array(list(self._sums.values())).reshape(-1, 2)
+        return ratio_over_draws(sums[:, 0], sums[:, 1])
+
+
+class Breakdown:
+    """Losses and right answers by the kind of the token.
+
+    Args:
+        names: Of the kinds, in the order of their numbers.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = names
+        self._sums = np.zeros((3, len(names)))
+
+    def add(self, kinds: NDArray[np.int64], losses: NDArray[np.float64], right: NDArray[np.bool_]) -> None:
+        """Counts tokens, each [N]; a negative kind is left out."""
+        kept = kinds >= 0
+        for row, weights in enumerate((losses, right, np.ones(len(kinds)))):
+            self._sums[row] += np.bincount(kinds[kept], weights=weights[kept], minlength=len(self.names))
+
+    def figures(self) -> dict[str, dict[str, Any]]:
+        """Loss, accuracy and number of tokens of each kind that there is."""
+        return {
+            name: {"loss": loss / count, "accuracy": right / count, "predicted_tokens": int(count)}
+            for name, loss, right, count in zip(self.names, *self._sums.tolist(), strict=True)
+            if count
+        }
+
+
+# ----------------------------------------
+# Which of several recipes is better, from their figures for the same seeds: paired, with intervals and a verdict.
+#
+# Runs with the same seed share the order of the data, so their difference varies less than they do: differences are
+# taken
+# seed by seed, and their mean has an interval by Student's t. Where recipes do not differ and their runs vary about
+# alike, at most 5 of 100 comparisons show a difference. Three things would let chance in, and each has its share of
+# these
+# 5:
+#
+#     looks     A comparison may be looked at again, with more seeds. Each look takes a part of what is left (see
+#               `error_of_look`), so that looking until a difference shows does not help. The first look keeps most.
+#               Fewer
+#               seeds than were asked for are a late look (`unmask.commands.compare.look_number`).
+#     pairs     With more than two recipes, each pair has an equal part (Bonferroni's correction).
+#     figures   One figure decides. Others are exploratory: a difference in them is claimed only for a pair that the
+#               deciding figure tells apart, each figure with an equal part of what the pair had (a gatekeeper).
+#
+# The differences are taken for symmetric, as they are where runs have the same distribution, however skewed it is.
+# Where
+# only the means are equal, and one recipe's runs have a long tail while the other's hardly vary, they are not: with 3
+# to
+# 16 seeds that shows a difference in up to 15 of 100 comparisons (log-normal runs, whose logarithms deviate by 1; up to
+# 28 with 1.5). The verdict says so of a shown difference where the deviations seen are more than `UNLIKE` times apart,
+# which with very few seeds is now and then an accident; where the other recipe varies too, the tail may not have been
+# seen yet, and nothing is said. A rule by signs would not help, since all the differences seen have the same one.
+#
+# A run that failed has no figure, and a figure may not be defined for a run. Two recipes are compared by the seeds for
+# which both have one, and the verdict says how many are missing: what is left may be the luckier part of a recipe that
+# often fails.
+#
+# Source: Lan and DeMets 1983 (spending the error over looks); Westfall and Krishen 2001 (gatekeepers).
+
+FIRST_LOOK, LATER_LOOKS = 0.03, 0.015  # of comparisons, in which a difference may be shown that is none
+UNLIKE = 4.0  # a ratio of the deviations of runs that is told of
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over seeds.
+
+    Attributes:
+        mean: The mean.
+        interval: That holds the true mean; None with one seed, or where all have the same figure and it is not known
+            in what steps it comes.
+        values: Of each seed that has one.
+    """
+
+    mean: float
+    interval: tuple[float, float] | None
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first recipe's figure minus the second's, seed by seed.
+
+    Attributes:
+        first, second: Names.
+        estimate: Of the difference; its interval is widened for looks, pairs and figures.
+        claimable: Whether it may be shown at all.
+    """
+
+    first: str
+    second: str
+    estimate: Estimate
+    claimable: bool = True
+
+    @property
+    def better(self) -> str | None:
+        """The recipe with the lower figure, where the interval leaves 0 out; None: no difference shown."""
+        interval = self.estimate.interval
+        if not self.claimable or interval is None or interval[0] <= 0.0 <= interval[1]:
+            return None
+        return self.first if interval[1] < 0.0 else self.second
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether it is the same for several seeds, and not 0: what figures that come in steps may be by accident."""
+        values = self.estimate.values
+        return len(values) > 1 and self.estimate.interval is None and not math.isclose(values[0], 0.0, abs_tol=1e-9)
+
+
+@dataclass(frozen=True)
+class PairedComparison:
+    """Figures of several recipes, all their differences, and what they show in words.
+
+    Attributes:
+        recipes: Of each its mean over seeds, with a 95 % interval of its own.
+        differences: Of all pairs with a seed in common.
+        confidence: Of the differences' intervals, in (0, 1).
+        verdict: In words.
+    """
+
+    recipes: dict[str, Estimate]
+    differences: tuple[Difference, ...]
+    confidence: float
+    verdict: str
+
+    @property
+    def told_apart(self) -> frozenset[tuple[str, str]]:
+        """Pairs that a difference is shown of."""
+        return frozenset((each.first, each.second) for each in self.differences if each.better is not None)
+
+
+def error_of_look(look: int) -> float:
+    """The share of comparisons in which a look may show a difference that is none.
+
+    0.03 the first time, then 0.0075, 0.0025, 0.00125, ... (0.015 / (k (k - 1)) for the k-th): 0.045 in all, however
+    many looks there are. That holds for numbers of seeds that were chosen beforehand. Who chooses each as is best by
+    what the looks before showed, and knows how much runs vary, gets to 0.05 in simulation; hence no more is spent.
+
+    Args:
+        look: From 1 on.
+    """
+    return FIRST_LOOK if look == 1 else LATER_LOOKS / (look * (look - 1))
+
+
+def compare_figures(
+    figures: Mapping[str, Sequence[float | None]],
+    *,
+    what: str = "loss",
+    without: str = "failed",
+    look: int = 1,
+    items: int | None = None,
+    exploratory: int = 0,
+    open_pairs: Collection[tuple[str, str]] = (),
+) -> PairedComparison:
+    """Compares recipes by a figure of which less is better.
+
+    Args:
+        figures: Of each recipe, one a seed, in the same order of seeds; None where the run has none.
+        what: What the figure is called.
+        without: What the verdict says of runs that have none.
+        look: How many different states of these figures were judged, this one included.
+        items: Of how many items the figures are shares; None: they are none, unless all lie in [0, 1] and are shares of
+            the same few items.
+        exploratory: How many figures are exploratory, this one among them; 0: this one decides.
+        open_pairs: Of an exploratory figure: the pairs that the deciding figure tells apart.
+
+    Returns:
+        What is known: recipes with a figure at the least, and differences of pairs with a seed in common.
+
+    Raises:
+        SettingsError: There are fewer than two recipes, they have not equally many seeds, or no figure at all.
+    """
+    counts = {len(values) for values in figures.values()}
+    known = {name: [value for value in values if value is not None] for name, values in figures.items()}
+    if len(figures) < 2 or len(counts) != 1 or not any(known.values()):
+        raise SettingsError("a comparison takes two recipes at the least, and the same seeds of each")
+    seeds, pairs = counts.pop(), list(combinations(figures, 2))
+    confidence = 1.0 - error_of_look(look) / len(pairs) / max(1, exploratory)
+    items = items or items_of_shares([value for values in known.values() for value in values])
+    differences = tuple(
+        Difference(a, b, _estimate(values, items, confidence), claimable=not exploratory or (a, b) in open_pairs)
+        for a, b in pairs
+        if (values := _differences(figures[a], figures[b]))
+    )
+    recipes = {
+        name: Estimate(fmean(values), mean_interval(values), tuple(values)) for name, values in known.items() if values
+    }
+    basis = f"look {look} of this comparison, {_interval(confidence, len(pairs))}"
+    verdict = _verdict(recipes, differences, what=what, seeds=seeds, basis=basis)
+    missing = {name: seeds - len(values) for name, values in known.items() if len(values) < seeds}
+    lost = "".join(f"; {count} of {seeds} runs of {name} {without}" for name, count in missing.items())
+    marked = "exploratory: " if exploratory else ""
+    return PairedComparison(recipes, differences, confidence, f"{marked}{verdict}{lost}{_unlike(figures, differences)}")
+
+
+def percent(confidence: float) -> str:
+    """97 %, 99.67 %, 99.9972 %: what is missing from 100 has two digits at the least."""
+    missing = 100.0 * (1.0 - confidence)
+    digits = max(0, 1 - math.floor(math.log10(missing)))
+    shown = f"{100.0 - missing:.{digits}f}"
+    return f"{shown.rstrip('0').rstrip('.') if digits else shown} %"
+
+
+def _interval(confidence: float, pairs: int) -> str:
+    return f"interval at {percent(confidence)}" if pairs == 1 else f"intervals at {percent(confidence)}: {pairs} pairs"
+
+
+def _differences(first: Sequence[float | None], second: Sequence[float | None]) -> list[float]:
+    """Of the seeds for which both have a figure."""
+    pairs = zip(first, second, strict=True)
+    return [one - other for one, other in pairs if one is not None and other is not None]
+
+
+def _estimate(values: Sequence[float], items: int | None, confidence: float) -> Estimate:
+    interval = mean_interval(values, confidence) if items is None else shares_interval(values, items, confidence)
+    return Estimate(fmean(values), interval, tuple(values))
+
+
+def _unlike(figures: Mapping[str, Sequence[float | None]], differences: Sequence[Difference]) -> str:
+    """What the verdict says of shown differences whose runs vary so unlike that the interval may mislead."""
+    said = ""
+    for each in differences:
+        runs = zip(figures[each.first], figures[each.second], strict=True)
+        both = [(one, other) for one, other in runs if one is not None and other is not None]
+        if each.better is None:
+            continue
+        spread = {each.first: stdev(first for first, _ in both), each.second: stdev(second for _, second in both)}
+        steady, varying = sorted(spread, key=spread.__getitem__)
+        if spread[varying] > UNLIKE * spread[steady]:
+            said += (
+                f"; runs of {varying} vary more than {UNLIKE:g} times as much as those of {steady}, so that the "
+                f"interval of {len(both)} seeds may be too narrow"
+            )
+    return said
+
+
+def _verdict(
+    recipes: Mapping[str, Estimate], differences: Sequence[Difference], *, what: str, seeds: int, basis: str
+) -> str:
+    best = min(recipes, key=lambda name: recipes[name].mean)
+    if not differences:
+        return f"no difference shown: no two recipes have a {what} of the same seed ({best} has the lowest {what})"
+    if max(len(difference.estimate.values) for difference in differences) < 2:
+        return f"no difference shown: one seed says nothing of chance ({best} has the lowest {what}); give more seeds"
+    shown = [difference for difference in differences if difference.better is not None]
+    if not shown:
+        found = f"no difference shown in {what} over {seeds} seeds ({best} has the lowest mean; {basis})"
+        steady = any(difference.is_steady for difference in differences)
+        return f"{found}; the same difference for every seed says nothing of chance" if steady else found
+    sentences = []
+    for difference in shown:
+        worse = difference.second if difference.better == difference.first else difference.first
+        interval = difference.estimate.interval
+        assert interval is not None, "a shown difference has one"
+        low, high = sorted(abs(bound) for bound in interval)
+        sentences.append(
+            f"{difference.better} has a lower {what} than {worse} by {abs(difference.estimate.mean):.3f} "
+            f"({low:.3f} to {high:.3f})"
+        )
+    rest = len(differences) - len(shown)
+    others = f"; no difference shown in {rest} other {'pairs' if rest > 1 else 'pair'}" if rest else ""
+    return f"{'; '.join(sentences)}{others} ({seeds} seeds; {basis})"

@@ -1,1 +1,0 @@
-"""Measuring: held-out loss, hidden tokens and words of any text, minimal pairs, and how sure each figure is."""

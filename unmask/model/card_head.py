@@ -1,0 +1,296 @@
+"""The head of a model's card (README.md), which the hub reads: what stands in it, who says so, and how it is written.
+
+    base_model, base_model_relation    what the model began as, where the hub has it under a name
+    license, language                  what the user says (`CardSettings`); never guessed
+    pipeline_tag, library_name, tags   what the model does, and what loads it
+    metrics, model-index               what was measured, on which file
+
+The names of data sets of the hub (`datasets`) are not among it: the text came from files, and a file is no data set of
+the hub because it is called alike.
+
+Source: the hub's own example, https://github.com/huggingface/hub-docs/blob/main/modelcard.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, field_validator, model_validator
+
+from unmask.core.errors import RunError
+from unmask.core.files import write_atomically
+from unmask.core.hub import hub_name
+from unmask.core.settings import Settings, validated
+
+CARD = "README.md"
+CUSTOM = "custom"  # the type of a data set that is none of the hub's
+_OTHER = "other"
+_IDENTIFIER = re.compile(r"[a-z0-9]+([.-][a-z0-9]+)*")
+_LANGUAGE = re.compile(r"[a-z]{2,3}|multilingual|code")
+_LINK = re.compile(r"https?://\S+|LICENSE(\.md)?")
+
+log = logging.getLogger("unmask")
+
+
+def _as_list(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value or None  # an empty list says nothing
+
+
+class CardSettings(Settings):
+    """What the user says of a model for its card. They change the card and nothing else.
+
+    Attributes:
+        license: As the hub calls the licence: `apache-2.0`, `mit`, `cc-by-4.0`, ...; `other` is one that it does not
+            list.
+        license_name: Of a licence that is `other`: a name such as `my-license-1.0`.
+        license_link: Of one that is `other`: where its text is, a URL, or `LICENSE` or `LICENSE.md` beside the card.
+        language: Of the text, one or several: codes of ISO 639 (`fi`, `fin`), `multilingual`, or `code`.
+
+    Source of the names: https://huggingface.co/docs/hub/repositories-licenses. They are checked by their form alone,
+    since the hub's list grows.
+    """
+
+    license: str | None = None
+    license_name: str | None = None
+    license_link: str | None = None
+    language: Annotated[tuple[str, ...] | None, BeforeValidator(_as_list)] = None
+
+    @field_validator("license", "license_name")
+    @classmethod
+    def _check_identifier(cls, value: str | None) -> str | None:
+        if value is None or _IDENTIFIER.fullmatch(value):
+            return value
+        near = re.sub(r"[\s_]+", "-", value.strip().lower())
+        hint = f"; did you mean {near!r}?" if _IDENTIFIER.fullmatch(near) else ""
+        raise ValueError(f"expected a licence as the hub calls it, such as apache-2.0, mit, cc-by-4.0 or other{hint}")
+
+    @field_validator("license_link")
+    @classmethod
+    def _check_link(cls, value: str | None) -> str | None:
+        if value is None or _LINK.fullmatch(value):
+            return value
+        raise ValueError("expected a URL, or LICENSE or LICENSE.md for a file beside the card")
+
+    @field_validator("language")
+    @classmethod
+    def _check_language(cls, values: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        for value in values or ():
+            if not _LANGUAGE.fullmatch(value):
+                raise ValueError(
+                    f"{value!r} is no language as the hub calls it: a code of ISO 639 with two or three small letters "
+                    "(fi, fin), multilingual, or code"
+                )
+        return values
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for name in ("license_name", "license_link"):
+            if getattr(self, name) is not None and self.license != _OTHER:
+                raise ValueError(
+                    f"{name} is for a licence that the hub does not list; set card.license to 'other', or leave "
+                    f"card.{name} away"
+                )
+        return self
+
+
+def with_named(kept: Mapping[str, Any], named: CardSettings, *, where: str) -> CardSettings:
+    """What a card says when a training goes on: what it said, but for what is named now.
+
+    Args:
+        kept: The settings that it was begun with.
+        named: Those that are asked for now; one that is set to None is taken away.
+        where: What the first are of, for errors.
+
+    Raises:
+        SettingsError: They contradict each other.
+    """
+    return validated(CardSettings, {**kept, **named.model_dump(exclude_unset=True)}, where=where)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The model that a training began with, as a card tells of it.
+
+    Attributes:
+        checkpoint: Its name and commit on the hub, or its whole path.
+        sha256: Of its content.
+        base_models: What the hub knows it by; empty where it does not.
+    """
+
+    checkpoint: str
+    sha256: str
+    base_models: tuple[str, ...] = ()
+
+
+def base_models(checkpoint: str, folder: Path) -> tuple[str, ...]:
+    """The names by which the hub knows what a model is or comes from.
+
+    They are its own name where it was given by that. Of a folder they are what its card says under `base_model`: what
+    began as a model of the hub still comes from it. `_name_or_path` of a config.json is not asked, since a relative
+    path in it (`runs/first`) cannot be told from a name, and a wrong name would show a stranger's model on the hub.
+
+    Args:
+        checkpoint: Its lasting name (`unmask.core.hub.lasting_name`).
+        folder: Of the model.
+    """
+    if not Path(checkpoint).is_absolute():
+        return (checkpoint.partition("@")[0],)
+    said = _read_head(folder / CARD).get("base_model")
+    names = [said] if isinstance(said, str) else said if isinstance(said, list) else []
+    found = [hub_name(name) for name in names if isinstance(name, str)]
+    return tuple(name.name for name in found if name is not None)
+
+
+def _read_head(card: Path) -> dict[str, Any]:
+    """The head of a card, whoever wrote it; empty where there is none that can be read, with a warning."""
+    if not card.is_file():
+        return {}
+    import yaml
+    from huggingface_hub import metadata_load
+
+    try:
+        return metadata_load(card) or {}
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        log.warning("%s: the card's head cannot be read, so what it says of the base model is not known: %s",
+                    card, _first_line(error))  # fmt: skip
+        return {}
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def name_of_folder(folder: Path) -> str:
+    """What a model is called by its folder: `mine` of `runs/mine/model`."""
+    whole = folder.resolve()
+    return (whole.parent if whole.name == "model" else whole).name or "model"
+
+
+def encodable(text: str) -> str:
+    """A text that a card can hold. Names of files may have bytes that are no letters of UTF-8, and breaks of lines that
+    YAML does not keep apart from spaces.
+    """
+    return re.sub("[\x85\u2028\u2029]", " ", text.encode("utf-8", "replace").decode("utf-8"))
+
+
+@dataclass(frozen=True)
+class CardFigures:
+    """What was measured on one part of the data.
+
+    Attributes:
+        dataset: Name of the file, or of several.
+        split: `validation` or `test`.
+        metrics: Names for people, with the hub's name of the metric and the value. What is not defined is left out.
+    """
+
+    dataset: str
+    split: str
+    metrics: Mapping[str, tuple[str, float | None]]
+
+
+def card_head(
+    settings: CardSettings,
+    *,
+    name: str,
+    task: tuple[str, str],
+    tags: Sequence[str],
+    base: Sequence[str],
+    figures: Sequence[CardFigures],
+    library: str = "transformers",
+    **more: str,
+) -> str:
+    """The head of a card, without the lines around it.
+
+    huggingface_hub writes it, so that names are quoted as YAML wants them, and the model index has the hub's form.
+
+    Args:
+        settings: What the user says.
+        name: Of the model.
+        task: The hub's name of what the model does, and that for people.
+        tags: What it is found by.
+        base: Names on the hub of what it began as.
+        figures: What was measured.
+        library: What loads it.
+        more: Further keys.
+    """
+    from huggingface_hub import EvalResult, ModelCardData  # a fifth of a second, for those who write a card
+
+    kind, task_name = task
+    results = [
+        EvalResult(
+            task_type=kind,
+            task_name=task_name,
+            dataset_type=CUSTOM,
+            dataset_name=encodable(part.dataset),
+            dataset_split=part.split,
+            metric_type=metric,
+            metric_name=shown,
+            metric_value=value,
+        )
+        for part in figures
+        for shown, (metric, value) in part.metrics.items()
+        if value is not None and math.isfinite(value)
+    ]
+    others: dict[str, Any] = {**({"base_model_relation": "finetune"} if base else {}), **more}
+    data = ModelCardData(
+        base_model=None if not base else base[0] if len(base) == 1 else list(base),
+        language=None if settings.language is None else list(settings.language),
+        library_name=library,
+        license=settings.license,
+        license_name=settings.license_name,
+        license_link=settings.license_link,
+        pipeline_tag=kind,
+        tags=list(tags),
+        metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
+        model_name=encodable(name),
+        eval_results=results or None,
+        **others,
+    )
+    if not results:
+        data.pop("model_name")  # which is the model index's, and no key of a head
+    return data.to_yaml()
+
+
+def change_card(folder: Path, named: CardSettings) -> bool:
+    """Writes what the user says into the card of a finished model, all else of which stays as it is.
+
+    Args:
+        folder: Of the model.
+        named: What its head says from now on; what is not set in it stays, and what is set to None is taken away.
+
+    Returns:
+        Whether it was changed.
+
+    Raises:
+        RunError: There is no card, or its head cannot be read.
+    """
+    import yaml
+    from huggingface_hub import ModelCard
+
+    path, wanted = folder / CARD, _plain(named)
+    if not wanted:
+        return False
+    try:
+        card = ModelCard(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise RunError(
+            f"{path}: the card's head cannot be read ({_first_line(error)}), so {', '.join(wanted)} cannot be written "
+            "into it; mend it, or write it there yourself"
+        ) from error
+    if all(card.data.get(key) == value for key, value in wanted.items()):
+        return False
+    for key, value in wanted.items():
+        card.data[key] = value
+    write_atomically(path, str(card))
+    return True
+
+
+def _plain(named: CardSettings) -> dict[str, Any]:
+    values = named.model_dump(exclude_unset=True)
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}

@@ -1,0 +1,287 @@
+"""What an encoder is made of: the settings a recipe gives, and the complete configuration a model is built from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, model_validator
+
+from unmask.core.settings import Settings
+
+# ----------------------------------------
+# What each layout is made of. The encoder asks for parts, never for a layout's name.
+
+Layout = Literal["modernbert", "bert", "roberta", "xlm-roberta", "camembert", "roberta-prelayernorm"]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of a layout, and its own values for what a recipe leaves open.
+
+    Attributes:
+        rotary: Positions turn queries and keys, and layers alternate between global and local attention. Otherwise
+            positions are learned, and every layer is global.
+        positions_after_padding: Learned positions begin at the padding's id + 1, and the table is that much longer.
+        post_norm: A norm stands behind each addition to the residual stream; otherwise before each part that adds to
+            it, and once more behind the last block.
+        first_norm: The first block has a norm before its attention, though the embeddings are normalised already.
+        bias: Products and norms have biases.
+        gated: The MLP is gated.
+        gelu_head: The prediction head uses gelu, whatever the blocks use.
+        label_dense: The head for classes of documents has a layer with tanh before its classifier; otherwise it shares
+            those of the prediction head.
+        wide_classifier: Classifiers of tasks begin with a standard deviation of hidden_size^-1/2; otherwise with
+            `initializer_range`.
+        type_vocab_size: Usual number of token types; None where the layout has none.
+        intermediate_ratio: Usual width of the MLP's inner layer, in hidden sizes.
+        norm_eps: What is usually added to the variance in norms.
+    """
+
+    rotary: bool
+    positions_after_padding: bool
+    post_norm: bool
+    first_norm: bool
+    bias: bool
+    gated: bool
+    gelu_head: bool
+    label_dense: bool
+    wide_classifier: bool
+    type_vocab_size: int | None
+    intermediate_ratio: float
+    norm_eps: float
+
+
+# Liu et al. 2019 (RoBERTa); the positions are fairseq's. Conneau et al. 2020 (XLM-R) and Martin et al. 2020 (CamemBERT)
+# have the same network, and transformers has it once more under the name of each.
+_ROBERTA = Parts(
+    rotary=False,
+    positions_after_padding=True,
+    post_norm=True,
+    first_norm=True,
+    bias=True,
+    gated=False,
+    gelu_head=True,
+    label_dense=True,
+    wide_classifier=False,
+    type_vocab_size=1,
+    intermediate_ratio=4.0,
+    norm_eps=1e-5,
+)
+PARTS: dict[Layout, Parts] = {
+    # Warner et al. 2024 (ModernBERT), section 2.1.
+    "modernbert": Parts(
+        rotary=True,
+        positions_after_padding=False,
+        post_norm=False,
+        first_norm=False,
+        bias=False,
+        gated=True,
+        gelu_head=True,
+        label_dense=False,
+        wide_classifier=True,
+        type_vocab_size=None,
+        intermediate_ratio=1.5,
+        norm_eps=1e-5,
+    ),
+    # Devlin et al. 2019 (BERT), section 3 and appendix A.2.
+    "bert": Parts(
+        rotary=False,
+        positions_after_padding=False,
+        post_norm=True,
+        first_norm=True,
+        bias=True,
+        gated=False,
+        gelu_head=False,
+        label_dense=True,
+        wide_classifier=False,
+        type_vocab_size=2,
+        intermediate_ratio=4.0,
+        norm_eps=1e-12,
+    ),
+    "roberta": _ROBERTA,
+    "xlm-roberta": _ROBERTA,
+    "camembert": _ROBERTA,
+    # RoBERTa with the norms of Xiong et al. 2020 (On layer normalization in the transformer architecture), figure 1b.
+    "roberta-prelayernorm": Parts(
+        rotary=False,
+        positions_after_padding=True,
+        post_norm=False,
+        first_norm=True,
+        bias=True,
+        gated=False,
+        gelu_head=True,
+        label_dense=True,
+        wide_classifier=False,
+        type_vocab_size=1,
+        intermediate_ratio=4.0,
+        norm_eps=1e-5,
+    ),
+}
+
+
+_END = 2**31  # of what 32 bits hold with a sign: larger numbers of rows or ids are somebody's mistake
+Size = Annotated[int, Field(ge=1, lt=_END)]
+Id = Annotated[int, Field(ge=0, lt=_END)]
+Activation = Literal["gelu", "gelu_pytorch_tanh", "silu", "relu2"]
+Initialisation = Literal["truncated_normal", "depth_scaled", "xavier", "he"]
+
+
+class Rotary(Settings):
+    """Rotary positions, and which layers attend how far.
+
+    Attributes:
+        global_every: Every n-th layer, beginning with the first, attends to the whole segment.
+        local_window: The others attend to this many tokens around each, half on either side.
+        global_rope_theta: Base of the rotary frequencies in global layers.
+        local_rope_theta: The same in local layers.
+
+    Source: Warner et al. 2024 (ModernBERT), section 2 and table 4.
+    """
+
+    model_config = ConfigDict(strict=True)
+
+    global_every: Size = 3
+    local_window: int = Field(default=128, ge=2, lt=_END)
+    global_rope_theta: float = Field(default=160_000.0, gt=0.0, allow_inf_nan=False)
+    local_rope_theta: float = Field(default=10_000.0, gt=0.0, allow_inf_nan=False)
+
+
+class ModelSettings(Settings):
+    """Size and parts of the encoder. What is None takes the layout's own value (`unmask.model.config`).
+
+    Attributes:
+        layout: The transformers layout it is built in and saved as.
+        num_layers: Transformer blocks.
+        hidden_size: Width of the residual stream; a multiple of `num_heads`, and of twice that with rotary positions.
+        num_heads: Attention heads.
+        intermediate_size: Width of the MLP's inner layer; None is 3/2 of the hidden size for ModernBERT (gated) and
+            4 times it for the others, in multiples of 64.
+        activation: Of the MLP. The prediction head uses gelu, but BERT's uses this one too.
+        max_position_embeddings: Longest sequence, special tokens included; None is the training's sequence length.
+        norm_eps: Added to the variance in layer norms.
+        type_vocab_size: Token types; ModernBERT has none. The text is of type 0.
+        global_every, local_window, global_rope_theta, local_rope_theta: As in `Rotary`; only where positions are
+            rotary.
+        dropout: Share of the numbers that are set to 0 while training, in the embeddings and in what each attention
+            and MLP adds. Attention probabilities are left whole, which departs from BERT.
+        initialisation: See `unmask.model.initial_weights`.
+        initializer_range: Standard deviation of the initial weights (with `xavier` and `he`: of the embeddings alone).
+    """
+
+    layout: Layout = "modernbert"
+    num_layers: int = Field(default=4, ge=1)
+    hidden_size: int = Field(default=256, ge=8)
+    num_heads: int = Field(default=4, ge=1)
+    intermediate_size: int | None = Field(default=None, ge=1)
+    activation: Activation = "gelu"
+    max_position_embeddings: int | None = Field(default=None, ge=8)
+    norm_eps: float | None = Field(default=None, gt=0.0)
+    type_vocab_size: int | None = Field(default=None, ge=1)
+    global_every: int | None = Field(default=None, ge=1)
+    local_window: int | None = Field(default=None, ge=2)
+    global_rope_theta: float | None = Field(default=None, gt=0.0)
+    local_rope_theta: float | None = Field(default=None, gt=0.0)
+    dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    initialisation: Initialisation = "depth_scaled"
+    initializer_range: float = Field(default=0.02, gt=0.0)
+
+    @model_validator(mode="after")
+    def _check(self) -> ModelSettings:
+        parts = PARTS[self.layout]
+        meaningless = [] if parts.rotary else list(self._rotary_knobs)
+        if parts.type_vocab_size is None and self.type_vocab_size is not None:
+            meaningless.append("type_vocab_size")
+        if meaningless:
+            raise ValueError(f"{', '.join(meaningless)}: means nothing to the layout {self.layout!r}; remove it")
+        if parts.rotary and self.hidden_size % (2 * self.num_heads):
+            raise ValueError(
+                f"hidden_size {self.hidden_size} must be a multiple of 2 x num_heads ({2 * self.num_heads}): "
+                "rotary positions turn pairs of each head's dimensions"
+            )
+        if self.hidden_size % self.num_heads:
+            raise ValueError(f"hidden_size {self.hidden_size} must be a multiple of num_heads ({self.num_heads})")
+        return self
+
+    @property
+    def rotary(self) -> Rotary | None:
+        """Rotary positions as set, or None where the layout has none."""
+        return Rotary.model_validate(self._rotary_knobs) if PARTS[self.layout].rotary else None
+
+    @property
+    def _rotary_knobs(self) -> dict[str, object]:
+        values = {name: getattr(self, name) for name in Rotary.model_fields}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+class EncoderConfig(Settings):
+    """Everything that a model folder's `config.json` says. Attributes as in `ModelSettings`, none left open.
+
+    Attributes:
+        vocab_size: Number of ids.
+        pad_id, mask_id: Special ids.
+        cls_id, sep_id: The same; None where a folder does not say them (BERT's do not).
+        rotary: None where the layout's positions are learned.
+        type_vocab_size: None where the layout has no token types.
+        classifier_dropout: The same of what the classifier of a task is given, while that is learned.
+    """
+
+    model_config = ConfigDict(strict=True)  # a number in quotes is none
+
+    layout: Layout = "modernbert"
+    vocab_size: Size
+    pad_id: Id
+    cls_id: Id | None
+    sep_id: Id | None
+    mask_id: Id
+    num_layers: Size
+    hidden_size: Size
+    num_heads: Size
+    intermediate_size: Size
+    activation: Activation
+    max_position_embeddings: Size
+    norm_eps: float = Field(gt=0.0, allow_inf_nan=False)
+    rotary: Rotary | None
+    type_vocab_size: Size | None = None
+    dropout: float = Field(default=0.0, ge=0.0, lt=1.0, allow_inf_nan=False)
+    classifier_dropout: float = Field(default=0.0, ge=0.0, lt=1.0, allow_inf_nan=False)
+    initializer_range: float = Field(ge=0.0, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _check(self) -> EncoderConfig:
+        assert (self.rotary is not None) == self.parts.rotary
+        assert (self.type_vocab_size is not None) == (self.parts.type_vocab_size is not None)
+        if self.hidden_size % self.num_heads:
+            raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}")
+        if self.rotary is not None and self.hidden_size % (2 * self.num_heads):
+            raise ValueError(
+                f"hidden_size {self.hidden_size} is not a multiple of 2 x num_heads ({2 * self.num_heads}): rotary "
+                "positions turn pairs of each head's dimensions"
+            )
+        if self.pad_id >= self.vocab_size:
+            raise ValueError(f"pad_id {self.pad_id} is none of the {self.vocab_size} entries of the vocabulary")
+        return self
+
+    @property
+    def parts(self) -> Parts:
+        """What the layout is made of."""
+        return PARTS[self.layout]
+
+    @property
+    def first_position(self) -> int:
+        """The row of the position table that a segment's first token takes."""
+        return self.pad_id + 1 if self.parts.positions_after_padding else 0
+
+    @property
+    def num_types(self) -> int:
+        """Token types that the model tells apart: 1 where it has none."""
+        return self.type_vocab_size or 1
+
+    def is_global(self, layer: int) -> bool:
+        """Whether a layer attends to the whole segment."""
+        return self.rotary is None or layer % self.rotary.global_every == 0
+
+
+def default_intermediate_size(hidden_size: int, ratio: float) -> int:
+    """A ratio of the hidden size, in multiples of 64."""
+    return max(64, round(hidden_size * ratio / 64) * 64)

@@ -1,0 +1,476 @@
+"""The encoder, and the masked language model made of it and its heads. The encoder knows no task.
+
+Shape suffixes: B = rows, S = positions, T = B x S in a line, D = hidden size, N = predicted positions,
+V = vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch._dynamo import maybe_mark_dynamic
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from unmask.core.errors import ModelError
+from unmask.core.hashing import mix_ints
+from unmask.model.attention import AttentionPlan, Sequences, abilities_of, choose_attention, rotary_table
+from unmask.model.config import EncoderConfig
+from unmask.model.fused import losses_of_part
+from unmask.model.heads import Head, LabelHead, MLMHead, PairHead, run_transform
+from unmask.model.layers import Attention, Block, Norm, Seeds, dropout, run_block
+
+_CLASSIFIER = 1 << 20  # sets its dropout apart from that of the layers
+H = TypeVar("H", bound=nn.Module)
+
+
+def run_embedding_norm(norm: nn.Module, x_BSD: Tensor, dtype: torch.dtype) -> Tensor:
+    """What becomes of embeddings. Looking them up is not in it: sums of their gradients have a kernel of torch's."""
+    normed_BSD: Tensor = norm(x_BSD.to(dtype))
+    return normed_BSD
+
+
+class Encoder(nn.Module):
+    """Token ids to hidden states, for rows that may hold several segments each.
+
+    Attributes:
+        compute_dtype: Type of the activations; weights stay float32.
+        gradient_checkpointing: Keep only what enters each block, and compute the block again in the backward pass: a
+            third more time for a fraction of the memory. Source: Chen et al. 2016.
+        compiled_block: `run_block`, compiled, for training (`unmask.model.encoder`); None: it is not.
+        compiled_norm: `run_embedding_norm`, compiled; None: it is not.
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.compute_dtype = torch.float32
+        self.gradient_checkpointing = False
+        self.compiled_block: Callable[..., Any] | None = None
+        self.compiled_norm: Callable[..., Any] | None = None
+        parts, hidden = config.parts, config.hidden_size
+        self.tokens = nn.Parameter(torch.empty(config.vocab_size, hidden))
+        num_positions = config.first_position + config.max_position_embeddings
+        num_types = config.type_vocab_size
+        self.positions = None if parts.rotary else nn.Parameter(torch.empty(num_positions, hidden))
+        self.token_types = None if num_types is None else nn.Parameter(torch.empty(num_types, hidden))
+        self.norm = Norm(hidden, eps=config.norm_eps, bias=parts.bias)
+        self.blocks = nn.ModuleList(Block(config, first=layer == 0) for layer in range(config.num_layers))
+        self.final_norm = None if parts.post_norm else Norm(hidden, eps=config.norm_eps, bias=parts.bias)
+
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        return self.tokens.device
+
+    @property
+    def shares_rows(self) -> bool:
+        """Several texts may stand in a row: attention stays within segments."""
+        return True
+
+    @property
+    def takes_padding(self) -> bool:
+        """Padding is a segment of its own."""
+        return True
+
+    @property
+    def width(self) -> int:
+        """Numbers that it makes of a position."""
+        return self.config.hidden_size
+
+    def forward(
+        self,
+        input_ids_BS: Tensor,
+        *,
+        segment_ids_BS: Tensor | None = None,
+        position_ids_BS: Tensor | None = None,
+        token_type_ids_BS: Tensor | None = None,
+        sequences: Sequences | None = None,
+        dropout_seed: int | None = None,
+    ) -> Tensor:
+        """Encodes rows.
+
+        Args:
+            input_ids_BS: int64.
+            segment_ids_BS: Tokens attend only to tokens of the same number; -1 is padding. None: one segment a row.
+            position_ids_BS: int64, position within the segment. None: counted from the row's begin.
+            token_type_ids_BS: int64. None: type 0 everywhere, or none where the layout has no token types.
+            sequences: The segments in a line, where somebody has them already; made of `segment_ids_BS` where they are
+                needed, for which a GPU is waited for.
+            dropout_seed: What is dropped is a function of it. Needed in training mode with dropout, else unused.
+
+        Returns:
+            [B, S, D], in the compute type; at padding the values mean nothing.
+
+        Raises:
+            ModelError: The rows are longer than the model, the layout has no token types, or the seed is missing.
+        """
+        length = input_ids_BS.shape[1]
+        if length > self.config.max_position_embeddings:
+            raise ModelError(
+                f"{length} tokens are more than the model's {self.config.max_position_embeddings} positions"
+            )
+        seed = self._seed(dropout_seed)
+        if position_ids_BS is None:
+            position_ids_BS = torch.arange(length, device=input_ids_BS.device).expand_as(input_ids_BS)
+        if segment_ids_BS is None:
+            segment_ids_BS = torch.zeros_like(input_ids_BS)
+            sequences = sequences or Sequences.of_rows(len(input_ids_BS), length, input_ids_BS.device)
+        plans = self._plans(segment_ids_BS, position_ids_BS, sequences)
+        x_BSD = self._embed(input_ids_BS, position_ids_BS, token_type_ids_BS)
+        x_BSD = dropout(x_BSD, self.config.dropout, seed=self._on_device(seed))
+        added_BSD = None
+        run = self.compiled_block if self.training and self.compiled_block is not None else run_block
+        for layer, block in enumerate(self.blocks):
+            inputs = (block, x_BSD, added_BSD, plans[self.config.is_global(layer)], self._seeds(seed, layer))
+            if self.gradient_checkpointing and torch.is_grad_enabled():
+                x_BSD, added_BSD = checkpoint(run, *inputs, use_reentrant=False, preserve_rng_state=False)
+            else:
+                x_BSD, added_BSD = run(*inputs)
+        return x_BSD if self.final_norm is None else self.final_norm.of_sum(x_BSD, added_BSD)[1]
+
+    def _seed(self, dropout_seed: int | None) -> int | None:
+        """The seed where something is dropped."""
+        if not self.training or self.config.dropout == 0.0:
+            return None
+        if dropout_seed is None:
+            raise ModelError(
+                f"the model drops {self.config.dropout:.0%} in training mode and needs a dropout_seed; give one, or "
+                "call eval()"
+            )
+        return dropout_seed
+
+    def _seeds(self, seed: int | None, layer: int) -> Seeds:
+        """Of the dropout of a layer's attention and MLP."""
+        if seed is None:
+            return None, None
+        of_layer = mix_ints(seed, layer)
+        return self._on_device(mix_ints(of_layer, 0)), self._on_device(mix_ints(of_layer, 1))
+
+    def _on_device(self, seed: int | None) -> int | Tensor | None:
+        """See `dropout`: on CPUs a seed is a number, elsewhere a tensor (filled there, not copied: nothing waits)."""
+        device = self.tokens.device
+        return seed if seed is None or device.type == "cpu" else torch.full((), seed, device=device)
+
+    def _embed(self, input_ids_BS: Tensor, position_ids_BS: Tensor, token_type_ids_BS: Tensor | None) -> Tensor:
+        x_BSD = functional.embedding(input_ids_BS, self.tokens)
+        if self.token_types is not None:
+            x_BSD = x_BSD + (
+                self.token_types[0]
+                if token_type_ids_BS is None
+                else functional.embedding(token_type_ids_BS, self.token_types)
+            )
+        elif token_type_ids_BS is not None:
+            raise ModelError(f"the layout {self.config.layout!r} has no token types; leave token_type_ids_BS out")
+        if self.positions is not None:
+            x_BSD = x_BSD + functional.embedding(position_ids_BS + self.config.first_position, self.positions)
+        run = self.compiled_norm if self.training and self.compiled_norm is not None else run_embedding_norm
+        normed_BSD: Tensor = run(self.norm, x_BSD, self.compute_dtype)
+        return normed_BSD
+
+    def _plans(
+        self, segment_ids_BS: Tensor, position_ids_BS: Tensor, sequences: Sequences | None
+    ) -> dict[bool, AttentionPlan]:
+        """Of global layers (true) and of local ones (false), as far as there are any."""
+        config, rotary = self.config, self.config.rotary
+        segment_ids_BS = segment_ids_BS.to(torch.int32)
+        head_dim, abilities = config.hidden_size // config.num_heads, abilities_of(self.tokens.device)
+        plans = {}
+        for is_global in {config.is_global(layer) for layer in range(config.num_layers)}:
+            window = angles = None
+            if rotary is not None:
+                theta = rotary.global_rope_theta if is_global else rotary.local_rope_theta
+                window = None if is_global else rotary.local_window // 2
+                angles = rotary_table(position_ids_BS, head_dim=head_dim, theta=theta)
+            kind = choose_attention(abilities, self.compute_dtype, head_dim=head_dim, window=window)
+            if kind == "varlen":
+                sequences = sequences or Sequences.of(segment_ids_BS)
+            in_line = sequences if kind == "varlen" else None
+            plans[is_global] = AttentionPlan(segment_ids_BS, config.num_heads, window, angles, in_line)
+            if kind == "bias":
+                plans[is_global].bias_B1SS  # noqa: B018  (made here, and not within a block that is compiled)
+        return plans
+
+
+class MaskedLM(nn.Module):
+    """An encoder with the masked-language-model head, and others where objectives or a task have them.
+
+    Args:
+        config: Of the encoder.
+        heads: Each stands in the model under its own name (`unmask.model.heads`); the order is that in which weights
+            are drawn.
+
+    Attributes:
+        kept_weights: Weights of the folder that it was loaded from which are neither used nor trained, but written
+            back (BERT's pooler), by the names they have there.
+    """
+
+    def __init__(self, config: EncoderConfig, heads: Sequence[Head] = ()) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = Encoder(config)
+        self.head = MLMHead(config)
+        for head in heads:
+            self.add_module(head.name, head)
+        self.kept_weights: dict[str, Tensor] = {}
+
+    def find_head(self, kind: type[H]) -> H | None:
+        """The head of a kind, where the model has one."""
+        return next((module for module in self.children() if isinstance(module, kind)), None)
+
+    @property
+    def label_names(self) -> tuple[str, ...] | None:
+        """The classes of whole texts that are told from each other; None: there is no such head."""
+        head = self.find_head(LabelHead)
+        return None if head is None else head.names
+
+    def forward(
+        self,
+        input_ids_BS: Tensor,
+        *,
+        positions_N: Tensor,
+        segment_ids_BS: Tensor | None = None,
+        position_ids_BS: Tensor | None = None,
+        token_type_ids_BS: Tensor | None = None,
+        dropout_seed: int | None = None,
+    ) -> Tensor:
+        """Logits at some positions only: the head costs as much as the rest of a small model.
+
+        Args:
+            input_ids_BS, segment_ids_BS, position_ids_BS, token_type_ids_BS, dropout_seed: As for `Encoder`.
+            positions_N: int64: places in the flattened batch (row x S + position).
+
+        Returns:
+            [N, V], in the compute type.
+
+        Raises:
+            ModelError: As for `Encoder`.
+        """
+        hidden_BSD = self.encoder(
+            input_ids_BS,
+            segment_ids_BS=segment_ids_BS,
+            position_ids_BS=position_ids_BS,
+            token_type_ids_BS=token_type_ids_BS,
+            dropout_seed=dropout_seed,
+        )
+        return self.predict(hidden_BSD.flatten(0, 1), positions_N)
+
+    def predict(self, hidden_TD: Tensor, positions_N: Tensor) -> Tensor:
+        """Logits [N, V] at some places of the hidden states of a whole batch in a line."""
+        return self.head(hidden_TD.index_select(0, positions_N), self.encoder.tokens)
+
+    def outputs(self, head: str, hidden_ND: Tensor, *, dropout_seed: int | None = None) -> Tensor:
+        """Logits [N, C] of a task's head, of the hidden states [N, D] at the places that it is asked at.
+
+        Args:
+            head: Its name.
+            hidden_ND: The hidden states.
+            dropout_seed: What is dropped before the classifier is a function of it; None drops nothing.
+        """
+        found, pairs = self.get_submodule(head), self.find_head(PairHead)
+        if not self.config.parts.label_dense:  # ModernBERT's share the layer and norm of the prediction head
+            hidden_ND = self.head.transform(hidden_ND)
+        elif pairs is not None and isinstance(found, LabelHead):
+            hidden_ND = pairs.pool(hidden_ND)  # one pooler for both
+        return found(hidden_ND, dropout_seed=self._of_head(dropout_seed))
+
+    def _of_head(self, dropout_seed: int | None) -> int | None:
+        """The seed of what the classifier of a task drops, where it drops anything."""
+        if dropout_seed is None or not self.training or self.config.classifier_dropout == 0.0:
+            return None
+        return mix_ints(dropout_seed, _CLASSIFIER)
+
+    @property
+    def pad_id(self) -> int:
+        """Stands in what is left of rows."""
+        return self.config.pad_id
+
+    @property
+    def num_encoder_parameters(self) -> int:
+        """Those without heads."""
+        return sum(parameter.numel() for parameter in self.encoder.parameters())
+
+    @property
+    def num_parameters(self) -> int:
+        """Trained numbers, the tied embedding counted once."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+
+# ----------------------------------------
+# What the training loop asks of a model: ours, or one that transformers runs.
+#
+# Shape suffixes: B = rows, S = positions, D = what is made of a position.
+
+
+class RowEncoder(Protocol):
+    """Makes something of each position of rows.
+
+    Attributes:
+        compute_dtype: Of the activations.
+    """
+
+    compute_dtype: torch.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+
+    @property
+    def shares_rows(self) -> bool:
+        """Whether several texts may stand in a row, as segments that do not see each other; else one stands in each."""
+
+    @property
+    def takes_padding(self) -> bool:
+        """Whether what comes out for a text does not depend on the padding behind it."""
+
+    @property
+    def width(self) -> int:
+        """How many numbers it makes of a position: D."""
+
+    def __call__(
+        self,
+        input_ids_BS: Tensor,
+        *,
+        segment_ids_BS: Tensor | None = None,
+        position_ids_BS: Tensor | None = None,
+        token_type_ids_BS: Tensor | None = None,
+        sequences: Sequences | None = None,
+        dropout_seed: int | None = None,
+    ) -> Tensor:
+        """[B, S, D]; see `unmask.model.encoder.Encoder.forward`."""
+
+
+class Trainable(Protocol):
+    """A model that is trained: objectives know what they make of its encoder's output, the loop does not."""
+
+    @property
+    def encoder(self) -> RowEncoder:
+        """What makes something of each position."""
+
+    @property
+    def pad_id(self) -> int:
+        """Stands in what is left of rows."""
+
+    def train(self, mode: bool = True) -> nn.Module:
+        """Enters training mode."""
+
+
+# ----------------------------------------
+# torch.compile for GPUs: the norm of embeddings, blocks, what the head does before its decoder, and the loss.
+#
+# On a GPU the operations between matrix products (norms, rotations, activations, conversions) are each limited by
+# memory,
+# and launched one by one; compiled, they become few kernels. CPUs have loops of their own for these
+# (`unmask.core.compiled`).
+#
+# A block is compiled and not the whole encoder: all layers of a kind share one piece of code, so compiling takes as
+# long
+# for 22 layers as for three, and gradient checkpointing stays outside. It is compiled for each shape of rows, for any
+# number of sequences in them, and for each bucket of their lengths; head and loss for any number of targets, which
+# falls
+# while a mask rate falls. Evaluation runs uncompiled, since its shapes change from batch to batch.
+#
+# Compiling happens in the first steps, backward passes included, and may fail there: `unmask.train.step`.
+
+_TUNED = "max-autotune-no-cudagraphs"
+_VARIANTS = 64  # of a block: first, local and global layers, times the shapes of rows and of parts of a step
+
+
+def compile_model(model: MaskedLM, *, backend: str = "inductor", tuned: bool = False) -> None:
+    """Lets a model train with compiled parts. Names of its weights stay as they are.
+
+    Args:
+        model: On its device, with its compute type.
+        backend: Of torch.compile.
+        tuned: Whether the kernels of matrix products are chosen by trying them, which takes minutes.
+    """
+    config = torch._dynamo.config
+    config.recompile_limit = max(config.recompile_limit, _VARIANTS)
+    named: dict[str, Any] = {"dynamic": False, "backend": backend, "mode": _TUNED if tuned else None}
+    block, losses = torch.compile(run_block, **named), torch.compile(losses_of_part, **named)
+    norm, transform = torch.compile(run_embedding_norm, **named), torch.compile(run_transform, **named)
+
+    def any_sequences(
+        layer: nn.Module, x_BSD: Tensor, added_BSD: Tensor | None, plan: AttentionPlan, seeds: Seeds
+    ) -> Any:
+        if plan.sequences is not None:
+            maybe_mark_dynamic(plan.sequences.cu_seqlens, 0)
+        return block(layer, x_BSD, added_BSD, plan, seeds)
+
+    def any_rows(bias_V: Tensor, *of_rows: Tensor) -> None:
+        for each in of_rows:
+            maybe_mark_dynamic(each, 0)
+        losses(bias_V, *of_rows)
+
+    def any_positions(head: nn.Module, hidden_ND: Tensor) -> Any:
+        maybe_mark_dynamic(hidden_ND, 0)
+        return transform(head, hidden_ND)
+
+    model.encoder.compiled_norm, model.encoder.compiled_block = norm, any_sequences
+    model.head.compiled_transform, model.head.compiled_losses = any_positions, any_rows
+
+
+def uncompile_model(model: MaskedLM) -> None:
+    """Lets it train as it is written."""
+    model.encoder.compiled_norm = model.encoder.compiled_block = None
+    model.head.compiled_transform = model.head.compiled_losses = None
+
+
+# ----------------------------------------
+# How much attention each token receives. Fused attention keeps no probabilities, so they are computed again, apart.
+#
+# Shape suffixes: B = rows, S = positions, H = heads, K = size of a head.
+
+
+@torch.no_grad()
+def attention_received(
+    encoder: Encoder,
+    input_ids_BS: Tensor,
+    *,
+    segment_ids_BS: Tensor,
+    position_ids_BS: Tensor,
+    token_type_ids_BS: Tensor | None = None,
+) -> Tensor:
+    """The attention that each token receives from the others of its segment, as a mean over layers, heads and queries.
+
+    The cost is a forward pass and, a layer, a matrix of probabilities [B, H, S, S]: give it few rows.
+
+    Args:
+        encoder: In evaluation mode.
+        input_ids_BS, segment_ids_BS, position_ids_BS, token_type_ids_BS: As for the encoder.
+
+    Returns:
+        [B, S], float32: 1 where a token receives an even share; 0 at padding.
+    """
+    received_BS = torch.zeros(input_ids_BS.shape, device=input_ids_BS.device)
+    real_BS = segment_ids_BS >= 0
+    hooks = []
+    for block in encoder.blocks:
+        assert isinstance(block, Block)
+        add = partial(_add, received_BS, real_BS)
+        hooks.append(block.attention.register_forward_pre_hook(add))
+    try:
+        encoder(
+            input_ids_BS,
+            segment_ids_BS=segment_ids_BS,
+            position_ids_BS=position_ids_BS,
+            token_type_ids_BS=token_type_ids_BS,
+        )
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return received_BS / len(encoder.blocks) * real_BS
+
+
+def _add(received_BS: Tensor, real_BS: Tensor, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+    """Adds what the tokens receive in one layer. A sum over the segment's queries is 1 for an even share."""
+    assert isinstance(module, Attention)
+    x_BSD, plan = inputs
+    query_BHSK, key_BHSK, _ = module.project(x_BSD, plan)
+    scores_BHSS = query_BHSK.float() @ key_BHSK.float().transpose(-1, -2) * query_BHSK.shape[-1] ** -0.5
+    probabilities_BHSS = torch.softmax(scores_BHSS + plan.bias_B1SS, dim=-1)
+    received_BS += (probabilities_BHSS.mean(1) * real_BS[:, :, None]).sum(1)

@@ -1,0 +1,163 @@
+"""Initial weights, and more rows for a model that is there: of new words, and of positions.
+
+Only matrices and embeddings are drawn; norms and biases stay as they are made: 1 and 0. Where a model gets more rows,
+nothing that it knew is changed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from unmask.model.config import EncoderConfig, Initialisation
+from unmask.model.encoder import MaskedLM
+from unmask.model.heads import BoundaryHead, PairHead, RetroMAEHead, heads_for
+from unmask.model.layers import Linear
+
+CUTOFF = 2.0  # standard deviations
+
+
+def initialise(model: MaskedLM, *, seed: int, method: Initialisation = "depth_scaled") -> None:
+    """Draws initial weights.
+
+    Embeddings are truncated normal with `initializer_range` as standard deviation in every way; since the decoder is
+    tied to them, larger ones would make confident guesses of an untrained model.
+
+    Args:
+        model: Its weights are overwritten.
+        seed: The same seed gives the same weights.
+        method: How matrices are drawn.
+
+            - `truncated_normal`: standard deviation `initializer_range`, cut at two of them. Source: BERT (Devlin et
+              al. 2019), as its released code has it.
+            - `depth_scaled`: the same, but output projections and the head are divided by sqrt(2 x layers), so that
+              the residual stream does not grow with depth. Source: ModernBERT (Warner et al. 2024, appendix A),
+              after Megatron.
+            - `xavier`: uniform in +-sqrt(6 / (inputs + outputs)). Source: Glorot and Bengio 2010, equation 16.
+            - `he`: normal with standard deviation sqrt(2 / inputs). Source: He et al. 2015, section 2.2.
+
+            Fused projections count as the matrices that they are made of.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    std = model.config.initializer_range
+    small = std / math.sqrt(2.0 * model.config.num_layers)
+    encoder = model.encoder
+    with torch.no_grad():
+        for table in (encoder.tokens, encoder.positions, encoder.token_types):
+            if table is not None:
+                _fill(table, std, generator)
+        for name, module in model.named_modules():
+            if isinstance(module, Linear):
+                rows, columns = module.weight.shape
+                writes = name.endswith(".out") or name.startswith("head.")
+                match method:
+                    case "truncated_normal":
+                        _fill(module.weight, std, generator)
+                    case "depth_scaled":
+                        _fill(module.weight, small if writes else std, generator)
+                    case "xavier":
+                        bound = math.sqrt(6.0 / (columns + rows // module.num_fused))
+                        module.weight.uniform_(-bound, bound, generator=generator)
+                    case "he":
+                        module.weight.normal_(0.0, math.sqrt(2.0 / columns), generator=generator)
+        for head in (model.find_head(BoundaryHead), model.find_head(RetroMAEHead)):
+            if head is not None:  # last, so that other heads change nothing of what the encoder draws
+                _fill(head.places, std, generator)
+
+
+def initialise_head(model: MaskedLM, *, seed: int) -> None:
+    """Draws the head of a model whose folder had none, as `truncated_normal` does; the encoder stays.
+
+    Args:
+        model: Its head, made new, is overwritten.
+        seed: The same seed gives the same weights.
+    """
+    with torch.no_grad():
+        _fill(model.head.dense.weight, model.config.initializer_range, torch.Generator().manual_seed(seed))
+
+
+def draw_task_head(head: nn.Module, config: EncoderConfig, generator: torch.Generator) -> None:
+    """Draws the matrices of a task's new head, in the order in which they stand.
+
+    They are drawn as transformers' classes of the layout do it: ModernBERT's classifier with a standard deviation of
+    hidden_size^-1/2, cut at two of them, so that that of its logits is about 1; the others' with `initializer_range`,
+    and so is the layer before them. With 0.02 in place of the former, logits are near 0, and much of a short
+    fine-tuning goes into making them larger (docs/experiments.md).
+
+    Args:
+        head: With modules `Linear`; biases stay 0.
+        config: Of the encoder.
+        generator: Of the draws.
+    """
+    with torch.no_grad():
+        for module in head.modules():
+            if not isinstance(module, Linear):
+                continue
+            if config.parts.wide_classifier:
+                _fill(module.weight, config.hidden_size**-0.5, generator)
+            else:
+                module.weight.normal_(0.0, config.initializer_range, generator=generator)
+
+
+def _fill(weight: Tensor, std: float, generator: torch.Generator) -> None:
+    nn.init.trunc_normal_(weight, 0.0, std, -CUTOFF * std, CUTOFF * std, generator=generator)
+
+
+def with_words(model: MaskedLM, pieces: Sequence[Sequence[int]], *, first_id: int) -> MaskedLM:
+    """The model with rows of new words, each the mean of the rows of the pieces that spelled the word before.
+
+    The embedding is the decoder too, so the new word's logit is the mean of its pieces' logits; the decoder's bias is
+    their mean as well. Rows beyond the old vocabulary that only fill the table up are used before it grows.
+
+    Args:
+        model: Left as it is.
+        pieces: Of each new word, the ids that spelled it.
+        first_id: Id of the first new word; the others follow.
+
+    Source: Gee et al. 2022 (Fast vocabulary transfer for language model compression; FVT): mean of the pieces.
+    """
+    size = max(model.config.vocab_size, first_id + len(pieces))
+    weights = dict(model.state_dict())
+    for name in ("encoder.tokens", "head.bias"):
+        old = weights[name]
+        new = old.new_zeros(size, *old.shape[1:])
+        new[: len(old)] = old
+        for number, ids in enumerate(pieces):
+            new[first_id + number] = old[torch.tensor(list(ids), dtype=torch.int64)].mean(0)
+        weights[name] = new
+    return _rebuilt(model, weights, vocab_size=size)
+
+
+def with_positions(model: MaskedLM, num_positions: int) -> MaskedLM:
+    """The model for longer sequences. Learned positions are copied periodically; rotary ones need no table.
+
+    A copy keeps what neighbours mean to each other, everywhere but at the seams, and is trained from there.
+
+    Args:
+        model: Left as it is.
+        num_positions: Longest sequence, special tokens included; more than the model has.
+
+    Source: Beltagy et al. 2020 (Longformer), section 5.
+    """
+    config = model.config
+    assert num_positions > config.max_position_embeddings
+    weights = dict(model.state_dict())
+    if model.encoder.positions is not None:
+        table = weights["encoder.positions"]
+        first = config.first_position  # rows before it stand for padding
+        copies = torch.arange(num_positions) % config.max_position_embeddings
+        weights["encoder.positions"] = torch.cat([table[:first], table[first + copies]])
+    return _rebuilt(model, weights, max_position_embeddings=num_positions)
+
+
+def _rebuilt(model: MaskedLM, weights: Mapping[str, Tensor], **changes: int) -> MaskedLM:
+    """A model of another size with these weights."""
+    assert model.find_head(PairHead) is None, "a model that was loaded keeps these weights without using them"
+    config = model.config.model_copy(update=changes)
+    built = MaskedLM(config, heads_for(config, label_names=model.label_names))
+    built.load_state_dict(weights)
+    built.kept_weights = model.kept_weights
+    return built.train(model.training)

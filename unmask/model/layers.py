@@ -1,0 +1,209 @@
+"""Leaf modules. Weights are kept in float32; a matrix product runs in the type of its input.
+
+Shape suffixes: B = rows, S = positions, D = hidden size, I = intermediate size.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from unmask.core.hashing import DROPPED, GOLDEN, mix
+from unmask.model import fused
+from unmask.model.attention import AttentionPlan
+from unmask.model.config import Activation, EncoderConfig
+
+
+class Linear(nn.Module):
+    """A matrix product.
+
+    Args:
+        in_features: Columns of the weight.
+        out_features: Rows of the weight.
+        bias: Whether something is added to the product.
+        num_fused: How many matrices of equal size are stacked in the rows: an optimizer that treats matrices as a
+            whole must take them apart.
+    """
+
+    def __init__(self, in_features: int, out_features: int, *, bias: bool = False, num_fused: int = 1) -> None:
+        super().__init__()
+        self.num_fused = num_fused
+        self.weight = nn.Parameter(torch.empty(out_features, in_features))
+        self.bias = nn.Parameter(torch.zeros(out_features)) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., in_features] to [..., out_features]."""
+        return functional.linear(x, self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
+
+
+class Norm(nn.Module):
+    """Layer normalisation, with a bias or without."""
+
+    def __init__(self, size: int, *, eps: float, bias: bool = False) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(size))
+        self.bias = nn.Parameter(torch.zeros(size)) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape with `size` last."""
+        return self.of_sum(x, None)[1]
+
+    def of_sum(self, x: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The sum of both (or `x`, where there is nothing to add), and its normalisation."""
+        return fused.add_and_norm(x, added, self.weight, self.bias, self.eps)
+
+
+def dropout(x: Tensor, rate: float, *, seed: int | Tensor | None) -> Tensor:
+    """Sets a share of the numbers to 0 and enlarges the others, so that the expectation stays.
+
+    What is dropped is a function of the seed and the shape (on one kind of device). No generator outlives the call,
+    so that a resumed training, or a block that is computed twice, drops the same.
+
+    Args:
+        x: Any shape.
+        rate: The share, in [0, 1).
+        seed: Any 64-bit integer; None drops nothing. As a tensor (int64, of one number, on the device of `x`) it is no
+            part of a compiled block, which else would be compiled anew for each; then numbers are dropped by their
+            hashes, for compiled code has no generators of its own.
+
+    Source: Srivastava et al. 2014, section 10 (the enlarging while training).
+    """
+    if seed is None:
+        return x
+    if isinstance(seed, Tensor):
+        counters = torch.arange(x.numel(), device=x.device) * GOLDEN + seed
+        kept = (DROPPED.of(mix(counters)) >= round(rate * 2**DROPPED.size)).view(x.shape)
+        return torch.where(kept, x / (1.0 - rate), 0.0)
+    generator = torch.Generator(device=x.device).manual_seed(seed)
+    kept = torch.empty_like(x).bernoulli_(1.0 - rate, generator=generator)
+    return x * kept * (1.0 / (1.0 - rate))  # the factor is no bf16, which would be rounded
+
+
+class Activated(nn.Module):
+    """An activation; where it is gated, of the first half of the input, times its second.
+
+    Source of the gate: Shazeer 2020 (GLU variants).
+    """
+
+    def __init__(self, kind: Activation, *, gated: bool = False) -> None:
+        super().__init__()
+        self.kind = kind
+        self.gated = gated
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., I], or [..., 2 x I] where it is gated, to [..., I]."""
+        return fused.activate(x, self.kind, gated=self.gated)
+
+
+class GatedMLP(nn.Module):
+    """Two projections, one of them activated, multiplied, and projected back. Source: Shazeer 2020 (GLU variants)."""
+
+    def __init__(self, hidden_size: int, intermediate_size: int, activation: Activation, *, bias: bool = False) -> None:
+        super().__init__()
+        self.activation = Activated(activation, gated=True)
+        self.into = Linear(hidden_size, 2 * intermediate_size, bias=bias, num_fused=2)
+        self.out = Linear(intermediate_size, hidden_size, bias=bias)
+
+    def forward(self, x_BSD: Tensor) -> Tensor:
+        """[B, S, D] to [B, S, D]."""
+        return self.out(self.activation(self.into(x_BSD)))
+
+
+class PlainMLP(nn.Module):
+    """A projection, activated, and projected back. Source: Vaswani et al. 2017, section 3.3."""
+
+    def __init__(self, hidden_size: int, intermediate_size: int, activation: Activation, *, bias: bool = False) -> None:
+        super().__init__()
+        self.activation = Activated(activation)
+        self.into = Linear(hidden_size, intermediate_size, bias=bias)
+        self.out = Linear(intermediate_size, hidden_size, bias=bias)
+
+    def forward(self, x_BSD: Tensor) -> Tensor:
+        """[B, S, D] to [B, S, D]."""
+        return self.out(self.activation(self.into(x_BSD)))
+
+
+# ----------------------------------------
+# One transformer block: self-attention and MLP, with norms before or behind what they add.
+#
+# Shape suffixes: B = rows, S = positions, D = hidden size, H = heads, K = size of a head.
+
+
+class Attention(nn.Module):
+    """Self-attention, with rotary positions or without."""
+
+    def __init__(self, hidden_size: int, num_heads: int, *, bias: bool = False) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.qkv = Linear(hidden_size, 3 * hidden_size, bias=bias, num_fused=3)
+        self.out = Linear(hidden_size, hidden_size, bias=bias)
+
+    def forward(self, x_BSD: Tensor, plan: AttentionPlan) -> Tensor:
+        """[B, S, D] to [B, S, D]. Args: x_BSD: Normalised input. plan: Of the layer's kind."""
+        return self.out(fused.attention(self._projected(x_BSD), plan).reshape(x_BSD.shape))
+
+    def project(self, x_BSD: Tensor, plan: AttentionPlan) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values: each [B, H, S, K]. Arguments as for `forward`."""
+        return fused.heads_of(self._projected(x_BSD), plan)
+
+    def _projected(self, x_BSD: Tensor) -> Tensor:
+        """[B, S, 3, H, K]."""
+        num_rows, length, hidden = x_BSD.shape
+        return self.qkv(x_BSD).view(num_rows, length, 3, self.num_heads, hidden // self.num_heads)
+
+
+Seeds = tuple[int | Tensor | None, int | Tensor | None]
+
+
+class Block(nn.Module):
+    """Attention and MLP, each added to the residual stream.
+
+    Pre-norm: `x + part(norm(x))`. Post-norm: `norm(x + part(x))`.
+    """
+
+    def __init__(self, config: EncoderConfig, *, first: bool) -> None:
+        super().__init__()
+        parts, hidden = config.parts, config.hidden_size
+        mlp = GatedMLP if parts.gated else PlainMLP
+        self.post_norm = parts.post_norm
+        self.dropout_rate = config.dropout
+        self.attention_norm = (
+            Norm(hidden, eps=config.norm_eps, bias=parts.bias) if parts.first_norm or not first else nn.Identity()
+        )
+        self.attention = Attention(hidden, config.num_heads, bias=parts.bias)
+        self.mlp_norm = Norm(hidden, eps=config.norm_eps, bias=parts.bias)
+        self.mlp = mlp(hidden, config.intermediate_size, config.activation, bias=parts.bias)
+
+    def forward(
+        self, x_BSD: Tensor, added_BSD: Tensor | None, plan: AttentionPlan, seeds: Seeds = (None, None)
+    ) -> tuple[Tensor, Tensor | None]:
+        """The residual stream, and what is still to be added to it: a norm does that on the way.
+
+        Args:
+            x_BSD, added_BSD: What the block before has returned.
+            plan: As for `Attention`.
+            seeds: Of the dropout of attention and MLP, as for `dropout`.
+        """
+        if self.post_norm:
+            assert isinstance(self.attention_norm, Norm)
+            _, x_BSD = self.attention_norm.of_sum(x_BSD, self._drop(self.attention(x_BSD, plan), seeds[0]))
+            return self.mlp_norm.of_sum(x_BSD, self._drop(self.mlp(x_BSD), seeds[1]))[1], None
+        normed_BSD = x_BSD
+        if isinstance(self.attention_norm, Norm):
+            x_BSD, normed_BSD = self.attention_norm.of_sum(x_BSD, added_BSD)
+        mixed_BSD = self._drop(self.attention(normed_BSD, plan), seeds[0])
+        x_BSD, normed_BSD = self.mlp_norm.of_sum(x_BSD, mixed_BSD)
+        return x_BSD, self._drop(self.mlp(normed_BSD), seeds[1])
+
+    def _drop(self, x_BSD: Tensor, seed: int | Tensor | None) -> Tensor:
+        return dropout(x_BSD, self.dropout_rate, seed=seed)
+
+
+def run_block(
+    block: nn.Module, x_BSD: Tensor, added_BSD: Tensor | None, plan: AttentionPlan, seeds: Seeds
+) -> tuple[Tensor, Tensor | None]:
+    """A block as a function of itself, so that what is compiled for one layer serves all that are alike."""
+    out: tuple[Tensor, Tensor | None] = block(x_BSD, added_BSD, plan, seeds)
+    return out

@@ -1,0 +1,291 @@
+"""A network that transformers runs, in the place of ours: with the head of a task, one that predicts tokens, or none.
+
+A network with a head makes logits, and does so in its own way (some heads see the first token, some the last, some a
+mean). So what its encoder makes of a position *is* the logits there, and the heads that ours has beside the encoder
+change nothing:
+
+    of whole texts    [B, S, C]: the text's at its first position, 0 elsewhere
+    of tokens         [B, S, C]
+    of answers        [B, S, 2]: that an answer begins there, and that it ends there
+    of hidden tokens  [B, S, V]
+    of none           [B, S, D]: the hidden states, where the model stands without a head
+
+A row holds one text, since these networks do not keep texts of a row apart. What inputs a network takes is read off it:
+each kind says it in its own way.
+
+Shape suffixes: B = rows, S = positions, T = B x S in a line, C = outputs, V = vocabulary, N = places, D = hidden
+size.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from unmask.core.errors import ModelError, load_json
+from unmask.model.attention import Sequences
+
+
+@dataclass(frozen=True)
+class TransformersConfig:
+    """What inputs of a network of transformers look like; named as in `EncoderConfig`.
+
+    Attributes:
+        hidden_size: Its width.
+        max_position_embeddings: Longest input in tokens, special tokens included.
+        num_types: Token types that it tells apart: 1 where it takes none.
+        pad_id: The tokenizer's.
+        vocab_size: Tokens that it has vectors for.
+    """
+
+    hidden_size: int
+    max_position_embeddings: int
+    num_types: int
+    pad_id: int
+    vocab_size: int
+
+
+class TransformersEncoder(nn.Module):
+    """Rows to logits, or to hidden states.
+
+    Args:
+        model: Of transformers, with its head or without one.
+        width: Logits of a position, or its hidden size.
+        takes_padding: Whether padding, told by a mask, leaves what is said of a text as it is.
+
+    Attributes:
+        compute_dtype: Of the activations: other types than float32 are autocast, by torch's rules, since the layers are
+            not ours; weights stay in float32.
+    """
+
+    def __init__(self, model: Any, *, width: int, takes_padding: bool = True) -> None:
+        super().__init__()
+        self.model = model
+        self.width = width
+        self.takes_padding = takes_padding
+        self.compute_dtype = torch.float32
+        self._takes_mask = "attention_mask" in inspect.signature(model.forward).parameters
+
+    @property
+    def shares_rows(self) -> bool:
+        """A row holds one text."""
+        return False
+
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        return next(self.model.parameters()).device
+
+    def forward(
+        self,
+        input_ids_BS: Tensor,
+        *,
+        segment_ids_BS: Tensor | None = None,
+        position_ids_BS: Tensor | None = None,
+        token_type_ids_BS: Tensor | None = None,
+        sequences: Sequences | None = None,
+        dropout_seed: int | None = None,
+    ) -> Tensor:
+        """Encodes rows of one text each.
+
+        Args:
+            input_ids_BS: int64.
+            segment_ids_BS: 0 at tokens, -1 at padding. None: there is no padding.
+            position_ids_BS, sequences: Not used: the network counts positions by itself, each kind in its own way.
+            token_type_ids_BS: int64; None where the network takes none.
+            dropout_seed: What is dropped is a function of it. Needed in training mode.
+
+        Returns:
+            [B, S, C], float32.
+
+        Raises:
+            ModelError: The seed is missing.
+        """
+        if self.training and dropout_seed is None:
+            raise ModelError("a model in training mode needs a dropout_seed; give one, or call eval()")
+        inputs = {"input_ids": input_ids_BS}
+        if self._takes_mask:
+            there = torch.ones_like(input_ids_BS) if segment_ids_BS is None else (segment_ids_BS >= 0).long()
+            inputs["attention_mask"] = there
+        if token_type_ids_BS is not None:
+            inputs["token_type_ids"] = token_type_ids_BS
+        with self._precision(), drawn_from(dropout_seed if self.training else None, self.device):
+            found = self.model(**inputs, return_dict=True)
+        return _at_positions(found, input_ids_BS.shape[1]).float()
+
+    def _precision(self) -> AbstractContextManager[object]:
+        if self.compute_dtype == torch.float32:
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=self.compute_dtype)
+
+
+class TransformersTask(nn.Module):
+    """A network of transformers with the head of a task, to be called as ours is.
+
+    Args:
+        model: Of transformers, with the task's head.
+        config: What its inputs look like.
+    """
+
+    def __init__(self, model: Any, config: TransformersConfig) -> None:
+        super().__init__()
+        self.encoder = TransformersEncoder(model, width=model.config.num_labels)
+        self.config = config
+
+    @property
+    def pad_id(self) -> int:
+        """Stands in what is left of rows."""
+        return self.config.pad_id
+
+    @property
+    def num_encoder_parameters(self) -> int:
+        """Those without heads."""
+        return sum(parameter.numel() for parameter in self.encoder.model.base_model.parameters())
+
+    def outputs(self, head: str, logits_NC: Tensor, *, dropout_seed: int | None = None) -> Tensor:
+        """The logits as they are, whatever the head is called: what is dropped was dropped by the encoder."""
+        return logits_NC
+
+
+class TransformersMaskedLM(nn.Module):
+    """A masked language model of transformers, to be asked as ours is.
+
+    Texts of a batch are equally long: some models (FNet, those with convolutions) take no attention mask or let padding
+    through it, and what stands beside a text must not change what is said of it.
+
+    Args:
+        model: Of `AutoModelForMaskedLM`.
+        config: What its inputs look like.
+    """
+
+    def __init__(self, model: Any, config: TransformersConfig) -> None:
+        super().__init__()
+        self.encoder = TransformersEncoder(model, width=config.vocab_size, takes_padding=False)
+        self.config = config
+
+    @property
+    def pad_id(self) -> int:
+        """Stands in what is left of rows."""
+        return self.config.pad_id
+
+    def predict(self, logits_TV: Tensor, positions_N: Tensor) -> Tensor:
+        """Logits [N, V] at some places, of those at all places of a batch in a line."""
+        return logits_TV.index_select(0, positions_N)
+
+
+class TransformersBare(nn.Module):
+    """An encoder of transformers without a head: hidden states of texts, equally long in a batch as above.
+
+    Args:
+        model: The encoder, such as `base_model` of a model with a head, with which it shares its weights.
+        config: What its inputs look like.
+    """
+
+    def __init__(self, model: Any, config: TransformersConfig) -> None:
+        super().__init__()
+        self.encoder = TransformersEncoder(model, width=config.hidden_size, takes_padding=False)
+        self.config = config
+
+    @property
+    def pad_id(self) -> int:
+        """Stands in what is left of rows."""
+        return self.config.pad_id
+
+
+def _at_positions(found: Any, length: int) -> Tensor:
+    """What a model of transformers said, with an entry a position."""
+    if "logits" not in found and "last_hidden_state" in found:
+        return found.last_hidden_state
+    if "start_logits" in found:
+        return torch.stack([found.start_logits, found.end_logits], -1)
+    of_tokens = found.logits.ndim == 3
+    return found.logits if of_tokens else functional.pad(found.logits[:, None], (0, 0, 0, length - 1))
+
+
+@contextmanager
+def drawn_from(seed: int | None, device: torch.device) -> Iterator[None]:
+    """Whatever draws from torch's own generators draws from a seed meanwhile; they are left as they were.
+
+    Args:
+        seed: Any 64-bit integer. None changes nothing.
+        device: Whose generator it is, besides the CPU's.
+    """
+    if seed is None:
+        yield
+        return
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.default_generator.manual_seed(seed)
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield
+
+
+LONGEST = 512  # tokens, where nothing says how long an input may be
+_UNBOUNDED = 1 << 20  # positions above which a number says that there is no bound
+
+
+def longest_of(model: Any) -> int:
+    """Positions that a network has. RoBERTa's kind begins its table behind the padding's id; other tables are larger
+    than what is used of them."""
+    said = getattr(model.config, "max_position_embeddings", None)
+    longest = said if isinstance(said, int) and 0 < said < _UNBOUNDED else None
+    for name, module in model.named_modules():
+        if name.endswith("position_embeddings") and hasattr(module, "weight"):
+            before = getattr(module, "padding_idx", None)
+            held = len(module.weight) - (0 if before is None else before + 1)
+            return held if longest is None else min(held, longest)
+    return longest or LONGEST
+
+
+def transformers_config(model: Any, folder: Path, *, pad_id: int, max_length: int | None) -> TransformersConfig:
+    """What inputs of a network look like.
+
+    Args:
+        model: Of transformers, with a head or without.
+        folder: Where it lies with its tokenizer.
+        pad_id: The tokenizer's.
+        max_length: The longest input that is asked for. A network that knows distances between tokens only, and no
+            positions (DeBERTa), takes any; without this, what its tokenizer says, or 512.
+
+    Raises:
+        ModelError: It cannot be told what is padding.
+    """
+    arguments = inspect.signature(model.forward).parameters
+    if "attention_mask" not in arguments:
+        raise ModelError(
+            f"{folder}: a model of type {model.config.model_type!r} takes no attention mask, so that padding would "
+            "change what it says; take another model"
+        )
+    types = getattr(model.config, "type_vocab_size", None) if "token_type_ids" in arguments else 1
+    longest = longest_of(model)
+    if _knows_distances_only(model.config):
+        longest = max_length or _of_tokenizer(folder) or LONGEST
+    return TransformersConfig(width_of(model), longest, types or 1, pad_id, int(model.config.vocab_size))
+
+
+def width_of(model: Any) -> int:
+    """The network's width."""
+    return int(getattr(model.config, "hidden_size", None) or model.get_input_embeddings().weight.shape[1])
+
+
+def _knows_distances_only(config: Any) -> bool:
+    return bool(getattr(config, "relative_attention", False)) and not getattr(config, "position_biased_input", True)
+
+
+def _of_tokenizer(folder: Path) -> int | None:
+    """The longest input that the tokenizer's files name; transformers writes a huge number where there is none."""
+    file = folder / "tokenizer_config.json"
+    try:
+        found = load_json(file).get("model_max_length") if file.is_file() else None
+    except (OSError, ValueError, AttributeError) as error:
+        raise ModelError(f"{file}: not readable as JSON ({error}); mend it or take it away") from error
+    return int(found) if isinstance(found, int | float) and 0 < found < _UNBOUNDED else None

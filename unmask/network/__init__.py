@@ -1,1 +1,0 @@
-"""The encoder, its heads, and the loops that it is made of on CPUs. Knows nothing of data or training."""

@@ -1,1 +1,0 @@
-"""Recipes: every setting of a run in one frozen value, read from TOML."""

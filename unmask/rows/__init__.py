@@ -1,1 +1,0 @@
-"""Pieces to rows: packing without loss, in an order that is a function of (seed, epoch)."""

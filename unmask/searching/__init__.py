@@ -1,1 +1,0 @@
-"""Searching with a model, and judging it without labels."""

@@ -1,0 +1,298 @@
+"""Inputs of the network: records as token ids, and packed into rows, so that no time goes into padding.
+
+The tokenizer's own template stands around texts; they are cut to the model's length, and never in silence. Inputs of
+any lengths share rows as segments, which do not see each other; so what comes out for one does not depend on what is
+beside it. Networks that do not keep segments apart get rows of one input each, padded.
+
+Shape suffixes: B = rows, S = positions, N = places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tokenizers
+import torch
+from numpy.typing import NDArray
+
+from unmask.core.errors import CorpusError, ModelError, SettingsError
+from unmask.data.packing import pack_pieces
+from unmask.data.rows import Rows
+from unmask.model.folder import TaskConfig
+from unmask.tokenizer.spans import word_spans
+from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.train.runner import TextRows, fill_rows
+
+LEAST_WINDOW = 16  # tokens of the text that stand beside a question
+ROW = 128  # positions of a row, where no example is longer
+_STEP = 32  # longer rows are multiples of it, since each new shape costs time
+
+
+class InputEncoder:
+    """A tokenizer that puts special tokens around its texts and cuts them.
+
+    Special tokens in a text are what they are called, as in transformers: a folder that is used there must see what it
+    was trained on.
+
+    Args:
+        tokenizer: The model's.
+        config: Of the model.
+        max_length: Longest input; None: the model's.
+
+    Raises:
+        SettingsError: The model is shorter than the length.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, config: TaskConfig, *, max_length: int | None = None) -> None:
+        longest = config.max_position_embeddings
+        if max_length is not None and max_length > longest:
+            raise SettingsError(f"finetune.max_length {max_length} is more than the model's {longest} positions")
+        self.tokenizer = tokenizer
+        self.max_length = max_length or longest
+        self.with_types = config.num_types > 1
+        self._whole = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
+        self._cut = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
+        self._cut.enable_truncation(self.max_length, strategy="longest_first")
+
+    def texts(self, firsts: Sequence[str], seconds: Sequence[str] | None) -> list[tokenizers.Encoding]:
+        """Texts, or pairs of them, whose ends are cut where they are too long: `overflowing` is not empty there.
+
+        Raises:
+            ModelError: The tokenizer cannot tell the texts of a pair apart.
+            TokenizerError: It does not know a character.
+        """
+        if seconds is None:
+            self.check_known(firsts)
+            return list(self._cut.encode_batch(list(firsts)))
+        self._check_pairs()
+        self.check_known([*firsts, *seconds])
+        return list(self._cut.encode_batch(list(zip(firsts, seconds, strict=True))))
+
+    def sentences(self, words: Sequence[Sequence[str]]) -> list[list[tuple[int, tokenizers.Encoding]]]:
+        """Sentences, with a space between words; those that are too long are halved between words until they fit.
+
+        Returns:
+            For each sentence its parts: the number of the part's first word, and its tokens.
+        """
+        for sentence in words:
+            self.check_known(sentence)
+        whole = self._whole.encode_batch([" ".join(sentence) for sentence in words])
+        return [self._halved(sentence, 0, encoding) for sentence, encoding in zip(words, whole, strict=True)]
+
+    def _halved(
+        self, words: Sequence[str], first: int, encoding: tokenizers.Encoding
+    ) -> list[tuple[int, tokenizers.Encoding]]:
+        if len(encoding) <= self.max_length:
+            return [(first, encoding)]
+        if len(words) == 1:
+            return [(first, self._cut.encode(words[0]))]  # only the first piece of a word is tagged
+        middle = len(words) // 2
+        halves = (words[:middle], first), (words[middle:], first + middle)
+        return [
+            part for half, begin in halves for part in self._halved(half, begin, self._whole.encode(" ".join(half)))
+        ]
+
+    def windows(
+        self, firsts: Sequence[str], seconds: Sequence[str], ids: Sequence[str], *, stride: int
+    ) -> list[list[tokenizers.Encoding]]:
+        """Questions with their texts, in windows that overlap where the text is too long.
+
+        Args:
+            firsts: The questions.
+            seconds: Their texts.
+            ids: What the questions are called, for errors.
+            stride: Tokens that neighbouring windows share, as far as the question leaves room.
+
+        Returns:
+            For each question its windows.
+
+        Raises:
+            CorpusError: A question leaves no room for its text.
+            ModelError, TokenizerError: As for `texts`.
+        """
+        self._check_pairs()
+        self.check_known([*firsts, *seconds])
+        overhead = self._whole.num_special_tokens_to_add(True)
+        lengths = [len(e) for e in self._whole.encode_batch(list(firsts), add_special_tokens=False)]
+        found = []
+        for first, second, id_, length in zip(firsts, seconds, ids, lengths, strict=True):
+            room = self.max_length - length - overhead
+            if room < LEAST_WINDOW:
+                raise CorpusError(
+                    f"question {id_!r} has {length} tokens, which leaves {max(room, 0)} of the model's "
+                    f"{self.max_length} positions for its text; at least {LEAST_WINDOW} are needed: shorten it"
+                )
+            self._whole.enable_truncation(self.max_length, stride=min(stride, room // 2), strategy="only_second")
+            encoding = self._whole.encode(first, second)
+            self._whole.no_truncation()
+            found.append([encoding, *encoding.overflowing])
+        return found
+
+    def type_ids(self, encoding: tokenizers.Encoding) -> NDArray[np.int64] | None:
+        """Token types, where the model has several."""
+        return np.array(encoding.type_ids, dtype=np.int64) if self.with_types else None
+
+    def check_known(self, texts: Sequence[str]) -> None:
+        """Where the tokenizer has no `[UNK]`.
+
+        Raises:
+            TokenizerError: It does not know a character.
+        """
+        if self.tokenizer.special.unk is None:
+            self.tokenizer.check_known("".join(set("".join(texts))))
+
+    def _check_pairs(self) -> None:
+        if self.tokenizer.special.sep is None or self._whole.num_special_tokens_to_add(True) < 2:
+            raise ModelError(
+                "the tokenizer puts nothing between the texts of a pair; pairs and questions need a model whose "
+                "tokenizer has [SEP]"
+            )
+
+
+def first_pieces(words: Sequence[str], encoding: tokenizers.Encoding) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The first token of each word of a text that was joined with spaces.
+
+    Returns:
+        Positions in the encoding, and the words' numbers; words without a token of their own (of characters that the
+        tokenizer leaves out, or after the place where the text was cut) have none.
+
+    Example: `un ##mask it` for the words `unmask`, `it`, with [CLS] before them: positions 1, 3.
+    """
+    offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
+    special = np.array(encoding.special_tokens_mask, dtype=bool)
+    positions = np.flatnonzero(~special & (offsets[:, 1] > offsets[:, 0]))
+    ends = offsets[positions, 1]
+    sizes = np.array([len(word) for word in words], dtype=np.int64)
+    word_ends = np.cumsum(sizes + 1) - 1
+    word_begins = word_ends - sizes
+    place = np.searchsorted(ends, word_begins, side="right")  # the first token that ends after the word's begin
+    inside = place < len(positions)
+    inside[inside] &= offsets[positions[place[inside]], 0] < word_ends[inside]
+    numbers = np.flatnonzero(inside)
+    found: NDArray[np.int64] = positions[place[numbers]]
+    return found, numbers.astype(np.int64)
+
+
+def words_of(text: str) -> tuple[str, ...]:
+    """The words of a raw text: runs of letters and digits with the marks on them, and signs one by one."""
+    return tuple(text[begin:end] for begin, end in word_spans(text))
+
+
+def ids_of(encoding: Any) -> NDArray[np.int64]:
+    """The token ids of an encoding."""
+    return np.array(encoding.ids, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Example:
+    """An input of the network: a text, a pair, a piece of a sentence, or a question with a window of its text.
+
+    Attributes:
+        record: Number of the record it was made of.
+        input_ids: [S], int64, with special tokens.
+        type_ids: [S], int64: 1 in the second text; None where the model has no token types.
+        places: [N], int64: positions whose outputs are asked for.
+        items: [N, ...], int64: what stands there: for tags the word's number in the sentence, for answers the
+            characters [begin, end) of the context (-1 at `[CLS]`, which stands for no answer).
+        targets: By name, an entry a place: what is right there; -1 or NaN where that is not known. For answers an
+            entry alone: the positions of begin and end.
+    """
+
+    record: int
+    input_ids: NDArray[np.int64]
+    type_ids: NDArray[np.int64] | None
+    places: NDArray[np.int64]
+    items: NDArray[np.int64]
+    targets: Mapping[str, NDArray[np.int64] | NDArray[np.float32]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.input_ids)
+
+
+@dataclass(frozen=True)
+class EncodedInput:
+    """Records as inputs.
+
+    Attributes:
+        examples: In the order of the records; a record may have several.
+        truncated: Records that were cut since they are longer than the model: their ends are not seen.
+        split: Records that were shared out over several examples, of which nothing is lost.
+        lost: Records whose answer no example holds as a whole: for the network they have none.
+    """
+
+    examples: list[Example]
+    truncated: int = 0
+    split: int = 0
+    lost: int = 0
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Examples in rows.
+
+    Attributes:
+        rows: The rows; targets stand in `classes`, by name, at their places.
+        begins: For each example its first place in the flattened batch.
+    """
+
+    rows: Rows
+    begins: NDArray[np.int64]
+
+
+def pack_examples(examples: Sequence[Example], *, pad_id: int, max_length: int, alone: bool = False) -> Packed:
+    """Puts examples into as few rows as possible, or into a row each.
+
+    Args:
+        examples: None is longer than `max_length`.
+        pad_id: Stands in what is left of the rows.
+        max_length: Positions that the model has: no row is longer.
+        alone: Whether each has a row of its own, in the order in which they are given; rows are as long as the longest.
+    """
+    lengths = np.array([len(example) for example in examples], dtype=np.int64)
+    longest = int(lengths.max())
+    if alone:
+        length = longest  # no longer: some networks (with convolutions) let a little of the padding through
+        packed = [[number] for number in range(len(examples))]
+    else:
+        length = min(max(ROW, -(-longest // _STEP) * _STEP), max_length)
+        packed = pack_pieces(lengths, row_length=length, overhead=0).pieces()
+    filled = fill_rows(
+        [example.input_ids for example in examples], packed, length, pad_id=pad_id, types=types_of(examples)
+    )
+    begins = np.zeros(len(examples), dtype=np.int64)
+    begins[filled.numbers] = filled.begins
+    targets = {
+        name: np.full(len(packed) * length, np.nan if column.dtype == np.float32 else -1, dtype=column.dtype)
+        for name, column in examples[0].targets.items()
+    }
+    for begin, example in zip(begins, examples, strict=True):
+        for name, column in targets.items():
+            found = example.targets[name]
+            places = example.places if len(found) == len(example.places) else np.zeros(1, dtype=np.int64)
+            column[begin + places] = found
+    return Packed(_unmasked_rows(filled, targets), begins)
+
+
+def types_of(examples: Sequence[Example]) -> list[NDArray[np.int64]] | None:
+    """Token types of all examples; None where the model has none."""
+    types = [example.type_ids for example in examples if example.type_ids is not None]
+    return types or None
+
+
+def _unmasked_rows(filled: TextRows, targets: Mapping[str, NDArray[np.int64] | NDArray[np.float32]]) -> Rows:
+    """Rows that are not masked: what masking would ask for is empty."""
+    shape = filled.input_ids_BS.shape
+    nothing = torch.zeros(shape, dtype=torch.bool)
+    return Rows(
+        input_ids=filled.input_ids_BS,
+        segment_ids=filled.segment_ids_BS,
+        position_ids=filled.position_ids_BS,
+        word_starts=nothing,
+        maskable=nothing,
+        segment_keys=torch.zeros(shape, dtype=torch.int64),
+        classes={name: torch.from_numpy(column).view(shape) for name, column in targets.items()},
+        token_type_ids=filled.token_type_ids_BS,
+    )

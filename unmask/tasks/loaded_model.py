@@ -1,0 +1,487 @@
+"""A loaded model, as users hold it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args, overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from unmask.core.errors import ModelError, SettingsError
+from unmask.core.hub import HubName, fetch_sentence_files, hub_name
+from unmask.core.results import Readable, Shown
+from unmask.measure.questions import checked_form, pseudo_log_likelihoods
+from unmask.model.config import EncoderConfig
+from unmask.model.encoder import MaskedLM
+from unmask.model.folder import TaskNetwork, find_model, has_prediction_head, load_model, read_config_file
+from unmask.model.layout_names import Pooling
+from unmask.model.sentence_files import check_splade, read_normalize, read_pooling, sparse_file
+from unmask.model.stored_weights import files_checked
+from unmask.model.transformers import TransformersBare, TransformersMaskedLM, TransformersTask
+from unmask.model.transformers_folder import (
+    check_transformers,
+    load_transformers_model,
+    runs_in_transformers,
+    why_in_transformers,
+)
+from unmask.tasks.embed import EmbedSettings, LongTexts, embed_texts
+from unmask.tasks.fill import Filled, FillSettings, Joint, fill_texts
+from unmask.tasks.predict import TaskModel, is_fine_tuned, load_fine_tuned, open_fine_tuned
+from unmask.tokenizer.loading import load_tokenizer
+from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.train.hardware import choose_device, choose_dtype
+
+log = logging.getLogger("unmask")
+
+Precision = Literal["float32", "bf16", "auto"]
+
+
+class Model(Readable):
+    """An encoder with its tokenizer.
+
+    Args:
+        network: Ours, or one of transformers' that predicts tokens; None: a model that transformers runs predicts none.
+        embedder: The encoder of a model that transformers runs; our network is one itself.
+
+    Attributes:
+        folder: Where it was loaded from.
+        tokenizer: Its tokenizer.
+        fine_tuned: What does the task of a fine-tuned model, with the same network; None for others.
+        has_head: Whether the folder holds a head for masked tokens. Our network has one in any case, but of a bare
+            encoder it is untrained.
+        precision: Of the activations, as it was asked for.
+        hub: The name by which the hub has it; None for a folder that was given as such.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        network: MaskedLM | TransformersMaskedLM | None,
+        tokenizer: Tokenizer,
+        fine_tuned: TaskModel | None = None,
+        *,
+        embedder: TransformersBare | None = None,
+        has_head: bool = True,
+        precision: Precision = "float32",
+        hub: HubName | None = None,
+    ) -> None:
+        self.folder = folder
+        self._predictor = None if network is None else network.eval()
+        encoder = network if isinstance(network, MaskedLM) else embedder
+        self._embedder = None if encoder is None else encoder.eval()
+        self.tokenizer = tokenizer
+        self.fine_tuned = fine_tuned
+        self.has_head = has_head
+        self.precision: Precision = precision
+        self.hub = hub
+        self._hub_was_asked = False  # for what says how vectors are made
+
+    def to_dict(self) -> dict[str, Any]:
+        """What it is; `runs` is the layout of our encoder, or transformers' class."""
+        network = self._networks[0]
+        config = network.config
+        return {
+            "folder": str(self.folder),
+            "runs": config.layout if isinstance(config, EncoderConfig) else type(network.encoder.model).__name__,
+            "hidden_size": config.hidden_size,
+            "vocab_size": config.vocab_size,
+            "max_position_embeddings": config.max_position_embeddings,
+            "num_parameters": sum(parameter.numel() for parameter in network.parameters()),
+            "task": None if self.fine_tuned is None else self.fine_tuned.task.kind,
+            "has_head": self.has_head,
+        }
+
+    def shown(self) -> Iterator[Shown]:
+        """A line or two."""
+        facts = self.to_dict()
+        yield (
+            f"{facts['runs']} of width {facts['hidden_size']}, {facts['num_parameters']:,} parameters, "
+            f"{facts['vocab_size']:,} entries, {facts['max_position_embeddings']:,} positions; {self.folder}"
+        )
+        if self.fine_tuned is not None:
+            yield from self.fine_tuned.shown()
+        elif not self.has_head:
+            yield "a bare encoder: it embeds, and fills nothing"
+
+    @property
+    def network(self) -> MaskedLM:
+        """Our encoder with its head, in evaluation mode.
+
+        Raises:
+            ModelError: transformers runs the model.
+        """
+        if not isinstance(self._embedder, MaskedLM):
+            done = "predicts and embeds" if self.fine_tuned else "fills, embeds, is evaluated, scored and fine-tuned"
+            raise ModelError(
+                f"{self.folder}: transformers runs this model, and not our encoder: "
+                f"{why_in_transformers(self.folder)}; here it {done}, but it is not exported, and no pretraining "
+                "begins with it"
+            )
+        return self._embedder
+
+    @property
+    def predictor(self) -> MaskedLM | TransformersMaskedLM:
+        """What predicts tokens, in evaluation mode: our network, or one that transformers runs.
+
+        Raises:
+            ModelError: The model has no head for masked tokens: it is fine-tuned, or a bare encoder.
+        """
+        self.check_head()
+        assert self._predictor is not None, "the head was checked"
+        return self._predictor
+
+    @property
+    def embedder(self) -> MaskedLM | TransformersBare:
+        """What makes hidden states, in evaluation mode.
+
+        Raises:
+            ModelError: transformers runs the model, and it is more than an encoder.
+        """
+        if self._embedder is None:
+            raise ModelError(
+                f"{self.folder}: the model has a decoder behind its encoder, or transformers does not tell its encoder "
+                "from its head, so no hidden states are taken from it; give the model of an encoder"
+            )
+        return self._embedder
+
+    def to(self, device: torch.device) -> None:
+        """Moves the network. The type of its activations is chosen anew, since `auto` depends on the device."""
+        for network in self._networks:
+            network.to(device)
+        self.set_dtype()
+
+    def set_dtype(self) -> None:
+        """Chooses the type of the activations, by the precision that was asked for and the device."""
+        for network in self._networks:
+            network.encoder.compute_dtype = choose_dtype(self.precision, network.encoder.device)
+
+    @property
+    def _networks(self) -> list[MaskedLM | TransformersMaskedLM | TransformersBare | TransformersTask]:
+        """All that there are, each once; those that transformers runs share their weights."""
+        task = None if self.fine_tuned is None else self.fine_tuned.network
+        there = [network for network in (self._predictor, self._embedder, task) if network is not None]
+        return list({id(network): network for network in there}.values())
+
+    @overload
+    def fill(
+        self,
+        text: str,
+        *,
+        top_k: int = 5,
+        joint: Joint = "beam",
+        candidates: Sequence[str] | None = None,
+        max_pieces: int = 1,
+    ) -> Filled: ...
+
+    @overload
+    def fill(
+        self,
+        text: list[str] | tuple[str, ...],
+        *,
+        top_k: int = 5,
+        joint: Joint = "beam",
+        candidates: Sequence[str] | None = None,
+        max_pieces: int = 1,
+    ) -> list[Filled]: ...
+
+    def fill(
+        self,
+        text: str | list[str] | tuple[str, ...],
+        *,
+        top_k: int = 5,
+        joint: Joint = "beam",
+        candidates: Sequence[str] | None = None,
+        max_pieces: int = 1,
+    ) -> Filled | list[Filled]:
+        """Predicts what stands at every `[MASK]` of a text, or of each text of a list, which is much faster.
+
+        Args:
+            text: With one or several masks, spelled as by the tokenizer; of any length.
+            top_k, joint, candidates, max_pieces: See `unmask.tasks.fill.FillSettings`.
+
+        Raises:
+            ModelError: The model has no head for masked tokens: it is fine-tuned, or a bare encoder.
+            SettingsError: As `unmask.tasks.fill.fill_texts`.
+        """
+        predictor = self.predictor
+        settings = FillSettings(top_k=top_k, joint=joint, candidates=candidates, max_pieces=max_pieces)
+        if isinstance(text, str):
+            return fill_texts(predictor, self.tokenizer, [text], settings)[0]
+        return fill_texts(predictor, self.tokenizer, text, settings)
+
+    def embed(
+        self,
+        texts: Sequence[str],
+        *,
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
+        long_texts: LongTexts = "error",
+    ) -> NDArray[np.float32]:
+        """Embeddings [texts, hidden_size], by default what sentence-transformers makes of the same folder.
+
+        Its limits and prompts are not followed: `max_seq_length` is often less than the model takes, and a default
+        prompt would stand before every text.
+
+        Args:
+            texts: Any number of them.
+            pooling, normalize, long_texts: See `embed_settings`.
+
+        Raises:
+            ModelError: As `embed_settings` and `embedder`.
+            SettingsError: Something is no text or holds what is no character, or is longer than the model where that
+                is an error.
+        """
+        settings = self.embed_settings(pooling=pooling, normalize=normalize, long_texts=long_texts)
+        return embed_texts(self.embedder, self.tokenizer, texts, settings).vectors
+
+    def embed_settings(
+        self, *, pooling: Pooling | None = None, normalize: bool | None = None, long_texts: LongTexts = "error"
+    ) -> EmbedSettings:
+        """How texts are embedded: as asked for, and else as the folder's files tell sentence-transformers.
+
+        Args:
+            pooling, normalize: See `unmask.tasks.embed.EmbedSettings`; None takes what the folder says. Without
+                its files that is the mean, not divided by its length. For a model of the hub whose copy lacks them,
+                the hub is asked once.
+            long_texts: See there.
+
+        Raises:
+            ModelError: The folder asks for a pooling that is not offered, and none is asked for here; or a file is
+                damaged.
+            SettingsError: Something is asked for that there is not.
+        """
+        if pooling is None or normalize is None:
+            self._ask_hub()
+        return EmbedSettings(
+            read_pooling(self.folder) if pooling is None else pooling,
+            read_normalize(self.folder) if normalize is None else normalize,
+            long_texts,
+        )
+
+    def _ask_hub(self) -> None:
+        """Has what the hub says of how vectors are made beside the model, once."""
+        if self.hub is not None and not self._hub_was_asked:
+            fetch_sentence_files(self.hub, self.folder)
+            self._hub_was_asked = True
+
+    @property
+    def makes_sparse(self) -> bool:
+        """Whether the folder's files ask for sparse vectors (SPLADE), which `sparse_texts` makes.
+
+        Raises:
+            ModelError: A file is damaged, or they are made in a way that is not offered.
+        """
+        self._ask_hub()
+        if sparse_file(self.folder) is None:
+            return False
+        check_splade(self.folder)
+        return True
+
+    def score(self, sentences: Sequence[str], *, form: str = "plain") -> NDArray[np.float64]:
+        """Pseudo-log-likelihoods of sentences [num_sentences], in nats; see `unmask.measure.questions`.
+
+        Raises:
+            ModelError: The model has no head for masked tokens: it is fine-tuned, or a bare encoder; or a loss is no
+                finite number.
+            SettingsError: A sentence is empty, holds what is no character or is longer than the model; or the form is
+                none.
+        """
+        return pseudo_log_likelihoods(self.predictor, self.tokenizer, sentences, form=checked_form(form)).totals
+
+    def predict(self, inputs: Sequence[Any]) -> list[Any]:
+        """What a fine-tuned model says of each input; see `unmask.tasks.predict.TaskModel.predict`.
+
+        Raises:
+            ModelError: The folder is not that of a fine-tuned model.
+            SettingsError: An input does not fit the model's task, or holds what is no character.
+        """
+        if self.fine_tuned is None:  # says why, unless somebody has fine-tuned into this folder since
+            self.fine_tuned = load_fine_tuned(self.folder)
+        return self.fine_tuned.predict(inputs)
+
+    def check_head(self) -> None:
+        """Makes sure that the model predicts tokens.
+
+        Raises:
+            ModelError: It is fine-tuned for a task, and was saved with that task's head alone; or it is a bare encoder.
+        """
+        if self.fine_tuned is not None:
+            raise ModelError(
+                f"{self.folder}: fine-tuned ({self.fine_tuned.task.kind}), so it predicts no tokens any more; use "
+                "predict or embed, or give the model that it was made from"
+            )
+        if not self.has_head and not isinstance(self._embedder, MaskedLM):
+            raise ModelError(
+                f"{self.folder}: no masked language model: a discriminator or a bare encoder predicts no tokens; use "
+                "embed or finetune, or give another model"
+            )
+        if not self.has_head:
+            raise ModelError(
+                f"{self.folder}: a bare encoder without a masked-language-model head, which predicts no tokens; "
+                "pretrain it first (--from), use embed, or give another model"
+            )
+
+
+def fill(
+    model: str | Path | Model,
+    text: str,
+    *,
+    top_k: int = 5,
+    joint: Joint = "beam",
+    candidates: Sequence[str] | None = None,
+    max_pieces: int = 1,
+    strict: bool = False,
+) -> Filled:
+    """Predicts what stands at every `[MASK]` of a text; `Model.fill` does so for many texts with one model.
+
+    Args:
+        model: A model, its folder, or its name on the hub.
+        text: With one or several masks.
+        top_k, joint, candidates, max_pieces: See `unmask.tasks.fill.FillSettings`.
+        strict: Of a model that is loaded here: see `load`.
+
+    Raises:
+        UnmaskError: As `load` and `Model.fill`.
+    """
+    loaded = model if isinstance(model, Model) else load(model, strict=strict)
+    return loaded.fill(text, top_k=top_k, joint=joint, candidates=candidates, max_pieces=max_pieces)
+
+
+def load(folder: str | Path, *, precision: Precision = "float32", strict: bool = False) -> Model:
+    """Loads a model that unmask or transformers wrote. A bare encoder embeds texts, and predicts no tokens.
+
+    Layouts of ours run in our encoder. Others (DistilBERT, ELECTRA, DeBERTa, MPNet, ALBERT, ESM, ...) run in
+    transformers, as do models of our layouts with parts that our encoder lacks, and folders whose weights are not in
+    files of safetensors.
+
+    Args:
+        folder: With config.json, model.safetensors and tokenizer.json, such as `RUN/model`; or a run's folder; or, as a
+            string, the name of a model on the hub (`owner/name`, `owner/name@revision`; see `unmask.core.hub`).
+        precision: Of the activations: `float32` gives what transformers gives; `bf16` is several times faster where the
+            hardware multiplies it fast, and right to two or three digits; `auto` is bf16 there and float32 elsewhere.
+        strict: A file that is not what the folder's checksums were written for is an error; else the log warns of it.
+            See `unmask.model.stored_weights`; folders of other tools have no checksums.
+
+    Raises:
+        ModelError: The folder is not there, lacks a file, holds a damaged one, or is of a type that neither we nor
+            transformers have as a masked language model; or it needs transformers, which is not installed.
+        SettingsError: The precision is unknown.
+        TokenizerError: The tokenizer cannot be used.
+    """
+    if precision not in get_args(Precision):
+        raise SettingsError(f"precision is {' or '.join(map(repr, get_args(Precision)))}, not {precision!r}")
+    path, hub = find_model(folder), hub_name(folder)
+    with files_checked(path, strict=strict):
+        loaded = _load(path, hub, precision)
+    loaded.set_dtype()
+    return loaded
+
+
+def _load(path: Path, hub: HubName | None, precision: Precision) -> Model:
+    in_transformers = runs_in_transformers(path)
+    if not in_transformers:
+        read_config_file(path)
+    elif not is_fine_tuned(path):
+        check_transformers(path)
+    tokenizer = load_tokenizer(path)
+    fine_tuned = _fine_tuned(path, tokenizer)
+    if in_transformers:
+        task = None if fine_tuned is None else fine_tuned.network
+        network, embedder = _networks_in_transformers(path, tokenizer, task)
+        return Model(path, network, tokenizer, fine_tuned, embedder=embedder, has_head=network is not None,
+                     precision=precision, hub=hub)  # fmt: skip
+    ours = _our_network(path, tokenizer, fine_tuned)
+    has_head = has_prediction_head(path, ours.config.layout)
+    return Model(path, ours, tokenizer, fine_tuned, has_head=has_head, precision=precision, hub=hub)
+
+
+def _fine_tuned(folder: Path, tokenizer: Tokenizer) -> TaskModel | None:
+    """The model with the head of its task, where the folder has one that reads as ours do."""
+    if not is_fine_tuned(folder):
+        return None
+    if runs_in_transformers(folder):
+        return open_fine_tuned(folder, tokenizer)
+    try:
+        return open_fine_tuned(folder, tokenizer)
+    except ModelError as error:  # of another make: the encoder beneath it can still embed, and be trained
+        log.warning("the head of a task is passed over: %s", error)
+        return None
+
+
+def _our_network(folder: Path, tokenizer: Tokenizer, fine_tuned: TaskModel | None) -> MaskedLM:
+    """That of the fine-tuned model, where there is one."""
+    network = None if fine_tuned is None else fine_tuned.network
+    if not isinstance(network, MaskedLM):
+        network = load_model(folder, mask_id=tokenizer.special.mask)
+    if tokenizer.vocab_size > network.config.vocab_size:
+        raise ModelError(
+            f"{folder}: the tokenizer has {tokenizer.vocab_size} ids, but the model only {network.config.vocab_size}"
+        )
+    return network
+
+
+def _networks_in_transformers(
+    folder: Path, tokenizer: Tokenizer, fine_tuned: TaskNetwork | None
+) -> tuple[TransformersMaskedLM | None, TransformersBare | None]:
+    """What predicts tokens, and what makes hidden states."""
+    if isinstance(fine_tuned, TransformersTask):
+        return None, TransformersBare(fine_tuned.encoder.model.base_model, fine_tuned.config)
+    found = load_transformers_model(folder, vocab_size=tokenizer.vocab_size, pad_id=tokenizer.special.pad)
+    return found.masked, found.bare
+
+
+# ----------------------------------------
+# Any model that can be measured: one of ours, or any masked language model that transformers reads.
+
+
+@dataclass(frozen=True)
+class Scorable:
+    """A model that answers questions about hidden tokens, with its tokenizer.
+
+    Attributes:
+        folder: Where it was loaded from.
+        network: The model.
+        tokenizer: Its tokenizer.
+    """
+
+    folder: Path
+    network: MaskedLM | TransformersMaskedLM
+    tokenizer: Tokenizer
+
+
+def as_scorable(model: Model | Scorable | str | Path, *, strict: bool = False) -> Scorable:
+    """A model in the form in which models are measured; one that is loaded here is moved to the device that there is.
+
+    Args:
+        model: The model, or its folder, or its name on the hub.
+        strict: Of a model that is loaded here: see `unmask.load`.
+
+    Raises:
+        ModelError: It has no head for masked tokens: it is fine-tuned, or a bare encoder; or as `load_scorable`.
+        TokenizerError: As `load_scorable`.
+    """
+    if isinstance(model, Scorable):
+        return model
+    if isinstance(model, str | Path):
+        loaded = load_scorable(model, strict=strict)
+        loaded.network.to(choose_device())
+        return loaded
+    return Scorable(model.folder, model.predictor, model.tokenizer)
+
+
+def load_scorable(folder: str | Path, *, strict: bool = False) -> Scorable:
+    """Loads a model to be measured, in float32.
+
+    Args:
+        folder: Of a model, or of a run; or the name of a model on the hub.
+        strict: See `unmask.load`.
+
+    Raises:
+        ModelError, TokenizerError: As `unmask.load`; or it holds no masked language model.
+    """
+    return as_scorable(load(folder, strict=strict))

@@ -1,0 +1,436 @@
+"""Predictions for every record of a file, as a verb: JSON lines or CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import ConfigDict, Field
+
+from unmask.core.errors import ModelError, RunError, SettingsError, printable, shown
+from unmask.core.files import check_file, held_file, write_atomically
+from unmask.core.results import Notify, Readable, Result, Shown, counted, ignore, usual_notify
+from unmask.core.settings import Settings, validated
+from unmask.data.reading import check_characters
+from unmask.data.sources import readable
+from unmask.model.folder import (
+    CONFIG,
+    KEY,
+    TaskNetwork,
+    find_model,
+    label_names_of,
+    load_task_model,
+    pooling_of,
+    read_config_file,
+    read_content,
+)
+from unmask.model.stored_weights import files_checked
+from unmask.model.transformers_folder import load_transformers_task, runs_in_transformers
+from unmask.tasks.answer import AnswerTask
+from unmask.tasks.classify import Classify, MultiLabel, Pairs, Regress
+from unmask.tasks.files import example_files, read_labelled
+from unmask.tasks.inputs import Example, InputEncoder, types_of
+from unmask.tasks.settings import Columns
+from unmask.tasks.tag import Tag
+from unmask.tasks.task import Record, Task
+from unmask.tokenizer.loading import load_tokenizer
+from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.train.hardware import choose_device
+from unmask.train.runner import run
+
+# ----------------------------------------
+# All tasks, by name; and which one a model's folder is of.
+
+# Of those with the same architecture the first that says so reads a folder of others.
+TASKS: Mapping[str, type[Task]] = {task.kind: task for task in (Regress, MultiLabel, Classify, Pairs, Tag, AnswerTask)}
+_ARCHITECTURES = {task.architecture for task in TASKS.values()}
+
+
+def task_named(name: str) -> type[Task]:
+    """The task that a user named.
+
+    Raises:
+        SettingsError: There is none of this name.
+    """
+    if name not in TASKS:
+        raise SettingsError(f"unknown task {name!r}; known are {', '.join(sorted(TASKS))}")
+    return TASKS[name]
+
+
+def does_task(content: Mapping[str, Any]) -> bool:
+    """Whether a config.json is that of a model that is fine-tuned for a task."""
+    architecture = _architecture(content)
+    return isinstance(content.get(KEY), dict) or any(f"For{known}" in architecture for known in _ARCHITECTURES)
+
+
+def task_of(content: Mapping[str, Any], folder: Path, *, pools_itself: bool = False) -> Task:
+    """What a config.json says of the task, under our own key or by its architecture.
+
+    Args:
+        content: The file's.
+        folder: Of the model, for errors.
+        pools_itself: Whether the network makes one output of a whole text (those that transformers runs do), so that
+            the task has none to choose.
+
+    Raises:
+        ModelError: The model is not fine-tuned for a task, or its labels cannot be read.
+    """
+    architecture, own = _architecture(content), content.get(KEY)
+    names = label_names_of(content, folder) or ("LABEL_0", "LABEL_1")  # transformers' own
+    kind: type[Task] | None
+    if isinstance(own, dict):
+        said = own.get("kind")
+        kind = TASKS.get(said) if isinstance(said, str) else None
+        if kind is None:
+            raise ModelError(f"{folder}: fine-tuned for {shown(said)}, which this version of unmask does not know")
+        _check_own(own, folder)
+    else:
+        own = {}
+        same = [
+            task for task in TASKS.values() if architecture.removesuffix("Simple").endswith(f"For{task.architecture}")
+        ]
+        kind = next((task for task in same if task.reads(content, names)), None)
+    if kind is None:
+        raise ModelError(
+            f"{folder}: this model is not fine-tuned for a task (it is {architecture[:100] or 'a bare encoder'}); "
+            "fine-tune it with unmask finetune, and give the folder that is written there"
+        )
+    pooling = pooling_of(content, folder) if kind.of_texts and not pools_itself else "first"
+    return kind.of_content(own, names, pooling, own.get("max_length"))
+
+
+class _Own(Settings):
+    """What stands under our key besides the kind, as finetune writes it; what it says of a task stands there."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    paired: bool = False
+    max_length: int | None = Field(default=None, ge=8, lt=2**31)
+    columns: Columns | None = None
+    may_be_missing: bool = False
+    stride: int = Field(default=64, ge=0, lt=2**31)
+    longest_answer: int = Field(default=30, ge=1, lt=2**31)
+
+
+def _check_own(own: dict[str, Any], folder: Path) -> None:
+    try:
+        validated(_Own, own, where=f"{folder / CONFIG}: {KEY}")
+    except SettingsError as error:
+        raise ModelError(f"{error}; finetune writes no such thing: give another copy of the model") from error
+
+
+def _architecture(content: Mapping[str, Any]) -> str:
+    said = content.get("architectures")
+    first = said[0] if isinstance(said, list) and said else ""
+    return first if isinstance(first, str) else ""
+
+
+# ----------------------------------------
+# A fine-tuned model, as users hold it, and examples through its network.
+#
+# Shape suffixes: T = positions of all rows in a line, D = hidden size, N = places, C = outputs.
+
+log = logging.getLogger("unmask")
+
+
+@torch.no_grad()
+def outputs_of(
+    model: TaskNetwork, task: Task, examples: Sequence[Example], *, notify: Notify = ignore
+) -> list[NDArray[np.float32]]:
+    """What the network says at the places of each example.
+
+    Args:
+        model: In evaluation mode, with the task's head.
+        task: The task.
+        examples: Inputs.
+        notify: Told after every batch how many tokens are done.
+
+    Returns:
+        For each example [N, C]; N is 1 where the task pools.
+    """
+    assert not model.training
+    outputs: list[NDArray[np.float32]] = [np.zeros((0, 0), dtype=np.float32)] * len(examples)
+    asked = [number for number, example in enumerate(examples) if len(example.places)]
+    some = [examples[number] for number in asked]
+    places = [example.places for example in some]
+    count = counted(notify, "predicting", sum(map(len, some)))
+    for rows, hidden_TD in run(model, [example.input_ids for example in some], types=types_of(some)):
+        sizes = [len(places[number]) for number in rows.numbers]
+        places_N = rows.places(places).to(hidden_TD.device)
+        logits_NC = task.logits(model, hidden_TD.index_select(0, places_N), sizes)
+        cuts = np.cumsum(sizes if len(logits_NC) == sum(sizes) else np.ones_like(sizes))[:-1]
+        for number, output in zip(rows.numbers, np.split(logits_NC.float().cpu().numpy(), cuts), strict=True):
+            outputs[asked[number]] = output
+        count(int(rows.lengths.sum()))
+    return outputs
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """Predictions, one a record, and how many records were cut (their ends not seen) or shared out (nothing lost)."""
+
+    predictions: list[Any]
+    truncated: int
+    split: int
+
+
+class TaskModel(Readable):
+    """A fine-tuned encoder with its tokenizer.
+
+    Attributes:
+        folder: Where it was loaded from.
+        network: The encoder with the head of its task, in evaluation mode.
+        tokenizer: Its tokenizer.
+        task: What it does.
+    """
+
+    def __init__(self, folder: Path, network: TaskNetwork, tokenizer: Tokenizer, task: Task) -> None:
+        self.folder = folder
+        self.network = network.eval()
+        self.tokenizer = tokenizer
+        self.task = task
+        self._encoder = InputEncoder(tokenizer, network.config, max_length=task.max_length)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What it does."""
+        return {"folder": str(self.folder), "task": self.task.kind, "labels": list(self.task.names)}
+
+    def shown(self) -> Iterator[Shown]:
+        """A line."""
+        names = self.task.names
+        labels = f" ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})" if names else ""
+        yield f"fine-tuned: {self.task.kind}{labels}, for {self.task.takes}; {self.folder}"
+
+    def predict(self, inputs: Sequence[Any]) -> list[Any]:
+        """Predicts. The end of a text that is longer than the model is not seen, and the log says so.
+
+        Args:
+            inputs: Texts; for a model of pairs (text, text); for tags sentences, as texts or lists of words; for
+                answers (question, text).
+
+        Raises:
+            SettingsError: An input is none of these, or holds what is no character.
+        """
+        records = [self._record(number, given) for number, given in enumerate(inputs, 1)]
+        for record in records:
+            for text in record.texts:
+                check_characters(text, f"input {record.row}")
+        found = self.predict_records(records)
+        if found.truncated:
+            longest = self._encoder.max_length
+            log.warning(
+                "texts longer than the model's %d tokens: %d; their ends are not seen", longest, found.truncated
+            )
+        return found.predictions
+
+    def predict_records(self, records: Sequence[Record], *, notify: Notify = ignore) -> Predicted:
+        """Predicts for records of the task's kind, as they are read from files.
+
+        Args:
+            records: Any number.
+            notify: Told how many tokens are done.
+        """
+        encoded = self.task.encode(records, self._encoder, with_targets=False)
+        outputs = outputs_of(self.network, self.task, encoded.examples, notify=notify)
+        predictions = self.task.decode(records, encoded.examples, outputs)
+        return Predicted(predictions, encoded.truncated, encoded.split)
+
+    def _record(self, number: int, given: Any) -> Record:
+        if (record := self.task.record(number, given)) is None:
+            raise SettingsError(f"input {number} is {type(given).__name__}, but this model takes {self.task.takes}")
+        return record
+
+
+def load_fine_tuned(folder: str | Path) -> TaskModel:
+    """Loads a fine-tuned model of unmask's or transformers'.
+
+    Args:
+        folder: With config.json, weights and tokenizer.json, or that of `unmask finetune`; or the name of a model on
+            the hub.
+
+    Raises:
+        ModelError: The folder is not there, lacks a file, or is not that of a fine-tuned model; or it needs
+            transformers, which is not installed.
+        TokenizerError: The tokenizer cannot be used.
+    """
+    path = find_model(folder)
+    with files_checked(path):
+        return open_fine_tuned(path, load_tokenizer(path))
+
+
+def open_fine_tuned(folder: Path, tokenizer: Tokenizer) -> TaskModel:
+    """The same, with a tokenizer that is loaded already."""
+    in_transformers = runs_in_transformers(folder)
+    content = read_content(folder) if in_transformers else read_config_file(folder)[0]
+    task = task_of(content, folder, pools_itself=in_transformers)
+    special = tokenizer.special
+    network: TaskNetwork
+    if in_transformers:
+        sizes = {"vocab_size": tokenizer.vocab_size, "pad_id": special.pad, "max_length": task.max_length}
+        network = load_transformers_task(folder, task.task_head, **sizes)  # type: ignore[arg-type]
+    else:
+        network = load_task_model(folder, task.task_head, mask_id=special.mask)
+    return TaskModel(folder, network, tokenizer, task)
+
+
+def is_fine_tuned(folder: Path) -> bool:
+    """Whether a folder's config.json says that its head is that of a task.
+
+    Raises:
+        ModelError: The file is missing or no JSON, or the layout is not supported.
+    """
+    return does_task(read_content(folder) if runs_in_transformers(folder) else read_config_file(folder)[0])
+
+
+log = logging.getLogger("unmask")
+_KINDS = (".jsonl", ".csv")
+_BEYOND_JSON = re.compile(r"[\x7f-\x9f]")  # control characters that JSON leaves as they are
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+
+
+class Predictions(Result):
+    """What a fine-tuned model says of a file.
+
+    Attributes:
+        model: Its folder.
+        task: What it does.
+        examples: Records of the file.
+        truncated: Of them, those that are longer than the model: their ends were not seen.
+        split: Those that were seen in several parts.
+        predictions: A dictionary a record, with the record's `row` in the file; where nothing was written.
+        out: The file that was written; else not there.
+    """
+
+    model: str
+    task: str
+    examples: int
+    truncated: int
+    split: int
+
+    def shown(self) -> Iterator[Shown]:
+        """A JSON object a record; or what was written."""
+        if "out" in self:
+            yield f"{self.examples:,} predictions in {self.out}"
+        else:
+            yield _jsonl(self.predictions).rstrip("\n")
+
+
+def predict(
+    model: str | Path | TaskModel,
+    file: str | Path,
+    *,
+    out: str | Path | None = None,
+    text: str | None = None,
+    second: str | None = None,
+    overwrite: bool = False,
+    note: Callable[[str], None] = log.info,
+    notify: Notify | None = None,
+) -> Predictions:
+    """Predicts for every record of a file.
+
+    Args:
+        model: Folder of a fine-tuned model, or its name on the hub, or the model itself.
+        file: As for training, without labels; or lines of text. Also `-`, standard input, or a pipe: of lines.
+        out: A .jsonl file, which is exact; or .csv, for spreadsheets: texts there that may be formulas have an
+            apostrophe before them. None gives the predictions back.
+        text, second: Columns, where they are not to be found.
+        overwrite: Whether `out` is replaced.
+        note: Told which columns were found, and what is longer than the model.
+        notify: Told of the progress (`Progress`: what is done, how much, of how much, in which unit).
+
+    Raises:
+        UnmaskError: The model or the file cannot be used, or `out` is there, or of another kind.
+    """
+    target = None if out is None else Path(out)
+    if target is not None and target.suffix not in _KINDS:
+        raise RunError(f"{target}: predictions are written as {' or '.join(_KINDS)}; give such a file")
+    if target is not None:
+        check_file(target, overwrite=overwrite)
+    if isinstance(model, TaskModel):
+        loaded = model
+    else:
+        loaded = load_fine_tuned(model)
+        loaded.network.to(choose_device())
+    usual = Columns(**loaded.task.content().get("columns", {}))
+    columns = Columns(text=text, second=second)
+    with readable(file) as here:
+        data = read_labelled(example_files(here, Path(file)), loaded.task, columns, with_labels=False, usual=usual)
+    if data.columns is not None:
+        named = {name: column for name, column in vars(data.columns).items() if column is not None}
+        note("columns: " + ", ".join(f"{name} in {column!r}" for name, column in named.items()))
+    found = loaded.predict_records(data.records, notify=notify or usual_notify())
+    longest = loaded.task.max_length or loaded.network.config.max_position_embeddings
+    for count, what in ((found.truncated, "their ends are not seen"), (found.split, "they are seen in several parts")):
+        if count:
+            note(f"{count:,} of {len(data.records):,} texts are longer than {longest} tokens; {what}")
+    rows = [
+        {"row": record.row, **asdict(prediction)}
+        for record, prediction in zip(data.records, found.predictions, strict=True)
+    ]
+    figures = {
+        "model": str(loaded.folder),
+        "task": loaded.task.kind,
+        "examples": len(rows),
+        "truncated": found.truncated,
+        "split": found.split,
+    }
+    if target is None:
+        return Predictions({**figures, "predictions": rows})
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with held_file(target):
+            write_atomically(target, as_csv(rows) if target.suffix == ".csv" else _jsonl(rows))
+    except OSError as error:
+        raise RunError(f"{target}: cannot be written ({error.strerror})") from error
+    return Predictions({**figures, "out": str(target)})
+
+
+def _as_text(cell: str) -> str:
+    """A text that no spreadsheet takes for a formula, and no terminal for a command.
+
+    What may be a formula gets an apostrophe before it, which spreadsheets show as no part of the text; a lone sign and
+    a number are none, so that classes such as `+` and `-1` stay as they are. Control characters are spelled out.
+
+    Source: OWASP, "CSV Injection"; tabs and returns count, since some programs pass over them.
+    """
+    shown = printable(cell.replace("\r\n", "\n"))
+    begins_so = len(cell) > 1 and cell.startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
+    return f"'{shown}" if begins_so and not _NUMBER.fullmatch(cell) else shown
+
+
+def _jsonl(rows: Sequence[dict[str, Any]]) -> str:
+    return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
+
+
+def as_csv(rows: Sequence[dict[str, Any]]) -> str:
+    """Probabilities of classes have a column each; lists of words and tags are JSON, so that they can be read back.
+
+    It is made to be opened by a spreadsheet: texts do nothing there (`_as_text`).
+    """
+    flat = []
+    for row in rows:
+        cells: dict[str, Any] = {}
+        for name, value in row.items():
+            if isinstance(value, dict):
+                cells |= {f"{name}.{inner}": share for inner, share in value.items()}
+            elif isinstance(value, list | tuple):
+                listed = json.dumps(value, ensure_ascii=False, allow_nan=False)
+                cells[name] = _BEYOND_JSON.sub(lambda sign: f"\\u{ord(sign.group()):04x}", listed)
+            else:
+                cells[name] = _as_text(value) if isinstance(value, str) else value
+        flat.append(cells)
+    buffer = io.StringIO(newline="")
+    writer = csv.DictWriter(buffer, fieldnames=list(flat[0]), lineterminator="\n")
+    writer.writerow({name: _as_text(name) for name in flat[0]})
+    writer.writerows(flat)
+    return buffer.getvalue()

@@ -1,0 +1,497 @@
+"""Where words begin, for each family of tokenizers, and the kinds of characters that this depends on.
+
+Whole-word masking is wrong in most public code because it guesses words from character offsets. Here the tokenizer's
+vocabulary says it, once, when text is tokenized: a word begins at a token or not depending on what the token begins
+with and what the token before it ends with, which are two tables over the vocabulary and one over their kinds.
+
+    family                  words
+    WordPiece               what `##` continues; punctuation marks and ideographs apart
+    byte-level BPE          GPT-2's pieces: letters, digits, other signs, contractions ('s); white space token by token
+    Metaspace, Unigram      between spaces, letters with digits; runs of other signs apart
+    characters              letters with digits; other signs and white space each for itself
+
+For all of them an ideograph begins a word (a token of several is one word), accents stay with their letters, no word
+begins within a character, a lone space belongs to the word behind it, and special tokens end words.
+Scripts without spaces other than Chinese (Thai, Khmer, kana) are one word up to the next space or sign.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import unicodedata
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import product
+from typing import Any, Literal
+
+import numpy as np
+import tokenizers
+from numpy.typing import NDArray
+
+from unmask.core.errors import TokenizerError
+from unmask.tokenizer.spans import is_mark
+
+# ----------------------------------------
+# How the entries of a vocabulary spell text, and what becomes of text that it cannot spell.
+#
+# Each family has its own way to say where spaces were. A spelling turns an entry into the UTF-8 of its text, with a
+# space
+# in front where a word begins there by the family's mark, and behind it where a word ends. So `Ġking` and `▁king` and
+# WordPiece's `king` are all ` king`.
+
+log = logging.getLogger(__name__)
+
+Family = Literal["wordpiece", "byte_level", "metaspace", "plain", "whole"]
+_BYTE_ENTRY = re.compile(r"<0x([0-9A-F]{2})>")
+# Pre-tokenizers that throw white space away; without a mark, ids alone do not tell any more where it was.
+_DROP_SPACES = {"Whitespace", "WhitespaceSplit", "BertPreTokenizer", "CharDelimiterSplit", "UnicodeScripts"}
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """How a vocabulary spells text.
+
+    Attributes:
+        family: `wordpiece` marks continuations (or ends of words), `byte_level` and `metaspace` mark spaces, `plain`
+            spells white space out, and entries of `whole` are words by themselves.
+        spell: The UTF-8 of an entry's text, with spaces where the entry's marks stand.
+    """
+
+    family: Family
+    spell: Callable[[str], bytes]
+
+    def text_bytes(self, token: str) -> bytes:
+        """The UTF-8 of an entry's text without its marks. White space that is spelled out is text."""
+        spelled = self.spell(token)
+        if self.family in ("plain", "whole"):
+            return spelled
+        return spelled.strip(b" ") if self.family == "wordpiece" else spelled.removeprefix(b" ")
+
+
+def spelling_of(backend: tokenizers.Tokenizer) -> Spelling:
+    """Reads off a tokenizer's parts how it spells text."""
+    content = json.loads(backend.to_str())
+    model = content["model"]
+    kind = type(backend.model).__name__
+    parts = list(_parts([content["normalizer"], content["pre_tokenizer"], content["decoder"]]))
+    types = {part["type"] for part in parts}
+    prefix, suffix = model.get("continuing_subword_prefix"), model.get("end_of_word_suffix")
+    if prefix:
+        return Spelling("wordpiece", lambda token: _without_prefix(token, prefix))
+    if suffix:
+        return Spelling("wordpiece", lambda token: _without_suffix(token, suffix))
+    if "ByteLevel" in types:
+        table = _bytes_of_letters()
+        return Spelling("byte_level", lambda token: _from_letters(token, table))
+    fallback = bool(model.get("byte_fallback"))
+    if mark := _space_mark(parts):
+        return Spelling("metaspace", lambda token: _with_bytes(token, fallback).replace(mark.encode(), b" "))
+    added = {token.content for token in backend.get_added_tokens_decoder().values()}
+    letters_only = all(len(token) == 1 for token in backend.get_vocab(with_added_tokens=False) if token not in added)
+    drops = _DROP_SPACES & types or any(part.get("behavior") == "Removed" for part in parts)
+    if not letters_only and (kind == "WordLevel" or drops):
+        if kind != "WordLevel":
+            log.warning(
+                "the tokenizer drops white space and marks no words: each of its tokens is taken for a word of its own"
+            )
+        return Spelling("whole", str.encode)
+    return Spelling("plain", lambda token: _with_bytes(token, fallback))
+
+
+def _parts(nodes: list[Any]) -> Iterator[dict[str, Any]]:
+    """All normalizers, pre-tokenizers and decoders, also those within sequences."""
+    for node in nodes:
+        if isinstance(node, dict):
+            yield node
+            for inner in ("normalizers", "pretokenizers", "decoders"):
+                yield from _parts(node.get(inner, []))
+
+
+def _space_mark(parts: list[dict[str, Any]]) -> str | None:
+    """What stands for a space: Metaspace says it, or a normalizer that replaces spaces (as in Llama's files)."""
+    for part in parts:
+        if part["type"] == "Metaspace":
+            return str(part["replacement"])
+        if part["type"] == "Replace" and part["pattern"] == {"String": " "} and part["content"].strip():
+            return str(part["content"])
+    return None
+
+
+def _without_prefix(token: str, prefix: str) -> bytes:
+    if token.startswith(prefix) and len(token) > len(prefix):
+        return token[len(prefix) :].encode()
+    return b" " + token.encode()
+
+
+def _without_suffix(token: str, suffix: str) -> bytes:
+    if token.endswith(suffix) and len(token) > len(suffix):
+        return token[: -len(suffix)].encode() + b" "
+    return token.encode()
+
+
+def _with_bytes(token: str, fallback: bool) -> bytes:
+    found = _BYTE_ENTRY.fullmatch(token) if fallback else None
+    return bytes([int(found[1], 16)]) if found else token.encode()
+
+
+def _bytes_of_letters() -> dict[str, int]:
+    """The letters that stand for bytes: visible Latin-1 characters for themselves, the others from U+0100 on."""
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = sorted(set(range(256)) - set(visible))
+    return {chr(b): b for b in visible} | {chr(0x100 + n): b for n, b in enumerate(hidden)}
+
+
+def _from_letters(token: str, table: dict[str, int]) -> bytes:
+    """An added token that is no such spelling stands for itself."""
+    codes = [table.get(letter) for letter in token]
+    return token.encode() if None in codes else bytes(code for code in codes if code is not None)
+
+
+# What a tokenizer without `[UNK]` does with text that its vocabulary cannot spell: BPE leaves out a letter that it has
+# no entry for, in silence, and Unigram gives up on it; such letters are found here. Where each byte has an entry
+# (byte-level BPE, or bytes to fall back on) there are none. WordPiece and WordLevel look for whole words, and the
+# library says where they do not know one.
+class LetterCheck:
+    """Finds letters of a text that have no entry. Each letter is looked up once.
+
+    Args:
+        backend: A tokenizer whose model is BPE or Unigram, without an unknown token.
+    """
+
+    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+        self._backend = backend
+        model = json.loads(backend.to_str())["model"]
+        self._prefixes = {"", model.get("continuing_subword_prefix") or ""}
+        self._suffixes = {"", model.get("end_of_word_suffix") or ""}
+        # Unigram falls back on bytes only behind its unknown token.
+        self._falls_back = model["type"] == "BPE" and bool(model.get("byte_fallback"))
+        self._known: set[str] = set()
+
+    def find_unknown(self, text: str) -> str | None:
+        """The first, in the order of their code points, of the letters that cannot be spelled; None: there are none."""
+        normalizer = self._backend.normalizer
+        letters = set(text if normalizer is None else normalizer.normalize_str(text)) - self._known
+        unknown = next((letter for letter in sorted(letters) if not self._spells(letter)), None)
+        if unknown is None:
+            self._known |= letters
+        return unknown
+
+    def _spells(self, letter: str) -> bool:
+        """A pre-tokenizer may turn it into bytes or a mark, which have entries of their own, or take it away."""
+        part = self._backend.pre_tokenizer
+        pieces = [letter] if part is None else [piece for piece, _ in part.pre_tokenize_str(letter)]
+        return all(self._has(symbol) for symbol in "".join(pieces))
+
+    def _has(self, symbol: str) -> bool:
+        """Whether there is an entry for it, as it stands somewhere in a word."""
+        forms = (prefix + symbol + suffix for prefix in self._prefixes for suffix in self._suffixes)
+        if any(self._backend.token_to_id(form) is not None for form in forms):
+            return True
+        bytes_ = [f"<0x{byte:02X}>" for byte in symbol.encode()]
+        return self._falls_back and all(self._backend.token_to_id(entry) is not None for entry in bytes_)
+
+
+def letter_check(backend: tokenizers.Tokenizer) -> LetterCheck | None:
+    """The check of a tokenizer's letters; None where none of them is left out, nor given up on."""
+    model = json.loads(backend.to_str())["model"]
+    unknown = {"BPE": "unk_token", "Unigram": "unk_id"}.get(model["type"])
+    return None if unknown is None or model.get(unknown) is not None else LetterCheck(backend)
+
+
+@contextmanager
+def spelling() -> Iterator[None]:
+    """Makes errors of ours of those that the library raises where it cannot spell a word.
+
+    Raises:
+        TokenizerError: It cannot.
+    """
+    try:
+        yield
+    except Exception as error:
+        if type(error) is not Exception:  # the library raises bare ones
+            raise
+        raise TokenizerError(
+            f"the tokenizer cannot spell the text ({error}); take out what is not in its vocabulary, or give a "
+            "tokenizer with [UNK]"
+        ) from error
+
+
+class Kind(IntEnum):
+    """What a token begins or ends with.
+
+    Attributes:
+        BREAK: A special token, or nothing: a word ends here whatever stands beside it.
+        GLUE: A lone space that belongs to what follows it (only as what a token ends with).
+        REST: The rest of a character that an earlier token began (only as what a token begins with).
+        SPACE, LETTER, DIGIT, PUNCTUATION, SYMBOL: Unicode's categories Z, L, N, P and ASCII signs, all others.
+        IDEOGRAPH: Chinese characters, which are written without spaces.
+        MARK: An accent or vowel sign that combines with the character before it.
+    """
+
+    BREAK = 0
+    GLUE = 1
+    REST = 2
+    SPACE = 3
+    LETTER = 4
+    DIGIT = 5
+    PUNCTUATION = 6
+    SYMBOL = 7
+    IDEOGRAPH = 8
+    MARK = 9
+
+
+# The blocks that BERT's tokenizer takes for Chinese characters.
+_IDEOGRAPHS = (
+    (0x3400, 0x4DBF),
+    (0x4E00, 0x9FFF),
+    (0xF900, 0xFAFF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2CEAF),
+    (0x2F800, 0x2FA1F),
+)
+
+
+def kind_of(character: str) -> Kind:
+    """The kind of a character. ASCII signs such as `$` and `+` are punctuation, as they are for BERT."""
+    if character.isspace():
+        return Kind.SPACE
+    code = ord(character)
+    category = unicodedata.category(character)
+    if is_mark(character):
+        return Kind.MARK
+    if any(first <= code <= last for first, last in _IDEOGRAPHS):
+        return Kind.IDEOGRAPH
+    if category[0] == "L":
+        return Kind.LETTER
+    if category[0] == "N":
+        return Kind.DIGIT
+    is_sign = category[0] == "P" or 33 <= code < 127
+    return Kind.PUNCTUATION if is_sign else Kind.SYMBOL
+
+
+def edge_kinds(text: str) -> tuple[Kind, Kind]:
+    """Kinds of the first and the last character of a text that is not empty; marks count as what they are put on."""
+    last = next((kind for a in reversed(text) if (kind := kind_of(a)) is not Kind.MARK), Kind.MARK)
+    return kind_of(text[0]), last
+
+
+def kinds_of_bytes(utf8: NDArray[np.uint8], begins: NDArray[np.bool_]) -> NDArray[np.int8]:
+    """The kind of the character that each byte is a part of.
+
+    Args:
+        utf8: [num_bytes]: UTF-8 of some texts in a line; what is not well formed has kind `SYMBOL`.
+        begins: [num_bytes]: where a text begins; no character goes across. True at the first byte.
+
+    Returns:
+        [num_bytes], int8.
+    """
+    leads = begins | ((utf8 & 0xC0) != 0x80)
+    places = np.flatnonzero(leads)
+    lead = utf8[places].astype(np.int64)
+    length = 1 + (lead >= 0xC0) + (lead >= 0xE0) + (lead >= 0xF0).astype(np.int64)
+    code = np.where(length == 1, lead, lead & (0x7F >> length))
+    for k in range(1, 4):
+        following = utf8[np.minimum(places + k, len(utf8) - 1)].astype(np.int64) & 0x3F
+        code = np.where(length > k, code << 6 | following, code)
+    present = np.diff(np.append(places, len(utf8)))
+    sound = (present == length) & (code < 0x110000) & ((lead & 0xC0) != 0x80)
+    codes, which = np.unique(np.where(sound, code, -1), return_inverse=True)
+    kinds = np.array([Kind.SYMBOL if c < 0 else kind_of(chr(c)) for c in codes.tolist()], dtype=np.int8)
+    return kinds[which][np.cumsum(leads) - 1]
+
+
+_APOSTROPHE, _CONTRACTED, _WANTS_E, _L, _E = 1, 2, 3, 4, 5
+_CONTRACTIONS = {b"'": _APOSTROPHE, b"r": _WANTS_E, b"v": _WANTS_E, b"l": _L, b"e": _E} | dict.fromkeys(
+    (b"s", b"t", b"m", b"d", b"re", b"ve", b"ll"), _CONTRACTED
+)
+
+
+class WordStarts:
+    """Knows at which tokens words begin, from tables over the vocabulary; see the module's docstring.
+
+    Args:
+        backend: The tokenizer.
+
+    Example: `un ##mask ##ed , yes` has word starts `1 0 0 1 1`.
+    """
+
+    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+        self.spelling: Spelling = spelling_of(backend)
+        self._rules = _rules(self.spelling.family)
+        vocab = backend.get_vocab(with_added_tokens=True)
+        size = max(vocab.values(), default=0) + 1
+        self._between_texts = size  # an id of our own, which ends words and is no part of any
+        self._first: NDArray[np.int8] = np.full(size + 1, Kind.BREAK, dtype=np.int8)
+        self._last: NDArray[np.int8] = np.full(size + 1, Kind.BREAK, dtype=np.int8)
+        self._code: NDArray[np.int8] = np.zeros(size + 1, dtype=np.int8)
+        self._broken: NDArray[np.bool_] = np.zeros(size + 1, dtype=bool)
+        self._begin: NDArray[np.int64] = np.zeros(size + 1, dtype=np.int64)
+        added = backend.get_added_tokens_decoder()
+        unknown = getattr(backend.model, "unk_token", None) or "[UNK]"
+        parts = [b""] * size
+        for token, id_ in vocab.items():
+            if id_ in added and added[id_].special:
+                if token in (unknown, "<unk>") and self.spelling.family not in ("wordpiece", "whole"):
+                    self._first[id_] = self._last[id_] = Kind.LETTER  # a letter without an entry, amid its word
+                continue
+            parts[id_] = self._enter(self.spelling.spell(token), id_)
+        self._begin[1:] = np.cumsum([len(part) for part in parts])
+        self._bytes: NDArray[np.uint8] = np.frombuffer(b"".join(parts), dtype=np.uint8)
+
+    def _enter(self, spelled: bytes, id_: int) -> bytes:
+        """Fills the tables for one entry; returns its bytes where it holds only parts of characters."""
+        family = self.spelling.family
+        if family == "byte_level":
+            self._code[id_] = _CONTRACTIONS.get(spelled, 0)
+        try:
+            text = spelled.decode()
+        except UnicodeDecodeError:
+            self._broken[id_] = True
+            return spelled
+        if text:
+            self._first[id_], self._last[id_] = edge_kinds(text)
+        if text == " " and family in ("byte_level", "metaspace"):
+            self._last[id_] = Kind.GLUE
+        return b""
+
+    def of_ids(self, input_ids: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+        """Whether a word begins at each token of a document [S] or of rows [B, S]; always at the first."""
+        starts = np.ones(input_ids.shape, dtype=bool)
+        if input_ids.ndim == 0 or input_ids.size == 0:
+            return starts
+        first, last = self._first[input_ids], self._last[input_ids]
+        broken = self._broken[input_ids]
+        if broken.any():
+            run = broken.copy()
+            run[..., 1:] &= ~broken[..., :-1]
+            first[broken], last[broken] = self._read_edges(input_ids[broken], run[broken])
+        starts[..., 1:] = self._rules[last[..., :-1], first[..., 1:]]
+        if self.spelling.family == "byte_level":
+            starts &= ~self._contracted(input_ids, starts)
+        return starts
+
+    def of_texts(self, input_ids: NDArray[np.integer[Any]], lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """As `of_ids`, for the tokens [S] of several texts one behind another.
+
+        Args:
+            input_ids: [S].
+            lengths: [num_texts]: how many of the tokens each text has.
+
+        Returns:
+            [S]: equal to that of each text by itself.
+        """
+        places = np.arange(len(input_ids)) + np.repeat(np.arange(len(lengths)), lengths)  # one stays free behind each
+        apart = np.full(len(input_ids) + len(lengths), self._between_texts, dtype=np.int64)
+        apart[places] = input_ids
+        return self.of_ids(apart)[places]
+
+    def text_of(self, token: str) -> str:
+        """The text that an entry stands for, without marks; parts of characters are shown as `\ufffd`."""
+        return self.spelling.text_bytes(token).decode(errors="replace")
+
+    def space_before(self, token: str) -> bool:
+        """Whether an entry's marks put a space before its text."""
+        if self.spelling.family == "plain":
+            return False
+        return self.spelling.family == "whole" or self.spelling.spell(token).startswith(b" ")
+
+    def num_bytes(self, token: str) -> int:
+        """UTF-8 bytes of that text."""
+        return len(self.spelling.text_bytes(token))
+
+    def _read_edges(
+        self, ids: NDArray[np.integer[Any]], run_begins: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
+        """Kinds at the edges of tokens that cut characters; runs of them hold whole characters together."""
+        length = self._begin[ids + 1] - self._begin[ids]
+        end = np.cumsum(length)
+        begin = end - length
+        utf8 = self._bytes[np.repeat(self._begin[ids] - begin, length) + np.arange(end[-1])]
+        begins = np.zeros(len(utf8), dtype=bool)
+        begins[begin[run_begins]] = True
+        kinds = kinds_of_bytes(utf8, begins)
+        is_rest = (utf8[begin] & 0xC0) == 0x80
+        return np.where(is_rest, np.int8(Kind.REST), kinds[begin]), kinds[end - 1]
+
+    def _contracted(self, input_ids: NDArray[np.integer[Any]], starts: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """The tokens behind an apostrophe that make a contraction with it, as in `it 's` and `we ' r e`."""
+        code = self._code[input_ids]
+        following = np.zeros_like(code)
+        following[..., :-1] = code[..., 1:]
+        ends = (code == _CONTRACTED) | ((code == _WANTS_E) & (following == _E)) | ((code == _L) & (following == _L))
+        contracted = np.zeros(input_ids.shape, dtype=bool)
+        contracted[..., 1:] = ends[..., 1:] & (code == _APOSTROPHE)[..., :-1] & starts[..., :-1]
+        return contracted
+
+
+def _rules(family: Family) -> NDArray[np.bool_]:
+    """[kinds, kinds]: whether a word begins between tokens, by what the one ends and the other begins with."""
+    rules = np.ones((len(Kind), len(Kind)), dtype=bool)
+    for before, after in product(Kind, Kind):
+        rules[before, after] = family == "whole" or _begins(family, before, after)
+    return rules
+
+
+def _begins(family: Family, before: Kind, after: Kind) -> bool:
+    if Kind.BREAK in (before, after):
+        return True
+    if after is Kind.REST or Kind.SPACE in (before, after):
+        return after is not Kind.REST
+    if before is Kind.GLUE or after is Kind.MARK:
+        return False
+    if before is Kind.MARK:  # of an entry that is only a mark, which goes with the letter or emoji before it
+        return after in (Kind.PUNCTUATION, Kind.IDEOGRAPH)
+    if Kind.IDEOGRAPH in (before, after) or after in _APART[family]:
+        return True
+    return _group(family, before) != _group(family, after)
+
+
+# Signs that never go on a word, not even one of signs.
+_APART: dict[Family, set[Kind]] = {
+    "wordpiece": {Kind.PUNCTUATION},
+    "byte_level": set(),
+    "metaspace": set(),
+    "plain": {Kind.PUNCTUATION, Kind.SYMBOL},
+    "whole": set(),
+}
+
+
+def _group(family: Family, kind: Kind) -> Kind:
+    """Kinds of the same group go on a word; BERT parts punctuation from words, but not other signs."""
+    if kind is Kind.DIGIT and family != "byte_level":
+        return Kind.LETTER
+    if kind is Kind.SYMBOL:
+        return Kind.LETTER if family == "wordpiece" else Kind.PUNCTUATION
+    return kind
+
+
+class WordCensus:
+    """Counts texts that are a single word, in which words are no units to mask by (a protein, a gene, a hash)."""
+
+    ALMOST_ALL = 0.95
+
+    def __init__(self, texts: int = 0, single_words: int = 0) -> None:
+        self.texts = texts
+        self.single_words = single_words
+
+    def add(self, word_starts: NDArray[np.bool_ | np.uint8], lengths: NDArray[np.int64]) -> None:
+        """Counts texts by their word starts, one behind another; texts of one token tell nothing.
+
+        Args:
+            word_starts: [num_tokens].
+            lengths: [num_texts]: how many of the tokens each text has.
+        """
+        words = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(word_starts, dtype=np.int64)])
+        ends = np.cumsum(lengths)
+        several = lengths > 1
+        self.texts += int(several.sum())
+        self.single_words += int((several & (words[ends] - words[ends - lengths] <= 1)).sum())
+
+    @property
+    def without_words(self) -> bool:
+        """Whether nearly all texts are a single word."""
+        return self.texts > 0 and self.single_words >= self.ALMOST_ALL * self.texts

@@ -1,0 +1,1 @@
+"""The loop, the step, objectives, optimizers, checkpoints."""

@@ -1,0 +1,462 @@
+"""Contrastive learning: the vectors of two texts that belong together are to be more alike than those of others.
+
+    pairs                  (a, b)  (c, d)  (e, f)
+    scores      a . b   a . d   a . f       each row and each column is a choice among the texts of the batch,
+                c . b   c . d   c . f       of which the one on the diagonal is right
+                e . b   e . d   e . f
+
+A text is a segment of a row; its vector is the mean over its tokens, special tokens included, divided by its length.
+What may be right as well is no wrong answer: pairs of the same document (or near-duplicates of it), equal texts, and
+whatever is the right answer to an equal query anywhere in the step are left out of the choice. What was given as a
+wrong answer to a text stays one for it, however alike it is to the right one, unless it is equal to a right one.
+
+Shape suffixes: B = rows, S = positions, T = B x S in a line, N = tokens of texts, E = texts, P = pairs, C = P and the
+wrong answers that were given, D = hidden size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from unmask.core.hashing import GOLDEN
+from unmask.data.rows import Rows
+from unmask.masking.masker import MaskedRows
+from unmask.model.encoder import MaskedLM
+from unmask.model.fused import Losses
+from unmask.model.heads import ContrastHead
+from unmask.train.objectives import JointLoss, Objective, text_means
+
+CONTRAST = "contrast"
+FIRST, SECOND, WRONG = 0, 1, 2  # sides: of a pair, and what was given as a wrong answer to its first text
+# By which rows tell, at the first position of each segment, what text it is.
+PAIR, SIDE, DOCUMENT, TEXT = "pair", "side", "document", "text"
+
+
+@dataclass(frozen=True)
+class TextTargets:
+    """The texts of a batch.
+
+    Attributes:
+        positions_N: int64: places of their tokens in the flattened batch.
+        text_N: int64: which text each token is of.
+        pair_E: int64: the number of each text's pair, counted over the whole step.
+        side_E: int64: `FIRST`, `SECOND` or `WRONG`.
+        document_E: int64: what each is of; texts of one are no wrong answers to each other, unless given as such.
+        hash_E: int64: of its content; equal ones are none, either.
+        num_pairs: Pairs whose first text is here.
+        lengths: Tokens of each text, on the host.
+    """
+
+    positions_N: Tensor
+    text_N: Tensor
+    pair_E: Tensor
+    side_E: Tensor
+    document_E: Tensor
+    hash_E: Tensor
+    num_pairs: int
+    lengths: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, rows: Rows, masked: MaskedRows | None = None) -> TextTargets:
+        """Those of rows whose classes tell what their segments are."""
+        segment_T = rows.segment_ids.flatten()
+        positions_N = torch.nonzero(segment_T >= 0).squeeze(1)
+        begins_T = (rows.position_ids.flatten() == 0) & (segment_T >= 0)
+        text_N = begins_T[positions_N].long().cumsum(0) - 1
+        lengths = tuple(torch.bincount(text_N).tolist())
+        pair_E, side_E, document_E, hash_E = (
+            rows.classes[name].flatten()[begins_T] for name in (PAIR, SIDE, DOCUMENT, TEXT)
+        )
+        num_pairs = int((side_E == FIRST).sum())
+        return cls(positions_N, text_N, pair_E, side_E, document_E, hash_E, num_pairs, lengths)
+
+    @classmethod
+    def joined(cls, parts: Sequence[TextTargets]) -> TextTargets:
+        """Texts of several parts, as far as pairs are concerned; their tokens are left out."""
+        nothing = parts[0].positions_N[:0]
+        return cls(
+            nothing,
+            nothing,
+            torch.cat([part.pair_E for part in parts]),
+            torch.cat([part.side_E for part in parts]),
+            torch.cat([part.document_E for part in parts]),
+            torch.cat([part.hash_E for part in parts]),
+            sum(part.num_pairs for part in parts),
+        )
+
+    def columns(self) -> Tensor:
+        """[E, 4], int64: of each text all but its tokens, for other processes."""
+        return torch.stack([self.pair_E, self.side_E, self.document_E, self.hash_E], 1)
+
+    def of_columns(self, columns_E4: Tensor, num_pairs: int) -> TextTargets:
+        """The texts of several processes, by their columns; their tokens are left out."""
+        nothing = self.positions_N[:0]
+        pair_E, side_E, document_E, hash_E = columns_E4.unbind(1)
+        return TextTargets(nothing, nothing, pair_E, side_E, document_E, hash_E, num_pairs)
+
+    def __len__(self) -> int:
+        return self.num_pairs
+
+    @property
+    def total(self) -> float:
+        """What the summed loss is divided by."""
+        return self.num_pairs
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> TextTargets:
+        """The same with a change made to each tensor."""
+        return TextTargets(
+            change(self.positions_N),
+            change(self.text_N),
+            change(self.pair_E),
+            change(self.side_E),
+            change(self.document_E),
+            change(self.hash_E),
+            self.num_pairs,
+            self.lengths,
+        )
+
+
+def mean_vectors(hidden_TD: Tensor, texts: TextTargets) -> Tensor:
+    """The mean over the tokens of each text: [E, D], float32.
+
+    Args:
+        hidden_TD: Hidden states of the batch.
+        texts: What stands in it.
+    """
+    return text_means(hidden_TD.index_select(0, texts.positions_N), texts.text_N, len(texts.pair_E))
+
+
+@dataclass(frozen=True)
+class VectorKind:
+    """How texts become vectors.
+
+    Attributes:
+        vectors: Of each text [E, D], float32, given the model, its hidden states [T, D] and what stands in the batch.
+        unit: Whether they are compared at length 1.
+    """
+
+    vectors: Callable[[Any, Tensor, TextTargets], Tensor]
+    unit: bool
+
+    def ready(self, vectors_ED: Tensor) -> Tensor:
+        """Vectors whose products say how alike they are."""
+        return functional.normalize(vectors_ED, dim=1) if self.unit else vectors_ED
+
+
+DENSE = VectorKind(lambda model, hidden_TD, texts: mean_vectors(hidden_TD, texts), unit=True)
+
+
+@dataclass(frozen=True)
+class PairedTexts:
+    """The texts of a step by their sides, in the order of the pairs.
+
+    Attributes:
+        first_P, second_P: int64: which of the step's texts they are.
+        wrong_W: int64: those that were given as wrong answers.
+        forth_PC: bool: which of the second texts and wrong answers are no choice for each first text.
+        back_PP: bool: which of the first texts are none for each second text.
+    """
+
+    first_P: Tensor
+    second_P: Tensor
+    wrong_W: Tensor
+    forth_PC: Tensor
+    back_PP: Tensor
+
+    @classmethod
+    def of(cls, texts: TextTargets) -> PairedTexts:
+        """Sorts the texts of a step. Nothing waits for the device: how many there are is known."""
+        count = texts.num_pairs
+        order_E = torch.argsort(texts.side_E * len(texts.pair_E) + texts.pair_E, stable=True)
+        first_P, second_P, wrong_W = order_E[:count], order_E[count : 2 * count], order_E[2 * count :]
+        candidate_C = order_E[count:]
+        one_P, hash_C = texts.hash_E[first_P], texts.hash_E[candidate_C]
+        is_own_PC = texts.pair_E[first_P][:, None] == texts.pair_E[candidate_C]
+        is_near_PC = texts.document_E[first_P][:, None] == texts.document_E[candidate_C]
+        # A query and its right answer as one number each; what some pair of the step says belongs together is right.
+        right_P = torch.sort(_both(one_P, hash_C[:count])).values
+        asked_PC = _both(one_P[:, None], hash_C)
+        place_PC = torch.searchsorted(right_P, asked_PC).clamp(max=count - 1)
+        is_right_PC = right_P[place_PC] == asked_PC
+        forth_PC = (is_near_PC & ~is_own_PC) | is_right_PC | (one_P[:, None] == hash_C)
+        forth_PC[:, :count].fill_diagonal_(False)
+        # In the other direction the same pairs of texts are no choice; only wrong answers do not choose.
+        return cls(first_P, second_P, wrong_W, forth_PC, forth_PC[:, :count].T)
+
+
+def _both(one: Tensor, other: Tensor) -> Tensor:
+    """A number for two hashes, which are not to be exchanged."""
+    return one * GOLDEN + other
+
+
+def contrast_losses(
+    vectors_ED: Tensor,
+    texts: TextTargets,
+    *,
+    temperature: float | Tensor,
+    dimensions: Sequence[int] = (),
+    unit: bool = True,
+) -> Losses:
+    """The loss of each pair: its first text among all second texts, and its second among all first, half of each.
+
+    Args:
+        vectors_ED: Of all texts of a step, of any length.
+        texts: What they are.
+        temperature: That similarities are divided by.
+        dimensions: Of the beginnings of the vectors that are to do as well as the whole; the mean of all these losses
+            is taken, and that of the whole.
+        unit: Whether vectors are divided by their length.
+
+    Source: van den Oord et al. 2018 (InfoNCE); symmetric as in Radford et al. 2021 (CLIP), section 2.3; beginnings of
+    vectors: Kusupati et al. 2022 (Matryoshka), section 3, whose sum is the mean here, so that weights beside it keep
+    their meaning.
+    """
+    pairs = PairedTexts.of(texts)
+    count = texts.num_pairs
+    right_P = torch.arange(count, device=vectors_ED.device)
+    candidate_C = torch.cat([pairs.second_P, pairs.wrong_W])
+    sizes = sorted({*dimensions, vectors_ED.shape[1]})
+    each_P = vectors_ED.new_zeros(count)
+    for size in sizes:
+        one_PD, other_CD = vectors_ED[pairs.first_P, :size], vectors_ED[candidate_C, :size]
+        if unit:
+            one_PD, other_CD = functional.normalize(one_PD, dim=1), functional.normalize(other_CD, dim=1)
+        scores_PC = one_PD @ other_CD.T / temperature
+        forth_PC = scores_PC.masked_fill(pairs.forth_PC, -torch.inf)
+        back_PP = scores_PC[:, :count].T.masked_fill(pairs.back_PP, -torch.inf)
+        each_P = each_P + functional.cross_entropy(forth_PC, right_P, reduction="none") / (2 * len(sizes))
+        each_P = each_P + functional.cross_entropy(back_PP, right_P, reduction="none") / (2 * len(sizes))
+    wrong_P = forth_PC.detach().argmax(1) != right_P
+    return Losses(each_P.sum(), each_P.detach(), wrong_P)
+
+
+def heat_of(model: MaskedLM, temperature: float) -> float | Tensor:
+    """The temperature of a model's own head, where it has one, else what is given."""
+    head = model.find_head(ContrastHead)
+    return temperature if head is None else head.temperature
+
+
+def contrast_objective(*, temperature: float, dimensions: Sequence[int] = ()) -> Objective:
+    """Vectors of pairs as an objective.
+
+    Args:
+        temperature: Of a model without a head for it (`ContrastHead`), which learns its own.
+        dimensions: As for `contrast_losses`.
+    """
+
+    def of_vectors(model: MaskedLM, vectors_ED: Tensor, parts: Sequence[TextTargets]) -> Losses:
+        texts = parts[0] if len(parts) == 1 else TextTargets.joined(parts)
+        return contrast_losses(vectors_ED, texts, temperature=heat_of(model, temperature), dimensions=dimensions)
+
+    def vectors(model: Any, hidden_TD: Tensor, texts: TextTargets) -> Tensor:
+        return mean_vectors(hidden_TD, texts)
+
+    def losses(model: MaskedLM, hidden_TD: Tensor, texts: TextTargets, dropout_seed: int | None) -> Losses:
+        return of_vectors(model, mean_vectors(hidden_TD, texts), [texts])
+
+    return Objective(CONTRAST, 1.0, TextTargets.of, losses, JointLoss(vectors, of_vectors))
+
+
+# ----------------------------------------
+# Sparse vectors of texts, one number for each token of the vocabulary, out of the head for masked tokens (SPLADE).
+#
+#     logits of a text's positions     max      relu     log(1 + x)
+#     the     -1.0   0.3  -2.0         0.3      0.3      0.26        special tokens are positions, too, as in
+#     cat      2.0  -0.5   4.0         4.0      4.0      1.61        sentence-transformers' SpladePooling
+#     dog     -3.0  -1.0  -0.2        -0.2      0        0
+#
+# Texts are compared by the product of their vectors. What makes vectors sparse is a second loss, an estimate of what a
+# search in an index of them costs (FLOPS): of each token the mean over the texts, squared, and the sum of these.
+#
+# Logits of all positions are never there at once: they are made for some whole texts at a time. What is kept is a
+# vector
+# of each text, and of which positions its numbers are.
+#
+# Shape suffixes: T = positions of a batch, N = positions of texts, E = texts, V = vocabulary, D = hidden size.
+
+LOGITS = 1 << 25  # that are made at once: 128 MB in float32; those of one text in any case
+NUMBERS_A_TOKEN = 2.0  # that are not 0 when training begins
+_PLACES = 1 << 22  # that are looked at at once for where a number comes from
+RISING = 1 / 3  # share of the training in which the regulariser's weight grows
+
+
+def splade_vectors(model: MaskedLM, hidden_TD: Tensor, texts: TextTargets) -> Tensor:
+    """log(1 + relu(the largest logit over the positions of each text)): [E, V], float32.
+
+    Args:
+        model: With its head for masked tokens.
+        hidden_TD: Hidden states of the batch.
+        texts: What stands in it.
+
+    Source: Formal et al. 2021 (SPLADE v2), section 3.1, with the maximum.
+    """
+    x_ND = model.head.transform(hidden_TD).index_select(0, texts.positions_N)
+    if not texts.lengths:  # of empty rows: none, with a graph as any others
+        return model.head.decode(x_ND, model.encoder.tokens).float()
+    found: Tensor = _Pooled.apply(x_ND, model.encoder.tokens, model.head.bias, texts.lengths, torch.is_grad_enabled())
+    return found
+
+
+class _Pooled(torch.autograd.Function):
+    """Sparse vectors of texts that stand one behind another.
+
+    A number that is not 0 comes from one position of its text (of several equal ones the first), and all others have
+    no gradient. So what is kept for the backward pass is where they come from, and sums over these places take the
+    place of products with the whole vocabulary: three of four products of a step, and passes over all logits.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x_ND: Tensor, tokens_VD: Tensor, bias_V: Tensor, lengths: tuple[int, ...], is_learned: bool
+    ) -> Tensor:
+        weights_VD = tokens_VD.to(x_ND.dtype)
+        vectors, sources = [], []
+        begin = first = 0
+        for group in _groups(lengths, max(1, LOGITS // len(weights_VD))):
+            end = begin + sum(group)
+            products_NV = x_ND[begin:end] @ weights_VD.T
+            most_EV = torch.stack([of_text.amax(0) for of_text in products_NV.split(list(group))])
+            # A bias is one for all positions, and added in float32; and the logarithm rises: both after the maximum.
+            largest_EV = most_EV.float() + bias_V
+            if is_learned:
+                text_Z, token_Z = torch.nonzero(largest_EV > 0, as_tuple=True)  # waits for the device, once a group
+                place_Z = _places(products_NV, most_EV, group, text_Z, token_Z)
+                sources.append(torch.stack([text_Z + first, token_Z, place_Z + begin]))
+            vectors.append(largest_EV.relu_().log1p_())
+            begin, first = end, first + len(group)
+        vectors_EV = torch.cat(vectors)
+        if sources:
+            ctx.save_for_backward(x_ND, tokens_VD, vectors_EV, torch.cat(sources, 1))
+        return vectors_EV
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+        x_ND, tokens_VD, vectors_EV, sources = ctx.saved_tensors
+        text_Z, token_Z, place_Z = sources
+        # Of log(1 + x) at x > 0: 1 / (1 + x).
+        gradient_Z = gradients[0][text_Z, token_Z] * torch.exp(-vectors_EV[text_Z, token_Z])
+        to_x_ND = _sums(place_Z, token_Z, gradient_Z, tokens_VD, len(x_ND))
+        to_tokens_VD = _sums(token_Z, place_Z, gradient_Z, x_ND, len(tokens_VD))
+        to_bias_V = _sums(token_Z, place_Z, gradient_Z, x_ND.new_ones(len(x_ND), 1), len(tokens_VD))[:, 0]
+        return to_x_ND.to(x_ND.dtype), to_tokens_VD.to(tokens_VD.dtype), to_bias_V, None, None
+
+
+def _places(products_NV: Tensor, most_EV: Tensor, lengths: Sequence[int], text_Z: Tensor, token_Z: Tensor) -> Tensor:
+    """[Z]: the first position at which each largest product stands, of texts one behind another."""
+    device = products_NV.device
+    length_E = torch.tensor(lengths, device=device)
+    begin_E = length_E.cumsum(0) - length_E
+    within_S = torch.arange(max(lengths), device=device)
+    found = []
+    for text_C, token_C in zip(*(each.split(_PLACES // len(within_S) + 1) for each in (text_Z, token_Z)), strict=True):
+        inside_CS = within_S < length_E[text_C, None]
+        place_CS = begin_E[text_C, None] + torch.where(inside_CS, within_S, 0)
+        equal_CS = products_NV[place_CS, token_C[:, None]] == most_EV[text_C, token_C][:, None]
+        found.append(begin_E[text_C] + (equal_CS & inside_CS).to(torch.uint8).argmax(1))
+    return torch.cat(found)
+
+
+def _sums(into_Z: Tensor, from_Z: Tensor, weights_Z: Tensor, rows_RD: Tensor, count: int) -> Tensor:
+    """[count, D], float32: of each place the sum of what goes into it, in an order that is the same each time."""
+    order_Z = torch.argsort(into_Z, stable=True)
+    begins = torch.bincount(into_Z, minlength=count).cumsum(0)
+    offsets = torch.cat([begins.new_zeros(1), begins[:-1]])
+    return functional.embedding_bag(
+        from_Z[order_Z], rows_RD.float(), offsets, mode="sum", per_sample_weights=weights_Z[order_Z]
+    )
+
+
+def _groups(lengths: Sequence[int], most: int) -> Iterator[Sequence[int]]:
+    """Texts one behind another, of so many positions together at most, or one text."""
+    cuts, count = [0], 0
+    for number, length in enumerate(lengths):
+        if count and count + length > most:
+            cuts.append(number)
+            count = 0
+        count += length
+    yield from (lengths[a:b] for a, b in pairwise([*cuts, len(lengths)]))
+
+
+SPARSE = VectorKind(splade_vectors, unit=False)
+
+
+def surplus(vectors_EV: Tensor, num_tokens: int) -> float:
+    """What all logits are to be less by for texts to have `NUMBERS_A_TOKEN` numbers for each of their tokens, at most.
+
+    The loss of masked tokens does not depend on a number that is added to all logits, and so says nothing of where they
+    stand: a model that has learned nothing else may have positive ones for most of the vocabulary, and with them
+    products in the thousands, of which training would ruin it before it finds out.
+
+    Args:
+        vectors_EV: Of some texts, as `splade_vectors` makes them.
+        num_tokens: Of these texts.
+    """
+    most = round(NUMBERS_A_TOKEN * num_tokens)
+    numbers = vectors_EV[vectors_EV > 0]
+    if len(numbers) <= most:
+        return 0.0
+    return math.expm1(float(numbers.kthvalue(len(numbers) - most).values))
+
+
+def lower_logits(model: MaskedLM, less: float) -> None:
+    """Makes all logits less by a number, which changes nothing of what the model says of masked tokens."""
+    with torch.no_grad():
+        model.head.bias.sub_(less)
+
+
+def flops(vectors_EV: Tensor) -> Tensor:
+    """The sum over the vocabulary of the squared mean over the texts.
+
+    Source: Paria et al. 2020 (Minimizing FLOPs to Learn Efficient Sparse Representations), section 4; Formal et al.
+    2021 (SPLADE v2), section 2.
+    """
+    return vectors_EV.mean(0).square().sum()
+
+
+def rising(progress: float) -> float:
+    """The share of the regulariser's weight: it grows with the square of the progress, from 0 to 1 at a third.
+
+    Args:
+        progress: Share of the training that is done.
+
+    Source: Formal et al. 2021 (SPLADE), section 4, where it grows for the first third of the steps likewise.
+    """
+    return min(1.0, progress / RISING) ** 2
+
+
+def splade_objective(*, temperature: float, weights: tuple[float, float], progress: Callable[[], float]) -> Objective:
+    """Sparse vectors of pairs as an objective: the loss of the pairs, and `flops` of first texts and of all others.
+
+    Args:
+        temperature: As for `contrast_objective`.
+        weights: Of the regulariser: of first texts, and of what they are to find.
+        progress: Asked at each step for the share of the training that is done.
+    """
+
+    def of_vectors(model: MaskedLM, vectors_EV: Tensor, parts: Sequence[TextTargets]) -> Losses:
+        texts = parts[0] if len(parts) == 1 else TextTargets.joined(parts)
+        losses = contrast_losses(vectors_EV, texts, temperature=heat_of(model, temperature), unit=SPARSE.unit)
+        order_E = torch.argsort(texts.side_E, stable=True)  # how many are first texts is known: nothing waits
+        cost = sum(
+            weight * flops(vectors_EV[chosen_E])
+            for weight, chosen_E in zip(weights, (order_E[: texts.num_pairs], order_E[texts.num_pairs :]), strict=True)
+        )
+        return replace(losses, total=losses.total + texts.num_pairs * rising(progress()) * cost)
+
+    def losses(model: MaskedLM, hidden_TD: Tensor, texts: TextTargets, dropout_seed: int | None) -> Losses:
+        return of_vectors(model, splade_vectors(model, hidden_TD, texts), [texts])
+
+    def vectors(model: Any, hidden_TD: Tensor, texts: TextTargets) -> Tensor:
+        return splade_vectors(model, hidden_TD, texts)
+
+    return Objective(CONTRAST, 1.0, TextTargets.of, losses, JointLoss(vectors, of_vectors))

@@ -1,0 +1,288 @@
+"""What this machine is good at."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from unmask.core.errors import SettingsError
+from unmask.model.config import EncoderConfig
+from unmask.model.encoder import MaskedLM
+from unmask.train.settings import MuonSettings, TrainingSettings
+
+_WORTH_COMPILING = 5.0  # minutes of training, at least: compiling takes up to one (not measured on a GPU yet)
+_WORTH_COMPILING_STEPS = 100  # fewer take less than that wherever a step takes less than three seconds
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of glibc's malloc.h
+
+
+def choose_device() -> torch.device:
+    """The GPU where there is one, NVIDIA's, AMD's or Apple's, else the CPU."""
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def sums_dtype(device: torch.device) -> torch.dtype:
+    """What losses are added up in: Apple's GPUs have no float64."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def choose_dtype(precision: Literal["auto", "bf16", "float32"], device: torch.device) -> torch.dtype:
+    """The type of the activations.
+
+    `auto` is bf16 on GPUs with bf16 tensor cores and on CPUs with AMX or AVX512-bf16 instructions, where products
+    are several times faster than in float32; float32 elsewhere, where bf16 would be emulated, and on Apple's GPUs,
+    where nobody has measured it.
+    """
+    if precision != "auto":
+        return torch.bfloat16 if precision == "bf16" else torch.float32
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
+    return torch.bfloat16 if device.type == "cpu" and _cpu_multiplies_bf16() else torch.float32
+
+
+def _cpu_multiplies_bf16() -> bool:
+    capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))
+
+
+def why_not_compiled(
+    choice: Literal["auto", "yes", "no"],
+    device: torch.device,
+    *,
+    minutes: float | None = None,
+    steps: int | None = None,
+) -> str | None:
+    """Why blocks are not compiled (`unmask.model.encoder`); None: they are.
+
+    `auto` compiles on CUDA, where that works, unless the whole training is so short that compiling would be much of it.
+
+    Args:
+        choice: Of the recipe.
+        device: Where the model is.
+        minutes: Of the whole training; None: nobody knows.
+        steps: Of the whole training, about; None: nobody knows.
+
+    Raises:
+        SettingsError: It is asked for where it cannot be done.
+    """
+    if choice == "yes" and device.type != "cuda":
+        raise SettingsError(
+            f"training.compile_blocks = 'yes' needs a GPU; here the device is {device.type}, where loops that are "
+            "compiled already do that work; take 'auto' or 'no'"
+        )
+    if choice == "no":
+        return "the recipe says so"
+    if device.type != "cuda":
+        return "loops for CPUs are compiled already"
+    if choice == "auto" and minutes is not None and minutes < _WORTH_COMPILING:
+        return f"in less than {_WORTH_COMPILING:.0f} minutes it may not pay; training.compile_blocks = 'yes' does it"
+    if choice == "auto" and steps is not None and steps < _WORTH_COMPILING_STEPS:
+        return f"for fewer than {_WORTH_COMPILING_STEPS} steps it may not pay; training.compile_blocks = 'yes' does it"
+    failure = _failure_to_compile(device)
+    if choice == "yes" and failure is not None:
+        raise SettingsError(f"training.compile_blocks = 'yes' cannot be done: {failure}; take 'auto' or 'no'")
+    return failure
+
+
+def _failure_to_compile(device: torch.device) -> str | None:
+    """What stands in the way of torch.compile on a GPU. Triton being there is not enough: it needs a C compiler."""
+    from torch.utils._triton import has_triton
+
+    if not has_triton():
+        return "Triton is not installed (`pip install triton`)"
+    try:
+        torch.compile(torch.square)(torch.ones(8, device=device))
+    except Exception as error:  # whatever it is, training goes on without
+        return reason_of(error)
+    return None
+
+
+def works_on_its_own(device: torch.device) -> bool:
+    """Whether the host goes on while the device computes: then figures are read late and batches made ahead."""
+    return device.type == "cuda"
+
+
+def keep_freed_memory() -> None:
+    """Lets the C library keep what is freed, where it is glibc's, for the next step to use.
+
+    By default glibc gives pieces of some megabytes back to the system, so that every step asks for them again, and the
+    system fills each page with zeros: 18,000 page faults a step of a small model. Memory does not grow by this, since
+    every step needs the same again. It holds for the whole process.
+    """
+    if sys.platform != "linux":
+        return
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):
+        library.mallopt(_M_MMAP_MAX, 0)
+        library.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def peak_memory(device: torch.device) -> int | None:
+    """Bytes that the process held at most, on a GPU of its memory; None where the system does not tell (Windows)."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated()
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def reason_of(error: BaseException) -> str:
+    """The first line of what an error of memory says; Python's own says nothing."""
+    return (str(error) or "no memory left").splitlines()[0]
+
+
+def says_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says so. Of PyTorch's many are plain RuntimeErrors: the CPU's allocator's, those of CUDA itself
+    and its libraries."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    phrases = ("not enough memory", "can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+    return any(phrase in str(error) for phrase in phrases)
+
+
+# ----------------------------------------
+# What a step takes of a GPU's memory, by calculation, and how many positions therefore go at once.
+#
+# It counts what the code keeps for the backward pass, tensor by tensor, without what compiling saves of it, so it is
+# more
+# than what is met; memory that runs out nevertheless makes the parts of a step smaller (`unmask.train.step`).
+# Nothing of it has been measured on a GPU.
+
+USED = 0.9  # of a GPU's memory; the rest is torch's own, and lost between tensors
+SEGMENT = 128  # positions of one, where texts are short
+_HALF, _FLOAT = 2, 4  # bytes
+_LEAST = 1024  # positions
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """Bytes that a step takes at its fullest moment.
+
+    Attributes:
+        weights: With their gradients and their copies in bf16.
+        optimizer: Momentum of Muon, both moments of AdamW.
+        blocks: What the layers keep.
+        head: Predictions: the last layers, logits and their gradients.
+        attention: What its backward pass works with.
+    """
+
+    weights: int
+    optimizer: int
+    blocks: int
+    head: int
+    attention: int
+
+    @property
+    def total(self) -> int:
+        """All of it. Logits are gone when the backward pass of attention begins."""
+        return self.weights + self.optimizer + self.blocks + max(self.head, self.attention)
+
+
+def step_memory(
+    model: MaskedLM,
+    settings: TrainingSettings,
+    *,
+    positions: int,
+    rate: float,
+    segment: int = SEGMENT,
+    processes: int = 1,
+) -> StepMemory:
+    """What a step in bf16 takes with variable-length attention.
+
+    Args:
+        model: On any device; its weights are not looked at.
+        settings: Which optimizer, and whether activations are kept.
+        positions: That are computed at once.
+        rate: Share of them that is predicted.
+        segment: Positions of a segment on average.
+        processes: That share weights out; 1 where each has them all.
+    """
+    config = model.config
+    matrices = sum(p.numel() for block in model.encoder.blocks for p in block.parameters() if p.ndim == 2)
+    weights = (2 * _FLOAT + _HALF) * model.num_parameters
+    if (
+        processes > 1
+    ):  # rows and their gradients, what is done to matrices, and what is gathered: the root and two blocks
+        in_blocks = sum(parameter.numel() for parameter in model.encoder.blocks.parameters())
+        root, block = model.num_parameters - in_blocks, in_blocks // config.num_layers
+        rows = (2 * model.num_parameters + matrices) // processes
+        weights = _FLOAT * (rows + 2 * root) + 2 * (2 * _HALF + _FLOAT) * block
+    rest = model.num_parameters - matrices
+    moments = matrices + 2 * rest if isinstance(settings.optimizer, MuonSettings) else 2 * (matrices + rest)
+    of_layer = _kept_by_a_layer(config) * positions
+    kept = config.num_layers * of_layer
+    if settings.gradient_checkpointing:  # what enters each layer, and one layer's own
+        kept = 2 * config.hidden_size * _HALF * positions * config.num_layers + of_layer
+    predicted = rate * positions
+    return StepMemory(
+        weights=weights,
+        optimizer=_FLOAT * moments // processes,
+        blocks=int(kept),
+        head=int(predicted * (_HALF * 2 * config.vocab_size + (_FLOAT + 4 * _HALF) * config.hidden_size)),
+        attention=int(_FLOAT * config.hidden_size * (positions + 128 * positions / segment)),
+    )
+
+
+def _kept_by_a_layer(config: EncoderConfig) -> int:
+    """Bytes of a position: what enters both norms and leaves them, queries, keys and values before and behind the
+    rotation, what attention gives, and the MLP's inner values before and behind the activation."""
+    inner = (3 if config.parts.gated else 2) * config.intermediate_size
+    rotated = 2 if config.parts.rotary else 0
+    return _HALF * ((4 + 3 + rotated + 1) * config.hidden_size + inner)
+
+
+def fitting_positions(
+    model: MaskedLM,
+    settings: TrainingSettings,
+    *,
+    memory: int,
+    rate: float,
+    segment: int = SEGMENT,
+    processes: int = 1,
+) -> int | None:
+    """Positions that go at once: the whole step, or the half, a quarter, ... of it.
+
+    Args:
+        model, settings, rate, segment, processes: As for `step_memory`.
+        memory: Bytes of the GPU.
+
+    Returns:
+        None where not even a few rows fit.
+    """
+    positions = settings.batch_tokens
+
+    def takes() -> int:
+        found = step_memory(model, settings, positions=positions, rate=rate, segment=segment, processes=processes)
+        return found.total
+
+    while takes() > USED * memory:
+        positions //= 2
+        if positions < max(_LEAST, settings.sequence_length):
+            return None
+    return positions
+
+
+def first_micro_tokens(
+    model: object, settings: TrainingSettings, device: torch.device, *, rate: float, processes: int = 1
+) -> int | None:
+    """Positions that a training begins to compute at once; None: all of a step.
+
+    Weights are shared out over the processes, or each has them all and counts as one.
+
+    On CPUs that is what the settings say. A GPU that takes what it is told tells too late that it was too much, so
+    there it is also what fits by calculation.
+    """
+    asked = settings.micro_batch_tokens
+    if asked is not None or device.type != "cuda" or not isinstance(model, MaskedLM):
+        return asked
+    memory = torch.cuda.get_device_properties(device).total_memory
+    fits = fitting_positions(model, settings, memory=memory, rate=rate, processes=processes)
+    return None if fits == settings.batch_tokens else fits or settings.sequence_length

@@ -1,0 +1,337 @@
+"""What a step learns: masked tokens, and whatever is asked for beside them.
+
+An objective finds its targets in a batch and sums its loss over them; the step divides by the number of targets of the
+whole step, so that parts of a batch add up to what the whole gives.
+
+Shape suffixes: B = rows, S = positions, T = B x S in a line, D = hidden size, N = targets, C = classes, E = texts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from unmask.core.hashing import REBUILT, mix, mix_ints
+from unmask.data.rows import LABEL, Rows
+from unmask.masking.masker import MaskedRows
+from unmask.model.encoder import MaskedLM
+from unmask.model.fused import IGNORED, Losses, losses_of, predicted_positions
+from unmask.model.heads import BoundaryHead, DecodedRows, LabelHead, PairHead, RetroMAEHead
+from unmask.train.settings import ObjectivesSettings, RetroMAESettings
+
+MASKED_TOKENS, RETROMAE = "masked_tokens", "retromae"
+_FULL = 64
+_SEES, _REBUILDS = 11, 12  # set these draws apart from those of the masks
+_LOGITS = 1 << 24  # that are made at once where no gradient needs them all
+
+
+class StepTargets(Protocol):
+    """What an objective finds in a batch, or in a part of one."""
+
+    @property
+    def positions_N(self) -> Tensor:
+        """int64: places in the flattened batch (row x S + position) that it looks at."""
+
+    @property
+    def total(self) -> float:
+        """What the summed loss is divided by, as far as these targets add to it."""
+
+    def __len__(self) -> int:
+        """How many targets there are."""
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """The targets with a change made to each of their tensors."""
+
+
+class JointTargets(StepTargets, Protocol):
+    """Targets that are compared with each other across the whole step, and so with those of other processes."""
+
+    def columns(self) -> Tensor:
+        """[E, K], int64: what is compared of each vector's target; tokens and places are left out."""
+
+    def of_columns(self, columns_EK: Tensor, count: int) -> Self:
+        """So many targets, as those of all processes, one behind another, from their columns."""
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What is to be predicted in a batch.
+
+    Attributes:
+        positions_N: int64: places in the flattened batch (row x S + position) that it is predicted for.
+        classes_N: int64: the right answers.
+        boundaries_N: Places in the flattened batch of the tokens before and behind each target's span; None where the
+            objective does not ask for them.
+        weights_N: float32: of each target's loss; None: all weigh the same.
+    """
+
+    positions_N: Tensor
+    classes_N: Tensor
+    boundaries_N: tuple[Tensor, Tensor] | None = None
+    weights_N: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.positions_N)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Targets:
+        """The targets with a change made to each of their tensors."""
+        outside, weights_N = self.boundaries_N, self.weights_N
+        return Targets(
+            change(self.positions_N),
+            change(self.classes_N),
+            None if outside is None else (change(outside[0]), change(outside[1])),
+            None if weights_N is None else change(weights_N),
+        )
+
+    def filled(self, size: int) -> Targets:
+        """With ignored targets behind them, up to a size, for the sake of its shape.
+
+        They stand at place 1, between 0 and 0, so that their place in a span is one that there is.
+        """
+        missing = size - len(self)
+        outside, weights_N = self.boundaries_N, self.weights_N
+        return Targets(
+            pad(self.positions_N, (0, missing), value=1),
+            pad(self.classes_N, (0, missing), value=IGNORED),
+            None if outside is None else (pad(outside[0], (0, missing)), pad(outside[1], (0, missing))),
+            None if weights_N is None else pad(weights_N, (0, missing)),
+        )
+
+    @property
+    def total(self) -> float:
+        """What the summed loss is divided by: the number of targets, or the sum of their weights."""
+        return len(self) if self.weights_N is None else float(self.weights_N.sum())
+
+
+@dataclass(frozen=True)
+class JointLoss:
+    """The loss of an objective whose targets are compared with each other across the whole step, in two halves.
+
+    A step that is computed in parts, or by several processes, needs them apart, see `unmask.train.step`.
+    Its targets are `JointTargets`.
+
+    Attributes:
+        vectors: What is compared, of a part: [E, D], given the model, its hidden states [T, D], and the targets.
+        losses: Of the vectors of all parts, one behind another, given the model and the targets of each part.
+    """
+
+    vectors: Callable[[Any, Tensor, Any], Tensor]
+    losses: Callable[[Any, Tensor, Sequence[Any]], Losses]
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Something that a model learns.
+
+    Attributes:
+        name: As metrics and summary call it.
+        weight: Of its loss per target.
+        targets: Finds them in a batch, on the host: on a GPU their number would have to be waited for.
+        losses: Of the targets, given the model that it was made for, the hidden states [T, D] of the batch, and the
+            seed of what a head drops (None: nothing).
+        joint: The same in two halves, where a target's loss depends on targets of other parts; None: it does not.
+        predicted: Share of a batch's positions that the prediction head is asked at, where it is not that of the masks:
+            for forecasts of memory.
+    """
+
+    name: str
+    weight: float
+    targets: Callable[[Rows, MaskedRows], StepTargets]
+    losses: Callable[[Any, Tensor, Any, int | None], Losses]
+    joint: JointLoss | None = None
+    predicted: float = 0.0
+
+
+def _masked_targets(rows: Rows, masked: MaskedRows) -> Targets:
+    positions_N = predicted_positions(masked.labels)
+    weights_N = None if masked.loss_weights is None else masked.loss_weights.flatten()[positions_N]
+    return Targets(positions_N, masked.labels.flatten()[positions_N], weights_N=weights_N)
+
+
+def capacity(count: int, num_positions: int, device: torch.device) -> int:
+    """The size that targets of the vocabulary are filled up to, since their number changes from step to step.
+
+    On CPUs a multiple of 64: for each new shape of a product the library behind it makes new code, which takes longer
+    than the product. On GPUs a multiple of a 64th of the positions, too, so that hardly any two steps differ and memory
+    of one step fits the next. At 15 % that is a tenth more at the most.
+    """
+    step = _FULL if device.type == "cpu" else _FULL * math.ceil(num_positions / 64 / _FULL)
+    return math.ceil(count / step) * step
+
+
+def _token_losses(model: MaskedLM, hidden_TD: Tensor, targets: Targets, dropout_seed: int | None = None) -> Losses:
+    count = len(targets)
+    filled = targets.filled(capacity(count, len(hidden_TD), hidden_TD.device))
+    x_ND = model.head.transform(hidden_TD.index_select(0, filled.positions_N))
+    losses = model.head.losses(x_ND, model.encoder.tokens, filled.classes_N, filled.weights_N)
+    return Losses(losses.total, losses.each_N[:count], losses.wrong_N[:count])
+
+
+def _pair_losses(model: MaskedLM, hidden_TD: Tensor, targets: Targets, dropout_seed: int | None = None) -> Losses:
+    head = model.find_head(PairHead)
+    assert head is not None
+    return losses_of(head(hidden_TD.index_select(0, targets.positions_N)), targets.classes_N)
+
+
+def _class_targets(name: str) -> Callable[[Rows, MaskedRows], Targets]:
+    """Targets of the segments whose class is known, at their first tokens."""
+
+    def find(rows: Rows, masked: MaskedRows) -> Targets:
+        positions_N = predicted_positions(rows.classes[name])
+        return Targets(positions_N, rows.classes[name].flatten()[positions_N])
+
+    return find
+
+
+def _label_losses(model: MaskedLM, hidden_TD: Tensor, targets: Targets, dropout_seed: int | None = None) -> Losses:
+    return losses_of(model.outputs(LabelHead.name, hidden_TD.index_select(0, targets.positions_N)), targets.classes_N)
+
+
+def _boundary_targets(rows: Rows, masked: MaskedRows) -> Targets:
+    """The targets in spans; those that other strategies of a mixture masked have no boundaries."""
+    assert masked.boundaries is not None
+    in_spans_BS = torch.where(masked.boundaries.before >= 0, masked.labels, IGNORED)
+    plain = _masked_targets(rows, replace(masked, labels=in_spans_BS))
+    positions_N = plain.positions_N
+    length = rows.shape[1]
+    row_begin_N = positions_N // length * length
+    before_N, behind_N = (
+        row_begin_N + column.flatten()[positions_N] for column in (masked.boundaries.before, masked.boundaries.behind)
+    )
+    return replace(plain, boundaries_N=(before_N, behind_N))
+
+
+def _boundary_losses(model: MaskedLM, hidden_TD: Tensor, targets: Targets, dropout_seed: int | None = None) -> Losses:
+    head = model.find_head(BoundaryHead)
+    assert head is not None
+    count = len(targets)
+    if hidden_TD.device.type != "cpu":
+        targets = targets.filled(capacity(count, len(hidden_TD), hidden_TD.device))
+    assert targets.boundaries_N is not None
+    before_N, behind_N = targets.boundaries_N
+    place_N = targets.positions_N - before_N - 1
+    x_ND = head(hidden_TD.index_select(0, before_N), hidden_TD.index_select(0, behind_N), place_N)
+    losses = model.head.losses(x_ND, model.encoder.tokens, targets.classes_N, targets.weights_N)
+    return Losses(losses.total, losses.each_N[:count], losses.wrong_N[:count])
+
+
+@dataclass(frozen=True)
+class TextsToRebuild:
+    """The texts of a batch, and which of their tokens are predicted from their vectors.
+
+    Attributes:
+        positions_N: int64: places of these tokens in the flattened batch.
+        classes_N: int64: their ids.
+        first_E: int64: places of the texts' first tokens.
+        rows: What the decoder knows of the texts.
+    """
+
+    positions_N: Tensor
+    classes_N: Tensor
+    first_E: Tensor
+    rows: DecodedRows
+
+    @classmethod
+    def of(cls, rows: Rows, masked: MaskedRows, *, rate: float) -> TextsToRebuild:
+        """Those of rows: a text is a segment, and each of its tokens is chosen with a probability of `rate`.
+
+        What is drawn is a function of what the masks are drawn by, so of (seed, epoch, segment, position).
+        """
+        assert masked.bits is not None, "a masker has masked them"
+        is_text_BS = rows.segment_ids >= 0
+        first_T = (is_text_BS & (rows.position_ids == 0)).flatten()
+        first_E = torch.nonzero(first_T).squeeze(1)
+        text_BS = torch.where(is_text_BS, (first_T.cumsum(0) - 1).view(rows.shape), len(first_E))
+        drawn_BS = REBUILT.of(mix(masked.bits + mix_ints(_REBUILDS))) < round(rate * 2**REBUILT.size)
+        positions_N = torch.nonzero((rows.maskable & drawn_BS).flatten()).squeeze(1)
+        bits_BS = masked.bits + mix_ints(_SEES)
+        decoded = DecodedRows(rows.input_ids, text_BS, rows.position_ids, bits_BS)
+        return cls(positions_N, rows.input_ids.flatten()[positions_N], first_E, decoded)
+
+    def __len__(self) -> int:
+        return len(self.positions_N)
+
+    @property
+    def total(self) -> float:
+        """The number of targets."""
+        return len(self)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> TextsToRebuild:
+        """The same with a change made to each tensor."""
+        return TextsToRebuild(
+            change(self.positions_N), change(self.classes_N), change(self.first_E), self.rows.map(change)
+        )
+
+    def vectors(self, hidden_TD: Tensor, kind: str) -> Tensor:
+        """Of the texts: [E, D], float32; `mean` or `first`, as `RetroMAESettings` has it."""
+        if kind == "first":
+            return hidden_TD.index_select(0, self.first_E).float()
+        text_T = self.rows.text_BS.flatten()  # of no position, where another process has more parts of a step
+        return text_means(hidden_TD[: len(text_T)], text_T, len(self.first_E) + 1)[:-1]  # the last is of padding
+
+
+def text_means(hidden_ND: Tensor, text_N: Tensor, num_texts: int) -> Tensor:
+    """The mean over the tokens of each text: [E, D], float32. One without tokens is 0.
+
+    Args:
+        hidden_ND: Of tokens.
+        text_N: int64: which text each is of.
+        num_texts: How many there are.
+    """
+    sums_ED = hidden_ND.new_zeros(num_texts, hidden_ND.shape[1], dtype=torch.float32)
+    sums_ED = sums_ED.index_add(0, text_N, hidden_ND.float())
+    counts_E = sums_ED.new_zeros(num_texts).index_add(0, text_N, sums_ED.new_ones(len(text_N)))
+    return sums_ED / counts_E.clamp(min=1.0)[:, None]
+
+
+def _retromae(settings: RetroMAESettings) -> Objective:
+    """Texts from their vectors; see `unmask.model.heads`.
+
+    The prediction head is that of masked tokens, all of it, as in the released code of the paper.
+    """
+
+    def targets(rows: Rows, masked: MaskedRows) -> TextsToRebuild:
+        return TextsToRebuild.of(rows, masked, rate=settings.prediction_rate)
+
+    def losses(model: MaskedLM, hidden_TD: Tensor, texts: TextsToRebuild, dropout_seed: int | None = None) -> Losses:
+        head = model.find_head(RetroMAEHead)
+        assert head is not None
+        plain = Targets(texts.positions_N, texts.classes_N)
+        filled = plain.filled(capacity(len(plain), len(hidden_TD), hidden_TD.device))
+        vectors_ED = texts.vectors(hidden_TD, settings.vector).to(hidden_TD.dtype)
+        x_ND = head(vectors_ED, model.encoder.tokens, texts.rows, filled.positions_N, rate=settings.rate)
+        size = len(filled) if torch.is_grad_enabled() else _LOGITS // model.config.vocab_size
+        found = [
+            model.head.losses(model.head.transform(x_nD), model.encoder.tokens, classes_n)
+            for x_nD, classes_n in zip(x_ND.split(max(1, size)), filled.classes_N.split(max(1, size)), strict=True)
+        ]
+        each_N, wrong_N = (torch.cat([getattr(part, name) for part in found]) for name in ("each_N", "wrong_N"))
+        total = torch.stack([part.total for part in found]).sum()
+        return Losses(total, each_N[: len(plain)], wrong_N[: len(plain)])
+
+    return Objective(RETROMAE, settings.weight, targets, losses, predicted=settings.prediction_rate)
+
+
+PREDICT_MASKED = Objective(MASKED_TOKENS, 1.0, _masked_targets, _token_losses)
+
+
+def extra_objectives(settings: ObjectivesSettings) -> tuple[Objective, ...]:
+    """The objectives beside masked tokens, by their settings. A model needs the heads for them."""
+    found = []
+    if settings.pairs is not None:
+        kind = settings.pairs.kind
+        found.append(Objective(kind, settings.pairs.weight, _class_targets(kind), _pair_losses))
+    if settings.span_boundary is not None:
+        weight = settings.span_boundary.weight
+        found.append(Objective("span_boundary", weight, _boundary_targets, _boundary_losses))
+    if settings.label is not None:
+        found.append(Objective(LABEL, settings.label.weight, _class_targets(LABEL), _label_losses))
+    if settings.retromae is not None:
+        found.append(_retromae(settings.retromae))
+    return tuple(found)

@@ -1,0 +1,248 @@
+"""The one way to run texts through a network outside of training: ours, or one of transformers'.
+
+Texts of mixed length are packed into rows, as in training, so that hardly anything is computed for padding:
+
+    lengths 3 9 8 4 12 in a model of 16 positions:    [12 4] [9 3 .] [8 ........]
+
+Short texts share short rows and long ones long rows, since attention costs the square of a row. On paragraphs of novels
+this is a tenth faster than batches of texts sorted by length and padded, since all batches have one of a few shapes
+(docs/benchmarks.md). A network that does not keep the texts of a row apart gets rows of one text each.
+
+Shape suffixes: B = rows of a batch, S = positions, T = B x S in a line, E = texts of a batch, D = what the encoder
+makes of a position, N = places, V = vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unmask.data.packing import pack_pieces
+from unmask.model.encoder import Trainable
+
+Ids = NDArray[np.int32] | NDArray[np.int64]
+Sharing = Literal["shared", "padded", "equal"]
+BATCH_POSITIONS = 8192
+SHORT_ROW = 128  # positions; longer texts stand in rows of twice, four times ... as many
+MOST_NUMBERS = 1 << 25  # that an encoder makes at once: 128 MB in float32
+HEAD_LOGITS = 1 << 24  # that a head makes at once
+
+
+class NetworkConfig(Protocol):
+    """What a network takes."""
+
+    @property
+    def max_position_embeddings(self) -> int:
+        """Positions of a text at most, special tokens included."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens that it tells apart."""
+
+
+class Network(Trainable, Protocol):
+    """What texts run through: `MaskedLM`, or a network of transformers."""
+
+    training: bool
+
+    @property
+    def config(self) -> NetworkConfig:
+        """What it takes."""
+
+
+class Predictor(Network, Protocol):
+    """A network that predicts tokens."""
+
+    def predict(self, hidden_TD: Tensor, positions_N: Tensor) -> Tensor:
+        """Logits [N, V] at some places of what its encoder made of a batch in a line."""
+
+
+@dataclass(frozen=True)
+class TextRows:
+    """Some of the texts in rows.
+
+    Attributes:
+        numbers: [E]: which of the texts they are.
+        begins: [E]: where each begins in the batch in a line.
+        lengths: [E]: tokens of each, special tokens included.
+        input_ids_BS, position_ids_BS: int64.
+        segment_ids_BS: int32: counted within a row; -1 at padding.
+        token_type_ids_BS: int64; None where none were given.
+    """
+
+    numbers: NDArray[np.int64]
+    begins: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    input_ids_BS: Tensor
+    position_ids_BS: Tensor
+    segment_ids_BS: Tensor
+    token_type_ids_BS: Tensor | None = None
+
+    def places(self, within: Sequence[NDArray[np.int64]]) -> Tensor:
+        """Places in the batch in a line, one text's after the other's, of places within each of all the texts."""
+        each = [begin + within[number] for number, begin in zip(self.numbers, self.begins, strict=True)]
+        return torch.from_numpy(np.concatenate(each))
+
+
+@contextmanager
+def evaluating(network: Network) -> Iterator[None]:
+    """The network is in evaluation mode meanwhile, and nothing is kept for gradients."""
+    was_training = network.training
+    network.train(False)
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        network.train(was_training)
+
+
+def run(
+    network: Network, texts: Sequence[Ids], *, types: Sequence[Ids] | None = None
+) -> Iterator[tuple[TextRows, Tensor]]:
+    """What the encoder makes of texts, some of them at a time: the rows, and [T, D] in its compute type.
+
+    At padding the values mean nothing.
+
+    Args:
+        network: In evaluation mode.
+        texts: Token ids with special tokens, none of them empty or longer than the model.
+        types: Token types of each; None where the model has none.
+    """
+    encoder = network.encoder
+    sharing: Sharing = "shared" if encoder.shares_rows else "padded" if encoder.takes_padding else "equal"
+    positions = max(1, min(BATCH_POSITIONS, MOST_NUMBERS // encoder.width))
+    longest = network.config.max_position_embeddings
+    for rows in in_rows(
+        texts, pad_id=network.pad_id, longest=longest, positions=positions, sharing=sharing, types=types
+    ):
+        yield rows, hidden_states(network, rows.input_ids_BS, rows.segment_ids_BS, rows.position_ids_BS,
+                                  rows.token_type_ids_BS)  # fmt: skip
+
+
+def hidden_states(
+    network: Network,
+    input_ids_BS: Tensor,
+    segment_ids_BS: Tensor,
+    position_ids_BS: Tensor,
+    token_type_ids_BS: Tensor | None = None,
+) -> Tensor:
+    """What the encoder makes of rows that are there, on any device, in a line: [T, D] in its compute type."""
+    device = network.encoder.device
+    hidden_BSD = network.encoder(
+        input_ids_BS.to(device),
+        segment_ids_BS=segment_ids_BS.to(device),
+        position_ids_BS=position_ids_BS.to(device),
+        token_type_ids_BS=None if token_type_ids_BS is None else token_type_ids_BS.to(device),
+    )
+    return hidden_BSD.flatten(0, 1)
+
+
+def logits_at(network: Predictor, hidden_TD: Tensor, places_N: Tensor) -> Iterator[Tensor]:
+    """Logits at some places of a batch, a bounded number at a time: [some of N, V], float32."""
+    size = max(64, HEAD_LOGITS // network.config.vocab_size // 64 * 64)
+    for part_N in places_N.to(hidden_TD.device).split(size):
+        yield network.predict(hidden_TD, part_N).float()
+
+
+def in_rows(
+    texts: Sequence[Ids],
+    *,
+    pad_id: int,
+    longest: int,
+    positions: int = BATCH_POSITIONS,
+    sharing: Sharing = "shared",
+    types: Sequence[Ids] | None = None,
+) -> Iterator[TextRows]:
+    """Packs texts, the longest first: what needs most memory fails at once or never.
+
+    Args:
+        texts: Token ids with special tokens, none of them empty or longer than the model.
+        pad_id: What fills up.
+        longest: Positions of the model.
+        positions: Of a batch at most; a longer row is a batch of its own.
+        sharing: Whether texts share rows as segments, or have a row each that is `padded` to the longest of the batch,
+            or stand with texts of `equal` length.
+        types: Token types of each text, or None.
+    """
+    lengths = np.array([len(text) for text in texts], dtype=np.int64)
+    found = _shared(lengths, longest, positions) if sharing == "shared" else _alone(lengths, positions, sharing)
+    for rows, length in found:
+        yield fill_rows(texts, rows, length, pad_id=pad_id, types=types)
+
+
+def _shared(lengths: NDArray[np.int64], longest: int, positions: int) -> Iterator[tuple[list[list[int]], int]]:
+    """Batches: the texts of each row, and the rows' length."""
+    sizes = SHORT_ROW << np.ceil(np.log2(np.maximum(lengths / SHORT_ROW, 1.0))).astype(np.int64)
+    for size in np.unique(sizes)[::-1].tolist():
+        numbers = np.flatnonzero(sizes == size)
+        # Few texts need no whole row; multiples of 8 keep the shapes of products few.
+        row_length = min(size, longest, -(-int(lengths[numbers].sum()) // 8) * 8)
+        packed = pack_pieces(lengths[numbers], row_length=row_length, overhead=0)
+        rows = [numbers[pieces].tolist() for pieces in packed.pieces()]
+        num_rows = max(1, positions // row_length)
+        for begin in range(0, len(rows), num_rows):
+            yield rows[begin : begin + num_rows], row_length
+
+
+def _alone(lengths: NDArray[np.int64], positions: int, sharing: Sharing) -> Iterator[tuple[list[list[int]], int]]:
+    order = np.argsort(-lengths, kind="stable").tolist()
+    for _, group in groupby(order, key=lambda number: sharing == "equal" and lengths[number]):
+        rest = list(group)
+        while rest:
+            length = int(lengths[rest[0]])
+            num_rows = max(1, positions // length)
+            yield [[number] for number in rest[:num_rows]], length
+            rest = rest[num_rows:]
+
+
+def fill_rows(
+    texts: Sequence[Ids],
+    rows: Sequence[Sequence[int]],
+    length: int,
+    *,
+    pad_id: int,
+    types: Sequence[Ids] | None = None,
+) -> TextRows:
+    """Puts texts into rows as they were shared out.
+
+    Args:
+        texts: Token ids.
+        rows: Numbers of the texts that stand in each row.
+        length: Positions of a row.
+        pad_id: What fills up.
+        types: Token types of each text, or None.
+    """
+    found, begins, segments = [], [], []
+    for row, numbers in enumerate(rows):
+        begin = row * length
+        for segment, number in enumerate(numbers):
+            found.append(number)
+            begins.append(begin)
+            segments.append(segment)
+            begin += len(texts[number])
+    lengths_E = np.array([len(texts[number]) for number in found], dtype=np.int64)
+    within = np.arange(lengths_E.sum()) - np.repeat(np.cumsum(lengths_E) - lengths_E, lengths_E)
+    places = np.repeat(begins, lengths_E) + within
+
+    def row_of(values: NDArray[Any], fill: int, dtype: type) -> Tensor:
+        column_T: NDArray[Any] = np.full(len(rows) * length, fill, dtype=dtype)
+        column_T[places] = values
+        return torch.from_numpy(column_T).view(len(rows), length)
+
+    return TextRows(
+        np.array(found, dtype=np.int64),
+        np.array(begins, dtype=np.int64),
+        lengths_E,
+        input_ids_BS=row_of(np.concatenate([texts[number] for number in found]), pad_id, np.int64),
+        position_ids_BS=row_of(within, 0, np.int64),
+        segment_ids_BS=row_of(np.repeat(segments, lengths_E), -1, np.int32),
+        token_type_ids_BS=None if types is None else row_of(np.concatenate([types[n] for n in found]), 0, np.int64),
+    )

@@ -1,0 +1,228 @@
+"""Scores of the vocabulary, and of parts of speech, that a model makes as it trains, for masking that follows them.
+
+What is observed of tokens goes into moving averages by class: by vocabulary entry, or by part of speech. Scores are
+made anew every so many steps, and are part of the checkpoint, so that a resumed training draws the same masks.
+
+Shape suffixes: C = classes, N = predicted positions, V = vocabulary, D = dimensions, A = anchors, B = rows,
+S = positions.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from unmask.data.rows import Rows
+from unmask.masking.tables import Scores
+from unmask.model.encoder import MaskedLM, attention_received
+from unmask.train.step import Observed
+
+NEW = 0.8  # of the mean since the last fold, in the moving average
+
+
+class MovingMeans:
+    """Gathers values by class, and folds their means into averages from time to time.
+
+    Args:
+        names: Of the values.
+        num_classes: C.
+        device: Where they are gathered.
+    """
+
+    def __init__(self, names: Sequence[str], num_classes: int, *, device: torch.device) -> None:
+        zeros_C = torch.zeros(num_classes, device=device)
+        self._gathered = {name: zeros_C.clone() for name in ("count", *names)}
+        self._average = {name: zeros_C.clone() for name in names}
+        self._seen_C = torch.zeros(num_classes, dtype=torch.bool, device=device)
+
+    def add(self, class_N: Tensor, **values_N: Tensor) -> None:
+        """Gathers values of some tokens. It does not wait for the device.
+
+        Args:
+            class_N: int64: the tokens' classes.
+            values_N: float32, by name.
+        """
+        ones_N = torch.ones_like(class_N, dtype=torch.float32)
+        for name, value_N in {"count": ones_N, **values_N}.items():
+            self._gathered[name].index_add_(0, class_N, value_N)
+
+    def fold(self) -> None:
+        """Takes what was gathered since the last time into the averages; what was not met keeps its own."""
+        count_C = self._gathered["count"]
+        met_C = count_C > 0
+        for name, average_C in self._average.items():
+            now_C = self._gathered[name] / count_C.clamp(min=1.0)
+            mixed_C = torch.where(self._seen_C, (1.0 - NEW) * average_C + NEW * now_C, now_C)
+            average_C.copy_(torch.where(met_C, mixed_C, average_C))
+        self._seen_C |= met_C
+        for gathered_C in self._gathered.values():
+            gathered_C.zero_()
+
+    def filled(self, name: str, *, times: float = 1.0) -> Tensor:
+        """The averages, times a factor: float32 [C]. What was never met gets the mean of what was."""
+        average_C = self._average[name] * times
+        mean = average_C.sum() / self._seen_C.sum().clamp(min=1)
+        return torch.where(self._seen_C, average_C, mean)
+
+    def state(self) -> dict[str, Tensor]:
+        """All that a resumed training needs, by name."""
+        state = {f"gathered.{name}": value for name, value in self._gathered.items()}
+        state |= {f"average.{name}": value for name, value in self._average.items()}
+        return {**state, "seen": self._seen_C}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Takes back what `state` gave; other names do not matter.
+
+        Raises:
+            KeyError: A tensor is missing.
+        """
+        for prefix, held in (("gathered", self._gathered), ("average", self._average)):
+            for name, tensor in held.items():
+                tensor.copy_(state[f"{prefix}.{name}"])
+        self._seen_C.copy_(state["seen"])
+
+
+EMBEDDING_SIZE = 32  # directions of the embedding that are kept
+SAMPLE_POSITIONS = 4096  # for the attention received
+
+
+class ScoreBoard:
+    """Gathers what the steps tell, and makes scores of it.
+
+    Args:
+        names: Which scores are made: `loss`, `accuracy`, `attention`, `embedding`, `anchors`, `pos_loss`.
+        vocab_size: Number of ids.
+        every_steps: Steps between refreshes.
+        anchors_A: Ids of the anchors; only for `anchors`.
+        device: Where the steps happen.
+        num_pos: Labels of parts of speech that the data has; only for `pos_loss`.
+
+    Attributes:
+        scores: The latest; without tables before the first refresh.
+        seconds: That refreshes have taken so far.
+    """
+
+    def __init__(
+        self,
+        names: set[str],
+        *,
+        vocab_size: int,
+        every_steps: int,
+        device: torch.device,
+        anchors_A: Tensor | None = None,
+        num_pos: int | None = None,
+    ) -> None:
+        self.names, self.every_steps = names, every_steps
+        self.anchors_A = anchors_A
+        self.scores = Scores(0, {})
+        self.seconds = 0.0
+        self._device = device
+        self._of_token = MovingMeans(("loss", "wrong"), vocab_size, device=device)
+        self._of_pos = None if num_pos is None else MovingMeans(("loss",), num_pos + 1, device=device)
+
+    @property
+    def needs_steps(self) -> bool:
+        """Whether `observe` must be called with what every step predicted."""
+        return bool(self.names & {"loss", "accuracy", "pos_loss"})
+
+    @property
+    def looks_at_weights(self) -> bool:
+        """Whether a refresh needs the model with all its weights."""
+        return bool(self.names & {"attention", "embedding", "anchors"})
+
+    def observe(self, observed: Observed) -> None:
+        """Adds what one step predicted. It does not wait for the device."""
+        self._of_token.add(observed.targets_N, loss=observed.losses_N, wrong=observed.wrong_N.float())
+        if self._of_pos is not None:
+            assert observed.pos_N is not None, "masking by parts of speech refuses rows without them"
+            self._of_pos.add(observed.pos_N, loss=observed.losses_N)
+
+    def due(self, step: int) -> bool:
+        """Whether scores are made anew behind this step."""
+        return step % self.every_steps == 0
+
+    def sample_rows(self, length: int) -> int:
+        """How many rows of this length a refresh looks at; 0 where it needs none."""
+        return max(1, SAMPLE_POSITIONS // length) if "attention" in self.names else 0
+
+    def refresh(self, step: int, model: MaskedLM, sample: Rows | None, *, rate: float) -> None:
+        """Makes the scores anew.
+
+        Args:
+            step: Their version.
+            model: The model as it is.
+            sample: Some rows, where `sample_rows` asks for them.
+            rate: Of masking at present.
+        """
+        begin = time.monotonic()
+        self._of_token.fold()
+        tables = {}
+        if "loss" in self.names:
+            tables["loss"] = self._of_token.filled("loss")
+        if "accuracy" in self.names:
+            tables["accuracy"] = self._of_token.filled("wrong", times=rate)
+        if self._of_pos is not None:
+            self._of_pos.fold()
+            tables["pos_loss"] = self._of_pos.filled("loss")
+        if "attention" in self.names:
+            assert sample is not None, "rows are given where the board asks for them"
+            tables["attention"] = _received(model, sample)
+        if self.names & {"embedding", "anchors"}:
+            embedding_VD = main_directions(model.encoder.tokens.detach())
+            if "embedding" in self.names:
+                tables["embedding"] = embedding_VD
+            if self.anchors_A is not None:
+                unit_VD = torch.nn.functional.normalize(embedding_VD, dim=1)
+                closest_V = (unit_VD @ unit_VD[self.anchors_A].T).max(1).values
+                tables["anchors"] = (0.5 + 0.5 * closest_V).clamp(min=1e-3)
+        self.scores = Scores(step, tables)
+        self.seconds += time.monotonic() - begin
+
+    def state(self) -> dict[str, Tensor]:
+        """All that a resumed training needs, by name; the scores' version is a tensor of one number."""
+        state = self._of_token.state()
+        if self._of_pos is not None:
+            state |= {f"pos.{name}": value for name, value in self._of_pos.state().items()}
+        state |= {f"scores.{name}": value for name, value in self.scores.tables.items()}
+        return {**state, "version": torch.tensor([self.scores.version], dtype=torch.int64)}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Takes back what `state` gave.
+
+        Raises:
+            KeyError: A tensor is missing.
+        """
+        self._of_token.load_state(state)
+        if self._of_pos is not None:
+            self._of_pos.load_state({n.removeprefix("pos."): t for n, t in state.items() if n.startswith("pos.")})
+        tables = {n.removeprefix("scores."): t for n, t in state.items() if n.startswith("scores.")}
+        self.scores = Scores(int(state["version"]), {name: t.to(self._device) for name, t in tables.items()})
+
+
+def _received(model: MaskedLM, sample: Rows) -> Tensor:
+    """[V]: the attention that each id receives on average; what is not in the sample gets an even share."""
+    was_training = model.training
+    model.eval()
+    received_BS = attention_received(
+        model.encoder,
+        sample.input_ids,
+        segment_ids_BS=sample.segment_ids,
+        position_ids_BS=sample.position_ids,
+        token_type_ids_BS=sample.token_type_ids,
+    )
+    model.train(was_training)
+    ids = sample.input_ids[sample.maskable]
+    size = len(model.encoder.tokens)
+    total_V = torch.zeros(size, device=ids.device).index_add_(0, ids, received_BS[sample.maskable])
+    count_V = torch.bincount(ids, minlength=size)
+    return torch.where(count_V > 0, total_V / count_V.clamp(min=1), 1.0)
+
+
+def main_directions(table_VD: Tensor) -> Tensor:
+    """The embedding, centred, in its directions of largest variance: [V, at most 32], float32."""
+    centred = table_VD.float() - table_VD.float().mean(0)
+    _, directions = torch.linalg.eigh(centred.T @ centred)
+    return centred @ directions[:, -EMBEDDING_SIZE:]

@@ -1,0 +1,375 @@
+"""Settings of training, of its checkpoints, and of the objectives beside masked-language modelling."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from unmask.core.settings import Settings
+
+# ----------------------------------------
+# The learning rate as a function of progress, or of the step: a factor of the peak rate.
+
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class WarmupStableDecay(Settings):
+    """Rises in a line, stays, and falls as 1 - sqrt(share of the decay gone).
+
+    Attributes:
+        warmup: Share of the budget in which it rises from 0 to 1.
+        decay: Share at the end in which it falls to 0.
+
+    Source: Hägele et al. 2024 (the shape of the decay); Hu et al. 2024 (MiniCPM, the three phases).
+    """
+
+    kind: Literal["warmup_stable_decay"]
+    warmup: Share = 0.05
+    decay: Share = 0.3
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.warmup + self.decay > 1.0:
+            raise ValueError(f"warmup {self.warmup} and decay {self.decay} are more than the whole budget")
+        return self
+
+    def at(self, progress: float, step: float) -> float:
+        """The factor at a progress in [0, 1]."""
+        if progress < self.warmup:
+            return progress / self.warmup
+        gone = (progress - (1.0 - self.decay)) / self.decay if self.decay > 0.0 else 0.0
+        return 1.0 - min(gone, 1.0) ** 0.5 if gone > 0.0 else 1.0
+
+
+class LinearDecay(Settings):
+    """Rises in a line and falls in a line to 0. Source: Devlin et al. 2018, appendix A.2.
+
+    Attributes:
+        warmup: Share of the budget in which it rises.
+    """
+
+    kind: Literal["linear"]
+    warmup: Share = 0.05
+
+    def at(self, progress: float, step: float) -> float:
+        """The factor at a progress in [0, 1]."""
+        return progress / self.warmup if progress < self.warmup else _left(progress, self.warmup)
+
+
+class Cosine(Settings):
+    """Rises in a line and falls along half a cosine to 0. Source: Loshchilov and Hutter 2017.
+
+    Attributes:
+        warmup: Share of the budget in which it rises.
+    """
+
+    kind: Literal["cosine"]
+    warmup: Share = 0.05
+
+    def at(self, progress: float, step: float) -> float:
+        """The factor at a progress in [0, 1]."""
+        if progress < self.warmup:
+            return progress / self.warmup
+        return 0.5 - 0.5 * math.cos(math.pi * _left(progress, self.warmup))
+
+
+class Noam(Settings):
+    """Rises in a line and falls with the root of the steps; it does not know the budget.
+
+    The formula of the paper, factor x hidden_size^-0.5 x min(step^-0.5, step x warmup_steps^-1.5), has its peak at
+    `warmup_steps`; here the peak is 1, so `training.learning_rate` is factor x (hidden_size x warmup_steps)^-0.5.
+
+    Attributes:
+        warmup_steps: Steps in which it rises.
+
+    Source: Vaswani et al. 2017, section 5.3.
+    """
+
+    kind: Literal["noam"]
+    warmup_steps: int = Field(ge=1)
+
+    def at(self, progress: float, step: float) -> float:
+        """The factor at a step, counted from 0."""
+        return min(step / self.warmup_steps, (self.warmup_steps / max(step, 1e-9)) ** 0.5)
+
+
+def _left(progress: float, warmup: float) -> float:
+    return (1.0 - progress) / (1.0 - warmup) if warmup < 1.0 else 1.0
+
+
+Schedule = Annotated[WarmupStableDecay | LinearDecay | Cosine | Noam, Field(discriminator="kind")]
+
+
+# ----------------------------------------
+# Settings of the held-out evaluation while training.
+
+
+class EvaluationSettings(Settings):
+    """How often and on how much the model is evaluated.
+
+    Attributes:
+        times: Evaluations spread over the training, besides the one before it and the one behind it.
+        max_tokens: Validation tokens of each of these.
+        prompts: Lines whose hidden tokens are predicted and shown at each of these.
+        final_max_tokens: Validation tokens of the one behind the training, whose figures the summary gives.
+    """
+
+    times: int = Field(default=10, ge=0)
+    max_tokens: int = Field(default=32_768, ge=1)
+    prompts: tuple[str, ...] = ()
+    final_max_tokens: int = Field(default=1_000_000, ge=1)
+
+
+Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
+
+
+class AdamWSettings(Settings):
+    """AdamW for every parameter.
+
+    Attributes:
+        betas: Decay of the running means of the gradient and of its square.
+        eps: Added to the denominator.
+
+    Source: Loshchilov and Hutter 2019.
+    """
+
+    kind: Literal["adamw"]
+    betas: tuple[Beta, Beta] = (0.9, 0.98)
+    eps: float = Field(default=1e-6, gt=0.0)
+
+
+class MuonSettings(Settings):
+    """Muon for the matrices of the blocks and the head, AdamW for the embedding, norms and biases.
+
+    Attributes:
+        momentum: Decay of the running gradient.
+        iterations: Steps of the orthogonalising: 3, 4 or 5. More bring singular values nearer to 1.
+        embedding_learning_rate: Peak rate of what AdamW trains; None takes that of the matrices.
+        betas, eps: Of AdamW.
+
+    Source: Jordan et al. 2024 (Muon); Amsel et al. 2025 (how matrices are orthogonalised); the scale that makes one
+    learning rate fit both: Liu et al. 2025 (Moonlight), section 2.2.
+    """
+
+    kind: Literal["muon"]
+    momentum: float = Field(default=0.95, ge=0.0, lt=1.0)
+    iterations: Literal[3, 4, 5] = 3
+    embedding_learning_rate: float | None = Field(default=None, gt=0.0)
+    betas: tuple[Beta, Beta] = (0.9, 0.95)
+    eps: float = Field(default=1e-8, gt=0.0)
+
+
+class LengthSchedule(Settings):
+    """Short rows first, long ones later: `lengths[i]` holds from the progress `places[i]` on; the first place is 0.
+
+    A step keeps its number of positions, so it has more of the short rows. Short rows are cheaper (attention) and
+    teach the first things as well.
+
+    Example: places 0 and 0.9 with lengths 128 and 512 are BERT's.
+
+    Source: Devlin et al. 2018, appendix A.2; Press et al. 2021 (Shortformer), section 3.
+    """
+
+    places: tuple[Annotated[float, Field(ge=0.0, lt=1.0)], ...]
+    lengths: tuple[Annotated[int, Field(ge=8)], ...]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if len(self.places) != len(self.lengths):
+            raise ValueError(f"{len(self.places)} places but {len(self.lengths)} lengths; give as many of each")
+        if not self.places or self.places[0] != 0.0 or list(self.places) != sorted(set(self.places)):
+            raise ValueError(f"places must begin with 0 and rise, not {list(self.places)}")
+        return self
+
+    def at(self, progress: float) -> int:
+        """The length at a progress in [0, 1]."""
+        return [n for place, n in zip(self.places, self.lengths, strict=True) if place <= progress][-1]
+
+
+class TrainingSettings(Settings):
+    """How the model is trained.
+
+    Attributes:
+        steps: Budget in optimizer steps.
+        tokens: Budget in tokens of text, repetitions included.
+        minutes: Budget in minutes of training; exactly one of the three is given.
+        sequence_length: Positions of a row, special tokens included.
+        length_schedule: Shorter rows at the beginning; None trains on `sequence_length` throughout.
+        batch_tokens: Positions of a step at most: as many whole rows of the sequence length as fit.
+        micro_batch_tokens: Positions that are computed at once at most; a step adds up the gradients of its parts.
+            None computes a step at once. Where memory runs out it is halved by itself.
+        learning_rate: Peak rate (of the matrices, with Muon).
+        schedule: How the rate rises and falls; in a line unless set, since a rate that stays long ends at a higher loss
+            (docs/experiments.md; Bergsma et al. 2025).
+        weight_decay: Decoupled, on matrices and the embedding.
+        clip_norm: Largest norm of the whole gradient; `inf` does not clip.
+        optimizer: Muon or AdamW.
+        precision: Type of the activations; `auto` takes bf16 where the hardware multiplies it fast.
+        gradient_checkpointing: Compute each block again in the backward pass instead of keeping what it computed: less
+            memory, about a third more time, the same gradients.
+        compile_blocks: Put the model's blocks through torch.compile: on GPUs their many small operations become few,
+            at the price of compiling at the beginning and for each new length of rows. `auto` does it on CUDA where
+            Triton and a C compiler are installed, unless the budget is less than five minutes or 100 steps, and goes on
+            without where it fails, which is an error with `yes`. CPUs have compiled loops instead, so `yes` is an error
+            there.
+        tuned_products: With compiled blocks, try several kernels for each matrix product and take the quickest, which
+            takes minutes at the beginning. Whether that pays has not been measured.
+        sharding: What each of several processes has. `owners`: all weights, and the optimizer's memory of those that it
+            owns. `full`: a part of all of that, and of the gradients; whole weights are gathered block by block for
+            each part of a step, which takes longer and serves models that do not fit a GPU (docs/scaling.md). One
+            process has all of it either way. It changes no result but by rounding, and may change when a run goes on.
+        seed: Of the initial weights, the order of the text, the masks and the dropout.
+    """
+
+    steps: int | None = Field(default=None, ge=1)
+    tokens: int | None = Field(default=None, ge=1)
+    minutes: float | None = Field(default=None, gt=0.0)
+    sequence_length: int = Field(default=128, ge=8)
+    length_schedule: LengthSchedule | None = None
+    batch_tokens: int = Field(default=4096, ge=8)
+    micro_batch_tokens: int | None = Field(default=None, ge=8)
+    learning_rate: float = Field(default=5e-3, gt=0.0)
+    schedule: Schedule = LinearDecay(kind="linear")
+    weight_decay: float = Field(default=0.1, ge=0.0)
+    clip_norm: float = Field(default=1.0, gt=0.0)
+    optimizer: Annotated[MuonSettings | AdamWSettings, Field(discriminator="kind")] = MuonSettings(kind="muon")
+    precision: Literal["auto", "bf16", "float32"] = "auto"
+    gradient_checkpointing: bool = False
+    compile_blocks: Literal["auto", "yes", "no"] = "auto"
+    tuned_products: bool = False
+    sharding: Literal["owners", "full"] = "owners"
+    seed: int = Field(default=0, ge=0, lt=2**31)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_kinds(cls, values: Any) -> Any:
+        """A table without a kind changes what the default's kind leaves open."""
+        if not isinstance(values, dict):
+            return values
+        kinds = {"schedule": "linear", "optimizer": "muon"}
+        given = {name: values[name] for name in kinds if isinstance(values.get(name), dict)}
+        return {**values, **{name: {"kind": kinds[name], **table} for name, table in given.items()}}
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if sum(budget is not None for budget in (self.steps, self.tokens, self.minutes)) != 1:
+            raise ValueError("give one of steps, tokens and minutes as the budget")
+        if self.sharding == "full" and self.compile_blocks == "yes":
+            raise ValueError(
+                "sharding = 'full' does not combine with compile_blocks = 'yes': weights are gathered around blocks as "
+                "they are written; take compile_blocks = 'no', or sharding = 'owners'"
+            )
+        longest = self.sequence_length
+        for name, tokens in (("batch_tokens", self.batch_tokens), ("micro_batch_tokens", self.micro_batch_tokens)):
+            if tokens is not None and tokens < longest:
+                raise ValueError(f"{name} {tokens} is less than one row (sequence_length {longest})")
+        if self.length_schedule is not None and max(self.length_schedule.lengths) > longest:
+            raise ValueError(
+                f"length_schedule.lengths {list(self.length_schedule.lengths)} go beyond sequence_length {longest}"
+            )
+        return self
+
+    @property
+    def known_steps(self) -> int | None:
+        """Optimizer steps that the budget is about (at least, where it is in tokens); None: the clock decides."""
+        return self.steps if self.tokens is None else math.ceil(self.tokens / self.batch_tokens)
+
+    def length_at(self, progress: float) -> int:
+        """Positions of a row at a progress in [0, 1]."""
+        return self.sequence_length if self.length_schedule is None else self.length_schedule.at(progress)
+
+
+class CheckpointSettings(Settings):
+    """When the training is saved.
+
+    Attributes:
+        every_steps: Steps between checkpoints; None saves about every two minutes.
+        keep: How many of the latest are kept; the one with the lowest held-out loss is kept beside them.
+    """
+
+    every_steps: int | None = Field(default=None, ge=1)
+    keep: int = Field(default=2, ge=1)
+
+
+class PairSettings(Settings):
+    """Telling right sentence pairs from wrong ones, from the first token. Only in the BERT layout.
+
+    Attributes:
+        kind: `next_sentence`: in a wrong pair the second half is another document's. Source: Devlin et al. 2018
+            (BERT), section 3.1. `sentence_order`: in a wrong pair the halves change places. Source: Lan et al. 2020
+            (ALBERT), section 3.1.
+        weight: Of the loss per pair, beside that per predicted token.
+    """
+
+    kind: Literal["next_sentence", "sentence_order"]
+    weight: float = Field(default=1.0, gt=0.0)
+
+
+class SpanBoundarySettings(Settings):
+    """Predicting each masked token also from the two tokens beside its span. Only with spans.
+
+    In a mixture with spans, the texts (or steps) that fall to other strategies have no targets of this objective. Its
+    held-out figures are of spans alone, drawn as those of the first strategy that draws some.
+
+    Attributes:
+        weight: Of the loss per predicted token, beside that of masked-language modelling.
+        max_length: Places in a span that are told apart; tokens further on share the last.
+
+    Source: Joshi et al. 2020 (SpanBERT), section 3.2.
+    """
+
+    weight: float = Field(default=1.0, gt=0.0)
+    max_length: int = Field(default=32, ge=1)
+
+
+class LabelSettings(Settings):
+    """Telling the class of a document from its first token. The data is prepared with `corpus.label`.
+
+    Attributes:
+        weight: Of the loss per segment with a class, beside that per predicted token.
+    """
+
+    weight: float = Field(default=1.0, gt=0.0)
+
+
+class RetroMAESettings(Settings):
+    """Rebuilding each text from its vector, by a decoder of one layer that sees little of the text itself.
+
+    The vector comes from the text as it is masked for the encoder, whose rate is that of masking (15 to 30 %).
+
+    Attributes:
+        weight: Of the loss per rebuilt token, beside that per predicted token.
+        rate: Share of a text's tokens that is hidden from each place in the decoder, drawn for each place apart; 1: all
+            of them, so that there is nothing but the vector.
+        prediction_rate: Share of the tokens that are rebuilt, drawn anew in each epoch. The prediction head costs as
+            much for each as for a masked token, which in small models is most of a step (docs/pretraining.md). Tokens
+            of a text say much the same of its vector, so time is better spent on more texts; that was not measured.
+        vector: What becomes of a text's last hidden states: their `mean`, which is what `unmask embedder` trains and
+            `unmask embed` gives, or the `first`, which is `[CLS]` where the tokenizer has one.
+
+    Source: Xiao et al. 2022 (RetroMAE), section 3, with enhanced decoding. There all tokens are rebuilt, and the vector
+    is that of `[CLS]`.
+    """
+
+    weight: float = Field(default=1.0, gt=0.0)
+    rate: float = Field(default=0.5, ge=0.0, le=1.0)
+    prediction_rate: float = Field(default=0.5, gt=0.0, le=1.0)
+    vector: Literal["mean", "first"] = "mean"
+
+
+class ObjectivesSettings(Settings):
+    """What is learned beside the masked tokens; None is not learned.
+
+    Attributes:
+        pairs: Which sentence pairs are right.
+        span_boundary: Masked tokens from the boundaries of their spans.
+        label: Classes of documents, which come with the text.
+        retromae: Texts from their vectors.
+    """
+
+    pairs: PairSettings | None = None
+    span_boundary: SpanBoundarySettings | None = None
+    label: LabelSettings | None = None
+    retromae: RetroMAESettings | None = None

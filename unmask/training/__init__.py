@@ -1,1 +1,0 @@
-"""The training step, what surrounds it, and the loop as a generator of reports."""

@@ -1,1 +1,0 @@
-"""Texts through a network."""

@@ -64,7 +64,7 @@ class Counted(Alone):
 
     def told(self, values: Sequence[float], *, patient: bool = False) -> list[list[float]]:
         self.count("words", 8 * len(values))
-        return [list(values)] * self.share.of
+        return [list(values)] * self.share.world_size
 
     def summed(self, tensor: Tensor) -> Tensor:
         self.count("sums", tensor.nbytes)
@@ -128,7 +128,7 @@ def _count_owners(model: MaskedLM, group: Counted, owners: dict[str, int]) -> No
 
 def _count_full(model: MaskedLM, group: Counted, owners: dict[str, int], parts: int, gathered: torch.dtype) -> None:
     """Each part gathers the root once and each block twice, and adds up the gradients of all."""
-    number, of = group.share.number, group.share.of
+    number, of = group.share.rank, group.share.world_size
     inside = {id(parameter) for parameter in model.encoder.blocks.parameters()}
     units = [(list(block.parameters()), gathered, 2) for block in model.encoder.blocks]
     units.append(([p for p in model.parameters() if id(p) not in inside], torch.float32, 1))
@@ -167,7 +167,7 @@ def seconds(
     model: MaskedLM, group: Counted, busiest: float, rate: float, *, sharding: str
 ) -> tuple[float, float, float]:
     """Of computing a step, of what is said while nothing is computed, and of the optimizer."""
-    processes = group.share.of
+    processes = group.share.world_size
     computing = max(LEAST, operations(model, rate) * TOKENS / processes / (SHARE * FLOPS))
     bandwidth = NEAR if processes <= OF_A_MACHINE else FAR
     passes = math.log2(processes)

@@ -47,7 +47,7 @@ def embedded(folder: Path, *, base: str, corpus: str, runs: dict[str, dict[str, 
         predicted in each; `weights`: their digest; `evaluations`; `summary`; `ended`: the type and the text of the
         error that it ended with; `tried`: how often each step was computed.
     """
-    number = join_group().share.number
+    number = join_group().share.rank
     found = {}
     for name, arguments in runs.items():
         asked = {"model": base, "corpus": [corpus]} | arguments
@@ -85,7 +85,7 @@ def _run(out: Path, *, trouble: tuple[str, int] | None = None, **asked: Any) -> 
             if (segments >= 0).any()
         ]
         tried.append(step)
-        if step == trouble_step and group.share.number == 1 and tried.count(step) == 1:
+        if step == trouble_step and group.share.rank == 1 and tried.count(step) == 1:
             _meet(kind, model, patch)
         return training_step(model, optimizer, rows, masked, step=step, **named)
 
@@ -102,7 +102,7 @@ def _run(out: Path, *, trouble: tuple[str, int] | None = None, **asked: Any) -> 
     if made:
         parameters = made[0].state.module.named_parameters()  # the temperature is gone where the model was written
         weights = {name: p.detach().clone() for name, p in parameters if not name.startswith(ContrastHead.name)}
-        save_file(weights, out.parent / f"{out.name}-{group.share.number}.safetensors")
+        save_file(weights, out.parent / f"{out.name}-{group.share.rank}.safetensors")
     return {
         "rows": list(rows_of.values()),
         "tried": tried,

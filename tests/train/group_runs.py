@@ -106,13 +106,13 @@ def _run(
                 model.encoder.compiled_block, model.head.compiled_losses = run_block, losses_of_part
 
     def noting(*given: Any, **named: Any) -> Iterator[StepReport]:
-        fast = kind == "clock" and group.share.number == 1
+        fast = kind == "clock" and group.share.rank == 1
         for report in train(*given, **named, clock=lambda: time.monotonic() * (30 if fast else 1)):
             reports.append(report)
             yield report
 
     def troubled(*given: Any, step: int, **named: Any) -> StepResult:
-        if step == trouble_step and group.share.number == 1 and not met:
+        if step == trouble_step and group.share.rank == 1 and not met:
             met.append(step)
             _meet(kind, *given)
         return training_step(*given, step=step, **named)
@@ -125,7 +125,7 @@ def _run(
         patch.setattr(pretraining, "TrainingRun", NotingRun)
         patch.setattr(loop, "training_step", troubled)
         if kind == "small":
-            fits = 64 if group.share.number == 1 else None
+            fits = 64 if group.share.rank == 1 else None
             patch.setattr(loop, "first_micro_tokens", lambda *given, **named: fits)
         if kind in ("compiling", "operations", "half"):
             tensor_operations(patch)
@@ -145,7 +145,7 @@ def _run(
         weights = {name: weight.clone() for name, weight in state.weights().items()}
     else:  # a process may be gone
         weights = {name: p.detach().clone() for name, p in state.model.named_parameters() if type(p) is nn.Parameter}
-    save_file(weights, out.parent / f"{out.name}-{group.share.number}.safetensors")
+    save_file(weights, out.parent / f"{out.name}-{group.share.rank}.safetensors")
     sharding = state.optimizer.sharding
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()] if group.is_first else []
     return {

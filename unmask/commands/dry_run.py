@@ -340,7 +340,7 @@ def _measured(data: PreparedData, text: TextForecast, recipe: Recipe, scratch: P
         "tokens_per_second": step_tokens / step_seconds,
         "prepare_seconds": text.seconds,
         "memory_bytes": memory or None,
-        "processes": group.share.of,
+        "processes": group.share.world_size,
         "disk_bytes": text.tokens * 3 + (weights + states) * (recipe.checkpoint.keep + 2) + weights,
         "device": made.device.type,
     }

@@ -131,7 +131,7 @@ def _measured(run: EmbedderRun, request: EmbedderRequest, group: Group) -> Embed
             "seconds": steps * step_seconds,
             "tokens_per_second": step_tokens / step_seconds,
             "memory_bytes": memory or None,
-            "processes": group.share.of,
+            "processes": group.share.world_size,
             "device": encoder.device.type,
             "by_clock": minutes is not None,
         }

@@ -112,7 +112,7 @@ def forecast(runs: Runs) -> FinetuneForecast:
             "steps": steps,
             "seconds": settings.seeds * (steps * cost.seconds + evaluations * evaluation),
             "memory_bytes": peak_memory(model.encoder.device),
-            "processes": plan.group.share.of,
+            "processes": plan.group.share.world_size,
             "device": str(model.encoder.device),
         }
     )

@@ -537,7 +537,7 @@ class TrainingRun:
         self._uncompiled = why_not_compiled(
             training.compile_blocks, self.device, minutes=training.minutes, steps=training.known_steps
         )
-        if group.share.of > 1 and training.sharding == "full" and self.device.type != "cpu":
+        if group.share.world_size > 1 and training.sharding == "full" and self.device.type != "cpu":
             self._uncompiled = "their weights are shared out (training.sharding = 'full')"
         if self._uncompiled is None:
             compile_model(model, tuned=training.tuned_products)

@@ -148,18 +148,18 @@ class Cursor:
 
 
 class Share(NamedTuple):
-    """The part of something that one of several processes takes: its `number`-th of `of` equal stretches."""
+    """The rows of a batch that one of several processes takes: the `rank`-th of `world_size` equal stretches."""
 
-    number: int = 0
-    of: int = 1
+    rank: int = 0
+    world_size: int = 1
 
     def part(self, size: int) -> slice:
-        """Which of so many rows; none, maybe, where there are fewer rows than processes."""
-        return slice(size * self.number // self.of, size * (self.number + 1) // self.of)
+        """Which of `size` rows; empty, maybe, where there are fewer rows than processes."""
+        return slice(size * self.rank // self.world_size, size * (self.rank + 1) // self.world_size)
 
     def most(self, size: int) -> int:
-        """How many of so many rows any process takes at the most."""
-        return math.ceil(size / self.of)
+        """The most of `size` rows that any process takes."""
+        return math.ceil(size / self.world_size)
 
 
 WHOLE = Share()

@@ -214,10 +214,12 @@ class Snapshot:
         """
         share = state.optimizer.group.share
         names = (
-            [_OPTIMIZER] if share.of == 1 else [f"optimizer-{n + 1}-of-{share.of}.safetensors" for n in range(share.of)]
+            [_OPTIMIZER]
+            if share.world_size == 1
+            else [f"optimizer-{n + 1}-of-{share.world_size}.safetensors" for n in range(share.world_size)]
         )
-        files, weights = {names[share.number]: state.optimizer.state()}, state.weights(kept=share.number == 0)
-        if share.number == 0:
+        files, weights = {names[share.rank]: state.optimizer.state()}, state.weights(kept=share.rank == 0)
+        if share.rank == 0:
             files[_MODEL] = weights
             if state.board is not None:
                 files[_SCORES] = state.board.state()
@@ -234,7 +236,7 @@ class Snapshot:
             "compute_dtype": str(state.model.encoder.compute_dtype).removeprefix("torch."),
         }
         others = tuple(name for name in names if name not in files)
-        return cls(state.step, files, content, state.best, others if share.number == 0 else (), share.number == 0)
+        return cls(state.step, files, content, state.best, others if share.rank == 0 else (), share.rank == 0)
 
 
 def save_checkpoint(root: Path, state: TrainState, *, fingerprint: str, keep: int) -> Path:

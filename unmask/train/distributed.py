@@ -238,12 +238,12 @@ class Processes:
     @property
     def is_first(self) -> bool:
         """Whether this is the process that writes and shows what all have done."""
-        return self.share.number == 0
+        return self.share.rank == 0
 
     def told(self, values: Sequence[float], *, patient: bool = False) -> list[list[float]]:
         """See `Group.told`."""
         own = torch.tensor(list(values), dtype=torch.float64)
-        every = [torch.empty_like(own) for _ in range(self.share.of)]
+        every = [torch.empty_like(own) for _ in range(self.share.world_size)]
         with self._answered():
             dist.all_gather(every, own, group=self._patient if patient else self._words)
         return [each.tolist() for each in every]
@@ -321,7 +321,7 @@ class Processes:
         except RuntimeError as error:  # as torch calls what its backends say
             reason = _first_sentence(error)
             raise GroupError(
-                f"process {self.share.number} of {self.share.of} (counted from 0) ends, since another has ended or "
+                f"process {self.share.rank} of {self.share.world_size} (counted from 0) ends, since another has ended or "
                 f"does not answer ({reason}); what that one said tells why. Go on with --resume"
             ) from error
 
@@ -557,7 +557,7 @@ class GradientExchange:
             has_gradient: Whether any process has one, of each parameter; where none has, there is none after it.
         """
         self._wait()
-        number = self._group.share.number
+        number = self._group.share.rank
         for (name, parameter), is_there in zip(self._parameters.items(), has_gradient, strict=True):
             own = self._buckets[self._bucket_of[name]].owner == number
             parameter.grad = self._views[name] if own and is_there else None
@@ -572,7 +572,7 @@ class GradientExchange:
     @torch.no_grad()
     def spread_weights(self) -> None:
         """Gives every process the weights of their owners."""
-        own = self._group.share.number
+        own = self._group.share.rank
         for bucket in self._buckets:
             if bucket.owner == own:
                 for name, parameter in bucket.parameters.items():

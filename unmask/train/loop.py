@@ -426,7 +426,7 @@ def begin_with_parts(
     rate = 0.0 if masker is None else rate_at(masker.settings.rate, 0.0)
     rate += sum(objective.predicted for objective in objectives)
     group = state.optimizer.group
-    processes = 1 if state.optimizer.sharding is None else group.share.of
+    processes = 1 if state.optimizer.sharding is None else group.share.world_size
     found = first_micro_tokens(state.model, settings, state.model.encoder.device, rate=rate, processes=processes)
     least = min(said for (said,) in group.told([math.inf if found is None else found], patient=True))
     state.micro_tokens = None if math.isinf(least) else int(least)

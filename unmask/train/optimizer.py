@@ -380,7 +380,9 @@ class FullSharding:
             for name, parameter in model.named_parameters()
         }
         # By owner, and with one owner by name: the order in which parts of matrices travel.
-        self._of_owner = [[name for name in owners if owners[name] == number] for number in range(group.share.of)]
+        self._of_owner = [
+            [name for name in owners if owners[name] == number] for number in range(group.share.world_size)
+        ]
         self._wholes: list[Matrix] = []
         self._passed: list[Passing] = []  # in the part of the step that is computed
         self.of_part: list[Passing] | None = None
@@ -388,7 +390,7 @@ class FullSharding:
 
     def owned(self, matrices: Iterable[Matrix]) -> list[Matrix]:
         """Those of Muon's matrices that this process owns, each with room for what is done to the whole weight."""
-        mine = set(self._of_owner[self._group.share.number])
+        mine = set(self._of_owner[self._group.share.rank])
         self._wholes = [
             replace(m, weight=nn.Parameter(torch.zeros(self._shapes[m.name], device=self._device), requires_grad=False))
             for m in matrices
@@ -430,7 +432,7 @@ class FullSharding:
         left = (self._num_parts - self._num_run) * self.of_part
         for passing in left[len(self._passed) :]:
             whole_N = torch.zeros(passing.size, dtype=passing.dtype, device=self._device)
-            own_P = whole_N.new_zeros(passing.size // self._group.share.of)
+            own_P = whole_N.new_zeros(passing.size // self._group.share.world_size)
             _go_around(self._group, passing, whole_N, own_P)
 
     @property
@@ -479,9 +481,9 @@ class FullSharding:
 
     def _dealt(self, tensors: Mapping[str, Tensor | None], *, to_owners: bool) -> dict[str, list[Tensor]]:
         """Rows of all processes to the owner of the whole, in their order; or of the whole to their processes."""
-        number = self._group.share.number
+        number = self._group.share.rank
         mine = [[(name, number) for name in names] for names in self._of_owner]
-        theirs = [[(name, other) for name in self._of_owner[number]] for other in range(self._group.share.of)]
+        theirs = [[(name, other) for name in self._of_owner[number]] for other in range(self._group.share.world_size)]
         given, taken = (mine, theirs) if to_owners else (theirs, mine)
         flat = []
         for name, whose in chain(*given):
@@ -500,7 +502,7 @@ class FullSharding:
     def _part(self, name: str, number: int) -> slice:
         """Which rows of a parameter are a process's."""
         total = self._shapes[name][0]
-        each = -(-total // self._group.share.of)
+        each = -(-total // self._group.share.world_size)
         return slice(min(number * each, total), min((number + 1) * each, total))
 
     def _shape(self, name: str, number: int) -> torch.Size:
@@ -513,15 +515,15 @@ class FullSharding:
     def whole(self, name: str, rows: Tensor) -> Tensor:
         """What all processes have for the rows of a parameter, in its shape; all ask for it together."""
         share, shape = self._group.share, self._shapes[name]
-        own = rows.new_zeros(-(-shape[0] // share.of), *shape[1:])
+        own = rows.new_zeros(-(-shape[0] // share.world_size), *shape[1:])
         own[: len(rows)] = rows
-        whole_N = own.new_empty(share.of * own.numel())
+        whole_N = own.new_empty(share.world_size * own.numel())
         self._group.gather_into(whole_N, own.flatten())
         return whole_N[: shape.numel()].view(shape)
 
     def own_rows(self, name: str, whole: Tensor) -> Tensor:
         """This process's rows of a whole tensor in a parameter's shape."""
-        return whole[self._part(name, self._group.share.number)]
+        return whole[self._part(name, self._group.share.rank)]
 
     def weights(self, device: torch.device | None = None, *, kept: bool = True) -> dict[str, Tensor]:
         """All weights, whole; all processes ask together.
@@ -685,16 +687,16 @@ class Optimizer:
         self.learning_rate = self.rest_learning_rate = settings.learning_rate
         matrices = _matrices(model) if isinstance(choice, MuonSettings) else []
         of_muon = {matrix.name for matrix in matrices}
-        owners = owners_of(parameter_costs(model, muon=bool(matrices)), group.share.of)
-        self.owned = {name for name, owner in owners.items() if owner == group.share.number}
+        owners = owners_of(parameter_costs(model, muon=bool(matrices)), group.share.world_size)
+        self.owned = {name for name, owner in owners.items() if owner == group.share.rank}
         self._exchange: Exchange | None = None
         self.sharding: FullSharding | None = None
-        if group.share.of > 1 and settings.sharding == "full":
+        if group.share.world_size > 1 and settings.sharding == "full":
             assert isinstance(model, MaskedLM), "no other model has the setting"
             of_matrices = {name: owner for name, owner in owners.items() if name in of_muon}
             gathered = None if self._device.type == "cpu" or dtype == torch.float32 else dtype
             self._exchange = self.sharding = FullSharding(model, of_matrices, group, dtype=gathered)
-        elif group.share.of > 1:
+        elif group.share.world_size > 1:
             self._exchange = GradientExchange(dict(model.named_parameters()), owners, group)
         self._parameters = dict(model.named_parameters())
         # What this process trains: parameters that it owns, or its rows of all.

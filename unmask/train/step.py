@@ -497,7 +497,7 @@ def cached_loss(
             found.append(vectors_ED.detach())
         every_ED = torch.cat(found)
         # Room is made before anything is sent, since others would wait for who finds no memory for it.
-        rooms = [_Room.of(each, sizes) for each in (every_ED, columns_EK)] if group.share.of > 1 else []
+        rooms = [_Room.of(each, sizes) for each in (every_ED, columns_EK)] if group.share.world_size > 1 else []
     if rooms:
         every_ED, columns_EK = (room.gathered(group, sizes) for room in rooms)
         del rooms
@@ -510,8 +510,8 @@ def cached_loss(
     else:  # what is the loss's own, such as a temperature, has its gradient in the first process, once
         (gradient_ED,) = torch.autograd.grad(objective.weight * mean, every_ED)
     assert gradient_ED is not None
-    begin = sum(sizes[: group.share.number])
-    own_ED = gradient_ED[begin : begin + sizes[group.share.number]]
+    begin = sum(sizes[: group.share.rank])
+    own_ED = gradient_ED[begin : begin + sizes[group.share.rank]]
     mean = mean.detach() if group.is_first else torch.zeros_like(mean)
     return CachedLoss(mean, own_ED.split([len(each) for each in found]), kept)
 
@@ -541,7 +541,7 @@ def _computed_by_all(group: Group, *, patient: bool) -> Iterator[None]:
     Raises:
         FailedElsewhereError: Another process failed in it.
     """
-    if group.share.of == 1:
+    if group.share.world_size == 1:
         yield
         return
     try:
@@ -658,7 +658,7 @@ def training_step(  # noqa: PLR0913  (what a step is made of)
     sums = [torch.zeros((), dtype=sums_dtype(device), device=device) for _ in learned]
 
     def seed_of(number: int) -> int | None:
-        return None if dropout_seed is None else mix_ints(dropout_seed, number + group.share.number * _MOST_PARTS)
+        return None if dropout_seed is None else mix_ints(dropout_seed, number + group.share.rank * _MOST_PARTS)
 
     def encode(part: StepPart, number: int) -> Tensor:
         return _hidden(model, part, seed_of(number))
@@ -671,7 +671,7 @@ def training_step(  # noqa: PLR0913  (what a step is made of)
                 model, parts, index, objective, encode=encode, total=totals[index], group=group, patient=patient
             )
             for index, objective in enumerate(learned)
-            if objective.joint is not None and (len(parts) > 1 or group.share.of > 1)
+            if objective.joint is not None and (len(parts) > 1 or group.share.world_size > 1)
         }
         for index, of_all_parts in cached.items():
             sums[index] = of_all_parts.mean.to(sums[index].dtype)

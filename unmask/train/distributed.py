@@ -321,8 +321,8 @@ class Processes:
         except RuntimeError as error:  # as torch calls what its backends say
             reason = _first_sentence(error)
             raise GroupError(
-                f"process {self.share.rank} of {self.share.world_size} (counted from 0) ends, since another has ended or "
-                f"does not answer ({reason}); what that one said tells why. Go on with --resume"
+                f"process {self.share.rank} of {self.share.world_size} (counted from 0) ends, since another has ended "
+                f"or does not answer ({reason}); what that one said tells why. Go on with --resume"
             ) from error
 
 

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
         UnsupportedError,
         WriteError,
     )
-    from unmask.export.onnx import Export, export
-    from unmask.export.verify import Verification, verify
+    from unmask.exporting.onnx import Export, export
+    from unmask.exporting.verify import Verification, verify
     from unmask.masking.collator import MLM, MaskingCollator, count_tokens, evaluation_loss, token_losses
     from unmask.masking.masker import MaskedRows, Masker, lexicon_tables
     from unmask.search.evaluate import SearchEvaluation, evaluate_search
@@ -133,7 +133,7 @@ _WHERE = {
     "EmbeddedFile": "unmask.commands.embed",
     "Embedder": "unmask.commands.embedder",
     "Evaluation": "unmask.commands.evaluate",
-    "Export": "unmask.export.onnx",
+    "Export": "unmask.exporting.onnx",
     "Filled": "unmask.tasks.fill",
     "FineTuned": "unmask.commands.finetune",
     "Hits": "unmask.search.index",
@@ -154,7 +154,7 @@ _WHERE = {
     "Scored": "unmask.commands.score",
     "Search": "unmask.commands.compare",
     "ShownMasks": "unmask.commands.masks",
-    "Verification": "unmask.export.verify",
+    "Verification": "unmask.exporting.verify",
     "audit": "unmask.commands.audit",
     "compare": "unmask.commands.compare",
     "count_tokens": "unmask.masking.collator",
@@ -163,7 +163,7 @@ _WHERE = {
     "evaluate": "unmask.commands.evaluate",
     "evaluate_search": "unmask.search.evaluate",
     "evaluation_loss": "unmask.masking.collator",
-    "export": "unmask.export.onnx",
+    "export": "unmask.exporting.onnx",
     "fill": "unmask.tasks.loaded_model",
     "finetune": "unmask.commands.finetune",
     "lexicon": "unmask.commands.lexicon",
@@ -177,7 +177,7 @@ _WHERE = {
     "score": "unmask.commands.score",
     "token_losses": "unmask.masking.collator",
     "tune": "unmask.commands.compare",
-    "verify": "unmask.export.verify",
+    "verify": "unmask.exporting.verify",
 }
 
 

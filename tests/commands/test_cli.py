@@ -304,17 +304,17 @@ def _stopped_training(*arguments: object, **options: object) -> None:
 @pytest.mark.parametrize(
     ("place", "stop", "command", "code", "said"),
     [
-        ("using.embedded_file.embed_file", _ctrl_c, "embed MODEL TEXT --out OUT/a.npy",
+        ("commands.embed.embed_file", _ctrl_c, "embed MODEL TEXT --out OUT/a.npy",
          130, "stopped; nothing was written"),
-        ("pretraining.lexicons.make_lexicon", _ctrl_c, "lexicon DATA --out OUT/a", 130, "stopped; nothing was written"),
-        ("finetuning.finetuning.find_model", _ctrl_c,
+        ("commands.lexicon.make_lexicon", _ctrl_c, "lexicon DATA --out OUT/a", 130, "stopped; nothing was written"),
+        ("commands.finetune.find_model", _ctrl_c,
          "finetune MODEL --task classify --train TEXT --validation TEXT --out OUT/a",
          130, "stopped; the same command with --resume goes on from what was saved last"),
-        ("comparing.trials.pretrain", _stopped_training, "compare tiny mini --data DATA --steps 1 --out OUT/a",
+        ("commands.compare.pretrain", _stopped_training, "compare tiny mini --data DATA --steps 1 --out OUT/a",
          143, "stopped; the same command goes on from what was saved last"),
-        ("comparing.verdicts.tune_plan", _ctrl_c, "compare tiny --tune --data DATA --steps 1 --out OUT/a",
+        ("commands.compare.tune_plan", _ctrl_c, "compare tiny --tune --data DATA --steps 1 --out OUT/a",
          130, "stopped; the same command goes on from what was saved last"),
-        ("using.evaluation.as_scorable", _ctrl_c, "evaluate MODEL TEXT", 130, "stopped"),
+        ("commands.evaluate.as_scorable", _ctrl_c, "evaluate MODEL TEXT", 130, "stopped"),
     ],
 )  # fmt: skip
 @pytest.mark.usefixtures("interruptible")

@@ -288,7 +288,7 @@ def test_batches_made_ahead_change_nothing(
     train = write_classes(tmp_path / "train.jsonl", 48, 0)
     plain = finetune(encoder, "classify", train, train, tmp_path / "a", "finetune.epochs=2")
     for module in ("loop", "step"):
-        monkeypatch.setattr(f"unmask.training.{module}.works_on_its_own", lambda device: True)
+        monkeypatch.setattr(f"unmask.train.{module}.works_on_its_own", lambda device: True)
     ahead = finetune(encoder, "classify", train, train, tmp_path / "b", "finetune.epochs=2")
     files = [(run.folder / "model" / "model.safetensors").read_bytes() for run in (plain, ahead)]
     assert files[0] == files[1]

@@ -21,7 +21,7 @@ from tests.core.hub_helpers import COMMIT, OTHER, put_in_cache
 from unmask.commands.recipe import load_recipe
 from unmask.commands.run_folder import RunRequest
 from unmask.core.errors import RunError
-from unmask.export.graphs import open_checked_model
+from unmask.exporting.graphs import open_checked_model
 from unmask.model.encoder import MaskedLM
 from unmask.tokenizer.tokenizer import Tokenizer
 

@@ -17,7 +17,7 @@ from huggingface_hub import constants, errors
 import unmask
 from tests.core.hub_helpers import COMMIT, denied, put_in_cache
 from unmask.core.hub import MODULES, POOLING, SPARSE_POOLING
-from unmask.export.graphs import open_checked_model
+from unmask.exporting.graphs import open_checked_model
 from unmask.search.encoder import AskedEncoding, open_encoder
 
 NAME = "owner/name"

@@ -166,24 +166,24 @@ PITFALLS: dict[int, tuple[str, ...]] = {
         "test_same_everywhere.py::test_batches_of_any_size_and_a_resumed_stream",
         "test_trainer.py::test_masks_are_those_of_the_epoch_for_any_number_of_workers",
         "test_trainer.py::test_a_resumed_training_goes_on_with_its_epoch",
-        "../training/test_loop.py::test_resuming_equals_never_having_stopped",
+        "../train/test_loop.py::test_resuming_equals_never_having_stopped",
     ),
     10: (
         "test_losses_of_unequal_batches_are_summed_before_they_are_divided",
-        "../training/test_loop.py::test_the_loss_is_the_naive_one",
-        "../measuring/test_held_out.py::test_the_loss_is_per_predicted_token",
+        "../train/test_loop.py::test_the_loss_is_the_naive_one",
+        "../measure/test_held_out.py::test_the_loss_is_per_predicted_token",
     ),
     11: ("test_id_0_can_be_predicted",),
     12: ("test_no_token_is_drawn_twice",),
     13: (
-        "../network/test_parity.py::test_packed_equals_alone_and_transformers",
-        "../network/test_parity.py::test_a_change_in_one_document_does_not_reach_its_neighbour",
-        "../rows/test_stream.py::test_an_epoch_holds_every_token_once",
+        "../model/test_parity.py::test_packed_equals_alone_and_transformers",
+        "../model/test_parity.py::test_a_change_in_one_document_does_not_reach_its_neighbour",
+        "../data/test_stream.py::test_an_epoch_holds_every_token_once",
     ),
     14: ("test_dropout_is_off_in_validation",),
     15: (
-        "../measuring/test_minimal_pairs.py::test_the_tally_by_hand",
-        "../measuring/test_minimal_pairs.py::test_a_trained_model_knows_the_order_of_words",
+        "../measure/test_minimal_pairs.py::test_the_tally_by_hand",
+        "../measure/test_minimal_pairs.py::test_a_trained_model_knows_the_order_of_words",
     ),
 }
 

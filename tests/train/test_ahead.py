@@ -158,7 +158,7 @@ def weights_of(state: TrainState) -> torch.Tensor:
 def on_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """The loop and the step do as on a GPU."""
     for module in ("loop", "step"):
-        monkeypatch.setattr(f"unmask.training.{module}.works_on_its_own", lambda device: True)
+        monkeypatch.setattr(f"unmask.train.{module}.works_on_its_own", lambda device: True)
 
 
 @pytest.mark.parametrize(

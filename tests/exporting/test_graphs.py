@@ -14,9 +14,9 @@ import torch
 import unmask
 from tests.tasks.test_embed import ask_for, sentence_folder  # noqa: F401  (a fixture)
 from unmask.core.errors import ModelError
-from unmask.export import checks as onnx_checks
-from unmask.export import graphs
-from unmask.export.graphs import EmbedGraph, Graph, open_checked_model
+from unmask.exporting import checks as onnx_checks
+from unmask.exporting import graphs
+from unmask.exporting.graphs import EmbedGraph, Graph, open_checked_model
 from unmask.tasks.loaded_model import Model
 
 TEXTS = ["The king sees the dog at sea.", "Winter.", "A philosopher and the mountaineer."]
@@ -100,7 +100,7 @@ def test_the_file_pools_as_the_folder_says(
 ) -> None:
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    from tests.export.test_export import feeds_of, run_graph
+    from tests.exporting.test_export import feeds_of, run_graph
 
     ask_for(sentence_folder, FIRST, "Normalize")
     out = tmp_path_factory.mktemp("out") / "graphs"

@@ -16,8 +16,8 @@ import unmask
 from tests.commands.finetune_helpers import FAST, save_encoder, write_classes
 from tests.commands.transformers_models import save_transformers
 from tests.model.test_task_parity import INFOS, LAYOUTS, model_for
-from unmask.export import checks as transformers_side
-from unmask.export.verify import Verification
+from unmask.exporting import checks as transformers_side
+from unmask.exporting.verify import Verification
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import KEY, save_task_model
 from unmask.tasks.classify import Classify

@@ -12,14 +12,14 @@ import pytest
 import torch
 
 import unmask
-from tests.export.test_graphs import TEXTS, Session, padded
-from tests.export.test_verify import failed
+from tests.exporting.test_graphs import TEXTS, Session, padded
+from tests.exporting.test_verify import failed
 from tests.hostile_models import change_json
 from unmask.core.errors import ModelError, SettingsError
-from unmask.export import checks as onnx_checks
-from unmask.export import graphs
-from unmask.export.checks import at_least
-from unmask.export.graphs import EmbedGraph, SpladeGraph, open_checked_model
+from unmask.exporting import checks as onnx_checks
+from unmask.exporting import graphs
+from unmask.exporting.checks import at_least
+from unmask.exporting.graphs import EmbedGraph, SpladeGraph, open_checked_model
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_model
 from unmask.model.sentence_files import copy_sentence_files, write_sentence_files, write_sparse_files
@@ -136,7 +136,7 @@ def test_sparse_encoder_takes_the_graphs(
 ) -> None:
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    from tests.export.optimum_stand_in import put_in_place
+    from tests.exporting.optimum_stand_in import put_in_place
 
     folder = sparse_folder(make_model(num_layers=2, hidden_size=64), tokenizer, tmp_path / "sparse")
     found = unmask.export(folder, tmp_path / "out", int8=True)
@@ -171,7 +171,7 @@ def test_sentence_transformer_takes_eight_bits(
     """Vectors as `unmask embedder` makes them."""
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    from tests.export.optimum_stand_in import put_in_place
+    from tests.exporting.optimum_stand_in import put_in_place
 
     folder = tmp_path / "dense"
     save_model(make_model(num_layers=2, hidden_size=64), folder)

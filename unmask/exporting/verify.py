@@ -11,7 +11,7 @@ from typing import Any
 from unmask.core.errors import ModelError, UnmaskError, load_json, shown
 from unmask.core.files import read_object, typed
 from unmask.core.results import Readable, Sheet, Shown, Styled
-from unmask.export.checks import (
+from unmask.exporting.checks import (
     Check,
     count,
     files_unchanged,
@@ -30,7 +30,7 @@ from unmask.export.checks import (
     tokenizer_round_trip,
     transformers_equals_ours,
 )
-from unmask.export.graphs import (
+from unmask.exporting.graphs import (
     FILE,
     CheckedModel,
     EmbedGraph,
@@ -40,7 +40,7 @@ from unmask.export.graphs import (
     missing_onnx,
     open_checked_model,
 )
-from unmask.export.onnx import ONNX
+from unmask.exporting.onnx import ONNX
 from unmask.model.folder import CONFIG
 from unmask.model.sentence_files import MODULES, pooling_file, read_normalize, read_pooling, sparse_file
 from unmask.model.transformers_folder import runs_in_transformers

@@ -1,7 +1,7 @@
 """Checks of a model, and what each came to: here those of its network by itself, and of its folder.
 
-Comparisons with transformers stand in `unmask.export.checks`, those with ONNX graphs in
-`unmask.export.checks`.
+Comparisons with transformers stand in `unmask.exporting.checks`, those with ONNX graphs in
+`unmask.exporting.checks`.
 
 Shape suffixes: B = texts, S = positions.
 """
@@ -23,7 +23,7 @@ from torch.nn.functional import cosine_similarity
 
 from unmask.core.errors import ModelError, shown
 from unmask.core.files import file_sha256
-from unmask.export.graphs import (
+from unmask.exporting.graphs import (
     VECTORS,
     CheckedModel,
     EmbedGraph,

@@ -10,7 +10,7 @@ from filelock import FileLock
 
 import unmask
 from tests.command_line import Main, call
-from unmask.export.onnx import unfinished
+from unmask.exporting.onnx import unfinished
 
 pytest.importorskip("transformers")
 

@@ -9,8 +9,8 @@ import pytest
 
 import unmask
 from tests.hostile_models import DEEP, change_json, write_text
-from unmask.export.graphs import open_checked_model
-from unmask.export.verify import side_files_agree
+from unmask.exporting.graphs import open_checked_model
+from unmask.exporting.verify import side_files_agree
 
 POOLING = "1_Pooling/config.json"
 

@@ -27,8 +27,8 @@ from unmask.core.errors import ModelError, RunError, SettingsError
 from unmask.core.files import LOCK, ClaimedFolder, held_file, typed
 from unmask.core.remote import refused
 from unmask.core.results import Readable, Sheet, Shown
-from unmask.export.checks import Check, at_least, int8_follows_ours, onnx_equals_ours
-from unmask.export.graphs import (
+from unmask.exporting.checks import Check, at_least, int8_follows_ours, onnx_equals_ours
+from unmask.exporting.graphs import (
     GRAPHS,
     OPSET,
     AnswerGraph,

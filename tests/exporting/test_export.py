@@ -14,15 +14,15 @@ import tokenizers
 import torch
 
 import unmask
-from tests.export.test_verify import CHECKS, change_weights, failed
+from tests.exporting.test_verify import CHECKS, change_weights, failed
 from unmask.core.compiled import serves
 from unmask.core.errors import ModelError, RunError, SettingsError
-from unmask.export import checks as onnx_checks
-from unmask.export import graphs as onnx_writer
-from unmask.export import onnx as export_module
-from unmask.export import verify as verify_module
-from unmask.export.checks import Check
-from unmask.export.graphs import EmbedGraph, open_checked_model
+from unmask.exporting import checks as onnx_checks
+from unmask.exporting import graphs as onnx_writer
+from unmask.exporting import onnx as export_module
+from unmask.exporting import verify as verify_module
+from unmask.exporting.checks import Check
+from unmask.exporting.graphs import EmbedGraph, open_checked_model
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_model
 from unmask.model.stored_weights import CHECKSUMS

@@ -16,9 +16,9 @@ from tests.model.test_layouts import make_theirs
 from unmask.core.errors import ModelError
 from unmask.data.prepare import prepare
 from unmask.data.settings import CorpusSettings
-from unmask.export import checks as transformers_side
-from unmask.export.checks import compare, probe_texts
-from unmask.export.graphs import make_probe
+from unmask.exporting import checks as transformers_side
+from unmask.exporting.checks import compare, probe_texts
+from unmask.exporting.graphs import make_probe
 from unmask.model.encoder import Encoder, MaskedLM
 from unmask.model.folder import save_model
 from unmask.tokenizer.loading import load_tokenizer

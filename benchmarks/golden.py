@@ -121,7 +121,7 @@ class Checkout:
         self.said("embed", model, "lines.txt", "--out", "vectors.npy")
         text = "What, art thou [MASK]? The [MASK] is here."
         return {
-            "fill": self.said("fill", model, text, "--max-pieces", "2", "--joint", "confidence"),
+            "fill": self.said("fill", model, text),
             "embed": sha256(self.work / "vectors.npy"),
             "evaluate": self.said("evaluate", model, "lines.txt", "--rates", "0.15,0.3", "--pseudo-tokens", "100"),
             "score": self.said("score", model, "blimp.tar.gz", "--pairs-per-paradigm", "2"),

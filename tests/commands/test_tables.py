@@ -17,11 +17,7 @@ from unmask.commands.cli.show import drawn, show
 from unmask.commands.compare import best_trials, by_pair, by_recipe
 from unmask.commands.evaluate import Evaluation
 from unmask.core.results import Sheet
-from unmask.model.encoder import MaskedLM
-from unmask.model.folder import save_model
 from unmask.tasks.fill import Candidate, Filled
-from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.tokenizer.trainers import train_chars
 
 ODD = ("[i]", "[/b]", "[red]king", ":smile:", "\\[x]", "end\\")
 ESTIMATE = {"mean": 1.0, "interval": None}
@@ -82,19 +78,6 @@ def test_differences_of_pairs() -> None:
 def test_metrics_of_fine_tuning(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     show(unmask.FineTuned(tmp_path, {"seeds": [0], "metrics": {text: 0.5}, "model": "model"}), as_json=False)
     assert text in capsys.readouterr().out
-
-
-def test_candidates_that_look_like_markup(
-    main: Main,
-    make_model: Callable[..., MaskedLM],
-    tmp_path: Path,
-) -> None:
-    tokenizer = Tokenizer(train_chars(lambda: ["[i] [/b] king"]))
-    save_model(make_model(vocab_size=tokenizer.vocab_size), tmp_path)
-    tokenizer.save(tmp_path, max_length=64)
-    code, out, err = main("fill", tmp_path, "king [MASK]", "--candidates", "[i],[/b]")
-    assert code == 0, err
-    assert {line.split()[1] for line in out.splitlines()[1:]} == {"[i]", "[/b]"}
 
 
 def test_phenomena_that_look_like_markup(main: Main, run: unmask.Run, tmp_path: Path) -> None:

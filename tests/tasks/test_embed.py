@@ -20,7 +20,7 @@ from unmask.model.folder import save_model
 from unmask.tasks import embed as embed_module
 from unmask.tasks import loaded_model as model_module
 from unmask.tasks.embed import EmbedSettings, embed_texts
-from unmask.tasks.fill import around, cut
+from unmask.tasks.inputs import around, cut
 from unmask.tokenizer.tokenizer import SpecialIds, Tokenizer
 
 LINES = [line for line in make_text(20, seed=5).split("\n") if line][:23]

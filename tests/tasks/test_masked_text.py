@@ -1,44 +1,72 @@
-"""Texts with words in place of their masks: what the user wrote stays as it was."""
+"""Texts with words in place of their masks, and how a word is spelled there: with the space before it, or without."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from itertools import product
 
+import numpy as np
 import pytest
+import tokenizers
+from tokenizers import processors
 
 import unmask
-from tests.tokenizer.families import trained
+from tests.tasks.test_fill import log_probabilities
+from tests.tokenizer.families import FAMILIES, trained
+from unmask.core.errors import SettingsError
 from unmask.model.encoder import MaskedLM
-from unmask.tasks.fill import FillSettings, Put, fill_texts, put_token, read_masked
+from unmask.tasks.fill import allowed_tokens, fill_texts, read_masked
 from unmask.tokenizer.tokenizer import Tokenizer
+
+MARKING = ("bpe", "bpe_prefix", "unigram")
+
+
+def spaced_in(tokenizer: Tokenizer, text: str) -> list[bool]:
+    return read_masked(tokenizer, [text])[0].query.spaced.tolist()
+
+
+@pytest.mark.parametrize("family", MARKING)
+@pytest.mark.parametrize("trimmed", [False, True])
+def test_where_a_space_stands_before_the_mask(family: str, trimmed: bool) -> None:
+    tokenizer = trained(family)
+    if trimmed and family != "unigram":  # as in RoBERTa's own files: offsets without spaces
+        backend = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
+        backend.post_processor = processors.RobertaProcessing(("[SEP]", 3), ("[CLS]", 2), trim_offsets=True)
+        tokenizer = Tokenizer(backend)
+    where_a_text_begins = family != "bpe"
+    for text, expected in {
+        "the [MASK] sees": [True],
+        "the  [MASK]": [True],
+        "king\n[MASK]": [True],
+        " [MASK] sees": [True],
+        "[MASK] sees": [where_a_text_begins],
+        "the ([MASK]) sees": [False],
+        '"[MASK]"': [False],
+        "mount[MASK]": [False],
+        "中[MASK]": [False],
+        "the [MASK][MASK] [MASK]": [True, False, True],
+        "[MASK] [MASK]": [where_a_text_begins, True],
+    }.items():
+        assert spaced_in(tokenizer, text) == expected, text
+
+
+def test_a_mask_that_leaves_the_space_to_a_token_of_its_own() -> None:
+    """Byte-level BPE has one there, Metaspace has none."""
+    for family, expected in (("bpe", False), ("unigram", True)):
+        content = json.loads(trained(family).backend.to_str())
+        for token in content["added_tokens"]:
+            token["lstrip"] = False
+        tokenizer = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(content)))
+        assert spaced_in(tokenizer, "the [MASK] sees") == [expected]
+        assert spaced_in(tokenizer, "the ([MASK] sees") == [False]
 
 
 def filled(tokenizer: Tokenizer, text: str, *tokens: str) -> str:
     """The text with tokens, as they are spelled in the vocabulary."""
     ids = [tokenizer.backend.token_to_id(token) for token in tokens]
     assert None not in ids
-    return read_masked(tokenizer, [text])[0].filled([put_token(tokenizer, id_) for id_ in ids])
-
-
-@pytest.mark.parametrize(
-    ("text", "words", "expected"),
-    [
-        ("the [MASK] ([MASK]).", [Put(b"king", carries_space=True), Put(b"queen")], "the king (queen)."),
-        ("the  [MASK]\n[MASK]", [Put(b"king", carries_space=True)] * 2, "the  king\nking"),
-        ("the\u3000[MASK]", [Put(b"king", carries_space=True)], "the\u3000king"),
-        ("the [MASK] sees", [Put(b"ing")], "the ing sees"),
-        ("[MASK] sees", [Put(b"Paris", carries_space=True)], "Paris sees"),
-        ("New[MASK]", [Put(b"York", carries_space=True)], "New York"),
-        ("New[MASK][MASK]", [Put(b"", carries_space=True), Put(b"York")], "New York"),
-        ("[MASK][MASK]", [Put(b"New", carries_space=True), Put(b"York", carries_space=True)], "New York"),
-        ("([MASK][MASK])", [Put(b"the", begins_word=True), Put(b"king", begins_word=True)], "(the king)"),
-        ("\u4e2d[MASK][MASK]", [Put(b"\xe6\x96"), Put(b"\x87")], "\u4e2d\u6587"),
-        ("\u4e2d[MASK]!", [Put(b"\xe6\x96")], "\u4e2d\ufffd!"),
-    ],
-)
-def test_by_hand(text: str, words: list[Put], expected: str) -> None:
-    for family in ("bpe", "bpe_prefix", "unigram", "wordpiece", "char"):
-        assert read_masked(trained(family), [text])[0].filled(words) == expected, family
+    return read_masked(tokenizer, [text])[0].filled(tokenizer, ids)
 
 
 def test_tokens_of_each_family() -> None:
@@ -48,6 +76,13 @@ def test_tokens_of_each_family() -> None:
     heart = bpe.encode_corpus(["♥"])[0].input_ids.tolist()
     assert len(heart) == 3
     assert filled(bpe, "I [MASK][MASK][MASK] you", *map(bpe.token, heart)) == "I ♥ you"
+    assert filled(bpe, "the [MASK] ([MASK]).", "Ġthe", "the") == "the the (the)."
+    assert filled(bpe, "the  [MASK]\n[MASK]", "Ġthe", "Ġthe") == "the  the\nthe"
+    assert filled(bpe, "[MASK] sees", "Ġthe") == "the sees", "no space where a text begins"
+    assert filled(bpe, "New[MASK]", "Ġthe") == "New the"
+    half = bpe.token(heart[0])
+    assert filled(bpe, "\u4e2d[MASK]!", half) == "\u4e2d\ufffd!"
+    assert filled(wordpiece, "([MASK][MASK])", "the", "the") == "(the the)"
     assert filled(wordpiece, "♥ UN[MASK] ([MASK]) [MASK][MASK].", "##t", "the", "the", "the") == "♥ UNt (the) the the."
     assert filled(wordpiece, "[MASK][MASK], [MASK]", "the", ".", "[SEP]") == "the., [SEP]"
     assert filled(trained("unigram"), "a [MASK], [MASK]", ".", "▁Balo") == "a ., Balo"
@@ -61,20 +96,60 @@ def test_what_the_vocabulary_does_not_know_is_not_lost(run: unmask.Run) -> None:
     for filling in result.fillings:
         first, second = (tokenizer.text(tokenizer.backend.token_to_id(token)) for token in filling.tokens)
         assert filling.text == f"♥ hello {first} [SEP] THE {second}…"
-    (surest,) = run.model.fill("♥ [MASK] [SEP]", joint="confidence").fillings
-    assert surest.text == f"♥ {tokenizer.text(tokenizer.backend.token_to_id(surest.tokens[0]))} [SEP]"
-    given = run.model.fill("♥ [MASK], [SEP]", candidates=["Balomin", "sea"])
-    assert given.words is not None
-    assert {filling.text for filling in given.fillings} == {"♥ Balomin, [SEP]", "♥ sea, [SEP]"}
 
 
-def test_a_space_that_the_mask_takes_along_is_neither_lost_nor_doubled(make_model: Callable[..., MaskedLM]) -> None:
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("text", ["the [MASK] sees", "[MASK] sees", "the ([MASK] sees"])
+def test_candidates_have_the_token_that_the_text_with_them_has(family: str, text: str) -> None:
+    tokenizer = trained(family)
+    query = read_masked(tokenizer, [text])[0].query
+    place = int(query.places[0])
+    found = 0
+    texts = (tokenizer.text(id_).strip() for id_ in np.flatnonzero(tokenizer.ordinary).tolist())
+    for word in sorted({"king", "Balomin", *filter(str.isalpha, texts)})[::5]:
+        ids = tokenizer.encode_prompt(text.replace("[MASK]", word))
+        if len(ids) != len(query.input_ids):
+            with pytest.raises(SettingsError, match=word):
+                allowed_tokens(tokenizer, [word], query.spaced)
+            continue
+        found += 1
+        allowed = allowed_tokens(tokenizer, [word], query.spaced)
+        assert np.flatnonzero(allowed[int(query.spaced[0])]).tolist() == [ids[place]]
+        assert not allowed[1 - int(query.spaced[0])].any(), "only what is needed"
+    assert found
+
+
+def entries(tokenizer: Tokenizer, *, also_bare: bool) -> list[str]:
+    """Words that are a token with the space before them, and without it are one, too, or are several."""
+    known = tokenizer.backend.get_vocab()
+    words = sorted(token[1:] for token in known if token.startswith("Ġ"))
+    return [word for word in words if word.isascii() and word.isalpha() and (word in known) == also_bare]
+
+
+def test_candidates_in_both_spellings(make_model: Callable[..., MaskedLM]) -> None:
     tokenizer = trained("bpe")
     model = make_model(vocab_size=tokenizer.vocab_size)
-    settings = FillSettings(candidates=["Constantinople", "the"])
-    (result,) = fill_texts(model, tokenizer, ["♥  in [MASK] ([MASK])"], settings)
-    names = ("Constantinople", "the")
-    assert len(result.fillings) == 4
-    assert {filling.text for filling in result.fillings} <= {f"♥  in {a} ({b})" for a in names for b in names}
-    (result,) = fill_texts(model, tokenizer, ["[MASK] sees"], settings)
-    assert {filling.text for filling in result.fillings} == {"Constantinople sees", "the sees"}
+    words = entries(tokenizer, also_bare=True)[:3]
+    spaced, bare = {f"Ġ{word}" for word in words}, set(words)
+    assert len(bare) == 3
+    texts = ["the [MASK] sees", "[MASK] sees", "the [MASK] ([MASK] sees"]
+    found = fill_texts(model, tokenizer, texts, top_k=9, candidates=words)
+    for text, result, expected in zip(texts, found, ([spaced], [bare], [spaced, bare]), strict=True):
+        assert [{candidate.token for candidate in mask} for mask in result.masks] == expected
+        ids = tokenizer.encode_prompt(text).tolist()
+        chances = log_probabilities(model, ids)[ids.index(tokenizer.special.mask)].exp()
+        for candidate in result.masks[0]:
+            assert candidate.probability == pytest.approx(float(chances[candidate.token_id]), rel=1e-3)
+    together = [filling.tokens for filling in found[2].fillings]
+    assert sorted(together) == sorted(product(spaced, bare))
+    assert {filling.text for filling in found[2].fillings} == {f"the {a} ({b} sees" for a, b in product(words, words)}
+
+
+def test_whether_a_candidate_is_one_token_depends_on_its_spelling(make_model: Callable[..., MaskedLM]) -> None:
+    tokenizer = trained("bpe")
+    model = make_model(vocab_size=tokenizer.vocab_size)
+    one, several = entries(tokenizer, also_bare=True)[0], entries(tokenizer, also_bare=False)[0]
+    (filled,) = fill_texts(model, tokenizer, ["the [MASK] sees"], candidates=[one, several])
+    assert {candidate.token for candidate in filled.masks[0]} == {f"Ġ{one}", f"Ġ{several}"}
+    with pytest.raises(SettingsError, match=several):
+        fill_texts(model, tokenizer, ["the ([MASK] sees"], candidates=[one, several])

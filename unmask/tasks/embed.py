@@ -17,7 +17,7 @@ from torch import Tensor
 from unmask.core.errors import SettingsError
 from unmask.data.reading import check_characters
 from unmask.model.layout_names import Pooling
-from unmask.tasks.fill import cut, cut_off
+from unmask.tasks.inputs import around, cut
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.runner import Network, Predictor, TextRows, logits_at, run
 
@@ -254,7 +254,7 @@ def windows_of(
                 )
             num_long += 1
             is_split, special = long_texts == "split", tokenizer.special
-            windows = cut(input_ids, longest, special) if is_split else [cut_off(input_ids, longest, special)]
+            windows = cut(input_ids, longest, special) if is_split else [around(input_ids, 0, longest, special)[0]]
         sequences += windows
         owners += [number] * len(windows)
     return sequences, np.array(owners, dtype=np.int64), num_long

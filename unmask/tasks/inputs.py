@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,52 @@ from unmask.data.packing import pack_pieces
 from unmask.data.rows import Rows
 from unmask.model.folder import TaskConfig
 from unmask.tokenizer.spans import word_spans
-from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.tokenizer.tokenizer import SpecialIds, Tokenizer
 from unmask.train.runner import TextRows, fill_rows
 
+Ids = NDArray[np.int32]
 LEAST_WINDOW = 16  # tokens of the text that stand beside a question
 ROW = 128  # positions of a row, where no example is longer
 _STEP = 32  # longer rows are multiples of it, since each new shape costs time
+
+
+# Texts longer than the model are seen through windows, each with the special tokens around it:
+#
+#     text, model of 7 positions        [CLS] a b c d e f g h [SEP]
+#     cut                               [CLS] a b c d e [SEP] [CLS] f g h [SEP]
+#     the window around d               [CLS] b c d e f [SEP]
+
+
+def cut(input_ids: Ids, longest: int, special: SpecialIds) -> list[Ids]:
+    """All of a text, with special tokens, in as few windows as can be, about equally long, that follow each other."""
+    if len(input_ids) <= longest:
+        return [input_ids]
+    before, behind = _special_around(input_ids, special)
+    length = len(input_ids) - before - behind
+    number = -(-length // (longest - before - behind))
+    bounds = [before + length * n // number for n in range(number + 1)]
+    return [_window(input_ids, begin, end, before, behind) for begin, end in pairwise(bounds)]
+
+
+def around(input_ids: Ids, place: int, longest: int, special: SpecialIds) -> tuple[Ids, int]:
+    """As much of a text as the model takes, a place near the middle where the ends allow it; and the place in it."""
+    if len(input_ids) <= longest:
+        return input_ids, place
+    before, behind = _special_around(input_ids, special)
+    room, end = longest - before - behind, len(input_ids) - behind
+    begin = min(max(place - room // 2, before), end - room)
+    return _window(input_ids, begin, begin + room, before, behind), place - begin + before
+
+
+def _special_around(input_ids: Ids, special: SpecialIds) -> tuple[int, int]:
+    """How many special tokens stand before and behind the text: 1 or 0 each."""
+    before = int(len(input_ids) > 0 and special.cls is not None and input_ids[0] == special.cls)
+    behind = int(len(input_ids) > before and special.sep is not None and input_ids[-1] == special.sep)
+    return before, behind
+
+
+def _window(input_ids: Ids, begin: int, end: int, before: int, behind: int) -> Ids:
+    return np.concatenate([input_ids[:before], input_ids[begin:end], input_ids[len(input_ids) - behind :]])
 
 
 class InputEncoder:

@@ -30,7 +30,7 @@ from unmask.model.transformers_folder import (
     why_in_transformers,
 )
 from unmask.tasks.embed import EmbedSettings, LongTexts, embed_texts
-from unmask.tasks.fill import Filled, FillSettings, Joint, fill_texts
+from unmask.tasks.fill import Filled, fill_texts
 from unmask.tasks.predict import TaskModel, is_fine_tuned, load_fine_tuned, open_fine_tuned
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -168,51 +168,30 @@ class Model(Readable):
         return list({id(network): network for network in there}.values())
 
     @overload
-    def fill(
-        self,
-        text: str,
-        *,
-        top_k: int = 5,
-        joint: Joint = "beam",
-        candidates: Sequence[str] | None = None,
-        max_pieces: int = 1,
-    ) -> Filled: ...
+    def fill(self, text: str, *, top_k: int = 5, candidates: Sequence[str] | None = None) -> Filled: ...
 
     @overload
     def fill(
-        self,
-        text: list[str] | tuple[str, ...],
-        *,
-        top_k: int = 5,
-        joint: Joint = "beam",
-        candidates: Sequence[str] | None = None,
-        max_pieces: int = 1,
+        self, text: list[str] | tuple[str, ...], *, top_k: int = 5, candidates: Sequence[str] | None = None
     ) -> list[Filled]: ...
 
     def fill(
-        self,
-        text: str | list[str] | tuple[str, ...],
-        *,
-        top_k: int = 5,
-        joint: Joint = "beam",
-        candidates: Sequence[str] | None = None,
-        max_pieces: int = 1,
+        self, text: str | list[str] | tuple[str, ...], *, top_k: int = 5, candidates: Sequence[str] | None = None
     ) -> Filled | list[Filled]:
         """Predicts what stands at every `[MASK]` of a text, or of each text of a list, which is much faster.
 
         Args:
             text: With one or several masks, spelled as by the tokenizer; of any length.
-            top_k, joint, candidates, max_pieces: See `unmask.tasks.fill.FillSettings`.
+            top_k: Candidates for each mask, and fillings of all masks together.
+            candidates: The words that may stand at a mask, each of one token; None: any token.
 
         Raises:
             ModelError: The model has no head for masked tokens: it is fine-tuned, or a bare encoder.
             SettingsError: As `unmask.tasks.fill.fill_texts`.
         """
-        predictor = self.predictor
-        settings = FillSettings(top_k=top_k, joint=joint, candidates=candidates, max_pieces=max_pieces)
-        if isinstance(text, str):
-            return fill_texts(predictor, self.tokenizer, [text], settings)[0]
-        return fill_texts(predictor, self.tokenizer, text, settings)
+        texts = [text] if isinstance(text, str) else text
+        filled = fill_texts(self.predictor, self.tokenizer, texts, top_k=top_k, candidates=candidates)
+        return filled[0] if isinstance(text, str) else filled
 
     def embed(
         self,
@@ -332,9 +311,7 @@ def fill(
     text: str,
     *,
     top_k: int = 5,
-    joint: Joint = "beam",
     candidates: Sequence[str] | None = None,
-    max_pieces: int = 1,
     strict: bool = False,
 ) -> Filled:
     """Predicts what stands at every `[MASK]` of a text; `Model.fill` does so for many texts with one model.
@@ -342,14 +319,14 @@ def fill(
     Args:
         model: A model, its folder, or its name on the hub.
         text: With one or several masks.
-        top_k, joint, candidates, max_pieces: See `unmask.tasks.fill.FillSettings`.
+        top_k, candidates: See `Model.fill`.
         strict: Of a model that is loaded here: see `load`.
 
     Raises:
         UnmaskError: As `load` and `Model.fill`.
     """
     loaded = model if isinstance(model, Model) else load(model, strict=strict)
-    return loaded.fill(text, top_k=top_k, joint=joint, candidates=candidates, max_pieces=max_pieces)
+    return loaded.fill(text, top_k=top_k, candidates=candidates)
 
 
 def load(folder: str | Path, *, precision: Precision = "float32", strict: bool = False) -> Model:

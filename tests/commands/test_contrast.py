@@ -20,6 +20,7 @@ from unmask.model.encoder import MaskedLM
 from unmask.model.heads import ContrastHead
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.contrast import (
+    DENSE,
     FIRST,
     SECOND,
     WRONG,
@@ -27,7 +28,6 @@ from unmask.train.contrast import (
     TextTargets,
     contrast_losses,
     contrast_objective,
-    mean_vectors,
 )
 from unmask.train.objectives import PREDICT_MASKED
 from unmask.train.optimizer import Optimizer
@@ -210,7 +210,8 @@ def test_both_passes_of_a_part_drop_the_same(make_model: Callable[..., MaskedLM]
     model = make_model(dropout=0.2).train()
     parts = parts_of(rows, unmasked(rows), (objective,), micro_rows=2, device=torch.device("cpu"), width=32)
     vectors = [
-        mean_vectors(
+        DENSE.vectors(
+            model,
             model.encoder(
                 part.input_ids_BS,
                 segment_ids_BS=part.segment_ids_BS,

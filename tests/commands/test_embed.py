@@ -51,7 +51,7 @@ def test_lines_to_npy(main: Main, run: unmask.Run, lines: Path, tmp_path: Path) 
     assert (code, "is already there; replace it with --overwrite" in err) == (2, True)
     options = ("--overwrite", "--normalize", "--pooling", "first", "--precision", "bf16")
     code, _, err = main("embed", run.folder / "model", lines, "--out", out, *options)
-    assert (code, "a text's vector is its first token, divided by its length" in err) == (0, True)
+    assert (code, "a text's vector is the hidden state of its first token" in err) == (0, True)
     np.testing.assert_allclose(np.linalg.norm(np.load(out), axis=1), 1.0, atol=1e-5)
     options = ("--overwrite", "--no-normalize", "--json")
     assert json.loads(main("embed", run.folder / "model", lines, "--out", out, *options)[1])["normalize"] is False
@@ -250,7 +250,6 @@ def test_the_precision_is_that_of_the_device_that_embeds(
 
 def test_the_command_lines_choices_are_those_of_the_library() -> None:
     for choices, kinds in (
-        (options.Pooling, embed.Pooling),
         (embedding.LongTexts, embed.LongTexts),
         (options.Precision, model_module.Precision),
         (options.Similarity, search_encoder.Similarity),

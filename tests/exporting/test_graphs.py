@@ -17,10 +17,11 @@ from unmask.core.errors import ModelError
 from unmask.exporting import checks as onnx_checks
 from unmask.exporting import graphs
 from unmask.exporting.graphs import EmbedGraph, Graph, open_checked_model
+from unmask.model.pooling import Pooling
 from unmask.tasks.loaded_model import Model
 
 TEXTS = ["The king sees the dog at sea.", "Winter.", "A philosopher and the mountaineer."]
-FIRST, MEAN = {"pooling_mode": "cls"}, {"pooling_mode": "mean"}
+FIRST, MEAN, MAX = ({"pooling_mode": mode} for mode in ("cls", "mean", "max"))
 
 
 def padded(model: Model, texts: list[str]) -> dict[str, torch.Tensor]:
@@ -30,7 +31,7 @@ def padded(model: Model, texts: list[str]) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
 
 
-@pytest.mark.parametrize("pooling", [FIRST, MEAN])
+@pytest.mark.parametrize("pooling", [FIRST, MEAN, MAX])
 @pytest.mark.parametrize("modules", [(), ("Normalize",)])
 def test_a_folder_says_how_its_graph_pools(
     sentence_folder: Path,  # noqa: F811
@@ -73,7 +74,8 @@ def test_a_graph_is_compared_with_what_embed_gives(
     subject = open_checked_model(sentence_folder)
     monkeypatch.setattr(onnx_checks, "_session", lambda file: Session(EmbedGraph.of(subject)))
     assert onnx_checks.onnx_equals_ours(subject, Path("embed.onnx"), EmbedGraph).passed
-    monkeypatch.setattr(graphs, "_means", lambda hidden, mask: hidden[:, 1])
+    second = Pooling(lambda hidden, mask: hidden[:, 1], "second", "")
+    monkeypatch.setattr(graphs, "POOLINGS", {"mean": second})
     check = onnx_checks.onnx_equals_ours(subject, Path("embed.onnx"), EmbedGraph)
     assert not check.passed
     assert check.largest_difference is not None
@@ -87,8 +89,8 @@ def test_pooling_that_is_not_offered_is_said(
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     out = tmp_path_factory.mktemp("out")
-    ask_for(sentence_folder, {"pooling_mode_max_tokens": True})
-    with pytest.raises(ModelError, match=r"by max is not offered; .* without modules\.json, which has the mean"):
+    ask_for(sentence_folder, {"pooling_mode_lasttoken": True})
+    with pytest.raises(ModelError, match="by lasttoken is not offered"):
         unmask.export(sentence_folder, out / "graphs")
     assert list(out.iterdir()) == []
 
@@ -109,7 +111,7 @@ def test_the_file_pools_as_the_folder_says(
     vectors = run_graph(out / "onnx" / "model.onnx", feeds | {"token_type_ids": np.zeros_like(feeds["input_ids"])})[1]
     np.testing.assert_allclose(vectors, unmask.load(sentence_folder).embed(TEXTS), atol=1e-4)
     told = (
-        "`sentence_embedding` is the hidden state of a text's first token, divided by its length, as the model's fold"
+        "`sentence_embedding` of a text is the hidden state of its first token, divided by its length, as the model's"
     )
     assert told in (out / "README.md").read_text()
     assert unmask.verify(sentence_folder, onnx=out).checks["onnx_embed_equals_ours"].passed

@@ -91,6 +91,7 @@ def ask_for(folder: Path, pooling: dict[str, object], *modules: str) -> None:
         ({"word_embedding_dimension": 32, "pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, ()),
         ({"embedding_dimension": 32, "pooling_mode": "cls", "include_prompt": True}, ("Normalize",)),
         ({"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True}, ("Normalize",)),
+        ({"word_embedding_dimension": 32, "pooling_mode_max_tokens": True, "pooling_mode_mean_tokens": False}, ()),
     ],
 )
 def test_a_folder_says_how_its_texts_are_embedded(
@@ -123,9 +124,9 @@ def test_limits_and_prompts_of_a_folder_are_not_followed(sentence_folder: Path) 
     ("pooling", "modules", "message"),
     [
         (
-            {"pooling_mode_max_tokens": True},
+            {"pooling_mode_lasttoken": True},
             (),
-            r"config\.json: pooling by max is not offered; ask for the mean or the",
+            r"config\.json: pooling by lasttoken is not offered",
         ),
         ({"pooling_mode": ["mean", "lasttoken"]}, (), "pooling by mean and lasttoken is not offered"),
         (
@@ -203,7 +204,8 @@ def test_long_texts_are_an_error_or_split_or_cut_off(make_model: Callable[..., M
     beginning = hidden(inner[:14])
     cases = {
         ("mean", "split"): torch.cat(windows).mean(0),
-        ("first", "split"): torch.stack([window[0] for window in windows]).mean(0),
+        ("first", "split"): sum(window[0] * len(window) for window in windows) / sum(map(len, windows)),
+        ("max", "truncate"): beginning.amax(0),
         ("mean", "truncate"): beginning.mean(0),
         ("first", "truncate"): beginning[0],
     }
@@ -231,7 +233,7 @@ def test_windows_by_hand() -> None:
     [
         ({}, "the king", "embed takes a list of texts; put brackets around a single one"),
         ({}, ["the king", None], "text 1 is NoneType, not a text"),
-        ({"pooling": "max"}, ["a"], "pooling is 'mean' or 'first', not 'max'"),
+        ({"pooling": "sum"}, ["a"], "pooling is .*, not 'sum'"),
         ({"long_texts": "cut"}, ["a"], "long_texts is 'error' or 'split' or 'truncate', not 'cut'"),
     ],
 )

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +26,7 @@ from unmask.data.documents import NamedText, TextFile, in_groups
 from unmask.data.reading import broken_character
 from unmask.data.sources import TextColumn, readable
 from unmask.data.tables import AskedColumn
-from unmask.model.layout_names import Pooling
+from unmask.model.pooling import POOLINGS
 from unmask.model.sentence_files import SPLADE
 from unmask.tasks.embed import Embedded, EmbedSettings, LongTexts, SparseVectors, embed_texts, sparse_texts
 from unmask.tasks.loaded_model import Model, Precision, load
@@ -251,7 +251,7 @@ class TextEmbedding:
     """
 
     embed: Embed
-    pooling: Pooling | Literal["splade"]
+    pooling: str
     normalize: bool
     long_texts: LongTexts
     dimension: int
@@ -262,7 +262,7 @@ class TextEmbedding:
         if self.pooling == SPLADE:
             taken = "sparse, a number for each token of the vocabulary (SPLADE)"
         else:
-            taken = "the mean of its tokens" if self.pooling == "mean" else "its first token"
+            taken = POOLINGS[self.pooling].description
         return f"a text's vector is {taken}{', divided by its length' if self.normalize else ''}"
 
 
@@ -281,7 +281,7 @@ class EmbeddedFile(Result):
 
     out: str
     dimension: int
-    pooling: Pooling | Literal["splade"]
+    pooling: str
     normalize: bool
     texts: int
     tokens: int
@@ -304,7 +304,7 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
     file: str | Path,
     *,
     out: str | Path,
-    pooling: Pooling | None = None,
+    pooling: str | None = None,
     normalize: bool | None = None,
     long_texts: LongTexts = "error",
     column: AskedColumn = None,
@@ -379,7 +379,7 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
 
 
 def embedding_of(
-    model: Model, pooling: Pooling | None = None, normalize: bool | None = None, long_texts: LongTexts = "error"
+    model: Model, pooling: str | None = None, normalize: bool | None = None, long_texts: LongTexts = "error"
 ) -> TextEmbedding:
     """As asked for, and else as the model's folder says.
 

@@ -306,8 +306,10 @@ def write_embedder(folder: EmbedderFolder, run: EmbedderRun, request: EmbedderRe
         save_model(model, partial, with_head=beginning.has_head)
         length = config.max_position_embeddings
         beginning.tokenizer.save(partial, max_length=length, with_types=config.num_types > 1)
-        write_files = write_sentence_files if settings.sparse is None else write_sparse_files
-        write_files(partial, max_length=length, width=run.width)
+        if settings.sparse is None:
+            write_sentence_files(partial, max_length=length, width=run.width, pooling=settings.pooling)
+        else:
+            write_sparse_files(partial, max_length=length, width=run.width)
         write_checksums(partial)
     best = [line for line in history if state.best is not None and line["step"] == state.best.step]
     last = best[-1] if best and settings.patience is not None else history[-1] if history else None

@@ -47,6 +47,7 @@ from unmask.train.contrast import (
     VectorKind,
     contrast_losses,
     contrast_objective,
+    dense,
     lower_logits,
     splade_objective,
     surplus,
@@ -523,7 +524,7 @@ class EmbedderRun:
         optimizer = Optimizer(model, self.training, dtype=dtype, factor_of=_factor_of, group=group)
         self.state = TrainState(model, optimizer)
         self.progress = 0.0
-        self.kind = DENSE if settings.sparse is None else SPARSE
+        self.kind = dense(settings.pooling) if settings.sparse is None else SPARSE
         self.leading = self._leading(model.config.hidden_size)
         with_mlm = settings.mlm_weight > 0.0
         self.others = (replace(PREDICT_MASKED, weight=settings.mlm_weight),) if with_mlm else ()
@@ -535,7 +536,8 @@ class EmbedderRun:
     def _leading(self, hidden_size: int) -> Objective:
         heat, sparse = self.settings.heat, self.settings.sparse
         if sparse is None:
-            return contrast_objective(temperature=heat, dimensions=self.settings.dimensions_for(hidden_size))
+            dimensions = self.settings.dimensions_for(hidden_size)
+            return contrast_objective(temperature=heat, dimensions=dimensions, kind=self.kind)
         weights = sparse.first_weight, sparse.second_weight
         return splade_objective(temperature=heat, weights=weights, progress=lambda: self.progress)
 

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from unmask.core.settings import Settings
 from unmask.model.card_head import CardSettings
+from unmask.model.pooling import POOLINGS
 from unmask.train.settings import AdamWSettings, CheckpointSettings, MuonSettings
 
 Weight = Annotated[float, Field(ge=0.0)]
@@ -97,6 +98,7 @@ class EmbedderSettings(Settings):
         batch_size: Pairs of a step. Each is told from all others, so a large batch is a harder task, for which a long
             training has the time; memory does not limit it (`micro_batch_tokens`).
         sparse: Sparse vectors, as wide as the vocabulary; None: dense ones.
+        pooling: How dense vectors are made of a text's tokens: a name of `unmask.model.pooling.POOLINGS`.
         temperature: That similarities are divided by; None: 0.05, and 5 for sparse vectors, whose products are large.
         learn_temperature: Whether that is where it begins, and is learned.
         dimensions: Beginnings of the vectors that are to be good vectors by themselves; None: halves of the hidden
@@ -133,6 +135,7 @@ class EmbedderSettings(Settings):
     overlap: bool = True
     batch_size: int = Field(default=128, ge=2)
     sparse: SparseSettings | None = None
+    pooling: str = "mean"
     temperature: float | None = Field(default=None, ge=0.01)
     learn_temperature: bool = False
     dimensions: tuple[Length, ...] | None = None
@@ -159,6 +162,8 @@ class EmbedderSettings(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if self.pooling not in POOLINGS:
+            raise ValueError(f"pooling is {' or '.join(POOLINGS)}, not {self.pooling!r}")
         for name in ("first_lengths", "second_lengths"):
             least, most = getattr(self, name)
             if least > most:

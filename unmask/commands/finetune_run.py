@@ -44,7 +44,7 @@ from unmask.measure.uncertainty import mean_interval
 from unmask.model.card_head import CardSettings, Origin, with_named
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import LAYOUTS, TaskHead, TaskNetwork, load_model, save_task_model, with_task_head
-from unmask.model.layout_names import Pooling
+from unmask.model.layout_names import ClassifierPooling
 from unmask.model.stored_weights import write_checksums
 from unmask.model.transformers import TransformersTask
 from unmask.model.transformers_folder import (
@@ -166,7 +166,7 @@ def read_files(
     settings: FinetuneSettings,
     note: Callable[[str], None],
     *,
-    pooling: Pooling = "first",
+    pooling: ClassifierPooling = "first",
 ) -> tuple[Files, Task]:
     """Reads the files of a task.
 
@@ -735,7 +735,7 @@ def load_pretrained(folder: Path, tokenizer: Tokenizer, *, max_length: int | Non
     return load_model(folder, mask_id=special.mask)
 
 
-def pooling_for(pretrained: Pretrained, kind: type[Task], asked: Pooling | None) -> Pooling:
+def pooling_for(pretrained: Pretrained, kind: type[Task], asked: ClassifierPooling | None) -> ClassifierPooling:
     """What whole texts are told from.
 
     Args:

@@ -31,6 +31,7 @@ from unmask.model.config import EncoderConfig
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import CONFIG, LAYOUTS, TaskHead, find_weights, read_content
 from unmask.model.layout_names import FolderLayout
+from unmask.model.pooling import POOLINGS
 from unmask.model.sentence_files import check_splade, sparse_file
 from unmask.model.stored_weights import read_weights
 from unmask.tasks.embed import EmbedSettings
@@ -364,7 +365,7 @@ class EmbedGraph(Graph):
     ) -> tuple[Tensor, Tensor]:
         """Hidden states, which mean nothing at padding, and vectors, in which it does not count."""
         hidden_BSD = self.encode(input_ids, attention_mask, token_type_ids)
-        vectors_BD = hidden_BSD[:, 0] if self.settings.pooling == "first" else _means(hidden_BSD, attention_mask)
+        vectors_BD = POOLINGS[self.settings.pooling].vectors(hidden_BSD, attention_mask)
         if self.settings.normalize:
             vectors_BD = vectors_BD / (vectors_BD * vectors_BD).sum(1, keepdim=True).sqrt().clamp(min=1e-12)
         return hidden_BSD, vectors_BD
@@ -410,7 +411,7 @@ class TextGraph(TaskGraph):
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
         """Logits, or the number of a regression."""
         hidden_BSD = self.encode(input_ids, attention_mask, token_type_ids)
-        x_BD = _means(hidden_BSD, attention_mask) if self.task_head.pooling == "mean" else hidden_BSD[:, 0]
+        x_BD = POOLINGS[self.task_head.pooling or "first"].vectors(hidden_BSD, attention_mask)
         return self.model.outputs(self.task_head.head, x_BD)
 
 
@@ -463,12 +464,6 @@ def graphs_of(subject: CheckedModel) -> tuple[type[Graph], ...]:
     if subject.is_sparse:
         return (SpladeGraph,)
     return (EmbedGraph, FillGraph) if subject.has_head else (EmbedGraph,)
-
-
-def _means(hidden_BSD: Tensor, attention_mask_BS: Tensor) -> Tensor:
-    """Of each text's tokens: [B, D]."""
-    weight_BS1 = attention_mask_BS[..., None].to(hidden_BSD.dtype)
-    return (hidden_BSD * weight_BS1).sum(1) / weight_BS1.sum(1).clamp(min=1.0)
 
 
 OPSET = 18  # has layer norms as one operation, and is known to every TensorRT 10 and onnxruntime of today

@@ -47,6 +47,7 @@ from unmask.exporting.graphs import (
     write_onnx,
 )
 from unmask.model.folder import CONFIG
+from unmask.model.pooling import POOLINGS
 from unmask.model.sentence_files import POOLING_FOLDERS, SPARSE_FOLDER, copy_sentence_files
 
 # ----------------------------------------
@@ -141,10 +142,6 @@ _EIGHT_BITS = """
 The graph with 8-bit weights is taken by `model_kwargs={"file_name": "model_quantized.onnx"}` in sentence-transformers,
 `file_name="model_quantized.onnx"` in optimum and `{dtype: "q8"}` in transformers.js.
 """
-_VECTORS = {
-    "mean": "the mean of a text's hidden states, special tokens included",
-    "first": "the hidden state of a text's first token",
-}
 
 
 def write_readme(folder: Path, *, graph: Graph, files: Sequence[str], max_length: int, pad: tuple[int, str]) -> None:
@@ -163,8 +160,9 @@ def write_readme(folder: Path, *, graph: Graph, files: Sequence[str], max_length
     types = '\n    "token_type_ids": np.array([text.type_ids for text in encoded]),' if len(graph.inputs) > 2 else ""
     told = ""
     if isinstance(graph, EmbedGraph):
+        vector = POOLINGS[graph.settings.pooling].description
         by_length = ", divided by its length" if graph.settings.normalize else ""
-        told = f"\n`sentence_embedding` is {_VECTORS[graph.settings.pooling]}{by_length}, as the model's folder says.\n"
+        told = f"\n`sentence_embedding` of a text is {vector}{by_length}, as the model's folder says.\n"
     if isinstance(graph, SpladeGraph):
         told = _SPARSE
     if any("_quantized" in name for name in files):

@@ -42,8 +42,8 @@ from unmask.model.layout_names import (
     ROBERTA,
     ROBERTA_PRELAYERNORM,
     XLM_ROBERTA,
+    ClassifierPooling,
     FolderLayout,
-    Pooling,
 )
 from unmask.model.stored_weights import StoredTensor, check_kinds, has_weights, read_weights, stored_tensors
 from unmask.model.transformers import TransformersConfig, TransformersTask
@@ -370,7 +370,7 @@ class TaskHead:
     architecture: str
     names: tuple[str, ...]
     problem_type: str | None
-    pooling: Pooling | None
+    pooling: ClassifierPooling | None
     own: Mapping[str, Any]
 
     def new(self, config: EncoderConfig) -> LabelHead | TagHead | AnswerHead:
@@ -489,7 +489,7 @@ def _names_of(model: MaskedLM, head: TaskHead) -> set[str]:
     return {name for name, _ in model.named_parameters() if name.startswith(beginnings) or name in shared}
 
 
-def pooling_of(content: Mapping[str, Any], folder: Path) -> Pooling:
+def pooling_of(content: Mapping[str, Any], folder: Path) -> ClassifierPooling:
     """What whole texts are told from in a fine-tuned model, as its config.json says it.
 
     Raises:

@@ -166,9 +166,9 @@ def _few(names: list[str]) -> str:
     return ", ".join(name[:100] for name in names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
-Pooling = Literal["mean", "first"]
+ClassifierPooling = Literal["mean", "first"]
 """What a whole text is told from: the mean of its tokens, or the first one."""
-_THEIRS: dict[Pooling, str] = {"first": "cls", "mean": "mean"}
+_THEIRS: dict[ClassifierPooling, str] = {"first": "cls", "mean": "mean"}
 
 
 class ReadConfig(Protocol):
@@ -196,7 +196,7 @@ class FolderLayout:
     pair_architecture: str | None = None
     pooling_key: str | None = None
 
-    def pooling_content(self, pooling: Pooling) -> dict[str, Any]:
+    def pooling_content(self, pooling: ClassifierPooling) -> dict[str, Any]:
         """What config.json says of a classifier's pooling.
 
         Raises:
@@ -208,7 +208,7 @@ class FolderLayout:
             raise ModelError("classifiers of this layout take the first token; pooling by the mean has no place in it")
         return {}
 
-    def pooling_of(self, content: Mapping[str, Any], where: str) -> Pooling:
+    def pooling_of(self, content: Mapping[str, Any], where: str) -> ClassifierPooling:
         """What a config.json says of a classifier's pooling; transformers' default is the first token.
 
         Raises:

@@ -20,14 +20,13 @@ from typing import Any, Literal
 
 from unmask.core.errors import ModelError, load_json, shown
 from unmask.core.files import writing
-from unmask.model.layout_names import Pooling
+from unmask.model.pooling import POOLINGS
 
 MODULES = "modules.json"
 POOLING_FOLDERS = ("1_Pooling", "2_Normalize")
 SPARSE_FOLDER = "1_SpladePooling"
 _SETTINGS = ("sentence_bert_config.json", "config_sentence_transformers.json")
 _LETTERS = 100  # of a name of a folder, or of a kind of pooling
-_OFFERED: dict[str, Pooling] = {"mean": "mean", "cls": "first"}
 # What newer files say under `pooling_mode`, older ones say with a key each.
 _MODES = {
     "pooling_mode_cls_token": "cls",
@@ -37,15 +36,15 @@ _MODES = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-SPLADE: Literal["splade"] = "splade"  # a pooling beside `Pooling`, of the head's logits
+SPLADE: Literal["splade"] = "splade"  # a pooling beside `POOLINGS`, of the head's logits
 _SPLADE_SETTINGS = {"pooling_strategy": "max", "activation_function": "relu"}
 _WAY_OUT = (
-    "ask for the mean or the first token by name (--pooling of embed, or pooling=), or give a copy of the folder "
-    "without modules.json, which has the mean"
+    f"ask for {' or '.join(POOLINGS)} by name (--pooling of embed, or pooling=), or give a copy of the folder without "
+    "modules.json, which has the mean"
 )
 
 
-def read_pooling(folder: Path) -> Pooling:
+def read_pooling(folder: Path) -> str:
     """How sentence-transformers makes a vector of the tokens of a folder's model; the mean, where no file says so.
 
     Raises:
@@ -62,9 +61,10 @@ def read_pooling(folder: Path) -> Pooling:
     if (file := pooling_file(folder)) is None:
         return "mean"
     modes = _modes(_read(file), file)
-    if len(modes) != 1 or modes[0] not in _OFFERED:
-        raise ModelError(f"{file}: pooling by {' and '.join(modes)} is not offered; {_WAY_OUT}")
-    return _OFFERED[modes[0]]
+    for name, pooling in POOLINGS.items():
+        if modes == [pooling.sentence_transformers]:
+            return name
+    raise ModelError(f"{file}: pooling by {' and '.join(modes)} is not offered; {_WAY_OUT}")
 
 
 def sparse_file(folder: Path) -> Path | None:
@@ -139,8 +139,8 @@ def copy_sentence_files(folder: Path, out: Path) -> None:
                 shutil.copyfile(file, out / path / file.name)
 
 
-def write_sentence_files(folder: Path, *, max_length: int, width: int) -> None:
-    """Makes the folder of an encoder one of sentence-transformers: mean of all tokens, divided by its length.
+def write_sentence_files(folder: Path, *, max_length: int, width: int, pooling: str = "mean") -> None:
+    """Makes the folder of an encoder one of sentence-transformers, with vectors divided by their length.
 
     The files are those that sentence-transformers 3 to 6 read.
 
@@ -148,6 +148,7 @@ def write_sentence_files(folder: Path, *, max_length: int, width: int) -> None:
         folder: With the model.
         max_length: Longest text in tokens, special tokens included; longer ones are cut off there.
         width: Numbers of a vector.
+        pooling: A name of `POOLINGS`.
 
     Raises:
         WriteError: They cannot be written.
@@ -159,9 +160,9 @@ def write_sentence_files(folder: Path, *, max_length: int, width: int) -> None:
             [("Transformer", ""), *zip(("Pooling", "Normalize"), POOLING_FOLDERS, strict=True)]
         )
     ]
-    pooling = {
+    content = {
         "word_embedding_dimension": width,
-        **{key: mode == "mean" for key, mode in _MODES.items()},
+        **{key: mode == POOLINGS[pooling].sentence_transformers for key, mode in _MODES.items()},
         "include_prompt": True,
     }
     settings: dict[str, Any] = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
@@ -169,7 +170,7 @@ def write_sentence_files(folder: Path, *, max_length: int, width: int) -> None:
         MODULES: modules,
         _SETTINGS[0]: {"max_seq_length": max_length, "do_lower_case": False},
         _SETTINGS[1]: settings,
-        f"{POOLING_FOLDERS[0]}/config.json": pooling,
+        f"{POOLING_FOLDERS[0]}/config.json": content,
     }
     _write(folder, contents)
 

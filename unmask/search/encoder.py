@@ -7,8 +7,8 @@ What sentence-transformers writes beside a model decides, as far as nobody asks 
     sentence_bert_config.json              `max_seq_length`, which passages are fitted into
 
 Whoever asks for passages longer than the model has them seen in windows that follow each other, of which the first has
-the prompt and a title. The vector is the mean over all tokens (over first tokens, where these are pooled), or the
-maximum where vectors are sparse.
+the prompt and a title. The vector is the mean of theirs, weighted by their tokens, or the maximum
+where vectors are sparse.
 
 Of documents' prompts the first that is not empty is taken, of `document`, `passage` and `corpus`. sentence-transformers
 takes the first that is there, and fills in an empty `document` itself, so that a model whose file names `passage` alone
@@ -38,7 +38,6 @@ from unmask.data.reading import BadInput, Row, broken_character
 from unmask.data.settings import CorpusSettings, DocumentUnit
 from unmask.data.sources import Source
 from unmask.data.tables import LOOK_ROWS, AskedColumn, columns_of, has_column, names_in, rows_of, text_of, value_or_none
-from unmask.model.layout_names import Pooling
 from unmask.model.sentence_files import SPLADE, pooling_file, sparse_file
 from unmask.model.stored_weights import weights_fingerprint
 from unmask.search.exact import Vectors
@@ -68,7 +67,7 @@ class EncodingSettings:
         overlap_tokens: How many of them it shares with the passage before it.
     """
 
-    pooling: Pooling | Literal["splade"]
+    pooling: str
     similarity: Similarity
     query_prompt: str
     document_prompt: str
@@ -80,7 +79,7 @@ class EncodingSettings:
 class AskedEncoding:
     """What a user asks for; None takes what the model's folder says. Attributes as for `EncodingSettings`."""
 
-    pooling: Pooling | Literal["splade"] | None = None
+    pooling: str | None = None
     similarity: Similarity | None = None
     query_prompt: str | None = None
     document_prompt: str | None = None
@@ -197,7 +196,7 @@ def open_encoder(
     return SearchEncoder(loaded, EncodingSettings(**found, passage_tokens=longest, overlap_tokens=overlap))
 
 
-def _pooling(model: Model, asked: AskedEncoding) -> Pooling | Literal["splade"]:
+def _pooling(model: Model, asked: AskedEncoding) -> str:
     if asked.pooling in (None, SPLADE) and model.makes_sparse:
         model.check_head()
         return SPLADE

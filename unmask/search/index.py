@@ -33,7 +33,6 @@ from unmask.core.results import Notify, Progress, Readable, Result, Shown, Style
 from unmask.data.settings import DocumentUnit
 from unmask.data.sources import GIVEN, PIPES, STDIN_FILE, Texts, is_stream, keep_given, told_apart
 from unmask.data.tables import AskedColumn
-from unmask.model.layout_names import Pooling
 from unmask.model.sentence_files import SPLADE
 from unmask.search.encoder import (
     AskedEncoding,
@@ -695,7 +694,7 @@ class Index(Readable):
         overlap_tokens: int | None = None,
         query_prompt: str | None = None,
         document_prompt: str | None = None,
-        pooling: Pooling | None = None,
+        pooling: str | None = None,
         similarity: Similarity | None = None,
         precision: Precision = "float32",
         strict: bool = False,

@@ -31,7 +31,7 @@ from unmask.data.rows import Rows
 from unmask.masking.masker import MaskedRows
 from unmask.model.folder import TaskNetwork
 from unmask.model.fused import Losses, losses_of, predicted_positions
-from unmask.model.layout_names import Pooling
+from unmask.model.layout_names import ClassifierPooling
 from unmask.tasks.classify import tokens_of
 from unmask.tasks.files import Gathered
 from unmask.tasks.inputs import EncodedInput, Example, InputEncoder, ids_of
@@ -159,7 +159,7 @@ class AnswerTask(Task):
         return records
 
     @classmethod
-    def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: Pooling) -> Self:
+    def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: ClassifierPooling) -> Self:
         """See `Task`. Where a question has no answer, the model may find so."""
         missing = any(not record.answers for record in train.records)
         return cls(settings.max_length, missing, settings.stride, settings.longest_answer)
@@ -176,7 +176,7 @@ class AnswerTask(Task):
 
     @classmethod
     def of_content(
-        cls, own: Mapping[str, Any], names: tuple[str, ...], pooling: Pooling, max_length: int | None
+        cls, own: Mapping[str, Any], names: tuple[str, ...], pooling: ClassifierPooling, max_length: int | None
     ) -> Self:
         """See `Task`."""
         settings = {name: own[name] for name in ("may_be_missing", "stride", "longest_answer") if name in own}

@@ -27,7 +27,7 @@ from unmask.model.encoder import MaskedLM
 from unmask.model.folder import TaskHead, TaskNetwork
 from unmask.model.fused import Losses, losses_of, predicted_positions
 from unmask.model.heads import LabelHead
-from unmask.model.layout_names import Pooling
+from unmask.model.layout_names import ClassifierPooling
 from unmask.tasks.files import class_of, number_of
 from unmask.tasks.inputs import EncodedInput, Example, InputEncoder, ids_of
 from unmask.tasks.settings import Columns, FinetuneSettings
@@ -103,7 +103,7 @@ class TextTask(Task, Protocol):
     architecture: ClassVar[str] = "SequenceClassification"
     pipeline: ClassVar[str] = "text-classification"
     of_texts: ClassVar[bool] = True
-    pooling: Pooling
+    pooling: ClassifierPooling
     columns: Mapping[str, str]
 
     @classmethod
@@ -282,7 +282,7 @@ class Classify(TextTask):
     names: tuple[str, ...] = ()
     paired: bool = False
     max_length: int | None = None
-    pooling: Pooling = "first"
+    pooling: ClassifierPooling = "first"
     columns: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -293,7 +293,7 @@ class Classify(TextTask):
         return replace(record, label=class_of(value, where, column, names))
 
     @classmethod
-    def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: Pooling) -> Self:
+    def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: ClassifierPooling) -> Self:
         """See `Task`. There are two classes at least, each with enough examples."""
         names = _classes(train, settings.least_examples)
         return cls(names, is_paired(train), settings.max_length, pooling, with_columns(train))
@@ -319,7 +319,7 @@ class Classify(TextTask):
 
     @classmethod
     def of_content(
-        cls, own: Mapping[str, Any], names: tuple[str, ...], pooling: Pooling, max_length: int | None
+        cls, own: Mapping[str, Any], names: tuple[str, ...], pooling: ClassifierPooling, max_length: int | None
     ) -> Self:
         """See `Task`."""
         return cls(names, bool(own.get("paired", False)), max_length, pooling, dict(own.get("columns") or {}))
@@ -447,7 +447,7 @@ class MultiLabel(TextTask):
     names: tuple[str, ...] = ()
     paired: bool = False
     max_length: int | None = None
-    pooling: Pooling = "first"
+    pooling: ClassifierPooling = "first"
     columns: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -458,7 +458,7 @@ class MultiLabel(TextTask):
         return replace(record, labels=tuple(class_of(each, where, column, names) for each in _cell(value, where)))
 
     @classmethod
-    def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: Pooling) -> Self:
+    def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: ClassifierPooling) -> Self:
         """See `Task`. There are two labels at least, each with enough examples."""
         counts = Counter(label for record in train.records for label in set(record.labels))
         if len(counts) < 2:
@@ -495,7 +495,7 @@ class MultiLabel(TextTask):
 
     @classmethod
     def of_content(
-        cls, own: Mapping[str, Any], names: tuple[str, ...], pooling: Pooling, max_length: int | None
+        cls, own: Mapping[str, Any], names: tuple[str, ...], pooling: ClassifierPooling, max_length: int | None
     ) -> Self:
         """See `Task`."""
         return cls(names, bool(own.get("paired", False)), max_length, pooling, dict(own.get("columns") or {}))
@@ -636,7 +636,7 @@ class Regress(TextTask):
     names: tuple[str, ...] = ("value",)
     paired: bool = False
     max_length: int | None = None
-    pooling: Pooling = "first"
+    pooling: ClassifierPooling = "first"
     columns: Mapping[str, str] = field(default_factory=dict)
     mean: float = 0.0
     deviation: float = 1.0
@@ -649,7 +649,7 @@ class Regress(TextTask):
         return replace(record, value=number_of(value, where, column))
 
     @classmethod
-    def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: Pooling) -> Self:
+    def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: ClassifierPooling) -> Self:
         """See `Task`. Numbers are not all equal."""
         values = {record.value for record in train.records}
         if len(values) == 1:
@@ -668,7 +668,7 @@ class Regress(TextTask):
 
     @classmethod
     def of_content(
-        cls, own: Mapping[str, Any], names: tuple[str, ...], pooling: Pooling, max_length: int | None
+        cls, own: Mapping[str, Any], names: tuple[str, ...], pooling: ClassifierPooling, max_length: int | None
     ) -> Self:
         """See `Task`."""
         return cls(names, bool(own.get("paired", False)), max_length, pooling, dict(own.get("columns") or {}))

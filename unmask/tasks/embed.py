@@ -16,7 +16,7 @@ from torch import Tensor
 
 from unmask.core.errors import SettingsError
 from unmask.data.reading import check_characters
-from unmask.model.layout_names import Pooling
+from unmask.model.pooling import POOLINGS, pool
 from unmask.tasks.inputs import around, cut
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.runner import Network, Predictor, TextRows, logits_at, run
@@ -165,22 +165,22 @@ class EmbedSettings:
     """How embeddings are made. `Model.embed_settings` takes from the model's folder what nobody asked for.
 
     Attributes:
-        pooling: `mean` of all tokens' hidden states, special tokens included, which is what sentence-transformers
-            makes of a plain model folder; or that of the `first` token.
+        pooling: A name of `unmask.model.pooling.POOLINGS`; the mean is what sentence-transformers makes of a plain
+            model folder.
         normalize: Whether each is divided by its Euclidean length.
         long_texts: What becomes of texts longer than the model: an `error`; `split` into windows that follow each
-            other, of which the mean is taken (over tokens, or over first tokens); or `truncate`, as other tools do in
+            other, of whose vectors the mean is taken, weighted by their tokens; or `truncate`, as other tools do in
             silence.
     """
 
-    pooling: Pooling = "mean"
+    pooling: str = "mean"
     normalize: bool = False
     long_texts: LongTexts = "error"
 
     def __post_init__(self) -> None:
-        for name, kinds in (("pooling", Pooling), ("long_texts", LongTexts)):
-            if getattr(self, name) not in get_args(kinds):
-                allowed = " or ".join(map(repr, get_args(kinds)))
+        for name, kinds in (("pooling", tuple(POOLINGS)), ("long_texts", get_args(LongTexts))):
+            if getattr(self, name) not in kinds:
+                allowed = " or ".join(map(repr, kinds))
                 raise SettingsError(f"{name} is {allowed}, not {getattr(self, name)!r}")
 
 
@@ -274,8 +274,8 @@ def pooled(
     settings: EmbedSettings,
     num_texts: int,
 ) -> NDArray[np.float32]:
-    """The vectors of texts that are token ids already [num_texts, D]: sums over each text's windows, divided by what
-    was summed.
+    """The vectors of texts that are token ids already [num_texts, D]: the mean over each text's windows, weighted by
+    their tokens.
 
     Args:
         model, tokenizer, settings: As for `embed_texts`.
@@ -283,32 +283,20 @@ def pooled(
         owners: [windows], int64: the number of the text that each is of.
         num_texts: How many there are, each with a window at the least.
     """
-    sums = torch.zeros(num_texts, model.encoder.width)
-    counts = torch.zeros(num_texts)
+    # In float64 a vector times its number of tokens, divided by it again, is the vector.
+    sums = torch.zeros(num_texts, model.encoder.width, dtype=torch.float64)
+    counts = torch.zeros(num_texts, dtype=torch.float64)
+    within = [np.arange(len(ids)) for ids in sequences]
     for rows, hidden_TD in run(model, sequences):
-        owners_E, lengths_E = torch.from_numpy(owners[rows.numbers]), torch.from_numpy(rows.lengths)
-        if settings.pooling == "first":
-            first_ED = hidden_TD[torch.from_numpy(rows.begins).to(hidden_TD.device)]
-            sums.index_add_(0, owners_E, first_ED.float().cpu())
-            counts.index_add_(0, owners_E, torch.ones(len(owners_E)))
-        else:
-            sums.index_add_(0, owners_E, _sums_of_tokens(hidden_TD, rows).cpu())
-            counts.index_add_(0, owners_E, lengths_E.float())
-    vectors = sums / counts[:, None]
+        owners_E, lengths_E = torch.from_numpy(owners[rows.numbers]), torch.from_numpy(rows.lengths).double()
+        places_N = rows.places(within).to(hidden_TD.device)
+        vectors_ED = pool(hidden_TD.index_select(0, places_N), rows.lengths.tolist(), settings.pooling)
+        sums.index_add_(0, owners_E, vectors_ED.double().cpu() * lengths_E[:, None])
+        counts.index_add_(0, owners_E, lengths_E)
+    vectors = (sums / counts[:, None]).float()
     if settings.normalize:
         vectors = torch.nn.functional.normalize(vectors, dim=1)
     return vectors.numpy()
-
-
-def _sums_of_tokens(hidden_TD: Tensor, rows: TextRows) -> Tensor:
-    """[E, D], float32: the sum over each text's tokens."""
-    device = hidden_TD.device
-    lengths_E = torch.from_numpy(rows.lengths).to(device)
-    texts_N = torch.arange(len(lengths_E), device=device).repeat_interleave(lengths_E)
-    within_N = torch.arange(len(texts_N), device=device) - (lengths_E.cumsum(0) - lengths_E)[texts_N]
-    places_N = torch.from_numpy(rows.begins).to(device)[texts_N] + within_N
-    sums_ED = torch.zeros(len(lengths_E), hidden_TD.shape[1], device=device)
-    return sums_ED.index_add_(0, texts_N, hidden_TD[places_N].float())
 
 
 # ----------------------------------------

@@ -19,7 +19,6 @@ from unmask.measure.questions import checked_form, pseudo_log_likelihoods
 from unmask.model.config import EncoderConfig
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import TaskNetwork, find_model, has_prediction_head, load_model, read_config_file
-from unmask.model.layout_names import Pooling
 from unmask.model.sentence_files import check_splade, read_normalize, read_pooling, sparse_file
 from unmask.model.stored_weights import files_checked
 from unmask.model.transformers import TransformersBare, TransformersMaskedLM, TransformersTask
@@ -197,7 +196,7 @@ class Model(Readable):
         self,
         texts: Sequence[str],
         *,
-        pooling: Pooling | None = None,
+        pooling: str | None = None,
         normalize: bool | None = None,
         long_texts: LongTexts = "error",
     ) -> NDArray[np.float32]:
@@ -219,7 +218,7 @@ class Model(Readable):
         return embed_texts(self.embedder, self.tokenizer, texts, settings).vectors
 
     def embed_settings(
-        self, *, pooling: Pooling | None = None, normalize: bool | None = None, long_texts: LongTexts = "error"
+        self, *, pooling: str | None = None, normalize: bool | None = None, long_texts: LongTexts = "error"
     ) -> EmbedSettings:
         """How texts are embedded: as asked for, and else as the folder's files tell sentence-transformers.
 

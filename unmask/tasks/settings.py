@@ -8,7 +8,7 @@ from pydantic import Field
 
 from unmask.core.settings import Settings
 from unmask.model.card_head import CardSettings
-from unmask.model.layout_names import Pooling
+from unmask.model.layout_names import ClassifierPooling
 
 
 class Columns(Settings):
@@ -82,7 +82,7 @@ class FinetuneSettings(Settings):
     class_weights: Literal["balanced"] | dict[str, Annotated[float, Field(gt=0.0)]] | None = None
     least_examples: int = Field(default=2, ge=1)
     max_length: int | None = Field(default=None, ge=8)
-    pooling: Pooling | None = None
+    pooling: ClassifierPooling | None = None
     stride: int = Field(default=64, ge=0)
     longest_answer: int = Field(default=30, ge=1)
     initial_weights: Literal["model", "random"] = "model"

@@ -26,7 +26,7 @@ from unmask.data.sources import Source
 from unmask.data.tables import in_order
 from unmask.model.folder import TaskNetwork, label_numbers
 from unmask.model.fused import Losses, losses_of
-from unmask.model.layout_names import Pooling
+from unmask.model.layout_names import ClassifierPooling
 from unmask.tasks import classify as class_metrics
 from unmask.tasks.classify import TARGET, class_targets, with_columns
 from unmask.tasks.files import Gathered, class_of
@@ -171,7 +171,7 @@ class Tag(Task):
         return records
 
     @classmethod
-    def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: Pooling) -> Self:
+    def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: ClassifierPooling) -> Self:
         """See `Task`. There are two tags at least."""
         names = {tag for record in train.records for tag in record.tags or ()}
         if len(names) < 2:
@@ -212,7 +212,7 @@ class Tag(Task):
 
     @classmethod
     def of_content(
-        cls, own: Mapping[str, Any], names: tuple[str, ...], pooling: Pooling, max_length: int | None
+        cls, own: Mapping[str, Any], names: tuple[str, ...], pooling: ClassifierPooling, max_length: int | None
     ) -> Self:
         """See `Task`."""
         return cls(names, max_length, dict(own.get("columns") or {}))

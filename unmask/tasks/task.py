@@ -28,7 +28,7 @@ from unmask.data.reading import BadInput
 from unmask.data.sources import Source
 from unmask.data.tables import TEXT_NAMES, names_in, paths_in
 from unmask.model.folder import TaskHead, TaskNetwork
-from unmask.model.layout_names import Pooling
+from unmask.model.layout_names import ClassifierPooling
 from unmask.tasks.inputs import EncodedInput, Example, InputEncoder
 from unmask.tasks.settings import Columns, FinetuneSettings
 from unmask.train.objectives import Objective
@@ -275,7 +275,7 @@ class Task(Protocol):
     # Labels
 
     @classmethod
-    def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: Pooling) -> Self:
+    def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: ClassifierPooling) -> Self:
         """The task of a model that learns from this file.
 
         Raises:
@@ -314,7 +314,7 @@ class Task(Protocol):
 
     @classmethod
     def of_content(
-        cls, own: Mapping[str, Any], names: tuple[str, ...], pooling: Pooling, max_length: int | None
+        cls, own: Mapping[str, Any], names: tuple[str, ...], pooling: ClassifierPooling, max_length: int | None
     ) -> Self:
         """The task that a config.json tells.
 

@@ -33,7 +33,8 @@ from unmask.masking.masker import MaskedRows
 from unmask.model.encoder import MaskedLM
 from unmask.model.fused import Losses
 from unmask.model.heads import ContrastHead
-from unmask.train.objectives import JointLoss, Objective, text_means
+from unmask.model.pooling import pool
+from unmask.train.objectives import JointLoss, Objective
 
 CONTRAST = "contrast"
 FIRST, SECOND, WRONG = 0, 1, 2  # sides: of a pair, and what was given as a wrong answer to its first text
@@ -125,16 +126,6 @@ class TextTargets:
         )
 
 
-def mean_vectors(hidden_TD: Tensor, texts: TextTargets) -> Tensor:
-    """The mean over the tokens of each text: [E, D], float32.
-
-    Args:
-        hidden_TD: Hidden states of the batch.
-        texts: What stands in it.
-    """
-    return text_means(hidden_TD.index_select(0, texts.positions_N), texts.text_N, len(texts.pair_E))
-
-
 @dataclass(frozen=True)
 class VectorKind:
     """How texts become vectors.
@@ -152,7 +143,16 @@ class VectorKind:
         return functional.normalize(vectors_ED, dim=1) if self.unit else vectors_ED
 
 
-DENSE = VectorKind(lambda model, hidden_TD, texts: mean_vectors(hidden_TD, texts), unit=True)
+def dense(pooling: str = "mean") -> VectorKind:
+    """Vectors [E, D] out of the hidden states of a text's tokens, by a name of `unmask.model.pooling.POOLINGS`."""
+
+    def vectors(model: Any, hidden_TD: Tensor, texts: TextTargets) -> Tensor:
+        return pool(hidden_TD.index_select(0, texts.positions_N), texts.lengths, pooling)
+
+    return VectorKind(vectors, unit=True)
+
+
+DENSE = dense()
 
 
 @dataclass(frozen=True)
@@ -245,25 +245,23 @@ def heat_of(model: MaskedLM, temperature: float) -> float | Tensor:
     return temperature if head is None else head.temperature
 
 
-def contrast_objective(*, temperature: float, dimensions: Sequence[int] = ()) -> Objective:
+def contrast_objective(*, temperature: float, dimensions: Sequence[int] = (), kind: VectorKind = DENSE) -> Objective:
     """Vectors of pairs as an objective.
 
     Args:
         temperature: Of a model without a head for it (`ContrastHead`), which learns its own.
         dimensions: As for `contrast_losses`.
+        kind: How texts become vectors.
     """
 
     def of_vectors(model: MaskedLM, vectors_ED: Tensor, parts: Sequence[TextTargets]) -> Losses:
         texts = parts[0] if len(parts) == 1 else TextTargets.joined(parts)
         return contrast_losses(vectors_ED, texts, temperature=heat_of(model, temperature), dimensions=dimensions)
 
-    def vectors(model: Any, hidden_TD: Tensor, texts: TextTargets) -> Tensor:
-        return mean_vectors(hidden_TD, texts)
-
     def losses(model: MaskedLM, hidden_TD: Tensor, texts: TextTargets, dropout_seed: int | None) -> Losses:
-        return of_vectors(model, mean_vectors(hidden_TD, texts), [texts])
+        return of_vectors(model, kind.vectors(model, hidden_TD, texts), [texts])
 
-    return Objective(CONTRAST, 1.0, TextTargets.of, losses, JointLoss(vectors, of_vectors))
+    return Objective(CONTRAST, 1.0, TextTargets.of, losses, JointLoss(kind.vectors, of_vectors))
 
 
 # ----------------------------------------

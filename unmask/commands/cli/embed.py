@@ -71,7 +71,7 @@ def embed(  # noqa: PLR0913, PLR0917  (options)
             model,
             file,
             out=out,
-            pooling=None if pooling is None else pooling.value,
+            pooling=pooling,
             normalize=normalize,
             long_texts=long_texts.value,
             column=column,

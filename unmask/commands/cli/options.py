@@ -10,12 +10,7 @@ from typing import Annotated
 
 import typer
 
-
-class Pooling(Enum):
-    """Names of `unmask.tasks.embed.Pooling`, which would load torch."""
-
-    mean = "mean"
-    first = "first"
+from unmask.model.pooling import POOLINGS
 
 
 class Precision(Enum):
@@ -71,8 +66,11 @@ PrecisionOption = Annotated[
     Precision, typer.Option(help="bf16 is several times faster on machines made for it; auto takes it there.")
 ]
 PoolingOption = Annotated[
-    Pooling | None,
-    typer.Option(help="Mean of a text's tokens, or its first token. \\[default: what the model's folder says]"),
+    str | None,
+    typer.Option(
+        metavar="|".join(POOLINGS),
+        help="How a vector is made of a text's tokens. \\[default: what the model's folder says]",
+    ),
 ]
 ColumnOption = Annotated[
     str | None,

@@ -81,7 +81,7 @@ def search_index(  # noqa: PLR0913, PLR0917  (options)
             overlap_tokens=overlap_tokens,
             query_prompt=query_prompt,
             document_prompt=document_prompt,
-            pooling=None if pooling is None else pooling.value,
+            pooling=pooling,
             similarity=None if similarity is None else similarity.value,
             approximate=approximate,
             precision=precision.value,

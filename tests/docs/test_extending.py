@@ -1,0 +1,40 @@
+"""The examples of docs/extending.md run as they stand, and do what the page says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import unmask
+from tests.docs.test_pages import PAGES, ROOT
+from unmask.model.pooling import POOLINGS
+
+PAGE = PAGES[ROOT / "docs" / "extending.md"]
+
+
+def example(heading: str) -> dict[str, Any]:
+    """Runs the Python under a heading, and returns its names."""
+    section = PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    (snippet,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(snippet, heading, "exec"), names)
+    return names
+
+
+def test_add_a_pooling(run: unmask.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "mine").symlink_to(run.folder)
+    monkeypatch.chdir(tmp_path)
+    names = example("Add a pooling")
+    del POOLINGS["last"]
+    texts, vectors = ["The king was here.", "A queen!"], names["vectors"]
+    model = names["model"]
+    ids = [model.tokenizer.encode_prompt(text) for text in texts]
+    with torch.no_grad():
+        last = [model.network.encoder(torch.from_numpy(each)[None].long())[0, -1].numpy() for each in ids]
+    np.testing.assert_allclose(vectors, np.stack(last), atol=1e-5)

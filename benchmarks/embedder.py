@@ -51,7 +51,7 @@ from unmask.commands.recipe import checkpoint_sha256
 from unmask.core.files import file_sha256
 from unmask.data.corpus import Corpus
 from unmask.measure.uncertainty import student_margin
-from unmask.search.evaluate import HELD_OUT, held_out_rule
+from unmask.search.known_items import HELD_OUT, held_out_rule
 
 WAYS = ("mean", "unmask", "sparse", "tsdae", "simcse", "speed")
 PEERS = ("tsdae", "simcse", "speed")  # in part of others

@@ -14,7 +14,7 @@ from unmask.commands.embedder_texts import TokenTexts, read_texts
 from unmask.core.errors import CorpusError, DataError
 from unmask.data.settings import CorpusSettings
 from unmask.data.survey import fraction
-from unmask.search.evaluate import ItemSettings, held_out_rule, read_items
+from unmask.search.known_items import ItemSettings, held_out_rule, read_items
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 

@@ -28,8 +28,8 @@ from unmask.core.errors import DataError, ModelError, RunError, SettingsError
 from unmask.masking.masker import Masker
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_model
-from unmask.search import index as index_folder
-from unmask.search.encoder import AskedEncoding, open_encoder
+from unmask.search import blocks as index_folder
+from unmask.search.encoder import open_encoder
 from unmask.tasks.embed import SparseVectors, sparse_texts
 from unmask.tasks.loaded_model import load
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -189,7 +189,7 @@ def test_the_folder_in_sentence_transformers(sparse: unmask.Embedder) -> None:
     assert theirs.get_embedding_dimension() == sparse.dimension == sparse.model.tokenizer.vocab_size
     some = [*passages(4), "the king", "a ship at sea " * 3]
     vectors = theirs.encode(some, convert_to_sparse_tensor=False, batch_size=3)
-    encoder = open_encoder(folder, AskedEncoding())
+    encoder = open_encoder(folder)
     for ours in (encoder.embed_documents(some), encoder.embed_queries(some)):
         assert isinstance(ours, SparseVectors)
         np.testing.assert_allclose(ours.dense(), vectors, atol=1e-4)
@@ -299,19 +299,19 @@ def test_it_is_evaluated_beside_dense_vectors(sparse: unmask.Embedder, base: Pat
     assert (encoding["pooling"], encoding["similarity"]) == ("splade", "dot")
     systems = found.tasks["crop"]["systems"]
     assert systems[str(sparse.folder / "model")]["ndcg_at_10"] > 0.1
-    dense = open_encoder(sparse.folder / "model", AskedEncoding(pooling="mean"))
+    dense = open_encoder(sparse.folder / "model", pooling="mean")
     assert (dense.settings.similarity, dense.width) == ("cosine", theirs["dimension"])
     assert np.linalg.norm(dense.embed_queries(["the king"])) == pytest.approx(1.0)
     with pytest.raises(ModelError, match="makes no sparse vectors"):
-        open_encoder(base, AskedEncoding(pooling="splade"))
+        open_encoder(base, pooling="splade")
 
 
 def test_of_sums_the_mean_alone_is_offered(sparse: unmask.Embedder, tmp_path: Path) -> None:
     other = shutil.copytree(sparse.folder / "model", tmp_path / "other")
     (other / "1_SpladePooling" / "config.json").write_text('{"pooling_strategy": "sum"}')
     with pytest.raises(ModelError, match="pooling_strategy = 'sum' is not offered"):
-        open_encoder(other, AskedEncoding())
-    assert open_encoder(other, AskedEncoding(pooling="mean")).settings.similarity == "cosine"
+        open_encoder(other)
+    assert open_encoder(other, pooling="mean").settings.similarity == "cosine"
 
 
 def test_it_begins_sparse(base: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ import unmask
 from tests.core.hub_helpers import COMMIT, denied, put_in_cache
 from unmask.core.hub import MODULES, POOLING, SPARSE_POOLING
 from unmask.exporting.graphs import open_checked_model
-from unmask.search.encoder import AskedEncoding, open_encoder
+from unmask.search.encoder import open_encoder
 
 NAME = "owner/name"
 TEXTS = ["The cat sees the dog.", "the king at sea"]
@@ -86,7 +86,7 @@ def test_how_sparse_vectors_are_made_is_fetched(download: FakeDownload, model_fo
     (model_folder / MODULES).write_text(json.dumps(modules))
     (model_folder / SPARSE_POOLING).parent.mkdir()
     (model_folder / SPARSE_POOLING).write_text(json.dumps({"pooling_strategy": "max"}))
-    assert open_encoder(NAME, AskedEncoding()).is_sparse
+    assert open_encoder(NAME).is_sparse
     assert download.asked == [MODULES, SPARSE_POOLING]
 
 

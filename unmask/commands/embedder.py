@@ -49,7 +49,7 @@ from unmask.model.sentence_files import sparse_file, write_sentence_files, write
 from unmask.model.stored_weights import files_checked, write_checksums
 from unmask.model.transformers_folder import runs_in_transformers
 from unmask.report.embedder import write_embedder_card, write_embedder_report
-from unmask.search.evaluate import HELD_OUT, held_out_rule
+from unmask.search.known_items import HELD_OUT, held_out_rule
 from unmask.tasks.predict import is_fine_tuned
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from unmask.core.errors import SettingsError
+from unmask.search import exact
+from unmask.search.exact import blocks_of, search_exactly
+from unmask.tasks.embed import Postings, SparseVectors
+
+RNG = np.random.default_rng(0)
+QUERIES = RNG.normal(size=(9, 24)).astype(np.float32)
+VECTORS = RNG.normal(size=(600, 24)).astype(np.float32)
+VECTORS[300:] = VECTORS[:300][::-1]  # each vector twice: ties everywhere
+DOCUMENTS = np.sort(RNG.integers(0, 150, len(VECTORS)))
+
+
+def naive(queries: NDArray[np.float32], vectors: NDArray[np.float32] = VECTORS) -> list[list[tuple[float, int, int]]]:
+    """Score, document and passage, by sorting all of them."""
+    scores = np.multiply(queries[:, None], vectors[None], dtype=np.float64).sum(axis=2)
+    rankings = []
+    for row in scores:
+        best: dict[int, tuple[float, int, int]] = {}
+        for passage in np.argsort(-row, kind="stable").tolist():
+            document = int(DOCUMENTS[passage])
+            best.setdefault(document, (float(row[passage]), document, passage))
+        rankings.append(sorted(best.values(), key=lambda each: (-each[0], each[1])))
+    return rankings
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+@pytest.mark.parametrize("size", [1, 7, 299, 10_000])
+@pytest.mark.parametrize("top_k", [1, 10, 200])
+def test_blocks_of_any_size_give_what_sorting_gives(
+    is_sparse: bool, size: int, top_k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of sparse vectors without documents that share no number with a query; one query and some vectors are empty."""
+    monkeypatch.setattr(exact, "QUERIES_AT_ONCE", 4)
+    monkeypatch.setattr(exact, "_CANDIDATE_NUMBERS", 24 * 50)
+    queries, vectors = QUERIES, VECTORS
+    if is_sparse:  # small whole numbers, so that sums do not depend on their order
+        queries, vectors = (
+            np.where(np.abs(some) > 1.2, np.round(np.abs(some) * 3), 0).astype(np.float32)
+            for some in (queries, vectors)
+        )
+        queries[3], vectors[40:44] = 0, 0
+        searched = SparseVectors.of(vectors)
+        np.testing.assert_array_equal(searched.dense(), vectors)
+        found = search_exactly(SparseVectors.of(queries), blocks_of(searched, DOCUMENTS, size), top_k)
+    else:
+        found = search_exactly(queries, blocks_of(vectors, DOCUMENTS, size), top_k)
+    for query, ranking in enumerate(naive(queries, vectors)):
+        wanted = [each for each in ranking if each[0] > 0 or not is_sparse][:top_k]
+        assert bool(wanted) == (not is_sparse or query != 3)
+        columns = (found.scores_QK, found.documents_QK, found.passages_QK)
+        assert list(zip(*(column[query, : len(wanted)].tolist() for column in columns), strict=True)) == wanted
+        assert (found.documents_QK[query, len(wanted) :] == -1).all()
+        assert (found.scores_QK[query, len(wanted) :] == -np.inf).all()
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_sparse_query_that_shares_nothing_finds_nothing(size: int) -> None:
+    searched = SparseVectors.of(np.array([[0, 3, 0], [0, 2, 0], [5, 0, 0]], dtype=np.float32))
+    for query, wanted in (([1, 0, 0], [2, -1]), ([0, 0, 1], [-1, -1]), ([0, 0, 0], [-1, -1])):
+        vectors = SparseVectors.of(np.array([query], dtype=np.float32))
+        assert search_exactly(vectors, blocks_of(searched, np.arange(3), size), 2).documents_QK.tolist() == [wanted]
+
+
+def test_sparse_vectors() -> None:
+    """Parts, lengths, and posting lists in a line."""
+    vectors = SparseVectors.of(np.array([[0, 3, 0, 4], [0, 0, 0, 0], [2, 0, 0, 0]], dtype=np.float32))
+    assert vectors[1:].dense().tolist() == [[0, 0, 0, 0], [2, 0, 0, 0]]
+    assert SparseVectors.joined([vectors[2:], vectors[:1]]).dense().tolist() == [[2, 0, 0, 0], [0, 3, 0, 4]]
+    np.testing.assert_allclose(vectors.unit().dense(), [[0, 0.6, 0, 0.8], [0, 0, 0, 0], [1, 0, 0, 0]], rtol=1e-6)
+    line = vectors.postings().to_array()
+    again = Postings.of_array(line, width=4, count=3)
+    assert again.products(np.array([0, 3], dtype=np.int32), np.array([0.5, 2], dtype=np.float32)).tolist() == [8, 0, 1]
+    wrong = [line[:-1], line[:3], line.astype(np.int64)]
+    wrong += [np.where(np.arange(len(line)) == place, number, line) for place, number in ((0, -7), (2, -7))]
+    for array in wrong:
+        with pytest.raises(ValueError):  # noqa: PT011
+            Postings.of_array(array, width=4, count=3)
+    for number in (3, -1, 1 << 30):
+        changed = np.where(np.arange(len(line)) == 5, number, line).astype(np.int32)  # a vector
+        with pytest.raises(ValueError, match="none of 3"):
+            Postings.of_array(changed, width=4, count=3).products(np.arange(4, dtype=np.int32), np.ones(4, np.float32))
+
+
+def test_it_finds_what_sentence_transformers_finds() -> None:
+    util = pytest.importorskip("sentence_transformers.util")
+    import torch
+
+    vectors = RNG.normal(size=(3000, 24)).astype(np.float32)
+    theirs = util.semantic_search(
+        torch.from_numpy(QUERIES), torch.from_numpy(vectors), top_k=20, corpus_chunk_size=700,
+        score_function=util.dot_score,
+    )  # fmt: skip
+    ours = search_exactly(QUERIES, blocks_of(vectors, np.arange(len(vectors)), 512), 20)
+    for query, hits in enumerate(theirs):
+        assert [hit["corpus_id"] for hit in hits] == ours.documents_QK[query].tolist()
+        np.testing.assert_allclose([hit["score"] for hit in hits], ours.scores_QK[query], rtol=1e-5)
+
+
+def test_equal_vectors_come_in_the_order_of_their_documents() -> None:
+    """Also where products in float32 would tell them apart, and where all vectors of a block are candidates."""
+    vectors = np.repeat(VECTORS[:1], 5000, axis=0)
+    for size in (999, 5000):
+        found = search_exactly(QUERIES, blocks_of(vectors, np.arange(5000), size), 30)
+        assert (found.documents_QK == np.arange(30)).all()
+
+
+def test_scores_that_rise_to_the_end_are_all_found() -> None:
+    vectors = np.linspace(0.0, 1.0, 4000, dtype=np.float32)[:, None] * QUERIES[:1]
+    found = search_exactly(QUERIES[:1], blocks_of(vectors, np.arange(4000), 64), 3)
+    assert found.documents_QK.tolist() == [[3999, 3998, 3997]]
+
+
+def test_errors() -> None:
+    with pytest.raises(SettingsError, match="top_k"):
+        search_exactly(QUERIES, blocks_of(VECTORS, DOCUMENTS), 0)
+    with pytest.raises(SettingsError, match="24 .* 8"):
+        search_exactly(QUERIES[:, :8], blocks_of(VECTORS, DOCUMENTS), 1)

@@ -1,0 +1,422 @@
+"""Queries whose right documents are known without labels: crops and titles of held-out documents.
+
+    document                A title                 The first sentence. The second one, longer. The third.
+    crop task    query                                                  The second one, longer.
+                 text searched                      The first sentence.                         The third.
+    title task   query      A title
+                 text searched                      The first sentence. The second one, longer. The third.
+
+A crop is taken out of its document before that is searched. Left inside, it is found at once by comparing words (BM25
+makes hardly an error), so all that is measured of a model is whether it remembers words. Taken out, what is left is
+about the same matter in other words, which is what a search by meaning is for; so that is the default. `inside` leaves
+it, to measure how well a model remembers. Neither is known to be what real users ask for: that takes their judgements
+(`beir.py`).
+
+Of documents with equal texts or equal titles one could not say which is right: the first of equal texts stays, and
+equal titles are no queries.
+
+What is held out goes by the rule of pretraining (`CorpusSettings`): that of the run or the embedder which made the
+model, where its folder says one, and else the default. Equal text always falls on the same side, so documents that a
+run has held out are held out here, wherever the text lies now. A document of more than some 16,000 characters (a book)
+is searched in stretches of about so many, each of which is an item; figures are drawn from documents.
+
+Source: Lee, Chang and Toutanova 2019 (Latent retrieval for weakly supervised open domain question answering), section
+4, whose inverse cloze task this is, there for training; Izacard et al. 2022 (Unsupervised dense information retrieval
+with contrastive learning), section 3.1, for crops.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.core.errors import CorpusError, DataError, SettingsError, parse_json
+from unmask.core.settings import validated
+from unmask.data.corpus import Corpus
+from unmask.data.data_folder import MANIFEST, load_manifest
+from unmask.data.documents import naming_column
+from unmask.data.reading import BadInput
+from unmask.data.settings import CorpusSettings
+from unmask.data.sources import Source
+from unmask.data.survey import text_hash
+from unmask.data.tables import AskedColumn, columns_of, rows_of, text_of, value_or_none
+from unmask.search.passages import TITLES, first_line_title
+
+Crops = Literal["removed", "inside"]
+QUERIES = 1000
+DOCUMENTS = 10_000
+CROP_CHARS = 120  # about twenty words of English
+HELD_OUT = "held_out"  # in settings.json of an embedder: the settings of its text
+STRETCH_CHARS = 16_384  # of a long document: about the 4,096 tokens that an embedder is trained on
+_ROOM = 40  # letters that a crop's ends move, at most, to the beginning of a word
+
+
+@dataclass(frozen=True, kw_only=True)
+class ItemSettings:
+    """Which documents of a text are searched, and which queries are made of them.
+
+    Attributes:
+        queries: Of each task at most.
+        max_documents: At most; of more, some are taken by a hash of their text, those that may be asked for first.
+        crops: Whether a crop is `removed` from its document, or left `inside`.
+        crop_chars: Characters of a crop, about; what is left of its document is at least as long.
+        every: Whether all documents may be asked for, since the model was trained on none.
+        among_all: Whether all documents are searched among, and not only those that may be asked for.
+        column: Column of the text in tables; None: as the run has it, or found.
+        title_column: Column of titles in tables; None: `title`, if it is there.
+        documents: What a document is in text files; None: as the run has it, or found.
+        seed: Of the choice of documents, queries and crops.
+
+    Raises:
+        SettingsError: A number is out of range.
+    """
+
+    queries: int = QUERIES
+    max_documents: int = DOCUMENTS
+    crops: Crops = "removed"
+    crop_chars: int = CROP_CHARS
+    every: bool = False
+    among_all: bool = False
+    column: AskedColumn = None
+    title_column: str | None = None
+    documents: str | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("queries", 1), ("max_documents", 2), ("crop_chars", 8)):
+            if (value := getattr(self, name)) < least:
+                raise SettingsError(f"--{name.replace('_', '-')}: a number from {least} on, not {value}")
+        if self.crops not in ("removed", "inside"):
+            raise SettingsError(f"--crops is removed or inside, not {self.crops!r}")
+
+
+@dataclass(frozen=True)
+class ItemDocument:
+    """A text that is searched.
+
+    Attributes:
+        text: A document or a stretch of a long one, without its title.
+        title: None where it has none.
+        draw: Number of the source document: what figures are drawn from.
+        is_held_out: Whether it may be asked for, or is only searched among.
+        begins: Whether the document begins with it, so that there may be a title.
+    """
+
+    text: str
+    title: str | None
+    draw: int
+    is_held_out: bool
+    begins: bool = True
+
+
+@dataclass(frozen=True)
+class SearchTask:
+    """Queries, the documents that are searched, and which are right.
+
+    Attributes:
+        name: `crop`, `title` or `judged`.
+        documents: Their texts, by number.
+        queries: Their texts.
+        relevant: Of each query the grades of documents.
+        draws: [queries]: what each is drawn from; those of one are dependent.
+        pairs: Of each query, the right document, and the character of it that the query is next to.
+        not_asked: Why documents are no queries: reason to number.
+        excluded: Of each query a document that is not shown; -1: none.
+    """
+
+    name: str
+    documents: Sequence[str]
+    queries: Sequence[str]
+    relevant: Sequence[dict[int, int]]
+    draws: NDArray[np.int64]
+    pairs: Sequence[tuple[int, int]]
+    not_asked: Counter[str]
+    excluded: NDArray[np.int64] | None = None
+
+
+def crop_task(documents: Sequence[ItemDocument], settings: ItemSettings) -> SearchTask:
+    """Crops as queries, of documents that hashes of their text and the seed choose.
+
+    Raises:
+        DataError: Every document is too short.
+    """
+    crop_chars, seed = settings.crop_chars, settings.seed
+    not_asked: Counter[str] = Counter()
+    held = [n for n, each in enumerate(documents) if each.is_held_out]
+    long = [n for n in held if len(documents[n].text) >= 2 * (crop_chars + _ROOM)]
+    if len(long) < len(held):
+        not_asked["documents too short to crop"] = len(held) - len(long)
+    if not long:
+        raise DataError(
+            f"all of the {len(held):,} documents that may be asked for are too short to take a crop of {crop_chars} "
+            f"characters out of them ({2 * (crop_chars + _ROOM)} at the least); give longer ones, or --crop-chars "
+            f"{crop_chars // 2}"
+        )
+    texts = [each.text for each in documents]
+    queries, pairs = [], []
+    for number in _chosen(long, texts, settings):
+        text = texts[number]
+        # Anywhere, from the beginning of a word to that of another where spaces are near.
+        begin = text_hash(f"crop {seed} {text}") % (len(text) - crop_chars - 2 * _ROOM + 1)
+        begin = _next_word(text, begin) if begin else 0
+        end = _next_word(text, begin + crop_chars)
+        if not (query := text[begin:end].strip()):
+            not_asked["documents of which white space was taken out"] += 1
+            continue
+        queries.append(query)
+        pairs.append((number, begin))
+        if settings.crops == "removed":
+            texts[number] = f"{text[:begin]} {text[end:]}"
+    if not queries:
+        raise DataError("all crops are white space; give other text, or longer crops (--crop-chars)")
+    relevant = [{number: 1} for number, _ in pairs]
+    draws = np.array([documents[number].draw for number, _ in pairs])
+    return SearchTask("crop", texts, queries, relevant, draws, pairs, not_asked)
+
+
+def _next_word(text: str, place: int) -> int:
+    """The next beginning of a word, if there is one near."""
+    for near in range(place, min(place + _ROOM, len(text))):
+        if text[near - 1].isspace() and not text[near].isspace():
+            return near
+    return place
+
+
+def title_task(documents: Sequence[ItemDocument], settings: ItemSettings) -> SearchTask | None:
+    """Titles as queries; None where fewer than two held-out documents have one of their own."""
+    counts = Counter(each.title.lower() for each in documents if each.title is not None)
+    titles = {n: each.title for n, each in enumerate(documents) if each.is_held_out and each.title is not None}
+    own = {n: title for n, title in titles.items() if counts[title.lower()] == 1}
+    if len(own) < 2:
+        return None
+    not_asked: Counter[str] = Counter()
+    if len(own) < len(titles):
+        not_asked["documents whose title others have too"] = len(titles) - len(own)
+    texts = [each.text for each in documents]
+    chosen = _chosen(list(own), texts, settings)
+    draws = np.array([documents[number].draw for number in chosen])
+    relevant, pairs = [{number: 1} for number in chosen], [(number, 0) for number in chosen]
+    return SearchTask("title", texts, [own[number] for number in chosen], relevant, draws, pairs, not_asked)
+
+
+def _chosen(numbers: Sequence[int], texts: Sequence[str], settings: ItemSettings) -> list[int]:
+    """Some of the documents, by hashes of their texts, in their order."""
+    ordered = sorted(numbers, key=lambda number: (text_hash(f"{settings.seed} {texts[number]}"), number))
+    return sorted(ordered[: settings.queries])
+
+
+@dataclass(frozen=True)
+class ItemsRead:
+    """What was read.
+
+    Attributes:
+        documents: Those that are searched, in the order of the text.
+        described: How, in lines.
+        passed_over: Reason to number.
+    """
+
+    documents: list[ItemDocument]
+    described: list[str]
+    passed_over: Counter[str]
+
+
+def read_items(paths: Sequence[str | Path], model: Path, settings: ItemSettings) -> ItemsRead:
+    """Reads the documents of a text that are searched; memory grows with these, and by a hash for each other document.
+
+    Args:
+        paths: Files, folders or patterns.
+        model: Folder of the model, which may be that of a run.
+        settings: Which of them.
+
+    Raises:
+        UnmaskError: The text cannot be read; there are fewer than two documents, or no title column of this name.
+    """
+    run, rule = held_out_rule(model)
+    changes = {"column": settings.column, "documents": settings.documents}
+    values = rule.model_dump() | {name: value for name, value in changes.items() if value is not None}
+    every = settings.every
+    with naming_column():
+        corpus = Corpus(paths, validated(CorpusSettings, values, where="evaluate-search"), hold_out=not every)
+        lowest = _LowestHashes(settings.max_documents, settings.seed)
+        for item in _items(corpus):
+            if every or item.is_held_out or settings.among_all:
+                lowest.add(replace(item, is_held_out=True) if every else item)
+        items = lowest.documents()
+        passed_over = lowest.passed_over + corpus.skipped
+        if len(items) < 2 or not any(item.is_held_out for item in items):
+            kind, way_out = "held-out document", ", or --all for a text that the model was not trained on"
+            if every:
+                kind, way_out = "document", ""
+            raise DataError(
+                f"{', '.join(map(str, paths))}: {len(items)} {kind}{'s' * (len(items) != 1)}, which is too few to "
+                f"search among; give more text, --documents line or block for smaller documents{way_out}"
+            )
+        items, where = _with_titles(corpus, items, settings.title_column)
+    described = corpus.describe(corpus.decided())
+    if not every:
+        unknown = "by the default rule: no run is known that made the model, which may have seen them"
+        described += f" ({unknown if run is None else f'as in {run}'})"
+    documents: dict[str, ItemDocument] = {}
+    for item in items:
+        if item.text in documents:  # bodies may be equal although titles are not
+            passed_over["documents with the text of another"] += 1
+        elif item.text.strip():
+            documents[item.text] = item
+    return ItemsRead(list(documents.values()), [described, where], passed_over)
+
+
+def held_out_rule(model: Path) -> tuple[Path | None, CorpusSettings]:
+    """The run or embedder that made a model, and by which rule it held text out; the default one where none is known.
+
+    Raises:
+        DataError: What the run keeps of its data is damaged.
+    """
+    run = model.parent
+    settings = _read(run / "settings.json", "copy the model out of the folder")
+    if isinstance(settings, dict) and HELD_OUT in settings:
+        return run, validated(CorpusSettings, settings[HELD_OUT], where=str(run / "settings.json"))
+    sources = _read(run / "sources.json", "copy the model out of the run") or []
+    if not isinstance(sources, list) or not all(isinstance(source, str) for source in sources):
+        raise DataError(f"{run / 'sources.json'}: damaged (no paths); mend it, or copy the model out of the run")
+    data = [run / "data", *map(Path, sources[:1])]
+    prepared = next((folder for folder in data if (folder / MANIFEST).is_file()), None)
+    if not (run / "recipe.toml").is_file() or prepared is None:
+        return None, CorpusSettings()
+    corpus = load_manifest(prepared).settings["corpus"]
+    return run, validated(CorpusSettings, corpus, where=str(prepared / MANIFEST))
+
+
+def _read(file: Path, way_out: str) -> object:
+    """The content of a JSON file; None where there is none."""
+    if not file.is_file():
+        return None
+    try:
+        content: object = parse_json(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file}: damaged ({error}); mend it, or {way_out}") from error
+    return content
+
+
+def _items(corpus: Corpus) -> Iterator[ItemDocument]:
+    """Documents, long ones in stretches, in the order of the text; titles are still within."""
+    in_parts = corpus.plan.holdout_unit in ("part", "end")
+    text, draw, is_held, begins = "", -1, False, True
+
+    def rest() -> Iterator[ItemDocument]:
+        """The rest of a document: whole, or in two where it is much longer than a stretch."""
+        end = len(text) if len(text) < 3 * STRETCH_CHARS // 2 else _good_end(text, len(text) // 2)
+        yield ItemDocument(text[:end], None, draw, is_held, begins)
+        if end < len(text):
+            yield ItemDocument(text[end:], None, draw, is_held, False)
+
+    for piece, held in corpus.pieces():
+        if text and (in_parts or piece.document != draw):
+            yield from rest()
+            text = ""
+        if not text:
+            begins = piece.offset == 0
+        text, draw, is_held = text + piece.text, piece.document, held
+        while len(text) >= 2 * STRETCH_CHARS:
+            end = _good_end(text, STRETCH_CHARS)
+            yield ItemDocument(text[:end], None, draw, is_held, begins)
+            text, begins = text[end:], False
+    if text:
+        yield from rest()
+
+
+def _good_end(text: str, near: int) -> int:
+    """Behind the last line that ends before a place, or the last word, if either is not far before it."""
+    for mark in ("\n", " "):
+        if (place := text.rfind(mark, near // 2, near)) >= 0:
+            return place + 1
+    return near
+
+
+@dataclass
+class _LowestHashes:
+    """So many documents with the lowest hashes, held-out ones first, without equal ones."""
+
+    most: int
+    seed: int
+    passed_over: Counter[str] = field(default_factory=Counter)
+    heap: list[tuple[bool, int, int, ItemDocument]] = field(default_factory=list)
+    seen: set[bytes] = field(default_factory=set)
+
+    def add(self, item: ItemDocument) -> None:
+        key = hashlib.blake2b(item.text.encode(), digest_size=16).digest()
+        if key in self.seen:
+            self.passed_over["documents with the text of another"] += 1
+            return
+        self.seen.add(key)
+        entry = (item.is_held_out, -text_hash(f"{self.seed} {item.text}"), len(self.seen), item)
+        if len(self.heap) < self.most:
+            heapq.heappush(self.heap, entry)
+        else:
+            heapq.heappushpop(self.heap, entry)
+
+    def documents(self) -> list[ItemDocument]:
+        """In the order of reading."""
+        if len(self.seen) > self.most:
+            self.passed_over["documents more than --max-documents"] = len(self.seen) - self.most
+        return [item for *_, item in sorted(self.heap, key=lambda entry: entry[2])]
+
+
+def _with_titles(
+    corpus: Corpus, items: Sequence[ItemDocument], title_column: str | None
+) -> tuple[list[ItemDocument], str]:
+    """The documents with their titles, which first lines are taken out for; and where these are, in words."""
+    tables = [source for source in corpus.all_sources() if source.is_table]
+    if tables:
+        titles, name = _titles_in_tables(tables, title_column, {text_hash(item.text) for item in items})
+        titled = [replace(item, title=titles.get(text_hash(item.text))) for item in items]
+        if name is None:
+            return titled, "no titles: the table has no column title (--title-column names another)"
+        count = sum(item.title is not None for item in titled)
+        return titled, f"titles: column {name!r}, {count:,} of {len(titled):,}"
+    if title_column is not None:
+        raise CorpusError(f"--title-column {title_column}: there are no columns in a text file")
+    titled = []
+    for item in items:
+        title = first_line_title(item.text) if item.begins else None
+        body = item.text if title is None else item.text.lstrip().partition("\n")[2]
+        titled.append(replace(item, title=title, text=body))
+    count, whole = sum(item.title is not None for item in titled), sum(item.begins for item in items)
+    if 2 * count < whole:
+        return list(items), "no titles: few documents begin with a line that looks like one"
+    return titled, f"titles: first lines, of {count:,} of {whole:,} documents"
+
+
+def _titles_in_tables(
+    tables: Sequence[Source], title_column: str | None, wanted: set[int]
+) -> tuple[dict[int, str], str | None]:
+    """Titles by the hash of the text that they stand beside, and the column. A document that is a stretch of a long
+    row, or that cleaning has changed, has none.
+    """
+    by_text: dict[int, str] = {}
+    name = None
+    for source in tables:
+        column = source.column
+        assert column is not None, "tables have one"
+        names = [each for each in TITLES if each not in columns_of(column)] if title_column is None else [title_column]
+        bad, columns = BadInput(skip=True), Counter[str]()
+        for number, row in rows_of(source, bad, column, known=names, only=[*columns_of(column), *names]):
+            text = text_of(source, number, row, column, bad)
+            each, title = next(((each, value) for each in names if (value := value_or_none(row, each))), ("", None))
+            if isinstance(title, str):
+                columns[each] += 1
+                title = " ".join(title.split())
+                if title and text is not None and (key := text_hash(text.rstrip("\n"))) in wanted:
+                    by_text[key] = title
+        if columns:
+            name = columns.most_common(1)[0][0]
+        elif title_column is not None:
+            raise CorpusError(f"{source.path}: there is no title in column {title_column!r}")
+    return by_text, name

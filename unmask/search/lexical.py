@@ -1,0 +1,91 @@
+"""Search by shared words, which a model should beat: BM25, and TF-IDF with cosines.
+
+Both see whole documents, and the same words: runs of letters and digits in lower case, ideographs and kana one by one.
+There are no stop words and no stems, which belong to a language; frequent words weigh little in either. A document that
+shares no word with a query is not found.
+
+Source: Robertson and Zaragoza 2009 (The probabilistic relevance framework), in the form of Lucene, which bm25s has as
+`lucene` (Lù 2024, BM25S); Salton and Buckley 1988 (Term-weighting approaches) for TF-IDF, with logarithms of counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.core.errors import SettingsError
+from unmask.search.snippets import words_of
+
+Lexical = Literal["bm25", "tfidf"]
+_NEEDS: dict[Lexical, tuple[str, str]] = {"bm25": ("bm25s", "bm25s"), "tfidf": ("sklearn", "scikit-learn")}
+_K1, _B = 1.2, 0.75  # Lucene's own
+
+
+def check_lexical(names: Sequence[str]) -> tuple[Lexical, ...]:
+    """The baselines of these names, each once.
+
+    Raises:
+        SettingsError: There is none of this name, or its package is not installed.
+    """
+    kinds: list[Lexical] = []
+    for name in dict.fromkeys(names):
+        kind = next((each for each in _NEEDS if each == name), None)
+        if kind is None:
+            raise SettingsError(f"--baselines {name}: there are {', '.join(_NEEDS)}, and none")
+        module, package = _NEEDS[kind]
+        if find_spec(module) is None:
+            raise SettingsError(
+                f"{kind} takes {package}, which is not installed: pip install 'unmask[search]', or go without: "
+                "--baselines none"
+            )
+        kinds.append(kind)
+    return tuple(kinds)
+
+
+def rank_lexically(kind: Lexical, documents: Sequence[str], queries: Sequence[str], top_k: int) -> NDArray[np.int64]:
+    """The documents [queries, top_k] that share most with each query, the best first; -1 where no more do.
+
+    Documents that share equally much come in the order of their numbers.
+    """
+    scores = bm25_scores(documents, queries) if kind == "bm25" else _tfidf_scores(documents, queries)
+    ranking = np.full((len(queries), top_k), -1, dtype=np.int64)
+    for query, scores_N in enumerate(scores):
+        shares = np.flatnonzero(scores_N > 0.0)
+        if len(shares) > top_k:
+            kth = np.partition(scores_N[shares], len(shares) - top_k)[len(shares) - top_k]
+            shares = shares[scores_N[shares] >= kth]
+        best = shares[np.argsort(-scores_N[shares], kind="stable")][:top_k]
+        ranking[query, : len(best)] = best
+    return ranking
+
+
+def bm25_scores(documents: Sequence[str], queries: Sequence[str]) -> Iterator[NDArray[np.float64]]:
+    """Scores [documents] of each query, one after the other."""
+    import bm25s
+
+    words = [words_of(text) for text in documents]
+    if not any(words):
+        yield from np.zeros((len(queries), len(documents)))
+        return
+    index = bm25s.BM25(method="lucene", k1=_K1, b=_B)
+    index.index(words, show_progress=False)
+    for query in queries:
+        query_words = words_of(query)
+        yield index.get_scores(query_words) if query_words else np.zeros(len(documents))
+
+
+def _tfidf_scores(documents: Sequence[str], queries: Sequence[str]) -> Iterator[NDArray[np.float64]]:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    vectorizer = TfidfVectorizer(analyzer=words_of, sublinear_tf=True)
+    try:
+        of_documents = vectorizer.fit_transform(documents).T.tocsr()
+    except ValueError:  # no text has a word
+        yield from np.zeros((len(queries), len(documents)))
+        return
+    for query_1V in vectorizer.transform(queries):
+        yield (query_1V @ of_documents).toarray()[0]

@@ -1,0 +1,302 @@
+"""Documents to search in, and the passages of them that a model takes at once.
+
+A document is what it is for a corpus: a line, a block between empty lines or a file; a row of a table; a sequence. Its
+id is the number in its file, counted from 1, or the value of the table's column of ids. Its title is a column of the
+table, or the first line of a block or a file where that looks like one.
+
+    tokens of a document    ................................................
+    passages                |..............|
+                                        |..............|                      `overlap_tokens` are in both
+                                                    |......................
+
+Passages begin and end at white space, else where words do, else anywhere. A title that is a column stands before each
+of them, so that a passage from the middle of a document still says what it is about.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.core.errors import CorpusError, shown
+from unmask.core.settings import validated
+from unmask.data.corpus import Corpus
+from unmask.data.documents import EMPTY, PIECE_CHARS, TextPiece, cut_pieces, in_groups, naming_column, read_documents
+from unmask.data.reading import BadInput, Row, broken_character
+from unmask.data.settings import CorpusSettings, DocumentUnit
+from unmask.data.sources import Source
+from unmask.data.tables import LOOK_ROWS, AskedColumn, columns_of, has_column, names_in, rows_of, text_of, value_or_none
+from unmask.tokenizer.tokenizer import Tokenizer
+
+IDS, TITLES = ("id", "_id"), ("title", "Title", "headline")
+LONGEST_TITLE = 120  # letters
+_TITLE_BEFORE = 300  # letters of a title that stand before a passage at most
+_PARTS_AT_ONCE, _CHARS_AT_ONCE = 256, 1 << 20  # places of tokens take many times the memory of the text
+_STRICT = BadInput(skip=False, way_out=None)
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentPart:
+    """A document, or a part of a long one; the parts of a document follow each other and join to its text.
+
+    Attributes:
+        document: Its number among all, counted from 0.
+        file: The file's name, as it was given.
+        id: A number counted from 1, or the value of the column of ids.
+        title: None where it has none.
+        begin: Character of the document at which the part begins.
+        text: The characters, without a title from a column.
+        has_title_column: Whether the title is no part of the text.
+    """
+
+    document: int
+    file: str
+    id: str | int
+    title: str | None
+    begin: int
+    text: str
+    has_title_column: bool = False
+
+    @property
+    def name(self) -> str:
+        """As errors call it."""
+        return f"{self.file}: document {self.id!r}"
+
+    @property
+    def title_before(self) -> str:
+        """The title that stands before each of its passages; empty where there is none."""
+        return self.title[:_TITLE_BEFORE] if self.has_title_column and self.title else ""
+
+
+class _Columns(NamedTuple):
+    id: str | None
+    title: str | None
+
+
+class DocumentFiles:
+    """Files of documents.
+
+    Args:
+        paths: Files, folders or patterns; all files in a folder are read, whatever their names say.
+        column: Column of the text in tables, as for `find_column`; None finds it.
+        id_column, title_column: Of tables; None takes `id` or `_id`, and `title`, if there is one.
+        documents: What a document is in text files.
+        within: A folder; files in it are named relative to it.
+
+    Attributes:
+        skipped: What the last reading passed over: reason to number.
+        num_bytes: Of all files together; None where one is compressed or a table.
+
+    Raises:
+        CorpusError: As `Corpus`; or a column is not there.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str | Path],
+        *,
+        column: AskedColumn = None,
+        id_column: str | None = None,
+        title_column: str | None = None,
+        documents: DocumentUnit | str = "auto",
+        within: Path | None = None,
+    ) -> None:
+        self._within = within
+        settings = {"column": column, "documents": documents, "splits": "ignore"}
+        with naming_column():
+            corpus = Corpus(paths, validated(CorpusSettings, settings, where="search"), hold_out=False)
+        self.sources, self.num_bytes = corpus.sources, corpus.num_bytes
+        self._unit, self._unit_in_words = corpus.plan.unit, corpus.plan.unit_in_words
+        self.skipped: Counter[str] = Counter()
+        self._columns = [_columns_of(source, id_column, title_column) for source in self.sources]
+        if not any(source.is_table for source in self.sources):
+            for name, what in ((column, "text"), (id_column, "ids"), (title_column, "titles")):
+                if name is not None:
+                    raise CorpusError(f"{paths[0]}: there are no columns in this file, so none of {what} can be named")
+
+    def describe(self) -> str:
+        """What is read, in a line."""
+        facts = [self._unit_in_words]
+        for what in _Columns._fields:
+            names = sorted({name for columns in self._columns if columns and (name := getattr(columns, what))})
+            if names:
+                facts.append(f"its {what} in column {' or '.join(map(repr, names))}")
+        return ", ".join(facts)
+
+    def read(self) -> Iterator[DocumentPart]:
+        """Yields the documents in order.
+
+        Raises:
+            CorpusError: A file cannot be read, or there is no text at all.
+        """
+        self.skipped = Counter()
+        number = -1
+        for source, columns in zip(self.sources, self._columns, strict=True):
+            file = self.name_of(source)
+            parts = self._lines(source) if columns is None else self._rows(source, columns)
+            for id_, title, begin, text in parts:
+                number += begin == 0
+                yield DocumentPart(number, file, id_, title, begin, text, columns is not None)
+        if number < 0:
+            raise CorpusError(f"{', '.join(str(source.path) for source in self.sources[:3])}: there is no text in it")
+
+    def name_of(self, source: Source) -> str:
+        """What a file is called."""
+        path = source.path
+        if self._within is not None and path.is_relative_to(self._within):
+            path = path.relative_to(self._within)
+        return os.fsencode(path).decode("utf-8", "backslashreplace")  # a name may hold bytes that are no characters
+
+    def _lines(self, source: Source) -> Iterator[tuple[str | int, str | None, int, str]]:
+        title, begin = None, 0
+        for piece in read_documents([source], _STRICT, unit=self._unit):
+            if piece.offset == 0:
+                title, begin = None if self._unit == "line" else first_line_title(piece.text), 0
+            yield piece.document + 1, title, begin, piece.text
+            begin += len(piece.text)
+
+    def _rows(self, source: Source, columns: _Columns) -> Iterator[tuple[str | int, str | None, int, str]]:
+        column = source.column
+        assert column is not None, "tables have one"
+        known = [name for name in columns if name is not None]
+        rows = rows_of(source, _STRICT, column, known=known, only=[*columns_of(column), *known])
+        for count, (number, row) in enumerate(rows, 1):
+            title = None if columns.title is None else _title(row, columns.title)
+            with naming_column():
+                text = text_of(source, number, row, column, _STRICT) or title or ""
+            if not text.strip():
+                self.skipped[EMPTY] += 1
+                continue
+            id_ = count if columns.id is None else value_or_none(row, columns.id)
+            if isinstance(id_, bool) or not isinstance(id_, str | int):
+                raise CorpusError(
+                    f"{source.path}: row {number} has {shown(id_)} in column {columns.id!r}; ids are texts or whole "
+                    "numbers"
+                )
+            for value, name in ((id_, columns.id), (title, columns.title)):
+                if isinstance(value, str) and (broken := broken_character(value)):
+                    raise CorpusError(
+                        f"{source.path}: row {number} has {broken} in column {name!r}, which is no character; take it "
+                        "out"
+                    )
+            begin = 0
+            for piece in cut_pieces([TextPiece(count, 0, text)], PIECE_CHARS):
+                yield id_, title, begin, piece.text
+                begin += len(piece.text)
+
+
+def _columns_of(source: Source, id_column: str | None, title_column: str | None) -> _Columns | None:
+    """Columns of ids and titles of a table; None of what is no table."""
+    if not source.is_table:
+        return None
+    assert source.column is not None, "tables have one"
+    known = [name for name in (id_column, title_column) if name is not None]
+    first = [row for _, row in islice(rows_of(source, _STRICT, source.column, known=known), LOOK_ROWS)]
+    for name in known:
+        if not has_column(first, name):
+            raise CorpusError(f"{source.path}: there is no column {name!r}; columns are {names_in(first)}")
+    taken = set(columns_of(source.column))
+
+    def usual(names: Sequence[str]) -> str | None:
+        return next((name for name in names if name not in taken and any(name in row for row in first)), None)
+
+    return _Columns(id_column or usual(IDS), title_column or usual(TITLES))
+
+
+def _title(row: Row, column: str) -> str | None:
+    value = value_or_none(row, column)
+    return " ".join(value.split()) if isinstance(value, str) and value.strip() else None
+
+
+def first_line_title(text: str) -> str | None:
+    """The first line of a text, where it looks like a title: short, not ended like a sentence, and more text follows.
+
+    Example: `On whales\\nThere are many.` has the title `On whales`; `There are many.\\nNo.` has none.
+    """
+    line, _, rest = text.lstrip().partition("\n")
+    line = line.strip().lstrip("#").strip()
+    if not 0 < len(line) <= LONGEST_TITLE or not any(map(str.isalpha, line)) or len(rest.strip()) < 2 * len(line):
+        return None
+    return None if line[-1] in ".,;:!?\"'”’)" else line
+
+
+@dataclass(frozen=True, slots=True)
+class TextPassage:
+    """A passage: characters `begin` to `end` of a part of a document."""
+
+    part: DocumentPart
+    begin: int
+    end: int
+
+    @property
+    def text(self) -> str:
+        """Its characters."""
+        return self.part.text[self.begin : self.end]
+
+    @property
+    def embedded(self) -> str:
+        """What the model sees of it, but for the prompt."""
+        title = self.part.title_before
+        return f"{title}\n{self.text}" if title else self.text
+
+
+def cut_passages(
+    parts: Iterable[DocumentPart], tokenizer: Tokenizer, *, passage_tokens: int, overlap_tokens: int, prompt: str
+) -> Iterator[TextPassage]:
+    """The passages of documents, in order. A text without a token has one passage all the same.
+
+    Args:
+        parts: Documents in order.
+        tokenizer: Of the model.
+        passage_tokens: Tokens of a passage at most, with special ones, the prompt and the title.
+        overlap_tokens: How many of them a passage shares with the one before it.
+        prompt: What stands before each passage.
+    """
+    room = passage_tokens - len(tokenizer.encode_prompt(prompt))
+    for some in in_groups(parts, most=_PARTS_AT_ONCE, most_chars=_CHARS_AT_ONCE):
+        titles = [part.title_before for part in some]
+        places = tokenizer.encode_placed([part.text for part in some])[1]
+        title_tokens = tokenizer.encode_placed(titles)[1].lengths if any(titles) else np.zeros(len(some), int)
+        # A token may begin with the white space before it, where a tokenizer counts that among its own.
+        text = "".join(part.text for part in some)
+        is_space = np.array([sign.isspace() for sign in text] or [False], dtype=np.bool_)
+        token_begins = np.minimum(places.begin, len(is_space) - 1)
+        after_space: Flags = is_space[token_begins] | is_space[np.maximum(token_begins - 1, 0)]
+        ends, chars = np.cumsum(places.lengths), np.cumsum([0, *(len(part.text) for part in some)])
+        for number, part in enumerate(some):
+            tokens = slice(int(ends[number] - places.lengths[number]), int(ends[number]))
+            length = max(room // 2, room - int(title_tokens[number]) - 1)
+            for begin, end in _windows(tokens, length, overlap_tokens, (after_space, places.word_starts)):
+                first = int(places.begin[begin] - chars[number]) if begin > tokens.start else 0
+                last = int(places.begin[end] - chars[number]) if end < tokens.stop else len(part.text)
+                yield TextPassage(part, first, last)
+
+
+def _windows(tokens: slice, length: int, overlap: int, breaks: Sequence[Flags]) -> Iterator[tuple[int, int]]:
+    """Tokens of each passage. Breaks are preferred by their order: behind white space, then where a word begins.
+
+    Example: of `a b-c`, cut to four tokens, `a b-` goes to `a ` and `b-c`.
+    """
+
+    def last_break(least: int, place: int) -> int:
+        for flags in breaks:
+            if len(back := np.flatnonzero(flags[least : place + 1])):
+                return least + int(back[-1])
+        return place
+
+    begin = tokens.start
+    while tokens.stop - begin > length:
+        end = last_break(begin + length // 2, begin + length)
+        yield begin, end
+        least = begin + max(1, length // 4)  # each passage goes on by this much at least
+        begin = last_break(least, max(least, end - overlap)) if overlap else end
+    yield begin, tokens.stop

@@ -12,17 +12,12 @@ say no. Masking is done by loops alone, on the host.
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-import numba
-from numba.core.caching import FunctionCache
-from numba.core.codegen import JITCPUCodegen
-from numba.core.sigutils import normalize_signature
+import numpy as np
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,63 +30,88 @@ _MATH = {"reassoc", "contract", "nsz", "arcp"}
 
 def compiled(function: Function) -> Function:
     """Compiles a loop over integers, for one core, when it is first called."""
-    return _compiled(function)
+    return cast(Function, _Loop(function))
 
 
 def inlined(function: Function) -> Function:
     """Compiles arithmetic that loops over floating-point numbers use."""
-    return _compiled(function, fastmath=_MATH, inline="always")
+    return cast(Function, _Loop(function, fastmath=_MATH, inline="always"))
 
 
 def parallel(function: Function) -> Function:
     """Compiles a loop over floating-point numbers, for all cores: `numba.prange` is what they share out."""
-    loop = cast(Any, _compiled(function, fastmath=_MATH, parallel=True))
-    if loop.stats.cache_path is not None:
-        loop._cache = _KeptFirst(loop)
-    return cast(Function, loop)
+    return cast(Function, _Loop(function, fastmath=_MATH, parallel=True))
 
 
-def _compiled(function: Function, **options: Any) -> Function:
-    _forget_what_is_old(Path(function.__code__.co_filename).parent)
-    try:
-        return cast(Function, numba.njit(cache=True, nogil=True, **options)(function))
-    except RuntimeError:  # no folder for the cache can be written: then it is compiled in every process
-        return cast(Function, numba.njit(nogil=True, **options)(function))
+class _Late:
+    """What loops use of numba, made when the first of them is used: importing numba takes half a second."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+
+    @functools.cached_property
+    def dispatcher(self) -> Any:
+        """What stands in its place then."""
+        return self._make()
 
 
-class _KeptFirst(FunctionCache):
-    """Has the first process on a machine run the code that all later ones find, so that it gets the same bits.
+class _Loop(_Late):
+    """A loop that is handed to numba when it is first used."""
 
-    Numba compiles what threads share out by itself, and again inside the loop around it, where sums are put into
-    another order. Both are functions of one name: the process that compiles runs the first of them, whereas only the
-    second is kept. So a loop is compiled apart from what this process runs, and then loaded like any that was kept.
-    """
+    def __init__(self, function: Callable[..., Any], **options: Any) -> None:
+        functools.update_wrapper(self, function)
+        self.py_func, self._options = function, options
 
-    def __init__(self, loop: Any) -> None:
-        super().__init__(loop.py_func)
-        self._compiler = loop._compiler
+    @functools.cached_property
+    def dispatcher(self) -> Any:
+        """What numba makes of it. Loops that it calls are found among its globals, so they take their places there."""
+        import numba
 
-    def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """The loop for these types, compiled before if it is not there. Without one, numba compiles it as ever."""
-        found = super().load_overload(sig, target_context)
-        if found is None:
-            self.save_overload(sig, self._compile(sig))
-            found = super().load_overload(sig, target_context)
-        return found
+        _forget_what_is_old(Path(self.py_func.__code__.co_filename).parent)
+        try:
+            made = numba.njit(cache=True, nogil=True, **self._options)(self.py_func)
+        except RuntimeError:  # no folder for the cache can be written: then it is compiled in every process
+            made = numba.njit(nogil=True, **self._options)(self.py_func)
+        else:
+            if "parallel" in self._options:
+                from unmask.core.kept_first import KeptFirst
 
-    def _compile(self, sig: Any) -> Any:
-        compiler = copy.copy(self._compiler)
-        target = compiler.targetdescr
-        compiler.targetdescr = SimpleNamespace(
-            options=target.options, typing_context=target.typing_context, target_context=_apart(target.target_context)
-        )
-        return compiler.compile(*normalize_signature(sig))
+                made._cache = KeptFirst(made)
+        self.__dict__["dispatcher"] = made
+        names = self.py_func.__globals__
+        for name, value in list(names.items()):
+            if isinstance(value, _Late):
+                names[name] = value.dispatcher
+        return made
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.dispatcher(*arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.dispatcher, name)
 
 
-@functools.cache
-def _apart(target_context: Any) -> Any:
-    """A context with names of its own for what is compiled."""
-    return target_context.subtarget(_internal_codegen=JITCPUCodegen("unmask.exec"))
+def _make_bytes_at() -> Any:
+    import numba
+    from numba.core import cgutils, types
+    from numba.extending import intrinsic
+
+    @intrinsic
+    def pointer(_: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.inttoptr(arguments[0], cgutils.voidptr_t)
+
+        return types.CPointer(types.uint8)(types.int64), generate
+
+    @numba.njit(nogil=True)
+    def bytes_at(address: Any, size: Any) -> Any:
+        return numba.carray(pointer(address), (size,), np.uint8)  # type: ignore[attr-defined, call-arg]
+
+    return bytes_at
+
+
+# In loops: `bytes_at(address, size)` is memory as an array of uint8, without a copy.
+bytes_at: Any = _Late(_make_bytes_at)
 
 
 @functools.cache
@@ -101,8 +121,7 @@ def _forget_what_is_old(folder: Path) -> None:
     Numba looks at a loop's own file only, not at those whose functions and numbers the loop uses.
     """
     package = Path(__file__).parents[1]
-    used = (package / "hashing.py", *package.glob("*/*_loops.py"))
-    newest = max((path.stat().st_mtime for path in used if path.exists()), default=0.0)
+    newest = max((package / name).stat().st_mtime for name in ("core/hashing.py", "model/loops.py", "masking/draw.py"))
     for index in (folder / "__pycache__").glob("*.nbi"):
         with contextlib.suppress(OSError):
             if index.stat().st_mtime < newest:
@@ -122,6 +141,7 @@ def use_threads_of_torch() -> None:
     When numba starts its threads, at the first parallel loop of a process, it sets OpenMP's number of threads to that
     of all cores, which is torch's number as well: whoever asked for one thread would have as many as there are cores.
     """
+    import numba
     import torch
 
     threads = torch.get_num_threads()

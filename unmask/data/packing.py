@@ -12,14 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unmask.core.compiled import compiled
 from unmask.core.hashing import permutation
-from unmask.data.store import ShardCounts, TokenStore
+
+if TYPE_CHECKING:
+    from unmask.data.store import ShardCounts, TokenStore
 
 # ----------------------------------------
 # In which order an epoch takes the pieces of a split: a function of seed and epoch.

@@ -26,34 +26,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numba import carray  # type: ignore[attr-defined]
-from numba.core import cgutils, types
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from unmask.core.compiled import compiled
+from unmask.core.compiled import bytes_at, compiled
 from unmask.core.errors import DataError
 from unmask.core.files import write_atomically
 from unmask.core.hashing import GOLDEN, mix
 
 # ----------------------------------------
 # A loop that gathers pieces from where their shards are mapped: a window of them lies all over the files.
-
-
-def _pointer(_: Any, address: Any) -> Any:
-    """A pointer to the byte at an address."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
-
-    return types.CPointer(types.uint8)(types.int64), generate
-
-
-_at_address = cast(Callable[[int], Any], intrinsic(_pointer))
 
 
 @compiled
@@ -66,7 +51,7 @@ def gather(address: NDArray[np.int64], size: NDArray[np.int64], into: NDArray[np
     """
     place = 0
     for n in range(len(address)):
-        stretch = carray(_at_address(address[n]), (size[n],), np.uint8)
+        stretch = bytes_at(address[n], size[n])
         for i in range(size[n]):
             into[place + i] = stretch[i]
         place += size[n]
@@ -77,7 +62,7 @@ def read_int64(address: NDArray[np.int64]) -> NDArray[np.int64]:
     """The number of 8 bytes at each address."""
     found = np.empty(len(address), dtype=np.int64)
     for n in range(len(address)):
-        found[n] = carray(_at_address(address[n]), (8,), np.uint8).view(np.int64)[0]
+        found[n] = bytes_at(address[n], 8).view(np.int64)[0]
     return found
 
 
@@ -86,7 +71,7 @@ def read_int32(address: NDArray[np.int64]) -> NDArray[np.int64]:
     """The number of 4 bytes at each address."""
     found = np.empty(len(address), dtype=np.int64)
     for n in range(len(address)):
-        found[n] = carray(_at_address(address[n]), (4,), np.uint8).view(np.int32)[0]
+        found[n] = bytes_at(address[n], 4).view(np.int32)[0]
     return found
 
 

@@ -12,7 +12,6 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch._dynamo import maybe_mark_dynamic
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -388,7 +387,8 @@ def compile_model(model: MaskedLM, *, backend: str = "inductor", tuned: bool = F
         backend: Of torch.compile.
         tuned: Whether the kernels of matrix products are chosen by trying them, which takes minutes.
     """
-    config = torch._dynamo.config
+    from torch._dynamo import config, maybe_mark_dynamic  # takes longer to import than torch itself
+
     config.recompile_limit = max(config.recompile_limit, _VARIANTS)
     named: dict[str, Any] = {"dynamic": False, "backend": backend, "mode": _TUNED if tuned else None}
     block, losses = torch.compile(run_block, **named), torch.compile(losses_of_part, **named)

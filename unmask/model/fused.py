@@ -17,29 +17,33 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.nn.attention import varlen
 
 from unmask.core.compiled import arrays, serves, use_threads_of_torch
-from unmask.model import loops as loss_loops
-from unmask.model import loops as norm_loops
-from unmask.model import loops as projection_loops
 from unmask.model.attention import AttentionPlan, Tile
 from unmask.model.config import Activation
-from unmask.model.loops import LOOPS
 
 KEPT_LENGTH = 256  # rows up to this length keep their probabilities for the backward pass
 _ANYWHERE = 1 << 40
+SMALL = 1 << 20  # numbers of a tensor
 # Logits in float32 that are worked on at once: on CPUs they stay in the processor's cache; on GPUs they take no more
 # than a gigabyte with all that is made of them, and kernels are long enough to be worth their launch.
 _CHUNK, _GPU_CHUNK = 1 << 19, 1 << 26
 
 
 def by_loops(x: Tensor) -> bool:
-    """The choice: whether loops do what is to be done with a tensor. Then they get their threads."""
-    if not serves(x):
-        return False
+    """Whether loops do what is to be done with a tensor, forwards and backwards.
+
+    Where there is no backward pass and little to compute, they do not: loading them takes a second.
+    """
+    return serves(x) and (torch.is_grad_enabled() or x.numel() >= SMALL)
+
+
+def loops() -> Any:
+    """The compiled loops, with their threads."""
+    from unmask.model import loops as module
+
     use_threads_of_torch()
-    return True
+    return module
 
 
 def _apart(weight: Tensor) -> Tensor:
@@ -81,7 +85,7 @@ class _AddAndNorm(torch.autograd.Function):
         scale_T = x.new_empty(len(x_TD), 2, dtype=torch.float32)
         own_weight_D = _apart(weight_D)
         own_bias_D = weight_D.new_empty(0) if bias_D is None else _apart(bias_D)
-        norm_loops.norm(eps, *arrays(x_TD, added_TD, own_weight_D, own_bias_D, total_TD, normed_TD, scale_T))
+        loops().norm(eps, *arrays(x_TD, added_TD, own_weight_D, own_bias_D, total_TD, normed_TD, scale_T))
         ctx.save_for_backward(x_TD if added is None else total_TD, own_weight_D, scale_T)
         ctx.adds, ctx.has_bias = added is not None, bias_D is not None
         return (None if added is None else total_TD.view(x.shape)), normed_TD.view(x.shape)
@@ -91,9 +95,9 @@ class _AddAndNorm(torch.autograd.Function):
         x_TD, weight_D, scale_T = ctx.saved_tensors
         passed_TD = x_TD.new_empty(0, 0) if of_total is None else of_total.reshape(x_TD.shape)
         result_TD = torch.empty_like(x_TD)
-        sums_2CD = weight_D.new_zeros(2, norm_loops.STRETCHES, len(weight_D))
+        sums_2CD = weight_D.new_zeros(2, loops().STRETCHES, len(weight_D))
         gradient_TD = of_normed.reshape(x_TD.shape)
-        norm_loops.norm_backward(*arrays(gradient_TD, passed_TD, x_TD, weight_D, scale_T, result_TD, sums_2CD))
+        loops().norm_backward(*arrays(gradient_TD, passed_TD, x_TD, weight_D, scale_T, result_TD, sums_2CD))
         of_weight_D, of_bias_D = sums_2CD.sum(1)
         of_x = result_TD.view(of_normed.shape)
         return of_x, of_x if ctx.adds else None, of_weight_D, of_bias_D if ctx.has_bias else None, None
@@ -144,7 +148,7 @@ class _Activate(torch.autograd.Function):
     def forward(ctx: Any, into: Tensor, kind: str, gated: bool) -> Tensor:
         width = into.shape[-1] // 2 if gated else into.shape[-1]
         out = into.new_empty(*into.shape[:-1], width)
-        loop, ctx.backward_loop = LOOPS[kind]
+        loop, ctx.backward_loop = loops().LOOPS[kind]
         loop(*arrays(into.reshape(-1, into.shape[-1]), out.view(-1, width)))
         ctx.save_for_backward(into)
         return out
@@ -216,6 +220,8 @@ def attend_in_line(qkv_BS3HK: Tensor, plan: AttentionPlan) -> Tensor:
     Source: Dao 2023 (FlashAttention-2), in `torch.nn.attention.varlen`; its backward pass computes probabilities
     again, so memory grows with the length and not with its square.
     """
+    from torch.nn.attention import varlen  # imports torch.compile, which takes longer than torch itself
+
     assert plan.sequences is not None
     query_THK, key_THK, value_THK = qkv_BS3HK.flatten(0, 1).unbind(1)
     if plan.rotary is not None:
@@ -238,7 +244,7 @@ class _Attention(torch.autograd.Function):
     ) -> Tensor:
         num_rows, length, _, num_heads, head_dim = qkv_BS3HK.shape
         heads_3BHSK = qkv_BS3HK.new_empty(3, num_rows, num_heads, length, head_dim)
-        projection_loops.split(head_dim**-0.5, *arrays(qkv_BS3HK, cos, sin, heads_3BHSK))
+        loops().split(head_dim**-0.5, *arrays(qkv_BS3HK, cos, sin, heads_3BHSK))
         mixed_BHSK = torch.empty_like(heads_3BHSK[0])
         kept = []
         for tile in tiles:
@@ -264,13 +270,13 @@ class _Attention(torch.autograd.Function):
             p_bHqk = kept[number] if kept else _probabilities(query, key, segment_ids_BS, tile)
             own = given_BHSK[tile.rows, :, tile.queries]
             scores_bHqk = own @ value.mT
-            projection_loops.softmax_backward(*arrays(scores_bHqk.flatten(0, 1), p_bHqk.flatten(0, 1)))
+            loops().softmax_backward(*arrays(scores_bHqk.flatten(0, 1), p_bHqk.flatten(0, 1)))
             of_query, of_key, of_value = tile.of(found_3BHSK)
             _product(scores_bHqk, key, into=of_query, add=not apart)
             _product(scores_bHqk.mT, query, into=of_key, add=not apart)
             _product(p_bHqk.mT, own, into=of_value, add=not apart)
         result_BS3HK = gradient_BSHK.new_empty(num_rows, length, 3, num_heads, head_dim)
-        projection_loops.unsplit(head_dim**-0.5, *arrays(found_3BHSK, cos, sin, result_BS3HK))
+        loops().unsplit(head_dim**-0.5, *arrays(found_3BHSK, cos, sin, result_BS3HK))
         return result_BS3HK, None, None, None, None
 
 
@@ -291,7 +297,7 @@ def _probabilities(query: Tensor, key: Tensor, segment_ids_BS: Tensor, tile: Til
         return torch.softmax(scores_bHqk, dim=-1)
     window = _ANYWHERE if tile.window is None else tile.window
     given = arrays(scores_bHqk, segment_ids_BS[tile.rows])
-    projection_loops.softmax(tile.queries.start, tile.keys.start, window, *given)
+    loops().softmax(tile.queries.start, tile.keys.start, window, *given)
     return scores_bHqk
 
 
@@ -311,8 +317,8 @@ def losses(
         logits_NV, bias_V, targets_N, scale_N, each_N, wrong_N: See there.
         compiled: That function, compiled, which then works on all rows at once; None: it is not.
     """
-    if by_loops(logits_NV):
-        loss_loops.losses(*arrays(logits_NV, _apart(bias_V), targets_N, scale_N, each_N, wrong_N))
+    if serves(logits_NV):
+        loops().losses(*arrays(logits_NV, _apart(bias_V), targets_N, scale_N, each_N, wrong_N))
     elif compiled is not None:
         compiled(bias_V, logits_NV, targets_N, scale_N, each_N, wrong_N)
     else:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 import numpy as np
 import torch
@@ -15,10 +15,17 @@ from numpy.typing import NDArray
 from unmask.core.errors import ModelError, SettingsError
 from unmask.core.hub import HubName, fetch_sentence_files, hub_name
 from unmask.core.results import Readable, Shown
-from unmask.measure.questions import checked_form, pseudo_log_likelihoods
 from unmask.model.config import EncoderConfig
 from unmask.model.encoder import MaskedLM
-from unmask.model.folder import TaskNetwork, find_model, has_prediction_head, load_model, read_config_file
+from unmask.model.folder import (
+    KEY,
+    TaskNetwork,
+    find_model,
+    has_prediction_head,
+    load_model,
+    read_config_file,
+    read_content,
+)
 from unmask.model.sentence_files import check_splade, read_normalize, read_pooling, sparse_file
 from unmask.model.stored_weights import files_checked
 from unmask.model.transformers import TransformersBare, TransformersMaskedLM, TransformersTask
@@ -30,10 +37,12 @@ from unmask.model.transformers_folder import (
 )
 from unmask.tasks.embed import EmbedSettings, LongTexts, embed_texts
 from unmask.tasks.fill import Filled, fill_texts
-from unmask.tasks.predict import TaskModel, is_fine_tuned, load_fine_tuned, open_fine_tuned
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.hardware import choose_device, choose_dtype
+
+if TYPE_CHECKING:  # what fills a mask loads neither tasks nor measurements
+    from unmask.tasks.predict import TaskModel
 
 log = logging.getLogger("unmask")
 
@@ -269,6 +278,8 @@ class Model(Readable):
             SettingsError: A sentence is empty, holds what is no character or is longer than the model; or the form is
                 none.
         """
+        from unmask.measure.questions import checked_form, pseudo_log_likelihoods
+
         return pseudo_log_likelihoods(self.predictor, self.tokenizer, sentences, form=checked_form(form)).totals
 
     def predict(self, inputs: Sequence[Any]) -> list[Any]:
@@ -279,6 +290,8 @@ class Model(Readable):
             SettingsError: An input does not fit the model's task, or holds what is no character.
         """
         if self.fine_tuned is None:  # says why, unless somebody has fine-tuned into this folder since
+            from unmask.tasks.predict import load_fine_tuned
+
             self.fine_tuned = load_fine_tuned(self.folder)
         return self.fine_tuned.predict(inputs)
 
@@ -362,7 +375,7 @@ def _load(path: Path, hub: HubName | None, precision: Precision) -> Model:
     in_transformers = runs_in_transformers(path)
     if not in_transformers:
         read_config_file(path)
-    elif not is_fine_tuned(path):
+    elif not _is_fine_tuned(path):
         check_transformers(path)
     tokenizer = load_tokenizer(path)
     fine_tuned = _fine_tuned(path, tokenizer)
@@ -376,10 +389,21 @@ def _load(path: Path, hub: HubName | None, precision: Precision) -> Model:
     return Model(path, ours, tokenizer, fine_tuned, has_head=has_head, precision=precision, hub=hub)
 
 
+def _is_fine_tuned(folder: Path) -> bool:
+    content = read_content(folder)
+    if KEY not in content and "ForMaskedLM" in str(content.get("architectures")):
+        return False
+    from unmask.tasks.predict import is_fine_tuned
+
+    return is_fine_tuned(folder)
+
+
 def _fine_tuned(folder: Path, tokenizer: Tokenizer) -> TaskModel | None:
     """The model with the head of its task, where the folder has one that reads as ours do."""
-    if not is_fine_tuned(folder):
+    if not _is_fine_tuned(folder):
         return None
+    from unmask.tasks.predict import open_fine_tuned
+
     if runs_in_transformers(folder):
         return open_fine_tuned(folder, tokenizer)
     try:

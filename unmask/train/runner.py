@@ -185,6 +185,9 @@ def _shared(lengths: NDArray[np.int64], longest: int, positions: int) -> Iterato
         numbers = np.flatnonzero(sizes == size)
         # Few texts need no whole row; multiples of 8 keep the shapes of products few.
         row_length = min(size, longest, -(-int(lengths[numbers].sum()) // 8) * 8)
+        if len(numbers) == 1:  # a single text is not worth the second that loading numba takes
+            yield [numbers.tolist()], row_length
+            continue
         packed = pack_pieces(lengths[numbers], row_length=row_length, overhead=0)
         rows = [numbers[pieces].tolist() for pieces in packed.pieces()]
         num_rows = max(1, positions // row_length)

@@ -67,13 +67,13 @@ def command() -> Command:
     return run
 
 
-def process(*words: object, cwd: Path | None = None) -> Done:
+def process(*words: object, cwd: Path | None = None, text: str | None = None) -> Done:
     """Runs Python in a process of its own."""
     here = str(Path(unmask.__file__).parents[1])
     environment = os.environ | {"PYTHONPATH": here, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, *map(str, words)],
-        cwd=cwd, env=environment, capture_output=True, text=True, timeout=600, check=False,
+        cwd=cwd, env=environment, input=text, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     return Done(done.returncode, done.stdout, done.stderr)
 
@@ -140,4 +140,22 @@ def shakespeare(packaged_text: Path, tmp_path_factory: pytest.TempPathFactory) -
     """The packaged text, prepared by one process."""
     out = tmp_path_factory.mktemp("shakespeare") / "data"
     unmask.prepare([packaged_text], out=out, vocab_size=1024, workers=1)
+    return out
+
+
+@pytest.fixture(scope="session")
+def tuned(run: unmask.Run, samples: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A classifier."""
+    out = tmp_path_factory.mktemp("tuned") / "classify"
+    file = samples / "classify.jsonl"
+    settings = ["finetune.epochs=1", "finetune.batch_size=16"]
+    unmask.finetune(run.folder / "model", task="classify", train=file, validation=file, out=out, settings=settings)
+    return out
+
+
+@pytest.fixture(scope="session")
+def index(run: unmask.Run, samples: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index of forty lines."""
+    out = tmp_path_factory.mktemp("index") / "lines"
+    unmask.Index.build(run.folder / "model", [samples / "lines.txt"], out=out)
     return out

@@ -89,12 +89,8 @@ def write_samples(folder: Path) -> None:
     for task, write in TASKS.items():
         write(folder / task, documents(120, seed=2))
     pairs = [
-        {
-            "sentence_good": str(row["text"]),
-            "sentence_bad": " ".join(reversed(str(row["text"]).split())),
-            "UID": "order",
-        }
-        for row in rows[:20]
+        {"sentence_good": good, "sentence_bad": " ".join(reversed(good.split())), "UID": "order"}
+        for good in (str(row["text"]).split(" . ")[0] for row in rows[:20])
     ]
     write_jsonl(folder / "minimal.jsonl", pairs)
 

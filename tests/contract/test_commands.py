@@ -1,0 +1,274 @@
+"""Every command says what it did as one JSON object on stdout, and nothing else there."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import unmask
+from tests.contract.conftest import SMALL, Command, process, sets
+
+# Command -> what is asked -> keys that its object has. More are welcome; one that is gone is missed by a script.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "recipes": ("recipes", "recipes"),
+    "prepare": (
+        "prepare {samples}/corpus.txt --out {out}/data --tokenizer {samples}/vocab.txt --workers 1",
+        "out documents bytes tokens skipped near_duplicates vocab_size train_tokens validation_tokens unknown_tokens "
+        "fingerprint annotations labels complete",
+    ),
+    "prepare, a part": (
+        "prepare {samples}/corpus.txt --out {out}/data --tokenizer {samples}/vocab.txt --part 1/2",
+        "out part complete",
+    ),
+    "prepare, dry": (
+        "prepare {samples}/corpus.txt --out {out}/data --dry-run",
+        "documents bytes tokens complete vocab_size seconds skipped",
+    ),
+    "lexicon": (
+        "lexicon {data} --out {out}/found.safetensors --min-count 3",
+        "out collocations by_words candidates words min_count fingerprint",
+    ),
+    "masks": ("masks 'Anna Lee sees the ship.' --tokenizer {model} --rate 0.3", "strategies left_out mask_token"),
+    "audit": (
+        "audit {data} --strategy span --max-tokens 5000",
+        "documents bytes tokens skipped strategies not_audited passed",
+    ),
+    "pretrain": (
+        "pretrain {data} --out {out}/run --steps 3 {small}",
+        "model num_parameters vocab_size steps tokens_seen epochs seconds tokens_per_second validation_loss "
+        "validation_loss_stderr validation_loss_interval validation_accuracy validation_perplexity predicted_tokens "
+        "validation_documents validation_unit unigram_entropy on_plateau bits_per_token_byte objectives best_step "
+        "data_fingerprint near_duplicates torch device",
+    ),
+    "pretrain, dry": (
+        "pretrain {data} --out {out}/run --steps 3 --dry-run {small}",
+        "documents bytes tokens vocab_size num_parameters steps seconds tokens_seen tokens_per_second memory_bytes "
+        "disk_bytes processes device",
+    ),
+    "pretrain, from": (
+        "pretrain {data} --from {model} --out {out}/run --steps 2 --set training.batch_tokens=512",
+        "model num_parameters vocab_size steps tokens_seen validation_loss",
+    ),
+    "fill": ("fill {model} 'Anna [MASK] sees the [MASK] .' --top-k 3", "masks"),
+    "embed": (
+        "embed {model} {samples}/lines.txt --out {out}/vectors.npy --long-texts truncate",
+        "out dimension pooling normalize texts tokens long_texts skipped seconds",
+    ),
+    "evaluate": (
+        "evaluate {model} {samples}/lines.txt --rates 0.15,0.3 --masks 1 --pseudo-tokens 20",
+        "loss loss_stderr loss_interval accuracy accuracy_interval perplexity bits_per_byte predicted_tokens by_rate "
+        "breakdown pseudo_perplexity pseudo_log_loss pseudo_tokens tokens documents unit masks length",
+    ),
+    "score": ("score {model} {samples}/minimal.jsonl", "accuracy pairs phenomena"),
+    "compare": (
+        "compare random span --data {data} --steps 2 --seeds 2 --out {out}/compared {small}",
+        "figure recipes differences confidence verdict by_figure runs",
+    ),
+    "compare, tune": (
+        "compare tiny --tune --trials 2 --search training.learning_rate=0.001..0.01 --data {data} --steps 2 "
+        "--out {out}/tuned {small}",
+        "best trials verdict",
+    ),
+    "finetune": (
+        "finetune {model} --task classify --train {samples}/classify.jsonl --validation {samples}/classify.jsonl "
+        "--out {out}/tuned --set finetune.epochs=1",
+        "model task metric metrics best_seed seeds mean deviation margin labels examples learning_rate num_parameters",
+    ),
+    "finetune, dry": (
+        "finetune {model} --task classify --train {samples}/classify.jsonl --validation {samples}/classify.jsonl "
+        "--out {out}/tuned --dry-run",
+        "task labels examples learning_rate num_parameters seeds steps seconds memory_bytes processes device",
+    ),
+    "predict": (
+        "predict {tuned} {samples}/classify.jsonl --out {out}/predictions.jsonl",
+        "model task examples truncated split out",
+    ),
+    "predict, to stdout": ("predict {tuned} {samples}/classify.jsonl", "model task examples predictions"),
+    "embedder": (
+        "embedder {model} {samples}/corpus.txt --out {out}/embedder --steps 2 --set embedder.batch_size=16",
+        "model num_parameters dimension sparse max_length steps tokens_seen seconds tokens_per_second pairs_seen "
+        "temperature before after recall_at_10 best_step data device",
+    ),
+    "embedder, dry": (
+        "embedder {model} {samples}/corpus.txt --out {out}/embedder --steps 2 --dry-run",
+        "documents held_out_documents tokens pairs num_parameters dimension sparse steps seconds memory_bytes device",
+    ),
+    "search index": (
+        "search index {model} {samples}/lines.txt --out {out}/index",
+        "folder model fingerprint files dimension pooling similarity query_prompt document_prompt passage_tokens "
+        "overlap_tokens documents passages skipped bytes approximate",
+    ),
+    "search query": ("search query {index} 'Anna sees the ship' --top-k 3", "index model approximate queries seconds"),
+    "evaluate-search": (
+        "evaluate-search {model} {samples}/corpus.txt --all --queries 10",
+        "model tasks verdict vectors encoding unit crops seed",
+    ),
+    "export": ("export {model} --out {out}/onnx --task fill-mask", "out format opset graphs"),
+    "verify": ("verify {model}", "model checks passed"),
+}
+HELP = ("pretrain", "prepare", "lexicon", "masks", "audit", "fill", "embed", "evaluate", "score", "compare", "finetune",
+        "predict", "embedder", "evaluate-search", "export", "verify", "recipes", "search index",
+        "search query")  # fmt: skip
+OPTIONS = {  # that scripts rely on
+    "pretrain": "--out --minutes --steps --tokens --recipe --from --extend-vocab --strategy --tokenizer "
+    "--tokenizer-kind --vocab-size --seed --set --resume --overwrite --dry-run --json --quiet --verbose",
+    "prepare": "--out --tokenizer --tokenizer-kind --vocab-size --annotate --workers --ray --part --join",
+    "masks": "--strategy --rate --tokenizer --seed --lexicon",
+    "evaluate": "--rates --masks --max-tokens --pseudo-tokens --column --strict",
+    "finetune": "--task --train --validation --test --out --text --second --label --seeds --seed --resume",
+    "embedder": "--out --minutes --steps --pairs --sparse --seed --resume --overwrite",
+    "compare": "--data --out --minutes --steps --seeds --base --rates --pairs --task --tune --trials --search",
+}
+
+
+def words_of(line: str, **places: object) -> list[str]:
+    """A line of a shell's words; what stands for places comes after, since they may have spaces."""
+    words = []
+    for word in re.findall(r"'[^']*'|\S+", line):
+        if word == "{small}":
+            words += sets(SMALL)
+        else:
+            words.append(word.strip("'").format(**places))
+    return words
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_prints_one_object_with_its_keys(
+    name: str, command: Command, samples: Path, data: Path, run: unmask.Run, tuned: Path, index: Path, tmp_path: Path
+) -> None:
+    line, keys = COMMANDS[name]
+    places = {"samples": samples, "data": data, "out": tmp_path, "tuned": tuned, "index": index}
+    done = command(*words_of(line, model=run.folder / "model", **places), "--json")
+    assert done.code == 0, done.err
+    assert "Traceback" not in done.err
+    assert set(keys.split()) <= done.json.keys()
+
+
+@pytest.mark.parametrize("name", HELP)
+def test_help_names_the_options_of_a_command(name: str, command: Command) -> None:
+    done = command(*name.split(), "--help")
+    assert done.code == 0
+    assert all(option in done.out for option in OPTIONS.get(name, "--json --quiet --verbose").split())
+
+
+def test_help_of_the_whole_names_every_command(command: Command) -> None:
+    done = command("--help")
+    assert done.code == 0
+    assert all(name.split()[0] in done.out for name in HELP)
+
+
+def test_the_version_is_that_of_the_package(command: Command) -> None:
+    done = command("--version")
+    assert done.code == 0
+    assert unmask.__version__ in done.out
+
+
+def test_every_public_name_is_there() -> None:
+    assert all(getattr(unmask, name) is not None for name in unmask.__all__)
+
+
+def test_a_process_prints_the_object_alone_on_stdout(run: unmask.Run, tmp_path: Path) -> None:
+    done = process("-m", "unmask", "fill", run.folder / "model", "Anna [MASK] the ship .", "--json", cwd=tmp_path)
+    assert (done.code, done.err) == (0, "")
+    (mask,) = done.json["masks"]
+    assert {"token", "token_id", "probability"} <= mask["candidates"][0].keys()
+
+
+def test_tables_go_to_stdout_and_what_happens_to_stderr(command: Command, run: unmask.Run, samples: Path) -> None:
+    model = run.folder / "model"
+    plain = command("evaluate", model, samples / "lines.txt", "--masks", 1, "--pseudo-tokens", 0)
+    assert plain.code == 0
+    assert "loss" in plain.out
+    assert "\x1b[" not in plain.out + plain.err
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(plain.out)
+
+
+def test_a_run_leaves_its_files(run: unmask.Run) -> None:
+    files = {path.relative_to(run.folder).as_posix() for path in run.folder.rglob("*") if path.is_file()}
+    assert files >= {
+        "model/config.json", "model/model.safetensors", "model/tokenizer.json", "model/tokenizer_config.json",
+        "model/README.md", "model/checksums.json", "metrics.jsonl", "recipe.toml", "summary.json", "report.html",
+    }  # fmt: skip
+    summary = json.loads((run.folder / "summary.json").read_text(encoding="utf-8"))
+    assert run.to_dict() == summary
+    assert not [name for name in files if Path(name).suffix in {".pt", ".pth", ".pkl", ".bin"}], "no pickles"
+
+
+def test_masks_say_what_is_chosen_and_what_is_seen(command: Command, run: unmask.Run) -> None:
+    done = command("masks", "Anna Lee sees the ship.", "--tokenizer", run.folder / "model", "--rate", 0.5, "--json")
+    shown = {one["name"]: one for one in done.json["strategies"]}
+    assert {"random", "whole_word", "span", "pmi", "frequency", "mixture"} <= shown.keys() | done.json[
+        "left_out"
+    ].keys()
+    for one in shown.values():
+        assert len(one["tokens"]) == len(one["input_tokens"])
+        assert all(0 < place < len(one["tokens"]) - 1 for place in one["targets"]), "special tokens are never chosen"
+        changed = {n for n, pair in enumerate(zip(one["tokens"], one["input_tokens"], strict=True)) if len({*pair}) > 1}
+        assert changed <= set(one["targets"])
+
+
+def test_fill_has_candidates_for_every_mask(command: Command, run: unmask.Run) -> None:
+    done = command("fill", run.folder / "model", "Anna [MASK] sees the [MASK] .", "--top-k", 4, "--json")
+    assert [len(mask["candidates"]) for mask in done.json["masks"]] == [4, 4]
+    for mask in done.json["masks"]:
+        shares = [candidate["probability"] for candidate in mask["candidates"]]
+        assert shares == sorted(shares, reverse=True)
+        assert 0.0 < sum(shares) <= 1.0
+
+
+def test_evaluate_says_each_rate(command: Command, run: unmask.Run, samples: Path) -> None:
+    words = ("evaluate", run.folder / "model", samples / "lines.txt", "--rates", "0.15,0.3", "--pseudo-tokens", 0)
+    figures = command(*words, "--json").json
+    assert figures == command(*words, "--json").json, "masks are fixed"
+    assert set(figures["by_rate"]) == {"0.15", "0.3"}
+    assert figures["by_rate"]["0.15"]["loss"] == figures["loss"]
+    assert figures["perplexity"] == pytest.approx(np.exp(figures["loss"]))
+
+
+def test_predictions_of_a_file_are_a_line_a_row(command: Command, tuned: Path, samples: Path, tmp_path: Path) -> None:
+    out = tmp_path / "predictions.jsonl"
+    assert command("predict", tuned, samples / "classify.jsonl", "--out", out, "--json").code == 0
+    rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert [row["row"] for row in rows] == list(range(1, 121))
+    assert {row["label"] for row in rows} <= {"cold", "warm"}
+    assert all(sum(row["probabilities"].values()) == pytest.approx(1.0, abs=1e-5) for row in rows)
+
+
+def test_embed_writes_a_vector_a_line(command: Command, run: unmask.Run, samples: Path, tmp_path: Path) -> None:
+    import pyarrow.parquet
+
+    words = ("embed", run.folder / "model", samples / "lines.txt", "--long-texts", "split", "--normalize", "--out")
+    assert command(*words, tmp_path / "vectors.npy").code == command(*words, tmp_path / "vectors.parquet").code == 0
+    vectors = np.load(tmp_path / "vectors.npy")
+    assert (vectors.shape, vectors.dtype) == ((40, 64), np.float32)
+    assert np.allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-5)
+    assert pyarrow.parquet.read_table(tmp_path / "vectors.parquet").num_rows == 40
+
+
+def test_a_query_finds_the_text_that_it_is(command: Command, index: Path, samples: Path) -> None:
+    text = (samples / "lines.txt").read_text(encoding="utf-8").splitlines()[7]
+    (query,) = command("search", "query", index, text.split(" . ")[0], "--top-k", 40, "--json").json["queries"]
+    scores = [hit["score"] for hit in query["hits"]]
+    assert len(scores) == 40
+    assert scores == sorted(scores, reverse=True)
+    assert [hit["rank"] for hit in query["hits"]] == list(range(1, 41))
+
+
+def test_audit_finds_every_strategy_sound(command: Command, data: Path) -> None:
+    done = command("audit", data, "--max-tokens", 5000, "--json")
+    assert done.code == 0
+    assert done.json["passed"] is True
+    assert len(done.json["strategies"]) == 12
+    for found in done.json["strategies"].values():
+        assert found["special_targets"] == found["special_replacements"] == 0
+        assert found["rate"] == pytest.approx(found["expected_rate"], abs=5 * found["rate_stderr"])
+
+
+def test_text_may_come_from_standard_input(run: unmask.Run, tmp_path: Path) -> None:
+    words = ("-m", "unmask", "fill", run.folder / "model", "-", "--json")
+    assert len(process(*words, cwd=tmp_path, text="Anna [MASK] the ship .").json["masks"]) == 1

@@ -106,9 +106,7 @@ def data(samples: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> unmask.Run:
     """A run of 60 steps with whole words."""
     out = tmp_path_factory.mktemp("runs") / "short"
-    return unmask.pretrain(
-        data, out=out, steps=60, strategy="whole_word", settings=[*SMALL, "checkpoint.every_steps=30"]
-    )
+    return unmask.pretrain(data, out=out, steps=60, strategy="whole_word", settings=SMALL)
 
 
 @pytest.fixture(scope="session")

@@ -67,13 +67,16 @@ def command() -> Command:
     return run
 
 
+def environment() -> dict[str, str]:
+    """Of processes of their own: they have this package, and a thread each, so that sums have one order."""
+    return os.environ | {"PYTHONPATH": str(Path(unmask.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+
+
 def process(*words: object, cwd: Path | None = None, text: str | None = None) -> Done:
     """Runs Python in a process of its own."""
-    here = str(Path(unmask.__file__).parents[1])
-    environment = os.environ | {"PYTHONPATH": here, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, *map(str, words)],
-        cwd=cwd, env=environment, input=text, capture_output=True, text=True, timeout=600, check=False,
+        cwd=cwd, env=environment(), input=text, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     return Done(done.returncode, done.stdout, done.stderr)
 
@@ -110,15 +113,17 @@ def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> unmask.Run:
 
 
 @pytest.fixture(scope="session")
-def golden() -> Iterator[Callable[[str, Any], None]]:
-    """Compares with what was recorded."""
+def golden() -> Iterator[Callable[..., None]]:
+    """Compares with what was recorded: exactly, or numbers within a tolerance."""
     recording = bool(os.environ.get("RECORD"))
     recorded = json.loads(GOLDEN.read_text(encoding="utf-8")) if GOLDEN.exists() else {}
 
-    def check(name: str, value: Any) -> None:
+    def check(name: str, value: Any, within: float | None = None) -> None:
         if recording:
             recorded[name] = value
-        assert recorded.get(name) == value, name
+        assert name in recorded, f"{name} was not recorded"
+        expected = recorded[name] if within is None else pytest.approx(recorded[name], abs=within, rel=0)
+        assert value == expected, name
 
     yield check
     if recording:

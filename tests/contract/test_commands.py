@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 import unmask
@@ -240,14 +241,12 @@ def test_predictions_of_a_file_are_a_line_a_row(command: Command, tuned: Path, s
 
 
 def test_embed_writes_a_vector_a_line(command: Command, run: unmask.Run, samples: Path, tmp_path: Path) -> None:
-    import pyarrow.parquet
-
     words = ("embed", run.folder / "model", samples / "lines.txt", "--long-texts", "split", "--normalize", "--out")
     assert command(*words, tmp_path / "vectors.npy").code == command(*words, tmp_path / "vectors.parquet").code == 0
     vectors = np.load(tmp_path / "vectors.npy")
     assert (vectors.shape, vectors.dtype) == ((40, 64), np.float32)
     assert np.allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-5)
-    assert pyarrow.parquet.read_table(tmp_path / "vectors.parquet").num_rows == 40
+    assert pq.read_table(tmp_path / "vectors.parquet").num_rows == 40
 
 
 def test_a_query_finds_the_text_that_it_is(command: Command, index: Path, samples: Path) -> None:

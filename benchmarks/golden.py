@@ -5,10 +5,11 @@ r"""What the commands leave and say, as a file to compare: a change that should 
     python benchmarks/golden.py compare old.json new.json
 
 It runs every command of a checkout in a folder of its own, on small parts of DATA (`../shared/data`): preparation and
-masks of the demo's text, three trainings of 100 steps (random; adaptive with sentence order; spans with boundaries),
-every kind of question, every task, the audit, a comparison, an export. Of files it keeps hashes, of `--json` all keys
-and values but times and places. Runs on one machine are equal bit for bit where nothing has changed; on two kinds of
-processor they are not, so compare what one machine made.
+masks of the demo's text, four trainings of 60 steps (random; adaptive with sentence order; spans with boundaries;
+RoBERTa's layout with texts from their vectors), every kind of question, every task, the audit, a comparison, an export,
+embedders, indexes and their evaluation. Of files it keeps hashes, of `--json` all keys and values but times and places.
+Runs on one machine are equal bit for bit where nothing has changed; on two kinds of processor they are not, so compare
+what one machine made.
 
 `compare` names each key that differs, and ends with exit code 1 where one does.
 """
@@ -40,6 +41,7 @@ TRAININGS = {
     "adaptive": ("--strategy", "adaptive", "--set", "masking.refresh_steps=20", "--set", "model.layout=bert",
                  "--set", "objectives.pairs.kind=sentence_order"),
     "span": ("--strategy", "span", "--set", "objectives.span_boundary.weight=1"),
+    "roberta": ("--strategy", "whole_word", "--set", "model.layout=roberta", "--set", "objectives.retromae.weight=1"),
 }  # fmt: skip
 SMALL = ("--set", "finetune.epochs=1", "--set", "finetune.batch_size=16")
 MASKS = """
@@ -99,7 +101,10 @@ class Checkout:
         write_inputs(data, self.work)
         found: dict[str, Any] = {}
         found["prepare"] = self.said("prepare", "shakespeare.txt", "--out", "data", "--vocab-size", "2000")
-        found["data"] = {path.name: sha256(path) for path in sorted((self.work / "data").glob("*.arrow"))}
+        found["data"] = {
+            path.relative_to(self.work).as_posix(): sha256(path)
+            for path in sorted((self.work / "data").rglob("*.arrow"))
+        }
         found["tokenizer"] = sha256(self.work / "data" / "tokenizer" / "tokenizer.json")
         found["masker"] = json.loads(self.python("-c", MASKS, "data/tokenizer"))
         found["lexicon"] = self.said("lexicon", "data", "--out", "pmi.lexicon")
@@ -108,11 +113,12 @@ class Checkout:
         found["audit"] = self.said("audit", "data", "--max-tokens", "50000")
         for name, options in TRAININGS.items():
             found[f"pretrain {name}"] = self.said(
-                "pretrain", "data", "--out", name, "--steps", "100", *options, "--set", "training.batch_tokens=1024"
+                "pretrain", "data", "--out", name, "--steps", "60", *options, "--set", "training.batch_tokens=1024"
             )
             found[f"run {name}"] = self.run_of(name)
         found |= self.questions()
         found |= self.tasks()
+        found |= self.searches()
         return found
 
     def questions(self) -> dict[str, Any]:
@@ -121,7 +127,8 @@ class Checkout:
         self.said("embed", model, "lines.txt", "--out", "vectors.npy")
         text = "What, art thou [MASK]? The [MASK] is here."
         return {
-            "fill": self.said("fill", model, text),
+            "fill": self.said("fill", model, text, "--top-k", "10"),
+            "fill candidates": self.said("fill", model, "The [MASK] is here.", "--candidates", "king,messenger"),
             "embed": sha256(self.work / "vectors.npy"),
             "evaluate": self.said("evaluate", model, "lines.txt", "--rates", "0.15,0.3", "--pseudo-tokens", "100"),
             "score": self.said("score", model, "blimp.tar.gz", "--pairs-per-paradigm", "2"),
@@ -156,6 +163,24 @@ class Checkout:
             found[f"config {task}"] = json.loads((self.work / f"tuned-{task}/model/config.json").read_text())
             found[f"predict {task}"] = self.said("predict", f"tuned-{task}", name)
             found[f"verify {task}"] = self.said("verify", f"tuned-{task}/model")
+        return found
+
+    def searches(self) -> dict[str, Any]:
+        """Embedders of both kinds, an index of each, and how well they search."""
+        found: dict[str, Any] = {}
+        for kind, options in (("dense", ()), ("sparse", ("--sparse",))):
+            out = f"embedder-{kind}"
+            found[f"embedder {kind}"] = self.said(
+                "embedder", "random/model", "lines.txt", "--steps", "10", "--out", out, "--set",
+                "embedder.batch_size=32", *options,
+            )  # fmt: skip
+            found[f"embedder {kind} weights"] = sha256(self.work / out / "model" / "model.safetensors")
+            found[f"index {kind}"] = self.said("search", "index", f"{out}/model", "lines.txt", "--out", f"index-{kind}")
+            found[f"query {kind}"] = self.said("search", "query", f"index-{kind}", "the old house by the sea")
+        found["evaluate-search"] = self.said(
+            "evaluate-search", "embedder-dense/model", "lines.txt", "--against", "embedder-sparse/model", "--all",
+            "--queries", "100",
+        )  # fmt: skip
         return found
 
     def run_of(self, name: str) -> dict[str, Any]:

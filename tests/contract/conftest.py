@@ -127,7 +127,8 @@ def golden() -> Iterator[Callable[..., None]]:
 
     yield check
     if recording:
-        GOLDEN.write_text(json.dumps(recorded, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        lines = (f"{json.dumps(name)}: {json.dumps(recorded[name], sort_keys=True)}" for name in sorted(recorded))
+        GOLDEN.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
 @pytest.fixture(scope="session")

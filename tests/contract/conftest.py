@@ -23,6 +23,7 @@ import pytest
 import unmask
 from tests.contract.samples import write_samples
 
+os.environ["HF_HUB_OFFLINE"] = "1"
 GOLDEN = Path(__file__).with_name("golden.json")
 SMALL = ("model.num_layers=1", "model.hidden_size=64", "model.num_heads=2", "training.sequence_length=64",
          "training.batch_tokens=512", "training.precision=float32", "evaluation.times=2")  # fmt: skip

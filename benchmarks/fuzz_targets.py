@@ -33,7 +33,7 @@ from unmask.commands.recipe import apply_overrides, load_recipe
 from unmask.commands.run_data import open_prepared
 from unmask.commands.run_folder import RunFolder, claim_recipe, claim_sources
 from unmask.data.corpus import Corpus
-from unmask.data.documents import TextFile
+from unmask.data.documents import Documents
 from unmask.data.lexicon import load_lexicon
 from unmask.data.settings import CorpusSettings
 from unmask.measure.questions import read_pairs
@@ -182,7 +182,7 @@ def read_saved(folder: Path, name: str, number: int) -> object:
 
 def read_texts(folder: Path, name: str, number: int) -> object:
     """Texts one by one, with their ids."""
-    return sum(len(text.text) for text in TextFile(folder / name).read())
+    return sum(len(text.text) for text in Documents(folder / name))
 
 
 def read_examples(folder: Path, name: str, number: int) -> object:

@@ -21,7 +21,7 @@ from tests.seeds import SEEDS, Seed
 from unmask.core.errors import CorpusError
 from unmask.data.annotations import choose_origins, data_fields
 from unmask.data.corpus import Corpus
-from unmask.data.documents import TextFile
+from unmask.data.documents import Documents
 from unmask.data.reading import BadInput
 from unmask.data.settings import AnnotationSettings, CorpusSettings
 from unmask.data.sources import Source, find_sources
@@ -77,7 +77,7 @@ def test_values_beside_the_text_do_not_matter(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     path.write_bytes(seeds.parquet_of({"text": seeds.TEXTS, "seen": seeds.far_times(), "doc": seeds.twice_in_struct()}))
     assert texts(path) == seeds.TEXTS.to_pylist()
-    assert [text.text for text in TextFile(path).read()] == seeds.TEXTS.to_pylist()
+    assert [text.text for text in Documents(path)] == seeds.TEXTS.to_pylist()
     with pytest.raises(
         CorpusError, match=r"t\.parquet: row 2 has a value in column 'seen' that cannot be read \('time"
     ):
@@ -121,7 +121,7 @@ def read_flipped(folder: str, name: str) -> None:
         source = Source(path, "parquet" if path.suffix == ".parquet" else "arrow")
         for only in (None, ["text", "doc.a", "tags", "kind"]):
             try:
-                list(rows_of(source, BadInput(skip=False), None, nested=True, only=only))
+                list(rows_of(source, BadInput(skip=False), None, only=only))
             except CorpusError as error:
                 found["refused"] += 1
                 if len(str(error).splitlines()) != 1:

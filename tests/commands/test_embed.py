@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from unmask.commands.cli import embed as embedding
 from unmask.commands.cli import options
 from unmask.commands.embed import Writing
 from unmask.core.errors import CorpusError
-from unmask.data.documents import TextFile
+from unmask.data.documents import Document, Documents
 from unmask.search import encoder as search_encoder
 from unmask.tasks import embed
 from unmask.tasks import loaded_model as model_module
@@ -121,24 +122,27 @@ def test_no_more_than_a_part_is_held(run: unmask.Run, tmp_path: Path, monkeypatc
     monkeypatch.setattr(embed_file, "PART_TEXTS", 8)
     monkeypatch.setattr(embed_file, "PART_CHARS", 60)
     done, read, most = 0, 0, 0
-    texts = TextFile(path)
-    original = texts.read
+    texts = embed_file.read_file(path)
 
-    def counted():  # type: ignore[no-untyped-def]
-        nonlocal read, most
-        for text in original():
-            read += 1
-            most = max(most, read - done)
-            yield text
+    class Counted(Documents):
+        sources = texts.sources
 
-    monkeypatch.setattr(texts, "read", counted)
+        def __init__(self) -> None:
+            self.skipped = texts.skipped
+
+        def __iter__(self) -> Iterator[Document]:
+            nonlocal read, most
+            for text in texts:
+                read += 1
+                most = max(most, read - done)
+                yield text
 
     def count(chars: int) -> None:
         nonlocal done
         assert chars <= 60 + 11
         done = read
 
-    report = embed_file.embed_file(embed_file.embedding_of(run.model), texts, tmp_path / "v.npy", count=count)
+    report = embed_file.embed_file(embed_file.embedding_of(run.model), Counted(), tmp_path / "v.npy", count=count)
     assert report.texts == 50 == read
     assert 2 <= most <= 8
 
@@ -146,21 +150,20 @@ def test_no_more_than_a_part_is_held(run: unmask.Run, tmp_path: Path, monkeypatc
 def test_ids_of_json_lines(tmp_path: Path) -> None:
     path = tmp_path / "texts.jsonl"
     path.write_text('{"id": 7, "text": "a b"}\n\n{"id": 9, "text": "c"}\n')
-    assert [(text.id, text.text) for text in TextFile(path).read()] == [(7, "a b"), (9, "c")]
+    assert [(text.id, text.text) for text in embed_file.read_file(path)] == [(7, "a b"), (9, "c")]
     path.write_text('{"id": 7, "text": "a b"}\n{"id": 1.5, "text": "c"}\n')
-    with pytest.raises(CorpusError, match=r"row 2 has 1.5 in column 'id'; ids are texts or whole numbers$"):
-        list(TextFile(path).read())
+    with pytest.raises(CorpusError, match="row 2 has 1.5, .* in column 'id'"):
+        list(embed_file.read_file(path))
     path.write_text('{"id": 7, "text": "a b"}\n{"id": 8}\n')
-    with pytest.raises(CorpusError, match="row 2 has no column 'text', only id; name the text's column with column"):
-        list(TextFile(path).read())
+    with pytest.raises(CorpusError, match="row 2 has no column 'text', only id; name the text's column"):
+        list(embed_file.read_file(path))
 
 
 def test_other_kinds_of_files(tmp_path: Path) -> None:
     (tmp_path / "a.fasta").write_text(">x\nMK\nLV\n>y\nGG\n")
     (tmp_path / "a.conllu").write_text("# newdoc\n1\tAnna\t_\tPROPN\t_\t_\t0\troot\t_\t_\n\n")
-    assert [(text.id, text.text) for text in TextFile(tmp_path / "a.fasta").read()] == [(1, "MKLV"), (2, "GG")]
-    assert [(text.id, text.text) for text in TextFile(tmp_path / "a.conllu").read()] == [(1, "Anna")]
-    assert TextFile(tmp_path / "a.fasta").describe() == "a text is a sequence"
+    assert [(text.id, text.text) for text in embed_file.read_file(tmp_path / "a.fasta")] == [(1, "MKLV"), (2, "GG")]
+    assert [(text.id, text.text) for text in embed_file.read_file(tmp_path / "a.conllu")] == [(1, "Anna")]
 
 
 @pytest.mark.parametrize(
@@ -211,7 +214,7 @@ def test_wrong_folders(main: Main, run: unmask.Run, lines: Path, tmp_path: Path)
     for name in ("a.txt", "b.txt"):
         (tmp_path / "texts" / name).write_text("x")
     code, _, err = main("embed", run.folder, tmp_path / "texts", "--out", out)
-    assert (code, "these are 2 files; name one of them" in err) == (2, True)
+    assert (code, "this is a folder; name one of its files" in err) == (2, True)
 
 
 def test_a_dataset_that_was_saved(main: Main, run: unmask.Run, tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_arrays_of_json_and_fields_within_columns(tmp_path: Path) -> None:
             assert [record.first for record in again.records if isinstance(record, TextRecord)] == ["so, good", "bad"]
     with pytest.raises(
         CorpusError,
-        match="there is no column 'doc.txt'; did you mean 'doc.text'\\? columns are doc.text, doc.n, said, me",
+        match="there is no column 'doc.txt'; columns are doc.text, doc.n, said, me",
     ):
         read(nested, text="doc.txt", label="doc.n")
     with pytest.raises(CorpusError, match="row 1 has dict in column 'doc', not a text"):
@@ -94,7 +94,7 @@ def test_columns_are_named_or_found(tmp_path: Path) -> None:
         TextRecord(2, "good", None, "1"),
         TextRecord(3, "bad", None, "0"),
     ]
-    with pytest.raises(CorpusError, match="there is no column 'knd'; did you mean 'kind'"):
+    with pytest.raises(CorpusError, match="there is no column 'knd'; .*did you mean 'kind'"):
         read(other, text="what", label="knd")
     with pytest.raises(CorpusError, match=r"there is no column 'zzz'; columns are text, label"):
         read(write_jsonl(tmp_path / "j.jsonl", [{"text": "a", "label": "b"}]), text="zzz")

@@ -3,17 +3,17 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unmask.data.documents import TextPiece, split_lines
+from unmask.data.documents import Document, split_lines
 from unmask.data.reading import LinePart
 from unmask.data.settings import DocumentUnit
 
 
-def split(text: str, unit: DocumentUnit, **kwargs: int) -> list[TextPiece]:
+def split(text: str, unit: DocumentUnit, **kwargs: int) -> list[Document]:
     return list(split_lines([([LinePart(line, True, True) for line in text.split("\n")], unit)], **kwargs))
 
 
 def test_a_document_a_line() -> None:
-    assert split("a b\n\n  \nc", "line") == [TextPiece(0, 0, "a b"), TextPiece(1, 0, "c")]
+    assert split("a b\n\n  \nc", "line") == [Document(0, 0, "a b", id=1), Document(1, 0, "c", id=4)]
 
 
 def test_a_document_a_block() -> None:
@@ -40,7 +40,7 @@ def test_a_long_document_is_cut_behind_white_space_with_byte_offsets() -> None:
     assert [p.text for p in pieces] == ["äää bb ", "cc ddddd", "dddddddd", "ddddddd e"][:1] + [
         p.text for p in pieces[1:]
     ]
-    assert pieces[0] == TextPiece(0, 0, "äää bb ", last=False)
+    assert pieces[0] == Document(0, 0, "äää bb ", last=False, id=1)
     assert pieces[1].offset == len("äää bb ".encode())
     assert all(len(p.text) <= 8 for p in pieces)
 

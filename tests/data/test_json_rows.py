@@ -16,10 +16,11 @@ import pyarrow as pa
 import pytest
 
 from unmask.core.errors import CorpusError
+from unmask.data import json_rows as forms
 from unmask.data import reading
-from unmask.data import reading as forms
 from unmask.data.corpus import Corpus
-from unmask.data.reading import BadInput, json_rows
+from unmask.data.json_rows import json_rows
+from unmask.data.reading import BadInput
 from unmask.data.settings import CorpusSettings
 from unmask.data.sources import find_sources
 
@@ -192,7 +193,7 @@ def test_no_damage_is_anything_but_one_clear_error(tmp_path: Path, name: str, mo
 
 
 def test_rows_have_a_longest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("reading",):
+    for module in ("json_rows", "reading"):
         monkeypatch.setattr(f"unmask.data.{module}.LONGEST_ROW", 1000)
     monkeypatch.setattr(reading, "CHUNK_BYTES", 100)
     for name, around in (("a.json", "[%s]"), ("a.jsonl", "%s")):

@@ -22,7 +22,7 @@ from tests.command_line import PATIENCE, Main
 from tests.conftest import make_text
 from unmask.core.errors import CorpusError, ModelError
 from unmask.data.data_folder import load_manifest
-from unmask.data.documents import TextFile
+from unmask.data.documents import DocumentColumns, Documents
 from unmask.data.sources import find_sources, is_stream, keep_stream, kept_source, names_to_keep, readable
 from unmask.measure.questions import read_pairs
 from unmask.tasks.answer import read_squad
@@ -115,9 +115,9 @@ def test_a_pipe_is_kept_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_a_file_that_is_read_more_than_once(tmp_path: Path) -> None:
     rows = "".join(json.dumps({"id": f"n{n}", "text": f"text {n}"}) + "\n" for n in range(3))
     with pipe(tmp_path / "rows.jsonl", rows.encode()) as name, readable(name) as file:
-        texts = TextFile(file)
-        assert [(text.id, text.text) for text in texts.read()] == [(f"n{n}", f"text {n}") for n in range(3)]
-        assert len(list(texts.read())) == 3
+        texts = Documents(file)
+        assert [(text.id, text.text) for text in texts] == [(f"n{n}", f"text {n}") for n in range(3)]
+        assert len(list(texts)) == 3
         assert file.is_file()
     assert not file.exists()
     with readable(tmp_path / "a.txt") as same:
@@ -127,7 +127,7 @@ def test_a_file_that_is_read_more_than_once(tmp_path: Path) -> None:
         pytest.raises(CorpusError, match=re.escape(f"{name}: column 'text' of row 2 is int")),
         readable(name) as file,
     ):
-        list(TextFile(file, column="text").read())
+        list(Documents(file, DocumentColumns("text")))
 
 
 @pytest.mark.slow

@@ -175,7 +175,7 @@ def test_numbers_and_dates_are_no_text(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(
         "id,x,date\n" + "\n".join(f"{i},{i / 7},2024-01-{i % 28 + 1:02d}" for i in range(99))
     )
-    with pytest.raises(CorpusError, match=r"no column looks like text; columns are id, x, date; name one with set"):
+    with pytest.raises(CorpusError, match=r"no column looks like text; columns are id, x, date; name one with"):
         Corpus([tmp_path / "a.csv"], CorpusSettings())
 
 

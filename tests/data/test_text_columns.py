@@ -14,11 +14,9 @@ from unmask.commands.recipe import apply_overrides
 from unmask.core.errors import CorpusError, SettingsError
 from unmask.core.settings import validated
 from unmask.data.corpus import Corpus
-from unmask.data.documents import TextFile
-from unmask.data.reading import BadInput
+from unmask.data.documents import EMPTY, DocumentColumns, Documents
 from unmask.data.settings import CorpusSettings
-from unmask.data.sources import find_sources
-from unmask.data.tables import find_column, rows_of, text_in, value_at, with_columns
+from unmask.data.tables import USUAL, find_column, text_in, value_at
 
 WRITERS = ("jsonl", "json", "parquet", "arrow")
 
@@ -222,32 +220,53 @@ def test_messages_beside_other_text(tmp_path: Path) -> None:
     assert texts(path, column="chosen") == ["The king."]
     assert texts(written(tmp_path, [{"prompt": "Who is there?", "messages": SAID}])) == ["Who is there?\n\nThe king."]
     assert texts(written(tmp_path, [{"story": "Long. " * 9, "messages": SAID}])) == ["Long. " * 9]
-    with pytest.raises(CorpusError, match="no column looks like text; columns are chosen, n; name one with settings"):
+    with pytest.raises(CorpusError, match="no column looks like text; columns are chosen, n; name one with"):
         texts(written(tmp_path, [{"chosen": SAID, "n": 1}]))
     with pytest.raises(CorpusError, match="no column looks like text; columns are doc.text, n; name one with"):
         texts(written(tmp_path, [{"doc": {"text": "Within."}, "n": 1}], "parquet"))
 
 
-def test_only_lists_that_are_asked_for_are_read(tmp_path: Path) -> None:
-    rows = [{"text": "T.", "vector": [0.5] * 9, "messages": SAID, "doc": {"text": "D."}}]
-    [source] = find_sources([written(tmp_path, rows, "parquet")])
-    bad = BadInput(skip=False)
-    for column, names in (("text", {"text"}), ("doc.text", {"text", "doc"}), (["messages", 0], {"text", "messages"})):
-        [(_, row)] = rows_of(source, bad, column)
-        assert row.keys() == names
-    assert find_column(source, ["doc.text", "text"], bad) == ("doc.text", "text")
-    assert with_columns([source], None, bad)[0].column == "text"
+def test_columns_have_roles(tmp_path: Path) -> None:
+    rows = [{"Title": "T.", "vector": [0.5] * 9, "_id": 3, "doc": {"text": "D."}, "gold_label": "x"}]
+    found = {role: find_column(rows, role, where="t") for role in USUAL}
+    assert {role: name for role, name in found.items() if name is not None} == {
+        "id": "_id", "title": "Title", "label": "gold_label", "query": "Title"
+    }  # fmt: skip
+    assert find_column(rows, "title", where="t", taken=["Title"]) is None
+    assert find_column(rows, "title", "doc.text", where="t") == "doc.text"
+    with pytest.raises(CorpusError, match=r"no column 'doc.txt'; .*did you mean 'doc.text'"):
+        find_column(rows, "text", "doc.txt", where="t")
 
 
-def test_texts_of_a_file(tmp_path: Path) -> None:
+def test_documents_of_a_table(tmp_path: Path) -> None:
     rows = [{"meta": {"id": f"n{n}"}, "doc": {"text": f"Text {n}."}, "title": f"T{n}"} for n in range(3)]
     path = written(tmp_path, rows, "json")
-    file = TextFile(path, column="doc.text", id_column="meta.id")
-    assert [(text.id, text.text) for text in file.read()] == [("n0", "Text 0."), ("n1", "Text 1."), ("n2", "Text 2.")]
-    assert file.describe() == "a text is a row, its text in column 'doc.text', its id column 'meta.id'"
-    file = TextFile(path, column=["title", "doc.text"])
-    assert next(file.read()).text == "T0\n\nText 0."
+    columns = DocumentColumns("doc.text", "meta.id")
+    assert [(d.id, d.title, d.text) for d in Documents(path, columns)] == [
+        (f"n{n}", f"T{n}", f"Text {n}.") for n in range(3)
+    ]
+    assert next(iter(Documents(path, DocumentColumns(["title", "doc.text"])))).text == "T0\n\nText 0."
+    assert [(d.id, d.title, d.text) for d in Documents(iter(rows[:1]), DocumentColumns("doc.text"))] == [
+        (1, "T0", "Text 0.")
+    ]
     with pytest.raises(CorpusError, match="there is no column 'meta.no'; columns are meta.id, doc.text, title"):
-        TextFile(path, column="title", id_column="meta.no")
+        Documents(path, DocumentColumns("title", "meta.no"))
     with pytest.raises(CorpusError, match="no column is named in an empty list; name one, or none at all"):
-        TextFile(path, column=[])
+        Documents(path, DocumentColumns([]))
+
+
+def test_a_row_without_text_has_its_title_as_text(tmp_path: Path) -> None:
+    path = written(tmp_path, [{"text": "", "title": "Only a title"}, {"text": " ", "title": ""}, {"text": "x"}])
+    documents = Documents(path)
+    assert [(d.id, d.text) for d in documents] == [(1, "Only a title"), (3, "x")]
+    assert documents.skipped == {EMPTY: 1}
+
+
+def test_documents_of_lines_are_numbered_by_their_lines(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\n\ntwo\n")
+    (tmp_path / "b.txt").write_text("three\nfour")
+    assert [(d.document, d.id) for d in Documents(tmp_path, unit="line")] == [(0, 1), (1, 3), (2, 1), (3, 2)]
+    assert [d.id for d in Documents(tmp_path)] == [1, 2, 1]
+    assert "a block" in Documents(tmp_path).unit_in_words
+    with pytest.raises(CorpusError, match="no columns in this file, so none of title can be named"):
+        Documents(tmp_path, DocumentColumns(title="x"))

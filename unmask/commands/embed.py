@@ -22,10 +22,10 @@ from unmask.core.errors import CorpusError, ModelError, RunError
 from unmask.core.files import check_file, held_file
 from unmask.core.remote import address_of, staged_file
 from unmask.core.results import Notify, Progress, Result, Shown, usual_notify
-from unmask.data.documents import NamedText, TextFile, in_groups
-from unmask.data.reading import broken_character
-from unmask.data.sources import TextColumn, readable
-from unmask.data.tables import AskedColumn
+from unmask.data.documents import EMPTY, Document, DocumentColumns, Documents, in_groups
+from unmask.data.reading import LONGEST_ROW, broken_character
+from unmask.data.sources import Source, TextColumn, is_saved_dataset, readable
+from unmask.data.tables import AskedColumn, in_words
 from unmask.model.pooling import POOLINGS
 from unmask.model.sentence_files import SPLADE
 from unmask.tasks.embed import Embedded, EmbedSettings, LongTexts, SparseVectors, embed_texts, sparse_texts
@@ -331,7 +331,7 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
         notify: Told of the progress (`Progress`: what is done, how much, of how much, in which unit).
 
     Raises:
-        UnmaskError: As `load`, `Model.embed_settings`, `TextFile`, `check_out` and `embed_file`; or vectors are
+        UnmaskError: As `load`, `Model.embed_settings`, `read_file`, `check_out` and `embed_file`; or vectors are
             sparse, and `out` is a .npy file.
     """
     with staged_file(out, overwrite=overwrite) as target:
@@ -345,12 +345,13 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
             )
         loaded.to(choose_device())
         with readable(file) as here:
-            texts = TextFile(here, column=column, id_column=id_column)
+            texts = read_file(here, column, id_column)
             keep_freed_memory()
-            size = texts.source.path.stat().st_size if texts.source.kind == "text" else None
+            source = texts.sources[0]
+            size = source.path.stat().st_size if source.kind == "text" else None
             tell = notify or usual_notify()
             done, begin = 0, time.perf_counter()
-            note(texts.describe())
+            note(_described(source))
             note(how.describe())
 
             def count(chars: int) -> None:
@@ -372,8 +373,8 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
         **asdict(report),
         "skipped": dict(texts.skipped),
         "seconds": time.perf_counter() - begin,
-        "column": texts.source.column,
-        "id_column": texts.id_column,
+        "column": source.column,
+        "id_column": source.id,
     }
     return EmbeddedFile(figures)
 
@@ -411,7 +412,7 @@ def embedding_of(
     )
 
 
-def embed_file(how: TextEmbedding, file: TextFile, out: Path, *, count: Callable[[int], None]) -> EmbedReport:
+def embed_file(how: TextEmbedding, file: Documents, out: Path, *, count: Callable[[int], None]) -> EmbedReport:
     """Embeds the texts of a file, some thousands at a time.
 
     Args:
@@ -421,19 +422,20 @@ def embed_file(how: TextEmbedding, file: TextFile, out: Path, *, count: Callable
         count: Is told the characters of each part of the texts that is done.
 
     Raises:
-        UnmaskError: As `TextFile.read`, `embed_texts` and the writer; or a text follows an empty one, and `out` keeps
+        UnmaskError: As `Documents`, `embed_texts` and the writer; or a text follows an empty one, and `out` keeps
             no ids, so that its rows would not be those of the file. Nothing is left behind then.
     """
     num_texts = num_tokens = num_long = 0
     with Writing(out, how.dimension) as writer:
-        texts = file.read() if writer.keeps_ids else _without_gaps(file)
+        path = file.sources[0].path
+        texts = _whole_texts(file, gaps=writer.keeps_ids)
         for part in in_groups(texts, most=PART_TEXTS, most_chars=PART_CHARS):
-            names = [f"{file.source.path}: text {text.id!r}" for text in part]
+            names = [f"{path}: text {text.id!r}" for text in part]
             done = how.embed([text.text for text in part], names=names)
             try:
                 writer.add([text.id for text in part], done.vectors)
             except CorpusError as error:
-                raise CorpusError(f"{file.source.path}: {error}") from error
+                raise CorpusError(f"{path}: {error}") from error
             num_texts += len(part)
             num_tokens += done.num_tokens
             num_long += done.num_long
@@ -441,13 +443,40 @@ def embed_file(how: TextEmbedding, file: TextFile, out: Path, *, count: Callable
     return EmbedReport(num_texts, num_tokens, num_long)
 
 
-def _without_gaps(file: TextFile) -> Iterator[NamedText]:
-    """The texts, as long as none was passed over before one; at the end of the file some may be."""
-    for text in file.read():
-        if file.first_skipped is not None:
+def read_file(file: Path, column: AskedColumn = None, id_column: str | None = None) -> Documents:
+    """The texts of one file, or of a saved dataset: a line, a row, a sequence, a sentence.
+
+    Raises:
+        CorpusError: It is not one file that can be read, or a column is not there.
+    """
+    if file.is_dir() and not is_saved_dataset(file):
+        raise CorpusError(f"{file}: this is a folder; name one of its files")
+    columns = DocumentColumns(column, id_column)
+    return Documents(file, columns, unit="line", piece_chars=LONGEST_ROW, with_titles=False)
+
+
+def _described(source: Source) -> str:
+    if source.column is not None:
+        ids = "the number of the row" if source.id is None else f"column {source.id!r}"
+        return f"a text is a row, its text in {in_words(source.column)}, its id {ids}"
+    return f"a text is a {_UNITS.get(source.kind, 'line')}"
+
+
+_UNITS = {"fasta": "sequence", "conll": "sentence", "conllu": "sentence"}
+
+
+def _whole_texts(file: Documents, *, gaps: bool) -> Iterator[Document]:
+    """The texts. Without `gaps` none may follow an empty one, so that numbers of rows are those of texts."""
+    source = file.sources[0]
+    unit = "row" if source.is_table else _UNITS.get(source.kind, "line")
+    for number, text in enumerate(file, 1):
+        path = file.sources[0].path
+        if not text.last:
+            raise CorpusError(f"{path}: a text is longer than {LONGEST_ROW:,} characters; cut it")
+        if not gaps and file.skipped[EMPTY]:
             raise CorpusError(
-                f"{file.source.path}: {file.first_skipped} has no text, and others follow it, so rows of a .npy file, "
-                "which keeps no ids, would not be those of this file; give --out a .parquet file, which keeps them, or "
-                "take the empty ones out"
+                f"{path}: {unit} {number} has no text, and others follow it, so rows of a .npy file, which keeps no "
+                "ids, would not be those of this file; give --out a .parquet file, which keeps them, or take the empty "
+                "ones out"
             )
         yield text

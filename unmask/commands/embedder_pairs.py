@@ -13,7 +13,6 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +30,7 @@ from unmask.data.packing import PackedRows, Placed, RowColumns, fill, pack_piece
 from unmask.data.reading import BadInput, broken_character
 from unmask.data.rows import WHOLE, Cursor, RowBatch, Rows, Share
 from unmask.data.sources import find_sources
-from unmask.data.tables import LOOK_ROWS, rows_of
+from unmask.data.tables import USUAL, Role, find_column, first_rows, rows_of
 from unmask.tasks.files import Gathered
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.contrast import DOCUMENT, FIRST, PAIR, SECOND, SIDE, TEXT, WRONG
@@ -472,13 +471,6 @@ class MinedNegatives:
 # query, text, label         1: they belong together; 0: they do not, and the text is a wrong answer where the query
 #                            has a right one in another row; or a score from 0 to 1, of which 0.5 and more are 1
 
-USUAL: Mapping[str, tuple[str, ...]] = {
-    "query": ("query", "question", "anchor", "first", "sentence1", "text1", "text_a", "premise", "title"),
-    "text": ("text", "passage", "positive", "document", "answer", "second", "sentence2", "text2", "text_b",
-             "hypothesis", "body"),
-    "negative": ("negative", "hard_negative", "negative_1"),
-    "label": ("label", "score", "similarity", "similarity_score"),
-}  # fmt: skip
 RIGHT = 0.5  # from this score on
 
 
@@ -522,10 +514,9 @@ def read_pairs(path: Path, columns: PairColumns) -> TextPairs:
     if len(sources) != 1 or not sources[0].is_table:
         raise CorpusError(f"{path}: pairs are read from one table (CSV, TSV, JSONL or Parquet)")
     asked = {name: column for name, column in vars(columns).items() if column is not None}
-    known = [name for names in USUAL.values() for name in names] + list(asked.values())
+    known = list(asked.values())
     bad = BadInput(skip=False, way_out=None)
-    look = [row for _, row in islice(rows_of(sources[0], bad, None, known=known), LOOK_ROWS)]
-    found = _find_columns(path, look, asked)
+    found = _find_columns(path, first_rows(sources[0], bad, None, known), asked)
     gathered = Gathered(path)
     right: list[tuple[str, str, str | None]] = []
     wrong: dict[str, list[str]] = defaultdict(list)
@@ -553,22 +544,24 @@ def read_pairs(path: Path, columns: PairColumns) -> TextPairs:
     return TextPairs(queries, texts, negatives, found, dict(left_out))
 
 
+_ROLES: Mapping[str, Role] = {"query": "query", "text": "answer", "negative": "negative", "label": "match"}
+
+
 def _find_columns(path: Path, rows: Sequence[Mapping[str, Any]], asked: Mapping[str, str]) -> dict[str, str]:
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    if missing := next((column for column in asked.values() if column not in names), None):
-        raise CorpusError(f"{path}: there is no column {missing!r}; columns are {', '.join(names)}")
-    by_letters = {name.strip().lower(): name for name in reversed(names)}
+    first = [dict(row) for row in rows]
     found = dict(asked)
-    for role, usual in USUAL.items():
-        free = (by_letters[name] for name in usual if name in by_letters and by_letters[name] not in found.values())
-        if role not in found and (name := next(free, None)) is not None:
-            found[role] = name
+    for name, role in _ROLES.items():
+        column = find_column(first, role, asked.get(name), where=path, taken=tuple(found.values()))
+        if column is not None:
+            found[name] = column
+    names = list(dict.fromkeys(name for row in rows for name in row))
     if names[:2] == ["0", "1"] and not asked:  # no names
         found = dict(zip(("query", "text", "negative"), names, strict=False))
-    if lacking := next((role for role in ("query", "text") if role not in found), None):
+    if lacking := next((name for name in ("query", "text") if name not in found), None):
+        usual = ", ".join(USUAL[_ROLES[lacking]][:4])
         raise CorpusError(
-            f"{path}: no column is called like that of the {lacking} ({', '.join(USUAL[lacking][:4])}, ...); columns "
-            f"are {', '.join(names)}; name it with --set embedder.columns.{lacking}=NAME"
+            f"{path}: no column is called like that of the {lacking} ({usual}, ...); columns are {', '.join(names)}; "
+            f"name it with --set embedder.columns.{lacking}=NAME"
         )
     return found
 

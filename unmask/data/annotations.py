@@ -17,11 +17,11 @@ from typing import Any, Literal, Protocol
 
 from unmask.core.errors import DataError, SettingsError
 from unmask.data.corpus import Corpus
-from unmask.data.documents import offered_columns
 from unmask.data.reading import BadInput
 from unmask.data.settings import AnnotationSettings
 from unmask.data.sources import Source
 from unmask.data.tables import LOOK_ROWS, rows_of
+from unmask.data.treebanks import offered_columns
 from unmask.tokenizer.spans import Span, Spans, outermost, word_spans
 
 DEFAULT_LABEL = "TERM"
@@ -357,7 +357,7 @@ def _held(source: Source, columns: Sequence[str], fields: Mapping[str, str]) -> 
     if source.kind not in ("jsonl", "json", "parquet", "arrow"):
         return found
     num_rows = LOOK_ROWS if source.is_json else 1
-    for _, row in islice(rows_of(source, BadInput(skip=True), None, nested=True), num_rows if columns else 0):
+    for _, row in islice(rows_of(source, BadInput(skip=True), None), num_rows if columns else 0):
         found.update(column for column in columns if fields.get(column, column) in row)
         if len(found) == len(columns):
             break

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.core.errors import CorpusError, SettingsError
-from unmask.data.documents import Fields, TextPiece, cut_pieces, read_documents
+from unmask.data.documents import Fields, TextPiece, cut_pieces, read_documents, text_bytes
 from unmask.data.groups import (
     ClusterGathering,
     Clusters,
@@ -487,8 +487,7 @@ class Corpus:
     @property
     def num_bytes(self) -> int | None:
         """Size of the files together, where none is compressed; about the size of the text."""
-        plain = all(source.kind in ("text", "fasta") and source.path.suffix in _PLAIN for source in self.sources)
-        return sum(source.path.stat().st_size for source in self.sources) if plain else None
+        return text_bytes(self.sources)
 
     def pieces(self) -> Generator[tuple[TextPiece, bool]]:
         """Every piece with whether it is held out. Whole documents go by the hash of their first piece, or by that of
@@ -704,6 +703,3 @@ def _without(sources: Sequence[Source], held: Sequence[Source]) -> list[Source]:
     if len(left) < len(sources):
         log.warning("held out, so not trained on: %d of the files that were given", len(sources) - len(left))
     return left
-
-
-_PLAIN = (".txt", ".fasta", ".fa")

@@ -1,4 +1,4 @@
-"""What the user names, as files that can be read: files, folders, patterns, folders that `datasets` wrote.
+"""What the user names, as files that can be read: files, folders, patterns, streams, and objects in memory.
 
 A folder may hold a dataset whose files say by their names what they are for, as on the hub:
 
@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -31,12 +31,13 @@ from unmask.core.errors import CorpusError, parse_json
 from unmask.core.files import absence, whole_folder, writing
 from unmask.core.remote import address_of, lasting_source, source_named, with_local_copies
 from unmask.core.results import Notify, Progress, ignore
-from unmask.data.reading import CHUNK_BYTES, COMPRESSIONS, Stretch, bare_suffix, holds_rows
+from unmask.data.json_rows import holds_rows
+from unmask.data.reading import COMPRESSIONS, Stretch, bare_suffix, pieces_of
 
 log = logging.getLogger(__name__)
 
-Kind = Literal["text", "jsonl", "json", "csv", "tsv", "parquet", "fasta", "arrow", "conll", "conllu"]
-SUFFIXES: dict[str, Kind] = {
+# Kind of file by suffix. The reader of each kind stands in `documents.READERS`.
+SUFFIXES: dict[str, str] = {
     ".txt": "text",
     ".text": "text",
     ".md": "text",
@@ -52,8 +53,8 @@ SUFFIXES: dict[str, Kind] = {
     ".conll": "conll",
     ".conllu": "conllu",
 }
-TextColumn = str | tuple[str, ...]  # a column, or several
-# Files that stand beside data, by whatever program, and hold none, though some are lists of objects.
+TABLES = {"jsonl", "json", "csv", "tsv", "parquet", "arrow"}
+# JSON that stands beside data, written by various programs, and holds no text, though some are lists of objects.
 NO_TEXT = {
     "added_tokens.json", "adapter_config.json", "all_results.json", "composer.json", "config.json",
     "config_sentence_transformers.json", "croissant.json", "dataset_dict.json", "dataset_info.json",
@@ -63,13 +64,15 @@ NO_TEXT = {
     "tsconfig.json", "vocab.json",
 }  # fmt: skip
 _CARD = "README.md"
-_WORDS = {
-    "train": ("train", "training"),
-    "validation": ("validation", "valid", "dev", "val"),
-    "test": ("test", "testing", "eval", "evaluation"),
+_VALIDATION = ("validation", "valid", "dev", "val")
+_PART_OF_WORD = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(_VALIDATION, "validation"),
+    **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
 }
-_PART_OF_WORD = {word: part for part, words in _WORDS.items() for word in words}
 _LETTERS = re.compile(r"[^\W\d_]+")
+
+TextColumn = str | tuple[str, ...]  # a column, or several
 
 
 @dataclass(frozen=True)
@@ -78,29 +81,33 @@ class Source:
 
     Attributes:
         path: The file.
-        kind: Of its content.
-        column: Where the text of a table stands, once that is found (`text_columns.py`); several together are it.
-        label: Where the class of a table's documents stands; None where none is read.
-        group: Where it stands which documents stay together when text is held out; None where none is read.
-        stretch: What of the file is read, where that is not all of it (`read_plan.py`).
+        kind: Of its content: a value of `SUFFIXES`, or `arrow`.
+        column: Of a table, where its text stands; several together are it.
+        label: Where the class of its documents stands; None where none is read.
+        group: Where it says which documents stay together when text is held out; None where none is read.
+        stretch: The part of the file that is read; None: all of it.
+        id: Where the ids of its documents stand; None: they are numbered.
+        title: Where their titles stand; None where none is read.
     """
 
     path: Path
-    kind: Kind
+    kind: str
     column: TextColumn | None = None
     label: str | None = None
     group: str | None = None
     stretch: Stretch | None = None
+    id: str | None = None
+    title: str | None = None
 
     def row(self, number: int) -> str:
-        """A row in the words of an error; of a stretch of lines, its number is counted from there."""
+        """A row as errors name it; in a stretch of lines, it is counted from the stretch's begin."""
         behind = self.is_json and self.stretch is not None and self.stretch.begin
         return f"{self.path}: row {number}{f' behind byte {behind:,}' if behind else ''}"
 
     @property
     def is_table(self) -> bool:
         """Whether it has columns."""
-        return self.is_json or self.kind in ("csv", "tsv", "parquet", "arrow")
+        return self.kind in TABLES
 
     @property
     def is_json(self) -> bool:
@@ -109,24 +116,19 @@ class Source:
 
     @property
     def has_lines(self) -> bool:
-        """Whether what a document is must be told from its lines (a sentence of a treebank is a line)."""
+        """Whether lines must be grouped into documents (a sentence of a treebank is a line)."""
         return self.kind in ("text", "conll", "conllu")
 
 
 class SourceSplit(NamedTuple):
-    """The files of a corpus by what they are for.
-
-    Attributes:
-        train: To train on.
-        validation: Held out by their names; none where no file says so.
-    """
+    """The files of a corpus: those to train on, and those that are held out by their names."""
 
     train: list[Source]
     validation: list[Source]
 
 
 def find_sources(names: Sequence[str | Path], *, announce: bool = True) -> list[Source]:
-    """The files to train on, as `find_split` tells them from others."""
+    """The files to train on, as `find_split` separates them from others."""
     return find_split(names, announce=announce).train
 
 
@@ -148,104 +150,74 @@ def find_split(names: Sequence[str | Path], *, by_name: bool = True, announce: b
     """
     if not names:
         raise CorpusError("no files were given")
-    found = [_expand(name, by_name, announce) for name in names]
-    return SourceSplit([s for split in found for s in split.train], [s for split in found for s in split.validation])
-
-
-def _expand(name: str | Path, by_name: bool, announce: bool) -> SourceSplit:
-    try:
-        return _found(name, by_name, announce)
-    except OSError as error:
-        raise CorpusError(
-            f"{name}: cannot be looked at ({error.strerror or error}); mind its name and rights"
-        ) from error
-
-
-def _found(name: str | Path, by_name: bool, announce: bool) -> SourceSplit:
-    path = Path(name)
-    if path.is_dir():
-        return _in_folder(path, by_name, announce)
-    if path.is_file():
-        return SourceSplit([Source(path, _kind_of(path))], [])
-    if glob.has_magic(str(name)) and not path.exists():
-        found = sorted(Path(match) for match in glob.glob(str(name), recursive=True) if Path(match).is_file())
-        if not found:
-            raise CorpusError(f"{name}: no file fits this pattern")
-        return SourceSplit([Source(file, _kind_of(file)) for file in found], [])
-    raise CorpusError(f"{path}: {absence(path)}")
+    split = SourceSplit([], [])
+    for name in names:
+        path = Path(name)
+        try:
+            if path.is_dir():
+                train, validation = _in_folder(path, by_name, announce)
+                split.train.extend(train)
+                split.validation.extend(validation)
+            elif path.is_file():
+                split.train.append(_source(path))
+            elif glob.has_magic(str(name)) and not path.exists():
+                matches = sorted(match for match in map(Path, glob.glob(str(name), recursive=True)) if match.is_file())
+                if not matches:
+                    raise CorpusError(f"{name}: no file fits this pattern")
+                split.train.extend(map(_source, matches))
+            else:
+                raise CorpusError(f"{path}: {absence(path)}")
+        except OSError as error:
+            reason = error.strerror or error
+            raise CorpusError(f"{name}: cannot be looked at ({reason}); mind its name and rights") from error
+    return split
 
 
 def _in_folder(folder: Path, by_name: bool, announce: bool) -> SourceSplit:
     if (folder / "dataset_dict.json").is_file():
         return _saved_parts(folder, by_name, announce)
     if is_saved_dataset(folder):
-        return SourceSplit([Source(file, "arrow") for file in _saved_files(folder)], [])
+        return SourceSplit(_saved_files(folder), [])
     inside = sorted(path for path in folder.rglob("*") if path.is_file())
-    files = [path for path in inside if bare_suffix(path) in SUFFIXES and not _is_hidden(path, folder)]
-    files, without = _with_rows(files)
+    files: list[Path] = []
+    no_rows: list[Path] = []
+    for path in inside:
+        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if bare_suffix(path) not in SUFFIXES or hidden:
+            continue
+        name = path.name.lower()
+        bare = name.removesuffix(path.suffix.lower()) if path.suffix.lower() in COMPRESSIONS else name
+        is_text = bare_suffix(path) != ".json" or (bare not in NO_TEXT and holds_rows(path))
+        (files if is_text else no_rows).append(path)
     card = folder / _CARD
     if card in files and any(path.suffix.lower() != card.suffix for path in files):
         files.remove(card)
-    passed_over = set(inside) - set(files) - set(without)
-    if announce and passed_over:
-        others = sorted({_CARD if path == card else path.suffix or path.name for path in passed_over})
+    names = _few([path.name for path in no_rows])
+    if announce and (others := set(inside) - set(files) - set(no_rows)):
+        kinds = ", ".join(sorted({_CARD if path == card else path.suffix or path.name for path in others}))
         log.warning(
-            "%s: files of other kinds, cards and hidden ones are passed over: %d (%s)",
-            folder,
-            len(passed_over),
-            ", ".join(others),
+            "%s: files of other kinds, cards and hidden ones are passed over: %d (%s)", folder, len(others), kinds
         )
-    if announce and without:
-        log.warning("%s: .json files without rows are passed over: %d (%s)", folder, len(without), _names_of(without))
+    if announce and no_rows:
+        log.warning("%s: .json files without rows are passed over: %d (%s)", folder, len(no_rows), names)
     if not files:
-        rows = f"; of .json files those with rows, which {_names_of(without)} is not" if without else ""
+        rows = f"; of .json files those with rows, which {names} is not" if no_rows else ""
         raise CorpusError(f"{folder}: no file in this folder can be read; {_supported()}{rows}")
-    return _by_name(folder, files, announce) if by_name else SourceSplit(_sources(files), [])
-
-
-def _with_rows(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """The files that may hold text, and those of JSON that do not: of a known name, or not the rows of a table."""
-    jsons = [path for path in files if bare_suffix(path) == ".json"]
-    without = [path for path in jsons if _bare_name(path) in NO_TEXT or not holds_rows(path)]
-    return [path for path in files if path not in set(without)], without
-
-
-def _bare_name(path: Path) -> str:
-    """In lower case, without the suffix of a compression."""
-    name = path.name.lower()
-    return name.removesuffix(path.suffix.lower()) if path.suffix.lower() in COMPRESSIONS else name
-
-
-def _names_of(files: Sequence[Path]) -> str:
-    return _few([path.name for path in files])
-
-
-def _saved_parts(folder: Path, by_name: bool, announce: bool) -> SourceSplit:
-    """The parts of a `DatasetDict`, each a folder."""
-    parts = {path.name: path for path in sorted(folder.iterdir()) if (path / "state.json").is_file()}
-    if not by_name:
-        return SourceSplit([Source(file, "arrow") for part in parts.values() for file in _saved_files(part)], [])
-    if "train" not in parts:
-        raise CorpusError(
-            f"{folder}: this dataset has no part called train; name one of its folders: {', '.join(parts) or 'none'}"
-        )
-    held = next((name for name in _WORDS["validation"] if name in parts), None)
-    found = {name: _saved_files(path) for name, path in parts.items()}
-    if announce:
-        _announce(folder, {"train": ["train"], "validation": [held] if held else []}, [*parts], "parts")
-    return SourceSplit(*([Source(file, "arrow") for file in found.get(name or "", [])] for name in ("train", held)))
+    return _by_name(folder, files, announce) if by_name else SourceSplit(list(map(_source, files)), [])
 
 
 def _by_name(folder: Path, files: Sequence[Path], announce: bool) -> SourceSplit:
     """What the files of a folder are for; all are for training where names do not say it of most of the text."""
+    everything = SourceSplit(list(map(_source, files)), [])
     parts: dict[str, list[Path]] = {"train": [], "validation": [], "test": []}
     for file in files:
         if (part := _part_of(file.relative_to(folder))) is not None:
             parts[part].append(file)
     named = [file for part in parts.values() for file in part]
     if not parts["train"] or len(named) == len(parts["train"]):
-        return SourceSplit(_sources(files), [])
-    if 2 * _num_bytes(named) < _num_bytes(files):
+        return everything
+    named_bytes, all_bytes = (sum(file.stat().st_size for file in group) for group in (named, files))
+    if 2 * named_bytes < all_bytes:
         if announce:
             log.warning(
                 "%s: names of some files say that they are parts of a dataset (%s), but most of the text is in others: "
@@ -253,41 +225,66 @@ def _by_name(folder: Path, files: Sequence[Path], announce: bool) -> SourceSplit
                 folder,
                 _few([str(file.relative_to(folder)) for file in named]),
             )
-        return SourceSplit(_sources(files), [])
+        return everything
     if announce:
-        short = {part: [str(file.relative_to(folder)) for file in found] for part, found in parts.items()}
-        _announce(folder, short, [str(file.relative_to(folder)) for file in files], "files")
-    return SourceSplit(_sources(parts["train"]), _sources(parts["validation"]))
+        train, held = ([str(file.relative_to(folder)) for file in parts[part]] for part in ("train", "validation"))
+        _announce(folder, "files", train, held, [str(file.relative_to(folder)) for file in files])
+    return SourceSplit(list(map(_source, parts["train"])), list(map(_source, parts["validation"])))
 
 
 def _part_of(path: Path) -> str | None:
     """`train`, `validation` or `test`; None where a name says nothing, or two things.
 
-    A folder that is called so says it of all that is in it; else the file's own name does; else a word of a folder's
+    A folder with such a name says it of all that is in it; else the file's own name does; else a word of a folder's
     name.
     """
     folders = [name.lower() for name in path.parts[:-1]]
     for words in (folders, _LETTERS.findall(path.name.lower()), _LETTERS.findall(" ".join(folders))):
-        if found := {_PART_OF_WORD[word] for word in words if word in _PART_OF_WORD}:
-            return found.pop() if len(found) == 1 else None
+        if parts := {_PART_OF_WORD[word] for word in words if word in _PART_OF_WORD}:
+            return parts.pop() if len(parts) == 1 else None
     return None
 
 
-def part_named(name: str) -> str | None:
-    """`train`, `validation` or `test`, where a part of a dataset is called by a word for it; else None."""
-    return _PART_OF_WORD.get(name.lower())
+def _saved_parts(folder: Path, by_name: bool, announce: bool) -> SourceSplit:
+    """The parts of a `DatasetDict`, each a folder."""
+    parts = {path.name: path for path in sorted(folder.iterdir()) if (path / "state.json").is_file()}
+    if not by_name:
+        return SourceSplit([source for part in parts.values() for source in _saved_files(part)], [])
+    if "train" not in parts:
+        raise CorpusError(
+            f"{folder}: this dataset has no part called train; name one of its folders: {', '.join(parts) or 'none'}"
+        )
+    held = [name for name in _VALIDATION if name in parts][:1]
+    if announce:
+        _announce(folder, "parts", ["train"], held, list(parts))
+    return SourceSplit(_saved_files(parts["train"]), _saved_files(parts[held[0]]) if held else [])
 
 
-def _announce(folder: Path, parts: Mapping[str, list[str]], names: Sequence[str], what: str) -> None:
-    read = {*parts["train"], *parts["validation"]}
-    others = [name for name in names if name not in read]
+def is_saved_dataset(folder: Path) -> bool:
+    """Whether a `Dataset` of `datasets` was saved here; not several of them."""
+    return (folder / "state.json").is_file() and (folder / "dataset_info.json").is_file()
+
+
+def _saved_files(folder: Path) -> list[Source]:
+    """The files of a saved dataset; beside them may lie what `datasets` caches of changed copies."""
+    try:
+        content = parse_json((folder / "state.json").read_text(encoding="utf-8"))
+        files = [folder / file["filename"] for file in content["_data_files"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorpusError(f"{folder / 'state.json'}: not as datasets writes it ({error!r}); save it again") from error
+    if missing := [file for file in files if not file.is_file()]:
+        raise CorpusError(f"{missing[0]}: no such file, but {folder / 'state.json'} names it; save the dataset again")
+    return [Source(file, "arrow") for file in files]
+
+
+def _announce(folder: Path, what: str, train: Sequence[str], held: Sequence[str], names: Sequence[str]) -> None:
     log.warning(
         '%s: %s by name: for training %s; for validation %s; not read %s (corpus.splits = "ignore" trains on all)',
         folder,
         what,
-        _few(parts["train"]),
-        _few(parts["validation"]),
-        _few(others),
+        _few(train),
+        _few(held),
+        _few([name for name in names if name not in {*train, *held}]),
     )
 
 
@@ -296,43 +293,13 @@ def _few(names: Sequence[str]) -> str:
     return (", ".join(names[:3]) or "none") + more
 
 
-def _num_bytes(files: Sequence[Path]) -> int:
-    return sum(file.stat().st_size for file in files)
-
-
-def _sources(files: Sequence[Path]) -> list[Source]:
-    return [Source(file, _kind_of(file)) for file in files]
-
-
-def _is_hidden(path: Path, folder: Path) -> bool:
-    """Whether a part of the path within the folder begins with a dot, as what programs keep for themselves does."""
-    return any(part.startswith(".") for part in path.relative_to(folder).parts)
-
-
-def is_saved_dataset(folder: Path) -> bool:
-    """Whether a `Dataset` of `datasets` was saved here; not several of them."""
-    return (folder / "state.json").is_file() and (folder / "dataset_info.json").is_file()
-
-
-def _saved_files(folder: Path) -> list[Path]:
-    """The files of a dataset that was saved; beside them may lie what `datasets` keeps of changed copies of it."""
-    try:
-        content = parse_json((folder / "state.json").read_text(encoding="utf-8"))
-        files = [folder / file["filename"] for file in content["_data_files"]]
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorpusError(f"{folder / 'state.json'}: not as datasets writes it ({error!r}); save it again") from error
-    if missing := [file for file in files if not file.is_file()]:
-        raise CorpusError(f"{missing[0]}: no such file, but {folder / 'state.json'} names it; save the dataset again")
-    return files
-
-
-def _kind_of(path: Path) -> Kind:
+def _source(path: Path) -> Source:
     suffix = bare_suffix(path)
     if suffix not in SUFFIXES:
         raise CorpusError(f"{path}: cannot read this kind of file; {_supported()}")
     if suffix == ".parquet" and path.suffix != ".parquet":
         raise CorpusError(f"{path}: unpack it first; a Parquet file is compressed within")
-    return SUFFIXES[suffix]
+    return Source(path, SUFFIXES[suffix])
 
 
 def _supported() -> str:
@@ -340,7 +307,7 @@ def _supported() -> str:
 
 
 # ----------------------------------------
-# Text that is no file: standard input, and pipes such as `<(zcat a.gz)`. It can be read once, so it is kept as a file.
+# Streams: standard input, and pipes such as `<(zcat a.gz)`. They can be read once, so they are kept as files:
 #
 #     unmask prepare - <(zcat a.gz) <(zcat b.gz) --out data     data/stdin.txt, data/pipes/1.txt, data/pipes/2.txt
 #
@@ -348,7 +315,7 @@ def _supported() -> str:
 
 STDIN, STDIN_FILE, PIPES = "-", "stdin.txt", "pipes"
 _ALSO_STDIN = (STDIN, "/dev/stdin", "/dev/fd/0")
-_MARK = "<({})"  # as shells write it
+_AS_PIPE, _PIPE_END = "<(", ")"  # as shells write it
 
 
 def is_stream(name: object) -> bool:
@@ -357,28 +324,24 @@ def is_stream(name: object) -> bool:
         return False
     try:
         return str(name) in _ALSO_STDIN or Path(name).is_fifo()
-    except (OSError, ValueError):  # whoever looks for a file says what is wrong with the name
+    except (OSError, ValueError):  # opening the file says what is wrong with the name
         return False
 
 
-class StreamNames:
-    """The files that streams are kept in: one for standard input, one for each pipe in their order."""
-
-    def __init__(self) -> None:
-        self._num_pipes = 0
-
-    def file_of(self, name: str | Path) -> str:
-        """The file of the next stream, as a path within the folder that it is kept in."""
-        if str(name) in _ALSO_STDIN:
-            return STDIN_FILE
-        self._num_pipes += 1
-        return f"{PIPES}/{self._num_pipes}{_suffixes(Path(name))}"
-
-
-def _suffixes(path: Path) -> str:
-    if bare_suffix(path) not in SUFFIXES:
-        return ".txt"
-    return bare_suffix(path) + (path.suffix.lower() if path.suffix.lower() in COMPRESSIONS else "")
+def _stream_files(names: Iterable[object]) -> Iterator[tuple[Any, str | None]]:
+    """Each name with the file that keeps it, a path within a folder; None where it is no stream."""
+    num_pipes = 0
+    for name in names:
+        if not isinstance(name, str | Path) or not is_stream(name):
+            yield name, None
+        elif str(name) in _ALSO_STDIN:
+            yield name, STDIN_FILE
+        else:
+            num_pipes += 1
+            path = Path(name)
+            packed = path.suffix.lower() if path.suffix.lower() in COMPRESSIONS else ""
+            suffix = bare_suffix(path) + packed if bare_suffix(path) in SUFFIXES else ".txt"
+            yield name, f"{PIPES}/{num_pipes}{suffix}"
 
 
 def names_to_keep(names: Sequence[object]) -> list[str]:
@@ -386,14 +349,13 @@ def names_to_keep(names: Sequence[object]) -> list[str]:
 
     The number that a shell gives to a pipe (/dev/fd/63) says nothing the next time.
     """
-    files, found = StreamNames(), []
-    for name in names:
-        if isinstance(name, str | Path) and is_stream(name):
-            file = files.file_of(name)
-            found.append(STDIN if file == STDIN_FILE else _MARK.format(file))
+    kept = []
+    for name, file in _stream_files(names):
+        if file is not None:
+            kept.append(STDIN if file == STDIN_FILE else f"{_AS_PIPE}{file}{_PIPE_END}")
         else:
-            found.append(lasting_source(name) if isinstance(name, str | Path) else str(name))
-    return found
+            kept.append(lasting_source(name) if isinstance(name, str | Path) else str(name))
+    return kept
 
 
 def kept_source(folder: Path, name: str) -> str:
@@ -405,8 +367,8 @@ def kept_source(folder: Path, name: str) -> str:
     name = source_named(name)
     if name == STDIN:
         return str(folder / STDIN_FILE)
-    before, after = _MARK.split("{}")
-    return str(folder / name[len(before) : -len(after)]) if name.startswith(f"{before}{PIPES}/") else name
+    is_pipe = name.startswith(f"{_AS_PIPE}{PIPES}/")
+    return str(folder / name.removeprefix(_AS_PIPE).removesuffix(_PIPE_END)) if is_pipe else name
 
 
 @contextmanager
@@ -416,14 +378,22 @@ def from_stdin() -> Iterator[IO[bytes]]:
     Raises:
         CorpusError: It is a terminal, or closed; or, while it is read, it cannot be.
     """
-    if sys.stdin is None:
-        raise CorpusError("- reads standard input, but that is closed; pipe a text into the command")
-    if sys.stdin.isatty():
-        raise CorpusError("- reads standard input, but that is a terminal; pipe a text into the command")
+    if sys.stdin is None or sys.stdin.isatty():
+        what = "closed" if sys.stdin is None else "a terminal"
+        raise CorpusError(f"- reads standard input, but that is {what}; pipe a text into the command")
     try:
         yield sys.stdin.buffer
     except OSError as error:
         raise CorpusError(f"standard input cannot be read ({error.strerror or error}); pipe a text in") from error
+
+
+@contextmanager
+def _from_pipe(path: Path) -> Iterator[IO[bytes]]:
+    try:
+        with path.open("rb") as stream:
+            yield stream
+    except OSError as error:
+        raise CorpusError(f"{path}: this pipe cannot be read ({error.strerror or error})") from error
 
 
 def keep_stream(name: str | Path, file: Path, *, kept: bool) -> Path:
@@ -432,7 +402,7 @@ def keep_stream(name: str | Path, file: Path, *, kept: bool) -> Path:
     Args:
         name: Of standard input or a pipe.
         file: Where.
-        kept: Whether a file that is there stands in where nothing comes now.
+        kept: Whether a file that is there is used where nothing comes now.
 
     Raises:
         CorpusError: Standard input is a terminal or closed; nothing comes; or it cannot be read.
@@ -445,9 +415,8 @@ def keep_stream(name: str | Path, file: Path, *, kept: bool) -> Path:
     partial = file.with_name(file.name + ".partial")
     with writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as out:
-            for chunk in _from_stdin() if is_stdin else _from_pipe(Path(name)):
-                out.write(chunk)
+        with partial.open("wb") as out, from_stdin() if is_stdin else _from_pipe(Path(name)) as stream:
+            out.writelines(pieces_of(stream))
             out.flush()
             os.fsync(out.fileno())
         if partial.stat().st_size:
@@ -459,21 +428,6 @@ def keep_stream(name: str | Path, file: Path, *, kept: bool) -> Path:
     raise CorpusError("standard input is empty" if is_stdin else f"{name}: nothing came out of this pipe")
 
 
-def _from_stdin() -> Iterator[bytes]:
-    with from_stdin() as stream:
-        while chunk := stream.read(CHUNK_BYTES):
-            yield chunk
-
-
-def _from_pipe(path: Path) -> Iterator[bytes]:
-    try:
-        with path.open("rb") as stream:
-            while chunk := stream.read(CHUNK_BYTES):
-                yield chunk
-    except OSError as error:
-        raise CorpusError(f"{path}: this pipe cannot be read ({error.strerror or error})") from error
-
-
 @contextmanager
 def readable(path: str | Path) -> Iterator[Path]:
     """A file that can be read again and again: the path itself, or, of a stream, a temporary copy while it is entered.
@@ -481,11 +435,12 @@ def readable(path: str | Path) -> Iterator[Path]:
     Raises:
         CorpusError: As `keep_stream`.
     """
-    if not is_stream(path):
+    ((_, name),) = _stream_files([path])
+    if name is None:
         yield Path(path)
         return
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
-        file = keep_stream(path, Path(scratch) / StreamNames().file_of(path), kept=False)
+        file = keep_stream(path, Path(scratch) / name, kept=False)
         try:
             yield file
         except CorpusError as error:
@@ -493,14 +448,13 @@ def readable(path: str | Path) -> Iterator[Path]:
 
 
 # ----------------------------------------
-# Texts that are in memory: lists, iterators, tables and datasets, kept as files that can be read again.
-#
-# A corpus is read more than once, by several processes, and again when a run goes on. So what is no file becomes one:
+# Objects in memory: lists, iterators, tables and datasets. A corpus is read more than once, by several processes, and
+# again when a run is resumed, so they are kept as files:
 #
 #     given/rows.jsonl            strings, or rows as dicts
 #     given/rows.parquet          a table of pandas, polars or pyarrow
 #     given/...                   a `datasets.Dataset` or `DatasetDict`, as its `save_to_disk` writes it
-#     given/train/..., given/validation/...    a dict of any of these: its parts, which their names tell apart
+#     given/train/..., given/validation/...    a dict of any of these: its parts by their names
 
 GIVEN = "given"
 ROWS_AT_ONCE = 1000
@@ -523,14 +477,7 @@ class InMemory:
         return "texts in memory"
 
     def keep(self, folder: Path, *, notify: Notify = ignore) -> Path:
-        """Writes them into a folder, which is there only once all of them came.
-
-        Args:
-            folder: Replaced where it is there.
-            notify: Told of the progress, in texts.
-
-        Returns:
-            The folder.
+        """Writes them into a folder, which is replaced once all of them came.
 
         Raises:
             CorpusError: There is none among them, or something is neither a text nor a row.
@@ -549,7 +496,7 @@ def told_apart(texts: Texts | None) -> list[Named] | None:
     """What a user gives as text: paths, or texts that are in memory.
 
     A list of strings is of paths, if one of them is there or ends like a file that can be read, and of texts, if none
-    does and there is white space in one. Whatever else can be gone through is texts or rows. What an address names
+    does and there is white space in one. Whatever else can be iterated is texts or rows. What an address names
     (`s3://bucket/corpus`) is fetched, see `unmask.core.remote`.
 
     Raises:
@@ -571,14 +518,12 @@ def told_apart(texts: Texts | None) -> list[Named] | None:
 
 
 def _are_texts(strings: Sequence[Any]) -> bool:
-    """Whether a list holds texts. Of a long one the first say it."""
+    """Whether a list holds texts, by the first of them."""
     look = strings[:_LOOK]
     if any(not isinstance(string, str) or _names_file(string) for string in look):
         return False
-    if all(_ends_like_file(string) for string in look):
-        return False
     if any(len(string) > _LONG_NAME or any(map(str.isspace, string)) for string in look):
-        return True
+        return not all(bare_suffix(Path(string)) in SUFFIXES for string in look)
     raise CorpusError(
         f"{look[0]!r}: no such file; and if these are texts, there is no white space in them: give them by an iterator "
         "then, as in iter(texts)"
@@ -592,11 +537,7 @@ def _names_file(string: str) -> bool:
         return True
     if any(map(str.isspace, string)):
         return False
-    return _ends_like_file(string) or (glob.has_magic(string) and bool(glob.glob(string, recursive=True)))
-
-
-def _ends_like_file(string: str) -> bool:
-    return bare_suffix(Path(string)) in SUFFIXES
+    return bare_suffix(Path(string)) in SUFFIXES or (glob.has_magic(string) and bool(glob.glob(string, recursive=True)))
 
 
 def keep_given(
@@ -604,31 +545,41 @@ def keep_given(
 ) -> Iterator[str | Path]:
     """Replaces what is no file by one: `-` and pipes by what comes out of them, texts in memory by a folder of them.
 
-    A file has its name only once all has come, so one that is there is whole.
-
     Args:
         names: As the user gave them.
         folder: Where they are put.
-        kept: Whether what came out of streams in an earlier try stands in where nothing comes now.
-        notify: Told of the progress.
+        kept: Whether what came out of streams in an earlier try is used where nothing comes now.
+        notify: Is told the progress.
 
     Raises:
         CorpusError: As `keep_stream` and `InMemory.keep`.
         WriteError: As there.
     """
-    streams = StreamNames()
-    for name in names:
+    for name, file in _stream_files(names):
         if isinstance(name, InMemory):
             yield name.keep(folder / GIVEN, notify=notify)
         else:
-            yield keep_stream(name, folder / streams.file_of(name), kept=kept) if is_stream(name) else name
+            yield name if file is None else keep_stream(name, folder / file, kept=kept)
 
 
 def _write(content: Any, folder: Path, notify: Notify) -> None:
     if hasattr(content, "save_to_disk"):  # of datasets, which need not be installed
-        _save_dataset(content, folder)
+        if not any(len(part) for part in (content.values() if isinstance(content, Mapping) else [content])):
+            raise CorpusError("the dataset that was given is empty")
+        with writing(folder):
+            content.save_to_disk(folder)
     elif isinstance(content, Mapping):
-        _write_parts(content, folder, notify)
+        parts = "a dict is of parts by their names, as {'train': texts, 'validation': texts}, but"
+        if not any(_PART_OF_WORD.get(str(name).lower()) == "train" for name in content):
+            names = ", ".join(map(repr, content)) or "none"
+            advice = "give columns as a table, such as pandas.DataFrame(...)"
+            raise CorpusError(f"{parts} there is no train among {names}; {advice}")
+        for name, part in content.items():
+            if isinstance(part, str | int | float) or not str(name).replace("_", "").isalnum():
+                raise CorpusError(f"{parts} {name!r} holds {type(part).__name__}; give rows as a list of dicts")
+            with writing(inside := folder / str(name)):
+                inside.mkdir()
+            _write(part, inside, notify)
     elif hasattr(content, "__arrow_c_stream__") and hasattr(content, "columns"):
         _write_table(content, folder / "rows.parquet")
     elif isinstance(content, str | bytes) or not (isinstance(content, Iterable) or hasattr(content, "__getitem__")):
@@ -638,31 +589,6 @@ def _write(content: Any, folder: Path, notify: Notify) -> None:
         )
     else:
         _write_rows(content, folder / "rows.jsonl", notify)
-
-
-def _save_dataset(dataset: Any, folder: Path) -> None:
-    parts = dataset.values() if isinstance(dataset, Mapping) else [dataset]
-    if not any(len(part) for part in parts):
-        raise CorpusError("the dataset that was given is empty")
-    with writing(folder):
-        dataset.save_to_disk(folder)
-
-
-def _write_parts(parts: Mapping[Any, Any], folder: Path, notify: Notify) -> None:
-    if not any(part_named(str(name)) == "train" for name in parts):
-        raise CorpusError(
-            f"a dict is of parts by their names, as {{'train': texts, 'validation': texts}}, but there is no train "
-            f"among {', '.join(map(repr, parts)) or 'none'}; give columns as a table, such as pandas.DataFrame(...)"
-        )
-    for name, part in parts.items():
-        if isinstance(part, str | int | float) or not str(name).replace("_", "").isalnum():
-            raise CorpusError(
-                f"a dict is of parts by their names, as {{'train': texts, 'validation': texts}}, but {name!r} holds "
-                f"{type(part).__name__}; give rows as a list of dicts"
-            )
-        with writing(inside := folder / str(name)):
-            inside.mkdir()
-        _write(part, inside, notify)
 
 
 def _write_table(table: Any, file: Path) -> None:
@@ -680,41 +606,34 @@ def _write_table(table: Any, file: Path) -> None:
 
 
 def _write_rows(rows: Iterable[Any], file: Path, notify: Notify) -> None:
-    names = _class_names(rows)
+    # Rows of an `IterableDataset` hold numbers of classes, and its features their names.
+    features = getattr(rows, "features", None)
+    classes = {c: f.names for c, f in features.items() if hasattr(f, "names")} if isinstance(features, Mapping) else {}
+
+    def line(row: Any, number: int) -> bytes:
+        if row is None or isinstance(row, str) or row != row:  # noqa: PLR0124  (not-a-number, in a column of pandas)
+            row = {"text": row if isinstance(row, str) else None}
+        elif not isinstance(row, Mapping):
+            what = f"{type(row).__name__}, neither a string nor a row (a dict)"
+            raise CorpusError(f"text {number} of those that were given is {what}")
+        else:
+            named = {c: row[c] for c in classes if isinstance(row.get(c), int)}
+            row = {**row, **{c: classes[c][value] if value >= 0 else None for c, value in named.items()}}
+        text = json.dumps(row, ensure_ascii=False, default=_plain)
+        try:
+            return text.encode() + b"\n"
+        except UnicodeEncodeError:  # halves of characters, which reading the row reports by its number
+            return json.dumps(row, default=_plain).encode() + b"\n"
+
     done = 0
-    lines = (_line(_as_row(row, number, names)) for number, row in enumerate(rows, 1))
-    while batch := list(itertools.islice(lines, ROWS_AT_ONCE)):  # an error of whoever makes them is none of writing
+    lines = (line(row, number) for number, row in enumerate(rows, 1))
+    while batch := list(itertools.islice(lines, ROWS_AT_ONCE)):  # outside of `writing`: the iterator is the user's
         with writing(file), file.open("ab") as out:
             out.writelines(batch)
         done += len(batch)
         notify(Progress("reading", done, None, "texts"))
     if not done:
         raise CorpusError("there is no text in what was given; an iterator gives its texts once")
-
-
-def _class_names(rows: Any) -> dict[str, list[str]]:
-    """Of an `IterableDataset`, whose rows hold numbers of classes: the names of the classes by column."""
-    features = getattr(rows, "features", None)
-    return {} if not isinstance(features, Mapping) else {c: f.names for c, f in features.items() if hasattr(f, "names")}
-
-
-def _as_row(row: Any, number: int, names: Mapping[str, Sequence[str]]) -> Mapping[str, Any]:
-    if row is None or isinstance(row, str) or row != row:  # noqa: PLR0124  (not-a-number, in a column of pandas)
-        return {"text": row if isinstance(row, str) else None}
-    if not isinstance(row, Mapping):
-        raise CorpusError(
-            f"text {number} of those that were given is {type(row).__name__}, neither a string nor a row (a dict)"
-        )
-    classes = {c: row[c] for c in names if isinstance(row.get(c), int)}
-    return {**row, **{c: names[c][value] if value >= 0 else None for c, value in classes.items()}}
-
-
-def _line(row: Mapping[str, Any]) -> bytes:
-    text = json.dumps(row, ensure_ascii=False, default=_plain)
-    try:
-        return text.encode() + b"\n"
-    except UnicodeEncodeError:  # halves of characters, which whoever reads the row names by its number
-        return json.dumps(row, default=_plain).encode() + b"\n"
 
 
 def _plain(value: Any) -> Any:

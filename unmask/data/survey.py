@@ -21,11 +21,12 @@ from typing import IO, Literal, NamedTuple
 import pyarrow.parquet as pq
 
 from unmask.core.errors import CorpusError
-from unmask.data.documents import PIECE_CHARS, TextPiece, cut_pieces, read_documents, read_parts
-from unmask.data.reading import COMPRESSIONS, BadInput, Stretch, json_form, read_lines
+from unmask.data.documents import PIECE_CHARS, TextPiece, choose_unit, cut_pieces, names_of, read_documents
+from unmask.data.json_rows import json_form
+from unmask.data.reading import COMPRESSIONS, BadInput, Stretch
 from unmask.data.settings import CleaningSettings, ColumnGroups, CorpusSettings, DocumentUnit
 from unmask.data.sources import Source
-from unmask.data.tables import DAMAGED, columns_of
+from unmask.data.tables import DAMAGED
 
 # ----------------------------------------
 # Cleaning, as far as the settings ask for it. Every document that is left out is counted.
@@ -332,7 +333,6 @@ def _beginning(file: IO[bytes], place: int, mark: re.Pattern[bytes]) -> int | No
     return None if found is None else place + found.end()
 
 
-LOOK_CHARS = 8 << 20
 FEW_DOCUMENTS = 100
 MANY_DOCUMENTS = 2000  # of so many, some are held out at any share worth asking for
 SURVEY_CHARS = 256 << 20
@@ -396,23 +396,7 @@ def plan_corpus(
         CorpusError: A file cannot be read, there is no text at all, or too little to hold a part out.
     """
     bad = BadInput(skip=settings.bad_input == "skip")
-    reasons = []
-    unit: DocumentUnit = "line"
-    if texts := [source for source in sources if source.kind == "text"]:
-        unit, why = (settings.documents, "as set") if settings.documents != "auto" else _choose_unit(texts, bad)
-        reasons.append(f"a {unit} ({why})")
-    if trees := [source for source in sources if source.kind in ("conll", "conllu")]:
-        if not texts:
-            unit = settings.documents if settings.documents != "auto" else _tree_unit(trees, bad)
-        named = {"line": "a sentence", "block": "the sentences between two newdoc marks", "file": "the file"}
-        reasons.append(f"{named[unit]} (corpus.documents = {unit})")
-    if columns := {columns_of(source.column) for source in sources if source.column is not None}:
-        several = "s" if any(len(names) > 1 for names in columns) else ""
-        spelled = sorted(" and ".join(map(repr, names)) for names in columns)
-        reasons.append(f"a row, its text in column{several} {' or '.join(spelled)}")
-    if any(source.kind == "fasta" for source in sources):
-        reasons.append("a sequence")
-    reason = ", ".join(reasons)
+    unit, reason = choose_unit(sources, settings.documents, bad)
 
     def pieces(piece_chars: int) -> Iterator[TextPiece]:
         found = read_cleaned(sources, bad, settings.cleaning, Counter(), unit=unit, piece_chars=piece_chars)
@@ -435,10 +419,10 @@ def plan_corpus(
         part_chars = SMALL_PART_CHARS
         hashes = [fraction(piece.text) for piece in pieces(part_chars)]
     if not hashes:
-        raise CorpusError(f"{_names(sources)}: there is no text in it")
+        raise CorpusError(f"{names_of(sources)}: there is no text in it")
     if len(set(hashes)) < 2:
         raise CorpusError(
-            f"{_names(sources)}: too little text to hold a part out for validation; give more (two different "
+            f"{names_of(sources)}: too little text to hold a part out for validation; give more (two different "
             f"documents, or {2 * SMALL_PART_CHARS:,} characters, at the least), or files of its own with "
             "--set 'corpus.validation=[\"FILE\"]'"
         )
@@ -451,38 +435,6 @@ def _threshold(share: float, hashes: list[float]) -> float:
     return min(share if lowest < share else (lowest + second) / 2, max(hashes))
 
 
-def _choose_unit(sources: Sequence[Source], bad: BadInput) -> tuple[DocumentUnit, str]:
-    """Blocks where empty lines stand between lines of text, else lines, else the file."""
-    lines = empty_inside = num_chars = looked = 0
-    for source in sources:
-        if num_chars >= LOOK_CHARS:
-            break
-        looked += 1
-        lines_before, empty = lines, 0
-        for line in read_lines(source.path, bad):
-            if num_chars >= LOOK_CHARS:
-                break
-            num_chars += len(line.text) + 1
-            if line.text.strip():
-                lines += line.starts
-                empty_inside, empty = empty_inside + empty, 0
-            elif lines > lines_before:
-                empty += 1
-    if not lines:
-        raise CorpusError(f"{_names(sources)}: there is no text in it")
-    if empty_inside:
-        return "block", f"there are {empty_inside:,} empty lines among the first {lines:,} lines of text"
-    if lines > looked:
-        return "line", "there are no empty lines between them"
-    return "file", "there is one line a file"
-
-
-def _tree_unit(sources: Sequence[Source], bad: BadInput) -> DocumentUnit:
-    """Blocks where the beginning of the first file has marks of documents, else sentences."""
-    beginning = islice(read_parts(sources[0], bad, None), 1000)
-    return "block" if any(not line.text for line in beginning) else "line"
-
-
 def _beginning_of_survey(pieces: Iterator[TextPiece]) -> Iterator[TextPiece]:
     num_chars = 0
     for piece in pieces:
@@ -490,11 +442,6 @@ def _beginning_of_survey(pieces: Iterator[TextPiece]) -> Iterator[TextPiece]:
         if num_chars > SURVEY_CHARS:
             return
         yield piece
-
-
-def _names(sources: Sequence[Source]) -> str:
-    names = [str(source.path) for source in sources]
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def fraction(text: str) -> float:

@@ -30,19 +30,16 @@ from torch.nn import functional
 from unmask.core.errors import CorpusError, ModelError, SettingsError, shown
 from unmask.core.files import absence
 from unmask.core.results import Notify, Progress, ignore
+from unmask.data.json_rows import EndsEarlyError, JsonCursor, parsed_line, told
 from unmask.data.reading import (
     BadInput,
-    EndsEarlyError,
-    JsonCursor,
     bare_suffix,
     broken_character,
     check_characters,
     decoded,
     line_parts,
     open_bytes,
-    parsed_line,
     pieces_of,
-    told,
 )
 from unmask.measure.uncertainty import FEW, ratio_over_draws, wilson
 from unmask.tokenizer.tokenizer import EncodedText, Tokenizer

@@ -20,7 +20,8 @@ from pathlib import Path
 import numpy as np
 
 from unmask.core.errors import CorpusError, shown
-from unmask.data.reading import BadInput, json_rows, whole_lines
+from unmask.data.json_rows import json_rows
+from unmask.data.reading import BadInput, whole_lines
 from unmask.search.known_items import SearchTask
 
 CORPUS, QUERIES, QRELS = "corpus.jsonl", "queries.jsonl", "qrels"

@@ -26,7 +26,8 @@ from torch import Tensor
 
 from unmask.core.errors import CorpusError, listed, shown
 from unmask.core.files import absence
-from unmask.data.reading import BadInput, bare_suffix, json_form, rows_of_field
+from unmask.data.json_rows import json_form, rows_of_field
+from unmask.data.reading import BadInput, bare_suffix
 from unmask.data.rows import Rows
 from unmask.masking.masker import MaskedRows
 from unmask.model.folder import TaskNetwork

@@ -31,7 +31,7 @@ from unmask.model.layout_names import ClassifierPooling
 from unmask.tasks.files import class_of, number_of
 from unmask.tasks.inputs import EncodedInput, Example, InputEncoder, ids_of
 from unmask.tasks.settings import Columns, FinetuneSettings
-from unmask.tasks.task import LABELS, NAME, NUMBERS, Labelled, Metrics, Record, Task, UsualColumns, few
+from unmask.tasks.task import NAME, Labelled, Metrics, Record, Task, UsualColumns, few
 from unmask.train.objectives import Objective
 from unmask.train.objectives import Targets as BatchTargets
 
@@ -277,7 +277,7 @@ class Classify(TextTask):
     kind: ClassVar[str] = "classify"
     title: ClassVar[str] = "classes of texts"
     problem_type: ClassVar[str | None] = "single_label_classification"
-    usual: ClassVar[UsualColumns | None] = UsualColumns(LABELS, pairs="named")
+    usual: ClassVar[UsualColumns | None] = UsualColumns("label", pairs="named")
 
     names: tuple[str, ...] = ()
     paired: bool = False
@@ -442,7 +442,7 @@ class MultiLabel(TextTask):
     title: ClassVar[str] = "labels of texts, any number each"
     problem_type: ClassVar[str | None] = "multi_label_classification"
     nested: ClassVar[bool] = True
-    usual: ClassVar[UsualColumns | None] = UsualColumns(LABELS, pairs="named")
+    usual: ClassVar[UsualColumns | None] = UsualColumns("label", pairs="named")
 
     names: tuple[str, ...] = ()
     paired: bool = False
@@ -631,7 +631,7 @@ class Regress(TextTask):
     kind: ClassVar[str] = "regress"
     title: ClassVar[str] = "numbers for texts"
     problem_type: ClassVar[str | None] = "regression"
-    usual: ClassVar[UsualColumns | None] = UsualColumns(NUMBERS, pairs="found")
+    usual: ClassVar[UsualColumns | None] = UsualColumns("score", pairs="found")
 
     names: tuple[str, ...] = ("value",)
     paired: bool = False
@@ -772,7 +772,7 @@ class Pairs(Classify):  # it is a classification in all but the files it reads, 
 
     kind: ClassVar[str] = "pairs"
     title: ClassVar[str] = "classes of pairs of texts"
-    usual: ClassVar[UsualColumns | None] = UsualColumns(LABELS, pairs="always", guessed=False)
+    usual: ClassVar[UsualColumns | None] = UsualColumns("label", pairs="always", guessed=False)
     lines_lack: ClassVar[str | None] = "pairs"
 
     @classmethod

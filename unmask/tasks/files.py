@@ -19,7 +19,7 @@ from unmask.data.reading import BadInput, Row, broken_character, read_lines
 from unmask.data.sources import Source, find_sources, find_split
 from unmask.data.tables import LOOK_ROWS, class_name, class_names, has_column, rows_of, value_or_none
 from unmask.tasks.settings import Columns
-from unmask.tasks.task import KNOWN, Labelled, Record, Task, find_columns
+from unmask.tasks.task import Labelled, Record, Task, find_columns
 
 Part = Literal["train", "validation"]
 _MISSING = {"nan", "null", "none", "n/a", "na"}
@@ -173,7 +173,6 @@ class _LabelledTable(NamedTuple):
         bad: BadInput,
         header: str | None,
         *,
-        nested: bool,
         known: Iterable[str],
         only: Iterable[str] | None = None,
     ) -> Iterator[tuple[int, Row]]:
@@ -182,7 +181,7 @@ class _LabelledTable(NamedTuple):
         begin = 0
         for source in (self.source, *self.others):
             number = 0
-            for number, row in rows_of(source, bad, header, nested=nested, known=known, only=used):
+            for number, row in rows_of(source, bad, header, known=known, only=used):
                 if used is not None:
                     gathered.add(sum(_num_chars(value_or_none(row, name)) for name in used))
                 yield begin + number, row
@@ -193,17 +192,11 @@ def _read_table(
     table: _LabelledTable, bad: BadInput, task: type[Task] | Task, wanted: Columns, usual: Columns, *, with_labels: bool
 ) -> tuple[Sequence[Record], Columns | None]:
     source = replace(table.source, label=wanted.label)
-    header = wanted.text
     asked = {name for columns in (wanted, usual) for name in vars(columns).values() if name is not None}
-    first = next(rows_of(source, bad, header, nested=task.nested), (0, {}))[1]
-    cells = [value for name, value in first.items() if name.isdigit() and isinstance(value, str)]
-    known = KNOWN | _named(wanted) | _named(usual)
-    if (name := next((cell.strip() for cell in cells if cell.strip().lower() in known), None)) is not None:
-        header = name  # the first row of a delimited file names the columns
     paths = {name for name in asked if "." in name}
 
     def read(only: Iterable[str] | None) -> Iterator[tuple[int, Row]]:
-        rows = table._replace(source=source).rows(bad, header, nested=task.nested, known=asked, only=only)
+        rows = table._replace(source=source).rows(bad, wanted.text, known=asked, only=only)
         return ((number, _with_fields(row, paths)) for number, row in rows) if paths else rows
 
     look = [row for _, row in islice(read(None), LOOK_ROWS)]
@@ -237,10 +230,6 @@ def _with_fields(row: dict[str, Any], paths: Iterable[str]) -> dict[str, Any]:
 def _knows_pairs(task: type[Task] | Task) -> bool:
     """Whether it is the task of a model that is given two texts."""
     return not isinstance(task, type) and task.paired
-
-
-def _named(columns: Columns) -> set[str]:
-    return {name.lower() for name in vars(columns).values() if name is not None and not name.isdigit()}
 
 
 def _filled(wanted: Columns, usual: Columns, rows: Sequence[dict[str, Any]]) -> Columns:

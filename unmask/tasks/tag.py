@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.core.errors import CorpusError, shown, whole_number
-from unmask.data.documents import TaggedLine, read_sentences, word_number
 from unmask.data.reading import BadInput
 from unmask.data.sources import Source
 from unmask.data.tables import in_order
+from unmask.data.treebanks import TaggedLine, read_sentences, word_number
 from unmask.model.folder import TaskNetwork, label_numbers
 from unmask.model.fused import Losses, losses_of
 from unmask.model.layout_names import ClassifierPooling
@@ -32,7 +32,7 @@ from unmask.tasks.classify import TARGET, class_targets, with_columns
 from unmask.tasks.files import Gathered, class_of
 from unmask.tasks.inputs import EncodedInput, Example, InputEncoder, first_pieces, ids_of, words_of
 from unmask.tasks.settings import Columns, FinetuneSettings
-from unmask.tasks.task import NAME, TAGS, WORDS, Labelled, Metrics, Record, Task, UsualColumns, few
+from unmask.tasks.task import NAME, Labelled, Metrics, Record, Task, UsualColumns, few
 from unmask.train.objectives import Objective
 from unmask.train.objectives import Targets as BatchTargets
 
@@ -92,7 +92,7 @@ class Tag(Task):
     pipeline: ClassVar[str] = "token-classification"
     title: ClassVar[str] = "tags of words"
     nested: ClassVar[bool] = True
-    usual: ClassVar[UsualColumns | None] = UsualColumns(TAGS, WORDS, guessed=False)
+    usual: ClassVar[UsualColumns | None] = UsualColumns("tags", "words", guessed=False)
 
     names: tuple[str, ...] = ()
     max_length: int | None = None

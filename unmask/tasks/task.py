@@ -13,7 +13,6 @@ Shape suffixes: N = places, D = hidden size, C = outputs.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,7 @@ from torch import Tensor
 from unmask.core.errors import CorpusError, listed
 from unmask.data.reading import BadInput
 from unmask.data.sources import Source
-from unmask.data.tables import TEXT_NAMES, names_in, paths_in
+from unmask.data.tables import Role, find_column
 from unmask.model.folder import TaskHead, TaskNetwork
 from unmask.model.layout_names import ClassifierPooling
 from unmask.tasks.inputs import EncodedInput, Example, InputEncoder
@@ -46,17 +45,6 @@ PAIRS = (
     ("question", "sentence"),
     ("query", "passage"),
 )
-WORDS = ("tokens", "words")
-LABELS = ("label", "labels", "gold_label", "class", "category", "target", "y")
-NUMBERS = ("score", "label", "similarity_score", "value", "rating", "target", "y")
-TAGS = ("tags", "ner_tags", "pos_tags", "upos", "upos_tags", "labels")
-_ALSO_VALUES = {"y", "first", "second", "value", "target", "class", "question", "query", "passage"}  # of a cell
-KNOWN = {
-    *TEXT_NAMES,
-    *WORDS,
-    *(name for pair in PAIRS for name in pair),
-    *(name for names in (LABELS, NUMBERS, TAGS) for name in names),
-} - _ALSO_VALUES  # names that only a header has
 
 
 @dataclass(frozen=True)
@@ -64,15 +52,15 @@ class UsualColumns:
     """What the columns of a task are usually called.
 
     Attributes:
-        labels: Those of labels, the likeliest first.
-        texts: Those of texts.
+        labels: Role of the column of labels in `unmask.data.tables.USUAL`.
+        texts: Role of the column of texts.
         pairs: Whether there are two texts: `no`; `named`, where the second is named; `found`, also where the columns of
             a pair are there and no text is named; `always`.
         guessed: Whether the longest column is the text, where none has a usual name.
     """
 
-    labels: tuple[str, ...]
-    texts: tuple[str, ...] = TEXT_NAMES
+    labels: Role
+    texts: Role = "text"
     pairs: Literal["no", "named", "found", "always"] = "no"
     guessed: bool = True
 
@@ -97,11 +85,9 @@ def find_columns(
     """
     names = list(dict.fromkeys(name for row in rows for name in row))
     for option, name in vars(wanted).items():
-        if name is not None and name not in names and (option != "label" or with_label):
-            near = difflib.get_close_matches(name, paths_in(rows), n=1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            raise CorpusError(f"{path}: there is no column {name!r}; {hint}columns are {names_in(rows)}")
-    label = wanted.label or _first_of(names, usual.labels)
+        if name is not None and (option != "label" or with_label):
+            find_column(rows, "text", name, where=path)
+    label = wanted.label or find_column(rows, usual.labels, where=path)
     taken = {label, wanted.text, wanted.second}
     found_pair = usual.pairs == "found" and wanted.text is None
     if usual.pairs == "always" or (usual.pairs != "no" and wanted.second is not None) or found_pair:
@@ -109,7 +95,7 @@ def find_columns(
     else:
         text, second = wanted.text, None
     if text is None and usual.pairs != "always":
-        text, second = _first_of([n for n in names if n not in taken], usual.texts), None
+        text, second = find_column(rows, usual.texts, where=path, taken=taken), None
         text = text or (_longest(rows, names, taken) if usual.guessed else None)
     if label is None and with_label and len(rest := [name for name in names if name not in {text, second}]) == 1:
         label = rest[0]
@@ -134,11 +120,6 @@ def _pair(names: Sequence[str], wanted: Columns) -> tuple[str | None, str | None
         ((by_name[first], by_name[second]) for first, second in PAIRS if first in by_name and second in by_name),
         (None, None),
     )
-
-
-def _first_of(names: Sequence[str], usual: Sequence[str]) -> str | None:
-    by_name = {name.lower(): name for name in names}
-    return next((by_name[name] for name in usual if name in by_name), None)
 
 
 def _longest(rows: Sequence[dict[str, Any]], names: Sequence[str], taken: set[str | None]) -> str | None:

@@ -268,5 +268,5 @@ def test_documents_of_lines_are_numbered_by_their_lines(tmp_path: Path) -> None:
     assert [(d.document, d.id) for d in Documents(tmp_path, unit="line")] == [(0, 1), (1, 3), (2, 1), (3, 2)]
     assert [d.id for d in Documents(tmp_path)] == [1, 2, 1]
     assert "a block" in Documents(tmp_path).unit_in_words
-    with pytest.raises(CorpusError, match="no columns in this file, so none of title can be named"):
+    with pytest.raises(CorpusError, match="no columns in this file, so none of titles can be named"):
         Documents(tmp_path, DocumentColumns(title="x"))

@@ -15,7 +15,6 @@ from unmask.core.results import Notify, Result, Sheet, Shown, Styled, counted, m
 from unmask.core.settings import validated
 from unmask.data.corpus import Corpus
 from unmask.data.data_folder import MANIFEST, load_manifest, open_split
-from unmask.data.documents import naming_column
 from unmask.data.settings import CorpusSettings
 from unmask.data.sources import TextColumn, Texts, find_split, keep_given, told_apart
 from unmask.data.tables import AskedColumn, in_words
@@ -183,7 +182,7 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
     _check(rates, masks, max_tokens, pseudo_tokens)
     scorable = as_scorable(model, strict=strict)
     size = _length(scorable, length)
-    with naming_column(), tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
         named = list(keep_given(told_apart(paths) or [], Path(scratch)))
         text = _read(scorable, named, max_tokens, column)
 

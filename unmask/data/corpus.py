@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.core.errors import CorpusError, SettingsError
-from unmask.data.documents import Fields, TextPiece, cut_pieces, read_documents, text_bytes
+from unmask.data.documents import Fields, TextPiece, cut_pieces, find_names, read_documents, text_bytes
 from unmask.data.groups import (
     ClusterGathering,
     Clusters,
@@ -435,6 +435,7 @@ class Corpus:
         fields: Annotations that are read with the text: column to the name of the field that holds it; None reads
             none.
         task_bytes: How much of them is read at once; None fits it to their size.
+        titles: Column of titles in tables, which documents then carry; True finds it; False reads none.
 
     Attributes:
         sources: The files.
@@ -458,6 +459,7 @@ class Corpus:
         hold_out: bool = True,
         fields: Fields | None = None,
         task_bytes: int | None = None,
+        titles: str | bool = False,
     ) -> None:
         if fields and settings.cleaning.changes_text:
             raise SettingsError(
@@ -476,6 +478,9 @@ class Corpus:
             found = with_groups(found, settings.holdout_groups.column, bad, text=settings.column)
         self.sources = with_columns(found, settings.column, bad)
         self.validation_sources = with_columns(held, settings.column, bad)
+        if titles:
+            for sources in (self.sources, self.validation_sources):
+                sources[:] = [find_names(s, bad, title=titles) if s.is_table else s for s in sources]
         if fields:
             _check_one_text(self.all_sources())
         self.plan = plan_corpus(self.sources, settings, hold_out=hold_out, has_files=bool(held))

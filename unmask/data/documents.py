@@ -13,7 +13,6 @@ import tempfile
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain, groupby, islice
 from pathlib import Path
@@ -23,7 +22,7 @@ from unmask.core.errors import CorpusError
 from unmask.data.reading import BadInput, LinePart, read_fasta, read_lines
 from unmask.data.settings import DocumentUnit
 from unmask.data.sources import InMemory, Source, Texts, find_split, is_stream, keep_given, told_apart
-from unmask.data.tables import AskedColumn, columns_of, find_column, first_rows, read_table, with_columns
+from unmask.data.tables import AskedColumn, Role, columns_of, find_column, first_rows, read_table, with_columns
 from unmask.data.treebanks import DOCUMENT_BEGIN, read_conll
 from unmask.tokenizer.spans import Spans, cut_spans, join_spans, shift_spans
 
@@ -385,25 +384,19 @@ class Documents:
         self._bad = BadInput(skip=False, way_out=None)
         self._piece_chars = piece_chars
         sources = find_split(paths, by_name=False).train
-        asked = {"text": columns.text, "id": columns.id, "title": columns.title}
+        asked = {"text": columns.text, "ids": columns.id, "titles": columns.title}
         named_column = next((name for name, column in asked.items() if column is not None), None)
         if named_column is not None and not any(source.is_table for source in sources):
             what = f"there are no columns in this file, so none of {named_column} can be named"
             raise CorpusError(f"{sources[0].path}: {what}")
-        self.sources = [self._with_columns(s, columns, with_titles) if s.is_table else s for s in sources]
+        self._titles_as_text = with_titles
+        title = columns.title or with_titles
+        self.sources = [
+            find_names(source, self._bad, id=columns.id or True, title=title) if source.is_table else source
+            for source in with_columns(sources, columns.text, self._bad, known=(columns.id, columns.title))
+        ]
         self.unit, reason = choose_unit(self.sources, unit, self._bad)
         self.unit_in_words = f"a document is {reason}"
-
-    def _with_columns(self, source: Source, columns: DocumentColumns, with_titles: bool) -> Source:
-        (source,) = with_columns([replace(source, id=columns.id, title=columns.title)], columns.text, self._bad)
-        assert source.column is not None, "tables have one"
-        rows = first_rows(source, self._bad, source.column)
-        taken = columns_of(source.column)
-        return replace(
-            source,
-            id=find_column(rows, "id", columns.id, where=source.path, taken=taken),
-            title=find_column(rows, "title", columns.title, where=source.path, taken=taken) if with_titles else None,
-        )
 
     def __iter__(self) -> Iterator[Document]:
         """Yields the documents.
@@ -415,7 +408,7 @@ class Documents:
         groups = [list(group) for _, group in groupby(self.sources, key=lambda s: (s.kind == "arrow") or s.path)]
         line: DocumentUnit = "line"
         files = [
-            (chain.from_iterable(read_parts(s, self._bad) for s in group), self.unit if group[0].has_lines else line)
+            (chain.from_iterable(map(self._parts, group)), self.unit if group[0].has_lines else line)
             for group in groups
         ]
         document = None
@@ -427,7 +420,15 @@ class Documents:
 
     def read(self, source: Source) -> Iterator[Document]:
         """The documents of one of the sources."""
-        return read_documents([source], self._bad, unit=self.unit, piece_chars=self._piece_chars)
+        unit: DocumentUnit = self.unit if source.has_lines else "line"
+        return split_lines([(self._parts(source), unit)], piece_chars=self._piece_chars, skipped=self.skipped)
+
+    def _parts(self, source: Source) -> Iterator[LinePart]:
+        for line in read_parts(source, self._bad):
+            if line.title is not None and self._titles_as_text and not line.text.strip():
+                yield line._replace(text=line.title)
+            else:
+                yield line
 
     @property
     def num_bytes(self) -> int | None:
@@ -440,6 +441,23 @@ def text_bytes(sources: Sequence[Source]) -> int | None:
     if all(source.path.suffix in (".txt", ".fasta", ".fa") for source in sources):
         return sum(source.path.stat().st_size for source in sources)
     return None
+
+
+def find_names(source: Source, bad: BadInput, *, id: str | bool = False, title: str | bool = False) -> Source:  # noqa: A002
+    """A table with its columns of ids and titles: the named ones; True: those with a usual name, if there are any.
+
+    Raises:
+        CorpusError: There is no column of this name.
+    """
+    assert source.column is not None, "tables have one"
+    rows = first_rows(source, bad, source.column, known=[name for name in (id, title) if isinstance(name, str)])
+    found: dict[Role, str | None] = {}
+    asked: dict[Role, str | bool] = {"id": id, "title": title}
+    for role, name in asked.items():
+        named = name if isinstance(name, str) else None
+        taken = columns_of(source.column)
+        found[role] = find_column(rows, role, named, where=source.path, taken=taken) if name else None
+    return replace(source, id=found["id"], title=found["title"])
 
 
 class HasText(Protocol):
@@ -471,9 +489,3 @@ def in_groups(items: Iterable[Item], *, most: int, most_chars: int) -> Iterator[
             group, num_chars = [], 0
     if group:
         yield group
-
-
-@contextmanager
-def naming_column() -> Iterator[None]:
-    """Does nothing any more."""
-    yield

@@ -113,7 +113,7 @@ def find_column(
     return next((by_name[name] for name in (names or USUAL[role]) if name in by_name), None)
 
 
-def text_column(source: Source, named: AskedColumn, bad: BadInput) -> TextColumn:
+def text_column(source: Source, named: AskedColumn, bad: BadInput, known: Iterable[str | None] = ()) -> TextColumn:
     """Where the text of a table stands: in the named columns, in one with a usual name, or in that with most text,
     which may be the messages of a chat.
 
@@ -121,13 +121,15 @@ def text_column(source: Source, named: AskedColumn, bad: BadInput) -> TextColumn
         source: The table; its first rows are looked at.
         named: A column, a path into one, several of these as a list or with commas between them; None: none.
         bad: As for reading.
+        known: Other columns that are named, which are no text.
 
     Raises:
         CorpusError: It is not there, or no column holds text.
     """
-    rows = first_rows(source, bad, named)
+    others = [name for name in (*known, source.label, source.group) if name is not None]
+    rows = first_rows(source, bad, named, known=others)
     if named is None:
-        if column := _likely_text(rows, taken=(source.label, source.group, source.id, source.title)):
+        if column := _likely_text(rows, taken=others):
             return column
         raise CorpusError(
             f"{source.path}: no column looks like text; columns are {names_in(rows)}; name one with {_NAME_COLUMN}"
@@ -142,13 +144,15 @@ def text_column(source: Source, named: AskedColumn, bad: BadInput) -> TextColumn
     return names[0] if len(names) == 1 else tuple(names)
 
 
-def with_columns(sources: Iterable[Source], named: AskedColumn, bad: BadInput) -> list[Source]:
+def with_columns(
+    sources: Iterable[Source], named: AskedColumn, bad: BadInput, known: Iterable[str | None] = ()
+) -> list[Source]:
     """The sources, tables among them with the column of their text; each file may have its own.
 
     Raises:
         CorpusError: As `text_column`.
     """
-    return [replace(s, column=text_column(s, named, bad)) if s.is_table else s for s in sources]
+    return [replace(s, column=text_column(s, named, bad, known)) if s.is_table else s for s in sources]
 
 
 def _likely_text(rows: Sequence[Row], *, taken: Collection[str | None]) -> str | None:
@@ -607,7 +611,7 @@ def read_table(
             continue
         if "\r\n" in text:
             text, spans = text.replace("\r\n", "\n"), spans and without_returns(text, spans)
-        yield LinePart(text if text.strip() else title or text, True, True, spans, label, group, id_, title)
+        yield LinePart(text, True, True, spans, label, group, id_, title)
 
 
 # ----------------------------------------

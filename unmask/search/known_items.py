@@ -42,13 +42,10 @@ from unmask.core.errors import CorpusError, DataError, SettingsError, parse_json
 from unmask.core.settings import validated
 from unmask.data.corpus import Corpus
 from unmask.data.data_folder import MANIFEST, load_manifest
-from unmask.data.documents import naming_column
-from unmask.data.reading import BadInput
 from unmask.data.settings import CorpusSettings
-from unmask.data.sources import Source
 from unmask.data.survey import text_hash
-from unmask.data.tables import AskedColumn, columns_of, rows_of, text_of, value_or_none
-from unmask.search.passages import TITLES, first_line_title
+from unmask.data.tables import AskedColumn
+from unmask.search.passages import first_line_title
 
 Crops = Literal["removed", "inside"]
 QUERIES = 1000
@@ -243,23 +240,23 @@ def read_items(paths: Sequence[str | Path], model: Path, settings: ItemSettings)
     changes = {"column": settings.column, "documents": settings.documents}
     values = rule.model_dump() | {name: value for name, value in changes.items() if value is not None}
     every = settings.every
-    with naming_column():
-        corpus = Corpus(paths, validated(CorpusSettings, values, where="evaluate-search"), hold_out=not every)
-        lowest = _LowestHashes(settings.max_documents, settings.seed)
-        for item in _items(corpus):
-            if every or item.is_held_out or settings.among_all:
-                lowest.add(replace(item, is_held_out=True) if every else item)
-        items = lowest.documents()
-        passed_over = lowest.passed_over + corpus.skipped
-        if len(items) < 2 or not any(item.is_held_out for item in items):
-            kind, way_out = "held-out document", ", or --all for a text that the model was not trained on"
-            if every:
-                kind, way_out = "document", ""
-            raise DataError(
-                f"{', '.join(map(str, paths))}: {len(items)} {kind}{'s' * (len(items) != 1)}, which is too few to "
-                f"search among; give more text, --documents line or block for smaller documents{way_out}"
-            )
-        items, where = _with_titles(corpus, items, settings.title_column)
+    rule = validated(CorpusSettings, values, where="evaluate-search")
+    corpus = Corpus(paths, rule, hold_out=not every, titles=settings.title_column or True)
+    lowest = _LowestHashes(settings.max_documents, settings.seed)
+    for item in _items(corpus):
+        if every or item.is_held_out or settings.among_all:
+            lowest.add(replace(item, is_held_out=True) if every else item)
+    items = lowest.documents()
+    passed_over = lowest.passed_over + corpus.skipped
+    if len(items) < 2 or not any(item.is_held_out for item in items):
+        kind, way_out = "held-out document", ", or --all for a text that the model was not trained on"
+        if every:
+            kind, way_out = "document", ""
+        raise DataError(
+            f"{', '.join(map(str, paths))}: {len(items)} {kind}{'s' * (len(items) != 1)}, which is too few to "
+            f"search among; give more text, --documents line or block for smaller documents{way_out}"
+        )
+    items, where = _with_titles(corpus, items, settings.title_column)
     described = corpus.describe(corpus.decided())
     if not every:
         unknown = "by the default rule: no run is known that made the model, which may have seen them"
@@ -308,12 +305,12 @@ def _read(file: Path, way_out: str) -> object:
 def _items(corpus: Corpus) -> Iterator[ItemDocument]:
     """Documents, long ones in stretches, in the order of the text; titles are still within."""
     in_parts = corpus.plan.holdout_unit in ("part", "end")
-    text, draw, is_held, begins = "", -1, False, True
+    text, title, draw, is_held, begins = "", None, -1, False, True
 
     def rest() -> Iterator[ItemDocument]:
         """The rest of a document: whole, or in two where it is much longer than a stretch."""
         end = len(text) if len(text) < 3 * STRETCH_CHARS // 2 else _good_end(text, len(text) // 2)
-        yield ItemDocument(text[:end], None, draw, is_held, begins)
+        yield ItemDocument(text[:end], title if begins else None, draw, is_held, begins)
         if end < len(text):
             yield ItemDocument(text[end:], None, draw, is_held, False)
 
@@ -323,10 +320,10 @@ def _items(corpus: Corpus) -> Iterator[ItemDocument]:
             text = ""
         if not text:
             begins = piece.offset == 0
-        text, draw, is_held = text + piece.text, piece.document, held
+        text, title, draw, is_held = text + piece.text, piece.title, piece.document, held
         while len(text) >= 2 * STRETCH_CHARS:
             end = _good_end(text, STRETCH_CHARS)
-            yield ItemDocument(text[:end], None, draw, is_held, begins)
+            yield ItemDocument(text[:end], title if begins else None, draw, is_held, begins)
             text, begins = text[end:], False
     if text:
         yield from rest()
@@ -373,14 +370,12 @@ def _with_titles(
     corpus: Corpus, items: Sequence[ItemDocument], title_column: str | None
 ) -> tuple[list[ItemDocument], str]:
     """The documents with their titles, which first lines are taken out for; and where these are, in words."""
-    tables = [source for source in corpus.all_sources() if source.is_table]
-    if tables:
-        titles, name = _titles_in_tables(tables, title_column, {text_hash(item.text) for item in items})
-        titled = [replace(item, title=titles.get(text_hash(item.text))) for item in items]
-        if name is None:
-            return titled, "no titles: the table has no column title (--title-column names another)"
-        count = sum(item.title is not None for item in titled)
-        return titled, f"titles: column {name!r}, {count:,} of {len(titled):,}"
+    if any(source.is_table for source in corpus.all_sources()):
+        names = sorted({source.title for source in corpus.all_sources() if source.title is not None})
+        if not names:
+            return list(items), "no titles: the table has no column title (--title-column names another)"
+        count = sum(item.title is not None for item in items)
+        return list(items), f"titles: column {' or '.join(map(repr, names))}, {count:,} of {len(items):,}"
     if title_column is not None:
         raise CorpusError(f"--title-column {title_column}: there are no columns in a text file")
     titled = []
@@ -392,31 +387,3 @@ def _with_titles(
     if 2 * count < whole:
         return list(items), "no titles: few documents begin with a line that looks like one"
     return titled, f"titles: first lines, of {count:,} of {whole:,} documents"
-
-
-def _titles_in_tables(
-    tables: Sequence[Source], title_column: str | None, wanted: set[int]
-) -> tuple[dict[int, str], str | None]:
-    """Titles by the hash of the text that they stand beside, and the column. A document that is a stretch of a long
-    row, or that cleaning has changed, has none.
-    """
-    by_text: dict[int, str] = {}
-    name = None
-    for source in tables:
-        column = source.column
-        assert column is not None, "tables have one"
-        names = [each for each in TITLES if each not in columns_of(column)] if title_column is None else [title_column]
-        bad, columns = BadInput(skip=True), Counter[str]()
-        for number, row in rows_of(source, bad, column, known=names, only=[*columns_of(column), *names]):
-            text = text_of(source, number, row, column, bad)
-            each, title = next(((each, value) for each in names if (value := value_or_none(row, each))), ("", None))
-            if isinstance(title, str):
-                columns[each] += 1
-                title = " ".join(title.split())
-                if title and text is not None and (key := text_hash(text.rstrip("\n"))) in wanted:
-                    by_text[key] = title
-        if columns:
-            name = columns.most_common(1)[0][0]
-        elif title_column is not None:
-            raise CorpusError(f"{source.path}: there is no title in column {title_column!r}")
-    return by_text, name

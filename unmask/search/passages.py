@@ -16,31 +16,24 @@ of them, so that a passage from the middle of a document still says what it is a
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.core.errors import CorpusError, shown
+from unmask.core.errors import CorpusError
 from unmask.core.settings import validated
-from unmask.data.corpus import Corpus
-from unmask.data.documents import EMPTY, PIECE_CHARS, TextPiece, cut_pieces, in_groups, naming_column, read_documents
-from unmask.data.reading import BadInput, Row, broken_character
+from unmask.data.documents import DocumentColumns, Documents, in_groups, names_of
 from unmask.data.settings import CorpusSettings, DocumentUnit
 from unmask.data.sources import Source
-from unmask.data.tables import LOOK_ROWS, AskedColumn, columns_of, has_column, names_in, rows_of, text_of, value_or_none
+from unmask.data.tables import AskedColumn
 from unmask.tokenizer.tokenizer import Tokenizer
 
-IDS, TITLES = ("id", "_id"), ("title", "Title", "headline")
 LONGEST_TITLE = 120  # letters
 _TITLE_BEFORE = 300  # letters of a title that stand before a passage at most
 _PARTS_AT_ONCE, _CHARS_AT_ONCE = 256, 1 << 20  # places of tokens take many times the memory of the text
-_STRICT = BadInput(skip=False, way_out=None)
 Flags = NDArray[np.bool_]
 
 
@@ -77,17 +70,12 @@ class DocumentPart:
         return self.title[:_TITLE_BEFORE] if self.has_title_column and self.title else ""
 
 
-class _Columns(NamedTuple):
-    id: str | None
-    title: str | None
-
-
 class DocumentFiles:
     """Files of documents.
 
     Args:
         paths: Files, folders or patterns; all files in a folder are read, whatever their names say.
-        column: Column of the text in tables, as for `find_column`; None finds it.
+        column: Column of the text in tables, as for `Documents`; None finds it.
         id_column, title_column: Of tables; None takes `id` or `_id`, and `title`, if there is one.
         documents: What a document is in text files.
         within: A folder; files in it are named relative to it.
@@ -97,7 +85,7 @@ class DocumentFiles:
         num_bytes: Of all files together; None where one is compressed or a table.
 
     Raises:
-        CorpusError: As `Corpus`; or a column is not there.
+        CorpusError: As `Documents`; or a column is not there.
     """
 
     def __init__(
@@ -111,25 +99,19 @@ class DocumentFiles:
         within: Path | None = None,
     ) -> None:
         self._within = within
-        settings = {"column": column, "documents": documents, "splits": "ignore"}
-        with naming_column():
-            corpus = Corpus(paths, validated(CorpusSettings, settings, where="search"), hold_out=False)
-        self.sources, self.num_bytes = corpus.sources, corpus.num_bytes
-        self._unit, self._unit_in_words = corpus.plan.unit, corpus.plan.unit_in_words
-        self.skipped: Counter[str] = Counter()
-        self._columns = [_columns_of(source, id_column, title_column) for source in self.sources]
-        if not any(source.is_table for source in self.sources):
-            for name, what in ((column, "text"), (id_column, "ids"), (title_column, "titles")):
-                if name is not None:
-                    raise CorpusError(f"{paths[0]}: there are no columns in this file, so none of {what} can be named")
+        columns = DocumentColumns(column, id_column, title_column)
+        unit = validated(CorpusSettings, {"documents": documents}, where="search").documents
+        self._documents = Documents(paths, columns, unit=unit)
+        self.sources, self.num_bytes, self.skipped = (
+            self._documents.sources, self._documents.num_bytes, self._documents.skipped
+        )  # fmt: skip
 
     def describe(self) -> str:
         """What is read, in a line."""
-        facts = [self._unit_in_words]
-        for what in _Columns._fields:
-            names = sorted({name for columns in self._columns if columns and (name := getattr(columns, what))})
-            if names:
-                facts.append(f"its {what} in column {' or '.join(map(repr, names))}")
+        facts = [self._documents.unit_in_words]
+        for what, columns in (("id", {s.id for s in self.sources}), ("title", {s.title for s in self.sources})):
+            names = sorted(name for name in columns if name is not None)
+            facts += [f"its {what} in column {' or '.join(map(repr, names))}"] if names else []
         return ", ".join(facts)
 
     def read(self) -> Iterator[DocumentPart]:
@@ -138,16 +120,19 @@ class DocumentFiles:
         Raises:
             CorpusError: A file cannot be read, or there is no text at all.
         """
-        self.skipped = Counter()
-        number = -1
-        for source, columns in zip(self.sources, self._columns, strict=True):
+        self.skipped.clear()
+        number, begin, title = -1, 0, None
+        for source in self.sources:
             file = self.name_of(source)
-            parts = self._lines(source) if columns is None else self._rows(source, columns)
-            for id_, title, begin, text in parts:
-                number += begin == 0
-                yield DocumentPart(number, file, id_, title, begin, text, columns is not None)
+            for piece in self._documents.read(source):
+                if piece.offset == 0:
+                    number, begin = number + 1, 0
+                    has_line = self._documents.unit != "line" and not source.is_table
+                    title = first_line_title(piece.text) if has_line else piece.title
+                yield DocumentPart(number, file, piece.id, title, begin, piece.text, source.is_table)
+                begin += len(piece.text)
         if number < 0:
-            raise CorpusError(f"{', '.join(str(source.path) for source in self.sources[:3])}: there is no text in it")
+            raise CorpusError(f"{names_of(self.sources)}: there is no text in it")
 
     def name_of(self, source: Source) -> str:
         """What a file is called."""
@@ -155,66 +140,6 @@ class DocumentFiles:
         if self._within is not None and path.is_relative_to(self._within):
             path = path.relative_to(self._within)
         return os.fsencode(path).decode("utf-8", "backslashreplace")  # a name may hold bytes that are no characters
-
-    def _lines(self, source: Source) -> Iterator[tuple[str | int, str | None, int, str]]:
-        title, begin = None, 0
-        for piece in read_documents([source], _STRICT, unit=self._unit):
-            if piece.offset == 0:
-                title, begin = None if self._unit == "line" else first_line_title(piece.text), 0
-            yield piece.document + 1, title, begin, piece.text
-            begin += len(piece.text)
-
-    def _rows(self, source: Source, columns: _Columns) -> Iterator[tuple[str | int, str | None, int, str]]:
-        column = source.column
-        assert column is not None, "tables have one"
-        known = [name for name in columns if name is not None]
-        rows = rows_of(source, _STRICT, column, known=known, only=[*columns_of(column), *known])
-        for count, (number, row) in enumerate(rows, 1):
-            title = None if columns.title is None else _title(row, columns.title)
-            with naming_column():
-                text = text_of(source, number, row, column, _STRICT) or title or ""
-            if not text.strip():
-                self.skipped[EMPTY] += 1
-                continue
-            id_ = count if columns.id is None else value_or_none(row, columns.id)
-            if isinstance(id_, bool) or not isinstance(id_, str | int):
-                raise CorpusError(
-                    f"{source.path}: row {number} has {shown(id_)} in column {columns.id!r}; ids are texts or whole "
-                    "numbers"
-                )
-            for value, name in ((id_, columns.id), (title, columns.title)):
-                if isinstance(value, str) and (broken := broken_character(value)):
-                    raise CorpusError(
-                        f"{source.path}: row {number} has {broken} in column {name!r}, which is no character; take it "
-                        "out"
-                    )
-            begin = 0
-            for piece in cut_pieces([TextPiece(count, 0, text)], PIECE_CHARS):
-                yield id_, title, begin, piece.text
-                begin += len(piece.text)
-
-
-def _columns_of(source: Source, id_column: str | None, title_column: str | None) -> _Columns | None:
-    """Columns of ids and titles of a table; None of what is no table."""
-    if not source.is_table:
-        return None
-    assert source.column is not None, "tables have one"
-    known = [name for name in (id_column, title_column) if name is not None]
-    first = [row for _, row in islice(rows_of(source, _STRICT, source.column, known=known), LOOK_ROWS)]
-    for name in known:
-        if not has_column(first, name):
-            raise CorpusError(f"{source.path}: there is no column {name!r}; columns are {names_in(first)}")
-    taken = set(columns_of(source.column))
-
-    def usual(names: Sequence[str]) -> str | None:
-        return next((name for name in names if name not in taken and any(name in row for row in first)), None)
-
-    return _Columns(id_column or usual(IDS), title_column or usual(TITLES))
-
-
-def _title(row: Row, column: str) -> str | None:
-    value = value_or_none(row, column)
-    return " ".join(value.split()) if isinstance(value, str) and value.strip() else None
 
 
 def first_line_title(text: str) -> str | None:

@@ -28,13 +28,16 @@ class Similarity(Enum):
     dot = "dot"
 
 
-class Documents(Enum):
+class _DocumentUnits(Enum):
     """Names of `unmask.data.settings.DocumentUnit`, and `auto`."""
 
     auto = "auto"
     line = "line"
     block = "block"
     file = "file"
+
+
+Documents = _DocumentUnits
 
 
 ModelName = Annotated[

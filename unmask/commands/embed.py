@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from unmask.core.errors import CorpusError, ModelError, RunError
 from unmask.core.files import check_file, held_file
-from unmask.core.remote import address_of, staged_file
+from unmask.core.remote import address_of, output_file
 from unmask.core.results import Notify, Progress, Result, Shown, usual_notify
 from unmask.data.documents import EMPTY, Document, DocumentColumns, Documents, in_groups
 from unmask.data.reading import LONGEST_ROW, broken_character
@@ -334,7 +334,7 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
         UnmaskError: As `load`, `Model.embed_settings`, `read_file`, `check_out` and `embed_file`; or vectors are
             sparse, and `out` is a .npy file.
     """
-    with staged_file(out, overwrite=overwrite) as target:
+    with output_file(out, overwrite=overwrite) as target:
         check_out(target, overwrite=overwrite)
         loaded = model if isinstance(model, Model) else load(model, precision=precision, strict=strict)
         how = embedding_of(loaded, pooling, normalize, long_texts)

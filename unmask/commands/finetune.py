@@ -28,7 +28,7 @@ from unmask.commands.reporting import Reporter, SilentReporter, usual_reporter
 from unmask.core.errors import UnmaskError
 from unmask.core.files import ClaimedFolder, typed
 from unmask.core.hub import lasting_name
-from unmask.core.remote import staged
+from unmask.core.remote import output_folder
 from unmask.core.results import Finished, Result, Sheet, Shown, duration
 from unmask.data.sources import Texts
 from unmask.model.card_head import Origin, base_models
@@ -239,7 +239,7 @@ def _root(out: str | Path, held: ExitStack, *, resume: bool, overwrite: bool) ->
         ours = {path.name for path in vars(folder).values() if isinstance(path, Path) and path != root}
         return replace(folder.claimed, ours=ours)
 
-    return str(held.enter_context(staged(out, claim, resume=resume, overwrite=overwrite)))
+    return str(held.enter_context(output_folder(out, claim, resume=resume, overwrite=overwrite)).path)
 
 
 def forecast_finetune(  # noqa: PLR0913  (as `finetune`)

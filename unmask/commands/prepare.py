@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,9 @@ from unmask.commands.recipe import Overrides, Recipe, as_overrides, load_recipe
 from unmask.commands.reporting import Reporter, usual_reporter
 from unmask.commands.run_data import describe
 from unmask.core.errors import SettingsError
-from unmask.core.remote import address_of, path_at, staged
+from unmask.core.remote import address_of, output_folder, path_at
 from unmask.core.results import Result, Shown
-from unmask.data.data_folder import MANIFEST, UNFINISHED, DataFolder, Manifest
+from unmask.data.data_folder import DataFolder, Manifest
 from unmask.data.prepare import PreparationInput, join_parts, prepare_part
 from unmask.data.prepare import prepare as prepare_shards
 from unmask.data.sources import Texts, told_apart
@@ -228,20 +228,8 @@ def _part(asked: str) -> tuple[int, int]:
 
 def _prepared_at(address: str, work: Callable[..., Any], *, resume: bool, overwrite: bool) -> Prepared:
     """The same, in a folder whose files are sent to an address."""
-
-    def wanted(names: Collection[str]) -> Callable[[str], bool]:
-        is_complete = MANIFEST in names and UNFINISHED not in names
-        return lambda name: name == MANIFEST or not is_complete
-
-    with staged(
-        address,
-        lambda root: DataFolder(root).claimed,
-        resume=resume,
-        overwrite=overwrite,
-        wanted=wanted,
-        unfinished=UNFINISHED,
-    ) as root:
-        found = work(out=root)
+    with output_folder(address, lambda root: DataFolder(root).claimed, resume=resume, overwrite=overwrite) as output:
+        found = work(out=output.path)
     return Prepared({**found.to_dict(), "out": address})
 
 

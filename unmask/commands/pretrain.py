@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +19,7 @@ from unmask.commands.training_run import Interruption, TrainingRun
 from unmask.core.errors import RunError, UnmaskError
 from unmask.core.files import read_object, typed
 from unmask.core.hub import TOKENIZER, local_path
-from unmask.core.remote import address_of, lasting_source, path_at, source_named, staged
+from unmask.core.remote import address_of, lasting_source, output_folder, path_at, source_named
 from unmask.core.results import Finished, Shown, Styled, documents, duration, margin
 from unmask.data.data_folder import DataFolder
 from unmask.data.lexicon import load_lexicon
@@ -172,13 +172,8 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
 
 def _root(out: str | Path, held: ExitStack, *, resume: bool, overwrite: bool) -> str:
     """The folder of the run; of one at an address that whose files are sent there until `held` is left."""
-
-    def wanted(names: Collection[str]) -> Callable[[str], bool]:
-        is_finished = "summary.json" in names
-        return lambda name: not (is_finished and name.startswith(("data/", "checkpoints/")))
-
-    claim = staged(out, lambda root: RunFolder(root).claimed, resume=resume, overwrite=overwrite, wanted=wanted)
-    return str(held.enter_context(claim))
+    output = output_folder(out, lambda root: RunFolder(root).claimed, resume=resume, overwrite=overwrite)
+    return str(held.enter_context(output).path)
 
 
 def _begin(

@@ -33,7 +33,7 @@ from typing import Any
 
 from unmask.core.errors import DataError, UnmaskError, parse_json
 from unmask.core.files import LOCK, ClaimedFolder, file_sha256, held_by, is_held, sync_folder, write_atomically, writing
-from unmask.core.remote import fetch_checked, origin_of
+from unmask.core.remote import origin_of
 from unmask.data.jobs import PARTS, TRAIN, VALIDATION
 from unmask.data.near_duplicates import LeftOutPair, NearDuplicates, from_plain
 from unmask.data.sources import GIVEN, PIPES, STDIN_FILE, Source
@@ -465,11 +465,7 @@ class SplitFiles:
         """
         if number in self._ready:
             return
-        entry = self._entries[number]
-        if self._origin is None or self.paths[number].is_file():
-            check_file(self._root, entry)
-        else:
-            fetch_checked(f"{self._origin}/{entry.name}", self.paths[number], entry.sha256)
+        check_file(self._root, self._entries[number])
         self._ready.add(number)
 
     def all_ready(self) -> None:

@@ -1,0 +1,206 @@
+"""Inputs and outputs at addresses, in a file system of fsspec's that is made for the test."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import unmask
+from tests.command_line import Main
+from tests.elsewhere import Elsewhere
+from unmask.core import remote
+from unmask.core.errors import CorpusError, RunError, WriteError
+from unmask.core.files import ClaimedFolder
+from unmask.core.remote import address_of, cache, lasting_source, local_copies, output_file, output_folder, source_named
+
+ADDRESS = "elsewhere://bucket/runs/a"
+
+
+def claim(root: Path) -> ClaimedFolder:
+    return ClaimedFolder(root=root, marker="recipe.toml", what="a run", ours=("checkpoints", "a.txt", "summary.json"))
+
+
+def there(server: Elsewhere) -> dict[str, bytes]:
+    names = server.find("/bucket/runs/a", detail=False)
+    return {name.removeprefix("/bucket/runs/a/"): server.cat_file(name) for name in names}
+
+
+def write(root: Path, *names: str) -> None:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(name)
+
+
+def test_what_is_an_address() -> None:
+    assert address_of("s3://bucket/a.txt") == address_of(Path("s3://bucket/a.txt")) == "s3://bucket/a.txt"
+    paths = ("a.txt", "C:/a.txt", "C:\\a.txt", "-", "/a:/b", {"text": "s3://a"})
+    assert [address_of(name) for name in paths] == [None] * 6
+    assert local_copies("file:///a/b.txt") == [Path("/a/b.txt")]
+
+
+def test_a_folder_is_fetched_once_and_anew_when_it_has_changed(server: Elsewhere) -> None:
+    server.pipe({"/corpus/a.txt": b"One text.\n", "/corpus/more/b.txt": b"Another text.\n", "/other/c.txt": b"No.\n"})
+    (folder,) = local_copies("elsewhere://corpus")
+    assert {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()} == {
+        "a.txt": b"One text.\n", "more/b.txt": b"Another text.\n",
+    }  # fmt: skip
+    assert local_copies("elsewhere://corpus/") == [folder]
+    assert len(server.fetched) == 2
+    server.pipe("/corpus/a.txt", b"Another one.\n")
+    (new,) = local_copies("elsewhere://corpus")
+    assert (new / "a.txt").read_bytes() == b"Another one.\n"
+    assert (folder / "a.txt").read_bytes() == b"One text.\n", "a run that has begun reads what it began with"
+    assert [path.name for path in local_copies("elsewhere://corpus/*.txt")] == ["a.txt"]
+
+
+def test_a_server_that_comes_back(server: Elsewhere) -> None:
+    server.pipe({"/corpus/a.txt": b"One text.\n"})
+    server.failing["/corpus/a.txt"] = [OSError("gone away")] * (remote.TRIES - 1)
+    assert local_copies("elsewhere://corpus/a.txt")[0].read_bytes() == b"One text.\n"
+    server.pipe({"/corpus/b.txt": b"Another text.\n"})
+    server.failing["/corpus/b.txt"] = [OSError("gone away")] * remote.TRIES
+    with pytest.raises(CorpusError, match=r"/corpus/b\.txt"):
+        local_copies("elsewhere://corpus")
+    server.fetched.clear()
+    (folder,) = local_copies("elsewhere://corpus")
+    assert sorted(path.name for path in folder.iterdir()) == ["a.txt", "b.txt"]
+    assert server.fetched == ["/corpus/b.txt"], "what had come by then is not fetched again"
+
+
+@pytest.mark.parametrize("address", ["elsewhere://nothing", "elsewhere://corpus/*.gz", "nowhere://corpus"])
+def test_what_cannot_be_fetched(server: Elsewhere, address: str) -> None:
+    server.pipe({"/corpus/a.txt": b"One text.\n"})
+    with pytest.raises(CorpusError, match=address.replace("*", r"\*")):
+        local_copies(address)
+
+
+def test_a_full_disk(server: Elsewhere) -> None:
+    server.pipe({"/corpus/a.txt": b"One text.\n"})
+    server.failing["/corpus/a.txt"] = [OSError(errno.ENOSPC, "No space left on device")]
+    with pytest.raises(WriteError, match="No space left"):
+        local_copies("elsewhere://corpus")
+
+
+def test_records_name_an_input_by_its_content(server: Elsewhere) -> None:
+    server.pipe({"/corpus/a.txt": b"One text.\n"})
+    (path,) = local_copies("elsewhere://corpus/a.txt")
+    name = lasting_source(path)
+    assert name == f"elsewhere://corpus/a.txt#{path.parent.name}"
+    assert source_named(name) == str(path)
+    shutil.rmtree(cache())  # as on another machine
+    assert Path(source_named(name)).read_bytes() == b"One text.\n"
+    assert lasting_source("a.txt") == source_named("a.txt") == "a.txt"
+    shutil.rmtree(cache())
+    server.pipe({"/corpus/a.txt": b"Another one.\n"})
+    with pytest.raises(CorpusError, match="elsewhere://corpus/a.txt"):
+        source_named(name)
+
+
+def test_prepare_and_pretrain_from_an_address(
+    server: Elsewhere, corpus_file: Path, data_folder: Path, tmp_path: Path, main: Main
+) -> None:
+    server.pipe("/bucket/corpus.txt", corpus_file.read_bytes())
+    code, _, errors = main("prepare", "elsewhere://bucket/corpus.txt", "--out", tmp_path / "data", "--vocab-size", 200)
+    assert code == 0, errors
+    shards = [path.relative_to(data_folder) for path in data_folder.rglob("*.arrow")]
+    assert shards
+    assert all((tmp_path / "data" / shard).read_bytes() == (data_folder / shard).read_bytes() for shard in shards)
+    server.put(str(data_folder), "/bucket/prepared", recursive=True)
+    small = {"model.num_layers": 1, "model.hidden_size": 32, "model.num_heads": 2, "training.batch_tokens": 512}
+    run = unmask.pretrain("elsewhere://bucket/prepared", out=tmp_path / "run", steps=2, settings=small)
+    assert run.steps == 2
+    assert not (tmp_path / "run" / "data").exists(), "prepared data is used where it was put"
+
+
+def test_what_says_that_others_are_whole_is_sent_last(server: Elsewhere) -> None:
+    with output_folder(ADDRESS, claim) as output:
+        write(output.path, "recipe.toml", "summary.json", "a.txt", "metrics.jsonl", "data/train/0.arrow")
+        write(
+            output.path, "data/manifest.json", "checkpoints/step-1/state.json", "checkpoints/step-1/model.safetensors"
+        )
+        write(output.path, "a.txt.partial", ".lock", ".lock.json", "checkpoints/x.partial/model.safetensors")
+    order = [name.removeprefix("/bucket/runs/a/") for name in server.sent]
+    assert set(order) == set(there(server))
+    assert set(order[:4]) == {"a.txt", "metrics.jsonl", "data/train/0.arrow", "checkpoints/step-1/model.safetensors"}
+    assert order[4:] == ["checkpoints/step-1/state.json", "recipe.toml", "data/manifest.json", "summary.json"]
+
+
+def test_only_what_has_changed_is_sent_and_what_is_gone_is_removed(server: Elsewhere) -> None:
+    with output_folder(ADDRESS, claim) as output:
+        write(output.path, "recipe.toml", "a.txt", "checkpoints/step-1/state.json")
+        output.put()
+        server.sent.clear()
+        (output.path / "a.txt").write_text("longer than before")
+        shutil.rmtree(output.path / "checkpoints" / "step-1")
+        write(output.path, "checkpoints/step-2/state.json")
+        output.put()
+        assert sorted(server.sent) == ["/bucket/runs/a/a.txt", "/bucket/runs/a/checkpoints/step-2/state.json"]
+        assert set(there(server)) == {"recipe.toml", "a.txt", "checkpoints/step-2/state.json"}
+
+
+def test_work_goes_on_elsewhere_from_what_was_sent(server: Elsewhere, monkeypatch: pytest.MonkeyPatch) -> None:
+    with output_folder(ADDRESS, claim) as output:
+        write(output.path, "recipe.toml", "checkpoints/step-1/state.json")
+    with pytest.raises(RunError, match=ADDRESS):
+        output_folder(ADDRESS, claim).__enter__()
+    monkeypatch.setenv("UNMASK_CACHE", str(cache() / "of another machine"))
+    with output_folder(ADDRESS, claim, resume=True) as output:
+        assert (output.path / "checkpoints/step-1/state.json").read_text() == "checkpoints/step-1/state.json"
+        with pytest.raises(RunError, match=ADDRESS):  # another process writes there
+            output_folder(ADDRESS, claim, resume=True).__enter__()
+        write(output.path, "checkpoints/step-2/state.json")
+    assert set(there(server)) == {"recipe.toml", "checkpoints/step-1/state.json", "checkpoints/step-2/state.json"}
+    with output_folder(ADDRESS, claim, overwrite=True):
+        assert there(server) == {}
+
+
+def test_files_of_others_stay(server: Elsewhere) -> None:
+    server.pipe("/bucket/runs/a/thesis.tex", b"mine")
+    for options in ({}, {"overwrite": True}):
+        with pytest.raises(RunError, match="thesis.tex"):
+            output_folder(ADDRESS, claim, **options).__enter__()
+    assert there(server) == {"thesis.tex": b"mine"}
+
+
+def test_a_server_that_stays_away(server: Elsewhere, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away() -> None:
+        raise OSError("gone away")
+
+    def work() -> None:
+        with output_folder(ADDRESS, claim) as output:
+            write(output.path, "recipe.toml")
+            monkeypatch.setattr(Elsewhere, "before_put", staticmethod(away))
+
+    with pytest.raises(RunError, match=r"recipe\.toml.*gone away"):
+        work()
+    (kept,) = cache().glob("out-*-*/a/recipe.toml")
+    assert kept.read_text() == "recipe.toml", "nothing that was made is lost"
+
+
+def test_a_file_at_an_address(server: Elsewhere, tmp_path: Path) -> None:
+    def send(*, overwrite: bool = False) -> None:
+        with output_file("elsewhere://bucket/v.npy", overwrite=overwrite) as path:
+            path.write_bytes(b"vectors")
+
+    with output_file(tmp_path / "v.npy", overwrite=False) as path:
+        assert path == tmp_path / "v.npy"
+    send()
+    assert server.cat_file("/bucket/v.npy") == b"vectors"
+    with pytest.raises(RunError, match=r"elsewhere://bucket/v\.npy"):
+        send()
+    send(overwrite=True)
+
+
+def test_what_is_not_written_to_addresses() -> None:
+    calls: list[Callable[[], object]] = [
+        lambda: unmask.export("model", out="s3://bucket/x"),
+        lambda: unmask.lexicon("data", out="s3://bucket/x"),
+        lambda: unmask.compare(["tiny", "mini"], data="d", out="s3://bucket/x", minutes=1),
+    ]
+    for call in calls:
+        with pytest.raises(RunError, match="s3://bucket/x"):
+            call()

@@ -12,7 +12,7 @@ import socket
 import stat
 import tempfile
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,17 +167,12 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-# ----------------------------------------
-# Folders that a command claims: whether it may write there, what it was begun with, and who else waits.
+# Output folders. One file, the marker, claims a folder: what stands in a folder without one belongs to others. One
+# process writes at a time: it holds a lock of the system's, which ends with the process however that ends, and says who
+# it is beside it. The steps are the same for runs, fine-tunings, prepared data, comparisons, indexes and exports:
 #
-# A folder is claimed by one file, its marker, that says what the folder is for; what stands in it belongs to somebody
-# else as long as there is none. The same few steps serve runs, fine-tunings, prepared data, comparisons and exports:
-#
-#     check ──▶ held ──▶ clear, where it is replaced ──▶ make ──▶ claim ──▶ the work, its result written last
-#                 └────▶ check_same, where it goes on ────────────────────▶
-#
-# One process writes at a time: it holds a lock of the system's, which ends with the process however that ends, and says
-# who it is beside it (`.lock.json`), for the error of whoever comes meanwhile.
+#     check ──▶ held ──▶ clear, where it is replaced ──▶ claim ──▶ the work, its result written last
+#                 └────▶ check_same, where it goes on ──────────▶
 
 LOCK, HOLDER = ".lock", ".lock.json"
 _LONGEST = 200  # letters of a value that an error shows
@@ -186,17 +181,17 @@ _WAYS = {"--resume": "go on with --resume", "--overwrite": "replace it with --ov
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimedFolder:
-    """A folder that one command writes; see the module's docstring.
+    """A folder that one command writes.
 
     Attributes:
         root: The folder.
         marker: Name of the file that claims it; None: whatever stands in it does.
         what: What it holds then, with its article.
-        ours: Names that may stand in it before it is claimed: what a command that was stopped has left. Files under
-            their partial names (`*.partial`) may in any.
+        ours: Names that may stand in it before it is claimed: what a command that was stopped has left. Partial files
+            (`*.partial`) may in any.
         is_shared: Whether files of others may be added to it once it is claimed; they are never touched.
-        options: By which options it may be written although it is claimed.
-        error: What is raised.
+        options: The options by which it may be written although it is claimed.
+        error: The class of its errors.
         named: What errors call it; None: by its path.
     """
 
@@ -210,24 +205,15 @@ class ClaimedFolder:
     named: str | None = None
 
     @property
-    def name(self) -> str:
-        """What errors call it."""
-        return self.named or str(self.root)
-
-    @property
     def is_claimed(self) -> bool:
         """Whether it was begun here."""
-        if self.marker is None:
-            return self._holds_something
-        return (self.root / self.marker).is_file()
+        return bool(self._names()) if self.marker is None else (self.root / self.marker).is_file()
 
-    @property
-    def _holds_something(self) -> bool:
-        """Whether there is more in it than who is there."""
-        return self.root.is_dir() and any(path.name not in (LOCK, HOLDER) for path in self.root.iterdir())
+    def _names(self) -> list[str]:
+        return sorted({path.name for path in self.root.iterdir()} - {LOCK, HOLDER}) if self.root.is_dir() else []
 
     def check(self, *, resume: bool = False, overwrite: bool = False, inputs: Iterable[Path] = ()) -> None:
-        """Whether it may be written. Nothing is touched.
+        """Makes sure that it may be written. Nothing is touched.
 
         Args:
             resume: Go on with what is there, if anything.
@@ -235,8 +221,8 @@ class ClaimedFolder:
             inputs: What is read, and so must not be replaced.
 
         Raises:
-            UnmaskError: Both were asked for; what is read lies in it; it is a file or holds other files; or it is
-                claimed, and neither was asked for.
+            UnmaskError: Both are true; what is read lies in it; it is a file or holds other files; or it is claimed,
+                and neither is true.
         """
         if resume and overwrite:
             raise self.error("--resume and --overwrite exclude each other")
@@ -245,47 +231,31 @@ class ClaimedFolder:
                 raise self.error(f"{path} lies in {self.root}, which --overwrite would remove; give another --out")
         self.check_names()
         if self.is_claimed and not resume and not overwrite:
-            raise self.is_there()
-
-    def is_there(self) -> UnmaskError:
-        """The error that it was begun already."""
-        return self.error(f"{self.name} already holds {self.what}: {self._ways()}")
+            raise self.error(f"{self.named or self.root} already holds {self.what}: {self._ways()}")
 
     def check_names(self) -> None:
-        """Makes sure that nothing of somebody else's is touched.
+        """Makes sure that no file of others would be touched.
 
         Raises:
             UnmaskError: It is a file, or holds other files.
         """
-        self._check_folder()
-        if strangers := self.strangers():
-            raise self.holds_others(strangers)
-
-    def _check_folder(self) -> None:
         if self.root.exists() and not self.root.is_dir():
             raise self.error(f"{self.root} is a file; --out takes a folder")
-
-    def holds_others(self, names: Sequence[str]) -> UnmaskError:
-        """The error that files are in it which are not ours."""
-        return self.error(f"{self.name} holds other files ({', '.join(names[:3])}); give a new or empty folder")
-
-    def strangers(self) -> list[str]:
-        """Names in it that must not be there, sorted."""
-        if not self.root.is_dir() or (self.is_shared and self.is_claimed):
-            return []
-        names = (path.name for path in self.root.iterdir())
-        return sorted(
-            name for name in names if name not in {*self.ours, LOCK, HOLDER} and not name.endswith(".partial")
-        )
+        if self.is_shared and self.is_claimed:
+            return
+        others = [name for name in self._names() if name not in self.ours and not name.endswith(".partial")]
+        if others:
+            names = ", ".join(others[:3])
+            raise self.error(f"{self.named or self.root} holds other files ({names}); give a new or empty folder")
 
     def check_same(
         self, before: Mapping[str, Any], now: Mapping[str, Any], *, but_for: Collection[str] = (), of: str = ""
     ) -> None:
-        """Makes sure that what goes on is what was begun.
+        """Makes sure that the work goes on as it was begun.
 
         Args:
-            before: What it was begun with: tables of JSON or TOML.
-            now: What is asked for.
+            before: The settings it was begun with: tables of JSON or TOML.
+            now: Those of this call.
             but_for: Keys that may differ, those of tables with all that is in them.
             of: What the tables are of, for the error.
 
@@ -294,7 +264,10 @@ class ClaimedFolder:
         """
         for key, old, new in differences(before, now):
             if not any(key == name or key.startswith(f"{name}.") for name in but_for):
-                raise self.changed(f"with {of}{key} = {_short(old)}, but now it is {_short(new)}")
+                old_text, new_text = (
+                    text if len(text := repr(value)) <= _LONGEST else f"{text[:_LONGEST]} ..." for value in (old, new)
+                )
+                raise self.changed(f"with {of}{key} = {old_text}, but now it is {new_text}")
 
     def changed(self, how: str) -> UnmaskError:
         """The error that something is not as it was begun: what, in words that follow `a run`."""
@@ -311,11 +284,9 @@ class ClaimedFolder:
         Raises:
             UnmaskError: One cannot be removed.
         """
+        paths = [self.root / name for name in sorted(names) if name != self.marker]
         try:
-            for path in (
-                *(self.root / name for name in sorted(names) if name != self.marker),
-                *self.root.glob("*.partial"),
-            ):
+            for path in (*paths, *self.root.glob("*.partial")):
                 shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
             if self.marker is not None:
                 (self.root / self.marker).unlink(missing_ok=True)
@@ -328,7 +299,8 @@ class ClaimedFolder:
         Raises:
             UnmaskError: It is a file, or cannot be made.
         """
-        self._check_folder()
+        if self.root.exists() and not self.root.is_dir():
+            raise self.error(f"{self.root} is a file; --out takes a folder")
         try:
             self.root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -349,7 +321,7 @@ class ClaimedFolder:
 
         Raises:
             UnmaskError: Another process is writing here.
-            WriteError: The folder is closed to us.
+            WriteError: The folder is read-only.
         """
         is_new = not self.root.exists()
         self.make()
@@ -357,7 +329,7 @@ class ClaimedFolder:
             try:
                 yield
             finally:
-                if is_new and not self._holds_something:
+                if is_new and not self._names():
                     shutil.rmtree(self.root, ignore_errors=True)
 
     def locked(self) -> BaseFileLock:
@@ -403,13 +375,13 @@ def held_by(lock_file: Path, holder: Path, what: Path | str, error: type[UnmaskE
 
     Args:
         lock_file: The lock.
-        holder: Where it stands who holds it.
+        holder: The file that says which process holds it.
         what: What is written meanwhile, for the error.
         error: Its class.
 
     Raises:
         UnmaskError: Another process holds it.
-        WriteError: The folder is closed to us.
+        WriteError: The folder is read-only.
     """
     lock = FileLock(lock_file)
     with writing(Path(what)):
@@ -420,29 +392,24 @@ def held_by(lock_file: Path, holder: Path, what: Path | str, error: type[UnmaskE
         else:
             is_free = True
     if not is_free:
-        raise error(
-            f"{what}: another process ({_who(holder)}) is writing here; wait for it, stop it, or give another --out"
-        )
+        try:
+            other = parse_json(holder.read_text(encoding="utf-8"))
+            where = "" if other["host"] == socket.gethostname() else f" on {other['host']}"
+            who = f"{other['pid']}{where}, since {other['since']}"
+        except (OSError, ValueError, KeyError, TypeError):
+            who = "which has just begun"
+        raise error(f"{what}: another process ({who}) is writing here; wait for it, stop it, or give another --out")
     try:
-        found = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
-        write_atomically(holder, json.dumps(found) + "\n")
+        own = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+        write_atomically(holder, json.dumps(own) + "\n")
         yield
     finally:
         holder.unlink(missing_ok=True)
         lock.release()
 
 
-def _who(holder: Path) -> str:
-    try:
-        found = parse_json(holder.read_text(encoding="utf-8"))
-        where = "" if found["host"] == socket.gethostname() else f" on {found['host']}"
-        return f"{found['pid']}{where}, since {found['since']}"
-    except (OSError, ValueError, KeyError, TypeError):
-        return "which has just begun"
-
-
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """In what two tables differ: the key, with those of the tables around it, and what stands there in each."""
+    """Where two tables differ: the key, with those of the tables around it, and both values."""
     for key in sorted({*old, *new}):
         before, after = old.get(key), new.get(key)
         if isinstance(before, dict) and isinstance(after, dict):
@@ -452,7 +419,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
 
 
 def check_file(out: Path, *, overwrite: bool) -> None:
-    """Whether a file may be written, before any work is done.
+    """Makes sure that a file may be written, before any work is done.
 
     Raises:
         RunError: It is a folder, or there already.
@@ -461,8 +428,3 @@ def check_file(out: Path, *, overwrite: bool) -> None:
         raise RunError(f"{out} is a folder; --out takes a file")
     if out.exists() and not overwrite:
         raise RunError(f"{out} is already there; replace it with --overwrite, or give another --out")
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."

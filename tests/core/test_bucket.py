@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +14,6 @@ from typing import Any
 
 import pytest
 
-import unmask
 from tests.command_line import Main
 from unmask.core import remote as addresses
 from unmask.core.files import file_sha256
@@ -100,54 +98,6 @@ def wait_for(what: Callable[[], bool], process: subprocess.Popen[bytes] | None =
         assert time.monotonic() < deadline
         assert process is None or process.poll() is None
         time.sleep(0.05)
-
-
-def test_prepare_from_a_bucket_into_one_while_the_server_goes_away(
-    server: Server, corpus_file: Path, data_folder: Path, tmp_path: Path, main: Main, caplog: pytest.LogCaptureFixture
-) -> None:
-    import s3fs
-
-    s3fs.S3FileSystem().put_file(str(corpus_file), "bucket/corpus.txt")
-    staging = cache()
-
-    def go_away_and_come_back() -> None:
-        wait_for(lambda: any(staging.glob("out-*/data/tokenizer/tokenizer.json")))
-        server.stop()
-        away.wait(120)
-        server.start()
-
-    away = threading.Event()
-    caplog.set_level(logging.WARNING, "unmask")
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: away.set()  # type: ignore[method-assign]
-    logging.getLogger("unmask.core.remote").addHandler(handler)
-    logging.getLogger("unmask.core.remote").addHandler(handler)
-    thread = threading.Thread(target=go_away_and_come_back)
-    thread.start()
-    try:
-        found = unmask.prepare("s3://bucket/corpus.txt", out="s3://bucket/data", vocab_size=200, workers=1)
-    finally:
-        thread.join()
-        for name in ("unmask.core.remote", "unmask.core.remote"):
-            logging.getLogger(name).removeHandler(handler)
-    assert away.is_set(), "somebody has met the server while it was away"
-    assert found.out == "s3://bucket/data"
-    files = [path for path in data_folder.rglob("*") if path.is_file() and path.name != ".lock"]
-    local = {str(path.relative_to(data_folder)): file_sha256(path) for path in files}
-    there = fetched("data", tmp_path / "there")
-    assert set(in_bucket("data")) == set(local), "what was there only meanwhile is gone, and all else is there"
-    for name, sha256 in local.items():
-        if name != "manifest.json":  # which names the source
-            assert file_sha256(there / name) == sha256, name
-    shutil.rmtree(staging)
-    code, _, errors = main("prepare", "s3://bucket/corpus.txt", "--out", "s3://bucket/data", "--vocab-size", 200)
-    assert code == 2
-    assert "s3://bucket/data already holds prepared data: go on with --resume" in " ".join(errors.split())
-    code, _, errors = main(
-        "prepare", "s3://bucket/corpus.txt", "--out", "s3://bucket/data", "--vocab-size", 200, "--resume"
-    )
-    assert code == 0, errors
-    assert not list(staging.rglob("*.arrow")), "nothing is fetched to learn that all is there"
 
 
 def test_a_run_in_a_bucket_goes_on_elsewhere(server: Server, data_folder: Path, tmp_path: Path, main: Main) -> None:

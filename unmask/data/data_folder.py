@@ -268,7 +268,9 @@ class DataFolder:
             if strangers := sorted(
                 f"{path.relative_to(self.root)}" for path in names if not _SHARD.fullmatch(path.name)
             ):
-                raise self.claimed.holds_others(strangers)
+                raise DataError(
+                    f"{self.root} holds other files ({', '.join(strangers[:3])}); give a new or empty folder"
+                )
 
     def unfinished(self) -> Unfinished | None:
         """What an earlier try was making; None where there was none or its file cannot be read."""

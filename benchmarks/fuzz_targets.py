@@ -29,7 +29,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import unmask
 from tests import hostile_models
 from tests.seeds import SEEDS
-from unmask.commands.recipe import apply_overrides, load_recipe
+from unmask.commands.recipe import load_recipe
+from unmask.commands.recipe_files import apply_overrides
 from unmask.commands.run_data import open_prepared
 from unmask.commands.run_folder import RunFolder, claim_recipe, claim_sources
 from unmask.data.corpus import Corpus

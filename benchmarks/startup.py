@@ -35,7 +35,7 @@ def watched(*arguments, **named):
     loop.training_step = step
     return result
 loop.training_step = watched
-from unmask.commands.cli.app import main
+from unmask.commands.cli import main
 main()
 """
 

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 import unmask
 from tests.command_line import Main
 from tests.elsewhere import Elsewhere
-from unmask.commands.cli import app
+from unmask.commands import cli
 from unmask.core import remote as addresses
 from unmask.data.data_folder import Manifest, load_manifest
 from unmask.data.prepare import prepare
@@ -63,7 +63,7 @@ def main(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
     def run(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["unmask", *map(str, arguments)])
         with pytest.raises(SystemExit) as caught:
-            app.main()
+            cli.main()
         out, err = capsys.readouterr()
         return int(caught.value.code or 0), out, err
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import pytest
 
-LOADED = ["unmask.commands.cli.pretrain", "unmask.commands.pretrain", "unmask.commands.finetune", "tests.processes"]
+LOADED = ["unmask.commands.cli", "unmask.commands.pretrain", "unmask.commands.finetune", "tests.processes"]
 
 
 @functools.cache
@@ -89,10 +89,10 @@ def start_command(*arguments: object) -> Forked:
 
 
 def _command(*arguments: str) -> None:
-    from unmask.commands.cli import app
+    from unmask.commands import cli
 
     sys.argv = ["unmask", *arguments]
-    app.main()
+    cli.main()
 
 
 def _run(folder: Path, function: Callable[..., None], given: tuple[object, ...]) -> None:

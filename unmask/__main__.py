@@ -1,5 +1,5 @@
 """`python -m unmask`."""
 
-from unmask.commands.cli.app import main
+from unmask.commands.cli import main
 
 main()

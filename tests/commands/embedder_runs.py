@@ -22,8 +22,8 @@ from unmask.commands import embedder as embedder_making
 from unmask.commands import embedder_run
 from unmask.commands.embedder_forecast import forecast_embedder
 from unmask.commands.embedder_run import EmbedderRun
-from unmask.commands.training_run import Interrupted
 from unmask.core.errors import UnmaskError
+from unmask.core.interruption import Interrupted
 from unmask.model.heads import ContrastHead
 from unmask.train import loop
 from unmask.train import step as gradient_cache

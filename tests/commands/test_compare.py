@@ -8,9 +8,8 @@ import pytest
 
 from tests.conftest import SMALL, make_text
 from unmask.commands import compare as comparing
-from unmask.commands import compare as module
-from unmask.commands.compare import ComparisonPlan, Protocol, TaskFiles, items_of, read_inputs, task_files
-from unmask.commands.compare import compare_plan as compare
+from unmask.commands import many_runs as module
+from unmask.commands.many_runs import RunPlan, TaskFiles, items_of, read_inputs
 from unmask.commands.recipe import load_recipe
 from unmask.core.errors import DivergedError, MemoryFullError, RunError, SettingsError, UnmaskError
 from unmask.core.files import file_sha256
@@ -21,19 +20,18 @@ PAIR = '{"sentence_good": "The cat sees.", "sentence_bad": "Cat the sees."}\n'
 MOODS = "".join(f"{text}\t{mood}\n" for text, mood in [("The cat sees.", "up"), ("No dog.", "down")] * 8)
 
 
-def plan(data: Path, **changes: Any) -> ComparisonPlan:
-    own = {name: changes.pop(name) for name in ("recipes", "seeds", "primary") if name in changes}
-    protocol = Protocol(**{"steps": 3, "settings": TINY, **changes})
-    return ComparisonPlan(
-        **{"recipes": ("random", "span"), "data": (str(data),), "seeds": 2, "protocol": protocol, **own}
-    )
+def compare(data: Path, out: Path, **changes: Any) -> dict[str, Any]:
+    usual: dict[str, Any] = {"recipes": ("random", "span"), "steps": 3, "seeds": 2, "settings": TINY}
+    if (task := changes.pop("task", None)) is not None:
+        changes |= {"task": task.kind, **task.paths}
+    return comparing.compare(**{**usual, "data": data, "out": out, **changes}).to_dict()
 
 
 def test_a_comparison_goes_on_and_seeds_may_be_added(
     data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "p.jsonl").write_text(PAIR)
-    asked = plan(data_folder, pairs=str(tmp_path / "p.jsonl"))
+    pairs = str(tmp_path / "p.jsonl")
     out = tmp_path / "out"
     real, trained = module.pretrain, []
 
@@ -45,8 +43,8 @@ def test_a_comparison_goes_on_and_seeds_may_be_added(
 
     monkeypatch.setattr(module, "pretrain", stops)
     with pytest.raises(KeyboardInterrupt):
-        compare(asked, out)
-    result = compare(asked, out)
+        compare(data_folder, out, pairs=pairs)
+    result = compare(data_folder, out, pairs=pairs)
     assert trained == [("random", 0), ("span", 0), ("span", 1), ("span", 1), ("random", 1)], "in turn, none twice"
     assert set(result["recipes"]) == {"random", "span"}
     assert set(result["by_figure"]) == {"loss", "bits_per_byte", "pairs_error"}
@@ -58,7 +56,7 @@ def test_a_comparison_goes_on_and_seeds_may_be_added(
     assert difference["mean"] == pytest.approx(result["recipes"]["random"]["mean"] - result["recipes"]["span"]["mean"])
     assert (out / "result.svg").read_text().startswith("<svg")
     assert json.loads((out / "result.json").read_text())["verdict"] == result["verdict"]
-    compare(plan(data_folder, pairs=asked.protocol.pairs, seeds=3), out)
+    compare(data_folder, out, pairs=pairs, seeds=3)
     assert trained[5:] == [("random", 2), ("span", 2)]
 
 
@@ -69,14 +67,12 @@ def runs_by(result: dict[str, Any]) -> list[list[dict[str, Any]]]:
 def test_folders_of_something_else(data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").write_text("x")
-    with pytest.raises(RunError, match=r"mine holds other files \(file\); give a new or empty folder"):
-        compare(plan(data_folder), tmp_path / "mine")
+    with pytest.raises(RunError, match="mine"):
+        compare(data_folder, tmp_path / "mine")
     monkeypatch.setattr(comparing, "measured_run", lambda *_, **__: {"loss": 1.0, "bits_per_byte": None})
-    assert compare(plan(data_folder), tmp_path / "out")["verdict"].startswith(
-        "no difference shown in loss over 2 seeds"
-    )
-    with pytest.raises(RunError, match="out holds a comparison with protocol.steps = 3, but now it is 4; .* out"):
-        compare(plan(data_folder, steps=4), tmp_path / "out")
+    assert compare(data_folder, tmp_path / "out")["verdict"].startswith("no difference shown in loss over 2 seeds")
+    with pytest.raises(RunError, match="steps"):
+        compare(data_folder, tmp_path / "out", steps=4)
 
 
 def test_what_was_edited_meanwhile_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,11 +83,11 @@ def test_what_was_edited_meanwhile_is_named(tmp_path: Path, monkeypatch: pytest.
         "mine.toml": (
             load_recipe("tiny").to_toml(),
             other,
-            "with recipe .*training.learning_rate = .*, but now it is 0.0",
+            "learning_rate",
         ),
-        "text.txt": (make_text(60), make_text(61), r"begun with other files: .*text\.txt has changed"),
-        "pairs.jsonl": (PAIR, PAIR.replace("cat", "dog"), r"begun with other files: .*pairs\.jsonl has changed"),
-        "moods.tsv": (MOODS, MOODS + "Yes.\tup\n", r"begun with other files: .*moods\.tsv has changed"),
+        "text.txt": (make_text(60), make_text(61), "text.txt"),
+        "pairs.jsonl": (PAIR, PAIR.replace("cat", "dog"), "pairs.jsonl"),
+        "moods.tsv": (MOODS, MOODS + "Yes.\tup\n", "moods.tsv"),
     }
     files = {name: tmp_path / name for name in contents}
     for name, (content, _, _) in contents.items():
@@ -99,22 +95,20 @@ def test_what_was_edited_meanwhile_is_named(tmp_path: Path, monkeypatch: pytest.
     moods = str(files["moods.tsv"])
     task = TaskFiles(kind="classify", train=moods, validation=moods)
     recipes = ("tiny", str(files["mine.toml"]))
-    asked = plan(files["text.txt"], recipes=recipes, pairs=str(files["pairs.jsonl"]), task=task)
-    compare(asked, tmp_path / "out")
+    options: dict[str, Any] = {"recipes": recipes, "pairs": str(files["pairs.jsonl"]), "task": task}
+    compare(files["text.txt"], tmp_path / "out", **options)
     for name, (content, changed, message) in contents.items():
         files[name].write_text(changed)
-        with pytest.raises(RunError, match=f"out holds a comparison .*{message}.*; a comparison goes on as it was"):
-            compare(asked, tmp_path / "out")
+        with pytest.raises(RunError, match=message):
+            compare(files["text.txt"], tmp_path / "out", **options)
         files[name].write_text(content)
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "a.txt").write_text(make_text(60))
-    compare(plan(tmp_path / "texts"), tmp_path / "folder")
+    compare(tmp_path / "texts", tmp_path / "folder")
     (tmp_path / "texts" / "b.txt").write_text(make_text(9))
-    with pytest.raises(
-        RunError, match=r"holds a comparison that was begun with other files: .*b\.txt is new; a compari"
-    ):
-        compare(plan(tmp_path / "texts"), tmp_path / "folder")
-    compare(asked, tmp_path / "out")
+    with pytest.raises(RunError, match="b.txt"):
+        compare(tmp_path / "texts", tmp_path / "folder")
+    compare(files["text.txt"], tmp_path / "out", **options)
 
 
 def test_what_cannot_be_trained_or_measured_is_found_before_anything_is_begun(
@@ -132,39 +126,43 @@ def test_what_cannot_be_trained_or_measured_is_found_before_anything_is_begun(
         (
             data_folder,
             {"recipes": ("random", "entity")},
-            "needs the annotation entities, which this data was prepared wi",
+            "entities",
         ),
-        (corpus_file, {"recipes": ("random", "entity")}, "needs the annotation entities of the text; ask for it with"),
-        (data_folder, {"settings": (*TINY, "tokenizer.vocab_size=300")}, r"other settings than \[tokenizer\]"),
+        (corpus_file, {"recipes": ("random", "entity")}, "entities"),
+        (data_folder, {"settings": (*TINY, "tokenizer.vocab_size=300")}, "tokenizer"),
         (
             corpus_file,
             {"recipes": ("tiny", "shakespeare-chars")},
-            r"prepare text differently \(\[corpus\]\), but runs",
+            "corpus",
         ),
-        (tmp_path / "none.txt", {}, r"none\.txt: no such file"),
-        (data_folder, {"pairs": "none.jsonl"}, r"none\.jsonl: no such file; give a file, a folder or a tar"),
-        (data_folder, {"pairs": pairs}, r"long\.jsonl: line 1: a sentence of \d+ tokens, but the model takes 1 to 62"),
-        (data_folder, {"task": task("sing")}, "unknown task 'sing'; known are answer"),
-        (data_folder, {"task": task(train="none.tsv")}, r"none\.tsv: no such file"),
+        (tmp_path / "none.txt", {}, "none.txt"),
+        (data_folder, {"pairs": "none.jsonl"}, "none.jsonl"),
+        (data_folder, {"pairs": pairs}, "long.jsonl: line 1"),
+        (data_folder, {"task": task("sing")}, "sing"),
+        (data_folder, {"task": task(train="none.tsv")}, "none.tsv"),
         (
             data_folder,
             {"task": task(), "settings": (*TINY, "finetune.metric=bleu")},
-            "metrics of this task are accuracy",
+            "accuracy",
         ),
-        (data_folder, {"task": task(), "settings": (*TINY, "finetune.epoch=1")}, "unknown key 'epoch'"),
-        (data_folder, {"rates": (0.15, 1.5)}, "a rate lies between 0 and 1, not 1.5"),
+        (data_folder, {"task": task(), "settings": (*TINY, "finetune.epoch=1")}, "epoch"),
+        (data_folder, {"rates": (0.15, 1.5)}, "1.5"),
     ]
     for data, changes, message in cases:
         with pytest.raises(UnmaskError, match=message):
-            compare(plan(data, **changes), tmp_path / "out")
+            compare(data, tmp_path / "out", **changes)
         assert not (tmp_path / "out").exists(), message
 
 
 def test_columns_of_a_task_may_be_numbers(data_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "moods.tsv").write_text(MOODS)
     task = TaskFiles(kind="classify", train=str(tmp_path / "moods.tsv"), validation=str(tmp_path / "moods.tsv"))
-    protocol = Protocol(steps=1, task=task, settings=("finetune.columns.text=0", "finetune.columns.label=1"))
-    found = read_inputs({"tiny": load_recipe("tiny")}, protocol, (str(data_folder),))
+    plan = RunPlan(
+        data=(str(data_folder),),
+        task=task,
+        settings=("finetune.columns.text=0", "finetune.columns.label=1"),
+    )
+    found = read_inputs({"tiny": load_recipe("tiny")}, plan)
     assert found == {
         str(data_folder): load_manifest(data_folder).fingerprint,
         task.train: file_sha256(tmp_path / "moods.tsv"),
@@ -184,18 +182,18 @@ def test_a_run_that_fails_is_written_down_and_the_others_are_judged(
 
     monkeypatch.setattr(module, "pretrain", fails)
     out = tmp_path / "out"
-    result = compare(plan(data_folder), out)
+    result = compare(data_folder, out)
     assert tried == [("random", 0), ("span", 0), ("span", 1), ("random", 1)]
     assert result["runs"]["span"][1] == {"name": "span", "seed": 1, "failed": "the loss of step 2 is nan"}
     assert len(result["recipes"]["random"]["values"]) == 2
     assert len(result["recipes"]["span"]["values"]) == len(result["differences"][0]["values"]) == 1
     assert result["verdict"].startswith("no difference shown: one seed says nothing of chance")
     assert result["verdict"].endswith("; 1 of 2 runs of span failed")
-    assert compare(plan(data_folder), out) == result
+    assert compare(data_folder, out) == result
     assert len(tried) == 4, "what failed is not tried again"
     monkeypatch.setattr(module, "pretrain", fails_always)
-    with pytest.raises(RunError, match="every run failed, the first because of this: it does not fit"):
-        compare(plan(data_folder), tmp_path / "nothing")
+    with pytest.raises(RunError, match="it does not fit"):
+        compare(data_folder, tmp_path / "nothing")
 
 
 def test_a_figure_that_is_not_defined_for_a_run_is_judged_by_the_others(
@@ -209,7 +207,7 @@ def test_a_figure_that_is_not_defined_for_a_run_is_judged_by_the_others(
         return {"loss": 1.0, "bits_per_byte": None, "task_error": error}
 
     monkeypatch.setattr(comparing, "measured_run", measured)
-    result = compare(plan(data_folder, seeds=3), tmp_path / "out")
+    result = compare(data_folder, tmp_path / "out", seeds=3)
     assert set(result["by_figure"]) == {"loss", "task_error"}, "what no run has is left out"
     found = result["by_figure"]["task_error"]
     assert [len(found["recipes"][name]["values"]) for name in ("random", "span")] == [3, 2]
@@ -232,7 +230,7 @@ def test_each_new_state_of_the_figures_is_a_look(
     monkeypatch.setattr(comparing, "measured_run", drawn)
 
     def look(seeds: int) -> tuple[int, float, str]:
-        result = compare(plan(data_folder, seeds=seeds), tmp_path / "out")
+        result = compare(data_folder, tmp_path / "out", seeds=seeds)
         assert json.loads((tmp_path / "out" / "result.json").read_text())["look"] == result["look"]
         assert f"look {result['look']} of this comparison, interval at " in result["verdict"] or seeds == 1
         return result["look"], pytest.approx(result["confidence"]), result["verdict"].partition(" ")[0]
@@ -268,43 +266,19 @@ def test_runs_seen_before_the_verdict_are_looks(
     monkeypatch.setattr(comparing, "measured_run", stops)
     out = tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
-        compare(plan(data_folder, seeds=16), out)
+        compare(data_folder, out, seeds=16)
     assert json.loads((out / "compare.json").read_text())["most_seeds"] == 16, "before the first run"
-    result = compare(plan(data_folder, seeds=5), out)
+    result = compare(data_folder, out, seeds=5)
     assert (result["look"], result["confidence"]) == (5, pytest.approx(1 - 0.015 / 20))
     assert "look 5 of this comparison, interval at 99.925 %" in result["verdict"]
     assert any(line.startswith("16 seeds were asked for before") for line in caplog.messages)
-    assert compare(plan(data_folder, seeds=3), out)["look"] == 6, "behind it"
-    assert compare(plan(data_folder, seeds=5), out)["look"] == 5, "the same again"
+    assert compare(data_folder, out, seeds=3)["look"] == 6, "behind it"
+    assert compare(data_folder, out, seeds=5)["look"] == 5, "the same again"
     stop_at = 16
-    assert compare(plan(data_folder, seeds=16), out)["look"] == 7
+    assert compare(data_folder, out, seeds=16)["look"] == 7
     caplog.clear()
-    assert compare(plan(data_folder, seeds=16), tmp_path / "whole")["look"] == 1, "what was asked for is the first look"
+    assert compare(data_folder, tmp_path / "whole", seeds=16)["look"] == 1, "what was asked for is the first look"
     assert not any("asked for before" in line for line in caplog.messages)
-
-
-def test_a_comparison_of_an_earlier_version(data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its file has neither the deciding figure, nor the seeds asked for, nor the numbers of looks."""
-    monkeypatch.setattr(comparing, "measured_run", drawn)
-    file = tmp_path / "out" / "compare.json"
-    for seeds in (3, 5):
-        compare(plan(data_folder, seeds=seeds), tmp_path / "out")
-    content = json.loads(file.read_text())
-    del content["asked"]["primary"], content["most_seeds"]
-    for look in content["looks"]:
-        del look["look"]
-    file.write_text(json.dumps(content))
-    assert compare(plan(data_folder, seeds=5), tmp_path / "out")["look"] == 2
-    assert compare(plan(data_folder, seeds=4), tmp_path / "out")["look"] == 4
-    with pytest.raises(RunError, match="with primary = 'loss', but now it is 'bits_per_byte'; a comparison goes on as"):
-        compare(plan(data_folder, seeds=5, primary="bits_per_byte"), tmp_path / "out")
-    del content["recipes"]["span"]["masking"]["budget"]
-    file.write_text(json.dumps(content))
-    with pytest.raises(RunError) as caught:
-        compare(plan(data_folder, seeds=5), tmp_path / "out")
-    assert "was begun by an earlier version, whose masks fill a budget of tokens (span.masking" in str(caught.value)
-    assert str(caught.value).endswith("; give another out")
-    assert "change that back" not in str(caught.value)
 
 
 def test_one_figure_decides_and_is_named_beforehand(
@@ -313,29 +287,29 @@ def test_one_figure_decides_and_is_named_beforehand(
     (tmp_path / "p.jsonl").write_text(PAIR)
     pairs = str(tmp_path / "p.jsonl")
     monkeypatch.setattr(comparing, "measured_run", drawn)
-    result = compare(plan(data_folder, seeds=5, pairs=pairs), tmp_path / "loss")
+    result = compare(data_folder, tmp_path / "loss", seeds=5, pairs=pairs)
     assert (result["figure"], result["exploratory"]) == ("loss", False)
     assert next(iter(result["by_figure"])) == "loss", "what decides comes first"
     bits = result["by_figure"]["bits_per_byte"]
     assert (bits["exploratory"], bits["confidence"]) == (True, pytest.approx(1 - 0.03 / 2)), "two are exploratory"
     assert bits["differences"][0]["better"] == "span", "since the loss tells them apart"
     assert bits["verdict"].startswith("exploratory: span has a lower bits per byte")
-    closed = compare(plan(data_folder, seeds=5, pairs=pairs, primary="pairs_error"), tmp_path / "pairs")
+    closed = compare(data_folder, tmp_path / "pairs", seeds=5, pairs=pairs, primary="pairs_error")
     assert closed["verdict"].startswith("no difference shown in share of wrong minimal pairs")
     assert closed["by_figure"]["loss"]["differences"][0]["better"] is None, "what decides shows none"
     assert closed["by_figure"]["loss"]["differences"][0]["interval"][0] > 0
-    with pytest.raises(RunError, match="with primary = 'pairs_error', but now it is 'loss'; .* goes on as it was"):
-        compare(plan(data_folder, seeds=5, pairs=pairs), tmp_path / "pairs")
-    with pytest.raises(RunError, match="with primary = 'loss', but now it is 'bits_per_byte'"):
-        compare(plan(data_folder, seeds=5, pairs=pairs, primary="bits_per_byte"), tmp_path / "loss")
-    compare(plan(data_folder, seeds=5, pairs=pairs, primary="loss"), tmp_path / "loss")
+    with pytest.raises(RunError, match="primary"):
+        compare(data_folder, tmp_path / "pairs", seeds=5, pairs=pairs)
+    with pytest.raises(RunError, match="primary"):
+        compare(data_folder, tmp_path / "loss", seeds=5, pairs=pairs, primary="bits_per_byte")
+    compare(data_folder, tmp_path / "loss", seeds=5, pairs=pairs, primary="loss")
 
 
 def test_no_run_may_have_the_figure_that_decides(
     data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(comparing, "measured_run", lambda *a, **k: drawn(*a, **k) | {"bits_per_byte": None})
-    result = compare(plan(data_folder, seeds=3, primary="bits_per_byte"), tmp_path / "out")
+    result = compare(data_folder, tmp_path / "out", seeds=3, primary="bits_per_byte")
     assert result["verdict"] == "no difference shown: no run has a value of bits per byte"
     assert (result["recipes"], result["look"]) == ({}, 1)
     assert result["by_figure"]["loss"]["differences"][0]["better"] is None
@@ -349,20 +323,20 @@ def fails_always(*_: Any, **__: Any) -> Any:
 def test_plans_that_cannot_be() -> None:
     here = Path()
     for changes, message in (
-        ({"recipes": ("random",)}, "give two or more different recipes"),
-        ({"recipes": ("random", "random")}, "give two or more different recipes"),
-        ({"recipes": ("a/x.toml", "b/x.toml")}, "recipes are told apart by the names of their files; rename one"),
-        ({"minutes": 1.0}, "give either minutes or steps for each run"),
-        ({"steps": None}, "give either minutes or steps for each run"),
-        ({"seeds": 0}, "seeds: a number from 1 on, not 0"),
-        ({"settings": ("training.seed=3",)}, r"settings=\['training.seed=3'\]: runs differ by their seeds"),
-        ({"primary": "f1"}, "primary f1: no such figure; known are loss, bits_per_byte, pairs_error, task_error"),
-        ({"primary": "pairs_error"}, "primary pairs_error: no minimal pairs are given; name them with pairs"),
-        ({"primary": "task_error"}, "primary task_error: no task is given; name one with task"),
-        ({"recipes": ("tiny", "bert-base"), "base": "tiny"}, "base is the recipe under masking strategies, and none"),
+        ({"recipes": ("random",)}, "recipes"),
+        ({"recipes": ("random", "random")}, "recipes"),
+        ({"recipes": ("a/x.toml", "b/x.toml")}, "recipes"),
+        ({"minutes": 1.0}, "minutes"),
+        ({"steps": None}, "minutes"),
+        ({"seeds": 0}, "seeds"),
+        ({"settings": ("training.seed=3",)}, "training.seed=3"),
+        ({"primary": "f1"}, "f1"),
+        ({"primary": "pairs_error"}, "pairs_error"),
+        ({"primary": "task_error"}, "task_error"),
+        ({"recipes": ("tiny", "bert-base"), "base": "tiny"}, "base"),
     ):
         with pytest.raises(SettingsError, match=message):
-            plan(here, **changes)
+            compare(here, here / "out", **changes)
 
 
 def test_models_are_compared_by_a_task_too(data_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -371,8 +345,7 @@ def test_models_are_compared_by_a_task_too(data_folder: Path, tmp_path: Path, ca
     caplog.set_level("INFO", "unmask")
     task = TaskFiles(kind="classify", train=str(file), validation=str(file))
     settings = (*TINY, "finetune.epochs=1", "finetune.metric=macro_f1")
-    asked = plan(data_folder, seeds=1, task=task, settings=settings)
-    result = compare(asked, tmp_path / "out")
+    result = compare(data_folder, tmp_path / "out", seeds=1, task=task, settings=settings)
     errors = result["by_figure"]["task_error"]["recipes"]
     for name, found in errors.items():
         assert result["runs"][name][0]["task_metric"] == "macro_f1"
@@ -399,8 +372,8 @@ def test_the_epoch_is_told_by_one_file_and_the_figure_by_another(
 
     monkeypatch.setattr(module, "finetune", finetune)
     task = TaskFiles(kind="classify", train=moods, validation=moods, test=test)
-    asked = plan(data_folder, seeds=1, task=task, settings=(*TINY, "finetune.epochs=2"))
-    result = compare(asked, tmp_path / "out")
+    options: dict[str, Any] = {"seeds": 1, "task": task, "settings": (*TINY, "finetune.epochs=2")}
+    result = compare(data_folder, tmp_path / "out", **options)
     assert asked_for == [(moods, test)] * 2
     for name, [run] in result["runs"].items():
         summary = json.loads((tmp_path / "out" / "runs" / f"{name}-0" / "finetuned" / "summary.json").read_text())
@@ -408,8 +381,8 @@ def test_the_epoch_is_told_by_one_file_and_the_figure_by_another(
         assert run["task_error"] == pytest.approx(summary["metrics"]["accuracy"]), "not that of the validation file"
         assert run["task_measured_on"] == "test"
     (tmp_path / "test.tsv").write_text(MOODS)
-    with pytest.raises(RunError, match=r"begun with other files: .*test\.tsv has changed"):
-        compare(asked, tmp_path / "out")
+    with pytest.raises(RunError, match="test.tsv"):
+        compare(data_folder, tmp_path / "out", **options)
 
 
 def test_of_how_many_items_figures_are_shares(tmp_path: Path) -> None:
@@ -423,24 +396,12 @@ def test_of_how_many_items_figures_are_shares(tmp_path: Path) -> None:
     def items(kind: str, file: str, *settings: str, test: str | None = None) -> dict[str, int]:
         path = str(files[file])
         task = TaskFiles(kind=kind, train=path, validation=path, test=None if test is None else str(files[test]))
-        return items_of(Protocol(steps=1, task=task, settings=settings))
+        return items_of(RunPlan(data=("text",), task=task, settings=settings))
 
-    assert items_of(Protocol(steps=1, pairs=str(files["pairs.jsonl"]))) == {"pairs_error": 7}
+    assert items_of(RunPlan(data=("text",), pairs=str(files["pairs.jsonl"]))) == {"pairs_error": 7}
     assert items("classify", "moods.tsv") == {"task_error": 16}
     assert items("classify", "moods.tsv", test="test.tsv") == {"task_error": 48}
     assert items("classify", "moods.tsv", "finetune.seeds=2") == {"task_error": 32}
     assert items("tag", "tags.conll", "finetune.metric=accuracy") == {"task_error": 7}
     assert items("tag", "tags.conll") == {"task_error": 4}, "words in entities"
     assert items("regress", "numbers.tsv") == {}, "no shares"
-
-
-def test_what_a_task_takes() -> None:
-    assert task_files(None, None, None) is None
-    assert task_files("tag", "a", "b") == TaskFiles(kind="tag", train="a", validation="b")
-    assert task_files("tag", "a", "b", "c") == TaskFiles(kind="tag", train="a", validation="b", test="c")
-    with pytest.raises(SettingsError, match="all of task, train and validation"):
-        task_files(None, None, None, "c")
-    with pytest.raises(SettingsError, match="all of task, train and validation"):
-        task_files("tag", "a", None)
-    with pytest.raises(SettingsError, match=r"finetune.epochs=1.*: no task is given; name one with task"):
-        Protocol(steps=1, settings=("finetune.epochs=1",))

@@ -13,13 +13,9 @@ import torch
 import unmask
 from tests.command_line import Main
 from unmask.commands import embed as embed_file
-from unmask.commands.cli import embed as embedding
-from unmask.commands.cli import options
 from unmask.commands.embed import Writing
 from unmask.core.errors import CorpusError
 from unmask.data.documents import Document, Documents
-from unmask.search import encoder as search_encoder
-from unmask.tasks import embed
 from unmask.tasks import loaded_model as model_module
 
 TEXTS = ["the king sees the queen at sea", "the dog", "the cat follows the dog in the garden", "the ship"]
@@ -249,15 +245,6 @@ def test_the_precision_is_that_of_the_device_that_embeds(
     code, _, err = main("embed", run.folder, lines, "--out", tmp_path / "v.npy", "--precision", "auto")
     assert code == 0, err
     assert asked == [("auto", "cpu")] * 2, "as it is loaded, and where it is moved"
-
-
-def test_the_command_lines_choices_are_those_of_the_library() -> None:
-    for choices, kinds in (
-        (embedding.LongTexts, embed.LongTexts),
-        (options.Precision, model_module.Precision),
-        (options.Similarity, search_encoder.Similarity),
-    ):
-        assert {choice.value for choice in choices} == set(kinds.__args__)  # type: ignore[attr-defined]
 
 
 def test_candidates_of_fill(main: Main, run: unmask.Run) -> None:

@@ -22,8 +22,8 @@ import unmask
 from tests.command_line import Main
 from unmask.commands.embedder_run import positions_on_cpu
 from unmask.commands.reporting import LogReporter
-from unmask.commands.training_run import Interrupted
 from unmask.core.errors import CorpusError, ModelError, RunError, SettingsError
+from unmask.core.interruption import Interrupted
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_model
 from unmask.tokenizer.tokenizer import Tokenizer

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from tests.commands.checkpoints import SHORT, released
-from unmask.commands import compare as tuning
-from unmask.commands.compare import ComparisonPlan, Protocol, TunePlan, read_inputs
-from unmask.commands.compare import compare_plan as compare
-from unmask.commands.compare import tune_plan as tune
+from unmask.commands import tune as tuning
+from unmask.commands.compare import compare
+from unmask.commands.many_runs import RunPlan, read_inputs
 from unmask.commands.recipe import load_recipe
 from unmask.core.errors import DataError, SettingsError, UnmaskError
 from unmask.data.data_folder import load_manifest
@@ -43,15 +42,10 @@ def begins_with(checkpoint: Path, file: Path, more: str = "") -> str:
     return str(file)
 
 
-def plan(data: Path, *recipes: str, **changes: Any) -> ComparisonPlan:
-    protocol = Protocol(**{"steps": 1, "settings": QUICK, **changes})
-    return ComparisonPlan(recipes=recipes, data=(str(data),), protocol=protocol, seeds=1)
-
-
 def test_text_gets_the_tokenizer_of_the_checkpoint(checkpoint: Path, corpus_file: Path, tmp_path: Path) -> None:
-    protocol = Protocol(steps=1, base="continue", settings=(*QUICK, f"start.checkpoint='{checkpoint}'"))
-    asked = ComparisonPlan(recipes=("random", "span"), data=(str(corpus_file),), protocol=protocol, seeds=1)
-    result = compare(asked, tmp_path / "out")
+    settings = (*QUICK, f"start.checkpoint='{checkpoint}'")
+    options: dict[str, Any] = {"steps": 1, "seeds": 1, "base": "continue", "settings": settings}
+    result = compare(("random", "span"), data=corpus_file, out=tmp_path / "out", **options)
     assert not [run for runs in result["runs"].values() for run in runs if "failed" in run]
     found = load_manifest(tmp_path / "out" / "data").tokenizer_sha256
     assert found == load_tokenizer(checkpoint).fingerprint
@@ -64,7 +58,7 @@ def test_recipes_with_the_same_tokenizer_from_different_folders(
     files = [begins_with(folder, tmp_path / f"{folder.name}.toml") for folder in (checkpoint, wider)]
     new = load_recipe("tiny", overrides=(f"tokenizer.path='{wider}'",))
     recipes = {name: load_recipe(name, overrides=("training.steps=1",)) for name in files}
-    assert set(read_inputs(recipes | {"new": new}, Protocol(steps=1), (str(corpus_file),))) == {str(corpus_file)}
+    assert set(read_inputs(recipes | {"new": new}, RunPlan(data=(str(corpus_file),)))) == {str(corpus_file)}
 
 
 def test_what_cannot_be_compared_is_found_before_anything_is_begun(
@@ -75,24 +69,18 @@ def test_what_cannot_be_compared_is_found_before_anything_is_begun(
     own, same = begins_with(checkpoint, tmp_path / "own.toml"), begins_with(checkpoint, tmp_path / "same.toml")
     others = begins_with(other, tmp_path / "others.toml")
     longer = begins_with(checkpoint, tmp_path / "longer.toml", "extend_vocab = 4")
-    one_tokenizer = r"prepare text differently \(\[tokenizer\]\), .*; a checkpoint brings its own tokenizer: begin with"
-    words = rf"start\.extend_vocab gives each run .*--from {checkpoint} --extend-vocab 4 --steps 1 --out RUN, and begin"
-    cases: list[tuple[ComparisonPlan, type[UnmaskError], str]] = [
-        (plan(corpus_file, own, others), SettingsError, one_tokenizer),
-        (plan(corpus_file, "tiny", own), SettingsError, one_tokenizer),
-        (plan(corpus_file, own, longer), SettingsError, words),
-        (plan(data_folder, own, longer), SettingsError, words),
-        (plan(data_folder, own, others), DataError, "was prepared with another tokenizer than that of .*other"),
-        (
-            plan(data_folder, own, same, pairs=pairs),
-            SettingsError,
-            "line 1: a sentence of .* but the model takes 1 to 62",
-        ),
+    cases: list[tuple[Path, tuple[str, str], str | None, type[UnmaskError], str]] = [
+        (corpus_file, (own, others), None, SettingsError, "tokenizer"),
+        (corpus_file, ("tiny", own), None, SettingsError, "tokenizer"),
+        (corpus_file, (own, longer), None, SettingsError, "start.extend_vocab"),
+        (data_folder, (own, longer), None, SettingsError, "start.extend_vocab"),
+        (data_folder, (own, others), None, DataError, "other"),
+        (data_folder, (own, same), pairs, SettingsError, "line 1"),
     ]
-    for asked, error, message in cases:
-        with pytest.raises(error, match=message):
-            compare(asked, tmp_path / "out")
-        assert not (tmp_path / "out").exists(), message
+    for data, recipes, of_grammar, error, field in cases:
+        with pytest.raises(error, match=field):
+            compare(recipes, data=data, out=tmp_path / "out", steps=1, seeds=1, settings=QUICK, pairs=of_grammar)
+        assert not (tmp_path / "out").exists(), field
 
 
 def test_a_search_leaves_the_layers_as_they_are(
@@ -108,8 +96,7 @@ def test_a_search_leaves_the_layers_as_they_are(
 
     monkeypatch.setattr(tuning, "measured_run", run)
     recipe = begins_with(checkpoint, tmp_path / "own.toml")
-    asked = TunePlan(recipe=recipe, data=(str(corpus_file),), protocol=Protocol(steps=1, settings=QUICK), trials=1)
-    [trial] = tune(asked, tmp_path / "out")["trials"]
+    [trial] = tuning.tune(recipe, data=corpus_file, out=tmp_path / "out", steps=1, settings=QUICK, trials=1).trials
     assert "training.learning_rate" in trial["parameters"]
     assert "model.num_layers" not in trial["parameters"]
     [[data]] = seen

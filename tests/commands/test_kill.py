@@ -15,7 +15,7 @@ import pytest
 
 from tests.command_line import PATIENCE, Main
 from tests.forked import Forked, start_command
-from unmask.commands.training_run import Interrupted, Interruption
+from unmask.core.interruption import Interrupted, Interruption
 from unmask.train.checkpoints import list_checkpoints
 
 COMMAND = [sys.executable, "-m", "unmask", "pretrain"]

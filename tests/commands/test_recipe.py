@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from unmask.commands.recipe import Recipe, as_overrides, encoder_config, load_recipe, recipe_names
+from unmask.commands.recipe import Recipe, encoder_config, load_recipe
+from unmask.commands.recipe_files import as_overrides, recipe_names
 from unmask.core.errors import SettingsError
 from unmask.masking.settings import STRATEGIES, LinearRate
 from unmask.masking.units import SpanUnits

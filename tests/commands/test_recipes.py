@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import unmask
-from unmask.commands.recipe import Recipe, load_recipe, recipe_names, recipes
+from unmask.commands.recipe import Recipe, load_recipe
+from unmask.commands.recipe_files import recipe_names, recipes
 from unmask.core.settings import Settings
 from unmask.masking.settings import rate_at
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import unmask
 from tests.commands.finetune_helpers import FAST, MakeModel, save_encoder, write_classes
 from unmask.commands import finetune_run as runs
-from unmask.commands.cli.app import app
+from unmask.commands.cli import make_app
 from unmask.commands.finetune import forecast_finetune
 from unmask.commands.finetune_run import FinishedRun, ResultFolder
 from unmask.core.errors import RunError
@@ -140,7 +140,8 @@ def test_a_dry_run_says_what_would_happen_and_writes_nothing(given: Given, tmp_p
     assert 0.0 < found["seconds"] < 600.0
     options = [f"--{name}={value}" for name, value in given.items() if name != "model"]
     result = CliRunner().invoke(
-        app, ["finetune", str(given["model"]), *options, f"--out={tmp_path / 'out'}", "--dry-run", "--json"]
+        make_app(["finetune"]),
+        ["finetune", str(given["model"]), *options, f"--out={tmp_path / 'out'}", "--dry-run", "--json"],
     )
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["examples"] == found["examples"]

@@ -23,8 +23,8 @@ from tests.commands.test_contrast import SETTINGS, gradients_of_a_step, stream_o
 from tests.commands.test_embedder import FAST, WORDS, Stopping, base, corpus, passages
 from unmask.commands.embedder_forecast import forecast_embedder
 from unmask.commands.embedder_run import positions_on_cpu
-from unmask.commands.training_run import Interrupted
 from unmask.core.errors import DataError, ModelError, RunError, SettingsError
+from unmask.core.interruption import Interrupted
 from unmask.masking.masker import Masker
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_model

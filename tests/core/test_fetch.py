@@ -14,9 +14,9 @@ from huggingface_hub import constants, errors
 
 import unmask
 from tests.core.hub_helpers import COMMIT, FakeHub, denied, put_in_cache
-from unmask.commands.training_run import Interrupted
 from unmask.core.errors import ModelError, TokenizerError, UnmaskError
 from unmask.core.hub import lasting_name
+from unmask.core.interruption import Interrupted
 from unmask.model.folder import find_model, find_weights
 from unmask.tasks.loaded_model import load_scorable
 from unmask.tokenizer.loading import load_tokenizer

@@ -9,8 +9,8 @@ from tomllib import TOMLDecodeError
 import pytest
 
 from tests.seeds import DEEP, DIGITS, HEX
-from unmask.commands.compare import read_dimension
 from unmask.commands.recipe import load_recipe
+from unmask.commands.tune import read_dimension
 from unmask.core.errors import (
     MOST_LEVELS,
     CorpusError,
@@ -114,7 +114,7 @@ def test_numbers_that_are_handed_over_in_python() -> None:
 
 
 def as_given(settings: dict[str, object]) -> tuple[str, ...]:
-    from unmask.commands.recipe import as_overrides
+    from unmask.commands.recipe_files import as_overrides
 
     return as_overrides(settings)
 

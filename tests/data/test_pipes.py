@@ -20,6 +20,7 @@ import pytest
 import unmask
 from tests.command_line import PATIENCE, Main
 from tests.conftest import make_text
+from unmask.commands import cli
 from unmask.core.errors import CorpusError, ModelError
 from unmask.data.data_folder import load_manifest
 from unmask.data.documents import DocumentColumns, Documents
@@ -81,10 +82,10 @@ def test_arguments_of_commands_are_paths(main: Main, tmp_path: Path) -> None:
 
 
 def test_what_the_system_refuses_is_one_line(main: Main, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: str) -> str:
+    def refuse() -> str:
         raise PermissionError(13, "Permission denied", "/closed/x")
 
-    monkeypatch.setattr(sys.modules["unmask.commands.cli.fill"], "text_of", refuse)
+    monkeypatch.setattr(cli, "read_stdin", refuse)
     code, _, err = main("fill", "model", "-")
     assert code == 2
     assert err == "unmask: /closed/x: Permission denied; mind its name, and the rights and room that there are\n"

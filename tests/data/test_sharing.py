@@ -16,7 +16,6 @@ import pytest
 from tests.data.test_jobs import SMALL, contents
 from tests.data.test_split_check import changed, jaccard, random_text, words_of
 from tests.data.test_stopped import kill, wait_for_parts
-from unmask.commands.cli.prepare import PrepareCommand
 from unmask.commands.prepare import prepare as prepare_verb
 from unmask.core.errors import CorpusError, DataError, SettingsError, WriteError
 from unmask.core.results import Progress
@@ -260,18 +259,6 @@ def test_parts_read_files(tmp_path: Path) -> None:
     texts: Iterator[str] = iter(["one", "two"])
     with pytest.raises(SettingsError, match="parts of a preparation read files, which all of them see"):
         prepare_verb(texts, out=tmp_path / "out", part="1/2")
-
-
-def test_ray_may_stand_alone() -> None:
-    """On the command line, where an address may follow it."""
-    seen: list[list[str]] = []
-
-    for args in (["a", "--ray"], ["a", "--ray", "--out", "b"], ["a", "--ray", "host:1"]):
-        command = PrepareCommand("prepare")
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(PrepareCommand.__base__, "parse_args", lambda self, ctx, args: seen.append(args) or args)
-            command.parse_args(None, args)
-    assert seen == [["a", "--ray=auto"], ["a", "--ray=auto", "--out", "b"], ["a", "--ray", "host:1"]]
 
 
 def test_the_end_is_held_out_of_what_is_left(tmp_path: Path) -> None:

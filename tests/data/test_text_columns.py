@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from unmask.commands.recipe import apply_overrides
+from unmask.commands.recipe_files import apply_overrides
 from unmask.core.errors import CorpusError, SettingsError
 from unmask.core.settings import validated
 from unmask.data.corpus import Corpus

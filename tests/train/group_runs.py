@@ -25,8 +25,9 @@ from unmask.commands import pretrain as pretraining
 from unmask.commands import training_run
 from unmask.commands.dry_run import forecast_run
 from unmask.commands.recipe import load_recipe
-from unmask.commands.training_run import Interrupted, TrainingRun
+from unmask.commands.training_run import TrainingRun
 from unmask.core.errors import UnmaskError
+from unmask.core.interruption import Interrupted
 from unmask.masking.masker import MaskedRows, Masker
 from unmask.model.fused import losses_of_part
 from unmask.model.layers import run_block

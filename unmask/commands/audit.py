@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from unmask.commands.lexicon import masking_tables
-from unmask.commands.recipe import DEFAULT, Overrides, Recipe, as_overrides, load_recipe
+from unmask.commands.recipe import Recipe, load_recipe
+from unmask.commands.recipe_files import DEFAULT, Overrides, as_overrides
 from unmask.commands.reporting import LogReporter, Reporter, usual_reporter
 from unmask.commands.run_data import PreparedData, check_annotations, is_prepared, open_prepared, prepare_by
 from unmask.core.errors import DataError, SettingsError
@@ -105,18 +106,17 @@ def audit(
     out: str | Path | None = None,
     reporter: Reporter | None = None,
 ) -> MaskingAudit:
-    """Masks the training text as a training would, and counts.
+    """Masks a text as a training would, and checks rates, shares and special tokens.
 
     Args:
-        data: A prepared folder, or text, which is prepared in a temporary folder.
-        recipe: Whose corpus, tokenizer, annotation, masking and rows these are, sentence pairs included: its name, its
-            file, or itself. None, and nothing else that chooses a masking: every strategy, by the default recipe.
-        strategy: Only this strategy.
-        settings: `section.key=value` overrides, or a dict of them; one of masking.strategy, masking.units or
-            masking.weights is a choice of a masking, too.
+        data: A prepared folder; or files, folders or patterns of text.
+        recipe: Whose masking is audited. By default every strategy.
+        strategy: Only this strategy. By default every strategy.
+        settings: `section.key=value` overrides of the recipe, or a dict of them. One of masking.strategy, masking.units
+            or masking.weights is a choice of a masking, too.
         max_tokens: At most about this many tokens are masked.
-        out: Where a page with plots is written; None writes none.
-        reporter: Told of the progress; None logs.
+        out: An HTML file with plots.
+        reporter: Called with the progress; by default the log.
 
     Raises:
         UnmaskError: The data cannot be read, or not masked by the recipe.

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from unmask.commands.from_checkpoint import check_tokenizer, tokenizer_and_notes
-from unmask.commands.recipe import Overrides, Recipe, as_overrides, load_recipe
+from unmask.commands.recipe import Recipe, load_recipe
+from unmask.commands.recipe_files import Overrides, as_overrides
 from unmask.commands.reporting import LogReporter
 from unmask.commands.run_data import (
     PreparedData,
@@ -28,9 +29,10 @@ from unmask.commands.run_data import (
     is_prepared,
     open_prepared,
 )
-from unmask.commands.run_folder import RunFolder, packaged_corpus
-from unmask.commands.training_run import Interruption, TrainingRun
+from unmask.commands.run_folder import RunFolder, RunRequest, packaged_corpus
+from unmask.commands.training_run import TrainingRun
 from unmask.core.errors import RunError
+from unmask.core.interruption import Interruption
 from unmask.core.remote import with_local_copies
 from unmask.core.results import Readable, Result, Shown, Styled, duration
 from unmask.data.documents import TextPiece
@@ -40,7 +42,7 @@ from unmask.data.sources import is_stream
 from unmask.tokenizer.settings import TokenizerSettings
 from unmask.tokenizer.spans import written_fields
 from unmask.tokenizer.trainers import default_vocab_size
-from unmask.train.distributed import ALONE, Group, alike, by_first
+from unmask.train.distributed import ALONE, Group, alike, by_first, join_group
 from unmask.train.hardware import peak_memory
 from unmask.train.loop import step_cost, train
 
@@ -248,6 +250,17 @@ def _read(pieces: Iterator[tuple[TextPiece, bool]], sample: Path, sample_bytes: 
 def _row(piece: TextPiece) -> dict[str, Any]:
     """A piece as a document of the sample."""
     return {"text": piece.text, **({"label": piece.label} if piece.label else {}), **written_fields(piece.spans or {})}
+
+
+def forecast_pretrain(paths: Sequence[str | Path] | None = None, **asked: Any) -> RunForecast:
+    """What `pretrain` would do with the same arguments.
+
+    Raises:
+        UnmaskError: As `pretrain`.
+    """
+    group = join_group()
+    request = RunRequest(**asked)
+    return forecast_run(paths, alike(group, request.load), group)
 
 
 def forecast_run(paths: Sequence[str | Path] | None, recipe: Recipe, group: Group = ALONE) -> RunForecast:

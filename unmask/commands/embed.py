@@ -315,20 +315,23 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
     note: Callable[[str], None] = log.info,
     notify: Notify | None = None,
 ) -> EmbeddedFile:
-    """Embeds the texts of a file; `Model.embed` does so for texts in memory.
+    """Turns the texts of a file into vectors, for search and clustering; memory does not grow with the file.
 
     Args:
-        model: A model, its folder, or its name on the hub.
-        file: Text, a text a line; or a table, or any other kind that is read. Also `-`, standard input, or a pipe: of
-            lines.
-        out: A .npy file; or .parquet, which holds ids, and sparse vectors. Also at an address.
-        pooling, normalize, long_texts: As for `Model.embed_settings`. Where the folder asks for sparse vectors and no
-            pooling is asked for, they are made; of a text in several parts the maximum is taken.
-        column, id_column: Of a table; None: found. The text may be in several columns, or within one (`content.text`).
-        precision, strict: As for `load`.
-        overwrite: Whether `out` is replaced.
-        note: Told what was decided, in lines.
-        notify: Told of the progress (`Progress`: what is done, how much, of how much, in which unit).
+        model: Folder of a model, such as RUN/model, or its name on the hub.
+        file: Text, a text a line; or a table. Also - or a pipe, of lines.
+        out: A .npy file; or .parquet, which holds ids, as empty texts among others need, and sparse vectors.
+        pooling: Of a text's tokens: mean, max or first. By default what the model's folder says.
+        normalize: Divide each vector by its length. By default what the model's folder says.
+        long_texts: Texts longer than the model: an error, split into parts that are taken together, or truncated.
+        column: Of the text in tables: a name, a path within a column (doc.text), or several (a,b). By default it is
+            found.
+        id_column: Of the ids in tables. By default id, else the number of the row.
+        precision: Of the activations; bf16 is several times faster on hardware made for it, and auto takes it there.
+        strict: Refuse a model whose files differ from its checksums.json.
+        overwrite: Replace the file that is there.
+        note: Called with each decision, a line.
+        notify: Called with the progress.
 
     Raises:
         UnmaskError: As `load`, `Model.embed_settings`, `read_file`, `check_out` and `embed_file`; or vectors are

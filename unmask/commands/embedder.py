@@ -23,20 +23,14 @@ from unmask.commands.embedder_run import (
 )
 from unmask.commands.embedder_settings import MINUTES, EmbedderSettings
 from unmask.commands.embedder_texts import TokenTexts, read_texts
-from unmask.commands.recipe import (
-    Overrides,
-    apply_overrides,
-    as_overrides,
-    checkpoint_sha256,
-    read_fitting_config,
-    set_value,
-)
+from unmask.commands.recipe import checkpoint_sha256, read_fitting_config
+from unmask.commands.recipe_files import Overrides, apply_overrides, as_overrides, set_value
 from unmask.commands.reporting import Reporter, SilentReporter, read_metrics, usual_reporter
 from unmask.commands.run_data import is_prepared
-from unmask.commands.training_run import Interruption
 from unmask.core.errors import ModelError, SettingsError, UnmaskError
 from unmask.core.files import file_sha256, typed, whole_folder, write_atomically, writing
 from unmask.core.hub import lasting_name
+from unmask.core.interruption import Interruption
 from unmask.core.results import Finished, Sheet, Shown, duration
 from unmask.core.settings import validated
 from unmask.data.data_folder import MANIFEST, load_manifest
@@ -504,23 +498,22 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
     overwrite: bool = False,
     reporter: Reporter | None = None,
 ) -> Embedder:
-    """Makes an embedding model of a masked language model and text without labels.
+    """Makes an embedding model for search of a masked language model and text without labels.
 
     Args:
-        model: Folder of a masked language model (BERT, RoBERTa or ModernBERT), of a run, or its name on the hub.
-        corpus: Files, folders or patterns of text, one folder of data that was prepared with the model's tokenizer, or
-            texts in memory (see `unmask.data.sources`). None: only the user's pairs.
+        model: Folder of a masked language model, such as RUN/model, or its name on the hub.
+        corpus: Files, folders or patterns of text, - for standard input, or data prepared with the model's tokenizer;
+            in Python also texts in memory (see `unmask.data.sources`). By default only your own pairs.
         out: Folder of the result.
-        minutes: Budget in minutes of training; 10 where no budget is given.
-        steps: Budget in steps.
-        pairs: A table of pairs of the user's own: `query`, `text`, perhaps `negative` or `label`.
-        sparse: Whether vectors are sparse (SPLADE), one number for each token of the vocabulary.
-        seed: Of order, crops and masks; None: 0.
-        settings: `embedder.key=value` overrides of `EmbedderSettings`, `corpus.key=value`, `card.key=value`, or a dict.
-        resume: Go on with the training in `out`, begun with the same model, text and settings (from the beginning where
-            there is none). What is asked for of the card may be new.
+        minutes: Minutes of training. By default 10.
+        steps: Steps of training, instead of minutes.
+        pairs: Pairs of your own: CSV, JSONL or Parquet with query, text, perhaps negative or label.
+        sparse: Sparse vectors (SPLADE), a number for each token of the vocabulary.
+        seed: Of order, crops and masks. By default 0.
+        settings: `embedder.key=value`, `corpus.key=value` and `card.key=value` overrides, or a dict of them.
+        resume: Go on with the training in `out`.
         overwrite: Replace what is in `out`.
-        reporter: Told of the progress; None logs.
+        reporter: Called with the progress; by default the log.
 
     Raises:
         UnmaskError: Whatever is wrong with files, settings or folders.

@@ -13,10 +13,10 @@ from unmask.commands.dry_run import NUM_STEPS, STEPS_SECONDS, fact_lines, memory
 from unmask.commands.embedder import EmbedderRequest, begin_run, chosen_embedder, requested
 from unmask.commands.embedder_pairs import KINDS
 from unmask.commands.embedder_run import EmbedderFolder, EmbedderRun
-from unmask.commands.recipe import Overrides
+from unmask.commands.recipe_files import Overrides
 from unmask.commands.reporting import Reporter, SilentReporter, usual_reporter
-from unmask.commands.training_run import Interruption
 from unmask.core.errors import RunError
+from unmask.core.interruption import Interruption
 from unmask.core.results import Result, Shown, duration
 from unmask.data.sources import InMemory, Texts, is_stream
 from unmask.train.distributed import Group, alike, by_first, join_group

@@ -18,10 +18,11 @@ from torch import Tensor
 from unmask.commands.embedder_pairs import DrawnPairs, MinedNegatives, PairData, PairStream
 from unmask.commands.embedder_settings import EmbedderSettings, HardNegatives
 from unmask.commands.reporting import MetricsFile, NoMetrics, Reporter, read_metrics
-from unmask.commands.training_run import CHECKPOINT_SECONDS, Interrupted, Interruption
+from unmask.commands.training_run import CHECKPOINT_SECONDS
 from unmask.core.errors import DivergedError, EndedElsewhereError, RunError
 from unmask.core.files import ClaimedFolder, read_object, typed, writing
 from unmask.core.hashing import mix_ints
+from unmask.core.interruption import Interrupted, Interruption
 from unmask.data.rows import Cursor, Rows
 from unmask.data.sources import GIVEN, PIPES, STDIN_FILE
 from unmask.masking.masker import Masker
@@ -481,7 +482,7 @@ class EmbedderRun:
         tokenizer: Its tokenizer.
         data: Pairs.
         plan: How.
-        reporter: Told of the progress.
+        reporter: Called with the progress.
         interruption: Asked after every step.
         group: The processes that train together; the first writes into the folder.
     """

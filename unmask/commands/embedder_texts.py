@@ -470,7 +470,7 @@ def read_texts(
         settings: How files become documents, and what is held out; prepared data says so itself.
         given: Texts of the user's pairs, of which is to be known what they are near-duplicates of.
         note: Told what was found.
-        notify: Told of the progress.
+        notify: Called with the progress.
 
     Raises:
         CorpusError: A file cannot be read, or there is no text.

@@ -155,25 +155,22 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
     strict: bool = False,
     notify: Notify | None = None,
 ) -> Evaluation:
-    """Evaluates a model on all of a text, or on the validation split of a prepared folder.
+    """Measures any masked language model on text: loss, accuracy, perplexity, bits per byte, pseudo-perplexity.
 
     Args:
-        model: Any masked language model, or its folder, or its name on the hub; see
-            `unmask.tasks.loaded_model.load_scorable`.
-        paths: Files, folders or patterns of text, or one prepared folder made with the model's tokenizer; or texts in
-            memory (see `unmask.data.sources`).
-        rates: Shares of the tokens (and of the words) that are hidden, each evaluated apart, whatever the model was
-            trained at.
-        masks: How many masks each passage of text gets, turned against each other: while masks x rate is at most 1,
-            none hides what another does.
-        max_tokens: At most about this many tokens of text are used (at four bytes each), spread over all of it.
-        length: Positions of a text that the model is shown at once, at most what it takes; longer passages are cut, and
-            all of their tokens are used. None takes what the model does, at most 512.
-        pseudo_tokens: About how many tokens are hidden one at a time, for the pseudo-perplexity; 0 leaves it out.
-        column: Where the text of tables stands: a name, a path into a column (`content.text`), a number counted from 0,
-            or several of these. None finds it.
-        strict: Of a model that is loaded here: see `unmask.load`.
-        notify: Told of the progress (`Progress`: what is done, how much, of how much, in which unit).
+        model: Folder of a model, such as RUN/model, or its name on the hub.
+        paths: Files, folders or patterns of text, or one folder prepared with the model's tokenizer; in Python also
+            texts in memory (see `unmask.data.sources`).
+        rates: Shares of hidden tokens (and words), each evaluated apart.
+        masks: Masks of each passage; while masks x rate is at most 1, none hides what another does.
+        max_tokens: At most about this many tokens are used, spread over all of the text.
+        length: Positions shown at once; longer passages are cut, and all their tokens used. By default what the model
+            takes, at most 512.
+        pseudo_tokens: Tokens hidden one at a time, for the pseudo-perplexity; 0: none.
+        column: Of the text in tables: a name, a path within a column (doc.text), or several (a,b). By default it is
+            found.
+        strict: Refuse a model whose files differ from its checksums.json.
+        notify: Called with the progress.
 
     Raises:
         UnmaskError: The text cannot be read, is too short, was prepared with another tokenizer, or an option is out of

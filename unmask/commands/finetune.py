@@ -23,7 +23,8 @@ from unmask.commands.finetune_run import (
     pooling_for,
     read_files,
 )
-from unmask.commands.recipe import Overrides, checkpoint_sha256
+from unmask.commands.recipe import checkpoint_sha256
+from unmask.commands.recipe_files import Overrides
 from unmask.commands.reporting import Reporter, SilentReporter, usual_reporter
 from unmask.core.errors import UnmaskError
 from unmask.core.files import ClaimedFolder, typed
@@ -161,28 +162,25 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
     overwrite: bool = False,
     reporter: Reporter | None = None,
 ) -> FineTuned:
-    """Fine-tunes an encoder for a task and saves the best model as a transformers folder.
+    """Fine-tunes a model for a task, with early stopping and several seeds.
 
     Args:
-        model: Folder of an encoder of unmask's, or of any that transformers reads and has a head of the task for; or
-            its name on the hub.
-        task: `classify`, `multi_label`, `regress`, `pairs` (classes of pairs of texts), `tag` or `answer`.
-        train: What it learns from: CSV, TSV, JSON, Parquet, CoNLL, CoNLL-U, or SQuAD's JSON; a folder that `datasets`
-            wrote or in the hub's layout; or rows in memory (see `unmask.data.sources`): dicts, a dataset or table.
-        validation: What the best model is told by; None: the part for validation of a `train` that has parts.
-        out: Folder of the result.
-        test: What the best model is measured on besides.
-        text, second, label: Columns of the text, of the other text of a pair, and of the class, number or tags; None:
-            found. A number, counted from 0, where a file has no names.
-        seeds: Runs, each with the next seed; None: 1.
-        seed: Of the first run; None: 0.
-        settings: `finetune.key=value` overrides of `FinetuneSettings`, or a dict. `card.license` and its kin say what
-            the model's card says.
-        resume: Go on with the result in `out`, begun with the same files and settings, after the last seed whose
-            training was over (from the beginning where there is none). More seeds may be asked for than before, and
-            what is asked for of the card may be new.
+        model: Folder of any encoder, such as RUN/model, or its name on the hub.
+        task: classify, multi_label, regress, pairs (classes of pairs of texts), tag or answer.
+        train: CSV, TSV, JSON, Parquet, CoNLL, CoNLL-U, SQuAD's JSON, or a folder of a dataset; in Python also rows in
+            memory (see `unmask.data.sources`).
+        validation: File that chooses the best model. By default the validation part of a folder in `train`.
+        out: Folder of the result, or an address (s3://bucket/runs/a).
+        test: File that the best model is measured on besides.
+        text: Column of the text; a number, counted from 0, where columns have no names. By default it is found.
+        second: Column of the other text of a pair.
+        label: Column of the class, the number or the tags.
+        seeds: Runs, each with the next seed. By default 1.
+        seed: Of the first run. By default 0.
+        settings: `finetune.key=value` and `card.key=value` overrides, or a dict of them.
+        resume: Go on with the result in `out`.
         overwrite: Replace the result in `out`.
-        reporter: Told of the progress; None logs.
+        reporter: Called with the progress; by default the log.
 
     Raises:
         UnmaskError: Whatever is wrong with files, settings or folders.

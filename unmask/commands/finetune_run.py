@@ -23,7 +23,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from unmask.commands.recipe import Overrides, apply_overrides, as_overrides, set_value
+from unmask.commands.recipe_files import Overrides, apply_overrides, as_overrides, set_value
 from unmask.commands.reporting import Reporter
 from unmask.core.errors import (
     CorpusError,
@@ -474,7 +474,7 @@ def fit(
         model: On its device; changed in place.
         plan: Data and settings.
         seed: Of order and dropout.
-        on_step, on_evaluation: Told of the progress.
+        on_step, on_evaluation: Called with the progress.
 
     Raises:
         DivergedError, MemoryFullError: As `train`.
@@ -787,7 +787,7 @@ class Runs:
         files: What is learned from and measured on.
         task: What the model will do.
         settings: As given.
-        reporter: Told of the progress.
+        reporter: Called with the progress.
         group: The processes that train together; the first writes into the folder.
 
     Raises:

@@ -86,16 +86,16 @@ def lexicon(
     overwrite: bool = False,
     reporter: Reporter | None = None,
 ) -> LexiconMade:
-    """Finds the collocations of prepared text, for masking them as a whole.
+    """Finds the collocations of prepared text, for masking them as a whole (strategy pmi).
 
     Args:
-        data: Folder that `prepare` has made.
-        out: File of the lexicon.
-        size: Most collocations; None: one for 256 words of text, at most 800,000.
-        min_count: Collocations stand in the text more often than this.
+        data: Folder that unmask prepare has made.
+        out: File of the lexicon, such as lexicon.safetensors.
+        size: Most collocations. By default one for 256 words of text, at most 800,000.
+        min_count: Collocations are more frequent in the text than this.
         max_words: Words of the longest, up to 5.
-        overwrite: Whether `out` is replaced.
-        reporter: Told of the progress; None logs.
+        overwrite: Replace the file that is there.
+        reporter: Called with the progress; by default the log.
 
     Raises:
         UnmaskError: The data cannot be used, a setting is off, or the file is there already or cannot be written.

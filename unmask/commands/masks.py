@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ from unmask.masking.tables import Tables
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.trainers import train_wordpiece
+
+log = logging.getLogger("unmask")
 
 
 class AnnotatedText:
@@ -167,20 +170,23 @@ def masks(
     tokenizer: str | Path | None = None,
     seed: int = 0,
     lexicon: str | Path | None = None,
+    note: Callable[[str], None] = log.info,
 ) -> ShownMasks:
-    """Masks a text by one strategy or all.
+    """Shows what each strategy would mask in a text.
 
     Without a tokenizer, one of 4,096 entries is trained on the packaged corpus and the text; frequencies, and
     collocations where no lexicon is given, are those of the same. Annotations are spaCy's. Without a strategy, those
     that cannot be shown are left out and named.
 
     Args:
-        text: A text.
-        strategy: Only this one; None: all.
+        text: A text to mask; - reads standard input.
+        strategy: Only this strategy. By default all.
         rate: Expected share of masked tokens.
-        tokenizer: Folder with a tokenizer.json, or a name on the hub.
+        tokenizer: Folder with a tokenizer.json, or a name on the hub. By default one of 4,096 entries is trained on
+            Tiny Shakespeare and the text.
         seed: Another seed, other masks.
-        lexicon: What `unmask.lexicon` made, for `pmi`.
+        lexicon: For pmi: what unmask lexicon has made. By default one of Tiny Shakespeare.
+        note: Called with each decision, a line.
 
     Raises:
         UnmaskError: The strategy or the rate is off, the text is empty or holds what is no character, the tokenizer
@@ -191,6 +197,7 @@ def masks(
     check_characters(text, f"the text {text[:60]!r}")
     corpus = [*packaged_corpus().read_text(encoding="utf-8").splitlines(), text]
     if tokenizer is None:
+        note("a tokenizer of 4,096 entries is trained on Tiny Shakespeare and this text, since none is given")
         ready = Tokenizer(train_wordpiece(lambda: corpus, vocab_size=SHOWN_VOCABULARY))
     else:
         ready = load_tokenizer(tokenizer)

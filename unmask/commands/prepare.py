@@ -7,7 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from unmask.commands.recipe import Overrides, Recipe, as_overrides, load_recipe
+from unmask.commands.recipe import Recipe, load_recipe
+from unmask.commands.recipe_files import Overrides, as_overrides
 from unmask.commands.reporting import Reporter, usual_reporter
 from unmask.commands.run_data import describe
 from unmask.core.errors import SettingsError
@@ -17,6 +18,7 @@ from unmask.data.data_folder import DataFolder, Manifest
 from unmask.data.prepare import PreparationInput, join_parts, prepare_part
 from unmask.data.prepare import prepare as prepare_shards
 from unmask.data.sources import Texts, told_apart
+from unmask.tokenizer.settings import TokenizerKind
 
 
 class Prepared(Result):
@@ -86,7 +88,7 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
     *,
     out: str | Path,
     tokenizer: str | Path | None = None,
-    tokenizer_kind: str | None = None,
+    tokenizer_kind: TokenizerKind | None = None,
     vocab_size: int | None = None,
     annotate: Sequence[str] | None = None,
     settings: Overrides = (),
@@ -101,22 +103,21 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
     """Tokenizes text into shards, once, for any number of runs. After a stop, the same call goes on.
 
     Args:
-        paths: Files, folders or patterns of text, or `-` for standard input; or texts in memory (see
-            `unmask.data.sources`), which are kept in `out`.
-        out: Folder of the shards, or an address (`s3://bucket/data`; see `unmask.core.remote`).
-        tokenizer: tokenizer.json, vocab.txt, their folder, or a name on the hub; None trains one.
-        tokenizer_kind: What is trained: `wordpiece`, `bpe`, `unigram` or `char`.
-        vocab_size: Of the trained tokenizer; None fits the text.
-        annotate: Columns of annotations: `entities`, `pos`, `dependencies`, `chunks`.
-        settings: `section.key=value` overrides, or a dict of them.
-        workers: Processes that read and tokenize; None: one a core.
-        ray: Address of a Ray cluster that does it, whose nodes see text and folder; `auto`: the one that this machine
-            belongs to.
-        part: Do one of several parts, such as `2/8`: by itself, beside others, on any machine that sees the folder.
-        join: Put together what all parts have found so far. Parts and join come in turns, until the data is complete.
-        resume: Keep shards that are there, whole or in part, if made as asked now.
+        paths: Files, folders or patterns of text, or - for standard input; in Python also texts in memory (see
+            `unmask.data.sources`).
+        out: Folder of the shards, or an address (s3://bucket/data).
+        tokenizer: tokenizer.json, vocab.txt, their folder, or a name on the hub. By default one is trained.
+        tokenizer_kind: Of the trained tokenizer; bpe is byte-level. By default wordpiece.
+        vocab_size: Of the trained tokenizer. By default it fits the text.
+        annotate: Annotations beside the tokens: entities, pos, dependencies, chunks; the data's own, or spaCy's.
+        settings: `section.key=value` overrides of the recipe, or a dict of them.
+        workers: Processes that read and tokenize. By default one a core.
+        ray: Address of a Ray cluster that does it; auto is the one that this machine belongs to.
+        part: One of several parts, such as 2/8, each run where it suits.
+        join: Put together what all parts have found so far; parts and join come in turns.
+        resume: Keep shards that are there, whole or in part, if made with the same settings.
         overwrite: Replace shards that are there.
-        reporter: Told of the progress; None logs.
+        reporter: Called with the progress; by default the log.
 
     Raises:
         UnmaskError: The text cannot be read, a setting is off, options exclude each other, or the folder holds

@@ -11,14 +11,16 @@ from typing import Any
 
 from unmask.commands.from_checkpoint import check_old_data, data_from_checkpoint
 from unmask.commands.lexicon import named_lexicon
-from unmask.commands.recipe import Overrides, Recipe, as_overrides, find_checkpoint
+from unmask.commands.recipe import Recipe, find_checkpoint
+from unmask.commands.recipe_files import Overrides, as_overrides
 from unmask.commands.reporting import Reporter, SilentReporter, usual_reporter
 from unmask.commands.run_data import is_prepared, obtain_data
 from unmask.commands.run_folder import RunFolder, RunRequest, claim_recipe, claim_sources, kept_recipe, masks_by_tokens
-from unmask.commands.training_run import Interruption, TrainingRun
+from unmask.commands.training_run import TrainingRun
 from unmask.core.errors import RunError, UnmaskError
 from unmask.core.files import read_object, typed
 from unmask.core.hub import TOKENIZER, local_path
+from unmask.core.interruption import Interruption
 from unmask.core.remote import address_of, lasting_source, output_folder, path_at, source_named
 from unmask.core.results import Finished, Shown, Styled, documents, duration, margin
 from unmask.data.data_folder import DataFolder
@@ -28,6 +30,7 @@ from unmask.masking.settings import Strategy
 from unmask.model.card_head import CARD, change_card
 from unmask.tasks.loaded_model import Model, load
 from unmask.tokenizer.loading import load_tokenizer
+from unmask.tokenizer.settings import TokenizerKind
 from unmask.train.distributed import Group, by_first, first_before_others, join_group
 
 
@@ -84,7 +87,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
     tokens: int | None = None,
     strategy: Strategy | None = None,
     tokenizer: str | Path | None = None,
-    tokenizer_kind: str | None = None,
+    tokenizer_kind: TokenizerKind | None = None,
     vocab_size: int | None = None,
     seed: int | None = None,
     settings: Overrides = (),
@@ -95,32 +98,29 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
     overwrite: bool = False,
     reporter: Reporter | None = None,
 ) -> Run:
-    """Pretrains a masked language model.
+    """Trains a model on raw text or prepared shards.
 
     Args:
-        paths: Files, folders or patterns of text, `-` for standard input, or one folder of prepared shards; or texts in
-            memory (see `unmask.data.sources`): strings, rows, a dataset or table, which are kept in `out`, so that a
-            run that goes on has them. None takes the packaged Tiny Shakespeare.
-        out: Folder of the run, or an address (`s3://bucket/runs/a`; see `unmask.core.remote`).
-        recipe: Name of a packaged recipe, or a TOML file.
-        minutes: Budget in minutes of training.
-        steps: Budget in optimizer steps.
-        tokens: Budget in tokens of text.
-        strategy: Masking strategy.
-        tokenizer: Folder with a tokenizer.json or vocab.txt, such a file, or a name on the hub; None trains one.
-        tokenizer_kind: What is trained: wordpiece, bpe (byte-level), unigram or char.
-        vocab_size: Of the trained tokenizer; None sizes it to the corpus.
+        paths: Files, folders or patterns of text, - for standard input, or a prepared folder; in Python also texts in
+            memory (see `unmask.data.sources`). By default Tiny Shakespeare.
+        out: Folder of the run, or an address (s3://bucket/runs/a).
+        recipe: Name of a recipe (see unmask recipes) or a .toml file. By default tiny; continue for a checkpoint.
+        minutes: Minutes of training.
+        steps: Optimizer steps, instead of minutes.
+        tokens: Tokens of text to train on, instead of minutes.
+        strategy: Masking strategy (see unmask masks).
+        tokenizer: tokenizer.json, vocab.txt, their folder, or a name on the hub. By default one is trained.
+        tokenizer_kind: Of the trained tokenizer; bpe is byte-level. By default wordpiece.
+        vocab_size: Of the trained tokenizer. By default it fits the text.
         seed: Of weights, order and masks.
-        settings: `section.key=value` overrides, or a dict of them.
-        from_: Folder of a model, or of a run, or a name on the hub, that the training begins with: `--from`, spelled as
-            Python lets it. Its architecture and tokenizer are taken, and the recipe `continue` where none is given.
-        extend_vocab: How many words of the new text get entries of their own; with `from_`.
-        old_data: Text that the model comes from, on which it is evaluated before and after; with `from_`. None takes
-            the validation split of the run that made the model, where that is still there.
-        resume: Go on with the run in `out` from its last checkpoint (from the beginning where there is none). What is
-            asked for of the card (`card.license`, ...) may be new: also a finished run's card says it then.
-        overwrite: Remove a run in `out` first.
-        reporter: Told of the progress; None logs.
+        settings: `section.key=value` overrides of the recipe, or a dict of them.
+        from_: Begin with this model: its folder, that of a run, or a name on the hub. By default new weights.
+        extend_vocab: With a checkpoint: so many words of the new text get entries of their own.
+        old_data: With a checkpoint: text of its old domain, evaluated before and after. By default the validation split
+            of the run that made it.
+        resume: Go on with the run in `out` from its last checkpoint.
+        overwrite: Remove the run in `out` and start anew.
+        reporter: Called with the progress; by default the log.
 
     Raises:
         UnmaskError: Whatever is wrong with files, settings or folders.

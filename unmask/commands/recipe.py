@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from importlib import resources
-from pathlib import Path, PurePath
-from tomllib import TOMLDecodeError
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import tomli_w
 from pydantic import Field, model_validator
 
-from unmask.core.errors import ModelError, SettingsError, parse_toml, shown
-from unmask.core.files import absence, file_sha256
+from unmask.commands.recipe_files import DEFAULT, apply_overrides, read_recipe, set_value
+from unmask.core.errors import ModelError, SettingsError
+from unmask.core.files import file_sha256
 from unmask.core.hub import MODEL, TOKENIZER, fetch, hub_name, lasting_name
-from unmask.core.results import Result, Sheet, Shown, Styled
 from unmask.core.settings import Settings, validated
 from unmask.data.settings import AnnotationSettings, CorpusSettings
 from unmask.masking.settings import MaskingSettings, span_units
@@ -162,145 +159,6 @@ def _fill_model(values: dict[str, Any], architecture: Mapping[str, Any], *, wher
     model |= architecture
 
 
-# ----------------------------------------
-# Single settings on top of a recipe: `section.key=value`, or a dict of them.
-
-Overrides = Sequence[str] | Mapping[str, Any]
-
-
-def as_overrides(settings: Overrides) -> tuple[str, ...]:
-    """Settings as functions take them, as `--set` does.
-
-    Args:
-        settings: `section.key=value` each; or a dict, by section and key, or by dotted keys.
-
-    Example: `{"masking": {"rate": 0.3}, "training.tokens": None}` is `masking.rate=0.3`, `training.tokens=none`.
-
-    Raises:
-        SettingsError: It is a string, or a value is nothing that a recipe can hold.
-    """
-    if isinstance(settings, str):
-        raise SettingsError(f'settings: give a list of "section.key=value" or a dict, not the string {settings!r}')
-    return tuple(_spelled("", settings)) if isinstance(settings, Mapping) else tuple(settings)
-
-
-def _spelled(before: str, values: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in values.items():
-        key = f"{before}{name}"
-        if isinstance(value, Mapping):
-            yield from _spelled(f"{key}.", value)
-        else:
-            yield f"{key}={'none' if value is None else _toml(key, value)}"
-
-
-def _toml(key: str, value: Any) -> str:
-    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
-        raise SettingsError(f"settings: {key} is a whole number of more than {_MOST_BITS} bits, which no recipe holds")
-    if isinstance(value, bool | int | float):
-        return str(value).lower()
-    if isinstance(value, str | PurePath):
-        return json.dumps(str(value), ensure_ascii=False)
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(_toml(key, each) for each in value)}]"
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{json.dumps(name)} = {_toml(key, each)}' for name, each in value.items())}}}"
-    raise SettingsError(f"settings: {key} = {shown(value)} is {type(value).__name__}, which no recipe holds")
-
-
-_MOST_BITS = 64  # as TOML promises
-_MOST_PARTS = 20  # of a key, which no setting has
-
-
-# Setting one of these replaces what excludes it.
-_REPLACES = {
-    "training.steps": ("training.minutes", "training.tokens"),
-    "training.tokens": ("training.minutes", "training.steps"),
-    "training.minutes": ("training.steps", "training.tokens"),
-    "tokenizer.path": tuple(f"tokenizer.{name}" for name in TokenizerSettings.model_fields if name != "path"),
-    "masking.strategy": ("masking.units", "masking.weights"),
-}
-
-
-def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
-    """Applies all of them. What replaces other settings comes first, wherever it stands, so that none is lost.
-
-    Args:
-        values: By section; changed in place.
-        overrides: Each `section.key=value`; the value is TOML, `none` is no value, and anything else is taken as a
-            string.
-
-    Raises:
-        SettingsError: One has no `=`, or no section, or goes through something that is not a table.
-    """
-    for override in sorted(overrides, key=_rank):
-        _apply(values, override)
-
-
-def _rank(override: str) -> tuple[int, int]:
-    key = override.partition("=")[0].strip()
-    if key in _REPLACES:
-        return 0, 0
-    return (1, key.count(".")) if key.endswith(".kind") else (2, 0)
-
-
-def _apply(values: dict[str, Any], override: str) -> None:
-    key, sign, text = override.partition("=")
-    key = key.strip()
-    if not sign or "." not in key:
-        raise SettingsError(f"--set {override}: expected section.key=value, for example training.learning_rate=0.003")
-    if key.count(".") >= _MOST_PARTS:
-        raise SettingsError(f"--set {key[:40]}...: a key of {key.count('.') + 1:,} parts, which no setting has")
-    try:
-        value = _parse(text.strip())
-    except ValueError as error:
-        raise SettingsError(f"--set {key}: the value cannot be read: {error}") from error
-    set_value(values, key, value)
-
-
-def set_value(values: dict[str, Any], key: str, value: Any) -> None:
-    """Sets a value by its dotted key, making tables on the way.
-
-    Another `kind` replaces the whole table that it tags, since keys of one kind mean nothing to another.
-
-    Raises:
-        SettingsError: The key goes through something that is not a table.
-    """
-    for other in _REPLACES.get(key, ()):
-        _remove(values, other)
-    *path, name = key.split(".")
-    table = values
-    for depth, part in enumerate(path):
-        inner = table.setdefault(part, {})
-        if not isinstance(inner, dict):
-            raise SettingsError(f"{key}: {'.'.join(path[: depth + 1])} is {shown(inner)}, which has no keys")
-        table = inner
-    if name == "kind" and table.get("kind", value) != value:
-        table.clear()
-    table[name] = value
-
-
-def _remove(values: dict[str, Any], key: str) -> None:
-    section, _, name = key.partition(".")
-    if isinstance(table := values.get(section), dict):
-        table.pop(name, None)
-
-
-def _parse(text: str) -> Any:
-    return None if text == "none" else toml_value(text)
-
-
-def toml_value(text: str) -> Any:
-    """A value in TOML's notation; what is none is taken as a string.
-
-    Raises:
-        ValueError: It is TOML that nobody holds: nested too deep, or a number of too many digits; the text says which.
-    """
-    try:
-        return parse_toml(f"value = {text}")["value"]
-    except TOMLDecodeError:
-        return text
-
-
 class StartSettings(Settings):
     """From which checkpoint a training begins, and what is added to it first.
 
@@ -320,12 +178,6 @@ class StartSettings(Settings):
     extend_vocab: int | None = Field(default=None, ge=1, le=1_000_000)
     extend_positions: bool = False
     old_data: tuple[str, ...] = ()
-
-
-DEFAULT = "tiny"
-_MOST_BYTES = 1 << 20  # of a recipe
-CONTINUING = "continue"  # where a checkpoint is given and no recipe
-_OURS = ("tiny", "mini", "small", "base", CONTINUING)
 
 
 class Recipe(Settings):
@@ -381,42 +233,8 @@ class Recipe(Settings):
         return tomli_w.dumps(values)
 
     def fingerprinted(self) -> str:
-        """What a checkpoint belongs to: the recipe, without what the card says, which changes no weight, without how
-        processes share the work, and without what earlier versions did not name, where it is as it was: a budget of
-        tokens, products that are not tuned.
-        """
-        values = self.model_dump(exclude={"card": True, "training": {"sharding"}})
-        if self.masking.budget == "tokens":
-            del values["masking"]["budget"]
-        if not self.training.tuned_products:
-            del values["training"]["tuned_products"]
-        return tomli_w.dumps(_without_none(values))
-
-
-def recipe_names() -> list[str]:
-    """Names of the packaged recipes."""
-    folder = resources.files("unmask") / "recipes"
-    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
-
-
-class PackagedRecipes(Result):
-    """The packaged recipes.
-
-    Attributes:
-        recipes: What each is for, by name.
-    """
-
-    recipes: dict[str, str]
-
-    def shown(self) -> Iterator[Shown]:
-        """A line a recipe."""
-        yield Sheet(("", ""), [(Styled(name, "bold"), text) for name, text in self.recipes.items()])
-
-
-def recipes() -> PackagedRecipes:
-    """The packaged recipes: ours from small to large, then those of papers."""
-    names = sorted(recipe_names(), key=lambda name: (_OURS.index(name) if name in _OURS else len(_OURS), name))
-    return PackagedRecipes({"recipes": {name: load_recipe(name).description or "" for name in names}})
+        """What a checkpoint belongs to: the recipe without what changes no weight, the card and the sharing of work."""
+        return tomli_w.dumps(_without_none(self.model_dump(exclude={"card": True, "training": {"sharding"}})))
 
 
 def load_recipe(
@@ -440,7 +258,7 @@ def load_recipe(
         SettingsError: The recipe, a key or a value is unknown or out of range, or contradicts the checkpoint.
         ModelError, TokenizerError: The checkpoint or the tokenizer cannot be used.
     """
-    values, where = _read(source)
+    values, where = read_recipe(source)
     for key, value in (options or {}).items():
         if value is not None:
             set_value(values, key, value)
@@ -470,34 +288,6 @@ def _complete(values: dict[str, Any], where: str) -> None:
             f"{where}: {', '.join(values['start'])}: what is asked of a checkpoint needs one; name it with --from"
         )
     fill_from_checkpoint(values, where=where)
-
-
-def _read(source: str) -> tuple[dict[str, Any], str]:
-    path = Path(source)
-    if path.suffix == ".toml":
-        if not path.is_file():
-            raise SettingsError(f"{path}: {absence(path, 'recipe file')}")
-        if (size := path.stat().st_size) > _MOST_BYTES:
-            raise SettingsError(f"{path}: {size:,} bytes, but a recipe has at most {_MOST_BYTES:,}; give a recipe")
-        try:
-            text, where = path.read_text(encoding="utf-8"), str(path)
-        except (OSError, UnicodeDecodeError) as error:
-            raise SettingsError(f"{path}: cannot be read as UTF-8 text: {error}") from error
-    else:
-        names = recipe_names()
-        if source not in names and path.exists() and not path.is_dir():
-            reason = "its name does not end with .toml" if path.is_file() else absence(path)
-            raise SettingsError(f"{source}: {reason}; give the name of a recipe, or a .toml file")
-        if source not in names:
-            near = difflib.get_close_matches(source, names, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names)}, or a .toml file"
-            raise SettingsError(f"unknown recipe {source!r}; {hint}")
-        text = (resources.files("unmask") / "recipes" / f"{source}.toml").read_text(encoding="utf-8")
-        where = f"recipe {source}"
-    try:
-        return parse_toml(text), where
-    except ValueError as error:
-        raise SettingsError(f"{where}: not TOML: {error}") from error
 
 
 def _without_none(value: Any) -> Any:

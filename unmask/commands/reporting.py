@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import torch
 
-from unmask.core.errors import addressed, parse_json
+from unmask.core.errors import parse_json
 from unmask.core.files import write_atomically, writing
 from unmask.core.results import NotebookLine, Progress, duration, in_notebook, legible
 from unmask.data.rows import Rows
@@ -454,7 +454,7 @@ class NotebookReporter:
 
     def note(self, text: str) -> None:
         """Prints it."""
-        print(addressed(text))
+        print(text)
 
     def notify(self, progress: Progress) -> None:
         """Moves the bar."""
@@ -506,7 +506,7 @@ class LogReporter:
 
     def note(self, text: str) -> None:
         """Logs it."""
-        log.info(addressed(text))
+        log.info(text)
 
     def notify(self, progress: Progress) -> None:
         """Nothing."""

@@ -134,7 +134,7 @@ def obtain_data(paths: Sequence[str], folder: Path, recipe: Recipe, reporter: Re
         paths: Text files, or one prepared folder.
         folder: Where shards are put.
         recipe: Settings of corpus and tokenizer.
-        reporter: Told of the progress.
+        reporter: Called with the progress.
 
     Raises:
         UnmaskError: The files or the folder cannot be used, or the folder was prepared with other settings than
@@ -181,7 +181,7 @@ def prepare_by(recipe: Recipe, paths: Sequence[str], folder: Path, reporter: Rep
         recipe: Says how text is read, tokenized and annotated.
         paths: Of the text.
         folder: Where the shards go.
-        reporter: Told of the progress.
+        reporter: Called with the progress.
 
     Raises:
         UnmaskError: As `prepare`.

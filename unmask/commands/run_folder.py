@@ -30,7 +30,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from unmask.commands.recipe import CONTINUING, DEFAULT, Recipe, apply_overrides, load_recipe
+from unmask.commands.recipe import Recipe, load_recipe
+from unmask.commands.recipe_files import CONTINUING, DEFAULT, apply_overrides
 from unmask.core.errors import RunError, parse_json, parse_toml
 from unmask.core.files import ClaimedFolder, write_atomically
 from unmask.core.hub import hub_name

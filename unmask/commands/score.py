@@ -10,7 +10,7 @@ from typing import Any
 from unmask.core.errors import SettingsError
 from unmask.core.results import Notify, Result, Sheet, Shown, Styled, usual_notify
 from unmask.data.sources import readable
-from unmask.measure.questions import Accuracy, checked_form, few_paradigms, read_pairs, score_pairs
+from unmask.measure.questions import Accuracy, Form, checked_form, few_paradigms, read_pairs, score_pairs
 from unmask.tasks.loaded_model import Model, Scorable, as_scorable
 
 
@@ -59,21 +59,20 @@ def score(
     model: Model | Scorable | str | Path,
     pairs: str | Path,
     *,
-    form: str = "plain",
+    form: Form = "plain",
     pairs_per_paradigm: int | None = None,
     strict: bool = False,
     notify: Notify | None = None,
 ) -> Scored:
-    """Scores a model on minimal pairs in BLiMP's format.
+    """Tests a model's grammar on minimal pairs in BLiMP's format: accuracy by phenomenon.
 
     Args:
-        model: Any masked language model, or its folder, or its name on the hub; see
-            `unmask.tasks.loaded_model.load_scorable`.
-        pairs: A file of JSON lines, a folder of such, or a tar archive of such; or a pipe, or `-`.
-        form: `plain` or `word_l2r` pseudo-log-likelihoods; see `unmask.measure.questions`.
-        pairs_per_paradigm: The first so many of each paradigm are taken; None takes all.
-        strict: Of a model that is loaded here: see `unmask.load`.
-        notify: Told of the progress (`Progress`: what is done, how much, of how much, in which unit).
+        model: Folder of a model, such as RUN/model, or its name on the hub.
+        pairs: A file of JSON lines, a folder or a tar of such; or a pipe, or -.
+        form: Pseudo-log-likelihood: plain, or word_l2r (later pieces of the word are hidden too).
+        pairs_per_paradigm: Take the first so many of each paradigm. By default all.
+        strict: Refuse a model whose files differ from its checksums.json.
+        notify: Called with the progress.
 
     Raises:
         UnmaskError: As `read_pairs`, `score_pairs` and `checked_form`; or the number of pairs is below 1.

@@ -8,12 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import signal
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, replace
-from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 import torch
@@ -35,8 +31,9 @@ from unmask.commands.reporting import (
 from unmask.commands.run_data import PreparedData
 from unmask.commands.run_folder import START_ANEW, RunFolder
 from unmask.core.compiled import is_compiled
-from unmask.core.errors import DataError, DivergedError, EndedElsewhereError, TokenizerError, addressed
+from unmask.core.errors import DataError, DivergedError, EndedElsewhereError, TokenizerError
 from unmask.core.files import read_object, typed, whole_folder, write_atomically, writing
+from unmask.core.interruption import Interrupted, Interruption
 from unmask.data.rows import RowStream
 from unmask.masking.masker import Masker, rows_from_ids
 from unmask.masking.settings import span_units
@@ -426,76 +423,6 @@ def _summary(
     }
 
 
-GOES_ON = "the same command goes on from what was saved last"
-GOES_ON_WITH_RESUME = "the same command with --resume goes on from what was saved last"
-
-
-class Interrupted(Exception):
-    """A signal asked to stop. Nothing is lost.
-
-    Attributes:
-        signum: Of the signal.
-    """
-
-    def __init__(self, signum: int, text: str) -> None:
-        super().__init__(text)
-        self.signum = signum
-
-    def __str__(self) -> str:
-        return addressed(super().__str__())
-
-
-class Interruption:
-    """While it is entered, a signal raises `Interrupted` at once, or, in a section that must end well, is noted.
-
-    Outside the main thread Python takes no signals, and nothing is done.
-
-    Args:
-        remark: What `Interrupted` says of how to go on.
-    """
-
-    def __init__(self, remark: str = GOES_ON_WITH_RESUME) -> None:
-        self.remark = remark
-        self.signum: int | None = None
-        self.patient = False
-        self._before: dict[int, signal._HANDLER] = {}
-
-    def __enter__(self) -> Interruption:
-        if threading.current_thread() is threading.main_thread():
-            for signum in (signal.SIGINT, signal.SIGTERM):
-                self._before[signum] = signal.signal(signum, self._handle)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for signum, handler in self._before.items():
-            signal.signal(signum, handler)
-        if isinstance(error, SystemError) and (stopped := _behind(error)) is not None:
-            raise stopped
-
-    def _handle(self, signum: int, frame: FrameType | None) -> None:
-        if self.patient and self.signum is None:
-            self.signum = signum
-            return
-        raise Interrupted(signum, f"stopped; {self.remark}")
-
-    @contextmanager
-    def patience(self) -> Iterator[None]:
-        """A section that looks at `signum` by itself and ends well; a second signal does not wait for it."""
-        self.patient = True
-        try:
-            yield
-        finally:
-            self.patient = False
-
-
-def _behind(error: BaseException) -> Interrupted | None:
-    """The interruption that an error was made of: libraries in C make another of what a signal raises within them."""
-    cause = error.__cause__
-    return cause if cause is None or isinstance(cause, Interrupted) else _behind(cause)
-
-
 SETTLE_SECONDS = 60.0  # in which a checkpoint that is being written may be named as the latest
 CHECKPOINT_SECONDS = 120.0
 
@@ -507,7 +434,7 @@ class TrainingRun:
         folder: Of the run.
         recipe: Its settings.
         data: What it trains on.
-        reporter: Told of the progress.
+        reporter: Called with the progress.
         interruption: Asked after every step.
         group: The processes that train together; the first writes into the folder.
     """

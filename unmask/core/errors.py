@@ -3,10 +3,10 @@
 All are `ValueError`s, so that library users may catch them without importing this module. Whatever is not one of
 these is a defect of ours and keeps its traceback.
 
-Texts name options as the command line has them. In Python the same text names parameters:
+An error carries the options that help as data, and the command line spells them behind its text:
 
-    runs/a already holds a run: go on with --resume, or give another --out
-    runs/a already holds a run: go on with resume=True, or give another out
+    RunError("runs/a already holds a run: resume or overwrite it, or give another folder", options=("resume", "out"))
+    unmask: runs/a already holds a run: resume or overwrite it, or give another folder (--resume, --out)
 """
 
 from __future__ import annotations
@@ -16,52 +16,12 @@ import json
 import re
 import reprlib
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from json import JSONDecodeError
 from pathlib import Path
 from typing import Any
 
-_FLAGS = ("resume", "overwrite")
-# A command that is named whole stays as it is typed.
-_OPTION = re.compile(
-    r"(?P<command>unmask [a-z]+ [^`;,()]*--[^`;,()]*)"
-    r"|--set (?P<quote>')?(?P<setting>[a-z_]+\.[a-z_.]+=(?(quote)[^']*|[^\s;,()]*[^\s;,():]))(?(quote)')"
-    r"|--(?P<name>[a-z]+(?:-[a-z]+)*)(?: (?P<number>\d+)(?!\.?\w))?"
-)
 _LONGEST = 1000
-_on_command_line = False
-
-
-@contextmanager
-def on_command_line() -> Iterator[None]:
-    """While it is entered, errors name options and not parameters."""
-    global _on_command_line  # noqa: PLW0603  (who is spoken to is a matter of the whole process)
-    before, _on_command_line = _on_command_line, True
-    try:
-        yield
-    finally:
-        _on_command_line = before
-
-
-def addressed(text: str) -> str:
-    """A text that names options, as it is said to whoever is there: on the command line unchanged.
-
-    Example: `take --vocab-size 300 with --set model.num_layers=2` is, in Python,
-    `take vocab_size=300 with settings=['model.num_layers=2']`.
-    """
-    return text if _on_command_line else _OPTION.sub(_in_python, text)
-
-
-def _in_python(found: re.Match[str]) -> str:
-    if found["command"]:
-        return found["command"]
-    if found["setting"]:
-        return f"settings=[{found['setting']!r}]"
-    name = {"from": "from_", "set": "settings"}.get(found["name"], found["name"].replace("-", "_"))
-    if name in _FLAGS:
-        return f"{name}=True"
-    return name if found["number"] is None else f"{name}={found['number']}"
 
 
 def _one_line(text: str) -> str:
@@ -81,16 +41,27 @@ def printable(text: str) -> str:
     return _CONTROL.sub(lambda found: f"\\x{ord(found.group()):02x}", text)
 
 
-def _said(text: str) -> str:
-    """An error's text, fit for whoever is there."""
-    return printable(addressed(_one_line(text)))
-
-
 class UnmaskError(ValueError):
-    """Base of everything that a user's input, settings or environment can cause."""
+    """Base of everything that a user's input, settings or environment can cause.
+
+    Args:
+        args: The text: what was found, where, and the way out.
+        options: Parameters of the public function that help; options of the command, with `_` for `-`.
+    """
+
+    options: Sequence[str] = ()
+
+    def __init__(self, *args: object, options: Sequence[str] = ()) -> None:
+        super().__init__(*args)
+        self.options = options
 
     def __str__(self) -> str:
-        return _said(super().__str__())
+        return printable(_one_line(super().__str__()))
+
+    def for_command_line(self) -> str:
+        """The text, with options as the command line spells them."""
+        spelled = ", ".join(f"--{name.rstrip('_').replace('_', '-')}" for name in self.options)
+        return f"{self} ({spelled})" if spelled else str(self)
 
 
 class CorpusError(UnmaskError):
@@ -128,14 +99,17 @@ class WriteError(OSError, RunError):  # in this order, so that Python's own `OSE
     that know a better way out can catch both.
     """
 
+    options = ("resume",)
+
     def __str__(self) -> str:
         if self.filename is None:  # made of a text alone
-            return _said(OSError.__str__(self))
-        text = (
-            f"{self.filename}: cannot be written ({self.strerror}); make room or mend that, and run the same command "
-            "again, with --resume where it had begun a run"
+            return printable(_one_line(OSError.__str__(self)))
+        return printable(
+            _one_line(
+                f"{self.filename}: cannot be written ({self.strerror}); make room or mend that, and run the same "
+                "again, resuming where a run had begun"
+            )
         )
-        return _said(text)
 
 
 class DivergedError(UnmaskError):

@@ -731,7 +731,7 @@ def build_lexicon(
         frequencies: [vocab_size]: how often each id stands in it.
         data_sha256: Its fingerprint.
         scratch: An existing folder for temporary files.
-        notify: Told of the progress.
+        notify: Called with the progress.
         run_keys: Keys that are counted in memory at a time.
     """
     reader = WordReader(tokenizer)

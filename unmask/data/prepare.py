@@ -282,7 +282,7 @@ class Stages:
         folder: The data folder.
         given: Text and settings.
         files: The text, where all of it is in files.
-        notify: Told of the progress.
+        notify: Called with the progress.
         note: Told what is done and kept, in a line.
 
     Attributes:

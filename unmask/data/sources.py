@@ -549,7 +549,7 @@ def keep_given(
         names: As the user gave them.
         folder: Where they are put.
         kept: Whether what came out of streams in an earlier try is used where nothing comes now.
-        notify: Is told the progress.
+        notify: Called with the progress.
 
     Raises:
         CorpusError: As `keep_stream` and `InMemory.keep`.

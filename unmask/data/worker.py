@@ -26,7 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-from unmask.core.errors import UnmaskError, on_command_line
+from unmask.core.errors import UnmaskError
 from unmask.data.annotations import AnnotationPlan, Annotator
 from unmask.data.jobs import Job, finish_job
 from unmask.tokenizer.loading import load_tokenizer
@@ -138,5 +138,4 @@ def _receive(stream: IO[bytes], jobs: queue.SimpleQueue[Any]) -> None:
 
 
 if __name__ == "__main__":
-    with on_command_line():  # whoever gave the job says errors anew, to whom it concerns
-        main()
+    main()

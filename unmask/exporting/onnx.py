@@ -262,7 +262,8 @@ def export(
     int8: bool = False,
     overwrite: bool = False,
 ) -> Export:
-    """Writes a graph for each task of a model, and compares it with the model.
+    """Writes ONNX graphs that embed texts, fill masks or do a fine-tuned model's task, and compares them with the
+    model.
 
     It lies where optimum, sentence-transformers and transformers.js look for it:
 
@@ -275,11 +276,11 @@ def export(
     One graph lies in `out` itself (`out/onnx/model.onnx`), several each in a folder that is called as the task.
 
     Args:
-        model: Folder of a model, or of a run; or the name of a model on the hub.
-        out: A new or empty folder, or one that an export wrote.
-        format: `onnx`; there is no other.
-        task: The only one that is written; None: all that the model has.
-        int8: Also write each graph with 8-bit weights (`model_quantized.onnx`): a quarter of the size, near, not equal.
+        model: Folder of a model, such as RUN/model, or its name on the hub.
+        out: Folder of the graphs: new, empty, or that of an export.
+        format: onnx is the only one.
+        task: The only one that is written, such as feature-extraction or fill-mask. By default all that the model has.
+        int8: Also write graphs with 8-bit weights, for CPUs: a quarter of the size, near, not equal.
         overwrite: Replace an export that is there.
 
     Raises:

@@ -201,15 +201,15 @@ class Verification(Readable):
 
 
 def verify(model: str | Path, *, onnx: str | Path | None = None) -> Verification:
-    """Checks a model folder that unmask or transformers wrote.
+    """Checks that every form of a model says the same, and that its folder is whole.
 
     Packed texts equal texts alone, padded ones unpadded ones, transformers' model, the head of its task, sparse vectors
     and exported graphs ours; the tokenizer reads what it writes, and as transformers' does; special ids, the tie and
     the files are as they should. A check that breaks off has failed, and says why.
 
     Args:
-        model: Its folder, or that of a run; or its name on the hub.
-        onnx: What `unmask.export` wrote of it; None looks for `onnx` within the model's folder.
+        model: Folder of a model, such as RUN/model, or its name on the hub.
+        onnx: What unmask export wrote of it. By default the folder onnx within the model's.
 
     Returns:
         The checks. Those of float numbers allow a difference of 1e-3; 8-bit graphs must correlate with ours.

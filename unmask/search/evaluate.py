@@ -157,25 +157,32 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
     strict: bool = False,
     notify: Notify | None = None,
 ) -> SearchEvaluation:
-    """Measures how well a model searches, beside BM25, TF-IDF and other models.
+    """Measures how well a model searches, without labels: crops and titles of held-out documents find their documents.
 
     Args:
-        model: A model, its folder, or its name on the hub.
-        corpus: Files, folders or patterns of text, of which held-out documents are used; texts in memory; or a folder
-            in BEIR's format, of which everything is.
-        against: Other models, with which it is compared; each is used as its own folder says.
-        baselines: `bm25`, `tfidf`, both or none.
-        queries: Of each task at most.
-        max_documents: That are searched at most; a BEIR folder is searched whole.
-        crops: Whether a crop is `removed` from its document, or left `inside`; see `unmask.search.known_items`.
+        model: Folder of a model, such as RUN/model, or its name on the hub.
+        corpus: Files, folders or patterns of text; or a folder in BEIR's format.
+        against: Another model to compare with.
+        baselines: bm25, tfidf, both, or none.
+        queries: Queries of each kind at most.
+        max_documents: Documents that are searched at most; a BEIR folder is searched whole.
+        crops: Whether crops are removed from their documents, or left inside.
         crop_chars: Characters of a crop, about.
-        every: Whether all documents may be asked for, since the model was trained on none of them (`--all`).
-        among_all: Whether all documents are searched among, and not held-out ones alone.
-        split: Of a BEIR folder's judgements.
-        column, title_column, documents: As for `unmask.search.known_items.ItemSettings`.
-        passage_tokens, query_prompt, document_prompt, similarity: As for `Index.build`; of the model, not of others.
+        every: Query for all documents: a text that no model was trained on.
+        among_all: Search among all documents, not among held-out ones alone.
+        split: Of the judgements in a BEIR folder.
+        column: Of the text in tables: a name, a path within a column (doc.text), or several (a,b). By default it is
+            found.
+        title_column: Of the titles in tables. By default title, if it is there.
+        documents: A document of text files: line, block, file, or auto. By default as the model's run has it.
+        passage_tokens: Tokens of a passage of a long document; longer ones than the model takes are seen in windows. By
+            default what the model takes, at most 512.
+        query_prompt: Text before each query. By default what the model's folder says.
+        document_prompt: Text before each passage. By default what the model's folder says.
+        similarity: By default what the model's folder says, else cosine; dot for sparse vectors.
         seed: Of the choice of queries and crops.
-        precision, strict: As for `unmask.load`.
+        precision: Of the activations; bf16 is several times faster on hardware made for it, and auto takes it there.
+        strict: Refuse a model whose files differ from its checksums.json.
         notify: Called with the progress.
 
     Raises:

@@ -140,28 +140,33 @@ class Index(Readable):
         note: Callable[[str], None] = log.info,
         notify: Notify | None = None,
     ) -> Index:
-        """Makes an index of documents. Memory does not grow with them, but for the graph of approximate search, of
-        which it holds all while it is made (some 2 bytes a number, and 300 a passage).
+        """Makes an index of documents, long ones in passages. Memory does not grow with them, but for the graph of
+        approximate search.
 
         Args:
-            model: A model, its folder, or its name on the hub.
-            texts: Files, folders or patterns of documents; or texts in memory (see `unmask.data.sources`).
+            model: Folder of a model, such as RUN/model, or its name on the hub.
+            texts: Files, folders or patterns of documents, or - for standard input; in Python also texts in memory (see
+                `unmask.data.sources`).
             out: The index's folder.
-            column, id_column, title_column, documents: As for `unmask.search.passages.DocumentFiles`.
-            passage_tokens: Of the passages that long documents are embedded in, with special tokens and the prompt;
-                None: what the model takes, and sentence-transformers gives it, at most 512. Passages longer than the
-                model are seen in windows.
-            overlap_tokens: That a passage shares with the one before it; None: an eighth.
-            query_prompt, document_prompt: What stands before queries and passages; None: what the model's folder says.
-            pooling: As for `Model.embed_settings`.
-            similarity: `cosine` or `dot`; None: what the model's folder says, and else `cosine` (of sparse
-                vectors `dot`).
-            precision, strict: As for `unmask.load`.
-            approximate: Whether a graph for approximate search is made, which takes usearch; None: above a million
-                passages, if it is there. Of sparse vectors none is made.
-            resume: Go on with an index that was stopped, or say that it is complete (which is not compared with the
-                text again).
-            overwrite: Replace the one that is there.
+            column: Of the text in tables: a name, a path within a column (doc.text), or several (a,b). By default it is
+                found.
+            id_column: Of the ids in tables. By default id or _id, else the number of the row.
+            title_column: Of the titles in tables. By default title, if it is there.
+            documents: A document of text files: line, block, file, or auto, which looks at them.
+            passage_tokens: Tokens of a passage of a long document; longer ones than the model takes are seen in
+                windows. By default what the model takes, at most 512.
+            overlap_tokens: Tokens that a passage shares with the one before it. By default an eighth.
+            query_prompt: Text before each query. By default what the model's folder says.
+            document_prompt: Text before each passage. By default what the model's folder says.
+            pooling: Of a passage's tokens: mean, max or first. By default what the model's folder says.
+            similarity: By default what the model's folder says, else cosine; dot for sparse vectors.
+            precision: Of the activations; bf16 is several times faster on hardware made for it, and auto takes it
+                there.
+            strict: Refuse a model whose files differ from its checksums.json.
+            approximate: Make a graph of near passages, so that a query need not go through all (takes usearch). By
+                default above a million passages.
+            resume: Go on with an index that was stopped.
+            overwrite: Replace the index that is there.
             note: Called with each decision, a line.
             notify: Called with the progress.
 
@@ -403,6 +408,32 @@ def _write_blocks(
         blocks=facts,
         skipped=dict(files.skipped),
     )
+
+
+def query_index(
+    index: str | Path,
+    text: str,
+    *,
+    top_k: int = 10,
+    exact: bool = False,
+    model: str | Path | None = None,
+    precision: Precision = "float32",
+    strict: bool = False,
+) -> Hits:
+    """Finds the documents of an index that are nearest to a text, each with its nearest passage.
+
+    Args:
+        index: Folder that `unmask search index` has made.
+        text: A query, or several, one a line; - reads standard input.
+        top_k: Documents that are shown.
+        exact: Go through all passages, although they are linked.
+        model: The model of the index, where it is elsewhere now.
+        precision: bf16 is several times faster on hardware made for it; auto takes it there.
+        strict: Refuse a model whose files differ from its checksums.json.
+    """
+    opened = Index(index, model=model, precision=precision, strict=strict)
+    queries = [line for line in text.splitlines() if line.strip()]
+    return opened.query(queries or text, top_k=top_k, exact=exact)
 
 
 def _lasting_name(model: str | Path | Model) -> str:

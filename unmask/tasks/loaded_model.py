@@ -326,13 +326,14 @@ def fill(
     candidates: Sequence[str] | None = None,
     strict: bool = False,
 ) -> Filled:
-    """Predicts what stands at every `[MASK]` of a text; `Model.fill` does so for many texts with one model.
+    """Predicts what stands at every `[MASK]` of a text.
 
     Args:
-        model: A model, its folder, or its name on the hub.
-        text: With one or several masks.
-        top_k, candidates: See `Model.fill`.
-        strict: Of a model that is loaded here: see `load`.
+        model: Folder of a model, such as RUN/model, or its name on the hub.
+        text: A text with one or several [MASK]; - reads standard input.
+        top_k: Candidates for each mask.
+        candidates: The words that may stand there. By default any.
+        strict: Refuse a model whose files differ from its checksums.json.
 
     Raises:
         UnmaskError: As `load` and `Model.fill`.

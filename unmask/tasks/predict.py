@@ -336,17 +336,17 @@ def predict(
     note: Callable[[str], None] = log.info,
     notify: Notify | None = None,
 ) -> Predictions:
-    """Predicts for every record of a file.
+    """Writes what a fine-tuned model says of each record of a file, with probabilities.
 
     Args:
-        model: Folder of a fine-tuned model, or its name on the hub, or the model itself.
-        file: As for training, without labels; or lines of text. Also `-`, standard input, or a pipe: of lines.
-        out: A .jsonl file, which is exact; or .csv, for spreadsheets: texts there that may be formulas have an
-            apostrophe before them. None gives the predictions back.
-        text, second: Columns, where they are not to be found.
-        overwrite: Whether `out` is replaced.
-        note: Told which columns were found, and what is longer than the model.
-        notify: Told of the progress (`Progress`: what is done, how much, of how much, in which unit).
+        model: Folder of a fine-tuned model, or its name on the hub.
+        file: As for training, without labels; or lines of text. Also - or a pipe, of lines.
+        out: A .jsonl file, or .csv for spreadsheets. By default the result holds the predictions.
+        text: Column of the text; a number, counted from 0, where columns have no names. By default it is found.
+        second: Column of the other text of a pair.
+        overwrite: Replace the file that is there.
+        note: Called with each decision, a line.
+        notify: Called with the progress.
 
     Raises:
         UnmaskError: The model or the file cannot be used, or `out` is there, or of another kind.

@@ -1,0 +1,237 @@
+"""What commands show: bars, lines, tables; and streams that are closed, full, or a pipe without a reader."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+import unmask
+from tests.command_line import PATIENCE, Main
+from unmask.commands import terminal
+from unmask.commands.compare import by_pair, by_recipe
+from unmask.commands.evaluate import Evaluation
+from unmask.commands.reporting import PredictedToken
+from unmask.commands.terminal import ConsoleReporter, rendered, show
+from unmask.commands.tune import best_trials
+from unmask.core.results import Progress, Readable, Sheet, Shown, Styled
+from unmask.tasks.fill import Candidate, Filled
+from unmask.train.loop import StepReport
+from unmask.train.step import Figures
+
+
+@pytest.fixture
+def seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock on which ten seconds go by whenever it is looked at."""
+    clock = itertools.count(0.0, 10.0)
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: next(clock))
+
+
+def test_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str], seconds: None) -> None:
+    with ConsoleReporter() as bar:
+        bar.notify(Progress("hidden tokens", 0, 400))
+        bar.notify(Progress("hidden tokens", 100, 400))
+        bar.notify(Progress("hidden tokens", 410, 400))
+        bar.notify(Progress("tokenizing", 5_000_000, 20_000_000, "bytes"))
+        bar.notify(Progress("embedding", 5_000_000, None, "characters"))
+    assert capsys.readouterr().err.splitlines() == [
+        "hidden tokens 0%: 0 of 400 tokens, 0 tokens/s",
+        "hidden tokens 25%: 100 of 400 tokens, 3 tokens/s, 1:30 left",
+        "hidden tokens 100%: 410 of 400 tokens, 8 tokens/s",
+        "tokenizing 25%: 5.0 MB, 0.5 MB/s, 30 s left",
+        "embedding: 5.0 M characters, 0.5 M characters/s",
+    ]
+
+
+def step(number: int, seconds: float, progress: float, loss: float) -> StepReport:
+    """A step of 1,000 tokens."""
+    return StepReport(
+        step=number,
+        progress=progress,
+        epoch=0,
+        figures=Figures(number, {"masked": 100}, torch.tensor([loss, 1.0], dtype=torch.float64)),
+        predicted_tokens=100,
+        tokens=1_000,
+        learning_rate=0.01,
+        length=64,
+        micro_batches=1,
+        seconds=seconds,
+    )
+
+
+def test_runs_in_turn_have_a_loss_a_speed_and_a_time_each(capsys: pytest.CaptureFixture[str], seconds: None) -> None:
+    with ConsoleReporter() as reporter:
+        for loss in (6.0, 3.0):
+            reporter.begin()
+            for number in range(1, 4):
+                reporter.step(step(number, number * 2.0, number / 4, loss))
+            reporter.notify(Progress("tokens at 15%", 100, 400))
+    first, second = (run for run in capsys.readouterr().err.split("tokens at 15%")[:2])
+    assert "step 3, loss 6.000, 500 tokens/s, " in first
+    assert "step 3, loss 3.000, 500 tokens/s, " in second
+    times = [[line.rsplit(", ", 1)[1] for line in run.splitlines() if "step" in line] for run in (first, second)]
+    assert times[0] == times[1]
+
+
+def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("TERM", "xterm")  # on a dumb one no bar is drawn
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with ConsoleReporter() as reporter:
+        reporter.notify(Progress("hidden tokens", 100, 400))
+        [task] = reporter.bar.tasks
+        assert (task.description, task.completed, task.total) == ("hidden tokens", 0.25, 1.0)
+    assert "100 of 400 tokens" in capsys.readouterr().err
+
+
+def test_score_reports_its_progress(main: Main, run: unmask.Run, tmp_path: Path) -> None:
+    file = tmp_path / "order.jsonl"
+    pair = {"sentence_good": "The cat sees the dog at sea.", "sentence_bad": "The cat the dog sees sea at."}
+    file.write_text(json.dumps(pair) + "\n")
+    total = sum(len(tokens.input_ids) for tokens in run.model.tokenizer.encode_corpus(list(pair.values())))
+    reports: list[Any] = []
+    result = unmask.score(run.model, file, notify=reports.append)
+    assert reports == [Progress("each token hidden in turn", total, total, "tokens")]
+    code, out, _ = main("score", run.folder / "model", file, "--json")
+    assert (code, json.loads(out)) == (0, result.to_dict())
+
+
+def test_texts_do_nothing_to_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of files and words of a text may hold sequences that a terminal obeys, or markup of rich's."""
+    screen = io.StringIO()
+    screen.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stdout", screen)
+    monkeypatch.setattr("sys.stderr", screen)
+    terminal.prepare_streams()
+    bad = "\x1b]0;title\x07\x9b2J[/red][bold]"
+    with ConsoleReporter() as reporter:
+        reporter.begin_task(bad)
+        reporter.note(bad)
+        reporter.show(0.5, bad)
+        reporter.bar.refresh()
+        reporter.predictions(1, [[PredictedToken(bad), PredictedToken(bad, predicted=bad)]])
+    show(Shouting(bad), as_json=False)
+    logging.getLogger("unmask").warning("%s", bad)
+    text = screen.getvalue()
+    assert text.count("\\x1b]0;title\\x07\\x9b2J[/red][bold]") >= 8
+    assert "\x1b]" not in text
+    assert "\x9b" not in text
+
+
+class Shouting(Readable):
+    """Shows a text in every form."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def shown(self) -> Iterator[Shown]:
+        yield self.text
+        yield Sheet((self.text,), [(Styled(self.text, "red"),)], title=self.text)
+        yield Styled(self.text, "dim")
+
+
+ODD = ("[i]", "[/b]", "[red]king", ":smile:", "\\[x]", "end\\")
+ESTIMATE = {"mean": 1.0, "interval": None}
+PAIR = {"first": "a", "second": "b", "better": None, **ESTIMATE}
+DECIDING = {"exploratory": False, "confidence": 0.97}
+FIGURES = {"loss": 1.0, "accuracy": 0.5, "predicted_tokens": 3}
+TABLES: list[Callable[[str], Any]] = [
+    lambda text: next(iter(Filled(((Candidate(text, 7, 0.5),),), ()).shown())),
+    lambda text: Evaluation(
+        {"breakdown": {"part_of_speech": {text: FIGURES}}, "by_rate": {"0.15": FIGURES}}
+    )._breakdown(),
+    lambda text: by_recipe({text: {"recipes": {"a": ESTIMATE}}, "loss": {"recipes": {text: ESTIMATE}}}),
+    lambda text: by_pair({"loss": {**DECIDING, "differences": [{**PAIR, "first": text}]}}),
+    lambda text: best_trials([{"number": 1, "loss": 1.0, "parameters": {"rate": text}}]),
+]
+
+
+@pytest.mark.parametrize("text", ODD)
+@pytest.mark.parametrize("make", TABLES)
+def test_what_users_name_stands_in_tables_as_it_is(make: Callable[[str], Any], text: str) -> None:
+    assert any(text in row for row in rows_of(make(text)))
+
+
+def rows_of(sheet: Sheet) -> list[str]:
+    out = io.StringIO()
+    Console(file=out, width=120).print(rendered(sheet))
+    return [" ".join(line.split()) for line in out.getvalue().splitlines()]
+
+
+def test_a_recipe_without_a_figure() -> None:
+    by_figure = {"loss": {"recipes": {"a": ESTIMATE, "b": ESTIMATE}}, "task_error": {"recipes": {"a": ESTIMATE}}}
+    rows = rows_of(by_recipe(by_figure))
+    assert rows == ["recipe loss (95 %, over seeds) task error (95 %, over seeds)", "a 1.000 1.000", "b 1.000 -"]
+
+
+def test_differences_of_pairs() -> None:
+    better = {"first": "span", "second": "random", "mean": -1.0, "interval": (-1.5, -0.5), "better": "span"}
+    by_figure = {
+        "loss": {**DECIDING, "differences": [better, PAIR]},
+        "task_error": {**DECIDING, "confidence": 0.9925, "exploratory": True, "differences": [PAIR]},
+    }
+    assert rows_of(by_pair(by_figure))[1:] == [
+        "span - random loss -1.000 (-1.500 to -0.500) at 97 % span is better",
+        "a - b loss 1.000 at 97 % no difference shown",
+        "a - b task error 1.000 at 99.25 % exploratory: no difference shown",
+    ]
+
+
+# What a shell is given; exit code and beginning of stderr of a command that prints, and of one with a mistake.
+UNKNOWN = "unmask: No such command 'nosuch'"
+STREAMS = {
+    "<&-": (0, "", 2, UNKNOWN),
+    ">&-": (0, "", 2, UNKNOWN),
+    ">/dev/full": (2, "unmask: standard output is full", 2, UNKNOWN),
+    "2>&-": (0, "", 2, ""),
+}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize("streams", STREAMS)
+def test_streams_that_cannot_be_used(streams: str) -> None:
+    code, text, code_of_mistake, text_of_mistake = STREAMS[streams]
+    for argument, expected, begin in (("--help", code, text), ("nosuch", code_of_mistake, text_of_mistake)):
+        command = f"{sys.executable} -m unmask {argument} {streams}"
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=PATIENCE, check=False)
+        assert done.returncode == expected, (streams, done.stderr)
+        assert done.stderr.startswith(begin)
+        assert done.stderr.count("\n") == bool(begin), done.stderr
+
+
+def test_a_pipe_without_a_reader_ends_a_command_quietly() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "unmask", "--help"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=PATIENCE, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_standard_input_that_is_closed(main: Main, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(sys, "stdin", None)
+    for command in (
+        ("masks", "-"),
+        ("prepare", "-", "--out", tmp_path / "a"),
+        ("pretrain", "-", "--out", tmp_path / "b"),
+    ):
+        code, _, err = main(*command)
+        assert (code, "standard input, but that is closed" in err) == (2, True)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Broken()))
+    code, _, err = main("prepare", "-", "--out", tmp_path / "x")
+    assert (code, "Input/output error" in err) == (2, True)

@@ -1,0 +1,528 @@
+"""The command line, made from the functions of the package.
+
+The signature of a public function and the `Args:` of its docstring are the only declaration of a command's options:
+
+    positional or keyword parameter      argument               model, paths
+    keyword-only parameter, `out`        option                 --vocab-size 4096
+    bool                                 flag                   --resume; `bool | None`: --normalize/--no-normalize
+    Literal                              choice                 --pooling [mean|first]
+    Sequence of str or float             comma list             --rates 0.15,0.3
+    Sequence of paths, settings          may be repeated        --set model.num_layers=2 --set masking.rate=0.3
+    reporter, note, notify               no option: the terminal
+
+Declarations are parsed from the source and not imported, so `--help` loads neither torch nor numpy, and a misspelt
+option or value is reported at once. Options that were not given are not passed on: defaults are the functions' own.
+"""
+
+from __future__ import annotations
+
+import ast
+import errno
+import importlib
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache, partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import unmask
+from unmask.commands.terminal import (
+    ConsoleReporter,
+    give_up_stdout,
+    is_main_process,
+    prepare_streams,
+    read_stdin,
+    show,
+    verbosity,
+)
+from unmask.core.errors import EndedElsewhereError, SettingsError, UnmaskError, printable
+
+PACKAGE = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Command:
+    """A function as a command.
+
+    Attributes:
+        function: `module:name`, below `unmask`.
+        example: What stands behind the command's name in its help.
+        dry_run: `module:name` of the function behind `--dry-run`, called with the same options but those of the output.
+        variant: A flag and the function that it chooses: both functions' options are the command's.
+        goes_on: What to do after Ctrl-C or SIGTERM.
+    """
+
+    function: str
+    example: str
+    dry_run: str | None = None
+    variant: tuple[str, str] | None = None
+    goes_on: str = "nothing was written"
+
+
+GOES_ON = "the same command goes on from what was saved last"
+WITH_RESUME = "the same command with --resume goes on from what was saved last"
+MODEL, CORPUS = "runs/mine/model", "corpus.txt"
+COMMANDS = {  # in the order of --help
+    "pretrain": Command(
+        "commands.pretrain:pretrain",
+        f"{CORPUS} --minutes 10 --out runs/mine",
+        dry_run="commands.dry_run:forecast_pretrain",
+        goes_on=WITH_RESUME,
+    ),
+    "prepare": Command(
+        "commands.prepare:prepare",
+        f"{CORPUS} --out data/mine",
+        dry_run="commands.dry_run:forecast_preparation",
+        goes_on=GOES_ON,
+    ),
+    "lexicon": Command("commands.lexicon:lexicon", "data/mine --out mine.lexicon"),
+    "masks": Command("commands.masks:masks", '"The quick brown fox jumps over the lazy dog." --rate 0.3'),
+    "audit": Command("commands.audit:audit", "data/mine --recipe tiny --out audit.html"),
+    "fill": Command("tasks.loaded_model:fill", f'{MODEL} "The capital of France is [MASK]."'),
+    "embed": Command("commands.embed:embed", f"{MODEL} texts.csv --out vectors.parquet --normalize"),
+    "evaluate": Command("commands.evaluate:evaluate", f"{MODEL} {CORPUS} --rates 0.15,0.3"),
+    "score": Command("commands.score:score", f"{MODEL} blimp/data"),
+    "compare": Command(
+        "commands.compare:compare",
+        f"random span --data {CORPUS} --minutes 10",
+        variant=("tune", "commands.tune:tune"),
+        goes_on=GOES_ON,
+    ),
+    "finetune": Command(
+        "commands.finetune:finetune",
+        f"{MODEL} --task classify --train train.csv --validation dev.csv --out runs/mood",
+        dry_run="commands.finetune:forecast_finetune",
+        goes_on=WITH_RESUME,
+    ),
+    "predict": Command("tasks.predict:predict", "runs/mood texts.csv --out predictions.csv"),
+    "embedder": Command(
+        "commands.embedder:embedder",
+        f"{MODEL} {CORPUS} --minutes 10 --out runs/search",
+        dry_run="commands.embedder_forecast:forecast_embedder",
+        goes_on=WITH_RESUME,
+    ),
+    "evaluate-search": Command("search.evaluate:evaluate_search", f"{MODEL} {CORPUS} --against other/model"),
+    "export": Command("exporting.onnx:export", f"{MODEL} --format onnx --out runs/mine/onnx"),
+    "verify": Command("exporting.verify:verify", f"{MODEL} --onnx runs/mine/onnx"),
+    "recipes": Command("commands.recipe_files:recipes", ""),
+    "search index": Command("search.index:Index.build", f"{MODEL} docs/ --out runs/docs", goes_on=WITH_RESUME),
+    "search query": Command("search.index:query_index", 'runs/docs "how is memory allocated" --top-k 3'),
+}
+OPTION_NAMES = {"from_": "from", "settings": "set", "every": "all"}  # where they are not the parameters' names
+METAVARS = {"settings": "SECTION.KEY=VALUE", "search": "KEY=LOW..HIGH", "part": "I/N", "ray": "[ADDRESS]"}
+OUTPUT = ("out", "resume", "overwrite", "workers", "ray", "part", "join")  # what a dry run has no use for
+CHANNELS = ("reporter", "note", "notify")  # parameters that say what is done, and how far it is
+ABOUT = "Pretrain masked language models on your own text, and use them in transformers."
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Declarations, as the sources have them
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a function.
+
+    Attributes:
+        name: Of the parameter.
+        kind: `bool`, `int`, `float` or `str`.
+        many: `` one value; `list` may be repeated, `commas` a list with commas.
+        choices: The values of a Literal.
+        positional, required, can_be_none: As the signature says.
+        default: In words; empty: None, an empty list or False.
+        help: What the docstring says.
+    """
+
+    name: str
+    kind: str
+    many: str
+    choices: tuple[str, ...]
+    positional: bool
+    required: bool
+    can_be_none: bool
+    default: str
+    help: str
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What the source of a function says of its options."""
+
+    parameters: tuple[Parameter, ...]
+    channels: tuple[str, ...]
+
+
+def read_declaration(function: str) -> Declaration:
+    """Reads `module:name` or `module:Class.name`, below `unmask`."""
+    module, _, name = function.partition(":")
+    tree = _parsed(module)
+    body: list[ast.stmt] = tree.body
+    for part in name.split("."):
+        node = next(each for each in body if isinstance(each, ast.FunctionDef | ast.ClassDef) and each.name == part)
+        body = node.body
+    assert isinstance(node, ast.FunctionDef), f"{function} is a function"
+    helps = _read_arguments(ast.get_docstring(node) or "")
+    arguments = node.args
+    positional = [each for each in arguments.args if each.arg != "cls"]
+    defaults: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
+    defaults += arguments.defaults
+    every = [*zip(positional, defaults, strict=True), *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
+    return Declaration(
+        tuple(
+            _parameter(module, each, default, helps.get(each.arg, ""), positional=each in positional)
+            for each, default in every
+            if each.arg not in CHANNELS
+        ),
+        tuple(each.arg for each, _ in every if each.arg in CHANNELS),
+    )
+
+
+@cache
+def _parsed(module: str) -> ast.Module:
+    return ast.parse(_source(module))
+
+
+def read_summary(function: str) -> str:
+    """The first paragraph of a function's docstring, without parsing its file."""
+    module, _, name = function.partition(":")
+    begin = rf'^{"    " if "." in name else ""}def {name.rpartition(".")[2]}\(.*?"""(.*?)(?:\n\n|""")'
+    found = re.search(begin, _source(module), re.MULTILINE | re.DOTALL)
+    assert found is not None, f"{function} has a docstring"
+    return " ".join(found[1].replace("`", "").split())
+
+
+@cache
+def _source(module: str) -> str:
+    return (PACKAGE / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
+
+
+def _parameter(module: str, node: ast.arg, default: ast.expr | None, text: str, *, positional: bool) -> Parameter:
+    assert node.annotation is not None, f"{module}: {node.arg} has a type"
+    annotation = ast.unparse(node.annotation)
+    names = set(re.findall(r"\w+", annotation))
+    choices = () if "str" in names else next(filter(None, (_literal(module, each) for each in sorted(names))), ())
+    if "bool" in names:
+        kind = "bool"
+    else:
+        kind = next((each for each in ("float", "int") if each in names and "str" not in names), "str")
+    many = ""
+    if "Texts" in names and positional:
+        many = "list"
+    elif "Sequence" in names or node.arg in ("settings", "search"):
+        many = "list" if names & {"Path", "Overrides"} or positional or node.arg == "search" else "commas"
+    return Parameter(
+        name=node.arg,
+        kind=kind,
+        many=many,
+        choices=choices,
+        positional=positional and node.arg != "out",
+        required=default is None,
+        can_be_none="None" in names,
+        default="" if default is None else _default(module, default),
+        help=text,
+    )
+
+
+def _literal(module: str, name: str) -> tuple[str, ...]:
+    """The values that an alias of a Literal stands for, here or where the module has it from; empty: it is none."""
+    value = _assigned(module, name)
+    if not (isinstance(value, ast.Subscript) and ast.unparse(value.value) == "Literal"):
+        return ()
+    values = value.slice.elts if isinstance(value.slice, ast.Tuple) else [value.slice]
+    return tuple(str(ast.literal_eval(each)) for each in values)
+
+
+def _assigned(module: str, name: str) -> ast.expr | None:
+    """What a module assigns to a name, or the module that it imports it from."""
+    for node in _parsed(module).body:
+        if isinstance(node, ast.Assign) and name in [ast.unparse(target) for target in node.targets]:
+            return node.value
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("unmask."):
+            for alias in node.names:
+                if (alias.asname or alias.name) == name:
+                    return _assigned((node.module or "").removeprefix("unmask."), alias.name)
+    return None
+
+
+def _default(module: str, node: ast.expr) -> str:
+    if isinstance(node, ast.Name):
+        return _default(module, _assigned(module, node.id) or ast.Constant(None))
+    if isinstance(node, ast.Tuple):
+        return ",".join(_default(module, each) for each in node.elts)
+    value = ast.literal_eval(node)
+    return "" if value in (None, False, "") else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _read_arguments(docstring: str) -> dict[str, str]:
+    """What a docstring says of each parameter; `a, b: text` is of both."""
+    section = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", docstring, re.MULTILINE | re.DOTALL)
+    found: dict[str, str] = {}
+    for entry in re.split(r"\n(?=    \w)", section[1].rstrip() if section else ""):
+        names, _, said = entry.strip().partition(":")
+        found |= dict.fromkeys((name.strip() for name in names.split(",")), " ".join(said.replace("`", "").split()))
+    return found
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Commands
+
+
+def _option(parameter: Parameter) -> inspect.Parameter:
+    """The parameter as typer takes it. None stands for an option that was not given."""
+    kind: Any = {"bool": bool, "int": int, "float": float, "str": str}[parameter.kind]
+    if parameter.many:
+        kind = list[str] if parameter.many == "list" else str
+    elif parameter.choices:
+        enum: Any = Enum  # whose members mypy wants to know
+        kind = enum("Choice", [(value, value) for value in parameter.choices])
+    text = f"{parameter.help} [default: {parameter.default}]" if parameter.default else parameter.help
+    name = OPTION_NAMES.get(parameter.name, parameter.name).replace("_", "-")
+    metavar = METAVARS.get(parameter.name) or {"commas": "LIST", "list": name.upper(), "": None}[parameter.many]
+    if parameter.positional:
+        made = typer.Argument(help=text, show_default=False, metavar=parameter.name.upper())
+    else:
+        flag = f"--{name}/--no-{name}" if kind is bool and parameter.can_be_none else f"--{name}"
+        made = typer.Option(flag, help=text, show_default=False, metavar=metavar)
+    return inspect.Parameter(
+        parameter.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=inspect.Parameter.empty if parameter.required else None,
+        annotation=Annotated[kind if parameter.required else kind | None, made],
+    )
+
+
+def _flag(name: str, text: str, *spellings: str) -> inspect.Parameter:
+    option = typer.Option(f"--{name}".replace("_", "-"), *spellings, help=text, show_default=False)
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(f"{name}_flag", kind, default=False, annotation=Annotated[bool, option])
+
+
+def _add(app: typer.Typer, name: str, command: Command) -> None:
+    """Adds a command with the options that its function declares."""
+    declaration = read_declaration(command.function)
+    parameters = {each.name: each for each in declaration.parameters}
+    options = [_option(each) for each in parameters.values()]
+    if command.variant is not None:
+        other = [each for each in read_declaration(command.variant[1]).parameters if not each.positional]
+        options += [_option(each) for each in other if each.name not in parameters]
+        parameters |= {each.name: each for each in other}
+        options.append(_flag(command.variant[0], read_summary(command.variant[1])))
+    if command.dry_run is not None:
+        options.append(_flag("dry_run", "Only say what would happen: text, parameters, memory, time."))
+    options += [
+        _flag("json", "Print one JSON object on stdout."),
+        _flag("quiet", "Say nothing on stderr but warnings and errors.", "-q"),
+        _flag("verbose", "Say on stderr what is done, with the time.", "-v"),
+    ]
+
+    def run(**values: Any) -> None:
+        _run(command, parameters, values)
+
+    options.sort(key=lambda each: each.default is not inspect.Parameter.empty)
+    run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in options}
+    example = f"Example: unmask {name} {command.example}"
+    app.command(name.rsplit(maxsplit=1)[-1], help=read_summary(command.function), epilog=example)(run)
+
+
+def _run(command: Command, parameters: Mapping[str, Parameter], values: dict[str, Any]) -> None:
+    """Calls the function with what was given, and prints its result."""
+    flags = {name: values.pop(f"{name}_flag", False) for name in ("json", "quiet", "verbose", "dry_run", "tune")}
+    given = {
+        name: _value(parameters[name], value)
+        for name, value in values.items()
+        if not (value is None or value == [] or (value is False and not parameters[name].can_be_none))
+    }
+    function = command.function
+    if command.variant is not None:
+        function, given = _chosen(command, given, chosen=flags[command.variant[0]])
+    if flags["dry_run"]:
+        function = str(command.dry_run)
+        given = {name: value for name, value in given.items() if name not in OUTPUT}
+    with verbosity(quiet=flags["quiet"], verbose=flags["verbose"]):
+        _check_early(function, given)
+        result = _call(function, given, goes_on=command.goes_on)
+        if is_main_process():
+            show(result, as_json=flags["json"])
+    if not getattr(result, "passed", True):
+        raise typer.Exit(1)
+
+
+def _value(parameter: Parameter, value: Any) -> Any:
+    """The value of an option as the function takes it.
+
+    Raises:
+        SettingsError: Something in a list of numbers is no number.
+    """
+    if isinstance(value, Enum):
+        return value.value
+    if parameter.many == "commas":
+        parts = [part.strip() for part in value.split(",") if part.strip()]
+        try:
+            return [] if parts == ["none"] else [float(each) if parameter.kind == "float" else each for each in parts]
+        except ValueError as error:
+            raise SettingsError(f"--{parameter.name} {value}: expected numbers with commas between them") from error
+    if value == "-" and parameter.name == "text" and parameter.positional:
+        return read_stdin()
+    return value
+
+
+def _chosen(command: Command, given: dict[str, Any], *, chosen: bool) -> tuple[str, dict[str, Any]]:
+    """The function and its options, where a flag chooses between two.
+
+    Raises:
+        SettingsError: An option is for the other function.
+    """
+    assert command.variant is not None
+    flag, other = command.variant
+    function = other if chosen else command.function
+    known = [each.name for each in read_declaration(function).parameters]
+    [mine, *_] = known
+    [theirs, *_] = [each.name for each in read_declaration(command.function).parameters]
+    values = {mine if name == theirs else name: value for name, value in given.items()}
+    for name in values:
+        if name not in known:
+            raise SettingsError(f"--{name} means nothing {'with' if chosen else 'without'} --{flag}; leave it out")
+    if chosen:
+        if len(values[mine]) != 1:
+            raise SettingsError(f"--{flag} takes one {mine}, not {len(values[mine])}")
+        values[mine] = values[mine][0]
+    return function, values
+
+
+def _check_early(function: str, given: Mapping[str, Any]) -> None:
+    """Reports files, recipes and settings that are not there before torch is loaded, which takes seconds.
+
+    Raises:
+        UnmaskError: Something is misspelt.
+    """
+    if function not in ("commands.pretrain:pretrain", "commands.prepare:prepare"):
+        return
+    from unmask.commands.recipe_files import CONTINUING, DEFAULT, check_settings
+    from unmask.data.sources import find_sources, is_stream
+
+    recipe = given.get("recipe", CONTINUING if "from_" in given else DEFAULT)
+    check_settings(recipe, given.get("settings", ()))
+    paths = given.get("paths", [])
+    if paths and not (len(paths) == 1 and Path(paths[0], "manifest.json").is_file()):
+        find_sources([path for path in paths if not is_stream(path)], announce=False)
+
+
+def _call(function: str, given: dict[str, Any], *, goes_on: str) -> Any:
+    """Calls a function of the package, with the terminal where it says what is done."""
+    from unmask.core.interruption import Interruption
+
+    module, _, name = function.partition(":")
+    channels = read_declaration(function).channels
+    with ExitStack() as entered:
+        entered.enter_context(Interruption(goes_on))
+        if is_main_process():
+            bar = entered.enter_context(ConsoleReporter())
+            given = given | {each: bar if each == "reporter" else getattr(bar, each) for each in channels}
+            bar.begin_task("loading")
+        target: Any = importlib.import_module(f"unmask.{module}")
+        for part in name.split("."):
+            target = getattr(target, part)
+        positional = [each.name for each in read_declaration(function).parameters if each.positional]
+        arguments = [given.pop(each) for each in positional if each in given]
+        return target(*arguments, **given)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# The program
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"unmask {unmask.__version__}")
+        raise typer.Exit
+
+
+def make_app(names: Iterable[str] = COMMANDS, *, listed_only: bool = False) -> typer.Typer:
+    """The commands as typer has them.
+
+    Args:
+        names: Of the commands.
+        listed_only: Commands without their options: enough to list them, and faster.
+    """
+    settings = {"help_option_names": ["-h", "--help"]}
+    app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, context_settings=settings, help=ABOUT)
+    search = typer.Typer(help="Search your own documents with a model: make an index, and query it.")
+
+    @app.callback()
+    def options(
+        version: Annotated[
+            bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+        ] = False,
+    ) -> None:
+        pass
+
+    for name in names:
+        group = search if name.startswith("search ") else app
+        if listed_only:
+            group.command(name.split()[-1], help=read_summary(COMMANDS[name].function))(lambda: None)
+        else:
+            _add(group, name, COMMANDS[name])
+    if search.registered_commands:
+        app.add_typer(search, name="search")
+    return app
+
+
+def _app_for(arguments: list[str]) -> typer.Typer:
+    """The commands as far as the arguments need them."""
+    named = [name for name in COMMANDS if arguments and name.split()[0] == arguments[0]]
+    if named and "_UNMASK_COMPLETE" not in os.environ:
+        return make_app(named)
+    return make_app(listed_only="_UNMASK_COMPLETE" not in os.environ)
+
+
+def main() -> None:
+    """Runs the command line and leaves.
+
+    The exit code is 0; 1 where a check has failed, or the reader of the results has gone; 2 for a user's mistake;
+    128 + the signal when stopped.
+    """
+    prepare_streams()
+    arguments = sys.argv[1:] or ["--help"]
+    following = [*arguments[1:], "-"]  # `--ray` may stand alone
+    arguments = [
+        "--ray=auto" if each == "--ray" and next_.startswith("-") else each
+        for each, next_ in zip(arguments, following, strict=True)
+    ]
+    code, message = _exit_code(partial(_app_for(arguments), args=arguments, prog_name="unmask", standalone_mode=False))
+    if message:
+        sys.stderr.write(f"unmask: {printable(' '.join(message.split()))}\n")
+    sys.exit(code)
+
+
+def _exit_code(app: Callable[[], Any]) -> tuple[int, str]:
+    """The exit code, and what is said at the end."""
+    try:
+        code = app() or 0
+        sys.stdout.flush()
+    except UnmaskError as error:
+        return 2, "" if isinstance(error, EndedElsewhereError) else error.for_command_line()
+    except OSError as error:
+        if error.filename is None and error.errno == errno.ENOSPC:
+            give_up_stdout()
+            return 2, "standard output is full: results were not printed"
+        if error.filename is None or isinstance(error, FileNotFoundError | FileExistsError):
+            raise  # a defect of ours
+        return 2, f"{error.filename}: {error.strerror}; mind its name, and the rights and room that there are"
+    except Exception as error:
+        if (signum := getattr(error, "signum", None)) is not None:
+            return 128 + signum, str(error)
+        if not hasattr(error, "format_message"):  # of click's usage errors, which typer may bring with it
+            raise
+        context = getattr(error, "ctx", None)
+        command = "unmask" if context is None else context.command_path
+        return 2, f"{error.format_message().rstrip('.')}; see {command} --help"
+    return code, "stopped" if code == 130 else ""

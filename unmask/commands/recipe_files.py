@@ -1,0 +1,235 @@
+"""Recipes as files: the packaged ones, their TOML, and single settings on top (`section.key=value`, or a dict of them).
+
+Nothing here loads torch, so that a misspelt recipe or setting is reported at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
+from pathlib import Path, PurePath
+from tomllib import TOMLDecodeError
+from typing import Any
+
+from unmask.core.errors import SettingsError, parse_toml, shown
+from unmask.core.files import absence
+from unmask.core.results import Result, Sheet, Shown, Styled
+from unmask.tokenizer.settings import TokenizerSettings
+
+DEFAULT = "tiny"
+CONTINUING = "continue"  # where a checkpoint is given and no recipe
+_OURS = ("tiny", "mini", "small", "base", CONTINUING)
+
+
+def recipe_names() -> list[str]:
+    """Names of the packaged recipes."""
+    folder = resources.files("unmask") / "recipes"
+    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+
+
+class PackagedRecipes(Result):
+    """The packaged recipes.
+
+    Attributes:
+        recipes: What each is for, by name.
+    """
+
+    recipes: dict[str, str]
+
+    def shown(self) -> Iterator[Shown]:
+        """A line a recipe."""
+        yield Sheet(("", ""), [(Styled(name, "bold"), text) for name, text in self.recipes.items()])
+
+
+def recipes() -> PackagedRecipes:
+    """Lists the packaged recipes."""
+    names = sorted(recipe_names(), key=lambda name: (_OURS.index(name) if name in _OURS else len(_OURS), name))
+    return PackagedRecipes({"recipes": {name: read_recipe(name)[0].get("description", "") for name in names}})
+
+
+def read_recipe(source: str) -> tuple[dict[str, Any], str]:
+    """The values of a recipe by section, and what it is, for errors.
+
+    Args:
+        source: Name of a packaged recipe, or a TOML file.
+
+    Raises:
+        SettingsError: There is no such recipe, or it is not TOML.
+    """
+    path = Path(source)
+    if path.suffix == ".toml":
+        if not path.is_file():
+            raise SettingsError(f"{path}: {absence(path, 'recipe file')}")
+        try:
+            text, where = path.read_text(encoding="utf-8"), str(path)
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(f"{path}: cannot be read as UTF-8 text: {error}") from error
+    else:
+        names = recipe_names()
+        if source not in names and path.exists() and not path.is_dir():
+            reason = "its name does not end with .toml" if path.is_file() else absence(path)
+            raise SettingsError(f"{source}: {reason}; give the name of a recipe, or a .toml file")
+        if source not in names:
+            near = difflib.get_close_matches(source, names, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names)}, or a .toml file"
+            raise SettingsError(f"unknown recipe {source!r}; {hint}")
+        text = (resources.files("unmask") / "recipes" / f"{source}.toml").read_text(encoding="utf-8")
+        where = f"recipe {source}"
+    try:
+        return parse_toml(text), where
+    except ValueError as error:
+        raise SettingsError(f"{where}: not TOML: {error}") from error
+
+
+Overrides = Sequence[str] | Mapping[str, Any]
+
+
+def as_overrides(settings: Overrides) -> tuple[str, ...]:
+    """Settings as functions take them, as `--set` does.
+
+    Args:
+        settings: `section.key=value` each; or a dict, by section and key, or by dotted keys.
+
+    Example: `{"masking": {"rate": 0.3}, "training.tokens": None}` is `masking.rate=0.3`, `training.tokens=none`.
+
+    Raises:
+        SettingsError: It is a string, or a value is nothing that a recipe can hold.
+    """
+    if isinstance(settings, str):
+        raise SettingsError(f'settings: give a list of "section.key=value" or a dict, not the string {settings!r}')
+    return tuple(_spelled("", settings)) if isinstance(settings, Mapping) else tuple(settings)
+
+
+def _spelled(before: str, values: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in values.items():
+        key = f"{before}{name}"
+        if isinstance(value, Mapping):
+            yield from _spelled(f"{key}.", value)
+        else:
+            yield f"{key}={'none' if value is None else _toml(key, value)}"
+
+
+def _toml(key: str, value: Any) -> str:
+    if isinstance(value, bool | int | float):
+        return str(value).lower()
+    if isinstance(value, str | PurePath):
+        return json.dumps(str(value), ensure_ascii=False)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_toml(key, each) for each in value)}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{json.dumps(name)} = {_toml(key, each)}' for name, each in value.items())}}}"
+    raise SettingsError(f"settings: {key} = {shown(value)} is {type(value).__name__}, which no recipe holds")
+
+
+# Setting one of these replaces what excludes it.
+_REPLACES = {
+    "training.steps": ("training.minutes", "training.tokens"),
+    "training.tokens": ("training.minutes", "training.steps"),
+    "training.minutes": ("training.steps", "training.tokens"),
+    "tokenizer.path": tuple(f"tokenizer.{name}" for name in TokenizerSettings.model_fields if name != "path"),
+    "masking.strategy": ("masking.units", "masking.weights"),
+}
+
+
+def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Applies all of them. What replaces other settings comes first, wherever it stands, so that none is lost.
+
+    Args:
+        values: By section; changed in place.
+        overrides: Each `section.key=value`; the value is TOML, `none` is no value, and anything else is taken as a
+            string.
+
+    Raises:
+        SettingsError: One has no `=`, or no section, or goes through something that is not a table.
+    """
+    for override in sorted(overrides, key=_rank):
+        _apply(values, override)
+
+
+def _rank(override: str) -> tuple[int, int]:
+    key = override.partition("=")[0].strip()
+    if key in _REPLACES:
+        return 0, 0
+    return (1, key.count(".")) if key.endswith(".kind") else (2, 0)
+
+
+def _apply(values: dict[str, Any], override: str) -> None:
+    key, sign, text = (part.strip() for part in override.partition("="))
+    if not sign or "." not in key:
+        example = "for example training.learning_rate=0.003"
+        raise SettingsError(f"{override}: expected section.key=value, {example}", options=["set"])
+    try:
+        set_value(values, key, None if text == "none" else toml_value(text))
+    except ValueError as error:
+        if isinstance(error, SettingsError):
+            raise
+        raise SettingsError(f"{key}: the value cannot be read: {error}", options=["set"]) from error
+
+
+def set_value(values: dict[str, Any], key: str, value: Any) -> None:
+    """Sets a value by its dotted key, making tables on the way.
+
+    Another `kind` replaces the whole table that it tags, since keys of one kind mean nothing to another.
+
+    Raises:
+        SettingsError: The key goes through something that is not a table.
+    """
+    for other in _REPLACES.get(key, ()):
+        section, _, name = other.partition(".")
+        if isinstance(table := values.get(section), dict):
+            table.pop(name, None)
+    *path, name = key.split(".")
+    table = values
+    for depth, part in enumerate(path):
+        inner = table.setdefault(part, {})
+        if not isinstance(inner, dict):
+            raise SettingsError(f"{key}: {'.'.join(path[: depth + 1])} is {shown(inner)}, which has no keys")
+        table = inner
+    if name == "kind" and table.get("kind", value) != value:
+        table.clear()
+    table[name] = value
+
+
+def toml_value(text: str) -> Any:
+    """A value in TOML's notation; what is none is taken as a string.
+
+    Raises:
+        ValueError: It is TOML that nobody holds: nested too deep, or a number of too many digits; the text says which.
+    """
+    try:
+        return parse_toml(f"value = {text}")["value"]
+    except TOMLDecodeError:
+        return text
+
+
+def check_settings(source: str, overrides: Sequence[str]) -> None:
+    """Reports a misspelt recipe or setting in less time than torch takes to load.
+
+    The section `masking`, whose classes hold the masking itself, and what a checkpoint fills in are checked later.
+
+    Raises:
+        SettingsError: The recipe is unknown, or a setting is unknown, malformed or out of range.
+    """
+    from unmask.core.settings import validated
+    from unmask.data.settings import AnnotationSettings, CorpusSettings
+    from unmask.model.card_head import CardSettings
+    from unmask.model.config import ModelSettings
+    from unmask.train.settings import CheckpointSettings, EvaluationSettings, TrainingSettings
+
+    values, where = read_recipe(source)
+    apply_overrides(values, overrides)
+    if values.get("start"):
+        return
+    for section, settings in (
+        ("corpus", CorpusSettings),
+        ("tokenizer", TokenizerSettings),
+        ("annotation", AnnotationSettings),
+        ("model", ModelSettings),
+        ("training", TrainingSettings),
+        ("checkpoint", CheckpointSettings),
+        ("evaluation", EvaluationSettings),
+        ("card", CardSettings),
+    ):
+        validated(settings, values.get(section, {}), where=f"{where}: {section}")

@@ -1,0 +1,258 @@
+"""What a command shows: results on stdout, notes and progress on stderr.
+
+Progress is a bar with speed and time left on a terminal, and a plain line now and then elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from unmask.core.errors import SettingsError, printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from unmask.commands.reporting import Line
+    from unmask.core.results import Progress, Readable, Shown
+    from unmask.measure.held_out import HeldOut
+    from unmask.train.loop import StepReport
+
+LINE_SECONDS = 15.0
+_quiet = False
+
+
+def is_main_process() -> bool:
+    """Whether this process, of those that train together, is the one that shows something."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def prepare_streams() -> None:
+    """Lets characters that a stream lacks, streams that are closed and logged warnings do no harm."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(_PrintableFormatter())
+
+
+def give_up_stdout() -> None:
+    """Sends what Python would still write at its end to nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def read_stdin() -> str:
+    """The whole of standard input, for a text that is given as `-`.
+
+    Raises:
+        SettingsError: It is a terminal, closed, empty, or not UTF-8.
+        CorpusError: It cannot be read.
+    """
+    from unmask.data.sources import from_stdin
+
+    try:
+        with from_stdin() as stream:
+            text = stream.read().decode("utf-8-sig").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"standard input is not UTF-8 (byte {error.start}); convert it first") from error
+    if not text.strip():
+        raise SettingsError("standard input is empty")
+    return text
+
+
+class _PrintableFormatter(logging.Formatter):
+    """Spells out whatever a terminal would obey."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
+@contextmanager
+def verbosity(*, quiet: bool, verbose: bool) -> Iterator[None]:
+    """Says nothing but warnings, or also what is logged.
+
+    Raises:
+        SettingsError: Both are wanted.
+    """
+    global _quiet  # noqa: PLW0603  (a process runs one command at a time)
+    if quiet and verbose:
+        raise SettingsError("--quiet and --verbose exclude each other")
+    log, handler = logging.getLogger("unmask"), logging.StreamHandler()
+    handler.setFormatter(_PrintableFormatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+    if verbose:
+        log.addHandler(handler)
+        log.setLevel(logging.INFO)
+    _quiet = quiet
+    try:
+        yield
+    finally:
+        _quiet = False
+        log.removeHandler(handler)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Results
+
+
+def show(result: Readable, *, as_json: bool) -> None:
+    """Prints a result: exactly one JSON object, or what a person reads, in colours on a terminal."""
+    from rich.console import Console
+
+    from unmask.core.results import Sheet
+
+    if as_json:
+        sys.stdout.write(json.dumps(result.to_dict(), allow_nan=False) + "\n")
+        return
+    # What is piped is as wide as it is.
+    console = Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else 1000)
+    for each in result.shown():
+        if isinstance(each, str):  # as it is: a program may read it
+            sys.stdout.write(f"{printable(each) if sys.stdout.isatty() else each}\n")
+        else:
+            console.print(rendered(each), soft_wrap=not isinstance(each, Sheet))
+
+
+def rendered(shown: Shown) -> Table | Text:
+    """What rich prints of a part of a result."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from unmask.core.results import Sheet
+
+    if isinstance(shown, tuple):
+        return Text.assemble(*map(styled, shown))
+    if not isinstance(shown, Sheet):
+        return styled(shown)
+    title = styled(shown.title, "dim") if shown.title else None
+    table = Table(box=None, pad_edge=False, show_header=any(shown.columns), title=title, title_justify="left")
+    for head in shown.columns:
+        table.add_column(styled(head.removeprefix(">")), justify="right" if head.startswith(">") else "left")
+    for row in shown.rows:
+        table.add_row(*map(styled, row))
+    return table
+
+
+def styled(part: object, style: str = "") -> Text:
+    """A text in its style, which can do nothing else to a terminal."""
+    from rich.text import Text
+
+    return Text(printable(str(part)), style or getattr(part, "style", ""))
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Progress
+
+
+class ConsoleReporter:
+    """Notes and progress on stderr, also of a training, or of several in turn."""
+
+    def __init__(self) -> None:
+        from rich import progress as bars
+        from rich.console import Console
+
+        from unmask.core.results import Pace
+
+        self.console: Console = Console(stderr=True, highlight=False, emoji=False, quiet=_quiet)
+        self.bar = bars.Progress(
+            bars.TextColumn("{task.description}", markup=False),
+            bars.BarColumn(bar_width=24),
+            bars.TextColumn("{task.fields[facts]}", markup=False),
+            bars.TimeElapsedColumn(),
+            console=self.console,
+            transient=True,
+            disable=not self.console.is_terminal,
+        )
+        self._task: bars.TaskID | None = None
+        self._what, self._training = "", "training"
+        self._pace = Pace()
+        self._step_pace: Any = None
+        self._last_line = time.monotonic()
+
+    def __enter__(self) -> Self:
+        self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bar.stop()
+
+    def note(self, text: str) -> None:
+        """Prints it on a line of its own."""
+        self.console.print(styled(text), soft_wrap=True)
+
+    def begin_task(self, what: str) -> None:
+        """Draws a new bar in the place of the last one, unless that is of the same thing."""
+        if what == self._what:
+            return
+        if self._task is not None:
+            self.bar.remove_task(self._task)
+        self._what = what
+        self._task = self.bar.add_task(printable(what), total=None, facts="")
+
+    def show(self, share: float | None, facts: str) -> None:
+        """Moves the bar, or prints a line now and then where there is no terminal.
+
+        Args:
+            share: Of the task that is done, from 0 to 1; None if unknown.
+            facts: What stands beside it.
+        """
+        if self._task is not None and not self.bar.disable:
+            self.bar.update(self._task, total=None if share is None else 1.0, completed=share, facts=printable(facts))
+        now = time.monotonic()
+        if self.bar.disable and now - self._last_line >= LINE_SECONDS:
+            self._last_line = now
+            self.note(f"{self._what}{'' if share is None else f' {share:.0%}'}: {facts}")
+
+    def notify(self, progress: Progress) -> None:
+        """How much of how much is done, how fast, and the time left."""
+        self.begin_task(progress.what)
+        self.show(*self._pace.facts(progress))
+
+    def begin(self, what: str = "training", *, may_end_early: bool = False) -> None:
+        """A new bar, whose loss, speed and time left are of this training alone."""
+        from unmask.commands.reporting import StepPace
+
+        self._training, self._what = what, ""
+        self._step_pace = StepPace(may_end_early=may_end_early)
+
+    def step(self, report: StepReport) -> None:
+        """Loss, smoothed; the speed of the last seconds; and the time left."""
+        if self._step_pace is None:
+            self.begin()
+        self.begin_task(self._training)
+        if (facts := self._step_pace.facts(report)) is not None:
+            self.show(report.progress, facts)
+
+    def evaluation(self, step: int, result: HeldOut) -> None:
+        """Prints a line."""
+        from unmask.commands.reporting import evaluation_line
+
+        self.note(f"  {evaluation_line(step, result)}")
+
+    def predictions(self, step: int, lines: Sequence[Line]) -> None:
+        """Prints the lines, what is predicted right in green and what is wrong in red."""
+        from rich.text import Text
+
+        for line in lines:
+            text = Text("          ")
+            for token in line:
+                text.append(" " * token.space_before)
+                if token.predicted is None:
+                    text.append(styled(token.token, "dim"))
+                else:
+                    is_right = token.predicted == token.token
+                    text.append(styled(token.predicted, "bold green" if is_right else "bold red"))
+            self.console.print(text, soft_wrap=True)

@@ -1,0 +1,387 @@
+"""Searching a recipe's numbers with Optuna: many short runs, each with numbers that the runs before it suggest.
+
+    OUT/tune.json       what is searched; a folder with it holds a search
+        data/           the text, prepared once for all, unless prepared data was given
+        study.db        all trials, Optuna's: several processes with the same call share the search
+        trials/NUMBER/  the trials' runs; only the best one keeps its model
+        best.toml       the recipe with the best numbers
+        result.json     all trials and the best
+        result.svg      the loss over each number
+
+Source: Bergstra et al. 2011 (tree-structured Parzen estimators).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tomli_w
+
+from unmask.commands.many_runs import RunPlan, begin, measured_run
+from unmask.commands.recipe import Recipe
+from unmask.commands.recipe_files import Overrides, toml_value
+from unmask.commands.reporting import Reporter, usual_reporter
+from unmask.core.errors import DivergedError, MemoryFullError, RunError, SettingsError, shortened
+from unmask.core.files import ClaimedFolder, typed, write_atomically
+from unmask.core.interruption import Interrupted
+from unmask.core.remote import refused
+from unmask.core.results import Result, Sheet, Shown
+from unmask.report.plots import search_plot
+
+if TYPE_CHECKING:
+    import optuna
+
+TRIALS = 20
+SHOWN_TRIALS = 5
+SEARCHED = ("training", "masking", "model", "objectives")  # other sections change the text or what is measured
+LOG_FROM = 4.0  # a range whose ends are that many times apart is searched by factors, not by sums
+HEARTBEAT = 60  # seconds; the trial of a process that is silent for twice as long is made again
+
+
+class Search(Result):
+    """Which numbers of a recipe are better on a text.
+
+    Attributes:
+        best: `number`, `loss`, `parameters`, and `recipe`, the file.
+        own: The same of the trial with the recipe's own numbers; None where some of these lie outside of what is
+            searched, or that trial failed.
+        trials: `number`, `state`, `loss`, `parameters`.
+        verdict: In words.
+    """
+
+    best: dict[str, Any]
+    own: dict[str, Any] | None
+    trials: list[dict[str, Any]]
+    verdict: str
+
+    def shown(self) -> Iterator[Shown]:
+        """The best trials, and how to go on."""
+        yield best_trials(self.trials)
+        recipe = self.best["recipe"]
+        yield f"\n{self.verdict}\nrecipe  {recipe}"
+        yield f"Try it: unmask pretrain FILE --recipe {typed(recipe)} --out DIR"
+
+
+def tune(  # noqa: PLR0913  (as for compare)
+    recipe: str,
+    *,
+    data: str | Path | Sequence[str | Path],
+    out: str | Path = "runs/compared",
+    minutes: float | None = None,
+    steps: int | None = None,
+    trials: int = TRIALS,
+    search: Sequence[str] = (),
+    base: str | None = None,
+    rates: Sequence[float] = (0.15,),
+    pairs: str | Path | None = None,
+    task: str | None = None,
+    train: str | Path | None = None,
+    validation: str | Path | None = None,
+    test: str | Path | None = None,
+    settings: Overrides = (),
+    reporter: Reporter | None = None,
+) -> Search:
+    """Searches the numbers of one recipe with Optuna instead.
+
+    It begins with the recipe's own numbers, as far as they lie in what is searched. A trial that diverges or does not
+    fit into memory counts as made; one that was interrupted is made again. With a budget of steps, one process alone
+    suggests the same numbers again.
+
+    Args:
+        recipe: Name of a recipe, a .toml file, or a masking strategy, on top of `base`.
+        trials: Runs, those of other processes on the same folder included.
+        search: Range (KEY=LOW..HIGH) or choice (KEY=A,B,...) of a number. By default learning rate, tokens a step,
+            layers and mask rate.
+        data, out, minutes, steps, base, rates, pairs, task, train, validation, test, settings, reporter: As for
+            `compare`.
+
+    Raises:
+        UnmaskError: As for `compare`; or no trial succeeded, or Optuna is missing.
+        Interrupted: SIGINT or SIGTERM; the trial is made again when the search goes on.
+    """
+    plan = RunPlan.of(data, minutes, steps, rates, base, settings, pairs, task=(task, train, validation, test))
+    if trials < 1:
+        raise SettingsError(f"trials: a number from 1 on, not {trials}")
+    own_recipe = _load(plan, recipe, {})
+    dimensions = tuple(read_dimension(text) for text in search) or usual_dimensions(own_recipe)
+    _check_apart(dimensions)
+    _check_optuna()
+    import optuna
+
+    refused(out, "a search")
+    root, reporter = Path(out), reporter or usual_reporter()
+    folder = ClaimedFolder(root=root, marker="tune.json", what="a search", options=())
+    ends = dict(_ends(plan, recipe, dimensions))  # each must be allowed, and fit the text
+    asked = {"recipe": recipe, "search": list(search)}
+    prepared = begin(folder, plan, {recipe: own_recipe}, asked, {recipe: own_recipe, **ends}, reporter)
+    study = _study(folder)
+    own = {dimension.key: _value_of(own_recipe, dimension.key) for dimension in dimensions}
+    outside = [dimension.key for dimension in dimensions if not dimension.holds(own[dimension.key])]
+    if within := {key: value for key, value in own.items() if key not in outside}:
+        study.enqueue_trial(within, skip_if_exists=True)
+
+    def objective(trial: optuna.Trial) -> float:
+        # A sampler for each trial, by its number: the same in a search that goes on, others in each process.
+        seed = int(np.random.SeedSequence((0, trial.number)).generate_state(1)[0])
+        study.sampler = optuna.samplers.TPESampler(seed=seed)
+        values = {dimension.key: dimension.suggest(trial) for dimension in dimensions}
+        numbers = (
+            f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in values.items()
+        )
+        reporter.note(f"trial {trial.number}: {', '.join(numbers)}")
+        run, overrides = root / "trials" / str(trial.number), [as_override(*item) for item in values.items()]
+        try:
+            _load(plan, recipe, values)  # each value is allowed by itself, but perhaps not all together
+            figures = measured_run(
+                recipe, plan, seed=0, data=prepared, folder=run, reporter=reporter, overrides=overrides
+            )
+        except (SettingsError, DivergedError, MemoryFullError) as error:
+            reporter.note(f"trial {trial.number}: {error}")
+            raise optuna.TrialPruned from error
+        except (Interrupted, KeyboardInterrupt):
+            study.enqueue_trial(trial.params)
+            raise
+        reporter.note(f"trial {trial.number}: loss {figures['loss']:.4f}")
+        return float(figures["loss"])
+
+    made = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED)
+    if len(study.get_trials(deepcopy=False, states=made)) < trials:
+        enough = optuna.study.MaxTrialsCallback(trials, states=made)
+        study.optimize(objective, callbacks=[enough, lambda study, _: _remove_weights(study, root)])
+
+    trials_made = [
+        {"number": trial.number, "state": trial.state.name, "loss": trial.value, "parameters": trial.params}
+        for trial in study.get_trials(deepcopy=False)
+        if trial.state.is_finished()
+    ]
+    result = _result(trials_made, root, own, outside)
+    with folder.locked():  # processes that share a search may end it at the same time
+        write_atomically(root / "best.toml", _load(plan, recipe, result["best"]["parameters"]).to_toml())
+        write_atomically(root / "result.svg", search_plot([each for each in trials_made if each["loss"] is not None]))
+        write_atomically(root / "result.json", json.dumps(result, indent=1) + "\n")
+    return Search(result)
+
+
+def _result(trials: Sequence[dict[str, Any]], root: Path, own: dict[str, Any], outside: list[str]) -> dict[str, Any]:
+    """The best trial, the baseline and the verdict.
+
+    Args:
+        trials: All that were made.
+        root: Of the search.
+        own: The recipe's own numbers.
+        outside: Keys of those that do not lie in what is searched.
+    """
+    succeeded = [trial for trial in trials if trial["loss"] is not None]
+    if not succeeded:
+        raise RunError(f"{root}: none of {len(trials)} trials succeeded; search lower learning rates, or other numbers")
+    best = min(succeeded, key=lambda trial: trial["loss"])
+    # Found by its numbers: a trial that was interrupted is made again under another number.
+    baseline = next((trial for trial in succeeded if trial["parameters"] == own), None) if not outside else None
+    verdict = f"trial {best['number']} has the lowest loss of {len(succeeded)}: {best['loss']:.4f}"
+    if baseline is not None:
+        verdict += f", against {baseline['loss']:.4f} of the recipe's own numbers"
+    elif outside:
+        verdict += f" (the recipe's own {', '.join(outside)} is not in what is searched, so there is no baseline)"
+    else:
+        verdict += " (no trial of the recipe's own numbers succeeded, so there is no baseline)"
+    # One seed, and the best of many: the figure flatters.
+    verdict += "; it is the best of one seed each: compare it with the recipe over seeds before trusting it"
+    return {"best": {**best, "recipe": str(root / "best.toml")}, "own": baseline, "trials": trials, "verdict": verdict}
+
+
+def _load(plan: RunPlan, recipe: str, values: Mapping[str, Any]) -> Recipe:
+    return plan.request(recipe, seed=0, overrides=[as_override(key, value) for key, value in values.items()]).load()
+
+
+def _ends(plan: RunPlan, recipe: str, dimensions: Sequence[Dimension]) -> Iterator[tuple[str, Recipe]]:
+    """The recipe with either end of each range and each value of each choice, by a name for it."""
+    for dimension in dimensions:
+        if dimension.key.split(".")[0] not in SEARCHED:
+            raise SettingsError(f"search {dimension.key}: only {', '.join(SEARCHED)} are searched")
+        for end in dimension.ends:
+            yield f"{recipe} with {as_override(dimension.key, end)}", _load(plan, recipe, {dimension.key: end})
+
+
+def _check_optuna() -> None:
+    try:
+        import optuna
+    except ImportError as error:
+        raise SettingsError("searching takes Optuna; install it with pip install 'unmask[optuna]'") from error
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+
+
+def _study(folder: ClaimedFolder) -> optuna.Study:
+    """The search that the folder holds; begun where there is none."""
+    import optuna
+
+    with warnings.catch_warnings(), folder.locked():  # two processes must not both make the tables
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        storage = optuna.storages.RDBStorage(
+            f"sqlite:///{folder.root / 'study.db'}",
+            engine_kwargs={"connect_args": {"timeout": 60}},
+            heartbeat_interval=HEARTBEAT,
+            heartbeat_stale_trial_callback=lambda study, trial: study.enqueue_trial(trial.params),
+        )
+        return optuna.create_study(study_name="unmask", storage=storage, load_if_exists=True)
+
+
+def _remove_weights(study: optuna.Study, root: Path) -> None:
+    """Removes the weights of finished trials that are not the best."""
+    finished = [trial for trial in study.get_trials(deepcopy=False) if trial.state.is_finished()]
+    losses = {trial.number: trial.value for trial in finished if trial.value is not None}
+    best = min(losses, key=lambda number: losses[number], default=None)
+    for trial in finished:
+        if trial.number != best:
+            for part in ("model", "checkpoints"):
+                shutil.rmtree(root / "trials" / str(trial.number) / part, ignore_errors=True)
+
+
+def best_trials(trials: Sequence[dict[str, Any]]) -> Sheet:
+    """The best trials of a search, with their numbers."""
+    succeeded = sorted((trial for trial in trials if trial["loss"] is not None), key=lambda trial: trial["loss"])
+    rows = [
+        (
+            str(trial["number"]),
+            f"{trial['loss']:.4f}",
+            *map(_number, trial["parameters"].values()),
+        )
+        for trial in succeeded[:SHOWN_TRIALS]
+    ]
+    return Sheet(tuple(f">{head}" for head in ("trial", "loss", *succeeded[0]["parameters"])), rows)
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Which numbers are searched, and between what: `KEY=LOW..HIGH` or `KEY=A,B,C`
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers between two ends, both included; only whole numbers where both ends are."""
+
+    key: str
+    low: float
+    high: float
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether only whole numbers are meant."""
+        return isinstance(self.low, int) and isinstance(self.high, int)
+
+    @property
+    def is_log(self) -> bool:
+        """Whether equal factors are equally likely."""
+        return self.low > 0 and self.high / self.low >= LOG_FROM
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Both."""
+        return self.low, self.high
+
+    def holds(self, value: Any) -> bool:
+        """Whether a value is in it."""
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        return self.low <= value <= self.high and (not self.is_whole or float(value).is_integer())
+
+    def suggest(self, trial: optuna.Trial) -> float:
+        """A value for a trial."""
+        if self.is_whole:
+            return trial.suggest_int(self.key, int(self.low), int(self.high), log=self.is_log)
+        return trial.suggest_float(self.key, self.low, self.high, log=self.is_log)
+
+
+@dataclass(frozen=True)
+class DimensionChoice:
+    """One of several texts, numbers or booleans."""
+
+    key: str
+    ends: tuple[Any, ...]
+
+    def holds(self, value: Any) -> bool:
+        """Whether a value is among them."""
+        return value in self.ends
+
+    def suggest(self, trial: optuna.Trial) -> Any:
+        """A value for a trial."""
+        return trial.suggest_categorical(self.key, self.ends)
+
+
+Dimension = Range | DimensionChoice
+
+
+def read_dimension(text: str) -> Dimension:
+    """A range or a choice.
+
+    Raises:
+        SettingsError: It is neither.
+    """
+    malformed = SettingsError(
+        f"search {shortened(text)}: expected KEY=LOW..HIGH or KEY=A,B,..., for example "
+        "training.learning_rate=0.001..0.02 or model.num_layers=2,4,6",
+        options=["search"],
+    )
+    key, sign, values = (part.strip() for part in text.partition("="))
+    if not sign or "." not in key:
+        raise malformed
+    low, dots, high = values.partition("..")
+    try:
+        found = [toml_value(part.strip()) for part in ((low, high) if dots else values.split(","))]
+    except ValueError as error:
+        raise SettingsError(f"search {shortened(text)}: a value cannot be read: {error}") from error
+    if not dots:
+        if any(isinstance(each, list | dict) for each in found) or len(found) < 2 or len(set(found)) < len(found):
+            raise malformed
+        return DimensionChoice(key, tuple(found))
+    if any(isinstance(end, bool) or not isinstance(end, int | float) for end in found):
+        raise malformed
+    if not (all(map(math.isfinite, found)) and found[0] < found[1]):
+        raise SettingsError(f"search {text}: the first end must be less than the second")
+    return Range(key, *(found if all(isinstance(end, int) for end in found) else map(float, found)))
+
+
+def usual_dimensions(recipe: Recipe) -> tuple[Dimension, ...]:
+    """What is searched by default: learning rate, tokens a step, layers (but of a checkpoint) and the mask rate."""
+    training, layers = recipe.training, recipe.model.num_layers
+    rate, tokens = training.learning_rate, training.batch_tokens
+    smaller = max(training.sequence_length, tokens // 2)
+    key = "masking.rate" if _value_of(recipe, "masking.rate.start") is None else "masking.rate.start"
+    depth = (Range("model.num_layers", max(1, layers // 2), layers * 2),) if recipe.start is None else ()
+    return (
+        Range("training.learning_rate", rate / 4.0, rate * 4.0),
+        DimensionChoice("training.batch_tokens", tuple(sorted({smaller, tokens, tokens * 2}))),
+        *depth,
+        Range(key, 0.1, 0.5),
+    )
+
+
+def as_override(key: str, value: Any) -> str:
+    """`section.key=value`, as settings are given."""
+    return f"{key}={tomli_w.dumps({'value': value}).partition('=')[2].strip()}"
+
+
+def _value_of(recipe: Recipe, key: str) -> Any:
+    """What the recipe says; None where it has no such value."""
+    value: Any = recipe.model_dump()
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
+def _check_apart(dimensions: Iterable[Dimension]) -> None:
+    keys = [dimension.key for dimension in dimensions]
+    for place, key in enumerate(keys):
+        for other in keys[place + 1 :]:
+            if f"{other}.".startswith(f"{key}.") or f"{key}.".startswith(f"{other}."):
+                raise SettingsError(f"search: {key} and {other} cannot both be searched")

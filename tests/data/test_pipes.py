@@ -26,7 +26,9 @@ from unmask.data.data_folder import load_manifest
 from unmask.data.documents import DocumentColumns, Documents
 from unmask.data.sources import find_sources, is_stream, keep_stream, kept_source, names_to_keep, readable
 from unmask.measure.questions import read_pairs
-from unmask.tasks.answer import read_squad
+from unmask.tasks.files import read_labelled
+from unmask.tasks.predict import TASKS
+from unmask.tasks.settings import Columns
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
 
@@ -63,7 +65,7 @@ def odd_things(folder: Path) -> dict[Path, str]:
 def test_what_stands_in_the_place_of_a_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # sockets have short names
     for path, said in odd_things(Path()).items():
-        for read in (find_sources, read_pairs, partial(read_squad, with_answers=False)):
+        for read in (find_sources, read_pairs, partial(read_labelled, task=TASKS["answer"], columns=Columns())):
             with pytest.raises(CorpusError, match=re.escape(f"{path}: {said}")):
                 read([path] if read is find_sources else path)  # type: ignore[operator]
         with pytest.raises(ModelError, match=re.escape(f"{path}: ")) as caught:

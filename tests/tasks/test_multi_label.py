@@ -39,7 +39,7 @@ def test_labels_are_lists_or_names_between_semicolons(tmp_path: Path) -> None:
         (tmp_path / f"{name}.csv").write_text("text,labels\n" + "".join(f"a text,{cell}\n" for cell in cells))
         assert labels_in(tmp_path / f"{name}.csv") == expected, name
     (tmp_path / "b.csv").write_text("text,labels\na text,[sad\n")
-    with pytest.raises(CorpusError, match=r"row 2 has '\[sad', which begins like a JSON list and is none"):
+    with pytest.raises(CorpusError, match=r"row 2, column 'labels': has '\[sad'"):
         labels_in(tmp_path / "b.csv")
 
 
@@ -47,9 +47,9 @@ def test_what_is_learned_and_its_errors() -> None:
     settings = FinetuneSettings()
     task = MultiLabel.learned_from(labelled(("b", "a"), ("a", "b"), ()), settings, "mean")
     assert (task.names, task.pooling, task.columns) == (("a", "b"), "mean", {"text": "text", "label": "label"})
-    with pytest.raises(CorpusError, match="train.csv: the examples have only the label 'a'; two are needed at least"):
+    with pytest.raises(CorpusError, match="train.csv.*'a'"):
         MultiLabel.learned_from(labelled(("a",), ("a",)), settings, "first")
-    with pytest.raises(CorpusError, match=r"'b' has 1 example, in row 3 .* settings=\['finetune.least_examples=1'\]"):
+    with pytest.raises(CorpusError, match="'b' has 1 examples, one in row 3 .*finetune.least_examples=1"):
         MultiLabel.learned_from(labelled(("a",), ("a", "b")), settings, "first")
     said = task.check(labelled(("a", "z"), ("z",), name="dev.csv"), Path("train.csv"))
     assert said == "dev.csv: 2 labels are none that train.csv has (z); they count as wrong"

@@ -15,7 +15,8 @@ from unmask.masking.masker import unmasked
 from unmask.model.folder import save_task_model, with_task_head
 from unmask.tasks.answer import BEGIN, END, AnswerPrediction, AnswerTask, GivenAnswer, QuestionRecord
 from unmask.tasks.classify import Classify, MultiLabel, Pairs, Regress, TextRecord
-from unmask.tasks.inputs import Example, InputEncoder, first_pieces, pack_examples, words_of
+from unmask.tasks.columns import words_of
+from unmask.tasks.inputs import Example, InputEncoder, first_pieces, pack_examples
 from unmask.tasks.predict import TaskModel, load_fine_tuned, outputs_of
 from unmask.tasks.tag import Tag, WordsRecord
 from unmask.tasks.task import Task

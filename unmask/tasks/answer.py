@@ -1,4 +1,4 @@
-"""Answers as stretches of a text: where they begin and where they end.
+"""Answers as spans of a text: where they begin and where they end.
 
 A text that is too long is seen in windows that overlap. In a window that does not hold the answer, the right answer is
 its first token, `[CLS]`; the same stands for questions without an answer. Files are SQuAD's JSON, and tables with the
@@ -9,35 +9,30 @@ Shape suffixes: T = positions of a batch in a line, D = hidden size, N = windows
 
 from __future__ import annotations
 
-import os
 import re
 import string
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import tokenizers
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.core.errors import CorpusError, listed, shown
-from unmask.core.files import absence
-from unmask.data.json_rows import json_form, rows_of_field
-from unmask.data.reading import BadInput, bare_suffix
+from unmask.core.errors import CorpusError, shown
 from unmask.data.rows import Rows
 from unmask.masking.masker import MaskedRows
 from unmask.model.folder import TaskNetwork
 from unmask.model.fused import Losses, losses_of, predicted_positions
 from unmask.model.layout_names import ClassifierPooling
 from unmask.tasks.classify import tokens_of
-from unmask.tasks.files import Gathered
+from unmask.tasks.columns import LabelledRow
 from unmask.tasks.inputs import EncodedInput, Example, InputEncoder, ids_of
 from unmask.tasks.settings import Columns, FinetuneSettings
-from unmask.tasks.task import NAME, Labelled, Metrics, Record, Task
+from unmask.tasks.task import NAME, Form, Labelled, Metrics, Task
 from unmask.train.objectives import Objective
 from unmask.train.objectives import Targets as BatchTargets
 
@@ -74,20 +69,20 @@ class QuestionRecord:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """All that it gives to be read."""
+        """All its texts."""
         return self.question, self.context
 
 
 @dataclass(frozen=True)
 class AnswerPrediction:
-    """Of the answer to a question.
+    """The answer to a question.
 
     Attributes:
         id: The question's.
-        answer: A stretch of the text; empty: the text holds no answer.
+        answer: A span of the text; empty: the text holds no answer.
         begin: Its first character in the text; None where there is no answer.
-        probability: Among all stretches of the text that were looked at, each once, and no answer, where the model may
-            find that.
+        probability: Among all spans of the text that were looked at, each once, and no answer, where the model may find
+            that.
     """
 
     id: str
@@ -111,59 +106,65 @@ class AnswerTask(Task):
     architecture: ClassVar[str] = "QuestionAnswering"
     pipeline: ClassVar[str] = "question-answering"
     title: ClassVar[str] = "answers in texts"
-    nested: ClassVar[bool] = True
-    lines_lack: ClassVar[str | None] = "questions"
-    names: ClassVar[tuple[str, ...]] = ()  # type: ignore[misc]  # of every answer
-    paired: ClassVar[bool] = False  # type: ignore[misc]
+    fixed: ClassVar[Columns | None] = Columns(text="question", second="context", label="answers")
+    forms: ClassVar[tuple[Form, ...]] = ("table", "squad")
 
-    max_length: int | None = None
     may_be_missing: bool = False
     stride: int = 64
     longest_answer: int = 30
 
     @classmethod
-    def own_file(cls, path: Path, *, with_labels: bool) -> Sequence[Record] | None:
-        """See `Task`: SQuAD's JSON, which is one object; an array of objects, or an object a line, are rows."""
-        if bare_suffix(path) != ".json" or (os.path.isfile(path) and json_form(path) != "object"):
-            return None
-        return read_squad(path, with_answers=with_labels)
+    def of_row(cls, row: LabelledRow) -> QuestionRecord:
+        """See `Task`: with answers as `datasets` holds them: `{"text": [...], "answer_start": [...]}`.
 
-    @classmethod
-    def own_columns(cls, *, with_labels: bool) -> Sequence[str]:
+        An answer stands in the context where it is said to; the white space around it is no part of it.
+        """
+        question, context, given = row.text("text"), row.text("second"), row.cells.get("id")
+        if isinstance(given, bool) or not isinstance(given, str | int | float | None):
+            raise CorpusError(f"{row.where} has {shown(given)} as 'id', which is neither a text nor a number")
+        id_ = str(row.number if given is None else given)
+        if row.columns.label is None:
+            return QuestionRecord(row.number, id_, question, context)
+        table = row.cells.get("answers")
+        texts, begins = (table.get(name) if isinstance(table, dict) else None for name in ("text", "answer_start"))
+        if not (isinstance(texts, list) and isinstance(begins, list) and len(texts) == len(begins)):
+            raise CorpusError(
+                f"{row.where} has {shown(table)} as 'answers'; expected are text and answer_start, two lists of the "
+                "same length (both empty where there is no answer)"
+            )
+        answers = []
+        for text, begin in zip(texts, begins, strict=True):
+            if not isinstance(text, str) or isinstance(begin, bool) or not isinstance(begin, int):
+                raise CorpusError(
+                    f"{row.where}: the answer {shown(text)} at {shown(begin)} is no text with the number of a character"
+                )
+            if begin < 0 or not text.strip() or context[begin : begin + len(text)] != text:
+                raise CorpusError(
+                    f"{row.where}: the answer {shown(text)} does not stand at character {begin}, but "
+                    f"{context[max(begin, 0) : max(begin, 0) + 20]!r}"
+                )
+            answers.append(GivenAnswer(text.strip(), begin + len(text) - len(text.lstrip())))
+        return QuestionRecord(row.number, id_, question, context, tuple(answers))
+
+    def of_input(self, number: int, given: Any) -> QuestionRecord | None:
         """See `Task`."""
-        return ("id", "question", "context", *(["answers"] if with_labels else []))
+        is_pair = isinstance(given, list | tuple) and len(given) == 2 and all(isinstance(text, str) for text in given)
+        return QuestionRecord(number, str(number), *given) if is_pair else None
 
-    @classmethod
-    def of_rows(
-        cls,
-        path: Path,
-        rows: Iterable[tuple[int, dict[str, Any]]],
-        columns: Columns,
-        names: Sequence[str] | None,
-        *,
-        with_labels: bool,
-    ) -> Sequence[Record]:
-        """See `Task`: with answers as `datasets` holds them: `{"text": [...], "answer_start": [...]}`."""
-        records = []
-        for number, row in rows:
-            where = f"{path}: row {number}"
-            for name in ("question", "context", *(["answers"] if with_labels else [])):
-                wanted = dict if name == "answers" else str
-                if not isinstance(row.get(name), wanted):
-                    raise CorpusError(
-                        f"{where} has no {name!r} that is a {'table' if wanted is dict else 'text'}; columns are "
-                        f"{listed(row)}"
-                    )
-            answers = _checked(_given(row["answers"], where), row["context"], where) if with_labels else None
-            id_ = _id(row.get("id"), number, where)
-            records.append(QuestionRecord(number, id_, row["question"], row["context"], answers))
-        return records
+    @property
+    def takes(self) -> str:
+        """See `Task`."""
+        return "(question, text)"
 
     @classmethod
     def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: ClassifierPooling) -> Self:
         """See `Task`. Where a question has no answer, the model may find so."""
-        missing = any(not record.answers for record in train.records)
-        return cls(settings.max_length, missing, settings.stride, settings.longest_answer)
+        return cls(
+            max_length=settings.max_length,
+            may_be_missing=any(not record.answers for record in train.records),
+            stride=settings.stride,
+            longest_answer=settings.longest_answer,
+        )
 
     def check(self, held_out: Labelled, train: Path) -> str | None:
         """See `Task`. Questions without an answer count as wrong where all of the training file have one."""
@@ -181,87 +182,77 @@ class AnswerTask(Task):
     ) -> Self:
         """See `Task`."""
         settings = {name: own[name] for name in ("may_be_missing", "stride", "longest_answer") if name in own}
-        return cls(max_length, **settings)
+        return cls(max_length=max_length, **settings)
 
     def content(self) -> dict[str, Any]:
         """See `Task`."""
-        return {
-            "may_be_missing": self.may_be_missing,
-            "stride": self.stride,
-            "longest_answer": self.longest_answer,
-        }
-
-    def record(self, number: int, given: Any) -> Record | None:
-        """See `Task`."""
-        is_pair = isinstance(given, list | tuple) and len(given) == 2 and all(isinstance(text, str) for text in given)
-        return QuestionRecord(number, str(number), *given) if is_pair else None
-
-    @property
-    def takes(self) -> str:
-        """See `Task`."""
-        return "(question, text)"
+        return {name: getattr(self, name) for name in ("may_be_missing", "stride", "longest_answer")}
 
     def encode(self, records: Sequence[QuestionRecord], encoder: InputEncoder, *, with_targets: bool) -> EncodedInput:
-        """See `Task`."""
+        """See `Task`: an example a window, whose places are `[CLS]`, for no answer, and the tokens of the text."""
         questions, contexts = [record.question for record in records], [record.context for record in records]
         windows = encoder.windows(questions, contexts, [record.id for record in records], stride=self.stride)
-        examples = [
-            _example(number, record, encoding, encoder.type_ids(encoding), with_targets=with_targets)
-            for number, (record, found) in enumerate(zip(records, windows, strict=True))
-            for encoding in found
-        ]
+        examples: list[Example] = []
         lost = 0
-        if with_targets:
-            held = {example.record for example in examples if example.targets[BEGIN][0] > 0}
-            lost = sum(bool(record.answers) and number not in held for number, record in enumerate(records))
-        return EncodedInput(examples, split=sum(len(found) > 1 for found in windows), lost=lost)
+        for number, (record, encodings) in enumerate(zip(records, windows, strict=True)):
+            has_answer = False
+            for encoding in encodings:
+                of_context = np.array([sequence == 1 for sequence in encoding.sequence_ids])
+                offsets = np.array(encoding.offsets, dtype=np.int64)
+                text_places = np.flatnonzero(of_context & (offsets[:, 1] > offsets[:, 0]))
+                places = np.concatenate([[0], text_places])
+                targets = {}
+                if with_targets:
+                    begin, end = _target(record, offsets[text_places])
+                    targets = {BEGIN: places[[begin + 1]], END: places[[end + 1]]}
+                    has_answer |= begin >= 0
+                items = np.concatenate([[[-1, -1]], offsets[text_places]])
+                types = encoder.type_ids(encoding)
+                examples.append(Example(number, ids_of(encoding), types, places, items, targets))
+            lost += with_targets and bool(record.answers) and not has_answer
+        return EncodedInput(examples, split=sum(len(each) > 1 for each in windows), lost=lost)
 
     def decode(
         self, records: Sequence[QuestionRecord], examples: Sequence[Example], outputs: Sequence[NDArray[np.float32]]
     ) -> list[AnswerPrediction]:
         """See `Task`.
 
-        The likeliest stretch of all windows is the answer. Windows overlap: a stretch of the text that several hold is
-        one answer, with the highest of its scores. That of no answer is the least that any window says, since a window
-        without the answer must say it. A text without a token has no answer.
+        The likeliest span of all windows is the answer. Windows overlap: a span of the text that several hold is one
+        answer, with the highest of its scores. That of no answer is the least of all windows, since a window without
+        the answer must give it a high one. A text without a token has no answer.
         """
-        windows: list[list[tuple[Example, NDArray[np.float32]]]] = [[] for _ in records]
+        windows: list[list[tuple[Example, NDArray[np.float64]]]] = [[] for _ in records]
         for example, output in zip(examples, outputs, strict=True):
-            windows[example.record].append((example, output))
-        return [self._answer(record, found) for record, found in zip(records, windows, strict=True)]
+            if len(example.places) > 1:
+                windows[example.record].append((example, output.astype(np.float64)))
+        return [self._answer(record, some) for record, some in zip(records, windows, strict=True)]
 
     def _answer(
-        self, record: QuestionRecord, windows: Sequence[tuple[Example, NDArray[np.float32]]]
+        self, record: QuestionRecord, windows: Sequence[tuple[Example, NDArray[np.float64]]]
     ) -> AnswerPrediction:
-        held = [(example, output) for example, output in windows if len(example.places) > 1]
-        if not held:
+        if not windows:
             return AnswerPrediction(record.id, "", None, 1.0)
-        stretches = [self._stretches(example, output.astype(np.float64)) for example, output in held]
-        begins, ends, found = (np.concatenate(parts) for parts in zip(*stretches, strict=True))
         width = len(record.context) + 1
-        places, which = np.unique(begins * width + ends, return_inverse=True)
-        scores = np.full(len(places), -np.inf)
-        np.maximum.at(scores, which, found)
+        keys, window_scores = [], []  # of all spans of all windows: begin x width + end, and the score
+        for example, output in windows:
+            items, begins, ends = example.items[1:], output[1:, 0], output[1:, 1]  # behind that of [CLS]
+            place = np.arange(len(begins))
+            reach = place[None, :] - place[:, None]
+            first, last = np.nonzero((reach >= 0) & (reach < self.longest_answer))
+            keys.append(items[first, 0] * width + items[last, 1])
+            window_scores.append(begins[first] + ends[last])
+        spans, which = np.unique(np.concatenate(keys), return_inverse=True)
+        scores = np.full(len(spans), -np.inf)
+        np.maximum.at(scores, which, np.concatenate(window_scores))
         best = int(scores.argmax())
-        nothing = min(float(output[0].sum()) for _, output in held)
+        nothing = min(float(output[0].sum()) for _, output in windows)
         everything = float(np.logaddexp.reduce(np.append(scores, nothing) if self.may_be_missing else scores))
         if self.may_be_missing and nothing > scores[best]:
             return AnswerPrediction(record.id, "", None, float(np.exp(nothing - everything)))
-        first, end = divmod(int(places[best]), width)
-        text = record.context[first:end]  # tokens may begin with the space before a word
-        begin = first + len(text) - len(text.lstrip()) if text.strip() else None
+        first_char, end = divmod(int(spans[best]), width)
+        text = record.context[first_char:end]  # tokens may begin with the space before a word
+        begin = first_char + len(text) - len(text.lstrip()) if text.strip() else None
         return AnswerPrediction(record.id, text.strip(), begin, float(np.exp(scores[best] - everything)))
-
-    def _stretches(
-        self, example: Example, output: NDArray[np.float64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-        """All stretches of a window: where they begin and end in the text, and their scores."""
-        begins, ends = output[1:, 0], output[1:, 1]  # after that of [CLS]
-        place = np.arange(len(begins))
-        reach = place[None, :] - place[:, None]
-        first, last = np.nonzero((reach >= 0) & (reach < self.longest_answer))
-        items = example.items[1:]
-        return items[first, 0], items[last, 1], begins[first] + ends[last]
 
     def objective(self, weights: Sequence[float] | None = None) -> Objective:
         """See `Task`: the mean of the cross-entropies of begin and end, each among all tokens of the window."""
@@ -303,33 +294,6 @@ def _targets(rows: Rows, masked: MaskedRows) -> BatchTargets:
     return BatchTargets(tokens_of(rows, first_N), classes_N2)
 
 
-def _example(
-    number: int,
-    record: QuestionRecord,
-    encoding: tokenizers.Encoding,
-    type_ids: NDArray[np.int64] | None,
-    *,
-    with_targets: bool,
-) -> Example:
-    of_context = np.array([sequence == 1 for sequence in encoding.sequence_ids])
-    offsets = np.array(encoding.offsets, dtype=np.int64)
-    places = np.flatnonzero(of_context & (offsets[:, 1] > offsets[:, 0]))
-    items = np.concatenate([[[-1, -1]], offsets[places]])
-    targets = {}
-    if with_targets:
-        begin, end = _target(record, items[1:])
-        places_with_cls = np.concatenate([[0], places])
-        targets = {BEGIN: places_with_cls[[begin + 1]], END: places_with_cls[[end + 1]]}
-    return Example(
-        record=number,
-        input_ids=ids_of(encoding),
-        type_ids=type_ids,
-        places=np.concatenate([[0], places]),
-        items=items,
-        targets=targets,
-    )
-
-
 def _target(record: QuestionRecord, offsets: NDArray[np.int64]) -> tuple[int, int]:
     """First and last token of the first answer, as indices into the offsets; -1 where the window does not hold it."""
     if not record.answers:
@@ -365,94 +329,3 @@ def answer_f1(right: str, predicted: str) -> float:
         return float(first == second)
     shared = (Counter(first) & Counter(second)).total()
     return 2.0 * shared / (len(first) + len(second))
-
-
-_SHAPE = "expected data > paragraphs > context and qas > question, id, answers > text, answer_start"
-
-
-def read_squad(path: Path, *, with_answers: bool) -> list[QuestionRecord]:
-    """The questions of a file in SQuAD's form, of version 1 or 2, read article by article.
-
-    Raises:
-        CorpusError: The file is missing, no JSON, or of another form; or an answer does not stand where it is said to;
-            or an article is longer than 64 million characters, or there are too many questions.
-
-    Source: Rajpurkar et al. 2016 and 2018 (SQuAD and SQuAD 2.0), the form of their files.
-    """
-    if not os.path.isfile(path):
-        raise CorpusError(f"{path}: {absence(path)}")
-    found: list[QuestionRecord] = []
-    gathered, number = Gathered(path), 0
-    for number, article in rows_of_field(path, "data", BadInput(skip=False, way_out=None), way_out="cut the article"):
-        where = f"{path}: not in SQuAD's form: article {number}"
-        for paragraph in _part(article, "paragraphs", list, where):
-            where = f"{path}: not in SQuAD's form: question {len(found) + 1}"
-            context = _part(paragraph, "context", str, where)
-            gathered.add(len(context), examples=0)
-            for entry in _part(paragraph, "qas", list, where):
-                found.append(_question(path, len(found) + 1, context, entry, with_answers=with_answers))
-                gathered.add(len(found[-1].question))
-    if not number:
-        raise CorpusError(f"{path}: there is no example in this file; not in SQuAD's form: {_SHAPE}")
-    return found
-
-
-def _question(path: Path, number: int, context: str, entry: Any, *, with_answers: bool) -> QuestionRecord:
-    where = f"{path}: not in SQuAD's form: question {number}"
-    question = _part(entry, "question", str, where)
-    id_ = _id(entry.get("id"), number, where)
-    if not with_answers:
-        return QuestionRecord(number, id_, question, context)
-    given: list[tuple[Any, Any]] = []
-    if not ("is_impossible" in entry and _part(entry, "is_impossible", bool, where)):
-        answers = _part(entry, "answers", list, where)
-        given = [(_part(each, "text", str, where), _part(each, "answer_start", int, where)) for each in answers]
-    return QuestionRecord(number, id_, question, context, _checked(given, context, f"{path}: question {shown(id_)}"))
-
-
-_KINDS: Mapping[type, str] = {str: "a text", int: "a whole number", bool: "true or false", list: "a list"}
-
-
-def _part(holder: Any, name: str, kind: type, where: str) -> Any:
-    """A field of an object, of the kind that it must be."""
-    if not isinstance(holder, dict):
-        raise CorpusError(f"{where}: {shown(holder)} where an object with {name!r} is; {_SHAPE}")
-    if name not in holder:
-        raise CorpusError(f"{where} lacks {name!r}; {_SHAPE}")
-    value = holder[name]
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise CorpusError(f"{where} has {shown(value)} as {name!r}, which is not {_KINDS[kind]}; {_SHAPE}")
-    return value
-
-
-def _id(value: Any, number: int, where: str) -> str:
-    """What a question is called; its number where it has no name."""
-    if value is None:
-        return str(number)
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise CorpusError(f"{where} has {shown(value)} as 'id', which is neither a text nor a number")
-    return str(value)
-
-
-def _given(answers: Mapping[str, Any], where: str) -> list[tuple[Any, Any]]:
-    texts, begins = answers.get("text"), answers.get("answer_start")
-    if not (isinstance(texts, list) and isinstance(begins, list) and len(texts) == len(begins)):
-        raise CorpusError(
-            f"{where} has answers with {listed(answers)}; expected are text and answer_start, two "
-            "lists of the same length (both empty where there is no answer)"
-        )
-    return list(zip(texts, begins, strict=True))
-
-
-def _checked(given: Sequence[tuple[Any, Any]], context: str, where: str) -> tuple[GivenAnswer, ...]:
-    for text, begin in given:
-        if not isinstance(text, str) or isinstance(begin, bool) or not isinstance(begin, int):
-            raise CorpusError(
-                f"{where}: the answer {shown(text)} at {shown(begin)} is no text with the number of a character"
-            )
-        if begin < 0 or not text.strip() or context[begin : begin + len(text)] != text:
-            raise CorpusError(
-                f"{where}: the answer {shown(text)} does not stand at character {shown(begin)}, but "
-                f"{context[begin : begin + 20]!r}"
-            )
-    return tuple(GivenAnswer(text.strip(), begin + len(text) - len(text.lstrip())) for text, begin in given)

@@ -1,16 +1,18 @@
-"""Classification: one of several classes for a text.
+"""Tasks of whole texts, or of pairs of them: one of several classes, any number of labels, or a number.
 
-Shape suffixes: T = positions of a batch in a line, D = hidden size, N = texts, C = classes.
+Shape suffixes: B = rows, S = positions, T = B x S in a line, D = hidden size, N = texts, C = classes, L = tokens of a
+text, W = columns of bits.
 """
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -19,30 +21,32 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
-from unmask.core.errors import CorpusError, ModelError, listed, parse_json
+from unmask.core.errors import CorpusError, ModelError
 from unmask.data.rows import Rows
-from unmask.data.tables import in_order, text_in
+from unmask.data.tables import in_order
 from unmask.masking.masker import MaskedRows
 from unmask.model.encoder import MaskedLM
-from unmask.model.folder import TaskHead, TaskNetwork
+from unmask.model.folder import TaskNetwork
 from unmask.model.fused import Losses, losses_of, predicted_positions
 from unmask.model.heads import LabelHead
 from unmask.model.layout_names import ClassifierPooling
-from unmask.tasks.files import class_of, number_of
+from unmask.tasks.columns import LabelledRow, UsualColumns
 from unmask.tasks.inputs import EncodedInput, Example, InputEncoder, ids_of
-from unmask.tasks.settings import Columns, FinetuneSettings
-from unmask.tasks.task import NAME, Labelled, Metrics, Record, Task, UsualColumns, few
+from unmask.tasks.settings import FinetuneSettings
+from unmask.tasks.task import NAME, Form, Labelled, Metrics, Task, few
 from unmask.train.objectives import Objective
 from unmask.train.objectives import Targets as BatchTargets
 
-# ----------------------------------------
-# Figures of predicted classes, whatever they are classes of; by scikit-learn.
+TARGET = "target"
+CLASS_METRICS = ("accuracy", "macro_f1", "micro_f1", "matthews")
+_FIRST = np.zeros(1, dtype=np.int64)
+_BITS = 62  # of a column: all values are positive, and -1 stands where there is no target
+_LIKELY = 0.5
+Targets = Mapping[str, NDArray[np.int64] | NDArray[np.float32]]
 
-NAMES = ("accuracy", "macro_f1", "micro_f1", "matthews")
 
-
-def of_classes(right: Sequence[str], predicted: Sequence[str]) -> Metrics:
-    """All of `NAMES`. What stands in no right class is an error, and no class of its own."""
+def class_metrics(right: Sequence[str], predicted: Sequence[str]) -> Metrics:
+    """All of `CLASS_METRICS`, by scikit-learn. A prediction that is no right class is an error, not a class."""
     from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
     known = sorted(set(right))  # a class that only predictions have counts by what it takes from the others
@@ -54,20 +58,9 @@ def of_classes(right: Sequence[str], predicted: Sequence[str]) -> Metrics:
     }
 
 
-# ----------------------------------------
-# What tasks of whole texts share: how a text, or a pair, is read, encoded, told from, and found in a batch.
-#
-# Shape suffixes: B = rows, S = positions, T = B x S in a line, D = hidden size, N = texts, C = outputs, L = tokens of a
-# text.
-
-TARGET = "target"
-_FIRST = np.zeros(1, dtype=np.int64)
-Targets = Mapping[str, NDArray[np.int64] | NDArray[np.float32]]
-
-
 @dataclass(frozen=True)
 class TextRecord:
-    """A text, or a pair of texts, with what is right of it.
+    """A text, or a pair of texts, with its label.
 
     Attributes:
         row: Row of the file, counted from 1.
@@ -87,65 +80,66 @@ class TextRecord:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """All that it gives to be read."""
+        """All its texts."""
         return self.first, self.second or ""
 
 
-class TextTask(Task, Protocol):
-    """A task of whole texts.
-
-    Attributes:
-        pooling: What a text is told from.
-        columns: Where the training file had what: `text`, `second`, `label`, each with a column's name.
-    """
+@dataclass(frozen=True)
+class TextTask(Task):
+    """A task of whole texts, of which the head sees the first token, or the mean of all."""
 
     head: ClassVar[str] = "label_head"
     architecture: ClassVar[str] = "SequenceClassification"
     pipeline: ClassVar[str] = "text-classification"
     of_texts: ClassVar[bool] = True
-    pooling: ClassifierPooling
-    columns: Mapping[str, str]
 
     @classmethod
-    def labelled(
-        cls, record: TextRecord, value: Any, where: str, column: str, names: Sequence[str] | None
-    ) -> TextRecord:
-        """The record with what a cell says is right.
+    @abstractmethod
+    def label_of(cls, row: LabelledRow) -> dict[str, Any]:
+        """The field of a record that its label is in."""
 
-        Raises:
-            CorpusError: The cell says nothing, or no such thing.
-        """
-
+    @abstractmethod
     def targets_of(self, record: TextRecord) -> Targets:
-        """What is right, by name, each an entry."""
+        """The right answer by name, an entry each."""
+
+    @abstractmethod
+    def prediction(self, logits_C: NDArray[np.float32]) -> Any:
+        """The prediction for a text."""
 
     @classmethod
-    def of_line(cls, number: int, text: str) -> Record:
+    def of_row(cls, row: LabelledRow) -> TextRecord:
         """See `Task`."""
-        return TextRecord(number, text)
+        second = None if row.columns.second is None else row.text("second")
+        label = {} if row.columns.label is None else cls.label_of(row)
+        return TextRecord(row.number, row.text(), second, **label)
+
+    def of_input(self, number: int, given: Any) -> TextRecord | None:
+        """See `Task`."""
+        texts = given if self.paired else (given,)
+        is_input = isinstance(texts, list | tuple) and len(texts) == 1 + self.paired
+        return TextRecord(number, *texts) if is_input and all(isinstance(text, str) for text in texts) else None
+
+    @property
+    def takes(self) -> str:
+        """See `Task`."""
+        return "(text, text)" if self.paired else "a text"
 
     @classmethod
-    def of_rows(
-        cls,
-        path: Path,
-        rows: Iterable[tuple[int, dict[str, Any]]],
-        columns: Columns,
-        names: Sequence[str] | None,
-        *,
-        with_labels: bool,
-    ) -> Sequence[Record]:
-        """See `Task`."""
-        records = []
-        for number, row in rows:
-            where = f"{path}: row {number}"
-            texts = [_text(row, name, where) for name in (columns.text, columns.second) if name is not None]
-            record = TextRecord(number, texts[0], texts[1] if len(texts) > 1 else None)
-            if columns.label is not None:
-                if columns.label not in row:
-                    raise CorpusError(f"{where} has no column {columns.label!r}, only {listed(row)}")
-                record = cls.labelled(record, row[columns.label], where, columns.label, names)
-            records.append(record)
-        return records
+    def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: ClassifierPooling) -> Self:
+        """See `Task`. There are two classes at least, each with enough examples."""
+        records, least = train.records, settings.least_examples
+        counts = Counter(name for record in records for name in set(cls.classes_of(record)))
+        if len(counts) < 2:
+            only = f"only the class {next(iter(counts))!r}" if counts else "no class"
+            raise CorpusError(f"{train.path}: the examples have {only}; two are needed at least")
+        if rare := sorted(name for name, count in counts.items() if count < least):
+            row = next(record.row for record in records if rare[0] in cls.classes_of(record))
+            raise CorpusError(
+                f"{train.path}: the class {rare[0]!r} has {counts[rare[0]]} examples, one in row {row} (classes with "
+                f"fewer than {least}: {len(rare)}); give it more, take it out, or allow it with --set "
+                f"finetune.least_examples={counts[rare[0]]}"
+            )
+        return cls(in_order(counts), is_paired(train), settings.max_length, pooling, train.column_names)
 
     def check(self, held_out: Labelled, train: Path) -> str | None:
         """See `Task`: pairs are not compared with single texts."""
@@ -156,74 +150,57 @@ class TextTask(Task, Protocol):
             )
         return None
 
-    def content(self) -> dict[str, Any]:
-        """See `Task`."""
-        return {"columns": dict(self.columns)}
-
-    @property
-    def task_head(self) -> TaskHead:
-        """See `Task`."""
-        own = {"kind": self.kind, "paired": self.paired, "max_length": self.max_length, **self.content()}
-        return TaskHead(self.head, self.architecture, self.names, self.problem_type, self.pooling, own)
-
-    def record(self, number: int, given: Any) -> Record | None:
-        """See `Task`."""
-        if self.paired:
-            is_pair = isinstance(given, list | tuple) and len(given) == 2
-            return TextRecord(number, *given) if is_pair and all(isinstance(text, str) for text in given) else None
-        return TextRecord(number, given) if isinstance(given, str) else None
-
-    @property
-    def takes(self) -> str:
-        """See `Task`."""
-        return "(text, text)" if self.paired else "a text"
-
     def encode(self, records: Sequence[TextRecord], encoder: InputEncoder, *, with_targets: bool) -> EncodedInput:
         """See `Task`."""
         seconds = [record.second or "" for record in records] if self.paired else None
         encodings = encoder.texts([record.first for record in records], seconds)
-        found = zip(records, encodings, strict=True)
-        if nothing := next((record for record, encoding in found if not encoding.ids), None):
-            raise CorpusError(f"row {nothing.row}: the text is empty, and the tokenizer puts no [CLS] before it")
-        examples = [
-            Example(
-                record=number,
-                input_ids=ids_of(encoding),
-                type_ids=encoder.type_ids(encoding),
-                places=_FIRST if self.pooling == "first" else np.arange(len(encoding.ids)),
-                items=_FIRST,
-                targets=self.targets_of(records[number]) if with_targets else {},
+        examples = []
+        for number, (record, encoding) in enumerate(zip(records, encodings, strict=True)):
+            if not encoding.ids:
+                raise CorpusError(f"row {record.row}: the text is empty, and the tokenizer puts no [CLS] before it")
+            examples.append(
+                Example(
+                    record=number,
+                    input_ids=ids_of(encoding),
+                    type_ids=encoder.type_ids(encoding),
+                    places=_FIRST if self.pooling == "first" else np.arange(len(encoding.ids)),
+                    items=_FIRST,
+                    targets=self.targets_of(record) if with_targets else {},
+                )
             )
-            for number, encoding in enumerate(encodings)
-        ]
         return EncodedInput(examples, truncated=sum(bool(encoding.overflowing) for encoding in encodings))
 
     def logits(self, model: TaskNetwork, hidden_ND: Tensor, sizes: Sequence[int]) -> Tensor:
         """See `Task`."""
-        return model.outputs(self.head, _means(hidden_ND, sizes) if self.pooling == "mean" else hidden_ND)
+        if self.pooling == "mean":
+            lengths = torch.tensor(sizes, device=hidden_ND.device)
+            hidden_ND = torch.segment_reduce(hidden_ND.float(), "mean", lengths=lengths).to(hidden_ND.dtype)
+        return model.outputs(self.head, hidden_ND)
+
+    def decode(
+        self, records: Sequence[TextRecord], examples: Sequence[Example], outputs: Sequence[NDArray[np.float32]]
+    ) -> list[Any]:
+        """See `Task`."""
+        return [self.prediction(output[0]) for output in outputs]
 
     def places(self, rows: Rows, first_N: Tensor) -> Tensor:
-        """What texts are told from: their first tokens, or all of them, [N, L], -1 where one is shorter than others."""
+        """The places that are pooled: first tokens, or all of them, [N, L], -1 where a text is shorter than others."""
         return first_N if self.pooling == "first" else tokens_of(rows, first_N)
 
     def logits_at(self, model: TaskNetwork, hidden_TD: Tensor, places: Tensor, dropout_seed: int | None) -> Tensor:
-        """Logits [N, C] of texts while a model learns, told from what `places` gives."""
+        """Logits [N, C] of texts while a model learns, pooled over what `places` gives."""
         if places.ndim == 1:
-            return model.outputs(self.head, hidden_TD.index_select(0, places), dropout_seed=dropout_seed)
-        held_NL1 = (places >= 0)[..., None]
-        sum_ND = (hidden_TD[places.clamp(min=0)].float() * held_NL1).sum(1)
-        mean_ND = (sum_ND / held_NL1.sum(1)).to(hidden_TD.dtype)
-        return model.outputs(self.head, mean_ND, dropout_seed=dropout_seed)
+            pooled_ND = hidden_TD.index_select(0, places)
+        else:
+            held_NL1 = (places >= 0)[..., None]
+            sum_ND = (hidden_TD[places.clamp(min=0)].float() * held_NL1).sum(1)
+            pooled_ND = (sum_ND / held_NL1.sum(1)).to(hidden_TD.dtype)
+        return model.outputs(self.head, pooled_ND, dropout_seed=dropout_seed)
 
 
 def is_paired(file: Labelled) -> bool:
     """Whether the records of a file are pairs of texts."""
     return file.records[0].second is not None
-
-
-def with_columns(train: Labelled) -> dict[str, str]:
-    """Where a training file had what."""
-    return {} if train.columns is None else train.columns.model_dump(exclude_none=True)
 
 
 def tokens_of(rows: Rows, first_N: Tensor) -> Tensor:
@@ -234,27 +211,23 @@ def tokens_of(rows: Rows, first_N: Tensor) -> Tensor:
     return pad_sequence(tokens, batch_first=True, padding_value=-1) if tokens else first_N[:, None]
 
 
-def _means(hidden_ND: Tensor, sizes: Sequence[int]) -> Tensor:
-    """The mean of each example's hidden states: [examples, D]."""
-    lengths = torch.tensor(sizes, device=hidden_ND.device)
-    return torch.segment_reduce(hidden_ND.float(), "mean", lengths=lengths).to(hidden_ND.dtype)
+def class_targets(rows: Rows, weights_C: Tensor | None) -> BatchTargets:
+    """The classes that stand in a batch, at the first token of a text or word, with the weights of their losses."""
+    classes_BS = rows.classes[TARGET]
+    positions_N = predicted_positions(classes_BS)
+    classes_N = classes_BS.flatten()[positions_N]
+    return BatchTargets(
+        positions_N, classes_N, weights_N=None if weights_C is None else weights_C.to(classes_N.device)[classes_N]
+    )
 
 
-def _text(row: dict[str, Any], column: str, where: str) -> str:
-    if column not in row:
-        raise CorpusError(f"{where} has no column {column!r}, only {listed(row)}")
-    try:
-        text = text_in(row[column])
-    except ValueError:
-        text = None
-    if text is None:
-        raise CorpusError(f"{where} has {type(row[column]).__name__} in column {column!r}, not a text")
-    return text
+# ----------------------------------------
+# One of several classes.
 
 
 @dataclass(frozen=True)
 class ClassPrediction:
-    """Of a text's class.
+    """A text's class.
 
     Attributes:
         label: The likeliest class.
@@ -269,34 +242,27 @@ class ClassPrediction:
 
 @dataclass(frozen=True)
 class Classify(TextTask):
-    """One of several classes for a text, or for a pair where the second text's column is named.
-
-    Source: Devlin et al. 2018, section 4.1.
-    """
+    """One of several classes for a text, or for a pair where the second text's column is named."""
 
     kind: ClassVar[str] = "classify"
     title: ClassVar[str] = "classes of texts"
     problem_type: ClassVar[str | None] = "single_label_classification"
-    usual: ClassVar[UsualColumns | None] = UsualColumns("label", pairs="named")
-
-    names: tuple[str, ...] = ()
-    paired: bool = False
-    max_length: int | None = None
-    pooling: ClassifierPooling = "first"
-    columns: Mapping[str, str] = field(default_factory=dict)
+    usual: ClassVar[UsualColumns] = UsualColumns("label", pairs="named")
 
     @classmethod
-    def labelled(
-        cls, record: TextRecord, value: Any, where: str, column: str, names: Sequence[str] | None
-    ) -> TextRecord:
+    def reads(cls, content: Mapping[str, Any], names: Sequence[str]) -> bool:
+        """See `Task`."""
+        return content.get("problem_type") in (None, cls.problem_type) and len(names) > 1
+
+    @classmethod
+    def label_of(cls, row: LabelledRow) -> dict[str, Any]:
         """See `TextTask`."""
-        return replace(record, label=class_of(value, where, column, names))
+        return {"label": row.class_name()}
 
     @classmethod
-    def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: ClassifierPooling) -> Self:
-        """See `Task`. There are two classes at least, each with enough examples."""
-        names = _classes(train, settings.least_examples)
-        return cls(names, is_paired(train), settings.max_length, pooling, with_columns(train))
+    def classes_of(cls, record: TextRecord) -> Sequence[str]:
+        """See `Task`."""
+        return () if record.label is None else (record.label,)
 
     def check(self, held_out: Labelled, train: Path) -> str | None:
         """See `Task`. A class that training did not have is an error."""
@@ -308,40 +274,23 @@ class Classify(TextTask):
                 )
         return super().check(held_out, train)
 
-    def classes_of(self, record: TextRecord) -> Sequence[str]:
-        """See `Task`."""
-        return () if record.label is None else (record.label,)
-
-    @classmethod
-    def reads(cls, content: Mapping[str, Any], names: Sequence[str]) -> bool:
-        """See `Task`."""
-        return content.get("problem_type") in (None, cls.problem_type) and len(names) > 1
-
-    @classmethod
-    def of_content(
-        cls, own: Mapping[str, Any], names: tuple[str, ...], pooling: ClassifierPooling, max_length: int | None
-    ) -> Self:
-        """See `Task`."""
-        return cls(names, bool(own.get("paired", False)), max_length, pooling, dict(own.get("columns") or {}))
-
     def targets_of(self, record: TextRecord) -> Targets:
         """See `TextTask`."""
         return {TARGET: np.array([self.names.index(record.label or "")])}
 
-    def decode(
-        self, records: Sequence[TextRecord], examples: Sequence[Example], outputs: Sequence[NDArray[np.float32]]
-    ) -> list[ClassPrediction]:
-        """See `Task`."""
-        return [self._of(output[0]) for output in outputs]
-
-    def _of(self, logits_C: NDArray[np.float32]) -> ClassPrediction:
+    def prediction(self, logits_C: NDArray[np.float32]) -> ClassPrediction:
+        """See `TextTask`."""
         probabilities = torch.softmax(torch.from_numpy(logits_C).double(), 0).tolist()
         best = int(np.argmax(probabilities))
         return ClassPrediction(self.names[best], probabilities[best], dict(zip(self.names, probabilities, strict=True)))
 
     def objective(self, weights: Sequence[float] | None = None) -> Objective:
         """See `Task`: the cross-entropy."""
-        find = class_targets(weights, self.places)
+        weights_C = None if weights is None else torch.tensor(weights, dtype=torch.float32)
+
+        def find(rows: Rows, masked: MaskedRows) -> BatchTargets:
+            targets = class_targets(rows, weights_C)
+            return replace(targets, positions_N=self.places(rows, targets.positions_N))
 
         def losses(model: TaskNetwork, hidden_TD: Tensor, targets: BatchTargets, dropout_seed: int | None) -> Losses:
             logits_NC = self.logits_at(model, hidden_TD, targets.positions_N, dropout_seed)
@@ -352,11 +301,11 @@ class Classify(TextTask):
     @property
     def metric_names(self) -> tuple[str, ...]:
         """See `Task`."""
-        return NAMES
+        return CLASS_METRICS
 
     def measure(self, records: Sequence[TextRecord], predictions: Sequence[ClassPrediction]) -> Metrics:
         """See `Task`."""
-        return of_classes(*self.right_and_predicted(records, predictions))
+        return class_metrics(*self.right_and_predicted(records, predictions))
 
     def right_and_predicted(
         self, records: Sequence[TextRecord], predictions: Sequence[ClassPrediction]
@@ -365,60 +314,28 @@ class Classify(TextTask):
         return [record.label or "" for record in records], [each.label for each in predictions]
 
 
-def class_targets(
-    weights: Sequence[float] | None, places: Callable[[Rows, Tensor], Tensor]
-) -> Callable[[Rows, MaskedRows], BatchTargets]:
-    """Finds classes in a batch.
+@dataclass(frozen=True)
+class Pairs(Classify):
+    """One of several classes for a pair of texts: its files always have two."""
 
-    Args:
-        weights: Of the losses by class; None: all 1.
-        places: What is told from, given the rows and the positions [N] at which classes stand.
-    """
-    weights_C = None if weights is None else torch.tensor(weights, dtype=torch.float32)
+    kind: ClassVar[str] = "pairs"
+    title: ClassVar[str] = "classes of pairs of texts"
+    usual: ClassVar[UsualColumns] = UsualColumns("label", pairs="always", guessed=False)
+    forms: ClassVar[tuple[Form, ...]] = ("table",)
 
-    def find(rows: Rows, masked: MaskedRows) -> BatchTargets:
-        classes_BS = rows.classes[TARGET]
-        positions_N = predicted_positions(classes_BS)
-        classes_N = classes_BS.flatten()[positions_N]
-        weights_N = None if weights_C is None else weights_C.to(classes_N.device)[classes_N]
-        return BatchTargets(places(rows, positions_N), classes_N, weights_N=weights_N)
-
-    return find
-
-
-def _classes(train: Labelled, least: int) -> tuple[str, ...]:
-    counts = Counter(record.label or "" for record in train.records)
-    if len(counts) < 2:
-        raise CorpusError(
-            f"{train.path}: every example has the class {next(iter(counts))!r}; two are needed to distinguish"
-        )
-    if rare := sorted(name for name, count in counts.items() if count < least):
-        row = next(record.row for record in train.records if record.label == rare[0])
-        count = counts[rare[0]]
-        more = f" (and {len(rare) - 1} other classes)" if len(rare) > 1 else ""
-        raise CorpusError(
-            f"{train.path}: the class {rare[0]!r} has {count} example{'s' * (count != 1)}, in row {row}{more}; give it "
-            f"more, take it out, or allow it with --set finetune.least_examples={count}"
-        )
-    return in_order(counts)
+    @classmethod
+    def reads(cls, content: Mapping[str, Any], names: Sequence[str]) -> bool:
+        """See `Task`. Folders of other tools do not tell pairs from single texts: those are `classify`."""
+        return False
 
 
 # ----------------------------------------
-# Multi-label classification: any number of classes for a text.
-#
-# In a batch the labels of a text are a mask of bits, 62 to a column, so that a thousand labels do not make a thousand
-# columns of rows.
-#
-# Shape suffixes: T = positions of a batch in a line, D = hidden size, N = texts, C = classes, W = columns of bits.
-
-SEPARATOR = ";"
-_BITS = 62  # of a column: all values are positive, and -1 stands where there is no target
-_LIKELY = 0.5
+# Any number of labels.
 
 
 @dataclass(frozen=True)
 class LabelsPrediction:
-    """Of a text's labels.
+    """A text's labels.
 
     Attributes:
         labels: Those with a probability of one half at least, the likeliest first; possibly none.
@@ -436,57 +353,15 @@ class MultiLabel(TextTask):
     Labels are a list in a cell of JSONL or Parquet; in CSV and TSV a JSON list, or names with `;` between them. An
     empty cell is a text without labels. Each label is a decision of its own: binary cross-entropy, with the mean over
     labels, as transformers computes it for `multi_label_classification`.
+
+    In a batch the labels of a text are a mask of bits, 62 to a column, so that a thousand labels do not make a thousand
+    columns of rows.
     """
 
     kind: ClassVar[str] = "multi_label"
     title: ClassVar[str] = "labels of texts, any number each"
     problem_type: ClassVar[str | None] = "multi_label_classification"
-    nested: ClassVar[bool] = True
-    usual: ClassVar[UsualColumns | None] = UsualColumns("label", pairs="named")
-
-    names: tuple[str, ...] = ()
-    paired: bool = False
-    max_length: int | None = None
-    pooling: ClassifierPooling = "first"
-    columns: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def labelled(
-        cls, record: TextRecord, value: Any, where: str, column: str, names: Sequence[str] | None
-    ) -> TextRecord:
-        """See `TextTask`."""
-        return replace(record, labels=tuple(class_of(each, where, column, names) for each in _cell(value, where)))
-
-    @classmethod
-    def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: ClassifierPooling) -> Self:
-        """See `Task`. There are two labels at least, each with enough examples."""
-        counts = Counter(label for record in train.records for label in set(record.labels))
-        if len(counts) < 2:
-            found = f"only the label {next(iter(counts))!r}" if counts else "no label"
-            raise CorpusError(f"{train.path}: the examples have {found}; two are needed at least")
-        if rare := sorted(name for name, count in counts.items() if count < settings.least_examples):
-            row = next(record.row for record in train.records if rare[0] in record.labels)
-            raise CorpusError(
-                f"{train.path}: the label {rare[0]!r} has {counts[rare[0]]} example, in row {row} (labels with as few: "
-                f"{len(rare)}); give it more, take it out, or allow it with --set "
-                f"finetune.least_examples={counts[rare[0]]}"
-            )
-        return cls(in_order(counts), is_paired(train), settings.max_length, pooling, with_columns(train))
-
-    def check(self, held_out: Labelled, train: Path) -> str | None:
-        """See `Task`. Labels that training did not have count as wrong."""
-        super().check(held_out, train)
-        unseen = Counter(label for record in held_out.records for label in record.labels if label not in self.names)
-        if not unseen:
-            return None
-        return (
-            f"{held_out.path}: {unseen.total():,} labels are none that {train} has ({few(sorted(unseen))}); they count "
-            "as wrong"
-        )
-
-    def classes_of(self, record: TextRecord) -> Sequence[str]:
-        """See `Task`."""
-        return record.labels or ()
+    usual: ClassVar[UsualColumns] = UsualColumns("label", pairs="named")
 
     @classmethod
     def reads(cls, content: Mapping[str, Any], names: Sequence[str]) -> bool:
@@ -494,11 +369,23 @@ class MultiLabel(TextTask):
         return content.get("problem_type") == cls.problem_type
 
     @classmethod
-    def of_content(
-        cls, own: Mapping[str, Any], names: tuple[str, ...], pooling: ClassifierPooling, max_length: int | None
-    ) -> Self:
+    def label_of(cls, row: LabelledRow) -> dict[str, Any]:
+        """See `TextTask`."""
+        return {"labels": row.class_names()}
+
+    @classmethod
+    def classes_of(cls, record: TextRecord) -> Sequence[str]:
         """See `Task`."""
-        return cls(names, bool(own.get("paired", False)), max_length, pooling, dict(own.get("columns") or {}))
+        return record.labels or ()
+
+    def check(self, held_out: Labelled, train: Path) -> str | None:
+        """See `Task`. Labels that training did not have count as wrong."""
+        super().check(held_out, train)
+        unseen = Counter(label for record in held_out.records for label in record.labels if label not in self.names)
+        if not unseen:
+            return None
+        names = few(sorted(unseen))
+        return f"{held_out.path}: {unseen.total():,} labels are none that {train} has ({names}); they count as wrong"
 
     def targets_of(self, record: TextRecord) -> Targets:
         """See `TextTask`: a column for each 62 labels, a bit a label."""
@@ -512,24 +399,15 @@ class MultiLabel(TextTask):
     def _columns(self) -> list[str]:
         return [f"labels{number}" for number in range(-(-len(self.names) // _BITS))]
 
-    def decode(
-        self, records: Sequence[TextRecord], examples: Sequence[Example], outputs: Sequence[NDArray[np.float32]]
-    ) -> list[LabelsPrediction]:
-        """See `Task`."""
-        return [self._of(output[0]) for output in outputs]
-
-    def _of(self, logits_C: NDArray[np.float32]) -> LabelsPrediction:
+    def prediction(self, logits_C: NDArray[np.float32]) -> LabelsPrediction:
+        """See `TextTask`."""
         shares = torch.sigmoid(torch.from_numpy(logits_C).double()).tolist()
         ranked = sorted(zip(self.names, shares, strict=True), key=lambda pair: -pair[1])
         likely = tuple(name for name, share in ranked if share >= _LIKELY)
         return LabelsPrediction(likely, dict(zip(self.names, shares, strict=True)))
 
     def objective(self, weights: Sequence[float] | None = None) -> Objective:
-        """See `Task`: the mean over labels of their binary cross-entropies.
-
-        Args:
-            weights: Of each label's losses; None: all 1.
-        """
+        """See `Task`: the mean over labels of their binary cross-entropies, each label with its weight."""
         num_labels, columns = len(self.names), self._columns
         weights_C = None if weights is None else torch.tensor(weights, dtype=torch.float32)
 
@@ -573,46 +451,27 @@ class MultiLabel(TextTask):
 
         names = [*self.names, *sorted({label for record in records for label in record.labels or ()} - {*self.names})]
         right = np.array([[name in (record.labels or ()) for name in names] for record in records])
-        found = np.array([[name in each.labels for name in names] for each in predictions])
+        predicted = np.array([[name in each.labels for name in names] for each in predictions])
         shares = np.array([[each.probabilities.get(name, 0.0) for name in names] for each in predictions])
         known = np.flatnonzero(right.any(0))  # as for classes: one that only predictions have takes from the others
+        macro_f1 = None
+        if len(known):
+            macro_f1 = float(f1_score(right, predicted, labels=known, average="macro", zero_division=0))
         return {
-            "micro_f1": float(f1_score(right, found, average="micro", zero_division=0)),
-            "macro_f1": float(f1_score(right, found, labels=known, average="macro", zero_division=0))
-            if len(known)
-            else None,
-            "subset_accuracy": float(accuracy_score(right, found)),
+            "micro_f1": float(f1_score(right, predicted, average="micro", zero_division=0)),
+            "macro_f1": macro_f1,
+            "subset_accuracy": float(accuracy_score(right, predicted)),
             "ranking_precision": float(label_ranking_average_precision_score(right, shares)),
         }
 
 
-def _cell(value: Any, where: str) -> list[Any]:
-    """The labels of a cell, as they stand there."""
-    if value is None:
-        return []
-    if isinstance(value, list | tuple):
-        return list(value)
-    if isinstance(value, str):
-        text = value.strip()
-        if text.startswith("["):
-            try:
-                found = parse_json(text)
-            except ValueError as error:
-                raise CorpusError(f"{where} has {text[:40]!r}, which begins like a JSON list and is none") from error
-            return list(found)
-        return [part.strip() for part in text.split(SEPARATOR) if part.strip()]
-    return [value]  # a single label
-
-
 # ----------------------------------------
-# Regression: a number for a text, or for a pair.
-#
-# Shape suffixes: T = positions of a batch in a line, D = hidden size, N = texts.
+# A number.
 
 
 @dataclass(frozen=True)
 class NumberPrediction:
-    """Of a text's number."""
+    """A text's number."""
 
     value: float
 
@@ -631,35 +490,11 @@ class Regress(TextTask):
     kind: ClassVar[str] = "regress"
     title: ClassVar[str] = "numbers for texts"
     problem_type: ClassVar[str | None] = "regression"
-    usual: ClassVar[UsualColumns | None] = UsualColumns("score", pairs="found")
+    usual: ClassVar[UsualColumns] = UsualColumns("score", pairs="found")
 
     names: tuple[str, ...] = ("value",)
-    paired: bool = False
-    max_length: int | None = None
-    pooling: ClassifierPooling = "first"
-    columns: Mapping[str, str] = field(default_factory=dict)
     mean: float = 0.0
     deviation: float = 1.0
-
-    @classmethod
-    def labelled(
-        cls, record: TextRecord, value: Any, where: str, column: str, names: Sequence[str] | None
-    ) -> TextRecord:
-        """See `TextTask`."""
-        return replace(record, value=number_of(value, where, column))
-
-    @classmethod
-    def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: ClassifierPooling) -> Self:
-        """See `Task`. Numbers are not all equal."""
-        values = {record.value for record in train.records}
-        if len(values) == 1:
-            raise CorpusError(f"{train.path}: every example has the number {values.pop()}; there is nothing to learn")
-        columns = with_columns(train)
-        return cls((columns.get("label", "value"),), is_paired(train), settings.max_length, pooling, columns)
-
-    def items(self, records: Sequence[TextRecord], metric: str) -> int | None:
-        """See `Task`: no metric is a share."""
-        return None
 
     @classmethod
     def reads(cls, content: Mapping[str, Any], names: Sequence[str]) -> bool:
@@ -667,22 +502,18 @@ class Regress(TextTask):
         return content.get("problem_type") == cls.problem_type or len(names) == 1
 
     @classmethod
-    def of_content(
-        cls, own: Mapping[str, Any], names: tuple[str, ...], pooling: ClassifierPooling, max_length: int | None
-    ) -> Self:
-        """See `Task`."""
-        return cls(names, bool(own.get("paired", False)), max_length, pooling, dict(own.get("columns") or {}))
-
-    def targets_of(self, record: TextRecord) -> Targets:
+    def label_of(cls, row: LabelledRow) -> dict[str, Any]:
         """See `TextTask`."""
-        value = np.array([record.value], dtype=np.float64)
-        return {TARGET: ((value - self.mean) / self.deviation).astype(np.float32)}
+        return {"value": row.value()}
 
-    def decode(
-        self, records: Sequence[TextRecord], examples: Sequence[Example], outputs: Sequence[NDArray[np.float32]]
-    ) -> list[NumberPrediction]:
-        """See `Task`."""
-        return [NumberPrediction(float(output[0, 0]) * self.deviation + self.mean) for output in outputs]
+    @classmethod
+    def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: ClassifierPooling) -> Self:
+        """See `Task`. Numbers are not all equal."""
+        values = {record.value for record in train.records}
+        if len(values) == 1:
+            raise CorpusError(f"{train.path}: every example has the number {values.pop()}; there is nothing to learn")
+        columns = train.column_names
+        return cls((columns.get("label", "value"),), is_paired(train), settings.max_length, pooling, columns)
 
     def while_learning(self, train: Labelled) -> Self:
         """See `Task`: standardised numbers; the deviation is that of the sample."""
@@ -696,11 +527,20 @@ class Regress(TextTask):
         last_layer(model)
 
     def finish(self, model: TaskNetwork) -> None:
-        """See `Task`: a head that tells standardised numbers tells the numbers themselves."""
+        """See `Task`: a head that predicts standardised numbers predicts the numbers themselves."""
         weight, bias = last_layer(model)
         with torch.no_grad():
             weight.mul_(self.deviation)
             bias.mul_(self.deviation).add_(self.mean)
+
+    def targets_of(self, record: TextRecord) -> Targets:
+        """See `TextTask`."""
+        value = np.array([record.value], dtype=np.float64)
+        return {TARGET: ((value - self.mean) / self.deviation).astype(np.float32)}
+
+    def prediction(self, logits_C: NDArray[np.float32]) -> NumberPrediction:
+        """See `TextTask`."""
+        return NumberPrediction(float(logits_C[0]) * self.deviation + self.mean)
 
     def objective(self, weights: Sequence[float] | None = None) -> Objective:
         """See `Task`: squared errors. Here the right answers are numbers, float32."""
@@ -711,8 +551,8 @@ class Regress(TextTask):
             return BatchTargets(self.places(rows, positions_N), values_T[positions_N])
 
         def losses(model: TaskNetwork, hidden_TD: Tensor, targets: BatchTargets, dropout_seed: int | None) -> Losses:
-            found_N = self.logits_at(model, hidden_TD, targets.positions_N, dropout_seed)[:, 0].float()
-            each_N = functional.mse_loss(found_N, targets.classes_N, reduction="none")
+            values_N = self.logits_at(model, hidden_TD, targets.positions_N, dropout_seed)[:, 0].float()
+            each_N = functional.mse_loss(values_N, targets.classes_N, reduction="none")
             return Losses(each_N.sum(), each_N.detach(), torch.zeros_like(each_N, dtype=torch.bool))
 
         return Objective(NAME, 1.0, find, losses)
@@ -722,22 +562,26 @@ class Regress(TextTask):
         """See `Task`."""
         return ("pearson", "spearman", "rmse")
 
+    def items(self, records: Sequence[TextRecord], metric: str) -> int | None:
+        """See `Task`: no metric is a share."""
+        return None
+
     def measure(self, records: Sequence[TextRecord], predictions: Sequence[NumberPrediction]) -> Metrics:
         """See `Task`; correlations by scipy."""
         from scipy.stats import pearsonr, spearmanr
 
         right = np.array([record.value for record in records], dtype=np.float64)
-        found = np.array([each.value for each in predictions], dtype=np.float64)
-        defined = len(set(right.tolist())) > 1 and len(set(found.tolist())) > 1
+        predicted = np.array([each.value for each in predictions], dtype=np.float64)
+        defined = len(set(right.tolist())) > 1 and len(set(predicted.tolist())) > 1
         return {
-            "pearson": float(pearsonr(right, found).statistic) if defined else None,
-            "spearman": float(spearmanr(right, found).statistic) if defined else None,
-            "rmse": float(np.sqrt(np.mean((right - found) ** 2))),
+            "pearson": float(pearsonr(right, predicted).statistic) if defined else None,
+            "spearman": float(spearmanr(right, predicted).statistic) if defined else None,
+            "rmse": float(np.sqrt(np.mean((right - predicted) ** 2))),
         }
 
 
 def last_layer(model: TaskNetwork) -> tuple[Tensor, Tensor]:
-    """Weight and bias of the layer that tells a number.
+    """Weight and bias of the layer that predicts a number.
 
     Raises:
         ModelError: A head of transformers has none that is known by its shape, or one without a bias.
@@ -748,34 +592,16 @@ def last_layer(model: TaskNetwork) -> tuple[Tensor, Tensor]:
         assert head.classifier.bias is not None
         return head.classifier.weight, head.classifier.bias
     theirs = model.encoder.model
-    of_encoder = f"{theirs.base_model_prefix}."
-    found = [
+    layers = [
         module
         for name, module in theirs.named_modules()
-        if isinstance(module, torch.nn.Linear) and module.out_features == 1 and not name.startswith(of_encoder)
+        if isinstance(module, torch.nn.Linear)
+        and module.out_features == 1
+        and not name.startswith(f"{theirs.base_model_prefix}.")
     ]
-    if len(found) != 1 or found[0].bias is None:
+    if len(layers) != 1 or layers[0].bias is None:
         raise ModelError(
-            f"the head of {type(theirs).__name__} has no single layer with a bias that tells the number, so it cannot "
-            "hold the scale of the numbers; take another model for --task regress"
+            f"the head of {type(theirs).__name__} has no single layer with a bias that predicts the number, so it "
+            "cannot hold the scale of the numbers; take another model for --task regress"
         )
-    return found[0].weight, found[0].bias
-
-
-# ----------------------------------------
-# Classes of pairs of texts: classification whose files always have two texts.
-
-
-@dataclass(frozen=True)
-class Pairs(Classify):  # it is a classification in all but the files it reads, so it is one here, too
-    """One of several classes for a pair of texts. Source: Devlin et al. 2018, section 4.1."""
-
-    kind: ClassVar[str] = "pairs"
-    title: ClassVar[str] = "classes of pairs of texts"
-    usual: ClassVar[UsualColumns | None] = UsualColumns("label", pairs="always", guessed=False)
-    lines_lack: ClassVar[str | None] = "pairs"
-
-    @classmethod
-    def reads(cls, content: Mapping[str, Any], names: Sequence[str]) -> bool:
-        """See `Task`. Folders of others do not tell pairs from single texts: those are `classify`."""
-        return False
+    return layers[0].weight, layers[0].bias

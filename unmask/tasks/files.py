@@ -1,34 +1,42 @@
-"""Labelled files as records: tables (CSV, TSV, JSON, Parquet, Arrow), CoNLL, CoNLL-U, lines of text.
+"""Labelled files as records: tables (CSV, TSV, JSON, Parquet, Arrow), CoNLL, CoNLL-U, SQuAD's JSON, lines of text.
 
-A folder that `datasets` wrote, or one in the hub's layout, is a table of several files, or parts of them.
+Each form is read as rows with cells (`LabelledRow`), of which the task makes its records. A folder that `datasets`
+wrote, or one in the hub's layout, is a table of several files, or parts of them.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-from unmask.core.errors import CorpusError, shown
+from unmask.core.errors import CorpusError, shown, whole_number
 from unmask.core.files import file_sha256
-from unmask.data.reading import BadInput, Row, broken_character, read_lines
+from unmask.data.json_rows import json_form, rows_of_field
+from unmask.data.reading import BadInput, bare_suffix, broken_character, read_lines
 from unmask.data.sources import Source, find_sources, find_split
-from unmask.data.tables import LOOK_ROWS, class_name, class_names, has_column, rows_of, value_or_none
+from unmask.data.tables import LOOK_ROWS, class_names, has_column, rows_of, value_or_none
+from unmask.data.treebanks import TaggedLine, read_sentences, word_number
+from unmask.tasks.columns import LabelledRow, find_columns
 from unmask.tasks.settings import Columns
-from unmask.tasks.task import Labelled, Record, Task, find_columns
+from unmask.tasks.task import Form, Labelled, Record, Task
 
 Part = Literal["train", "validation"]
-_MISSING = {"nan", "null", "none", "n/a", "na"}
+Rows = Iterator[tuple[int, dict[str, Any]]]  # numbers, counted from 1, and cells by column
 MOST_EXAMPLES = 5_000_000
 MOST_CHARS = 1 << 31
+_BAD = BadInput(skip=False, way_out=None)
+_CONLLU = {"upos": 3, "xpos": 4}
+_SQUAD = "SQuAD's form is data > paragraphs > context and qas > question, id, answers > text, answer_start"
+_ID = "id"
 
 
 class Gathered:
-    """What is held of a labelled file, all of which is in memory: so much, and no more.
+    """Counts what is held of a file, all of which is in memory.
 
     Args:
         path: The file, for errors.
@@ -38,13 +46,13 @@ class Gathered:
         self._path = path
         self._examples = self._chars = 0
 
-    def add(self, num_chars: int, *, examples: int = 1) -> None:
-        """Counts an example of so many characters, or characters that several examples share.
+    def add(self, num_chars: int) -> None:
+        """Counts an example of so many characters.
 
         Raises:
             CorpusError: There are more than five million, or more than two thousand million characters.
         """
-        self._examples += examples
+        self._examples += 1
         self._chars += num_chars
         if self._examples > MOST_EXAMPLES or self._chars > MOST_CHARS:
             raise CorpusError(
@@ -70,8 +78,8 @@ class ExampleFiles:
     @property
     def sha256(self) -> str:
         """Of the content."""
-        found = [file_sha256(file) for file in self.files]
-        return found[0] if len(found) == 1 else hashlib.sha256("".join(found).encode()).hexdigest()
+        hashes = [file_sha256(file) for file in self.files]
+        return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
 
 
 def example_files(path: Path, called: Path | None = None, *, part: Part | None = None) -> ExampleFiles:
@@ -86,9 +94,9 @@ def example_files(path: Path, called: Path | None = None, *, part: Part | None =
         CorpusError: It is not there, or a folder of something else, or one that lacks the part.
     """
     called = called or path
-    if part == "validation" and not path.is_dir():
-        raise CorpusError(f"{called}: this is one file; give another for validation")
-    if not path.is_dir():
+    if not os.path.isdir(path):  # which raises nothing, whatever the name is
+        if part == "validation":
+            raise CorpusError(f"{called}: this is one file; give another for validation")
         return ExampleFiles(called, (path,))
     split = find_split([path], announce=False)
     if part is None and split.validation:
@@ -122,166 +130,173 @@ def read_labelled(
         CorpusError: The file is missing, empty, of a kind that the task cannot read, lacks a column, or has a row
             without text or label; with file and row.
     """
-    bad = BadInput(skip=False, way_out=None)
-    found: Columns | None = None
     files = example_files(given) if isinstance(given, Path) else given
     path = files.path
-    records = task.own_file(files.files[0], with_labels=with_labels)
-    if records is None:
-        source, *others = files.sources or find_sources(files.files)
-        if source.kind in ("conll", "conllu"):
-            records = task.of_treebank(source, bad, columns.label, with_labels=with_labels)
-        elif source.kind in ("text", "fasta"):
-            records = _lines(source, bad, task, with_labels=with_labels)
-        else:
-            table = _LabelledTable(path, source, others)
-            records, found = _read_table(table, bad, task, columns, usual or Columns(), with_labels=with_labels)
+    source, *others = files.sources or find_sources(files.files)
+    form = _form_of(source, task)
+    if form not in task.forms and form == "treebank":
+        raise CorpusError(f"{path}: this file holds words with tags, for --task tag; the task is {task.kind}")
+    pairs_needed = not isinstance(task, type) and task.paired
+    if form == "lines" and (with_labels or pairs_needed or form not in task.forms):
+        lacking = "labels" if with_labels else "pairs of texts"
+        raise CorpusError(f"{path}: a {path.suffix} file holds no {lacking}; give CSV, TSV, JSONL or Parquet")
+    names: Sequence[str] | None = None
+    roles = task.fixed or Columns(text="text", label="label")
+    if form == "table":
+        rows, roles, names = _table_rows(path, [source, *others], task, columns, usual or Columns(), with_labels)
+    elif form == "treebank":
+        rows = _treebank_rows(source, columns.label, roles, with_labels=with_labels)
+    else:
+        rows = _squad_rows(source.path, with_labels=with_labels) if form == "squad" else _lines(source.path)
+    if not with_labels:
+        roles = roles.model_copy(update={"label": None})
+    gathered = Gathered(path)
+    records: list[Record] = []
+    for number, cells in rows:
+        where = f"{path}: {'question' if form == 'squad' else 'row'} {number}"
+        record = task.of_row(LabelledRow(number, where, cells, roles, names))
+        if broken := next(filter(None, map(broken_character, record.texts)), None):
+            raise CorpusError(f"{where} holds {broken}, which is no character; take it out")
+        gathered.add(sum(map(len, record.texts)))
+        records.append(record)
     if not records:
-        raise CorpusError(f"{path}: there is no example in this file")
-    for record in records:
-        for text in record.texts:
-            if broken := broken_character(text):
-                raise CorpusError(f"{path}: row {record.row} holds {broken}, which is no character; take it out")
-    return Labelled(path, records, found)
+        raise CorpusError(f"{path}: there is no example in this file{f'; {_SQUAD}' if form == 'squad' else ''}")
+    return Labelled(path, records, roles if form == "table" and task.fixed is None else None)
 
 
-def _lines(source: Source, bad: BadInput, task: type[Task] | Task, *, with_labels: bool) -> list[Record]:
-    """Lines of a text, which have no labels."""
-    if lacking := "labels" if with_labels else "pairs" if _knows_pairs(task) else task.lines_lack:
-        raise CorpusError(
-            f"{source.path}: a {source.path.suffix} file holds no {lacking}; give CSV, TSV, JSONL or Parquet"
-        )
-    gathered, records = Gathered(source.path), []
-    for number, part in enumerate(read_lines(source.path, bad), 1):
-        if not (part.starts and part.ends):
-            raise CorpusError(f"{source.path}: line {number} is longer than a million characters; cut it")
-        if part.text.strip():
-            gathered.add(len(part.text))
-            records.append(task.of_line(number, part.text))
-    return records
+def _form_of(source: Source, task: type[Task] | Task) -> Form:
+    if source.kind in ("conll", "conllu"):
+        return "treebank"
+    if source.kind in ("text", "fasta"):
+        return "lines"
+    # SQuAD's file is one object; an array of objects, or an object a line, are rows.
+    is_squad = "squad" in task.forms and bare_suffix(source.path) == ".json" and json_form(source.path) == "object"
+    return "squad" if is_squad else "table"
 
 
-class _LabelledTable(NamedTuple):
-    """A table and the files that it goes on in."""
+def _table_rows(
+    path: Path,
+    sources: Sequence[Source],
+    task: type[Task] | Task,
+    named: Columns,
+    usual: Columns,
+    with_labels: bool,
+) -> tuple[Rows, Columns, Sequence[str] | None]:
+    """The rows of a table that goes on over all sources; its columns; and names of the classes by number, if it has
+    any."""
+    mentioned = [name for columns in (named, usual) for name in vars(columns).values() if name is not None]
+    fields = [name for name in mentioned if "." in name]  # within columns: `content.text`
 
-    path: Path
-    source: Source
-    others: Sequence[Source]
-
-    def rows(
-        self,
-        bad: BadInput,
-        header: str | None,
-        *,
-        known: Iterable[str],
-        only: Iterable[str] | None = None,
-    ) -> Iterator[tuple[int, Row]]:
-        """Of all files, numbered on; those that are read for some columns are counted."""
-        gathered, used = Gathered(self.path), None if only is None else list(only)
+    def read(only: Iterable[str] | None) -> Rows:
         begin = 0
-        for source in (self.source, *self.others):
+        for source in sources:
             number = 0
-            for number, row in rows_of(source, bad, header, known=known, only=used):
-                if used is not None:
-                    gathered.add(sum(_num_chars(value_or_none(row, name)) for name in used))
-                yield begin + number, row
+            for number, row in rows_of(source, _BAD, named.text, known=mentioned, only=only):
+                yield (
+                    begin + number,
+                    row | {name: value_or_none(row, name) for name in fields if has_column([row], name)},
+                )
             begin += number
-
-
-def _read_table(
-    table: _LabelledTable, bad: BadInput, task: type[Task] | Task, wanted: Columns, usual: Columns, *, with_labels: bool
-) -> tuple[Sequence[Record], Columns | None]:
-    source = replace(table.source, label=wanted.label)
-    asked = {name for columns in (wanted, usual) for name in vars(columns).values() if name is not None}
-    paths = {name for name in asked if "." in name}
-
-    def read(only: Iterable[str] | None) -> Iterator[tuple[int, Row]]:
-        rows = table._replace(source=source).rows(bad, wanted.text, known=asked, only=only)
-        return ((number, _with_fields(row, paths)) for number, row in rows) if paths else rows
 
     look = [row for _, row in islice(read(None), LOOK_ROWS)]
     if not look:
-        return [], None
-    if task.usual is None:
-        own = [name for name in task.own_columns(with_labels=with_labels) if name in look[0]]
-        return task.of_rows(table.path, read(own), wanted, None, with_labels=with_labels), None
-    names = replace(task.usual, pairs="always", guessed=False) if _knows_pairs(task) else task.usual
-    columns = find_columns(look, names, _filled(wanted, usual, look), table.path, with_label=with_labels)
-    labels = class_names(source, columns.label)
-    used = [name for name in vars(columns).values() if name is not None]
-    return task.of_rows(table.path, read(used), columns, labels, with_labels=with_labels), columns
+        return iter(()), Columns(), None
+    if task.fixed is not None:
+        used = [
+            name for role, name in vars(task.fixed).items() if name is not None and (with_labels or role != "label")
+        ]
+        return read([name for name in (_ID, *used) if name in look[0]]), task.fixed, None
+    columns = task.usual
+    if not isinstance(task, type) and task.paired:
+        columns = replace(columns, pairs="always", guessed=False)
+    # Columns of an earlier file serve where no others are named, if they hold text here.
+    holding = {
+        role: name
+        for role, name in (("text", usual.text), ("second", usual.second))
+        if getattr(named, role) is None and any(isinstance(row.get(name or ""), str | list) for row in look)
+    }
+    found = find_columns(look, columns, named.model_copy(update=holding), path, with_label=with_labels)
+    names = class_names(sources[0], found.label)
+    return read([name for name in vars(found).values() if name is not None]), found, names
 
 
-def _num_chars(value: Any) -> int:
-    """What a value takes in memory, about, in characters."""
-    if isinstance(value, list):
-        return sum(_VALUE_CHARS + (len(each) if isinstance(each, str) else 0) for each in value)
-    return len(value) if isinstance(value, str) else _VALUE_CHARS
+def _lines(path: Path) -> Rows:
+    for number, part in enumerate(read_lines(path, _BAD), 1):
+        if not (part.starts and part.ends):
+            raise CorpusError(f"{path}: line {number} is longer than a million characters; cut it")
+        if part.text.strip():
+            yield number, {"text": part.text}
 
 
-_VALUE_CHARS = 50
-
-
-def _with_fields(row: dict[str, Any], paths: Iterable[str]) -> dict[str, Any]:
-    """The row with fields within its columns as columns of their own, called by their paths: `content.text`."""
-    return row | {path: value_or_none(row, path) for path in paths if has_column([row], path)}
-
-
-def _knows_pairs(task: type[Task] | Task) -> bool:
-    """Whether it is the task of a model that is given two texts."""
-    return not isinstance(task, type) and task.paired
-
-
-def _filled(wanted: Columns, usual: Columns, rows: Sequence[dict[str, Any]]) -> Columns:
-    """The columns that were named; where none was, those of an earlier file, if there is any text in them here."""
-
-    def text(name: str | None) -> str | None:
-        return name if any(isinstance(row.get(name or ""), str | list) for row in rows) else None
-
-    return wanted.model_copy(
-        update={
-            "text": wanted.text or text(usual.text),
-            "second": wanted.second or text(usual.second),
-        }
-    )
-
-
-def class_of(value: Any, where: str, column: str, names: Sequence[str] | None = None) -> str:
-    """The name of a class. What is missing or not-a-number is an error, never a class of its own.
+def _treebank_rows(source: Source, label: str | None, roles: Columns, *, with_labels: bool) -> Rows:
+    """The sentences of a CoNLL or CoNLL-U file. Words of a multiword token are taken one by one.
 
     Args:
-        value: As it stands in the table.
-        where, column: File and row, and the column, for errors.
-        names: Of the classes by number, where the file says them.
-
-    Raises:
-        CorpusError: There is none, it is not-a-number (also in letters), or neither a text, a whole number nor a
-            boolean; or it is a number without a name.
+        source: The file.
+        label: The tags' column: its number, counted from 0; in CoNLL-U also `upos` or `xpos`. None: the last one, or
+            `upos`.
+        roles: What cells are called.
+        with_labels: Whether tags are read.
     """
-    try:
-        name = class_name(value, names)
-    except ValueError as error:
-        raise CorpusError(f"{where} has {error} in column {column!r}") from error
-    if name is None or name.lower() == "nan":
-        what = "no label" if name is None and not isinstance(value, float) else "NaN"
-        raise CorpusError(f"{where} has {what} in column {column!r}; give it a label, or take the row out")
-    return name
+    path, is_conllu = source.path, source.kind == "conllu"
+    index = -1 if not is_conllu else _CONLLU["upos"]
+    if label is not None:
+        number = whole_number(label)
+        if number is None and not (is_conllu and label in _CONLLU):
+            ways = "upos, xpos or the column's number" if is_conllu else "its number"
+            raise CorpusError(f"{path}: there is no column {shown(label)}; a column is named by {ways}, counted from 0")
+        index = _CONLLU[label] if number is None else number
+
+    def cell(line: TaggedLine, index: int) -> str:
+        if index >= len(line.cells):
+            raise CorpusError(f"{path}: line {line.number} has no column {index}, only {len(line.cells)} columns")
+        return line.cells[index].strip()
+
+    for lines in read_sentences(source, _BAD):
+        try:
+            words = [line for line in lines or () if not is_conllu or word_number(line) is not None]
+        except ValueError as error:
+            raise CorpusError(f"{path}: line {error}") from error
+        if not words:
+            continue
+        cells: dict[str, Any] = {str(roles.text): [cell(line, 1 if is_conllu else 0) for line in words]}
+        if with_labels:
+            if bare := next((line for line in words if index == -1 and len(line.cells) < 2), None):
+                raise CorpusError(f"{path}: line {bare.number} has a word without a tag")
+            tags = [cell(line, index) for line in words]
+            if untagged := next((line for line, tag in zip(words, tags, strict=True) if tag in ("", "_")), None):
+                raise CorpusError(f"{path}: line {untagged.number} has no tag in column {index}")
+            cells[str(roles.label)] = tags
+        yield words[0].number, cells
 
 
-def number_of(value: Any, where: str, column: str) -> float:
-    """A finite number.
+def _squad_rows(path: Path, *, with_labels: bool) -> Rows:
+    """The questions of a file in SQuAD's form, of version 1 or 2, read article by article, as `datasets` holds them.
 
-    Raises:
-        CorpusError: It is missing, not-a-number, infinite or no number.
+    Source: Rajpurkar et al. 2016 and 2018 (SQuAD and SQuAD 2.0), the form of their files.
     """
-    if value is None or (isinstance(value, str) and (not value.strip() or value.strip().lower() in _MISSING)):
-        what = "NaN" if isinstance(value, str) and value.strip().lower() == "nan" else "no number"
-        raise CorpusError(f"{where} has {what} in column {column!r}; give it a number, or take the row out")
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise CorpusError(f"{where} has {shown(value)} in column {column!r}, which is no number") from None
-    if not math.isfinite(number):
-        what = "NaN" if math.isnan(number) else str(number)
-        raise CorpusError(f"{where} has {what} in column {column!r}; give it a number, or take the row out")
-    return number
+    number = 1
+    for count, article in rows_of_field(path, "data", _BAD, way_out="cut the article"):
+        for paragraph in _field(article, "paragraphs", list, f"{path}: article {count}"):
+            context = _field(paragraph, "context", str, f"{path}: question {number}")
+            for question in _field(paragraph, "qas", list, f"{path}: question {number}"):
+                where = f"{path}: question {number}"
+                cells = {"question": _field(question, "question", str, where), "context": context}
+                cells[_ID] = question.get(_ID)
+                if with_labels:
+                    missing = "is_impossible" in question and _field(question, "is_impossible", bool, where)
+                    answers = [] if missing else _field(question, "answers", list, where)
+                    texts = [_field(answer, "text", str, where) for answer in answers]
+                    begins = [_field(answer, "answer_start", int, where) for answer in answers]
+                    cells["answers"] = {"text": texts, "answer_start": begins}
+                yield number, cells
+                number += 1
+
+
+def _field(holder: Any, name: str, kind: type, where: str) -> Any:
+    if not isinstance(holder, dict) or name not in holder:
+        raise CorpusError(f"{where} lacks {name!r}: {shown(holder)}; {_SQUAD}")
+    value = holder[name]
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise CorpusError(f"{where} has {shown(value)} as {name!r}; {_SQUAD}")
+    return value

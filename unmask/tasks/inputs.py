@@ -23,7 +23,6 @@ from unmask.core.errors import CorpusError, ModelError, SettingsError
 from unmask.data.packing import pack_pieces
 from unmask.data.rows import Rows
 from unmask.model.folder import TaskConfig
-from unmask.tokenizer.spans import word_spans
 from unmask.tokenizer.tokenizer import SpecialIds, Tokenizer
 from unmask.train.runner import TextRows, fill_rows
 
@@ -215,11 +214,6 @@ def first_pieces(words: Sequence[str], encoding: tokenizers.Encoding) -> tuple[N
     numbers = np.flatnonzero(inside)
     found: NDArray[np.int64] = positions[place[numbers]]
     return found, numbers.astype(np.int64)
-
-
-def words_of(text: str) -> tuple[str, ...]:
-    """The words of a raw text: runs of letters and digits with the marks on them, and signs one by one."""
-    return tuple(text[begin:end] for begin, end in word_spans(text))
 
 
 def ids_of(encoding: Any) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""Predictions for every record of a file, as a verb: JSON lines or CSV."""
+"""Fine-tuned models: which task a folder is of, the model as users hold it, and predictions for a file."""
 
 from __future__ import annotations
 
@@ -48,19 +48,20 @@ from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.hardware import choose_device
 from unmask.train.runner import run
 
-# ----------------------------------------
-# All tasks, by name; and which one a model's folder is of.
+log = logging.getLogger("unmask")
 
-# Of those with the same architecture the first that says so reads a folder of others.
+# All tasks by name. Of those with the same architecture the first that says so reads a folder of other tools.
 TASKS: Mapping[str, type[Task]] = {task.kind: task for task in (Regress, MultiLabel, Classify, Pairs, Tag, AnswerTask)}
-_ARCHITECTURES = {task.architecture for task in TASKS.values()}
+_FORMATS = (".jsonl", ".csv")
+_BEYOND_JSON = re.compile(r"[\x7f-\x9f]")  # control characters that JSON leaves as they are
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 def task_named(name: str) -> type[Task]:
-    """The task that a user named.
+    """The task of a name.
 
     Raises:
-        SettingsError: There is none of this name.
+        SettingsError: There is none.
     """
     if name not in TASKS:
         raise SettingsError(f"unknown task {name!r}; known are {', '.join(sorted(TASKS))}")
@@ -70,11 +71,13 @@ def task_named(name: str) -> type[Task]:
 def does_task(content: Mapping[str, Any]) -> bool:
     """Whether a config.json is that of a model that is fine-tuned for a task."""
     architecture = _architecture(content)
-    return isinstance(content.get(KEY), dict) or any(f"For{known}" in architecture for known in _ARCHITECTURES)
+    return isinstance(content.get(KEY), dict) or any(
+        f"For{task.architecture}" in architecture for task in TASKS.values()
+    )
 
 
 def task_of(content: Mapping[str, Any], folder: Path, *, pools_itself: bool = False) -> Task:
-    """What a config.json says of the task, under our own key or by its architecture.
+    """The task of a config.json, under our own key or by its architecture.
 
     Args:
         content: The file's.
@@ -87,30 +90,31 @@ def task_of(content: Mapping[str, Any], folder: Path, *, pools_itself: bool = Fa
     """
     architecture, own = _architecture(content), content.get(KEY)
     names = label_names_of(content, folder) or ("LABEL_0", "LABEL_1")  # transformers' own
-    kind: type[Task] | None
     if isinstance(own, dict):
-        said = own.get("kind")
-        kind = TASKS.get(said) if isinstance(said, str) else None
+        kind = TASKS.get(str(own.get("kind")))
         if kind is None:
-            raise ModelError(f"{folder}: fine-tuned for {shown(said)}, which this version of unmask does not know")
-        _check_own(own, folder)
+            raise ModelError(
+                f"{folder}: fine-tuned for {shown(own.get('kind'))}, which this version of unmask does not know"
+            )
+        try:
+            validated(_Own, own, where=f"{folder / CONFIG}: {KEY}")
+        except SettingsError as error:
+            raise ModelError(f"{error}; finetune writes no such thing: give another copy of the model") from error
     else:
-        own = {}
-        same = [
-            task for task in TASKS.values() if architecture.removesuffix("Simple").endswith(f"For{task.architecture}")
-        ]
-        kind = next((task for task in same if task.reads(content, names)), None)
-    if kind is None:
-        raise ModelError(
-            f"{folder}: this model is not fine-tuned for a task (it is {architecture[:100] or 'a bare encoder'}); "
-            "fine-tune it with unmask finetune, and give the folder that is written there"
-        )
+        own, bare_name = {}, architecture.removesuffix("Simple")
+        tasks = (task for task in TASKS.values() if bare_name.endswith(f"For{task.architecture}"))
+        kind = next((task for task in tasks if task.reads(content, names)), None)
+        if kind is None:
+            raise ModelError(
+                f"{folder}: this model is not fine-tuned for a task (it is {architecture[:100] or 'a bare encoder'}); "
+                "fine-tune it with unmask finetune, and give the folder that is written there"
+            )
     pooling = pooling_of(content, folder) if kind.of_texts and not pools_itself else "first"
     return kind.of_content(own, names, pooling, own.get("max_length"))
 
 
 class _Own(Settings):
-    """What stands under our key besides the kind, as finetune writes it; what it says of a task stands there."""
+    """What stands under our key, as finetune writes it."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -122,46 +126,31 @@ class _Own(Settings):
     longest_answer: int = Field(default=30, ge=1, lt=2**31)
 
 
-def _check_own(own: dict[str, Any], folder: Path) -> None:
-    try:
-        validated(_Own, own, where=f"{folder / CONFIG}: {KEY}")
-    except SettingsError as error:
-        raise ModelError(f"{error}; finetune writes no such thing: give another copy of the model") from error
-
-
 def _architecture(content: Mapping[str, Any]) -> str:
-    said = content.get("architectures")
-    first = said[0] if isinstance(said, list) and said else ""
+    names = content.get("architectures")
+    first = names[0] if isinstance(names, list) and names else ""
     return first if isinstance(first, str) else ""
 
 
-# ----------------------------------------
-# A fine-tuned model, as users hold it, and examples through its network.
-#
 # Shape suffixes: T = positions of all rows in a line, D = hidden size, N = places, C = outputs.
-
-log = logging.getLogger("unmask")
 
 
 @torch.no_grad()
 def outputs_of(
     model: TaskNetwork, task: Task, examples: Sequence[Example], *, notify: Notify = ignore
 ) -> list[NDArray[np.float32]]:
-    """What the network says at the places of each example.
+    """The network's outputs at the places of each example: [N, C]; N is 1 where the task pools.
 
     Args:
         model: In evaluation mode, with the task's head.
         task: The task.
         examples: Inputs.
         notify: Told after every batch how many tokens are done.
-
-    Returns:
-        For each example [N, C]; N is 1 where the task pools.
     """
     assert not model.training
     outputs: list[NDArray[np.float32]] = [np.zeros((0, 0), dtype=np.float32)] * len(examples)
-    asked = [number for number, example in enumerate(examples) if len(example.places)]
-    some = [examples[number] for number in asked]
+    with_places = [number for number, example in enumerate(examples) if len(example.places)]
+    some = [examples[number] for number in with_places]
     places = [example.places for example in some]
     count = counted(notify, "predicting", sum(map(len, some)))
     for rows, hidden_TD in run(model, [example.input_ids for example in some], types=types_of(some)):
@@ -170,14 +159,14 @@ def outputs_of(
         logits_NC = task.logits(model, hidden_TD.index_select(0, places_N), sizes)
         cuts = np.cumsum(sizes if len(logits_NC) == sum(sizes) else np.ones_like(sizes))[:-1]
         for number, output in zip(rows.numbers, np.split(logits_NC.float().cpu().numpy(), cuts), strict=True):
-            outputs[asked[number]] = output
+            outputs[with_places[number]] = output
         count(int(rows.lengths.sum()))
     return outputs
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """Predictions, one a record, and how many records were cut (their ends not seen) or shared out (nothing lost)."""
+    """Predictions, one a record, and how many records were cut (their ends not seen) or split (nothing lost)."""
 
     predictions: list[Any]
     truncated: int
@@ -221,34 +210,27 @@ class TaskModel(Readable):
         Raises:
             SettingsError: An input is none of these, or holds what is no character.
         """
-        records = [self._record(number, given) for number, given in enumerate(inputs, 1)]
-        for record in records:
+        records = []
+        for number, given in enumerate(inputs, 1):
+            if (record := self.task.of_input(number, given)) is None:
+                raise SettingsError(f"input {number} is {type(given).__name__}, but this model takes {self.task.takes}")
             for text in record.texts:
-                check_characters(text, f"input {record.row}")
-        found = self.predict_records(records)
-        if found.truncated:
+                check_characters(text, f"input {number}")
+            records.append(record)
+        predicted = self.predict_records(records)
+        if predicted.truncated:
             longest = self._encoder.max_length
             log.warning(
-                "texts longer than the model's %d tokens: %d; their ends are not seen", longest, found.truncated
+                "texts longer than the model's %d tokens: %d; their ends are not seen", longest, predicted.truncated
             )
-        return found.predictions
+        return predicted.predictions
 
     def predict_records(self, records: Sequence[Record], *, notify: Notify = ignore) -> Predicted:
-        """Predicts for records of the task's kind, as they are read from files.
-
-        Args:
-            records: Any number.
-            notify: Told how many tokens are done.
-        """
+        """Predicts for records of the task's kind, as they are read from files; `notify` is told of the progress."""
         encoded = self.task.encode(records, self._encoder, with_targets=False)
         outputs = outputs_of(self.network, self.task, encoded.examples, notify=notify)
         predictions = self.task.decode(records, encoded.examples, outputs)
         return Predicted(predictions, encoded.truncated, encoded.split)
-
-    def _record(self, number: int, given: Any) -> Record:
-        if (record := self.task.record(number, given)) is None:
-            raise SettingsError(f"input {number} is {type(given).__name__}, but this model takes {self.task.takes}")
-        return record
 
 
 def load_fine_tuned(folder: str | Path) -> TaskModel:
@@ -270,15 +252,14 @@ def load_fine_tuned(folder: str | Path) -> TaskModel:
 
 def open_fine_tuned(folder: Path, tokenizer: Tokenizer) -> TaskModel:
     """The same, with a tokenizer that is loaded already."""
-    in_transformers = runs_in_transformers(folder)
-    content = read_content(folder) if in_transformers else read_config_file(folder)[0]
-    task = task_of(content, folder, pools_itself=in_transformers)
     special = tokenizer.special
     network: TaskNetwork
-    if in_transformers:
+    if runs_in_transformers(folder):
+        task = task_of(read_content(folder), folder, pools_itself=True)
         sizes = {"vocab_size": tokenizer.vocab_size, "pad_id": special.pad, "max_length": task.max_length}
         network = load_transformers_task(folder, task.task_head, **sizes)  # type: ignore[arg-type]
     else:
+        task = task_of(read_config_file(folder)[0], folder)
         network = load_task_model(folder, task.task_head, mask_id=special.mask)
     return TaskModel(folder, network, tokenizer, task)
 
@@ -290,12 +271,6 @@ def is_fine_tuned(folder: Path) -> bool:
         ModelError: The file is missing or no JSON, or the layout is not supported.
     """
     return does_task(read_content(folder) if runs_in_transformers(folder) else read_config_file(folder)[0])
-
-
-log = logging.getLogger("unmask")
-_KINDS = (".jsonl", ".csv")
-_BEYOND_JSON = re.compile(r"[\x7f-\x9f]")  # control characters that JSON leaves as they are
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 class Predictions(Result):
@@ -352,8 +327,8 @@ def predict(
         UnmaskError: The model or the file cannot be used, or `out` is there, or of another kind.
     """
     target = None if out is None else Path(out)
-    if target is not None and target.suffix not in _KINDS:
-        raise RunError(f"{target}: predictions are written as {' or '.join(_KINDS)}; give such a file")
+    if target is not None and target.suffix not in _FORMATS:
+        raise RunError(f"{target}: predictions are written as {' or '.join(_FORMATS)}; give such a file")
     if target is not None:
         check_file(target, overwrite=overwrite)
     if isinstance(model, TaskModel):
@@ -361,28 +336,29 @@ def predict(
     else:
         loaded = load_fine_tuned(model)
         loaded.network.to(choose_device())
-    usual = Columns(**loaded.task.content().get("columns", {}))
-    columns = Columns(text=text, second=second)
+    usual, columns = Columns(**loaded.task.columns), Columns(text=text, second=second)
     with readable(file) as here:
         data = read_labelled(example_files(here, Path(file)), loaded.task, columns, with_labels=False, usual=usual)
     if data.columns is not None:
-        named = {name: column for name, column in vars(data.columns).items() if column is not None}
-        note("columns: " + ", ".join(f"{name} in {column!r}" for name, column in named.items()))
-    found = loaded.predict_records(data.records, notify=notify or usual_notify())
+        note("columns: " + ", ".join(f"{role} in {name!r}" for role, name in data.column_names.items()))
+    predicted = loaded.predict_records(data.records, notify=notify or usual_notify())
     longest = loaded.task.max_length or loaded.network.config.max_position_embeddings
-    for count, what in ((found.truncated, "their ends are not seen"), (found.split, "they are seen in several parts")):
+    for count, what in (
+        (predicted.truncated, "their ends are not seen"),
+        (predicted.split, "they are seen in several parts"),
+    ):
         if count:
             note(f"{count:,} of {len(data.records):,} texts are longer than {longest} tokens; {what}")
     rows = [
         {"row": record.row, **asdict(prediction)}
-        for record, prediction in zip(data.records, found.predictions, strict=True)
+        for record, prediction in zip(data.records, predicted.predictions, strict=True)
     ]
     figures = {
         "model": str(loaded.folder),
         "task": loaded.task.kind,
         "examples": len(rows),
-        "truncated": found.truncated,
-        "split": found.split,
+        "truncated": predicted.truncated,
+        "split": predicted.split,
     }
     if target is None:
         return Predictions({**figures, "predictions": rows})
@@ -424,8 +400,8 @@ def as_csv(rows: Sequence[dict[str, Any]]) -> str:
             if isinstance(value, dict):
                 cells |= {f"{name}.{inner}": share for inner, share in value.items()}
             elif isinstance(value, list | tuple):
-                listed = json.dumps(value, ensure_ascii=False, allow_nan=False)
-                cells[name] = _BEYOND_JSON.sub(lambda sign: f"\\u{ord(sign.group()):04x}", listed)
+                items = json.dumps(value, ensure_ascii=False, allow_nan=False)
+                cells[name] = _BEYOND_JSON.sub(lambda sign: f"\\u{ord(sign.group()):04x}", items)
             else:
                 cells[name] = _as_text(value) if isinstance(value, str) else value
         flat.append(cells)

@@ -69,14 +69,11 @@ def test_arrays_of_json_and_fields_within_columns(tmp_path: Path) -> None:
             assert (list(found.records), found.columns) == (good, Columns(text=text, label="meta.mood"))
             again = read_labelled(path, Classify, NONE, with_labels=False, usual=Columns(text=text))
             assert [record.first for record in again.records if isinstance(record, TextRecord)] == ["so, good", "bad"]
-    with pytest.raises(
-        CorpusError,
-        match="there is no column 'doc.txt'; columns are doc.text, doc.n, said, me",
-    ):
+    with pytest.raises(CorpusError, match="'doc.txt'.*'doc.text'"):
         read(nested, text="doc.txt", label="doc.n")
-    with pytest.raises(CorpusError, match="row 1 has dict in column 'doc', not a text"):
+    with pytest.raises(CorpusError, match="row 1, column 'doc'"):
         read(nested, text="doc", label="meta.mood")
-    with pytest.raises(CorpusError, match=r"b\.json: line 2 is JSON that is nested too deep to be read"):
+    with pytest.raises(CorpusError, match=r"b\.json: line 2"):
         read(written(tmp_path / "b.json", '{"text": "x", "label": "y"}\n' + "[" * 5000))
 
 
@@ -84,7 +81,7 @@ def test_columns_are_named_or_found(tmp_path: Path) -> None:
     plain = written(tmp_path / "a.tsv", "so very good\t1\nbad as can be\t0\n")
     assert read(plain).columns == Columns(text="0", label="1")
     cola = written(tmp_path / "c.tsv", "gj04\t1\t\tThe sailors rode the breeze.\nbc01\t0\t*\tThe weights rode.\n")
-    with pytest.raises(CorpusError, match="the column for label is not found among 0, 1, 2, 3; name it with label"):
+    with pytest.raises(CorpusError, match="label .*0, 1, 2, 3"):
         read(cola)
     named = read(cola, label="1")
     assert named.columns == Columns(text="3", label="1")
@@ -94,11 +91,11 @@ def test_columns_are_named_or_found(tmp_path: Path) -> None:
         TextRecord(2, "good", None, "1"),
         TextRecord(3, "bad", None, "0"),
     ]
-    with pytest.raises(CorpusError, match="there is no column 'knd'; .*did you mean 'kind'"):
+    with pytest.raises(CorpusError, match="'knd'.*'kind'"):
         read(other, text="what", label="knd")
-    with pytest.raises(CorpusError, match=r"there is no column 'zzz'; columns are text, label"):
+    with pytest.raises(CorpusError, match="'zzz'.*text, label"):
         read(write_jsonl(tmp_path / "j.jsonl", [{"text": "a", "label": "b"}]), text="zzz")
-    with pytest.raises(CorpusError, match=r"the column for text is not found among a, b; name it with text COLUMN"):
+    with pytest.raises(CorpusError, match="text .*a, b"):
         read(write_jsonl(tmp_path / "k.jsonl", [{"a": "some text", "b": "other text"}]), with_labels=False)
 
 
@@ -110,7 +107,7 @@ def test_pairs_and_numbers(tmp_path: Path) -> None:
     assert is_paired(found)
     own = written(tmp_path / "q.jsonl", json.dumps({"l": "a", "r": "b", "label": "x"}) + "\n")
     assert read(own, "pairs", text="l", second="r").records[0] == TextRecord(1, "a", "b", "x")
-    with pytest.raises(CorpusError, match="the column for text is not found"):
+    with pytest.raises(CorpusError, match="text is not found"):
         read(own, "pairs")
     score = written(tmp_path / "s.csv", "sentence1,sentence2,score\na,b,2.5\nc,d,-1e1\n")
     assert list(read(score, "regress").records) == [
@@ -121,25 +118,25 @@ def test_pairs_and_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "row", "message"),
+    ("kind", "row", "place"),
     [
-        ("classify", {"text": "a", "label": None}, "row 2 has no label in column 'label'; give it a label, or take"),
-        ("classify", {"text": "a", "label": float("nan")}, "row 2 has NaN in column 'label'"),
-        ("classify", {"text": "a", "label": "NaN"}, "row 2 has NaN in column 'label'"),
-        ("classify", {"text": "a", "label": 1.5}, "row 2 has the number 1.5, which is no class"),
-        ("classify", {"text": 3, "label": "x"}, "row 2 has int in column 'text', not a text"),
-        ("classify", {"text": "a"}, "row 2 has no column 'label', only text"),
-        ("classify", {"label": "x"}, "row 2 has no column 'text', only label"),
-        ("regress", {"text": "a", "label": float("nan")}, "row 2 has NaN in column 'label'; give it a number"),
-        ("regress", {"text": "a", "label": "nan"}, "row 2 has NaN in column 'label'; give it a number"),
-        ("regress", {"text": "a", "label": ""}, "row 2 has no number in column 'label'"),
-        ("regress", {"text": "a", "label": "many"}, "row 2 has 'many' in column 'label', which is no number"),
-        ("regress", {"text": "a", "label": float("inf")}, "row 2 has inf in column 'label'"),
+        ("classify", {"text": "a", "label": None}, "row 2, column 'label'"),
+        ("classify", {"text": "a", "label": float("nan")}, "row 2, column 'label'"),
+        ("classify", {"text": "a", "label": "NaN"}, "row 2, column 'label'"),
+        ("classify", {"text": "a", "label": 1.5}, "row 2, column 'label': has the number 1.5"),
+        ("classify", {"text": 3, "label": "x"}, "row 2, column 'text': has int"),
+        ("classify", {"text": "a"}, "row 2 has no column 'label'"),
+        ("classify", {"label": "x"}, "row 2 has no column 'text'"),
+        ("regress", {"text": "a", "label": float("nan")}, "row 2, column 'label': has NaN"),
+        ("regress", {"text": "a", "label": "nan"}, "row 2, column 'label': has NaN"),
+        ("regress", {"text": "a", "label": ""}, "row 2, column 'label'"),
+        ("regress", {"text": "a", "label": "many"}, "row 2, column 'label': has 'many'"),
+        ("regress", {"text": "a", "label": float("inf")}, "row 2, column 'label': has inf"),
     ],
 )
-def test_bad_values(tmp_path: Path, kind: str, row: dict[str, Any], message: str) -> None:
+def test_bad_values(tmp_path: Path, kind: str, row: dict[str, Any], place: str) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": "good", "label": 1}, row])
-    with pytest.raises(CorpusError, match=message):
+    with pytest.raises(CorpusError, match=place):
         read(path, kind)
 
 
@@ -158,15 +155,15 @@ def test_treebanks(tmp_path: Path) -> None:
     assert list(read(conllu, "tag").records) == [WordsRecord(3, ("do", "n't"), ("AUX", "PART"))]
     assert list(read(conllu, "tag", label="xpos").records) == [WordsRecord(3, ("do", "n't"), ("VBP", "RB"))]
     for path, label, message in (
-        (conll, "ner", "there is no column 'ner'; a column is named by its number"),
-        (conll, "7", "line 1 has no column 7, only 3 columns"),
-        (conllu, "2", "line 3 has no tag in column 2"),
-        (conllu, "pos", "named by upos, xpos or the column's number"),
-        (written(tmp_path / "b.conll", "Anna\n"), None, "line 1 has a word without a tag"),
+        (conll, "ner", "'ner'"),
+        (conll, "7", "line 1 has no column 7"),
+        (conllu, "2", "line 3 .*column 2"),
+        (conllu, "pos", "'pos'"),
+        (written(tmp_path / "b.conll", "Anna\n"), None, "line 1"),
     ):
         with pytest.raises(CorpusError, match=message):
             read_labelled(path, Tag, Columns(label=label))
-    with pytest.raises(CorpusError, match="holds words with tags, for task tag; the task is classify"):
+    with pytest.raises(CorpusError, match="classify"):
         read(conll)
 
 
@@ -187,10 +184,10 @@ def test_a_class_called_none_makes_no_header(tmp_path: Path) -> None:
 
 def test_cells_beyond_the_columns_are_an_error(tmp_path: Path) -> None:
     csv = written(tmp_path / "a.csv", "label,text\nham,Go until jurong point, crazy, available\n")
-    with pytest.raises(CorpusError, match=r"line 2 has 4 cells where the table has 2 columns; put a text with commas"):
+    with pytest.raises(CorpusError, match="line 2 has 4 cells"):
         read(csv)
     tsv = written(tmp_path / "a.tsv", "label\ttext\nham\tGo until\tjurong\n")
-    with pytest.raises(CorpusError, match=r"line 2 has 3 cells where the table has 2 columns; a text must hold no tab"):
+    with pytest.raises(CorpusError, match="line 2 has 3 cells"):
         read(tsv)
     empty = written(tmp_path / "b.csv", "label,text\nham,Go until,,\nspam,win, \n")
     assert [record.first for record in read(empty).records if isinstance(record, TextRecord)] == ["Go until", "win"]
@@ -215,13 +212,13 @@ def test_lists_of_words(tmp_path: Path) -> None:
     found = read(tmp_path / "a.parquet", "tag")
     assert found.columns == Columns(text="tokens", label="ner_tags")
     assert list(found.records) == [WordsRecord(1, ("Anna", "sleeps"), ("B-per", "O"))]
-    for row, message in (
-        ({"tokens": ["a", "b"], "tags": ["x"]}, "row 1 has 2 words but 1 tags"),
-        ({"tokens": "a b", "tags": ["x"]}, "row 1 has str in column 'tokens', not a list"),
-        ({"tokens": [1], "tags": ["x"]}, "not a list of words"),
-        ({"tokens": [], "tags": []}, "row 1 has no words"),
+    for row, place in (
+        ({"tokens": ["a", "b"], "tags": ["x"]}, "column 'tags': has 1 tags"),
+        ({"tokens": "a b", "tags": ["x"]}, "column 'tokens': has 'a b'"),
+        ({"tokens": [1], "tags": ["x"]}, "column 'tokens'"),
+        ({"tokens": [], "tags": []}, "column 'tokens'"),
     ):
-        with pytest.raises(CorpusError, match=message):
+        with pytest.raises(CorpusError, match=f"row 1, {place}"):
             read(write_jsonl(tmp_path / "b.jsonl", [row]), "tag")
 
 
@@ -264,7 +261,7 @@ def test_tags_that_are_bare_numbers_are_said(tmp_path: Path) -> None:
         files, info = read_files(Tag, {"train": path, "validation": path}, settings_of([]), notes.append)
         assert list(files.train.records) == [WordsRecord(1, ("Anna", "Lee", "sleeps"), ("1", "2", "0"))]
         assert info.metric_names == ("accuracy", "macro_f1")
-        told[name] = [note for note in notes if "the tags are numbers without names (0, 1, 2), so F1 of entit" in note]
+        told[name] = [note for note in notes if "0, 1, 2" in note]
     assert {name: len(found) for name, found in told.items()} == {"none": 1, "others": 1, "broken": 1}
 
 
@@ -275,12 +272,9 @@ def test_numbered_classes_have_the_names_of_the_schema(tmp_path: Path) -> None:
     path = from_datasets(tmp_path / "a.parquet", rows, text={"_type": "Value", "dtype": "string"}, label=label)
     assert list(read(path).records) == [TextRecord(1, "so, good", None, "pos"), TextRecord(2, "bad", None, "neg")]
     assert read(path, "regress").records[0] == TextRecord(1, "so, good", None, None, 1.0)
-    for number, message in (
-        (-1, "row 3 has no label in column 'label'; give it a label, or take the row out"),
-        (2, "row 3 has the number 2, where the file names 2 classes, counted from 0, in column 'label'"),
-    ):
+    for number in (-1, 2):
         more = from_datasets(tmp_path / "b.parquet", [*rows, {"text": "what", "label": number}], label=label)
-        with pytest.raises(CorpusError, match=message):
+        with pytest.raises(CorpusError, match="row 3, column 'label'"):
             read(more)
 
 
@@ -308,35 +302,27 @@ def test_questions(tmp_path: Path) -> None:
     [record] = read(write_jsonl(tmp_path / "s.jsonl", [spaced]), "answer").records
     assert isinstance(record, QuestionRecord)
     assert record.answers == (GivenAnswer("b", 2),), "without the white space around it"
-    wrong = row | {"answers": {"text": ["b"], "answer_start": [0]}}
-    for given in ({"text": ["b"], "start": [2]}, {"text": ["b"], "answer_start": []}, {"text": "b", "answer_start": 2}):
-        with pytest.raises(
-            CorpusError, match="row 1 has answers with text, .*; expected are text and answer_start, two"
-        ):
-            read(write_jsonl(tmp_path / "w.jsonl", [row | {"answers": given}]), "answer")
-    for text, begin in (("b", -3), ("b", "2"), (" ", 1), (3, 2)):
-        odd = row | {"answers": {"text": [text], "answer_start": [begin]}}
-        with pytest.raises(CorpusError, match="row 1: the answer"):
-            read(write_jsonl(tmp_path / "o.jsonl", [odd]), "answer")
-    for path, message in (
-        (
-            write_jsonl(tmp_path / "b.jsonl", [wrong]),
-            "row 1: the answer 'b' does not stand at character 0, but 'a b c'",
-        ),
-        (
-            write_jsonl(tmp_path / "c.jsonl", [{"question": "q"}]),
-            "row 1 has no 'context' that is a text; columns are qu",
-        ),
-        (written(tmp_path / "d.json", "{"), "d.json: the file ends too early, in line 1"),
-        (
-            written(tmp_path / "g.json", '{"data": ' + "[" * 5000),
-            r"g.json: row 1 \(line 1\) is JSON that is nested too deep",
-        ),
-        (written(tmp_path / "e.json", '{"data": 1}'), "not in SQuAD's form"),
+    for answers in (
+        {"text": ["b"], "start": [2]},
+        {"text": ["b"], "answer_start": []},
+        {"text": "b", "answer_start": 2},
+        {"text": ["b"], "answer_start": [0]},
+        {"text": ["b"], "answer_start": [-3]},
+        {"text": ["b"], "answer_start": ["2"]},
+        {"text": [" "], "answer_start": [1]},
+        {"text": [3], "answer_start": [2]},
+    ):
+        with pytest.raises(CorpusError, match=r"w\.jsonl: row 1.*answer"):
+            read(write_jsonl(tmp_path / "w.jsonl", [row | {"answers": answers}]), "answer")
+    for path, place in (
+        (write_jsonl(tmp_path / "c.jsonl", [{"question": "q"}]), "row 1 has no column 'context'"),
+        (written(tmp_path / "d.json", "{"), "d.json: .*line 1"),
+        (written(tmp_path / "g.json", '{"data": ' + "[" * 5000), "g.json: row 1"),
+        (written(tmp_path / "e.json", '{"data": 1}'), "SQuAD"),
         (written(tmp_path / "f.json", '{"data": [{"paragraphs": [{"qas": [{}]}]}]}'), "question 1 lacks 'context'"),
         (tmp_path / "none.json", "no such file"),
     ):
-        with pytest.raises(CorpusError, match=message):
+        with pytest.raises(CorpusError, match=place):
             read(path, "answer")
 
 
@@ -344,7 +330,7 @@ def test_lines_of_text_have_no_labels(tmp_path: Path) -> None:
     path = written(tmp_path / "a.txt", "one text\n\nAnna sleeps.\n")
     assert list(read(path, with_labels=False).records) == [TextRecord(1, "one text"), TextRecord(3, "Anna sleeps.")]
     assert read(path, "tag", with_labels=False).records[1] == WordsRecord(3, ("Anna", "sleeps", "."))
-    with pytest.raises(CorpusError, match="a .txt file holds no labels; give CSV, TSV, JSONL or Parquet"):
+    with pytest.raises(CorpusError, match="labels"):
         read(path)
     with pytest.raises(CorpusError, match="holds no pairs"):
         read(path, "pairs", with_labels=False)
@@ -354,21 +340,21 @@ def test_lines_of_text_have_no_labels(tmp_path: Path) -> None:
     ("name", "kind"), [("a.csv", "classify"), ("a.jsonl", "regress"), ("a.conll", "tag"), ("a.tsv", "pairs")]
 )
 def test_empty_files(tmp_path: Path, name: str, kind: str) -> None:
-    with pytest.raises(CorpusError, match=f"{name}: there is no example in this file"):
+    with pytest.raises(CorpusError, match=name):
         read(written(tmp_path / name, ""), kind)
 
 
 def test_empty_squad_folders_and_unknown_kinds(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match="there is no example in this file"):
+    with pytest.raises(CorpusError, match="no example"):
         read(written(tmp_path / "a.json", '{"data": []}'), "answer")
     with pytest.raises(CorpusError, match="no such file"):
         read(tmp_path / "none.csv")
-    with pytest.raises(CorpusError, match="cannot read this kind of file"):
+    with pytest.raises(CorpusError, match="a.xyz"):
         read(written(tmp_path / "a.xyz", "x"))
     (tmp_path / "folder").mkdir()
     for name in ("a.csv", "b.tsv"):
         written(tmp_path / "folder" / name, "text,label\na,b\n")
-    with pytest.raises(CorpusError, match="give a single file, not a folder"):
+    with pytest.raises(CorpusError, match="folder"):
         read(tmp_path / "folder")
 
 
@@ -405,7 +391,7 @@ def test_folders_of_datasets(tmp_path: Path) -> None:
     assert found.path == tmp_path / "one"
     parts = datasets.DatasetDict(train=made, validation=made.select([1]), test=made.select([0]))
     parts.save_to_disk(tmp_path / "parts")
-    with pytest.raises(CorpusError, match="this folder has several parts .train and validation.; name one of them"):
+    with pytest.raises(CorpusError, match="several parts"):
         read(tmp_path / "parts")
     (tmp_path / "hub" / "data").mkdir(parents=True)
     for name, part in parts.items():

@@ -398,7 +398,7 @@ def test_heads_that_cannot_hold_a_scale(tokenizer: Tokenizer, tmp_path: Path) ->
     network = network_of("Electra", INFOS["regress"], tokenizer, tmp_path)
     assert last_layer(network)[0] is network.encoder.model.classifier.out_proj.weight
     network.encoder.model.classifier.out_proj.bias = None
-    with pytest.raises(ModelError, match="has no single layer with a bias that tells the number.*task regress"):
+    with pytest.raises(ModelError, match="Electra.*regress"):
         last_layer(network)
 
 

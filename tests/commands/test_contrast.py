@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from unmask.commands.embedder_pairs import DrawnPairs, GivenPairs, PairParts, PairStream, Spans, Tokens
 from unmask.commands.embedder_settings import EmbedderSettings
+from unmask.commands.embedder_stream import DrawnPairs, GivenPairs, PairParts, PairStream, Spans, Tokens
 from unmask.core.hashing import mix_ints
 from unmask.data.rows import Rows
 from unmask.masking.masker import MaskedRows, Masker, unmasked
@@ -141,11 +141,9 @@ def stream_of(tokenizer: Tokenizer, settings: EmbedderSettings, *, num_texts: in
     ordinary = np.flatnonzero(tokenizer.ordinary)
     ids = generator.choice(ordinary, size=30 * num_texts).astype(np.int32)
     begin = np.arange(num_texts, dtype=np.int64) * 30
-    none = np.zeros(0, dtype=np.int64)
     can = np.tile(np.array([True, False, False]), (num_texts, 1))
-    parts = PairParts(begin, begin + 30, begin, begin, begin + 1000, can, none, begin * 0, begin * 0)
-    given = GivenPairs(*[Spans(none, none)] * 3, none, none)
-    return PairStream(Tokens(ids, np.ones(len(ids), dtype=np.uint8)), parts, given, tokenizer, settings,
+    parts = PairParts(begin, begin + 30, begin, begin, begin + 1000, can, begin[:0], begin * 0, begin * 0)
+    return PairStream(Tokens(ids, np.ones(len(ids), dtype=np.uint8)), parts, GivenPairs(), tokenizer, settings,
                       most_positions=64)  # fmt: skip
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unmask.commands.embedder_pairs import PairData, PairDrawer, PairParts, PairStream, Tokens, pair_data, read_pairs
+from unmask.commands.embedder_pairs import PairData, pair_data, read_pairs
 from unmask.commands.embedder_settings import EmbedderSettings, PairColumns, PairKinds
+from unmask.commands.embedder_stream import PairDrawer, PairParts, PairStream, Tokens
 from unmask.commands.embedder_texts import (
     DOCUMENT_TOKENS,
     DocumentParts,

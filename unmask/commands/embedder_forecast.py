@@ -11,8 +11,8 @@ from typing import Any
 
 from unmask.commands.dry_run import NUM_STEPS, STEPS_SECONDS, fact_lines, memory_fact
 from unmask.commands.embedder import EmbedderRequest, begin_run, chosen_embedder, requested
-from unmask.commands.embedder_pairs import KINDS
 from unmask.commands.embedder_run import EmbedderFolder, EmbedderRun
+from unmask.commands.embedder_stream import KINDS
 from unmask.commands.recipe_files import Overrides
 from unmask.commands.reporting import Reporter, SilentReporter, usual_reporter
 from unmask.core.errors import RunError

@@ -15,8 +15,9 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 from torch import Tensor
 
-from unmask.commands.embedder_pairs import DrawnPairs, MinedNegatives, PairData, PairStream
+from unmask.commands.embedder_pairs import PairData
 from unmask.commands.embedder_settings import EmbedderSettings, HardNegatives
+from unmask.commands.embedder_stream import DrawnPairs, MinedNegatives, PairStream
 from unmask.commands.reporting import MetricsFile, NoMetrics, Reporter, read_metrics
 from unmask.commands.training_run import CHECKPOINT_SECONDS
 from unmask.core.errors import DivergedError, EndedElsewhereError, RunError

@@ -36,7 +36,7 @@ def family(pid: int) -> list[int]:
 def is_worker(pid: int) -> bool:
     """A process that is being started shows the memory of the one that starts it."""
     try:
-        return b"unmask.data.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
 

@@ -2,7 +2,7 @@
 
     python benchmarks/readers.py TEXT --tokenizer DIR [--processes 2] [--rounds 3] [--table PAGE]
 
-The same passes over the same tasks, in turns: the survey (reading, splitting, prints of what is held out), and
+The same tasks, in turns: the survey (reading, splitting, prints of what is held out), and
 the shards (reading once more, comparing with what is held out, tokenizing, writing). Every process has one thread. The
 text must be plain, of some hundred MB (workers take a second to start): what is compressed is read by one process.
 """
@@ -19,10 +19,9 @@ from pathlib import Path
 from tables import write_table
 
 from unmask.data.data_folder import DataFolder
-from unmask.data.passes import KeptText
-from unmask.data.prepare import PreparationInput, Stages
+from unmask.data.executors import Processes
+from unmask.data.prepare import Preparation, PreparationInput
 from unmask.data.settings import AnnotationSettings, CorpusSettings
-from unmask.data.workers import OnThisMachine, WorkerPool
 from unmask.tokenizer.settings import TokenizerSettings
 
 PASSES = ("survey", "shards")
@@ -31,19 +30,19 @@ PASSES = ("survey", "shards")
 def seconds(text: str, tokenizer: str, processes: int) -> dict[str, float]:
     """Of each pass; workers are started before."""
     given = PreparationInput([text], CorpusSettings(), TokenizerSettings(path=tokenizer), AnnotationSettings())
-    with tempfile.TemporaryDirectory() as out, WorkerPool(Path(out), workers=processes) as pool:
-        pool.start()
-        stages = Stages(DataFolder(Path(out)), given, [text], notify=lambda progress: None, note=lambda line: None)
-        if len(stages.tasks) < processes:
-            raise SystemExit(f"{text} is read in {len(stages.tasks)} tasks, too few for {processes} processes")
-        sharing = OnThisMachine(pool, KeptText(may=False))
-        stages.decide()
+    with tempfile.TemporaryDirectory() as out, Processes(processes) as executor:
+        executor.start()
+        folder = DataFolder(Path(out))
+        made = Preparation(folder, given, [text], notify=lambda progress: None, note=lambda line: None, before=None)
+        if len(made.tasks) < processes:
+            raise SystemExit(f"{text} is read in {len(made.tasks)} tasks, too few for {processes} processes")
+        made.decide()
         begin = time.perf_counter()
-        stages.survey(sharing, stages.tasks)
+        made.run(executor, "survey", made.tasks)
         read = time.perf_counter()
-        stages.settle()
+        made.settle()
         settled = time.perf_counter()
-        stages.make(sharing, stages.tasks)
+        made.run(executor, "shards", made.tasks)
         return {"survey": read - begin, "shards": time.perf_counter() - settled}
 
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +12,6 @@ import pytest
 import unmask
 from tests.command_line import Main
 from tests.data.test_split_check import random_text, words_of
-from tests.data.test_stopped import kill, wait_for_parts
 from unmask.commands.run_data import describe
 from unmask.core.errors import CorpusError
 from unmask.data.corpus import Corpus
@@ -76,23 +72,6 @@ def test_with_groups_there_are_none_for_any_number_of_workers(log_file: Path, tm
     assert not any("--set" in line for line in describe(manifests[0]))
 
 
-SCRIPT = """
-import sys
-from pathlib import Path
-from tests.data.test_split import GROUPED, made
-made(Path(sys.argv[1]), Path(sys.argv[2]), GROUPED, workers=2)
-"""
-
-
-def test_after_a_kill_the_choice_is_the_same(log_file: Path, tmp_path: Path) -> None:
-    whole = made(log_file, tmp_path / "whole", GROUPED)
-    out = tmp_path / "killed"
-    process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(log_file), str(out)], text=True)
-    wait_for_parts(out, 2, process)
-    kill(process)
-    assert made(log_file, out, GROUPED) == whole
-
-
 @pytest.mark.parametrize(
     ("asked", "sha256"),
     [
@@ -112,17 +91,6 @@ def test_without_the_setting_the_split_is_what_it_was(asked: dict[str, object], 
         digest.update(repr((piece.document, piece.offset, piece.text, held)).encode())
     assert digest.hexdigest() == sha256
     assert "holdout_groups" not in corpus.plain()
-
-
-def test_data_that_was_made_before_is_read(data_folder: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "data"
-    shutil.copytree(data_folder, folder)
-    content = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    del content["near_duplicates"]
-    (folder / "manifest.json").write_text(json.dumps(content), encoding="utf-8")
-    manifest = load_manifest(folder)
-    assert manifest.near_duplicates is None
-    assert not any("near-duplicate" in line for line in describe(manifest))
 
 
 def test_files_of_their_own_are_told_of_once(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from unmask.core.errors import DataError
-from unmask.data import passes as making
+from unmask.core.results import Progress
 from unmask.data.data_folder import Manifest, load_manifest
 from unmask.data.prepare import prepare
 from unmask.data.settings import CorpusSettings
@@ -72,10 +72,6 @@ def test_without_the_setting_data_is_what_it_was(tmp_path: Path) -> None:
     assert plain.unlabelled == 0
     assert "label" not in plain.settings["corpus"]
     assert all(store.label is None for store in stores(tmp_path / "out"))
-    content = json.loads((tmp_path / "out" / "manifest.json").read_text())
-    del content["labels"], content["unlabelled"]  # as older versions wrote it
-    (tmp_path / "out" / "manifest.json").write_text(json.dumps(content))
-    assert load_manifest(tmp_path / "out") == plain
 
 
 def test_names_are_part_of_the_fingerprint(tmp_path: Path) -> None:
@@ -99,42 +95,33 @@ def test_workers_make_the_same_shards(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("changed", [False, True])
-def test_going_on_keeps_only_parts_with_the_same_classes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: bool
-) -> None:
-    """Stopped after three jobs; then a row at the end brings a class that moves the numbers of the others.
+def test_going_on_keeps_only_tasks_with_the_same_classes(tmp_path: Path, changed: bool) -> None:
+    """Stopped after some tasks; then a further file brings a class that moves the numbers of the others.
 
-    The tokenizer is given, so that nothing else tells the parts apart.
+    The tokenizer is given, so that nothing else tells the tasks apart.
     """
-    path = write_rows(tmp_path / "a.jsonl")
+    (tmp_path / "text").mkdir()
+    path = write_rows(tmp_path / "text" / "a.jsonl")
     make(path, tmp_path / "before")
-    given = {"tokenizer": TokenizerSettings(path=str(tmp_path / "before" / "tokenizer")), "size_bytes": 900}
-    finish, done = making.finish_job, []
+    given = {"tokenizer": TokenizerSettings(path=str(tmp_path / "before" / "tokenizer")), "task_bytes": 3000}
 
-    def stops(job: object, *args: object, **options: object) -> None:
-        if len(done) == 3:
+    def stop(progress: Progress) -> None:
+        if progress.what == "tokenizing" and progress.done > 3000:
             raise KeyboardInterrupt
-        done.append(job)
-        finish(job, *args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(making, "finish_job", stops)
     with pytest.raises(KeyboardInterrupt):
-        make(path, tmp_path / "out", **given)
-    monkeypatch.undo()
-    kept = {file.name: file.stat().st_mtime_ns for file in (tmp_path / "out").rglob("train/*.arrow")}
-    assert len(kept) == 3
+        make(tmp_path / "text", tmp_path / "out", **given, notify=stop)
+    done = len(list((tmp_path / "out" / "parts").glob("shards-*")))
+    assert done > 1
+    kept = {n: (tmp_path / "out" / "train" / f"{n:05d}-00000.arrow").stat().st_mtime_ns for n in range(done)}
     if changed:
-        with path.open("a") as file:
-            file.write(json.dumps({"text": "document number 240 of them", "mood": "bored"}) + "\n")
-    notes: list[str] = []
-    again = make(path, tmp_path / "out", **given, note=notes.append)
-    whole = make(path, tmp_path / "whole", **given)
-    assert again.fingerprint == whole.fingerprint
-    assert again.labels == whole.labels
+        (tmp_path / "text" / "b.jsonl").write_text(json.dumps({"text": "document number 240", "mood": "bored"}) + "\n")
+    again = make(tmp_path / "text", tmp_path / "out", **given)
+    whole = make(tmp_path / "text", tmp_path / "whole", **given)
+    assert again == whole
     assert list(again.labels) == (["bored", "glad", "sad"] if changed else ["glad", "sad"])
-    assert "going on: 3 of the parts were done before" in notes
-    now = {file.name: file.stat().st_mtime_ns for file in (tmp_path / "out").rglob("train/*.arrow")}
-    assert [now[name] != kept[name] for name in kept] == [changed] * 3
+    now = {n: (tmp_path / "out" / "train" / f"{n:05d}-00000.arrow").stat().st_mtime_ns for n in range(done)}
+    assert [now[n] != kept[n] for n in kept] == [changed] * done
 
 
 def test_data_is_known_by_its_columns(tmp_path: Path) -> None:

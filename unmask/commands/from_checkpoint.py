@@ -33,9 +33,9 @@ from unmask.core.files import read_object, typed, whole_folder, writing
 from unmask.core.hub import lasting_name
 from unmask.core.remote import source_named
 from unmask.data.corpus import Corpus
-from unmask.data.data_folder import MANIFEST, Manifest, load_manifest, obtain_split
-from unmask.data.jobs import cut_jobs, job_bytes, run_job
+from unmask.data.data_folder import MANIFEST, Manifest, load_manifest, checked_files
 from unmask.data.settings import CorpusSettings
+from unmask.data.shards import chunk_bytes, cut_chunks, write_shards
 from unmask.data.sources import find_sources, is_stream, kept_source
 from unmask.data.store import TokenStore
 from unmask.model.card_head import base_models
@@ -401,15 +401,16 @@ def _is_unchanged(manifest: Manifest) -> bool:
 
 def _copy(root: Path, manifest: Manifest, out: Path) -> list[Path]:
     """The shards of the validation split, so that they are there to the end."""
-    return [Path(shutil.copy(file, out / file.name)) for file in obtain_split(root, manifest.validation)]
+    return [Path(shutil.copy(file, out / file.name)) for file in checked_files(root, manifest.validation)]
 
 
 def _write(corpus: Corpus, tokenizer: Tokenizer, out: Path, *, held_only: bool) -> list[Path]:
     """Tokenizes a corpus, or what of it is held out."""
-    size = job_bytes(sum(source.path.stat().st_size for source in corpus.all_sources()))
+    size = chunk_bytes(sum(source.path.stat().st_size for source in corpus.all_sources()))
     with closing(corpus.pieces()) as pieces:
         wanted = ((piece, held) for piece, held in pieces if held or not held_only)
-        return [out / file.name for job in cut_jobs(wanted, size) for file in run_job(job, tokenizer, out)[0].shards]
+        chunks = cut_chunks(wanted, size)
+        return [out / file.name for chunk in chunks for file in write_shards(chunk, tokenizer, out).files]
 
 
 def data_from_checkpoint(sources: Sequence[str], folder: RunFolder, recipe: Recipe, reporter: Reporter) -> PreparedData:

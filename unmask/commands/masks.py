@@ -17,10 +17,10 @@ from unmask.core.errors import DataError, SettingsError
 from unmask.core.results import Line, Result, Shown, Styled
 from unmask.core.settings import validated
 from unmask.data.annotations import PIPELINES, AnnotationPlan, Annotator, SpacyPipeline
-from unmask.data.jobs import annotated_tokens
 from unmask.data.lexicon import LexiconSettings, build_lexicon, load_lexicon
 from unmask.data.reading import check_characters
 from unmask.data.rows import Rows
+from unmask.data.shards import annotated_tokens
 from unmask.data.store import TokenChunk
 from unmask.masking.masker import Masker, rows_from_ids, with_lexicon
 from unmask.masking.settings import STRATEGIES, MaskingSettings, Strategy, needed_annotations

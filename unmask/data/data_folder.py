@@ -2,16 +2,16 @@
 
     manifest.json            written last: a folder with a manifest is complete
     tokenizer/               tokenizer.json and what transformers wants beside it
-    train/00000-00000.arrow ...    token shards (see `unmask.data.store`), one a job: number of task and job
+    train/00000-00000.arrow ...    token shards (see `unmask.data.store`): number of task and of chunk
     validation/00000-00000.arrow ...
     stdin.txt                what came on standard input, if that was a source
     pipes/                   what came out of pipes, if some were
     given/                   texts that were in memory, if they were given so
-    parts/                   what was found and made so far (see `unmask.data.passes`)
+    parts/                   a file a task that is done (see `unmask.data.work`)
     unfinished.json          what is being made, and of what
 
 The last two are there only while the data is made. A kill at any moment leaves either of two things: whole data with
-its manifest, or parts from which the same command goes on.
+its manifest, or tasks that the same command goes on from.
 """
 
 from __future__ import annotations
@@ -19,32 +19,29 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import logging
-import queue
 import re
 import shutil
-import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unmask.core.errors import DataError, UnmaskError, parse_json
+from unmask.core.errors import DataError, parse_json
 from unmask.core.files import LOCK, ClaimedFolder, file_sha256, held_by, is_held, sync_folder, write_atomically, writing
-from unmask.core.remote import origin_of
-from unmask.data.jobs import PARTS, TRAIN, VALIDATION
 from unmask.data.near_duplicates import LeftOutPair, NearDuplicates, from_plain
+from unmask.data.shards import TRAIN, VALIDATION, SplitCounts
 from unmask.data.sources import GIVEN, PIPES, STDIN_FILE, Source
 from unmask.data.store import OPENED_AT_ONCE, ShardFile, TokenStore
 from unmask.tokenizer.tokenizer import Tokenizer
 
-# ----------------------------------------
-# The manifest of prepared data: a ledger of what went in, what came out, and how to check it.
-
-MANIFEST = "manifest.json"
+MANIFEST, UNFINISHED, TOKENIZER, PARTS = "manifest.json", "unfinished.json", "tokenizer", "parts"
 VERSION = 1
+ANY_LENGTH = int(1e9)  # written into the tokenizer that stands beside the data; a model writes its own length
+CHECKED_AT_ONCE = 1 << 24  # tokens; some 64 MB
+_PART_LOCK = ".part-"
+_SHARD = re.compile(r"\d{5,}(-\d{5,})?\.arrow(\.partial)?")
 
 
 @dataclass(frozen=True)
@@ -68,9 +65,16 @@ class Split:
     files: tuple[ShardFile, ...]
 
 
+def split_of(counts: SplitCounts) -> Split:
+    """A split, by what all of its text came to."""
+    files = tuple(counts.files)
+    pieces, tokens = sum(file.pieces for file in files), sum(file.tokens for file in files)
+    return Split(counts.documents, pieces, counts.bytes, tokens, counts.unknown_tokens, files)
+
+
 @dataclass(frozen=True)
 class Manifest:
-    """What a data folder holds.
+    """What a data folder holds: what went in, what came out, and how to check it.
 
     Attributes:
         sources: The files it was made from: path, size in bytes.
@@ -91,8 +95,7 @@ class Manifest:
         labels: Names of the documents' classes in the order of their numbers from 0 on, and how many documents each
             has; empty where none were asked for.
         unlabelled: Documents without a class, where classes were asked for.
-        near_duplicates: What of the held-out text nearly stands in the training text; None in data that was made
-            before this was looked at.
+        near_duplicates: What of the held-out text nearly stands in the training text.
         left_out: Some near-duplicates that were left out, each with the earlier text that stays.
     """
 
@@ -143,26 +146,20 @@ def load_manifest(root: Path) -> Manifest:
         raise DataError(f"{root}: there is no {MANIFEST}; make the folder with `unmask prepare`")
     try:
         content = parse_json(file.read_text(encoding="utf-8"))
-        if content.pop("version") != VERSION:
-            raise DataError(f"{file}: made by another version of unmask; prepare the data again")
-        fingerprint = content.pop("fingerprint")
+        version, fingerprint = content.pop("version"), content.pop("fingerprint")
         for name in ("train", "validation"):
             split = content[name]
-            split["files"] = tuple(ShardFile(**entry) for entry in split["files"])
-            content[name] = Split(**split)
+            content[name] = Split(**{**split, "files": tuple(ShardFile(**entry) for entry in split["files"])})
         for name in ("sources", "token_frequencies"):
             content[name] = tuple(content[name])
         for name in ("annotations", "spans"):
-            content[name] = {column: tuple(values) for column, values in content.get(name, {}).items()}
-        content["left_out"] = tuple(LeftOutPair(*pair) for pair in content.get("left_out", ()))
-        if content.get("near_duplicates") is not None:
-            content["near_duplicates"] = from_plain(content["near_duplicates"])
-        manifest = Manifest(**content)
-    except DataError:
-        raise
+            content[name] = {column: tuple(values) for column, values in content[name].items()}
+        content["left_out"] = tuple(LeftOutPair(*pair) for pair in content["left_out"])
+        near = content["near_duplicates"]
+        manifest = Manifest(**{**content, "near_duplicates": near and from_plain(near)})
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise DataError(f"{file}: damaged ({error!r}); prepare the data again") from error
-    if manifest.fingerprint != fingerprint:
+    if version != VERSION or manifest.fingerprint != fingerprint:
         raise DataError(f"{file}: its fingerprint does not fit its content; prepare the data again")
     return manifest
 
@@ -175,42 +172,19 @@ def verify_files(root: Path, manifest: Manifest) -> None:
     """
     for split in (manifest.train, manifest.validation):
         for entry in split.files:
-            check_file(root, entry)
+            _check_shard(root, entry)
 
 
-def check_file(root: Path, entry: ShardFile) -> None:
-    """Checks a shard against its checksum.
-
-    Raises:
-        DataError: It is missing or changed.
-    """
-    check_is_there(root, entry)
-    path = root / entry.name
-    try:
-        is_same = file_sha256(path) == entry.sha256
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error}); prepare the data again") from error
-    if not is_same:
-        raise DataError(f"{path}: its content does not fit the checksum; prepare the data again")
-
-
-def check_is_there(root: Path, entry: ShardFile) -> None:
-    """Makes sure that a shard is where the manifest says.
-
-    Raises:
-        DataError: It is not.
-    """
+def _check_shard(root: Path, entry: ShardFile, *, content: bool = True) -> None:
+    """Raises `DataError` where a shard is missing, or its content does not fit the checksum."""
     path = root / entry.name
     if not path.is_file():
         raise DataError(f"{path}: the manifest lists this file, but it is not there; prepare the data again")
-
-
-UNFINISHED, TOKENIZER = "unfinished.json", "tokenizer"
-# Written into the tokenizer that stands beside the data; a model writes its own length.
-ANY_LENGTH = int(1e9)
-_PART_LOCK = ".part-"
-_SHARD = re.compile(r"\d{5,}(-\d{5,})?\.arrow(\.partial)?")
-_MADE = re.compile(r"\d{5,}(-\d{5,})?\.(json|npy|task)")
+    try:
+        if content and file_sha256(path) != entry.sha256:
+            raise DataError(f"{path}: its content does not fit the checksum; prepare the data again")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error}); prepare the data again") from error
 
 
 @dataclass(frozen=True)
@@ -221,7 +195,7 @@ class Unfinished:
         settings: As the manifest will have them.
         sources: Path, size and time of change of each file.
         tokenizer_sha256: Fingerprint of the tokenizer, which is saved.
-        made_by: Fingerprint of settings, tokenizer and libraries, which the parts carry.
+        made_by: Fingerprint of settings, tokenizer and libraries, which tasks carry.
     """
 
     settings: dict[str, Any]
@@ -237,7 +211,7 @@ def stamp(sources: Iterable[Source]) -> list[list[Any]]:
 
 
 class DataFolder:
-    """Paths in the folder and what is done to it as a whole; see the module's docstring."""
+    """The folder as a whole, while it is made; see the module's docstring."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -257,7 +231,7 @@ class DataFolder:
         return self._manifest.is_file() and not self._unfinished.is_file()
 
     def check(self) -> None:
-        """Makes sure that nothing of somebody else's is touched.
+        """Makes sure that no other files are touched.
 
         Raises:
             DataError: It is a file, or holds files that are not ours.
@@ -279,11 +253,6 @@ class DataFolder:
         except (OSError, ValueError, TypeError):
             return None
 
-    @property
-    def num_parts(self) -> int:
-        """How many parts are there."""
-        return sum(1 for _ in self.parts.glob("*.json"))
-
     def finished(self, work: Unfinished) -> Manifest | None:
         """The manifest of a try that was stopped when only tidying remained; that is done now.
 
@@ -299,37 +268,26 @@ class DataFolder:
         self.tidy()
         return manifest
 
-    def begin(self, work: Unfinished, tokenizer: Tokenizer, *, anew: bool) -> None:
-        """Makes the folder ready for parts. Only here is anything touched that an earlier try has left.
+    def begin(self, work: Unfinished, tokenizer: Tokenizer) -> None:
+        """Makes the folder ready for shards. Only from here on is complete data touched that stood there before.
 
         Args:
             work: What will be made.
             tokenizer: Saved beside it.
-            anew: Whether parts that are there are removed.
 
         Raises:
             WriteError: The folder cannot be written.
         """
         with writing(self.root):
-            self.root.mkdir(parents=True, exist_ok=True)
+            for folder in (self.tokenizer, self.parts, *self.splits):
+                folder.mkdir(parents=True, exist_ok=True)
             self._manifest.unlink(missing_ok=True)
-            if anew:
-                self._unfinished.unlink(missing_ok=True)  # so that what it promises is there as long as it is
-                for folder in self.splits:
-                    shutil.rmtree(folder, ignore_errors=True)
-                for path in self.parts.glob("*"):
-                    if _MADE.fullmatch(path.name):  # what was found before the tokenizer stays
-                        path.unlink()
-            self.tokenizer.mkdir(exist_ok=True)
             tokenizer.save(self.tokenizer, max_length=ANY_LENGTH)
             sync_folder(self.tokenizer)
-            self.parts.mkdir(exist_ok=True)
-            for folder in self.splits:
-                folder.mkdir(exist_ok=True)
         write_atomically(self._unfinished, json.dumps(dataclasses.asdict(work), indent=1) + "\n")
 
     def forget(self) -> None:
-        """Removes what was found so far, so that all of it is looked for anew."""
+        """Removes the tasks that are done, so that all is done anew."""
         shutil.rmtree(self.parts, ignore_errors=True)
 
     def held_part(self, number: int, of: int) -> AbstractContextManager[None]:
@@ -347,10 +305,10 @@ class DataFolder:
         return held_by(lock, lock.with_suffix(".json"), self.root, DataError)
 
     def check_no_parts(self) -> None:
-        """Makes sure that nobody does a part of the work now.
+        """Makes sure that no process does a part of the work now.
 
         Raises:
-            DataError: Somebody does.
+            DataError: One does.
         """
         for lock in sorted(self.parts.glob(f"{_PART_LOCK}*.lock")):
             if is_held(lock):
@@ -358,7 +316,7 @@ class DataFolder:
                 raise DataError(f"{self.root}: part {part} is being done now; wait until all parts have ended")
 
     def forget_failure(self) -> None:
-        """After an error, removes what nobody goes on from: nothing at all, or what lies beside whole data."""
+        """After an error, removes what no later try goes on from: nothing at all, or what lies beside whole data."""
         if self.is_complete:
             self.forget()
         left = list(self.parts.glob("*")) if self.parts.is_dir() else []
@@ -390,20 +348,8 @@ class DataFolder:
 
 
 # ----------------------------------------
-# Prepared data, opened: when its shards are checked, and how they come from an address.
-#
-# A shard is checked against the manifest's checksum when it is first read in a process, wherever that is. Data of up to
-# `CHECKED_AT_ONCE` tokens (some 64 MB) is checked whole when it is opened, so that damage is known before any work.
-#
-# Data at an address lies in the cache, under a hash of its manifest: two addresses with the same data share it. What is
-# small is there from the beginning, a shard when it is wanted, and those that will be wanted next come meanwhile:
-#
-#     manifest.json  tokenizer/   fetched when the address was named, with origin.json, which says where shards are
-#     train/00000.arrow ...       by whichever process of the machine wants one first; the others wait for it
-
-CHECKED_AT_ONCE = 1 << 24  # tokens
-FETCHED_AHEAD_AT_ONCE = 4
-log = logging.getLogger(__name__)
+# Prepared data, opened. A shard is checked against its checksum when it is first read in a process; data of up to
+# `CHECKED_AT_ONCE` tokens is checked whole when it is opened, so that damage is known before any work.
 
 
 def open_split(root: Path, manifest: Manifest, split: Split) -> TokenStore:
@@ -411,88 +357,38 @@ def open_split(root: Path, manifest: Manifest, split: Split) -> TokenStore:
 
     Args:
         root: The data folder.
-        manifest: Its ledger.
+        manifest: Its manifest.
         split: One of its splits.
 
     Raises:
         DataError: A file is missing, or, of small data, damaged. Of large data this is found when it is read.
     """
-    files = SplitFiles(root, split)
+    checked: set[int] = set()
+
+    def ready(number: int) -> None:
+        if number not in checked:
+            _check_shard(root, split.files[number])
+            checked.add(number)
+
     if manifest.tokens <= CHECKED_AT_ONCE:
-        files.all_ready()
-    return TokenStore(files.paths, split.files, ready=files.ready, ahead=files.ahead)
+        _check_all(ready, split)
+    else:
+        for entry in split.files:
+            _check_shard(root, entry, content=False)
+    return TokenStore([root / entry.name for entry in split.files], split.files, ready=ready)
 
 
-def obtain_split(root: Path, split: Split) -> list[Path]:
+def checked_files(root: Path, split: Split) -> list[Path]:
     """The files of a split, all there and checked.
 
     Raises:
         DataError: One is missing or damaged.
-        CorpusError: One cannot be fetched.
     """
-    files = SplitFiles(root, split)
-    files.all_ready()
-    return files.paths
+    _check_all(lambda number: _check_shard(root, split.files[number]), split)
+    return [root / entry.name for entry in split.files]
 
 
-class SplitFiles:
-    """The shards of a split: there and as they were written, or on their way.
-
-    Attributes:
-        paths: Where they are, or will be.
-
-    Raises:
-        DataError: One is missing that does not lie at an address.
-    """
-
-    def __init__(self, root: Path, split: Split) -> None:
-        self._root, self._entries, self._origin = root, split.files, origin_of(root)
-        self.paths = [root / entry.name for entry in split.files]
-        self._ready: set[int] = set()
-        self._asked: set[int] = set()
-        self._queue: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self._threads: list[threading.Thread] = []
-        if self._origin is None:
-            for entry in split.files:
-                check_is_there(root, entry)
-        elif missing := [path for path in self.paths if not path.is_file()]:
-            log.info("%s: %d shards of %s are fetched as they are wanted", self._origin, len(missing), root)
-
-    def ready(self, number: int) -> None:
-        """Waits until a shard is there, and checks it, once.
-
-        Raises:
-            DataError: It is damaged.
-            CorpusError: It cannot be fetched.
-        """
-        if number in self._ready:
-            return
-        check_file(self._root, self._entries[number])
-        self._ready.add(number)
-
-    def all_ready(self) -> None:
-        """The same for all of them, several at a time; of more than one that is damaged the first is named."""
-        with ThreadPoolExecutor(OPENED_AT_ONCE) as threads:
-            list(threads.map(self.ready, range(len(self.paths))))
-
-    def ahead(self, numbers: Sequence[int]) -> None:
-        """Begins to fetch shards that are wanted soon. Who wants one meanwhile waits for it."""
-        if self._origin is None:
-            return
-        new = [n for n in numbers if n not in self._asked and n not in self._ready]
-        for number in new:
-            self._asked.add(number)
-            self._queue.put(number)
-        while new and len(self._threads) < FETCHED_AHEAD_AT_ONCE:
-            # A daemon: the end of a run does not wait for what it will not read any more.
-            self._threads.append(threading.Thread(target=self._fetch, name="unmask-fetch", daemon=True))
-            self._threads[-1].start()
-
-    def _fetch(self) -> None:
-        while True:
-            number = self._queue.get()
-            try:
-                self.ready(number)
-            except UnmaskError as error:  # whoever wants it tries again, and is told
-                self._asked.discard(number)
-                log.debug("%s", error)
+def _check_all(check: Callable[[int], None], split: Split) -> None:
+    """Checks shards, several at a time; of more than one that is damaged the first is named."""
+    with ThreadPoolExecutor(OPENED_AT_ONCE) as threads:
+        list(threads.map(check, range(len(split.files))))

@@ -1,0 +1,190 @@
+"""However the work is cut and shared out: the same tokens, each exactly once; the same files for any workers."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.conftest import make_text
+from tests.tokenizer.families import FAMILIES, SENTENCE, trained
+from unmask.core.errors import CorpusError, DataError, SettingsError
+from unmask.core.files import LOCK
+from unmask.core.results import Progress
+from unmask.data import executors
+from unmask.data.data_folder import Manifest
+from unmask.data.documents import TextPiece
+from unmask.data.prepare import prepare
+from unmask.data.settings import CorpusSettings
+from unmask.data.shards import chunk_bytes, cut_chunks, write_shards
+from unmask.data.store import TokenStore
+from unmask.tokenizer.settings import TokenizerSettings
+
+SMALL = TokenizerSettings(vocab_size=200)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != LOCK)
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def pieces_of(texts: list[str], held: list[bool]) -> list[tuple[TextPiece, bool]]:
+    """Every second text continues the document before it."""
+    pieces, offset = [], 0
+    for number, (text, side) in enumerate(zip(texts, held, strict=True)):
+        offset = offset if number % 2 else 0
+        pieces.append((TextPiece(number // 2, offset, text, last=number % 2 == 1), side))
+        offset += len(text.encode())
+    return pieces
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.tuples(st.text(alphabet=SENTENCE + "áβ\u0301👍\u200b", min_size=1), st.booleans()), min_size=1),
+    st.integers(1, 60),
+)
+def test_every_token_arrives_exactly_once(
+    family: str, tmp_path: Path, rows: list[tuple[str, bool]], size_bytes: int
+) -> None:
+    tokenizer = trained(family)
+    texts, held = [text for text, _ in rows], [side for _, side in rows]
+    made = [write_shards(chunk, tokenizer, tmp_path) for chunk in cut_chunks(pieces_of(texts, held), size_bytes)]
+    for split, side in (("train", False), ("validation", True)):
+        alone = [tokenizer.encode_corpus([text])[0] for text, which in rows if which == side]
+        alone = [encoded for encoded in alone if len(encoded.input_ids)]
+        files = [file.name for counts in made for file in getattr(counts, split).files]
+        assert bool(files) == bool(alone)
+        if not files:
+            continue
+        store = TokenStore([tmp_path / name for name in files])
+        found = [store.read(n, 0, int(store.lengths[n])) for n in range(len(store))]
+        assert [ids.tolist() for ids, _ in found] == [encoded.input_ids.tolist() for encoded in alone]
+        assert [starts.tolist() for _, starts in found] == [encoded.word_starts.tolist() for encoded in alone]
+    assert sum(counts.bytes for counts in made) == sum(len(text.encode()) for text in texts)
+    for counts in made:
+        assert counts.frequencies.sum() == sum(file.tokens for file in counts.train.files)
+
+
+@pytest.mark.parametrize(("size_bytes", "several"), [(1500, 3), (6000, 2), (10**9, 2)])
+def test_the_files_are_the_same_for_any_number_of_workers(
+    corpus_file: Path, tmp_path: Path, size_bytes: int, several: int
+) -> None:
+    made = []
+    for workers in (1, several):
+        done: list[int] = []
+        out = tmp_path / str(workers)
+        prepare(
+            [corpus_file], out, corpus=CorpusSettings(), tokenizer=SMALL, workers=workers, size_bytes=size_bytes,
+            notify=lambda now, done=done: done.append(now.done if now.what == "tokenizing" else 0),
+        )  # fmt: skip
+        made.append(contents(out))
+        assert done[-1] == max(done) > 50_000, "progress ends at all of the text"
+    assert made[0] == made[1]
+    num_shards = sum(name.startswith("train/") for name in made[0])
+    assert {1500: num_shards > 30, 6000: 8 < num_shards < 30, 10**9: num_shards == 1}[size_bytes]
+    assert {name.split("/")[0] for name in made[0]} == {"manifest.json", "tokenizer", "train", "validation"}
+
+
+@pytest.mark.parametrize("unit", ["block", "file"])
+def test_counts_do_not_depend_on_how_the_corpus_is_cut(tmp_path: Path, unit: str) -> None:
+    """Documents of several pieces span chunks, and are held out in parts; each counts once in each split."""
+    path = tmp_path / "a.txt"
+    path.write_text("\n\n".join(make_text(1200, seed=s).replace("\n\n", "\n") for s in range(3)))
+    corpus = CorpusSettings.model_validate({"documents": unit})
+    manifests = [
+        prepare([path], tmp_path / str(size), corpus=corpus, tokenizer=SMALL, workers=1, size_bytes=size)
+        for size in (1, 40_000, 10**9)
+    ]
+
+    def plain(manifest: Manifest) -> Manifest:
+        splits = {name: dataclasses.replace(getattr(manifest, name), files=()) for name in ("train", "validation")}
+        return dataclasses.replace(manifest, **splits)
+
+    assert plain(manifests[0]) == plain(manifests[1]) == plain(manifests[2])
+    assert [len(m.train.files) for m in manifests] == sorted((len(m.train.files) for m in manifests), reverse=True)
+    assert manifests[0].documents == manifests[0].train.documents == (3 if unit == "block" else 1)
+    assert 1 <= manifests[0].validation.documents <= 3
+
+
+def test_chunks_depend_on_the_sources_alone() -> None:
+    assert chunk_bytes(0) == chunk_bytes(200 << 20) == 1 << 20
+    assert chunk_bytes(1 << 30) == 4 << 20
+    assert chunk_bytes(1 << 40) == 32 << 20
+    pieces = [(TextPiece(n, 0, "é" * (n % 3 + 1)), False) for n in range(7)]
+    sizes = [chunk.num_bytes.tolist() for chunk in cut_chunks(pieces, 8)]
+    assert sizes == [[2, 4, 6], [2, 4, 6], [2]]
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The worker processes that a preparation starts."""
+    processes: list[Any] = []
+    start = executors.Processes._start_process
+
+    def started(self: executors.Processes) -> None:
+        start(self)
+        processes.append(self.processes[-1])
+
+    monkeypatch.setattr(executors.Processes, "_start_process", started)
+    return processes
+
+
+@pytest.mark.parametrize(
+    ("stop", "error"),
+    [
+        (lambda workers, out: (out / "train").rename(out / "gone") and (out / "train").touch(), DataError),
+        (lambda workers, out: [worker.kill() for worker in workers], DataError),
+        (lambda workers, out: 1 / 0, ZeroDivisionError),
+    ],
+    ids=["a full disk", "a kill", "a defect of the caller"],
+)
+def test_one_error_ends_all_workers(
+    corpus_file: Path, tmp_path: Path, watched: list[Any], stop: Callable[..., Any], error: type[Exception]
+) -> None:
+    out, stopped = tmp_path / "out", []
+
+    def notify(progress: Progress) -> None:
+        if progress.what == "tokenizing" and progress.done > 20_000 and not stopped:
+            stopped.append(True)
+            stop(watched, out)
+
+    options = {"corpus": CorpusSettings(), "tokenizer": SMALL, "workers": 2, "size_bytes": 2000}
+    with pytest.raises(error):
+        prepare([corpus_file], out, **options, notify=notify)  # type: ignore[arg-type]
+    assert len(watched) == 2
+    assert all(process.exitcode is not None for process in watched)
+    assert not (out / "manifest.json").exists()
+    if (out / "gone").exists():
+        (out / "train").unlink()
+        (out / "gone").rename(out / "train")
+    prepare([corpus_file], out, **options)  # type: ignore[arg-type]
+    prepare([corpus_file], tmp_path / "whole", **options)  # type: ignore[arg-type]
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+def test_workers_that_wait_when_the_text_is_found_wanting_are_ended(tmp_path: Path, watched: list[Any]) -> None:
+    text = tmp_path / "one.txt"
+    text.write_bytes(b"\xff" * (2 << 20))  # enough for workers to be started at once
+    with pytest.raises(CorpusError):
+        prepare([text], tmp_path / "out", corpus=CorpusSettings(), tokenizer=SMALL, workers=2)
+    assert [process.exitcode is not None for process in watched] == [True, True]
+
+
+def test_workers_start_without_what_they_do_not_need() -> None:
+    code = "import sys, unmask.data.executors; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "pyarrow" in loaded
+    assert not {"torch", "pydantic", "pyarrow.parquet", "spacy", "unmask.data.corpus"} & set(loaded)
+
+
+def test_a_number_of_workers_that_cannot_be(corpus_file: Path, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="workers"):
+        prepare([corpus_file], tmp_path, corpus=CorpusSettings(), tokenizer=SMALL, workers=0)

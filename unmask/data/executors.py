@@ -1,0 +1,369 @@
+"""Where the tasks of a preparation run: in this process and worker processes of this machine, or on a Ray cluster.
+
+What comes out does not depend on it. Workers do whole tasks where there are enough of them for all. Few tasks, and long
+files that cannot be read from their middle, are read here, and workers tokenize their chunks:
+
+    tasks ─────────────────────────▶ worker processes ──▶ shards
+    chunks of what is read here ──▶
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import chain, islice
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from unmask.core.errors import DataError, SettingsError, UnmaskError
+from unmask.data.shards import TextChunk, TextCounts, write_shards
+from unmask.tokenizer.loading import load_tokenizer
+
+if TYPE_CHECKING:  # a worker that tokenizes chunks starts without what reads files
+    from unmask.data.survey import ReadTask
+    from unmask.data.work import Count, KeptText, Kind, Tools, Work
+
+ONE_THREAD = {
+    **dict.fromkeys(("RAYON_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
+    "TOKENIZERS_PARALLELISM": "false",
+}
+WAITING_CHUNKS = 2  # that are read ahead of the workers
+LOOK_SECONDS = 0.05
+
+
+class Executor(Protocol):
+    """Does tasks."""
+
+    def run(self, work: Work, kind: Kind, tasks: Sequence[ReadTask], count: Count) -> None:
+        """Does tasks, those that were done before excepted.
+
+        Raises:
+            UnmaskError: The text cannot be read or tokenized, a file not be written, or a worker died.
+        """
+        ...
+
+
+class Processes:
+    """Does tasks in this process and in worker processes, which are started as there is work, or before.
+
+    A worker is a fresh interpreter, never a fork: a fork of a process that has threads may hang. It does not outlive
+    this process, even where that is killed: what it says meets a closed pipe then.
+
+    Args:
+        workers: Most processes; 1 does all in this one.
+        kept: Where a small text stays from the survey to the shards.
+    """
+
+    def __init__(self, workers: int, kept: KeptText | None = None) -> None:
+        self.workers, self._kept = workers, kept
+        self.processes: list[Any] = []
+        self._idle: queue.SimpleQueue[tuple[Any, Connection]] = queue.SimpleQueue()
+        # Each thread waits for a worker and holds no lock. Chunks have their own, so as not to queue behind all tasks.
+        self._task_threads = ThreadPoolExecutor(workers, "unmask-task")
+        self._chunk_threads = ThreadPoolExecutor(workers, "unmask-chunk")
+        self._done_bytes: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def run(self, work: Work, kind: Kind, tasks: Sequence[ReadTask], count: Count) -> None:
+        """See `Executor`."""
+        from unmask.data.work import Tools, do_task
+
+        share = sum(task.num_bytes for task in tasks) / self.workers
+        short = [task for task in tasks if task.num_bytes <= share]
+        for_workers = short if len(short) >= self.workers > 1 else []
+        futures = [self._submit(self._task_threads, [_do_task, work, kind, task]) for task in for_workers]
+
+        def count_here(num_bytes: int) -> None:
+            count(num_bytes)
+            self._listen(futures, count)  # an error of a worker ends what is done here, too
+
+        tools = Tools(work, self._kept)
+        each = partial(self._each_chunk, tools, count, futures) if self.workers > 1 else None
+        for task in tasks:
+            if task not in for_workers:
+                do_task(tools, kind, task, count_here, each)
+        while futures:
+            self._listen(futures, count, LOOK_SECONDS)
+
+    def _each_chunk(
+        self, tools: Tools, count: Count, tasks: list[Future[Any]], chunks: Iterator[TextChunk]
+    ) -> Iterator[TextCounts]:
+        """Has workers write the shards of chunks; a text of one chunk is not worth starting them."""
+        first_two = list(islice(chunks, 2))
+        if len(first_two) < 2 and not self.processes:
+            for chunk in first_two:
+                yield write_shards(chunk, tools.tokenizer, tools.work.root, annotator=tools.annotator, count=count)
+            return
+        root, plan, made_by = tools.work.root, tools.work.plan, tools.work.made_by
+        waiting: deque[Future[TextCounts]] = deque()
+        pending = chain(iter(first_two), chunks)
+        del first_two  # so that the texts are not held to the end
+        for chunk in pending:
+            waiting.append(self._submit(self._chunk_threads, [_write_shards, root, made_by, plan, chunk]))
+            del chunk
+            while len(waiting) > self.workers + WAITING_CHUNKS:
+                yield self._result(waiting.popleft(), tasks, count)
+        while waiting:
+            yield self._result(waiting.popleft(), tasks, count)
+
+    def _result(self, future: Future[TextCounts], tasks: list[Future[Any]], count: Count) -> TextCounts:
+        while not future.done():
+            wait_for([future], LOOK_SECONDS)
+            self._listen(tasks, count)
+        self._listen(tasks, count)
+        return future.result()
+
+    def _listen(self, futures: list[Future[Any]], count: Count, seconds: float = 0.0) -> None:
+        """Counts what workers have done, and takes away the tasks that are done.
+
+        Raises:
+            UnmaskError: What one of them raised.
+        """
+        done = wait_for(futures, seconds, return_when="FIRST_COMPLETED").done if futures else set()
+        with suppress(queue.Empty):
+            while True:
+                count(self._done_bytes.get_nowait())
+        for future in done:
+            futures.remove(future)
+            future.result()
+
+    def _submit(self, threads: ThreadPoolExecutor, call: list[Any]) -> Future[Any]:
+        """Has a worker carry out a call: a function and its arguments, which are let go when they are sent."""
+        if self._idle.empty() and len(self.processes) < self.workers:
+            self._start_process()
+        return threads.submit(self._call, call)
+
+    def _call(self, call: list[Any]) -> Any:
+        process, connection = self._idle.get()
+        try:
+            connection.send(tuple(call))
+            call.clear()
+            while True:
+                what, answer = connection.recv()
+                if what == "bytes":
+                    self._done_bytes.put(answer)
+                    continue
+                self._idle.put((process, connection))
+                if what == "error":
+                    raise answer
+                return answer
+        except (EOFError, ConnectionError) as error:
+            self._idle.put((process, connection))  # so that who waits for one learns of it, too
+            process.join()
+            raise DataError(
+                f"a worker process ended with exit code {process.exitcode}, perhaps for want of memory; `unmask "
+                "prepare` goes on from what is done: run it again, with fewer --workers if memory is short (1 works "
+                "without further processes)"
+            ) from error
+
+    def start(self) -> None:
+        """Starts all workers, which import what they need while the caller has other things to do."""
+        while len(self.processes) < self.workers:
+            self._start_process()
+
+    def _start_process(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_work_off, args=(theirs,), daemon=True)
+        with _for_workers():
+            process.start()
+        theirs.close()
+        self.processes.append(process)
+        self._idle.put((process, ours))
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ends the workers: they have nothing to do, or what they do is of no use any more."""
+        for threads in (self._task_threads, self._chunk_threads):
+            threads.shutdown(wait=False, cancel_futures=True)
+        for process in self.processes:
+            process.kill()
+        for threads in (self._task_threads, self._chunk_threads):
+            threads.shutdown()
+        for process in self.processes:
+            process.join()
+        with suppress(queue.Empty):
+            while True:
+                self._idle.get_nowait()[1].close()
+
+
+@contextmanager
+def _for_workers() -> Iterator[None]:
+    """Processes that are started meanwhile use one core, import no `__main__`, and leave Ctrl-C to this one."""
+    environment = {name: os.environ.get(name) for name in ONE_THREAD}
+    main = sys.modules["__main__"]
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if in_main_thread else None
+    os.environ.update(ONE_THREAD)
+    sys.modules["__main__"] = ModuleType("__main__")  # a script without a guard would run again
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+        for name, value in environment.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+        if in_main_thread:
+            signal.signal(signal.SIGINT, handler)
+
+
+def _work_off(connection: Connection) -> None:
+    """What a worker does: carries out calls, and answers each with ("bytes", number) now and then, and ("done", result)
+    or ("error", exception) at the end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def count(num_bytes: int) -> None:
+        connection.send(("bytes", num_bytes))
+
+    with suppress(EOFError, ConnectionError):  # the process that asks is gone
+        while True:
+            function, *arguments = connection.recv()
+            answer: tuple[str, Any]
+            try:
+                answer = "done", function(*arguments, count)
+            except ConnectionError:
+                raise
+            except UnmaskError as error:
+                answer = "error", error
+            except Exception:
+                answer = "error", RuntimeError(f"in a worker process:\n{traceback.format_exc()}")
+            del function, arguments
+            connection.send(answer)
+
+
+_loaded: dict[str, Any] = {}
+"""What a worker has loaded, by what it belongs to."""
+
+
+def _write_shards(root: Path, made_by: str, plan: Any, chunk: TextChunk, count: Count) -> TextCounts:
+    if made_by not in _loaded:
+        _loaded.clear()
+        annotator = None
+        if plan is not None:
+            from unmask.data.annotations import Annotator
+
+            annotator = Annotator(plan)
+        _loaded[made_by] = load_tokenizer(root / "tokenizer"), annotator
+    tokenizer, annotator = _loaded[made_by]
+    return write_shards(chunk, tokenizer, root, annotator=annotator, count=count)
+
+
+def _do_task(work: Work, kind: Kind, task: ReadTask, count: Count) -> None:
+    from unmask.data.work import Tools, do_task
+
+    key = f"{work.decided} {work.made_by} {work.settled}"
+    if key not in _loaded:
+        _loaded.clear()
+        _loaded[key] = Tools(work)
+    do_task(_loaded[key], kind, task, count)
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+# ----------------------------------------
+# A task of ours is a task of Ray's. No text travels: a node reads the files and writes into the data folder, so all
+# nodes must see both. What a node that dies was at, another one does again.
+
+RAY_LOOK_SECONDS = 0.5
+_REACHED_SECONDS, _CANCELLED_SECONDS = 10.0, 30.0
+RETRIES = 5  # of a task whose node dies
+AUTO = "auto"
+
+
+class OnRay:
+    """Does tasks on the nodes of a Ray cluster.
+
+    Args:
+        address: Of the cluster (`ray://host:10001`, `host:6379`); `auto` takes the one that this machine belongs to, or
+            starts one here.
+
+    Raises:
+        SettingsError: Ray is not installed, or there is no such cluster.
+    """
+
+    def __init__(self, address: str = AUTO) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            raise SettingsError("--ray needs Ray: pip install 'unmask[ray]'") from error
+        self._ray: Any = ray
+        if ray.is_initialized():
+            return
+        options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+        if address == AUTO:
+            try:
+                ray.init(address=AUTO, **options)
+            except ConnectionError:  # there is none that this machine belongs to
+                ray.init(include_dashboard=False, **options)
+            return
+        try:
+            host, _, port = address.removeprefix("ray://").rpartition(":")
+            if not host or not port.isdecimal():
+                raise ValueError("that is no host:port")
+            socket.create_connection((host, int(port)), timeout=_REACHED_SECONDS).close()  # Ray tries for minutes
+            ray.init(address=address, **options)
+        except (OSError, ValueError, RuntimeError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise SettingsError(
+                f"--ray {address}: there is no Ray cluster ({reason}); start it with ray start, and name host:port"
+            ) from error
+
+    def run(self, work: Work, kind: Kind, tasks: Sequence[ReadTask], count: Count) -> None:
+        """See `Executor`."""
+        ray = self._ray
+        do_task = ray.remote(num_cpus=1, max_retries=RETRIES)(_do_on_node)
+        shared = ray.put(work)
+        waiting = {do_task.remote(shared, kind, task, os.getcwd()): task for task in tasks}
+        try:
+            while waiting:
+                for reference in ray.wait(list(waiting), timeout=RAY_LOOK_SECONDS)[0]:
+                    task = waiting.pop(reference)
+                    try:
+                        ray.get(reference)
+                    except ray.exceptions.RayTaskError as error:
+                        if isinstance(error.cause, UnmaskError):
+                            raise error.cause from error
+                        raise RuntimeError(f"on a node of the cluster:\n{error}") from error
+                    except ray.exceptions.RayError as error:
+                        raise DataError(
+                            f"Ray could not carry a task out ({type(error).__name__}); what is done is kept: run the "
+                            "same command again"
+                        ) from error
+                    count(task.num_bytes)
+        finally:  # nothing is written into the folder afterwards
+            for reference in waiting:
+                ray.cancel(reference, force=True)
+            if waiting:
+                ray.wait(list(waiting), num_returns=len(waiting), timeout=_CANCELLED_SECONDS)
+
+
+def _do_on_node(work: Work, kind: Kind, task: ReadTask, folder: str) -> None:
+    if os.path.isdir(folder):  # paths may be relative to where the command was started
+        os.chdir(folder)
+    os.environ.update(ONE_THREAD)
+    for path in (work.root, task.sources[0].path):
+        if not path.exists():
+            raise DataError(f"{path}: a node of the cluster does not see it; data and text must lie on a disk of all")
+    _do_task(work, kind, task, lambda num_bytes: None)

@@ -1,0 +1,351 @@
+"""The text of a task cut into chunks, and a chunk tokenized into its shards: one a split.
+
+How a task is cut depends on the sources alone, never on the number of processes or on what was done before, so that
+the shards are the same files however the work was shared out, stopped and taken up again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from itertools import pairwise, zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.core.errors import DataError
+from unmask.data.store import ShardFile, ShardWriter, TokenBatch
+from unmask.tokenizer.alignment import Aligned, TextPlaces, widths_of
+from unmask.tokenizer.tokenizer import EncodedText, Tokenizer
+from unmask.tokenizer.words import WordCensus
+
+if TYPE_CHECKING:  # a process that tokenizes chunks starts without what reads files
+    from unmask.data.annotations import Annotator
+    from unmask.data.documents import TextPiece
+    from unmask.tokenizer.spans import Spans
+
+TRAIN, VALIDATION = "train", "validation"
+SMALLEST_CHUNK_BYTES = 1 << 20
+LARGEST_CHUNK_BYTES = 1 << 25  # a process holds some five times as much in memory
+CHUNKS_A_CORPUS = 256
+BATCH_BYTES = 1 << 20
+SLOW_BATCH_BYTES = 1 << 15  # where a pipeline annotates, which takes seconds for so much
+
+
+@dataclass(frozen=True)
+class TextChunk:
+    """Consecutive pieces of the corpus.
+
+    Attributes:
+        task: Number of the task that the text is read in.
+        number: Of the chunk in its task, counted from 0.
+        texts: The pieces' texts.
+        document: [num_pieces], int64: number of the document.
+        offset: [num_pieces], int64: byte of the document's text at which the piece begins.
+        num_bytes: [num_pieces], int64: UTF-8 bytes of the piece.
+        held: [num_pieces], bool: whether the piece is held out.
+        spans: Annotations that came with the pieces; None where none did.
+        label: [num_pieces], int64: number of the document's class, -1 where it has none; None where none are read.
+        group: [num_pieces], int64: the group that the piece stays on one side with, a hash below 0; the number of the
+            document where it is in none. None where no piece is in any.
+    """
+
+    task: int
+    number: int
+    texts: list[str]
+    document: NDArray[np.int64]
+    offset: NDArray[np.int64]
+    num_bytes: NDArray[np.int64]
+    held: NDArray[np.bool_]
+    spans: list[Spans | None] | None = None
+    label: NDArray[np.int64] | None = None
+    group: NDArray[np.int64] | None = None
+
+    def without(self, left_out: NDArray[np.bool_]) -> TextChunk:
+        """The chunk without some of its pieces."""
+        stays = np.flatnonzero(~left_out)
+
+        def remaining(column: Any) -> Any:
+            return [column[place] for place in stays.tolist()] if isinstance(column, list) else column[stays]
+
+        columns = {entry.name: getattr(self, entry.name) for entry in fields(self)[2:]}
+        rest: dict[str, Any] = {
+            name: column if column is None else remaining(column) for name, column in columns.items()
+        }
+        return TextChunk(self.task, self.number, **rest)
+
+
+def chunk_bytes(source_bytes: int, *, slow: bool = False) -> int:
+    """How much text a chunk has: about 256 chunks a corpus, of 1 MiB at least and 32 MiB at most.
+
+    Args:
+        source_bytes: Size of the files, compressed or not.
+        slow: Whether a pipeline annotates the text, some hundred times slower than it is tokenized: then a chunk has
+            an eighth of a megabyte at least and 1 MiB at most.
+    """
+    smallest, largest = SMALLEST_CHUNK_BYTES, LARGEST_CHUNK_BYTES
+    if slow:
+        smallest, largest = SMALLEST_CHUNK_BYTES >> 3, SMALLEST_CHUNK_BYTES
+    return min(max(source_bytes // CHUNKS_A_CORPUS, smallest), largest)
+
+
+def cut_chunks(
+    pieces: Iterable[tuple[TextPiece, bool]], size_bytes: int, classes: Sequence[str] | None = None, *, task: int = 0
+) -> Iterator[TextChunk]:
+    """Groups pieces into chunks.
+
+    Args:
+        pieces: Those of a task, each with whether it is held out.
+        size_bytes: A chunk ends with the piece that reaches this much text.
+        classes: Names of the documents' classes in the order of their numbers; None: documents have no classes.
+        task: Number of the task.
+    """
+    numbers = None if classes is None else {name: number for number, name in enumerate(classes)}
+    number = gathered = 0
+    group: list[tuple[TextPiece, bool]] = []
+    sizes: list[int] = []
+    for piece, held in pieces:
+        group.append((piece, held))
+        sizes.append(utf8_bytes(piece.text))
+        gathered += sizes[-1]
+        if gathered >= size_bytes:
+            yield _chunk(task, number, group, sizes, numbers)
+            number, gathered, group, sizes = number + 1, 0, [], []
+    if group:
+        yield _chunk(task, number, group, sizes, numbers)
+
+
+def _chunk(
+    task: int, number: int, group: list[tuple[TextPiece, bool]], sizes: list[int], classes: Mapping[str, int] | None
+) -> TextChunk:
+    pieces = [piece for piece, _ in group]
+    grouped = any(piece.group is not None for piece in pieces)
+    labels = [-1 if piece.label is None or classes is None else classes.get(piece.label, -1) for piece in pieces]
+    return TextChunk(
+        task,
+        number,
+        [piece.text for piece in pieces],
+        np.array([piece.document for piece in pieces], dtype=np.int64),
+        np.array([piece.offset for piece in pieces], dtype=np.int64),
+        np.array(sizes, dtype=np.int64),
+        np.array([held for _, held in group], dtype=bool),
+        spans=[piece.spans for piece in pieces] if any(piece.spans is not None for piece in pieces) else None,
+        label=None if classes is None else np.array(labels, dtype=np.int64),
+        group=np.array([_group_number(piece) for piece in pieces]) if grouped else None,
+    )
+
+
+def _group_number(piece: TextPiece) -> int:
+    if piece.group is None:
+        return piece.document
+    digest = hashlib.blake2b(piece.group.encode(errors="surrogatepass"), digest_size=8).digest()
+    return -1 - (int.from_bytes(digest, "little") >> 1)
+
+
+def utf8_bytes(text: str) -> int:
+    """Bytes of a text in UTF-8, at once where it is ASCII."""
+    return len(text) if text.isascii() else len(text.encode())
+
+
+@dataclass
+class SplitCounts:
+    """What went into one split.
+
+    Attributes:
+        documents: Documents with tokens.
+        bytes: UTF-8 bytes of the text.
+        unknown_tokens: Tokens that stand for text outside the vocabulary.
+        files: The shards.
+        first, last: Numbers of the first and the last document, None where there are none.
+    """
+
+    documents: int = 0
+    bytes: int = 0
+    unknown_tokens: int = 0
+    files: list[ShardFile] = field(default_factory=list)
+    first: int | None = None
+    last: int | None = None
+
+    def add(self, later: SplitCounts) -> None:
+        """Adds those of text behind this one. A document may span both; it counts once."""
+        spans_both = later.first is not None and later.first == self.last
+        self.documents += later.documents - spans_both
+        self.bytes += later.bytes
+        self.unknown_tokens += later.unknown_tokens
+        self.files += later.files
+        self.first = later.first if self.first is None else self.first
+        self.last = self.last if later.last is None else later.last
+
+
+@dataclass
+class TextCounts:
+    """What some text came to: a chunk, a task, or the corpus.
+
+    Attributes:
+        frequencies: [vocab_size], int64: how often each token stands in the training split.
+        bytes: UTF-8 bytes of the text, that of pieces without tokens included.
+        without_tokens: Pieces that the tokenizer made nothing of.
+        texts: Pieces of more than one token.
+        single_words: Those of them that are one word.
+        train, validation: The splits.
+        spans: By column of annotation: how many spans there were, and to how many of them no token belongs.
+        labels: How many documents begin here without a class, and with each class; empty where none are read.
+    """
+
+    frequencies: NDArray[np.int64]
+    bytes: int = 0
+    without_tokens: int = 0
+    texts: int = 0
+    single_words: int = 0
+    train: SplitCounts = field(default_factory=SplitCounts)
+    validation: SplitCounts = field(default_factory=SplitCounts)
+    spans: dict[str, list[int]] = field(default_factory=dict)
+    labels: list[int] = field(default_factory=list)
+
+    @property
+    def files(self) -> list[ShardFile]:
+        """The shards of both splits."""
+        return [*self.train.files, *self.validation.files]
+
+    def add(self, later: TextCounts) -> None:
+        """Adds those of text behind this one."""
+        self.frequencies += later.frequencies
+        for name in ("bytes", "without_tokens", "texts", "single_words"):
+            setattr(self, name, getattr(self, name) + getattr(later, name))
+        self.train.add(later.train)
+        self.validation.add(later.validation)
+        for column, (number, lost) in later.spans.items():
+            before = self.spans.get(column, [0, 0])
+            self.spans[column] = [before[0] + number, before[1] + lost]
+        self.labels = [a + b for a, b in zip_longest(self.labels, later.labels, fillvalue=0)]
+
+
+def annotated_tokens(
+    tokenizer: Tokenizer, annotator: Annotator, texts: Sequence[str], given: Sequence[Spans | None]
+) -> tuple[EncodedText, NDArray[np.int64], dict[str, Aligned]]:
+    """Tokenizes texts and annotates the tokens.
+
+    Args:
+        tokenizer: The tokenizer.
+        annotator: Of the texts.
+        texts: Any number.
+        given: Annotations that came with each of them.
+
+    Returns:
+        The tokens of all texts one behind another, how many each text has, and the columns of annotation.
+
+    Raises:
+        TokenizerError: As `Tokenizer.encode_joined`.
+        SettingsError: A pipeline cannot be used.
+        DataError: A label was not announced.
+    """
+    encoded, places = tokenizer.encode_placed(texts)
+    spans = annotator.annotate(texts, given)
+    characters = TextPlaces(texts, places)
+    aligned = {column: characters.align(column, spans, labels) for column, labels in annotator.plan.labels.items()}
+    return encoded, places.lengths, aligned
+
+
+def write_shards(
+    chunk: TextChunk,
+    tokenizer: Tokenizer,
+    root: Path,
+    *,
+    annotator: Annotator | None = None,
+    count: Callable[[int], None] = lambda num_bytes: None,
+) -> TextCounts:
+    """Tokenizes a chunk and writes its shards. The same chunk always gives the same files, byte for byte.
+
+    Args:
+        chunk: The text.
+        tokenizer: The tokenizer.
+        root: The data folder.
+        annotator: What annotates the text; None annotates nothing.
+        count: Called after each batch with its bytes of text.
+
+    Raises:
+        DataError: The shards cannot be written, or annotations do not fit the plan.
+        SettingsError: A pipeline that annotates cannot be loaded.
+    """
+    widths = {} if annotator is None else widths_of(annotator.plan.labels)
+    vocab_size, unknown_id = tokenizer.vocab_size, tokenizer.special.unk
+    writers = [
+        ShardWriter(
+            root, f"{split}/{chunk.task:05d}-{chunk.number:05d}.arrow", vocab_size=vocab_size, annotations=widths,
+            labelled=chunk.label is not None, grouped=split == VALIDATION and chunk.group is not None,
+        )
+        for split in (TRAIN, VALIDATION)
+    ]  # fmt: skip
+    frequencies = np.zeros((2, vocab_size), dtype=np.int64)
+    counts = TextCounts(frequencies[0], bytes=int(chunk.num_bytes.sum()), spans={column: [0, 0] for column in widths})
+    splits, census = (counts.train, counts.validation), WordCensus()
+    for batch, held, aligned in _tokenized(chunk, tokenizer, annotator):
+        filled = batch.lengths > 0
+        counts.without_tokens += int((~filled).sum())
+        census.add(batch.word_starts, batch.lengths)
+        for column, found in aligned.items():
+            number, lost = counts.spans[column]
+            counts.spans[column] = [number + found.spans, lost + found.lost]
+        for side, rows in enumerate((filled & ~held, filled & held)):
+            if not rows.any():
+                continue
+            part = batch if rows.all() else batch.select(rows)
+            writers[side].write(part)
+            frequencies[side] += np.bincount(part.input_ids, minlength=vocab_size)
+            documents = 1 + int((np.diff(part.document) != 0).sum())
+            first, last = int(part.document[0]), int(part.document[-1])
+            splits[side].add(SplitCounts(documents, int(part.num_bytes.sum()), first=first, last=last))
+        count(int(batch.num_bytes.sum()))
+    counts.texts, counts.single_words = census.texts, census.single_words
+    if chunk.label is not None:
+        counts.labels = np.bincount(chunk.label[chunk.offset == 0] + 1).tolist()
+    for split, writer, tokens in zip(splits, writers, frequencies, strict=True):
+        split.unknown_tokens = 0 if unknown_id is None else int(tokens[unknown_id])
+        try:
+            shard = writer.save()
+        except OSError as error:
+            raise cannot_write(root, error) from error
+        split.files = [] if shard is None else [shard]
+    return counts
+
+
+def cannot_write(root: Path, error: OSError) -> DataError:
+    """The error for a full or failing disk."""
+    return DataError(
+        f"{root}: cannot be written ({error.strerror or error}); make room and run the same command again: "
+        "`unmask prepare` goes on from what is done"
+    )
+
+
+def _tokenized(
+    chunk: TextChunk, tokenizer: Tokenizer, annotator: Annotator | None
+) -> Iterator[tuple[TokenBatch, NDArray[np.bool_], Mapping[str, Aligned]]]:
+    """Batches of about a megabyte, so that what the tokenizer holds at once stays small; what of them is held out;
+    and their annotations."""
+    batch_bytes = BATCH_BYTES if annotator is None or annotator.plan.pipeline is None else SLOW_BATCH_BYTES
+    total = int(chunk.num_bytes.sum())
+    number_of = (np.cumsum(chunk.num_bytes) - 1) * max(round(total / batch_bytes), 1) // total
+    cuts = [0, *(np.flatnonzero(np.diff(number_of)) + 1).tolist(), len(chunk.texts)]
+    for begin, end in pairwise(cuts):
+        rows, texts = slice(begin, end), chunk.texts[begin:end]
+        aligned: Mapping[str, Aligned] = {}
+        if annotator is None:
+            tokens, lengths = tokenizer.encode_joined(texts)
+        else:
+            given = [None] * len(texts) if chunk.spans is None else chunk.spans[rows]
+            tokens, lengths, aligned = annotated_tokens(tokenizer, annotator, texts, given)
+        batch = TokenBatch(
+            tokens.input_ids,
+            tokens.word_starts,
+            lengths,
+            chunk.document[rows],
+            chunk.offset[rows],
+            chunk.num_bytes[rows],
+            {column: found.values for column, found in aligned.items()},
+            None if chunk.label is None else chunk.label[rows],
+            None if chunk.group is None else chunk.group[rows],
+        )
+        yield batch, chunk.held[rows], aligned

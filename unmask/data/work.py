@@ -1,0 +1,490 @@
+"""What is done with one task of a preparation: a function of the sources, wherever it runs, that leaves one file.
+
+    look     parts/look-00003.npz       what decisions about all of the text need, where there are any
+    survey   parts/survey-00003.npz     held-out texts and names of classes
+             parts/sample-00003.arrow   the share of the text that a tokenizer is trained on
+    shards   parts/shards-00003.npz     counts; the shards themselves are train/00003-00000.arrow ...
+
+A task is done if its file is there with its key: a hash of the text's stamp, of the settings, and of what was decided
+before. So a task that was stopped, or is done twice, does no harm, and any other text or setting does it anew.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import hashlib
+import json
+import os
+import sys
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from unmask.core.errors import CorpusError, DataError
+from unmask.core.files import file_sha256, write_atomically, writing
+from unmask.data.annotations import AnnotationPlan, Annotator
+from unmask.data.corpus import Corpus, Decisions, check_number, decisions_of
+from unmask.data.data_folder import PARTS
+from unmask.data.documents import TextPiece
+from unmask.data.near_duplicates import FoundLeaks, HeldIndex, HeldTexts, LeakSearch, found_leaks, held_texts, packed
+from unmask.data.shards import (
+    SplitCounts,
+    TextChunk,
+    TextCounts,
+    cannot_write,
+    cut_chunks,
+    utf8_bytes,
+    write_shards,
+)
+from unmask.data.store import ShardFile
+from unmask.data.survey import ReadTask, text_hash
+from unmask.tokenizer.loading import load_tokenizer
+from unmask.tokenizer.tokenizer import Tokenizer
+
+Kind = Literal["look", "survey", "shards"]
+Count = Callable[[int], None]
+"""Called with how many more bytes of text are done."""
+VERSION = 2  # raised whenever the same text, settings and tokenizer come to other files, so that no older one is kept
+DECISIONS, SETTLED = "decisions.npz", "settled.npz"
+KEPT_BYTES = 1 << 25  # of text that is held in memory from the survey to the shards
+PIECE_BYTES = 250  # about what a piece takes beside its text
+COUNT_BYTES = 1 << 18  # of text, after which the survey counts
+LEAKS = "training documents that nearly stand in the held-out text"
+_SAMPLE_BATCH_CHARS = 1 << 22
+_SAMPLE_SCHEMA = pa.schema({"text": pa.large_string()})
+_ODD, _RANGE = 0x9E3779B97F4A7C15, 1 << 64
+
+
+class Sample(NamedTuple):
+    """Which text a tokenizer is trained on.
+
+    Attributes:
+        share: Of the documents, chosen by their hashes; 1 takes all.
+        held_too: Whether held-out text counts.
+    """
+
+    share: float
+    held_too: bool
+
+    def takes(self, beginning: str) -> bool:
+        """Whether a document is in it; by other bits of its hash than those that hold it out."""
+        return self.share >= 1.0 or (text_hash(beginning) * _ODD) % _RANGE < self.share * _RANGE
+
+
+@dataclass(frozen=True)
+class Work:
+    """What each task of a preparation must know. It travels with the task, so it is small.
+
+    Attributes:
+        root: The data folder.
+        corpus: How text is read; without its files, which the task names.
+        size_bytes: Text of a chunk.
+        sample: What the tokenizer is trained on; None: it is given.
+        plan: What is annotated; None is nothing.
+        decided: A hash of the decisions about all of the text; empty before they are made.
+        made_by: Fingerprint of settings, tokenizer and libraries; empty before the tokenizer is known.
+        settled: A hash of the decisions, held-out texts and classes; empty before the survey is joined.
+        classes: Names of the documents' classes; None where none are read.
+    """
+
+    root: Path
+    corpus: Corpus
+    size_bytes: int
+    sample: Sample | None
+    plan: AnnotationPlan | None
+    decided: str = ""
+    made_by: str = ""
+    settled: str = ""
+    classes: tuple[str, ...] | None = None
+
+    @classmethod
+    def on(
+        cls, root: Path, corpus: Corpus, size_bytes: int, sample: Sample | None, plan: AnnotationPlan | None
+    ) -> Work:
+        """The work on a corpus, before anything is known of it."""
+        light = copy.copy(corpus)
+        light.tasks, light.sources, light.validation_sources = [], [], []
+        return cls(root, light, size_bytes, sample, plan)
+
+    def key(self, kind: Kind, task: ReadTask) -> str:
+        """What the file of a task says it was made of."""
+        corpus = self.corpus
+        content: list[Any] = [VERSION, kind, task.stamp, corpus.settings.plain(), dataclasses.asdict(corpus.plan)]
+        content.append(dict(corpus.fields or {}))
+        if kind == "survey":
+            content += [self.decided, self.sample]
+        if kind == "shards":
+            content += [self.made_by, self.settled, self.size_bytes]
+        return key_of(content)
+
+    def file(self, name: str) -> Path:
+        """A file that is there only while the data is made."""
+        return self.root / PARTS / name
+
+    def file_of(self, kind: Kind, task: ReadTask) -> Path:
+        """The file of a task."""
+        return self.file(f"{kind}-{task.number:05d}.npz")
+
+    def sample_of(self, task: ReadTask) -> Path:
+        """The file of a task's share of the sample."""
+        return self.file(f"sample-{task.number:05d}.arrow")
+
+    def result(self, kind: Kind, task: ReadTask) -> Mapping[str, Any] | None:
+        """What a task came to; None where it was not done, or of other text."""
+        arrays = load_arrays(self.file_of(kind, task), self.key(kind, task))
+        if arrays is not None and kind == "survey" and self.sample is not None:
+            sample = self.sample_of(task)
+            if not sample.is_file() or sample.stat().st_size != int(arrays["sample_bytes"]):
+                return None
+        return arrays
+
+    def is_done(self, kind: Kind, task: ReadTask) -> bool:
+        """Whether a task was done, and the shards are still those that it made: another try may have made others."""
+        arrays = self.result(kind, task)
+        if arrays is None or kind != "shards":
+            return arrays is not None
+        paths = [(self.root / shard.name, shard.sha256) for shard in TaskCounts.from_arrays(arrays, 0).text.files]
+        return all(path.is_file() and file_sha256(path) == sha256 for path, sha256 in paths)
+
+    def decisions(self, task: ReadTask | None = None) -> Decisions:
+        """What was decided about all of the text.
+
+        Args:
+            task: Whose documents are wanted; None: of all tasks.
+
+        Raises:
+            DataError: It was removed meanwhile.
+        """
+        if not any(self.corpus.wanted):
+            return Decisions()
+        arrays = load_arrays(self.file(DECISIONS), of_task=None if task is None else task.number)
+        if arrays is None:
+            raise changed(self.file(DECISIONS))
+        return decisions_of(arrays)
+
+    def held(self) -> HeldTexts:
+        """What is held out.
+
+        Raises:
+            DataError: It was removed meanwhile.
+        """
+        arrays = load_arrays(self.file(SETTLED))
+        if arrays is None:
+            raise changed(self.file(SETTLED))
+        return held_texts(arrays)
+
+
+@dataclass
+class TaskCounts:
+    """What a task came to.
+
+    Attributes:
+        text: Counts of its chunks.
+        documents: How many it has, those without tokens as well.
+        left_out: Training documents that were left out since they nearly stand in the held-out text.
+        skipped: What was left out: reason to number.
+        leaks: What of the held-out text was found in it.
+    """
+
+    text: TextCounts
+    documents: int
+    left_out: int
+    skipped: dict[str, int]
+    leaks: FoundLeaks
+
+    def arrays(self) -> dict[str, Any]:
+        """All of it as arrays."""
+        used = np.flatnonzero(self.text.frequencies)
+        content = {**vars(self), "leaks": self.leaks.plain(), "text": {**vars(self.text), "frequencies": None}}
+        return {"facts": json_array(content), "used": used, "counts": self.text.frequencies[used]}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Any], vocab_size: int) -> TaskCounts:
+        """Reads what `arrays` gave; without frequencies where `vocab_size` is 0."""
+        facts = from_json_array(arrays["facts"])
+        text = facts.pop("text")
+        for split in ("train", "validation"):
+            text[split]["files"] = [ShardFile(**entry) for entry in text[split]["files"]]
+            text[split] = SplitCounts(**text[split])
+        text["frequencies"] = np.zeros(vocab_size, dtype=np.int64)
+        if vocab_size:
+            text["frequencies"][arrays["used"]] = arrays["counts"]
+        return cls(**{**facts, "text": TextCounts(**text), "leaks": found_leaks(facts["leaks"])})
+
+
+class KeptText:
+    """A small text, which is read once: what the survey has read, the shards are made of from memory.
+
+    Attributes:
+        may: Whether it is kept.
+        pieces: Of the one task that there is; None where it is too large, or was not read.
+        skipped: What was left out of it.
+    """
+
+    def __init__(self, *, may: bool) -> None:
+        self.pieces: list[tuple[TextPiece, bool]] | None = None
+        self.skipped: Counter[str] = Counter()
+        self.may = may
+
+    def keep(self, pieces: Iterable[tuple[TextPiece, bool]]) -> Iterator[tuple[TextPiece, bool]]:
+        """Hands pieces through and remembers them."""
+        kept, kept_bytes = [], 0
+        for marked in pieces:
+            if self.may:
+                kept.append(marked)
+                kept_bytes += sys.getsizeof(marked[0].text) + PIECE_BYTES
+                if kept_bytes > KEPT_BYTES:
+                    self.may = False
+                    kept.clear()
+            yield marked
+        self.pieces = kept if self.may else None
+
+
+class Tools:
+    """What is loaded once for many tasks of some work.
+
+    Args:
+        work: The work.
+        kept: What is read is kept there; None keeps nothing.
+    """
+
+    def __init__(self, work: Work, kept: KeptText | None = None) -> None:
+        self.work, self.kept = work, kept or KeptText(may=False)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The one in the folder."""
+        return load_tokenizer(self.work.root / "tokenizer")
+
+    @cached_property
+    def annotator(self) -> Annotator | None:
+        """None where nothing is annotated."""
+        return None if self.work.plan is None else Annotator(self.work.plan)
+
+    @cached_property
+    def index(self) -> HeldIndex:
+        """Of what is held out."""
+        return HeldIndex(self.work.held())
+
+
+EachChunk = Callable[[Iterator[TextChunk]], Iterator[TextCounts]]
+"""Writes the shards of chunks, here or elsewhere, and gives what each came to, in their order."""
+
+
+def do_task(tools: Tools, kind: Kind, task: ReadTask, count: Count, each: EachChunk | None = None) -> None:
+    """Does a task, unless that was done.
+
+    Args:
+        tools: Of the work.
+        kind: What is done.
+        task: With what.
+        count: Told of the progress.
+        each: Who tokenizes; None: this process.
+
+    Raises:
+        UnmaskError: The text cannot be read or tokenized, or a file not be written.
+    """
+    work = tools.work
+    if work.is_done(kind, task):
+        count(task.num_bytes)
+        return
+    key = work.key(kind, task)
+    if kind == "look":
+        arrays = work.corpus.look(task).arrays()
+        count(task.num_bytes)
+    elif kind == "survey":
+        arrays = _survey(tools, task, count)
+    else:
+        arrays = _make_shards(tools, task, count, each)
+    if work.key(kind, task) != key:
+        names = ", ".join(str(source.path) for source in task.sources[:3])
+        raise CorpusError(f"{names}: has changed while it was read; run the same command again")
+    save_arrays(work.file_of(kind, task), arrays, key)
+
+
+def _survey(tools: Tools, task: ReadTask, count: Count) -> dict[str, Any]:
+    """Held-out texts, names of classes, and the text that the tokenizer is trained on."""
+    work, sample = tools.work, tools.work.sample
+    held = HeldTexts(parts=work.corpus.plan.holdout_unit in ("part", "end"))
+    labels: set[str] = set()
+    skipped: Counter[str] = Counter()
+    takes, uncounted = False, 0
+    with _sample_file(work.sample_of(task) if sample is not None else None) as add:
+        pieces = tools.kept.keep(work.corpus.read(task, work.decisions(task), skipped))
+        for piece, is_held in held.collect(pieces):
+            uncounted += utf8_bytes(piece.text)
+            if uncounted >= COUNT_BYTES:
+                count(uncounted)
+                uncounted = 0
+            if piece.label is not None and piece.label not in labels:
+                labels.add(piece.label)
+                check_number(labels, work.corpus.settings.label, piece.label)
+            if sample is not None and (not is_held or sample.held_too):
+                takes = sample.takes(piece.text) if piece.offset == 0 else takes
+                if takes or sample.share >= 1.0:
+                    add(piece.text)
+    tools.kept.skipped = skipped
+    count(uncounted)
+    sample_bytes = 0 if sample is None else work.sample_of(task).stat().st_size
+    return {**held.arrays(), "labels": json_array(sorted(labels)), "sample_bytes": np.array(sample_bytes)}
+
+
+@contextmanager
+def _sample_file(path: Path | None) -> Iterator[Callable[[str], None]]:
+    """Gives what adds a text to an Arrow stream, some at a time; the file has its name only once it is whole."""
+    if path is None:
+        yield lambda text: None
+        return
+    texts: list[str] = []
+    num_chars = 0
+    partial = path.with_name(f"{path.name}.partial")
+    with writing(path, pa.ArrowException):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = pa.OSFile(str(partial), "wb")
+        stream = pa.ipc.new_stream(file, _SAMPLE_SCHEMA)
+
+    def write() -> None:
+        with writing(path, pa.ArrowException):
+            stream.write_batch(pa.RecordBatch.from_arrays([pa.array(texts, pa.large_string())], schema=_SAMPLE_SCHEMA))
+        texts.clear()
+
+    def add(text: str) -> None:
+        nonlocal num_chars
+        texts.append(text)
+        num_chars += len(text)
+        if num_chars >= _SAMPLE_BATCH_CHARS:
+            write()
+            num_chars = 0
+
+    try:
+        yield add
+        if texts:
+            write()
+        with writing(path, pa.ArrowException):
+            stream.close()
+            file.close()
+            with partial.open("rb") as written:
+                os.fsync(written.fileno())
+            partial.replace(path)
+    finally:
+        file.close()
+        partial.unlink(missing_ok=True)
+
+
+def sample_texts(files: Iterable[Path]) -> Iterator[str]:
+    """The texts of samples, one after another.
+
+    Raises:
+        DataError: The files were changed meanwhile.
+    """
+    for path in files:
+        try:
+            with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
+                for batch in stream:
+                    yield from batch["text"].to_pylist()
+        except (OSError, pa.ArrowException) as error:
+            raise changed(path) from error
+
+
+def _make_shards(tools: Tools, task: ReadTask, count: Count, each: EachChunk | None) -> dict[str, Any]:
+    """The shards of a task's chunks, compared with what is held out as they go by."""
+    work, kept = tools.work, tools.kept
+    search = LeakSearch(tools.index, every=work.corpus.settings.leaks == "drop")
+    skipped: Counter[str] = Counter()
+    documents = left_out = 0
+    leaking = -1  # the document that was left out last
+
+    def pieces() -> Generator[tuple[TextPiece, bool]]:
+        if kept.pieces is None:
+            yield from work.corpus.read(task, work.decisions(task), skipped)
+        else:
+            skipped.update(kept.skipped)
+            yield from kept.pieces
+
+    def chunks() -> Iterator[TextChunk]:
+        nonlocal documents, left_out, leaking
+        with closing(pieces()) as marked:
+            for chunk in cut_chunks(marked, work.size_bytes, work.classes, task=task.number):
+                documents = int(chunk.document[-1]) - task.first_document + 1
+                leaks = search.look(chunk.texts, chunk.held, chunk.offset)
+                gone = leaks.copy() if search.every else np.zeros(len(leaks), dtype=np.bool_)
+                left_out += int(gone.sum())
+                if search.every and not search.index.held.parts:  # what goes on behind a leak is left out, too
+                    number, offset = chunk.document.tolist(), chunk.offset.tolist()
+                    for place in np.flatnonzero(leaks | (chunk.offset > 0)).tolist():
+                        if leaks[place]:
+                            leaking = number[place]
+                        gone[place] |= offset[place] > 0 and number[place] == leaking
+                if not gone.all():
+                    yield chunk.without(gone) if gone.any() else chunk
+
+    def written_here(chunks: Iterator[TextChunk]) -> Iterator[TextCounts]:
+        for chunk in chunks:
+            yield write_shards(chunk, tools.tokenizer, work.root, annotator=tools.annotator, count=count)
+
+    text = TextCounts(np.zeros(tools.tokenizer.vocab_size, dtype=np.int64))
+    for counts in (each or written_here)(chunks()):
+        text.add(counts)
+    if left_out:
+        skipped[LEAKS] += left_out
+    return TaskCounts(text, documents, left_out, dict(skipped), search.found).arrays()
+
+
+def changed(path: Path) -> DataError:
+    """The error that a file of the preparation is gone or damaged."""
+    return DataError(f"{path}: was changed meanwhile, or the text was; run the same command again")
+
+
+def key_of(content: Any) -> str:
+    """A hash of anything that JSON can hold."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def json_array(content: Any) -> Any:
+    """JSON as bytes in an array, to be saved beside others."""
+    return np.frombuffer(json.dumps(content, default=vars).encode(), dtype=np.uint8)
+
+
+def from_json_array(array: Any) -> Any:
+    """Reads what `json_array` gave."""
+    return json.loads(bytes(array))
+
+
+def load_arrays(path: Path, key: str | None = None, *, of_task: int | None = None) -> Mapping[str, Any] | None:
+    """Arrays as `save_arrays` wrote them; None where they are not there, are damaged, or were made of something else.
+
+    Args:
+        path: The file.
+        key: What they must have been made of; None: anything.
+        of_task: Arrays of other tasks (`near-3`) are not loaded; None loads all.
+    """
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            if key is not None and bytes(arrays["key"]).decode() != key:
+                return None
+            names = [name for name in arrays.files if of_task is None or name.partition("-")[2] in ("", str(of_task))]
+            return {name: arrays[name] for name in names}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
+
+
+def save_arrays(path: Path, arrays: Mapping[str, Any], key: str) -> None:
+    """Writes arrays with what they were made of.
+
+    Raises:
+        DataError: They cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, packed({"key": np.frombuffer(key.encode(), dtype=np.uint8), **arrays}))
+    except OSError as error:
+        raise cannot_write(path.parent.parent, error) from error

@@ -19,7 +19,7 @@ from pathlib import Path
 from tables import write_table
 
 from unmask.data.data_folder import DataFolder
-from unmask.data.executors import Processes
+from unmask.data.executors import WorkerProcesses
 from unmask.data.prepare import Preparation, PreparationInput
 from unmask.data.settings import AnnotationSettings, CorpusSettings
 from unmask.tokenizer.settings import TokenizerSettings
@@ -30,7 +30,7 @@ PASSES = ("survey", "shards")
 def seconds(text: str, tokenizer: str, processes: int) -> dict[str, float]:
     """Of each pass; workers are started before."""
     given = PreparationInput([text], CorpusSettings(), TokenizerSettings(path=tokenizer), AnnotationSettings())
-    with tempfile.TemporaryDirectory() as out, Processes(processes) as executor:
+    with tempfile.TemporaryDirectory() as out, WorkerProcesses(processes) as executor:
         executor.start()
         folder = DataFolder(Path(out))
         made = Preparation(folder, given, [text], notify=lambda progress: None, note=lambda line: None, before=None)

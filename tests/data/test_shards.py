@@ -127,13 +127,13 @@ def test_chunks_depend_on_the_sources_alone() -> None:
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The worker processes that a preparation starts."""
     processes: list[Any] = []
-    start = executors.Processes._start_process
+    start = executors.WorkerProcesses._start_process
 
-    def started(self: executors.Processes) -> None:
+    def started(self: executors.WorkerProcesses) -> None:
         start(self)
         processes.append(self.processes[-1])
 
-    monkeypatch.setattr(executors.Processes, "_start_process", started)
+    monkeypatch.setattr(executors.WorkerProcesses, "_start_process", started)
     return processes
 
 

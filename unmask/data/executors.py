@@ -57,7 +57,7 @@ class Executor(Protocol):
         ...
 
 
-class Processes:
+class WorkerProcesses:
     """Does tasks in this process and in worker processes, which are started as there is work, or before.
 
     A worker is a fresh interpreter, never a fork: a fork of a process that has threads may hang. It does not outlive
@@ -184,7 +184,7 @@ class Processes:
         self.processes.append(process)
         self._idle.put((process, ours))
 
-    def __enter__(self) -> Processes:
+    def __enter__(self) -> WorkerProcesses:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -204,7 +204,7 @@ class Processes:
 
 @contextmanager
 def _for_workers() -> Iterator[None]:
-    """Processes that are started meanwhile use one core, import no `__main__`, and leave Ctrl-C to this one."""
+    """WorkerProcesses that are started meanwhile use one core, import no `__main__`, and leave Ctrl-C to this one."""
     environment = {name: os.environ.get(name) for name in ONE_THREAD}
     main = sys.modules["__main__"]
     in_main_thread = threading.current_thread() is threading.main_thread()

@@ -29,7 +29,7 @@ from unmask.core.results import Notify, counted, ignore
 from unmask.data.annotations import AnnotationPlan, choose_origins, data_fields, plan_annotation, read_gazetteer
 from unmask.data.corpus import Corpus, ordered
 from unmask.data.data_folder import DataFolder, Manifest, Unfinished, load_manifest, split_of, stamp
-from unmask.data.executors import Executor, OnRay, Processes, usable_cores
+from unmask.data.executors import Executor, OnRay, WorkerProcesses, usable_cores
 from unmask.data.near_duplicates import FoundLeaks, HeldTexts, held_texts, near_duplicates
 from unmask.data.reading import COMPRESSIONS
 from unmask.data.settings import AnnotationSettings, CorpusSettings
@@ -403,7 +403,7 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
         corpus: What a document is, what is cleaned, and how much is held out.
         tokenizer: Which tokenizer is used or trained.
         annotation: What is said of the text beside its tokens; None is nothing.
-        workers: Processes that read and tokenize; None takes as many as there are cores. 1 works in this process, with
+        workers: WorkerProcesses that read and tokenize; None takes as many as there are cores. 1 works in this process, with
             the threads of the tokenizers library. The data is the same for any number.
         ray: Address of a Ray cluster whose nodes do the work instead, and see text and folder.
         size_bytes: Text of a shard; None fits it to the sources.
@@ -542,9 +542,9 @@ def join_parts(
         return preparation.finish()
 
 
-def _processes(given: PreparationInput, workers: int | None, kept: KeptText, stack: ExitStack) -> Processes:
+def _processes(given: PreparationInput, workers: int | None, kept: KeptText, stack: ExitStack) -> WorkerProcesses:
     """Worker processes, started at once where the files that are named are large enough to need them."""
-    processes = stack.enter_context(Processes(usable_cores() if workers is None else workers, kept))
+    processes = stack.enter_context(WorkerProcesses(usable_cores() if workers is None else workers, kept))
     named = (Path(path) for path in given.paths if not isinstance(path, InMemory))
     num_bytes = sum(path.stat().st_size for path in named if os.path.isfile(path))
     if processes.workers > 1 and given.size_bytes is None and num_bytes >= 2 * SMALLEST_CHUNK_BYTES:

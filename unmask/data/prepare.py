@@ -403,7 +403,7 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
         corpus: What a document is, what is cleaned, and how much is held out.
         tokenizer: Which tokenizer is used or trained.
         annotation: What is said of the text beside its tokens; None is nothing.
-        workers: WorkerProcesses that read and tokenize; None takes as many as there are cores. 1 works in this process, with
+        workers: Processes that read and tokenize; None takes as many as there are cores. 1 works in this process, with
             the threads of the tokenizers library. The data is the same for any number.
         ray: Address of a Ray cluster whose nodes do the work instead, and see text and folder.
         size_bytes: Text of a shard; None fits it to the sources.

@@ -204,7 +204,7 @@ class WorkerProcesses:
 
 @contextmanager
 def _for_workers() -> Iterator[None]:
-    """WorkerProcesses that are started meanwhile use one core, import no `__main__`, and leave Ctrl-C to this one."""
+    """Processes that are started meanwhile use one core, import no `__main__`, and leave Ctrl-C to this one."""
     environment = {name: os.environ.get(name) for name in ONE_THREAD}
     main = sys.modules["__main__"]
     in_main_thread = threading.current_thread() is threading.main_thread()

@@ -240,7 +240,7 @@ def test_parts_begun_otherwise_are_not_put_together(corpus: Path, tmp_path: Path
         ({"part": "1/2", "join": True}, "join"),
         ({"part": "1/2", "resume": True}, "resume"),
         ({"join": True, "ray": "auto"}, "ray"),
-        ({"part": "3/2"}, "part=3/2"),
+        ({"part": "3/2"}, "part 3/2"),
         ({"part": "1 of 2"}, "2/8"),
         ({"ray": "127.0.0.1:1"}, "refused"),
         ({"ray": "somewhere"}, "host:port"),

@@ -33,7 +33,7 @@ from unmask.core.files import read_object, typed, whole_folder, writing
 from unmask.core.hub import lasting_name
 from unmask.core.remote import source_named
 from unmask.data.corpus import Corpus
-from unmask.data.data_folder import MANIFEST, Manifest, load_manifest, checked_files
+from unmask.data.data_folder import MANIFEST, Manifest, checked_files, load_manifest
 from unmask.data.settings import CorpusSettings
 from unmask.data.shards import chunk_bytes, cut_chunks, write_shards
 from unmask.data.sources import find_sources, is_stream, kept_source

@@ -165,8 +165,9 @@ class WorkerProcesses:
             process.join()
             raise DataError(
                 f"a worker process ended with exit code {process.exitcode}, perhaps for want of memory; `unmask "
-                "prepare` goes on from what is done: run it again, with fewer --workers if memory is short (1 works "
-                "without further processes)"
+                "prepare` goes on from what is done: run it again, with fewer workers if memory is short (1 works "
+                "without further processes)",
+                options=["workers"],
             ) from error
 
     def start(self) -> None:
@@ -307,7 +308,7 @@ class OnRay:
         try:
             import ray
         except ImportError as error:
-            raise SettingsError("--ray needs Ray: pip install 'unmask[ray]'") from error
+            raise SettingsError("ray needs Ray: pip install 'unmask[ray]'") from error
         self._ray: Any = ray
         if ray.is_initialized():
             return
@@ -327,7 +328,8 @@ class OnRay:
         except (OSError, ValueError, RuntimeError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise SettingsError(
-                f"--ray {address}: there is no Ray cluster ({reason}); start it with ray start, and name host:port"
+                f"{address}: there is no Ray cluster ({reason}); start it with ray start, and name host:port",
+                options=["ray"],
             ) from error
 
     def run(self, work: Work, kind: Kind, tasks: Sequence[ReadTask], count: Count) -> None:

@@ -341,7 +341,7 @@ class Preparation:
         text, decisions, plan = whole.text, self.work.decisions(), self.work.plan
         if WordCensus(text.texts, text.single_words).without_words:
             log.warning(
-                "%s of %s texts are a single word each, so masking by words would hide whole texts: use --strategy "
+                "%s of %s texts are a single word each, so masking by words would hide whole texts: use the strategy "
                 "random",
                 f"{text.single_words:,}",
                 f"{text.texts:,}",
@@ -351,7 +351,8 @@ class Preparation:
         if tokens == 0 or unknown > MOST_UNKNOWN * tokens:
             raise DataError(
                 f"{unknown:,} of {tokens:,} tokens are unknown to the tokenizer: it does not fit this text (WordPiece "
-                "takes no words of over 100 letters); take --tokenizer-kind bpe or char, or another --tokenizer"
+                "takes no words of over 100 letters); take a bpe or char tokenizer, or another one",
+                options=["tokenizer_kind", "tokenizer"],
             )
         near = near_duplicates(self.work.held(), whole.leaks, left_out=whole.left_out)
         classes = self.work.classes or ()
@@ -423,11 +424,9 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
             cluster that is not there; or a pipeline that annotates is not installed.
     """
     if resume and overwrite:
-        raise SettingsError("--resume and --overwrite exclude each other")
+        raise SettingsError("resume goes on with what is there, overwrite replaces it: leave one out")
     if workers is not None and ray is not None:
-        raise SettingsError(
-            "--workers are processes of this machine, --ray takes the cores of a cluster; leave one out"
-        )
+        raise SettingsError("workers are processes of this machine, ray takes the cores of a cluster: leave one out")
     _check_workers(workers)
     given = PreparationInput(paths, corpus, tokenizer, annotation or AnnotationSettings(), size_bytes, task_bytes)
     folder = DataFolder(out)
@@ -481,7 +480,7 @@ def prepare_part(
     number, of = part
     _check_workers(workers)
     if not 1 <= number <= of:
-        raise SettingsError(f"--part {number}/{of}: give the number of the part, from 1 on, and how many there are")
+        raise SettingsError(f"part {number}/{of}: give the number of the part, from 1 on, and how many there are")
     _check_files(given.paths)
     folder, is_new = DataFolder(out), not out.exists()
     folder.check()
@@ -554,7 +553,7 @@ def _processes(given: PreparationInput, workers: int | None, kept: KeptText, sta
 
 def _check_workers(workers: int | None) -> None:
     if workers is not None and workers < 1:
-        raise SettingsError(f"--workers {workers}: there must be one at the least")
+        raise SettingsError(f"{workers} workers: there must be one at least", options=["workers"])
 
 
 def _check_files(paths: Sequence[Named]) -> None:
@@ -585,6 +584,6 @@ def _complete(
     for source in manifest.sources:
         path = Path(source["path"])
         if path.is_file() and path.stat().st_size != source["bytes"]:
-            raise DataError(f"{path} has changed since {out} was prepared; prepare it again with --overwrite")
+            raise DataError(f"{path} has changed since {out} was prepared; prepare it again", options=["overwrite"])
     note(f"{out} is complete already")
     return manifest

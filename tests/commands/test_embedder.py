@@ -240,7 +240,7 @@ def test_pairs_alone_and_a_bare_encoder(base: Path, tokenizer: Tokenizer, make_m
     pairs = tmp_path / "pairs.jsonl"
     rows = [{"query": f"the {a}", "text": f"a {b} at sea"} for a, b in zip(WORDS, WORDS[::-1], strict=True)]
     pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(ModelError, match=r"a bare encoder without a head .* --set embedder\.mlm_weight=0|settings"):
+    with pytest.raises(ModelError, match="bare encoder .*mlm_weight"):
         unmask.embedder(bare, pairs=pairs, out=tmp_path / "e", steps=2)
     found = unmask.embedder(bare, pairs=pairs, out=tmp_path / "e", steps=2, settings=FAST | {"embedder.mlm_weight": 0})
     assert found.data == {"given_pairs": len(rows)}

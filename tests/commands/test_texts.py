@@ -75,7 +75,7 @@ def test_documents_are_tokens_in_one_line(tokenizer: Tokenizer, tmp_path: Path) 
     texts.save(tmp_path / "t.safetensors")
     assert TokenTexts.load(tmp_path / "t.safetensors").fingerprint == texts.fingerprint
     (tmp_path / "t.safetensors").write_bytes(b"no")
-    with pytest.raises(RunError, match=r"t\.safetensors: damaged .*; start anew with overwrite=True"):
+    with pytest.raises(RunError, match=r"t\.safetensors: damaged"):
         TokenTexts.load(tmp_path / "t.safetensors")
 
 

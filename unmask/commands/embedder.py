@@ -49,9 +49,6 @@ from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.distributed import Group, alike, by_first, first_before_others, join_group
 
-# ----------------------------------------
-# What an embedder's training is asked for: its settings, the model that it begins with, and what it learns from.
-
 _SECTIONS = {"embedder", "corpus", "card"}
 
 
@@ -73,25 +70,24 @@ def chosen_embedder(
     sparse: bool = False,
     held_out: CorpusSettings | None = None,
 ) -> EmbedderChoice:
-    """The settings that were asked for.
+    """The settings of a training.
 
     Args:
         overrides: `embedder.key=value`, `corpus.key=value` and `card.key=value`.
         minutes, steps: The budget; None of both: ten minutes.
         seed: Short for `embedder.seed`.
-        sparse: Short for `embedder.sparse`, as it is by itself.
-        held_out: How the text of the model that it begins with was read and held out, which stays so where nothing
-            else is asked for; None: by default.
+        sparse: Short for `embedder.sparse` by its defaults.
+        held_out: How the text of the model that it begins with was read and held out, which are the defaults.
 
     Raises:
         SettingsError: One is of another section, not known, or has a value that it cannot have; or there are two
             budgets.
     """
     if minutes is not None and steps is not None:
-        raise SettingsError("give one of --minutes and --steps")
+        raise SettingsError("give one of minutes and steps", options=("minutes", "steps"))
     for name, value in (("minutes", minutes), ("steps", steps)):
         if value is not None and not 0 < value < math.inf:
-            raise SettingsError(f"--{name} {value}: give more than 0")
+            raise SettingsError(f"{name}={value}: give more than 0", options=(name,))
     values: dict[str, Any] = {}
     apply_overrides(values, as_overrides(overrides))
     if strangers := sorted(set(values) - _SECTIONS):
@@ -108,24 +104,16 @@ def chosen_embedder(
     corpus = (held_out or CorpusSettings()).model_dump()
     if "holdout" in values.get("embedder", {}):
         corpus["holdout"] = values["embedder"]["holdout"]
-    budget = EmbedderBudget(MINUTES if minutes is None and steps is None else minutes, steps)
     return EmbedderChoice(
         validated(EmbedderSettings, values.get("embedder", {}), where="embedder"),
         validated(CorpusSettings, corpus | values.get("corpus", {}), where="corpus"),
-        budget,
+        EmbedderBudget(MINUTES if minutes is None and steps is None else minutes, steps),
     )
 
 
 @dataclass(frozen=True)
 class Beginning:
-    """The masked language model that a training begins with.
-
-    Attributes:
-        folder: Where it is.
-        tokenizer: Its tokenizer.
-        has_head: Whether it has a head for masked tokens.
-        origin: What it is, for the card.
-    """
+    """The masked language model that a training begins with; `origin` is for the card."""
 
     folder: Path
     tokenizer: Tokenizer
@@ -142,12 +130,13 @@ class Beginning:
             return load_model(self.folder, mask_id=self.tokenizer.special.mask)
 
 
-def beginning_with(model: str | Path, settings: EmbedderSettings) -> Beginning:
-    """Looks at the model that a training is to begin with.
+def beginning_with(model: str | Path, settings: EmbedderSettings) -> tuple[Beginning, EmbedderSettings]:
+    """The model that a training is to begin with, and the settings with crops no longer than that takes.
 
     Raises:
         ModelError: It is not there, none of our encoder's, fine-tuned for a task, or has no head for masked tokens
             where these are to be learned.
+        SettingsError: Even the shortest crops are longer than the model takes.
         TokenizerError: Its tokenizer cannot be used.
     """
     folder = find_weights(model, way_out="give the folder of a masked language model, such as RUN/model")
@@ -164,68 +153,34 @@ def beginning_with(model: str | Path, settings: EmbedderSettings) -> Beginning:
     tokenizer = load_tokenizer(folder)
     config = read_fitting_config(folder, tokenizer)
     has_head = has_prediction_head(folder, config.layout)
-    if settings.mlm_weight > 0.0 and not has_head:
+    if not has_head and (settings.mlm_weight > 0.0 or settings.sparse is not None):
+        what, way_out = "of which sparse vectors are made", "go without sparse vectors"
+        if settings.sparse is None:
+            what, way_out = "which are to be learned beside the pairs", "learn pairs alone (embedder.mlm_weight=0)"
         raise ModelError(
-            f"{folder}: a bare encoder without a head for masked tokens, which are to be learned beside the pairs; "
-            "learn pairs alone with --set embedder.mlm_weight=0, or give a masked language model"
+            f"{folder}: a bare encoder without a head for masked tokens, {what}; {way_out}, or give a masked language "
+            "model"
         )
-    if settings.sparse is not None and not has_head:
-        raise ModelError(
-            f"{folder}: a bare encoder without a head for masked tokens, of which sparse vectors are made; give a "
-            "masked language model, or go without --sparse"
-        )
-    name = lasting_name(model, folder)
-    return Beginning(folder, tokenizer, has_head, Origin(name, checkpoint_sha256(folder), base_models(name, folder)))
-
-
-def fitting_settings(settings: EmbedderSettings, beginning: Beginning) -> EmbedderSettings:
-    """The settings with crops no longer than the model.
-
-    Raises:
-        SettingsError: Even the shortest crops are longer.
-    """
-    config = read_fitting_config(beginning.folder, beginning.tokenizer)
-    room = config.max_position_embeddings - len(beginning.tokenizer.special.around)
-    if settings.shortest > room or max(settings.first_lengths[0], settings.second_lengths[0]) > room:
+    room = config.max_position_embeddings - len(tokenizer.special.around)
+    lengths = {"first_lengths": settings.first_lengths, "second_lengths": settings.second_lengths}
+    if any(least > room for least, _ in lengths.values()):
         raise SettingsError(
             f"embedder.first_lengths and second_lengths begin with {settings.first_lengths[0]} and "
             f"{settings.second_lengths[0]} tokens, but the model has room for {room}; give shorter ones"
         )
-    cut = {
-        name: (least, min(most, room))
-        for name, (least, most) in (
-            ("first_lengths", settings.first_lengths),
-            ("second_lengths", settings.second_lengths),
-        )
-    }
-    return settings.model_copy(update=cut)
-
-
-def given_texts(corpus: Texts | None, pairs: str | Path | None) -> list[Named]:
-    """What there is to learn from beside pairs.
-
-    Raises:
-        CorpusError: A file is not there.
-        SettingsError: There is nothing at all.
-    """
-    if corpus is None:
-        if pairs is None:
-            raise SettingsError("give text to learn from: files or a folder, or pairs of your own with --pairs")
-        return []
-    given = told_apart(corpus) or []
-    named = [name for name in given if not isinstance(name, InMemory) and not is_stream(name)]
-    if named and not is_prepared(named):
-        find_sources(named, announce=False)
-    return given
+    fitted = settings.model_copy(update={key: (least, min(most, room)) for key, (least, most) in lengths.items()})
+    name = lasting_name(model, folder)
+    origin = Origin(name, checkpoint_sha256(folder), base_models(name, folder))
+    return Beginning(folder, tokenizer, has_head, origin), fitted
 
 
 @dataclass(frozen=True)
 class EmbedderRequest:
-    """What is asked for, looked at before anything is read or written.
+    """What is to be trained, checked before anything is read or written.
 
     Attributes:
-        given: What there is to learn from beside pairs, as the user named it.
-        pairs: The file of the user's pairs; None: there is none.
+        given: Texts to learn from beside pairs, as the user named them.
+        pairs: The file of the user's pairs, if there is one.
         beginning: The model that it begins with.
         choice: The settings, as given.
         fitted: Those of the embedder, with crops that fit the model.
@@ -258,7 +213,7 @@ def requested(
     *,
     begun: Path | None = None,
 ) -> EmbedderRequest:
-    """Looks at all that a training is asked for.
+    """Checks what a training is asked for.
 
     Args:
         model, corpus, pairs: As for `embedder`.
@@ -266,19 +221,19 @@ def requested(
         begun: The folder of the model of a training that goes on, which says what it held out.
 
     Raises:
-        UnmaskError: As `embedder`, of whatever can be found wrong by now.
+        UnmaskError: As `embedder`, of whatever can be known to be wrong by now.
     """
-    given = given_texts(corpus, pairs)
-    choice = chosen()
-    beginning = beginning_with(model, choice.embedder)
+    if corpus is None and pairs is None:
+        text = "give text to learn from: files or a folder, or pairs of your own"
+        raise SettingsError(text, options=("pairs",))
+    given = told_apart(corpus) or []
+    files = [name for name in given if not isinstance(name, InMemory) and not is_stream(name)]
+    if files and not is_prepared(files):
+        find_sources(files, announce=False)
+    beginning, fitted = beginning_with(model, chosen().embedder)
     maker, held_out = held_out_rule(begun or beginning.folder)
     choice = chosen(held_out=held_out)
-    fitted = fitting_settings(choice.embedder, beginning)
     return EmbedderRequest(given, None if pairs is None else Path(pairs), beginning, choice, fitted, maker)
-
-
-# ----------------------------------------
-# What is written of a trained embedder: its model, card, report and summary.
 
 
 def write_embedder(folder: EmbedderFolder, run: EmbedderRun, request: EmbedderRequest) -> dict[str, Any]:
@@ -349,15 +304,11 @@ def _nonzero(before: dict[str, Any] | None, after: dict[str, Any] | None) -> dic
     """Numbers of a held-out text's vector that are not 0, on average over all texts; None where vectors are dense."""
     if before is None or after is None or any(f["nonzero"] is None for f in after["kinds"].values()):
         return None
-    found = {}
-    for name, measured in (("before", before), ("after", after)):
-        kinds = measured["kinds"].values()
-        found[name] = sum(f["nonzero"] * f["pairs"] for f in kinds) / sum(f["pairs"] for f in kinds)
-    return found
-
-
-# ----------------------------------------
-# What an embedder is trained on, read and kept in its folder, and what the training is about.
+    kinds = {"before": before["kinds"].values(), "after": after["kinds"].values()}
+    return {
+        name: sum(figures["nonzero"] * figures["pairs"] for figures in each) / sum(figures["pairs"] for figures in each)
+        for name, each in kinds.items()
+    }
 
 
 class OpenedData(NamedTuple):
@@ -395,7 +346,28 @@ def open_data(folder: EmbedderFolder, request: EmbedderRequest, reporter: Report
             note=reporter.note,
             notify=reporter.notify,
         )
-    content = _content(request, texts)
+    # What the training is about; of this, what decides the weights wherever its files lie is the fingerprint.
+    choice, origin = request.choice, request.beginning.origin
+    rule = choice.corpus
+    if request.files and is_prepared(request.files):  # prepared data has a rule of its own
+        manifest = load_manifest(request.files[0])
+        where = str(request.files[0] / MANIFEST)
+        rule = validated(CorpusSettings, manifest.settings["corpus"], where=where)
+    content = {
+        "model": origin.checkpoint,
+        "model_sha256": origin.sha256,
+        "corpus_files": [str(path.absolute()) for path in request.files],
+        "pairs_file": None if request.pairs is None else str(request.pairs.absolute()),
+        "pairs_sha256": None if request.pairs is None else file_sha256(request.pairs),
+        "texts_sha256": None if texts is None else texts.fingerprint,
+        HELD_OUT: rule.plain(),
+        "embedder": choice.embedder.model_dump(),
+        "minutes": choice.budget.minutes,
+        "steps": choice.budget.steps,
+    }
+    deciding = {key: value for key, value in content.items() if key not in MAY_DIFFER}
+    deciding["embedder"] = request.fitted.model_dump(mode="json", exclude={"card"})
+    fingerprint = hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
     if goes_on:
         folder.check_same(content)
     data = pair_data(texts, text_pairs, request.beginning.tokenizer, request.fitted, note=reporter.note)
@@ -403,39 +375,7 @@ def open_data(folder: EmbedderFolder, request: EmbedderRequest, reporter: Report
         texts.save(folder.texts)
     if not goes_on:
         folder.begin(content)
-    return OpenedData(data, _fingerprint(content, request.fitted))
-
-
-def _content(request: EmbedderRequest, texts: TokenTexts | None) -> dict[str, Any]:
-    """What the training is about."""
-    choice, origin, pairs = request.choice, request.beginning.origin, request.pairs
-    return {
-        "model": origin.checkpoint,
-        "model_sha256": origin.sha256,
-        "corpus_files": [str(path.absolute()) for path in request.files],
-        "pairs_file": None if pairs is None else str(pairs.absolute()),
-        "pairs_sha256": None if pairs is None else file_sha256(pairs),
-        "texts_sha256": None if texts is None else texts.fingerprint,
-        HELD_OUT: _rule(request).plain(),
-        "embedder": choice.embedder.model_dump(),
-        "minutes": choice.budget.minutes,
-        "steps": choice.budget.steps,
-    }
-
-
-def _rule(request: EmbedderRequest) -> CorpusSettings:
-    """By which text was held out; prepared data has a rule of its own."""
-    if not (files := request.files) or not is_prepared(files):
-        return request.choice.corpus
-    manifest = load_manifest(files[0])
-    return validated(CorpusSettings, manifest.settings["corpus"], where=str(files[0] / MANIFEST))
-
-
-def _fingerprint(content: dict[str, Any], settings: EmbedderSettings) -> str:
-    """Of what decides the weights, wherever its files lie."""
-    deciding = {key: value for key, value in content.items() if key not in MAY_DIFFER}
-    deciding["embedder"] = settings.model_dump(mode="json", exclude={"card"})
-    return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
+    return OpenedData(data, fingerprint)
 
 
 @dataclass(frozen=True, repr=False)
@@ -454,14 +394,10 @@ class Embedder(Finished):
         s = self.summary
         if s["after"] is not None:
             before, after = s["before"]["kinds"], s["after"]["kinds"]
-            rows = [
-                (
-                    kind,
-                    f"{found['pairs']:,}",
-                    *(f"{each[kind][key]:.1%}" for key in ("recall_at_1", "recall_at_10") for each in (before, after)),
-                )
-                for kind, found in after.items()
-            ]
+            rows = []
+            for kind, figures in after.items():
+                recalls = [each[kind][key] for key in ("recall_at_1", "recall_at_10") for each in (before, after)]
+                rows.append((kind, f"{figures['pairs']:,}", *(f"{recall:.1%}" for recall in recalls)))
             heads = ("held-out pairs", ">number", ">recall@1 before", ">after", ">recall@10 before", ">after")
             yield Sheet(heads, rows)
             if s["after"]["mlm_loss"] is not None:

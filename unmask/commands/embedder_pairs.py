@@ -274,7 +274,8 @@ def _check(texts: TokenTexts, parts: PairParts, settings: EmbedderSettings) -> N
             f"no document has a pair of texts: the longest has {longest} tokens, but two crops of "
             f"{settings.first_lengths[0]} and {settings.second_lengths[0]} tokens are the least; give longer "
             "documents (--set corpus.documents=block or file), shorter crops (--set 'embedder.first_lengths=[4,64]' "
-            "and second_lengths), or pairs of your own (--pairs)"
+            "and second_lengths), or pairs of your own",
+            options=("pairs",),
         )
     if len(np.unique(parts.key)) < 2:
         raise CorpusError(

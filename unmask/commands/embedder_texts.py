@@ -176,7 +176,7 @@ class TokenTexts:
         try:
             return cls(**load_file(file))
         except (OSError, SafetensorError, TypeError) as error:
-            raise RunError(f"{file}: damaged ({error}); start anew with --overwrite") from error
+            raise RunError(f"{file}: damaged ({error}); start anew", options=("overwrite",)) from error
 
 
 class TextsBuilder:
@@ -405,7 +405,7 @@ def read_texts(
         if data.tokenizer.fingerprint != tokenizer.fingerprint:
             raise DataError(
                 f"{paths[0]}: the data was prepared with another tokenizer than the model has; give the text itself, "
-                "or prepare it with --tokenizer and the model's folder"
+                "or prepare it with the model's folder as tokenizer"
             )
         note("the data is prepared, so nothing is known of titles and paragraphs: pairs are crops of documents")
         return texts_of_stores(data.train, data.validation, given, tokenizer=tokenizer)

@@ -112,7 +112,7 @@ def damaged(file: Path, error: object) -> DataError:
     reason = " ".join(str(error).split())[:200]
     if isinstance(error, OSError) and error.errno is not None:  # it could not be read at all
         return DataError(f"{file}: cannot be read ({reason})")
-    return DataError(f"{file}: damaged ({reason}); make the index anew with --overwrite")
+    return DataError(f"{file}: damaged ({reason}); make the index anew", options=("overwrite",))
 
 
 class IndexFolder:
@@ -244,7 +244,8 @@ class StoredIndex:
             raise DataError(f"{root}: {what}; make one with `unmask search index MODEL FILES --out {root}`")
         if not self.folder.whole.is_file():
             raise DataError(
-                f"{root}: this index is not whole; finish it: run the same `unmask search index` command with --resume"
+                f"{root}: this index is not whole; finish it: run the same `unmask search index` command and resume",
+                options=("resume",),
             )
         self.settings = read_settings(IndexSettings, self.folder.begun)
         self.facts = read_settings(IndexFacts, self.folder.whole)
@@ -255,7 +256,9 @@ class StoredIndex:
             files = self.folder.vectors(number), self.folder.passages(number)
             for file, size in zip(files, block.bytes, strict=True):
                 if not file.is_file():
-                    raise DataError(f"{file}: not there, so the index is not whole; make it anew with --overwrite")
+                    raise DataError(
+                        f"{file}: not there, so the index is not whole; make it anew", options=("overwrite",)
+                    )
                 if (actual := file.stat().st_size) != size:
                     raise damaged(file, f"{actual:,} bytes, not {size:,}")
             self._vectors(number)

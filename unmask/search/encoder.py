@@ -165,8 +165,9 @@ def open_encoder(  # noqa: PLR0913  (the options of the command line, each a nam
     if similarity is None:
         name = (None if is_of_others else content.get("similarity_fn_name")) or usual
     if name not in get_args(Similarity):
-        where = f"{file}: similarity_fn_name" if similarity is None else "--similarity"
-        raise SettingsError(f"{where} {json.dumps(name)[:100]} is not offered; give --similarity cosine or dot")
+        where = f"{file}: similarity_fn_name" if similarity is None else "similarity"
+        text = f"{where} {json.dumps(name)[:100]} is not offered; give cosine or dot"
+        raise SettingsError(text, options=("similarity",))
 
     longest = _longest(loaded, passage_tokens, is_sparse=how == SPLADE)
     room = longest - len(loaded.tokenizer.encode_prompt(document_prompt))
@@ -174,12 +175,14 @@ def open_encoder(  # noqa: PLR0913  (the options of the command line, each a nam
     if room < _LEAST_TEXT:
         raise SettingsError(
             f"the prompt before documents takes {longest - room} of a passage's {longest} tokens, and {_LEAST_TEXT} "
-            "are the least that text has; give a shorter --document-prompt, or more --passage-tokens"
+            "are the least that text has; give a shorter document_prompt, or more passage_tokens",
+            options=("document_prompt", "passage_tokens"),
         )
     if not 0 <= overlap <= room // 2:
         raise SettingsError(
-            f"--overlap-tokens {overlap}: a passage has {room} tokens of text and shares at most half of them with the "
-            "one before it"
+            f"overlap_tokens={overlap}: a passage has {room} tokens of text and shares at most half of them with the "
+            "one before it",
+            options=("overlap_tokens",),
         )
     settings = EncodingSettings(
         pooling=how,
@@ -207,7 +210,8 @@ def _longest(model: Model, passage_tokens: int | None, *, is_sparse: bool) -> in
     if passage_tokens is not None:
         if not least <= passage_tokens <= _LONGEST_PASSAGE:
             raise SettingsError(
-                f"--passage-tokens {passage_tokens}: a passage has {least} to {_LONGEST_PASSAGE:,} tokens"
+                f"passage_tokens={passage_tokens}: a passage has {least} to {_LONGEST_PASSAGE:,} tokens",
+                options=("passage_tokens",),
             )
         return passage_tokens
     network = model.predictor if is_sparse else model.embedder
@@ -224,7 +228,8 @@ def _check_prompts_are_pooled(folder: Path, prompt: str) -> None:
     if prompt and file is not None and _read(file).get("include_prompt") is False:
         raise ModelError(
             f"{file}: include_prompt is false, so that prompts would be left out of the mean, which is not offered; "
-            "go without prompts (--query-prompt '' --document-prompt ''), or give another model"
+            "go without prompts (query_prompt='', document_prompt=''), or give another model",
+            options=("query_prompt", "document_prompt"),
         )
 
 

@@ -216,7 +216,8 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
     searches = {name: ModelSearch(encoder)}
     for other in against:
         if _called(other) in searches:
-            raise SettingsError(f"--against {_called(other)}: this model is there already; name others")
+            text = f"against {_called(other)}: this model is there already; name others"
+            raise SettingsError(text, options=("against",))
         searches[_called(other)] = ModelSearch(open_encoder(other, precision=precision, strict=strict))
 
     named = told_apart(corpus) or []

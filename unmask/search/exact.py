@@ -127,7 +127,7 @@ def search_exactly(queries_QD: Vectors, blocks: Iterable[Block], top_k: int) -> 
         SettingsError: `top_k` is below 1, or the vectors are not as wide as the queries.
     """
     if top_k < 1:
-        raise SettingsError(f"--top-k takes a number from 1 on, not {top_k}")
+        raise SettingsError(f"top_k takes a number from 1 on, not {top_k}", options=("top_k",))
     starts = range(0, max(1, len(queries_QD)), QUERIES_AT_ONCE)
     parts = [_Best(queries_QD[begin : begin + QUERIES_AT_ONCE], top_k) for begin in starts]
     width = queries_QD.width if isinstance(queries_QD, SparseVectors) else queries_QD.shape[1]

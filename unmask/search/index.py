@@ -188,10 +188,11 @@ class Index(Readable):
         )
         if approximate and encoder.is_sparse:
             raise SettingsError(
-                "--approximate: a graph is made of dense vectors; sparse ones have posting lists instead"
+                "approximate: a graph is made of dense vectors; sparse ones have posting lists instead",
+                options=("approximate",),
             )
         if approximate and (missing := why_missing()) is not None:
-            raise RunError(f"--approximate: {missing}")
+            raise RunError(f"approximate: {missing}", options=("approximate",))
         folder, notify = IndexFolder(Path(out)), notify or usual_notify()
         named = told_apart(texts) or []
         inputs = [Path(name) for name in named if isinstance(name, str | Path) and not is_stream(name)]
@@ -351,8 +352,9 @@ class Index(Readable):
         except ModelError as error:
             if self._model is not None:
                 raise
-            way_out = "where the model lies elsewhere now, name its folder with --model"
-            raise ModelError(f"{self.folder} was made with {made_with}: {error.args[0]}; {way_out}") from error
+            way_out = "where the model lies elsewhere now, name its folder"
+            text = f"{self.folder} was made with {made_with}: {error.args[0]}; {way_out}"
+            raise ModelError(text, options=("model",)) from error
         folder = encoder.model.folder
         if encoder.width != settings.dimension:
             raise ModelError(

@@ -90,9 +90,9 @@ class ItemSettings:
     def __post_init__(self) -> None:
         for name, least in (("queries", 1), ("max_documents", 2), ("crop_chars", 8)):
             if (value := getattr(self, name)) < least:
-                raise SettingsError(f"--{name.replace('_', '-')}: a number from {least} on, not {value}")
+                raise SettingsError(f"{name}: a number from {least} on, not {value}", options=(name,))
         if self.crops not in ("removed", "inside"):
-            raise SettingsError(f"--crops is removed or inside, not {self.crops!r}")
+            raise SettingsError(f"crops is removed or inside, not {self.crops!r}", options=("crops",))
 
 
 @dataclass(frozen=True)
@@ -154,8 +154,9 @@ def crop_task(documents: Sequence[ItemDocument], settings: ItemSettings) -> Sear
     if not long:
         raise DataError(
             f"all of the {len(held):,} documents that may be asked for are too short to take a crop of {crop_chars} "
-            f"characters out of them ({2 * (crop_chars + _ROOM)} at the least); give longer ones, or --crop-chars "
-            f"{crop_chars // 2}"
+            f"characters out of them ({2 * (crop_chars + _ROOM)} at the least); give longer ones, or "
+            f"crop_chars={crop_chars // 2}",
+            options=("crop_chars",),
         )
     texts = [each.text for each in documents]
     queries, pairs = [], []
@@ -173,7 +174,7 @@ def crop_task(documents: Sequence[ItemDocument], settings: ItemSettings) -> Sear
         if settings.crops == "removed":
             texts[number] = f"{text[:begin]} {text[end:]}"
     if not queries:
-        raise DataError("all crops are white space; give other text, or longer crops (--crop-chars)")
+        raise DataError("all crops are white space; give other text, or longer crops", options=("crop_chars",))
     relevant = [{number: 1} for number, _ in pairs]
     draws = np.array([documents[number].draw for number, _ in pairs])
     return SearchTask("crop", texts, queries, relevant, draws, pairs, not_asked)
@@ -249,12 +250,13 @@ def read_items(paths: Sequence[str | Path], model: Path, settings: ItemSettings)
     items = lowest.documents()
     passed_over = lowest.passed_over + corpus.skipped
     if len(items) < 2 or not any(item.is_held_out for item in items):
-        kind, way_out = "held-out document", ", or --all for a text that the model was not trained on"
+        kind, way_out = "held-out document", ", or all of a text that the model was not trained on"
         if every:
             kind, way_out = "document", ""
         raise DataError(
             f"{', '.join(map(str, paths))}: {len(items)} {kind}{'s' * (len(items) != 1)}, which is too few to "
-            f"search among; give more text, --documents line or block for smaller documents{way_out}"
+            f"search among; give more text, line or block as documents for smaller ones{way_out}",
+            options=("documents",) if every else ("documents", "all"),
         )
     items, where = _with_titles(corpus, items, settings.title_column)
     described = corpus.describe(corpus.decided())
@@ -373,11 +375,13 @@ def _with_titles(
     if any(source.is_table for source in corpus.all_sources()):
         names = sorted({source.title for source in corpus.all_sources() if source.title is not None})
         if not names:
-            return list(items), "no titles: the table has no column title (--title-column names another)"
+            return list(items), "no titles: the table has no column title (title_column names another)"
         count = sum(item.title is not None for item in items)
         return list(items), f"titles: column {' or '.join(map(repr, names))}, {count:,} of {len(items):,}"
     if title_column is not None:
-        raise CorpusError(f"--title-column {title_column}: there are no columns in a text file")
+        raise CorpusError(
+            f"title_column={title_column!r}: there are no columns in a text file", options=("title_column",)
+        )
     titled = []
     for item in items:
         title = first_line_title(item.text) if item.begins else None

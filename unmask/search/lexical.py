@@ -35,12 +35,12 @@ def check_lexical(names: Sequence[str]) -> tuple[Lexical, ...]:
     for name in dict.fromkeys(names):
         kind = next((each for each in _NEEDS if each == name), None)
         if kind is None:
-            raise SettingsError(f"--baselines {name}: there are {', '.join(_NEEDS)}, and none")
+            raise SettingsError(f"baselines {name}: there are {', '.join(_NEEDS)}, and none", options=("baselines",))
         module, package = _NEEDS[kind]
         if find_spec(module) is None:
             raise SettingsError(
-                f"{kind} takes {package}, which is not installed: pip install 'unmask[search]', or go without: "
-                "--baselines none"
+                f"{kind} takes {package}, which is not installed: pip install 'unmask[search]', or go without",
+                options=("baselines",),
             )
         kinds.append(kind)
     return tuple(kinds)

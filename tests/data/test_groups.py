@@ -264,7 +264,7 @@ def test_near_duplicates_are_never_on_both_sides(tmp_path: Path) -> None:
     assert looked_at(corpus).share == 0.0
     assert corpus.decided().groups is not None
     share = sum(len(text) for text in texts if found[text]) / sum(map(len, texts))
-    assert corpus.decided().groups.choice.share == pytest.approx(share)
+    assert corpus.decided().groups.share == pytest.approx(share)
     assert 0.025 <= share <= 0.075
     assert f"clusters of near-duplicate documents, {share:.1%} of the text" in corpus.describe(corpus.decided())
     rng.shuffle(texts)
@@ -302,7 +302,7 @@ def test_long_documents_count_whole_in_any_order(tmp_path: Path, monkeypatch: py
         corpus = Corpus([path], asked)
         held = {piece.text[:80] for piece, side in corpus.pieces() if side and piece.offset == 0}
         assert corpus.decided().groups is not None
-        chosen.append((held, corpus.decided().groups.choice.share))
+        chosen.append((held, corpus.decided().groups.share))
     assert chosen[0] == chosen[1]
 
 
@@ -361,3 +361,31 @@ def test_one_cluster_cannot_be_held_out(tmp_path: Path) -> None:
     asked = CorpusSettings.model_validate({"documents": "line", "holdout_groups": "near_duplicates"})
     with pytest.raises(CorpusError, match=r"all documents are near-duplicates of each other.*leave the setting out"):
         next(Corpus([path], asked).pieces())
+
+
+def test_why_a_document_is_held_out(tmp_path: Path) -> None:
+    """For each rule the answer is the side on which reading puts it."""
+    path = write_rows(tmp_path / "a.jsonl", [*patients(60), {"text": "of nobody", "patient": None}])
+    (tmp_path / "held.jsonl").write_text('{"text": "held", "patient": "x"}\n')
+    rules: dict[str, dict[str, object]] = {
+        "hash": {},
+        "group": {"holdout_groups": "patient"},
+        "cluster": {"holdout_groups": "near_duplicates"},
+        "end": {"holdout_from": "end"},
+        "file": {"validation": [str(tmp_path / "held.jsonl")]},
+    }
+    for rule, values in rules.items():
+        corpus = Corpus([path], CorpusSettings.model_validate({"column": "text", "holdout": 0.2, **values}))
+        held = {piece.document: side for piece, side in corpus.pieces() if piece.last}
+        chosen = {
+            True: [n for n, side in held.items() if side][-1],
+            False: next(n for n, side in held.items() if not side),
+        }
+        for side, number in chosen.items():
+            answer = corpus.why(number)
+            assert answer.is_held_out == side
+            assert answer.rule == (rule if side or rule != "file" else "nothing")
+            assert answer.reason
+    assert Corpus([path], by_patient()).why(len(held) - 2).rule == "hash", "it has no group"
+    with pytest.raises(CorpusError, match="there is no document 99999"):
+        Corpus([path], by_patient()).why(99999)

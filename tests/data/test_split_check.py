@@ -16,6 +16,7 @@ from unmask.data import near_duplicates as held_module
 from unmask.data import near_duplicates as split_check
 from unmask.data.corpus import Corpus
 from unmask.data.documents import TextPiece
+from unmask.data.near_duplicate_loops import Ints
 from unmask.data.near_duplicates import (
     SIMILAR,
     SKETCH,
@@ -32,7 +33,6 @@ from unmask.data.near_duplicates import (
     similarity,
     to_words,
 )
-from unmask.data.near_duplicates import Ints_of_near_duplicates as Ints
 from unmask.data.settings import CorpusSettings
 
 WORDS = [a + b + c for a in ("ka", "lo", "mi", "ter", "su") for b in ("ra", "ne", "vo", "lin") for c in ("", "s", "to")]

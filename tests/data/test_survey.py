@@ -38,13 +38,13 @@ def test_the_unit_is_chosen_from_the_text(tmp_path: Path, text: str, unit: str) 
 def test_only_the_beginning_tells_the_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "a.txt", "a line of text\n" * 3000 + "\n" + "another line of text\n" * 3000)
     assert plan_corpus([path], CorpusSettings()).unit == "block"
-    monkeypatch.setattr("unmask.data.survey.LOOK_CHARS", 100)
+    monkeypatch.setattr("unmask.data.documents.LOOK_CHARS", 100)
     assert plan_corpus([path], CorpusSettings(holdout_from="end")).unit == "line"
 
 
 def test_what_is_not_looked_at_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One endless line is text; and of many files with several lines each the first few tell."""
-    monkeypatch.setattr("unmask.data.survey.LOOK_CHARS", 3000)
+    monkeypatch.setattr("unmask.data.documents.LOOK_CHARS", 3000)
     endless = write(tmp_path / "endless.txt", "word " * 500_000)
     assert plan_corpus([endless], CorpusSettings()).unit == "file"
     files = [write(tmp_path / f"{n}.txt", f"a line of text {n}\nanother line\n" * 5) for n in range(300)]

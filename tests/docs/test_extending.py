@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,10 @@ import torch
 
 import unmask
 from tests.docs.test_pages import PAGES, ROOT
+from unmask.data.corpus import Corpus
+from unmask.data.documents import READERS
+from unmask.data.settings import CorpusSettings
+from unmask.data.sources import SUFFIXES
 from unmask.model.pooling import POOLINGS
 
 PAGE = PAGES[ROOT / "docs" / "extending.md"]
@@ -38,3 +43,18 @@ def test_add_a_pooling(run: unmask.Run, tmp_path: Path, monkeypatch: pytest.Monk
     with torch.no_grad():
         last = [model.network.encoder(torch.from_numpy(each)[None].long())[0, -1].numpy() for each in ids]
     np.testing.assert_allclose(vectors, np.stack(last), atol=1e-5)
+
+
+def test_read_another_kind_of_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = b"WARC/1.0\r\nWARC-Type: %b\r\nWARC-Target-URI: %b\r\nContent-Length: %d\r\n\r\n%b\r\n\r\n"
+    texts = {(b"warcinfo", b"-"): b"software: x", (b"conversion", b"http://a.b/"): b"The king.\n\nA queen.\n"}
+    records = b"".join(record % (*head, len(text), text) for head, text in texts.items())
+    (tmp_path / "crawl.warc.gz").write_bytes(gzip.compress(records))
+    monkeypatch.chdir(tmp_path)
+    example("Read another kind of file")
+    assert capsys.readouterr().out == "http://a.b/ 19\n"
+    corpus = Corpus(["crawl.warc.gz"], CorpusSettings(), hold_out=False)
+    assert [(piece.text, held) for piece, held in corpus.pieces()] == [("The king.\n\nA queen.", False)]
+    del SUFFIXES[".warc"], READERS["warc"]

@@ -1,19 +1,20 @@
-"""Who annotates a text: a gazetteer, which finds entities by a list of phrases, or a spaCy pipeline.
+"""Annotations of texts (entities, parts of speech, dependencies, chunks): by a gazetteer, a spaCy pipeline or the data.
 
-spaCy is imported only here, and only when a pipeline is used.
+Labels are numbered once for the whole corpus, so that shards are the same however the work is shared out. spaCy is
+imported only here, and only when a pipeline is used.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from unmask.core.errors import DataError, SettingsError
 from unmask.data.corpus import Corpus
@@ -25,8 +26,8 @@ from unmask.data.treebanks import offered_columns
 from unmask.tokenizer.spans import Span, Spans, outermost, word_spans
 
 DEFAULT_LABEL = "TERM"
-
 Phrases = tuple[tuple[str, str], ...]
+Origin = Literal["data", "pipeline", "gazetteer"]
 
 
 def read_gazetteer(file: Path) -> Phrases:
@@ -56,7 +57,7 @@ def read_gazetteer(file: Path) -> Phrases:
 
 
 class Gazetteer:
-    """Finds the phrases in texts, by their words: runs of letters and digits, and every other sign for itself.
+    """Finds phrases in texts, by their words: runs of letters and digits, and every other sign for itself.
 
     A phrase is found wherever it stands between word boundaries, the longest first. Letters' case counts; how much
     white space stands between words does not.
@@ -65,12 +66,14 @@ class Gazetteer:
     """
 
     def __init__(self, phrases: Phrases) -> None:
-        """Args: phrases: With their labels."""
-        self._labels = {_words(phrase, word_spans(phrase)): label for phrase, label in phrases}
-        self._lengths: dict[str, list[int]] = {}  # of the phrases that begin with a word, the longest first
-        for words in self._labels:
-            self._lengths.setdefault(words[0], []).append(len(words))
-        self._lengths = {word: sorted(set(lengths), reverse=True) for word, lengths in self._lengths.items()}
+        self._labels: dict[tuple[str, ...], str] = {}
+        lengths: dict[str, set[int]] = {}
+        for phrase, label in phrases:
+            words = tuple(phrase[begin:end] for begin, end in word_spans(phrase))
+            self._labels[words] = label
+            lengths.setdefault(words[0], set()).add(len(words))
+        # Of the phrases that begin with a word, the longest first.
+        self._lengths = {word: sorted(each, reverse=True) for word, each in lengths.items()}
 
     def annotate(self, texts: Sequence[str]) -> Iterator[Spans]:
         """The entities of each text."""
@@ -80,26 +83,20 @@ class Gazetteer:
     def find(self, text: str) -> tuple[Span, ...]:
         """The entities of a text; they do not overlap."""
         spans = word_spans(text)
-        words = _words(text, spans)
-        found, place = [], 0
+        words = tuple(text[begin:end] for begin, end in spans)
+        entities, place = [], 0
         while place < len(words):
-            length = self._longest(words, place)
+            lengths = self._lengths.get(words[place], ())
+            length = next((n for n in lengths if words[place : place + n] in self._labels), 0)
             if length:
                 label = self._labels[words[place : place + length]]
-                found.append(Span(spans[place][0], spans[place + length - 1][1], label))
+                entities.append(Span(spans[place][0], spans[place + length - 1][1], label))
             place += length or 1
-        return tuple(found)
-
-    def _longest(self, words: tuple[str, ...], place: int) -> int:
-        for length in self._lengths.get(words[place], ()):
-            if words[place : place + length] in self._labels:
-                return length
-        return 0
+        return tuple(entities)
 
 
-def _words(text: str, spans: Sequence[tuple[int, int]]) -> tuple[str, ...]:
-    return tuple(text[begin:end] for begin, end in spans)
-
+# ----------------------------------------
+# spaCy
 
 UNIVERSAL_TAGS = (
     "ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT", "SCONJ",
@@ -132,24 +129,36 @@ class SpacyPipeline:
 
     def __init__(self, name: str, columns: Sequence[str]) -> None:
         self.columns = tuple(columns)
-        self._nlp = _load(name)
-        self.version = f"{_spacy().__version__} {self._nlp.meta.get('name')} {self._nlp.meta.get('version')}"
+        try:
+            import spacy
+        except ImportError as error:
+            raise SettingsError(
+                "annotation by a pipeline needs spaCy; install it with pip install 'unmask[spacy]'"
+            ) from error
+        try:
+            self._nlp = nlp = spacy.load(name)
+        except OSError as error:
+            raise SettingsError(
+                f"the spaCy pipeline {name!r} is not installed; get it with python -m spacy download {name}, or name "
+                "one that is: --set annotation.pipeline=NAME"
+            ) from error
+        self.version = f"{spacy.__version__} {nlp.meta.get('name')} {nlp.meta.get('version')}"
         for column in columns:
-            if not set(_MADE_BY[column]) & set(self._nlp.pipe_names):
+            if not set(_MADE_BY[column]) & set(nlp.pipe_names):
                 raise SettingsError(
                     f"the spaCy pipeline {name!r} makes no {column}: none of its components "
-                    f"({', '.join(self._nlp.pipe_names) or 'it has none'}) is {' or '.join(_MADE_BY[column])}; take "
+                    f"({', '.join(nlp.pipe_names) or 'it has none'}) is {' or '.join(_MADE_BY[column])}; take "
                     "another with --set annotation.pipeline=NAME"
                 )
-        if "chunks" in columns and self._nlp.vocab.get_noun_chunks is None:
+        if "chunks" in columns and nlp.vocab.get_noun_chunks is None:
             raise SettingsError(
-                f"spaCy finds no noun chunks in the language of {name!r} ({self._nlp.lang}); leave chunks out"
+                f"spaCy finds no noun chunks in the language of {name!r} ({nlp.lang}); leave chunks out"
             )
         needed = {part for column in columns for part in _MADE_BY[column]} | {"tok2vec", "transformer"}
         if {"pos", "chunks"} & set(columns):  # noun chunks look at parts of speech
             needed |= {"tagger", "morphologizer", "attribute_ruler"}
-        for unused in [part for part in self._nlp.pipe_names if part not in needed]:
-            self._nlp.disable_pipe(unused)
+        for unused in [part for part in nlp.pipe_names if part not in needed]:
+            nlp.disable_pipe(unused)
 
     def labels(self, column: str) -> tuple[str, ...]:
         """The labels that it can give, in a fixed order."""
@@ -157,16 +166,12 @@ class SpacyPipeline:
             return UNIVERSAL_TAGS
         if column == "chunks":
             return ("NP",)
-        names = [part for part in _MADE_BY[column] if part in self._nlp.pipe_names]
-        found = {label for part in names for label in self._nlp.get_pipe(part).labels}
-        return tuple(sorted(found | ({"ROOT"} if column == "dependencies" else set())))
+        parts = [part for part in _MADE_BY[column] if part in self._nlp.pipe_names]
+        labels = {label for part in parts for label in self._nlp.get_pipe(part).labels}
+        return tuple(sorted(labels | ({"ROOT"} if column == "dependencies" else set())))
 
     def annotate(self, texts: Sequence[str]) -> Iterator[Spans]:
-        """The annotations of each text.
-
-        Raises:
-            SettingsError: A text is longer than the pipeline takes.
-        """
+        """The annotations of each text; a SettingsError where one is longer than the pipeline takes."""
         longest = max(map(len, texts), default=0)
         if longest > self._nlp.max_length:
             raise SettingsError(f"a text of {longest:,} characters is longer than the spaCy pipeline takes")
@@ -174,32 +179,8 @@ class SpacyPipeline:
             yield {column: _READERS[column](doc) for column in self.columns}
 
 
-def _spacy() -> Any:
-    try:
-        import spacy
-    except ImportError as error:
-        raise SettingsError(
-            "annotation by a pipeline needs spaCy; install it with pip install 'unmask[spacy]'"
-        ) from error
-    return spacy
-
-
-def _load(name: str) -> Any:
-    try:
-        return _spacy().load(name)
-    except OSError as error:
-        raise SettingsError(
-            f"the spaCy pipeline {name!r} is not installed; get it with python -m spacy download {name}, or name one "
-            "that is: --set annotation.pipeline=NAME"
-        ) from error
-
-
-def _entities(doc: Any) -> tuple[Span, ...]:
-    return outermost(Span(span.start_char, span.end_char, span.label_) for span in doc.ents)
-
-
-def _chunks(doc: Any) -> tuple[Span, ...]:
-    return outermost(Span(span.start_char, span.end_char, span.label_) for span in doc.noun_chunks)
+def _phrases(spans: Any) -> tuple[Span, ...]:
+    return outermost(Span(span.start_char, span.end_char, span.label_) for span in spans)
 
 
 def _pos(doc: Any) -> tuple[Span, ...]:
@@ -220,15 +201,16 @@ def _dependencies(doc: Any) -> tuple[Span, ...]:
     )
 
 
-_READERS = {"entities": _entities, "pos": _pos, "dependencies": _dependencies, "chunks": _chunks}
+_READERS: dict[str, Callable[[Any], tuple[Span, ...]]] = {
+    "entities": lambda doc: _phrases(doc.ents),
+    "chunks": lambda doc: _phrases(doc.noun_chunks),
+    "pos": _pos,
+    "dependencies": _dependencies,
+}
 
 
 # ----------------------------------------
-# Which annotations a preparation makes, whence, and with which labels; and texts to annotations by such a plan.
-#
-# Labels are numbered once for the whole corpus, so that the shards are the same however the work is shared out.
-
-Origin = Literal["data", "pipeline", "gazetteer"]
+# Which annotations a preparation makes, from where, and with which labels
 
 
 @dataclass(frozen=True)
@@ -256,61 +238,37 @@ class AnnotationPlan:
 
     def of_origin(self, origin: Origin) -> list[str]:
         """The columns that come from there."""
-        return [column for column, found in self.origins.items() if found == origin]
+        return [column for column, each in self.origins.items() if each == origin]
 
     def describe(self) -> str:
-        """One line for the reader of a log."""
+        """One line for the log."""
         names = {"data": "from the data", "pipeline": f"by {self.pipeline}", "gazetteer": "by the gazetteer"}
         return "annotation: " + ", ".join(f"{column} {names[origin]}" for column, origin in self.origins.items())
 
 
-class TextAnnotator(Protocol):
-    """Says something of texts: a spaCy pipeline, a gazetteer, or anything else with this method."""
-
-    def annotate(self, texts: Sequence[str]) -> Iterable[Spans]:
-        """The annotations of each text, in characters of it; sorted, and without overlaps within a column."""
-        ...
-
-
 class Annotator:
-    """Carries out a plan. The pipeline is loaded when the first text comes.
-
-    Args:
-        plan: What is annotated, and by whom.
-    """
+    """Carries out a plan. The pipeline is loaded when the first text comes."""
 
     def __init__(self, plan: AnnotationPlan) -> None:
         self.plan = plan
 
     @cached_property
-    def _annotators(self) -> list[TextAnnotator]:
-        found: list[TextAnnotator] = []
+    def _annotators(self) -> list[SpacyPipeline | Gazetteer]:
+        annotators: list[SpacyPipeline | Gazetteer] = []
         if columns := self.plan.of_origin("pipeline"):
             assert self.plan.pipeline is not None, "the plan names it"
-            found.append(SpacyPipeline(self.plan.pipeline, columns))
+            annotators.append(SpacyPipeline(self.plan.pipeline, columns))
         if self.plan.phrases:
-            found.append(Gazetteer(self.plan.phrases))
-        return found
+            annotators.append(Gazetteer(self.plan.phrases))
+        return annotators
 
     def annotate(self, texts: Sequence[str], given: Sequence[Spans | None]) -> list[Spans]:
-        """The annotations of each text, every column of the plan.
-
-        Args:
-            texts: The texts.
-            given: What came with each of them.
-
-        Raises:
-            SettingsError: As the pipeline.
-        """
-        found = [dict(spans or {}) for spans in given]
+        """The annotations of each text, every column of the plan; `given` came with the texts."""
+        annotations = [dict(spans or {}) for spans in given]
         for annotator in self._annotators:
-            for spans, more in zip(found, annotator.annotate(texts), strict=True):
+            for spans, more in zip(annotations, annotator.annotate(texts), strict=True):
                 spans.update(more)
-        return [{column: spans.get(column, ()) for column in self.plan.origins} for spans in found]
-
-
-# ----------------------------------------
-# Settles what is annotated, before the text is tokenized: where each column comes from, and its labels.
+        return [{column: spans.get(column, ()) for column in self.plan.origins} for spans in annotations]
 
 
 def choose_origins(settings: AnnotationSettings, sources: Sequence[Source]) -> dict[str, Origin]:
@@ -320,64 +278,57 @@ def choose_origins(settings: AnnotationSettings, sources: Sequence[Source]) -> d
         DataError: Some of the files hold a column and others do not, or it was to be taken from the data and is
             not there.
     """
-    in_data: list[str] = []
-    if settings.source != "pipeline":
-        in_data += [column for column in settings.columns if column != "entities" or settings.gazetteer is None]
+    by_gazetteer = {"entities"} if settings.gazetteer is not None else set()
+    in_data = [column for column in settings.columns if settings.source != "pipeline" and column not in by_gazetteer]
     held = [_held(source, in_data, settings.fields) for source in sources]
-    found: dict[str, Origin] = {}
+    origins: dict[str, Origin] = {}
     for column in settings.columns:
-        if column == "entities" and settings.gazetteer is not None:
-            found[column] = "gazetteer"
+        if column in by_gazetteer:
+            origins[column] = "gazetteer"
             continue
         having = [source for source, columns in zip(sources, held, strict=True) if column in columns]
-        wanted = settings.source == "data" or column in settings.fields
         lacking = [source for source in sources if source not in having]
-        if lacking and (having or wanted):
+        if lacking and (having or settings.source == "data" or column in settings.fields):
             others = f", but {having[0].path} does" if having else ""
             where = f" in its first {LOOK_ROWS} rows" if lacking[0].is_json else ""
-            looked_for = f"{settings.fields.get(column, column)!r}{where}"
             raise DataError(
-                f"{lacking[0].path} holds no {column} (looked for {looked_for}){others}; "
-                f"name the field with --set annotation.fields.{column}=NAME, or let a pipeline annotate all of the "
-                'text: --set annotation.source="pipeline"'
+                f"{lacking[0].path} holds no {column} (looked for {settings.fields.get(column, column)!r}{where})"
+                f"{others}; name the field with --set annotation.fields.{column}=NAME, or let a pipeline annotate all "
+                'of the text: --set annotation.source="pipeline"'
             )
-        found[column] = "data" if having else "pipeline"
-    return found
+        origins[column] = "data" if having else "pipeline"
+    return origins
 
 
 def _held(source: Source, columns: Sequence[str], fields: Mapping[str, str]) -> set[str]:
-    """Those of some columns that a file holds.
-
-    In JSON a row may leave out what it has not, so a column is held where one of the first rows has it. Reading the
-    text will then tell of the rows that lack it.
-    """
+    """Those of some columns that a file holds: in JSON those of one of the first rows, since a row may leave out what
+    it has not. Reading the text will then report the rows that lack it."""
     if source.kind in ("conll", "conllu"):
         return {column for column in columns if column in fields or column in offered_columns(source.kind)}
-    found: set[str] = set()
+    held: set[str] = set()
     if source.kind not in ("jsonl", "json", "parquet", "arrow"):
-        return found
+        return held
     num_rows = LOOK_ROWS if source.is_json else 1
     for _, row in islice(rows_of(source, BadInput(skip=True), None), num_rows if columns else 0):
-        found.update(column for column in columns if fields.get(column, column) in row)
-        if len(found) == len(columns):
+        held.update(column for column in columns if fields.get(column, column) in row)
+        if len(held) == len(columns):
             break
-    return found
+    return held
 
 
 def data_fields(settings: AnnotationSettings, origins: Mapping[str, Origin]) -> dict[str, str] | None:
     """The fields that are read with the text; None where there are none."""
-    return {
-        column: settings.fields.get(column, column) for column, origin in origins.items() if origin == "data"
-    } or None
+    fields = {column: settings.fields.get(column, column) for column, origin in origins.items() if origin == "data"}
+    return fields or None
 
 
 def plan_annotation(settings: AnnotationSettings, origins: Mapping[str, Origin], corpus: Corpus) -> AnnotationPlan:
     """Settles the labels: those that a pipeline or gazetteer can give, and those that stand in the data.
 
     Args:
-        settings: What the user asked for.
+        settings: As the user set them.
         origins: Of `choose_origins`.
-        corpus: Opened with `data_fields`; gone through once where annotations are those of the data.
+        corpus: Opened with `data_fields`; it is read once where annotations are those of the data.
 
     Raises:
         SettingsError: As `SpacyPipeline`.
@@ -395,17 +346,12 @@ def plan_annotation(settings: AnnotationSettings, origins: Mapping[str, Origin],
         plan = replace(plan, phrases=read_gazetteer(Path(settings.gazetteer)))
         labels["entities"] = tuple(sorted({label for _, label in plan.phrases}))
     if columns := plan.of_origin("data"):
-        labels |= _labels_in(corpus, columns)
+        seen: dict[str, set[str]] = {column: set() for column in columns}
+        with closing(corpus.pieces()) as pieces:
+            for piece, _ in pieces:
+                for column, spans in (piece.spans or {}).items():
+                    seen[column].update(span.label for span in spans)
+        if empty := next((column for column, each in seen.items() if not each), None):
+            raise DataError(f"the data holds no {empty}: every list of them is empty; leave {empty} out")
+        labels |= {column: tuple(sorted(each)) for column, each in seen.items()}
     return replace(plan, labels={column: labels[column] for column in origins})
-
-
-def _labels_in(corpus: Corpus, columns: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    seen: dict[str, set[str]] = {column: set() for column in columns}
-    with closing(corpus.pieces()) as pieces:
-        for piece, _ in pieces:
-            for column, spans in (piece.spans or {}).items():
-                seen[column].update(span.label for span in spans)
-    for column, labels in seen.items():
-        if not labels:
-            raise DataError(f"the data holds no {column}: every list of them is empty; leave {column} out")
-    return {column: tuple(sorted(labels)) for column, labels in seen.items()}

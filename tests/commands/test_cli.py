@@ -34,20 +34,6 @@ def test_help_names_every_command(main: Main) -> None:
         assert (code, "Example: unmask" in shown) == (0, True), command
 
 
-def test_pretrain_prints_one_json_object(data_folder: Path, tmp_path: Path) -> None:
-    small = ("--set", "model.num_layers=1", "--set", "model.hidden_size=32", "--set", "model.num_heads=2")
-    out, err = call("pretrain", data_folder, "--out", tmp_path / "run", "--steps", 12, *small, "--json")
-    summary = json.loads(out)
-    assert summary["steps"] == 12
-    assert summary == json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert "evaluating and writing the model" in err
-    assert "report.html" not in err
-    shown = unmask.Run(tmp_path / "run", summary)
-    assert shown.validation_loss == summary["validation_loss"]
-    for text in ("held-out loss  ", "nats per predicted token", "report.html", "Try it: unmask fill"):
-        assert text in repr(shown)
-
-
 def test_prepare_then_pretrain(main: Main, corpus_file: Path, tmp_path: Path) -> None:
     code, out, err = main("prepare", corpus_file, "--out", tmp_path / "data", "--vocab-size", 200, "--json")
     assert code == 0
@@ -80,85 +66,6 @@ def test_prepare_then_pretrain(main: Main, corpus_file: Path, tmp_path: Path) ->
 
 def test_the_version() -> None:
     assert call("--version")[0] == f"unmask {unmask.__version__}\n"
-
-
-def test_fill(main: Main, run: unmask.Run) -> None:
-    code, out, err = main("fill", run.folder / "model", "The [MASK] loves the [MASK].", "--top-k", 3, "--json")
-    assert code == 0
-    result = json.loads(out)
-    assert [len(mask["candidates"]) for mask in result["masks"]] == [3, 3]
-    first = result["masks"][0]["candidates"][0]
-    assert set(first) == {"token", "token_id", "probability"}
-    expected = run.model.fill("The [MASK] loves the [MASK].", top_k=3)
-    assert first["token"] == expected.masks[0][0].token
-    assert err == ""
-    shown = repr(expected)
-    assert first["token"] in shown
-    assert "together:" in shown
-
-
-def test_evaluate(main: Main, run: unmask.Run, corpus_file: Path) -> None:
-    code, out, err = main("evaluate", run.folder / "model", corpus_file, "--rates", "0.15,0.3", "--json")
-    assert code == 0
-    result = json.loads(out)
-    assert set(result) >= {
-        "loss", "loss_stderr", "accuracy", "perplexity", "bits_per_byte", "predicted_tokens", "by_rate",
-        "accuracy_top5", "breakdown", "pseudo_perplexity",
-    }  # fmt: skip
-    assert set(result["by_rate"]) == {"0.15", "0.3"}
-    assert "±" not in err
-    low, high = result["loss_interval"]
-    assert (high - low) / 2 > 1.96 * result["loss_stderr"]
-    code, out, err = main("evaluate", run.folder / "model", corpus_file, "--max-tokens", 3000, "--pseudo-tokens", 10)
-    assert (code, "±" in err) == (0, False)
-    for text in ("loss ± 95 %", "bits/byte ± 95 %", "over documents", "word frequency", "pseudo-perplexity"):
-        assert text in out
-    code, _, err = main("evaluate", run.folder / "model", corpus_file, "--rates", "many")
-    assert code == 2
-    assert "--rates many: expected numbers with commas" in err
-
-
-def test_score(main: Main, run: unmask.Run, tmp_path: Path) -> None:
-    file = tmp_path / "order.jsonl"
-    pair = {"sentence_good": "The cat sees the dog at sea.", "sentence_bad": "The cat the dog sees sea at."}
-    file.write_text(json.dumps(pair) + "\n")
-    code, out, err = main("score", run.folder / "model", file, "--json")
-    assert code == 0
-    result = json.loads(out)
-    assert (result["accuracy"], result["pairs"], result["phenomena"]) == (1.0, 1, {"order": 1.0})
-    _, out, err = main("score", run.folder / "model", file)
-    assert ("order" in out, "50 % is chance" in out, "chance" in err) == (True, True, False)
-    file.write_text("{}\n")
-    code, out, err = main("score", run.folder / "model", file, "--json")
-    assert (code, out) == (2, "")
-    assert "order.jsonl: line 1: not in BLiMP's format" in err
-    file.write_text(json.dumps(pair) + "\n")
-    code, _, err = main("score", tmp_path / "none", file)
-    assert (code, "no such folder; give the folder of a model" in err) == (2, True)
-
-
-def test_compare(main: Main, corpus_file: Path, tmp_path: Path) -> None:
-    small = ("--set", "model.num_layers=1", "--set", "model.hidden_size=32", "--set", "training.batch_tokens=512")
-    asked = ("compare", "random", "whole_word", "--data", corpus_file, "--out", tmp_path / "out", *small)
-    code, shown, _ = main(*asked, "--steps", 2, "--seeds", 1, "--rates", "0.3")
-    assert code == 0
-    code, out, err = main(*asked, "--steps", 2, "--seeds", 1, "--rates", "0.3", "--json")
-    assert (code, "verdict" in err) == (0, False), "the runs are there: it goes on with none"
-    result = json.loads(out)
-    assert set(result) >= {"recipes", "differences", "verdict"}
-    assert set(result["recipes"]) == {"random", "whole_word"}
-    assert set(result["runs"]["random"][0]["by_rate"]) == {"0.3"}
-    [difference] = result["differences"]
-    line = f"random - whole_word loss {difference['mean']:.3f} at 97 % no difference shown"
-    assert line in [" ".join(each.split()) for each in shown.splitlines()]
-    assert result["verdict"].startswith("no difference shown: one seed says nothing of chance")
-    assert result["verdict"] in shown
-    code, _, err = main(*asked, "--rates", "x", "--steps", 2)
-    assert (code, "--rates x: expected numbers with commas" in err) == (2, True)
-    code, _, err = main(*asked)
-    assert (code, "give either minutes or steps for each run" in err) == (2, True)
-    code, _, err = main(*asked, "--steps", 2, "--seeds", 1, "--rates", "0.3", "--primary", "bits_per_byte")
-    assert (code, "with primary = 'loss', but now it is 'bits_per_byte'" in " ".join(err.split())) == (2, True)
 
 
 def test_tune(main: Main, corpus_file: Path, tmp_path: Path) -> None:

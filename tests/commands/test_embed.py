@@ -13,7 +13,7 @@ import torch
 import unmask
 from tests.command_line import Main
 from unmask.commands import embed as embed_file
-from unmask.commands.embed import Writing
+from unmask.commands.embed import VectorFile
 from unmask.core.errors import CorpusError
 from unmask.data.documents import Document, Documents
 from unmask.tasks import loaded_model as model_module
@@ -107,7 +107,7 @@ def test_a_text_after_an_empty_one_needs_ids(
 @pytest.mark.parametrize("odd", [0, 7])
 def test_ids_are_of_one_kind(tmp_path: Path, odd: int) -> None:
     out = tmp_path / "vectors.parquet"
-    with pytest.raises(CorpusError, match=f"the id {odd} is int, but the first was str"), Writing(out, 2) as file:
+    with pytest.raises(CorpusError, match=f"the id {odd} is int, but the first was str"), VectorFile(out, 2) as file:
         file.add(["a", odd], np.zeros((2, 2), dtype=np.float32))
     assert list(tmp_path.iterdir()) == []
 
@@ -139,7 +139,7 @@ def test_no_more_than_a_part_is_held(run: unmask.Run, tmp_path: Path, monkeypatc
         done = read
 
     report = embed_file.embed_file(embed_file.embedding_of(run.model), Counted(), tmp_path / "v.npy", count=count)
-    assert report.texts == 50 == read
+    assert report[0] == 50 == read
     assert 2 <= most <= 8
 
 

@@ -12,7 +12,7 @@ import pytest
 import unmask
 from tests.command_line import Main
 from tests.data.test_split_check import random_text, words_of
-from unmask.commands.run_data import describe
+from unmask.commands.prepare import describe
 from unmask.core.errors import CorpusError
 from unmask.data.corpus import Corpus
 from unmask.data.data_folder import Manifest, load_manifest

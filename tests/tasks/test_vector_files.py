@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from unmask.commands.embed import Writing, check_out
+from unmask.commands.embed import VectorFile, check_out
 from unmask.core.errors import CorpusError, RunError
 
 FULL = Path("/dev/full")
@@ -22,7 +22,7 @@ def vectors(rows: int) -> np.ndarray:
 
 
 def write(out: Path, meanwhile: Callable[[], object]) -> None:
-    with Writing(out, 8) as file:
+    with VectorFile(out, 8) as file:
         file.add([1, 2], vectors(2))
         meanwhile()
 
@@ -36,17 +36,17 @@ def write(out: Path, meanwhile: Callable[[], object]) -> None:
     ],
 )
 def test_ids_that_cannot_be_stored(tmp_path: Path, ids: list[str | int], message: str) -> None:
-    with pytest.raises(CorpusError, match=message), Writing(tmp_path / "v.parquet", 8) as file:
+    with pytest.raises(CorpusError, match=message), VectorFile(tmp_path / "v.parquet", 8) as file:
         file.add(ids, vectors(2))
     assert list(tmp_path.iterdir()) == []
-    with Writing(tmp_path / "v.npy", 8) as file:  # which keeps none
+    with VectorFile(tmp_path / "v.npy", 8) as file:  # which keeps none
         file.add(ids, vectors(2))
     assert np.array_equal(np.load(tmp_path / "v.npy"), vectors(2))
 
 
 def test_the_largest_ids_are_stored(tmp_path: Path) -> None:
     ids = [2**63 - 1, -(2**63)]
-    with Writing(tmp_path / "v.parquet", 8) as file:
+    with VectorFile(tmp_path / "v.parquet", 8) as file:
         file.add(ids, vectors(2))
     table = pq.read_table(tmp_path / "v.parquet")
     assert table.column("id").to_pylist() == ids
@@ -62,7 +62,7 @@ def test_a_full_disk(tmp_path: Path, kind: str, rows: int) -> None:
     (tmp_path / f"v{kind}.partial").symlink_to(FULL)
     with (
         pytest.raises(RunError, match=rf"v\{kind}: vectors cannot be written there \(No space left on device\); mend"),
-        Writing(out, 8) as file,
+        VectorFile(out, 8) as file,
     ):
         file.add(list(range(rows)), vectors(rows))
     assert list(tmp_path.iterdir()) == []
@@ -73,7 +73,7 @@ def test_a_file_that_cannot_be_opened_or_replaced(tmp_path: Path, kind: str) -> 
     out = tmp_path / f"v{kind}"
     taken = tmp_path / f"v{kind}.partial"
     taken.mkdir()
-    with pytest.raises(RunError, match=r"vectors cannot be written there \(.+\); mend that"), Writing(out, 8):
+    with pytest.raises(RunError, match=r"vectors cannot be written there \(.+\); mend that"), VectorFile(out, 8):
         pytest.fail("it was opened")
     taken.rmdir()
     with pytest.raises(RunError, match="vectors cannot be written there"):

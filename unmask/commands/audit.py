@@ -19,11 +19,12 @@ from unmask.data.rows import Cursor, Rows, RowStream
 from unmask.masking.masker import MaskedRows, Masker, WeighedRows
 from unmask.masking.settings import STRATEGIES, MaskingSettings, Strategy, followed_scores
 from unmask.masking.tables import Scores
-from unmask.measure.masking import Audit, Inclusion, PairAudit
+from unmask.measure.masking import Audit, Inclusion
 from unmask.measure.masking import audit as count_masks
 from unmask.report.pages import write_audit
 
 BATCH_POSITIONS = 1 << 14
+INCLUSIONS = ("by_size", "by_place", "by_length", "by_chance")
 _CHOICES = ("masking.strategy", "masking.units", "masking.weights")
 
 
@@ -138,7 +139,12 @@ def audit(
         if chosen:
             check_annotations(recipe, opened.manifest)
         audits, left_out, followers = {}, {}, []
-        for name, masking in _strategies(recipe.masking, every_strategy=not chosen):
+        masking = recipe.masking
+        maskings = {masking.strategy or f"{masking.units.kind} x {masking.weights.kind}": masking}
+        if not chosen:
+            every = STRATEGIES.items()
+            maskings = {name: masking.model_copy(update={"strategy": name, **pair}) for name, pair in every}
+        for name, masking in maskings.items():
             count = counted(reporter.notify, f"masking by {name}", min(max_tokens, opened.manifest.train.tokens))
             try:
                 audits[name] = _audit_one(masking, recipe, opened, max_tokens, Path(scratch), count)
@@ -164,14 +170,6 @@ def audit(
         followers=tuple(followers),
         page=None if out is None else Path(out),
     )
-
-
-def _strategies(masking: MaskingSettings, *, every_strategy: bool) -> Iterator[tuple[str, MaskingSettings]]:
-    if not every_strategy:
-        yield masking.strategy or f"{masking.units.kind} x {masking.weights.kind}", masking
-        return
-    for name, pair in STRATEGIES.items():
-        yield name, masking.model_copy(update={"strategy": name, **pair})
 
 
 def _audit_one(
@@ -210,6 +208,23 @@ def _audit_one(
 
 
 def _plain(entry: Audit) -> dict[str, Any]:
+    pairs = None
+    if (counts := entry.pairs) is not None:
+        pairs = {
+            "first_rate": counts.first.rate,
+            "first_rate_stderr": counts.first.stderr,
+            "second_rate": counts.second.rate,
+            "second_rate_stderr": counts.second.stderr,
+            "pairs": counts.pairs,
+            "with_both": counts.with_both,
+        }
+
+    def groups(by_name: dict[str, Inclusion]) -> dict[str, Any]:
+        return {
+            name: {"units": each.units, "asked": each.asked, "realised": each.realised}
+            for name, each in by_name.items()
+        }
+
     return {
         "expected_rate": entry.expected_rate,
         "rate": entry.rate,
@@ -227,31 +242,9 @@ def _plain(entry: Audit) -> dict[str, Any]:
         "by_frequency": entry.by_frequency.tolist(),
         "span_lengths": entry.span_lengths.tolist(),
         "by_pos": None if entry.by_pos is None else {name: list(counts) for name, counts in entry.by_pos.items()},
-        "pairs": None if entry.pairs is None else _plain_pairs(entry.pairs),
-        "inclusion": {
-            "by_size": _plain_groups(entry.inclusion.by_size),
-            "by_place": _plain_groups(entry.inclusion.by_place),
-            "by_length": _plain_groups(entry.inclusion.by_length),
-            "by_chance": _plain_groups(entry.inclusion.by_chance),
-        },
+        "pairs": pairs,
+        "inclusion": {name: groups(getattr(entry.inclusion, name)) for name in INCLUSIONS},
         "broken": list(entry.broken),
-    }
-
-
-def _plain_groups(groups: dict[str, Inclusion]) -> dict[str, Any]:
-    return {
-        name: {"units": found.units, "asked": found.asked, "realised": found.realised} for name, found in groups.items()
-    }
-
-
-def _plain_pairs(found: PairAudit) -> dict[str, Any]:
-    return {
-        "first_rate": found.first.rate,
-        "first_rate_stderr": found.first.stderr,
-        "second_rate": found.second.rate,
-        "second_rate_stderr": found.second.stderr,
-        "pairs": found.pairs,
-        "with_both": found.with_both,
     }
 
 

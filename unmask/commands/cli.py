@@ -411,9 +411,9 @@ def _check_early(function: str, given: Mapping[str, Any]) -> None:
 
     recipe = given.get("recipe", CONTINUING if "from_" in given else DEFAULT)
     check_settings(recipe, given.get("settings", ()))
-    paths = given.get("paths", [])
+    paths = [path for path in given.get("paths", []) if not is_stream(path)]
     if paths and not (len(paths) == 1 and Path(paths[0], "manifest.json").is_file()):
-        find_sources([path for path in paths if not is_stream(path)], announce=False)
+        find_sources(paths, announce=False)
 
 
 def _call(function: str, given: dict[str, Any], *, goes_on: str) -> Any:

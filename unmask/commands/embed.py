@@ -1,4 +1,4 @@
-"""Embedding all texts of a file, of any size, into a file of vectors; as a verb, too."""
+"""Embedding all texts of a file, of any size, into a file of vectors."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -32,238 +32,10 @@ from unmask.tasks.embed import Embedded, EmbedSettings, LongTexts, SparseVectors
 from unmask.tasks.loaded_model import Model, Precision, load
 from unmask.train.hardware import choose_device, keep_freed_memory
 
-# ----------------------------------------
-# Files of vectors, written part by part: .npy, and Parquet with the texts' ids, which takes sparse ones too.
-#
-# A file has its name only when it is whole.
-
-
-class VectorFile(Protocol):
-    """A file that is being written."""
-
-    def add(self, ids: Sequence[str | int], vectors: NDArray[np.float32] | SparseVectors) -> None:
-        """Writes some more vectors [texts, dimension], float32, with their ids."""
-
-    def close(self) -> None:
-        """Writes what stands at the file's end or depends on it."""
-
-
-class NpyFile:
-    """One array [texts, dimension], float32, in the order of the texts; ids are not kept."""
-
-    def __init__(self, path: Path, dimension: int) -> None:
-        self._file = path.open("wb")
-        self._shape = (0, dimension)
-        self._write_header()
-
-    def _write_header(self) -> None:
-        """The format leaves room for the number of rows to grow, so the header is as long at the end."""
-        header = {"descr": "<f4", "fortran_order": False, "shape": self._shape}
-        np.lib.format.write_array_header_1_0(self._file, header)
-
-    def add(self, ids: Sequence[str | int], vectors: NDArray[np.float32] | SparseVectors) -> None:
-        """As `VectorFile`; dense ones."""
-        if isinstance(vectors, SparseVectors):
-            raise TypeError("an array of sparse vectors would be mostly zeros")
-        self._shape = (self._shape[0] + len(ids), self._shape[1])
-        self._file.write(np.ascontiguousarray(vectors, dtype="<f4").data)
-
-    def close(self) -> None:
-        """As `VectorFile`."""
-        with self._file:
-            self._file.seek(0)
-            self._write_header()
-
-
-class ParquetFile:
-    """Columns `id` (whole numbers or texts, as they were given) and `embedding` (lists of one length, float32).
-
-    Of sparse vectors `indices` and `values` stand in place of `embedding`: lists of which numbers are not 0 (int32,
-    ascending) and what they are (float32); the file's metadata tell the `dimension`.
-    """
-
-    def __init__(self, path: Path, dimension: int) -> None:
-        self._file, self._dimension = path.open("wb"), dimension
-        self._writer: pq.ParquetWriter | None = None
-        self._kind: type[str] | type[int] = int
-
-    def add(self, ids: Sequence[str | int], vectors: NDArray[np.float32] | SparseVectors) -> None:
-        """As `VectorFile`.
-
-        Raises:
-            CorpusError: Some ids are texts and some are numbers; or one cannot be stored.
-        """
-        columns = _columns(vectors)
-        if self._writer is None:
-            self._kind = type(ids[0])
-            kinds = {"id": pa.string() if self._kind is str else pa.int64()}
-            kinds |= {name: column.type for name, column in columns.items()}
-            self._writer = pq.ParquetWriter(self._file, pa.schema(kinds, {"dimension": str(self._dimension)}))
-        if odd := [id_ for id_ in ids if type(id_) is not self._kind]:
-            raise CorpusError(f"the id {odd[0]!r} is {type(odd[0]).__name__}, but the first was {self._kind.__name__}")
-        if wrong := next(filter(None, map(_what_is_wrong, ids)), None):
-            raise CorpusError(wrong)
-        self._writer.write_table(pa.table({"id": ids, **columns}, schema=self._writer.schema))
-
-    def close(self) -> None:
-        """As `VectorFile`."""
-        with self._file:
-            if self._writer is not None:
-                try:
-                    self._writer.close()
-                finally:
-                    self._writer.is_open = False  # where that failed, it would try again when nobody listens
-
-
-def _what_is_wrong(id_: str | int) -> str | None:
-    """Why an id cannot be stored; None where it can."""
-    if isinstance(id_, str):
-        broken = broken_character(id_)
-        return None if broken is None else f"the id {id_!r} holds {broken}, which is no character; take it out"
-    if -(2**63) <= id_ < 2**63:
-        return None
-    return f"the id {id_} does not fit into 64 bits; give ids as texts (in quotes), or other ones with --id-column"
-
-
-def _columns(vectors: NDArray[np.float32] | SparseVectors) -> dict[str, pa.Array]:
-    if isinstance(vectors, SparseVectors):
-        begins = pa.array(vectors.begins.astype(np.int32))
-        numbers = {"indices": vectors.tokens, "values": vectors.values}
-        return {name: pa.ListArray.from_arrays(begins, pa.array(each)) for name, each in numbers.items()}
-    values = pa.array(np.ascontiguousarray(vectors).reshape(-1))
-    return {"embedding": pa.FixedSizeListArray.from_arrays(values, vectors.shape[1])}
-
-
-KEEPS_IDS = TAKES_SPARSE = {".parquet"}
-KINDS: dict[str, Callable[[Path, int], VectorFile]] = {".npy": NpyFile, ".parquet": ParquetFile}
-
-
-def check_out(out: Path, *, overwrite: bool) -> None:
-    """Refuses, before any work is done, a file that cannot be written.
-
-    Raises:
-        RunError: It is a folder, of no kind that is known, there already, or where nobody may look.
-    """
-    with _as_run_error(out):
-        check_file(out, overwrite=overwrite)
-        if out.suffix not in KINDS:
-            raise RunError(f"{out}: vectors are written as {' or '.join(KINDS)}; give --out one of these endings")
-        if not out.parent.is_dir():
-            raise RunError(f"{out}: there is no folder {out.parent}; make it first")
-
-
-@contextmanager
-def _as_run_error(out: Path) -> Iterator[None]:
-    """Tells what the system has against a file in one line."""
-    try:
-        yield
-    except OSError as error:
-        raise RunError(
-            f"{out}: vectors cannot be written there ({error.strerror or error}); mend that, or give another --out"
-        ) from error
-
-
-class Writing:
-    """Gives a file its name once all was written, and takes it away where something failed.
-
-    Args:
-        out: Ends in one of `KINDS`.
-        dimension: Of the vectors.
-
-    Raises:
-        RunError: When it is entered, added to or left: the file cannot be written.
-    """
-
-    def __init__(self, out: Path, dimension: int) -> None:
-        self.out = out
-        self._partial = out.with_name(out.name + ".partial")
-        self._dimension = dimension
-
-    @property
-    def keeps_ids(self) -> bool:
-        """Whether the file tells which text a vector is of."""
-        return self.out.suffix in KEEPS_IDS
-
-    def __enter__(self) -> Self:
-        with ExitStack() as held, _as_run_error(self.out):
-            held.enter_context(held_file(self.out))
-            self._file = KINDS[self.out.suffix](self._partial, self._dimension)
-            self._held = held.pop_all()
-        return self
-
-    def add(self, ids: Sequence[str | int], vectors: NDArray[np.float32] | SparseVectors) -> None:
-        """As `VectorFile`."""
-        with _as_run_error(self.out):
-            self._file.add(ids, vectors)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            with _as_run_error(self.out):
-                self._file.close()
-                if kind is None:
-                    os.replace(self._partial, self.out)
-        except RunError:
-            if kind is None:  # else another error is on its way
-                raise
-        finally:
-            with self._held, suppress(OSError):
-                self._partial.unlink(missing_ok=True)
-
-
 log = logging.getLogger("unmask")
 PART_TEXTS = 8192  # at once: they fit into memory, and are enough to be packed well
 PART_CHARS = 1 << 22
-
-
-@dataclass(frozen=True)
-class EmbedReport:
-    """What was done.
-
-    Attributes:
-        texts: How many vectors there are.
-        tokens: Of the texts, without special tokens and without what was cut off.
-        long_texts: Texts that were longer than the model.
-    """
-
-    texts: int
-    tokens: int
-    long_texts: int
-
-
-class Embed(Protocol):
-    """Makes vectors of texts."""
-
-    def __call__(self, texts: Sequence[str], *, names: Sequence[str]) -> Embedded[Any]:
-        """As `embed_texts`, or `sparse_texts`."""
-
-
-@dataclass(frozen=True)
-class TextEmbedding:
-    """How the texts of a file become vectors.
-
-    Attributes:
-        embed: Does it.
-        pooling, normalize, long_texts: As for `EmbedSettings`; or `splade`, for sparse vectors.
-        dimension: Numbers of a vector.
-        longest: Tokens of a text that the model takes.
-    """
-
-    embed: Embed
-    pooling: str
-    normalize: bool
-    long_texts: LongTexts
-    dimension: int
-    longest: int
-
-    def describe(self) -> str:
-        """In words."""
-        if self.pooling == SPLADE:
-            taken = "sparse, a number for each token of the vocabulary (SPLADE)"
-        else:
-            taken = POOLINGS[self.pooling].description
-        return f"a text's vector is {taken}{', divided by its length' if self.normalize else ''}"
+_UNITS = {"fasta": "sequence", "conll": "sentence", "conllu": "sentence"}
 
 
 class EmbeddedFile(Result):
@@ -273,7 +45,9 @@ class EmbeddedFile(Result):
         out: The file.
         dimension: Of a vector.
         pooling, normalize: How they were made.
-        texts, tokens, long_texts: As in `EmbedReport`.
+        texts: How many vectors there are.
+        tokens: Of the texts, without special tokens and without what was cut off.
+        long_texts: Texts that were longer than the model.
         skipped: What was passed over, and how often.
         seconds: That it took.
         column, id_column: Where texts and their ids stood; None where the file has no columns.
@@ -341,11 +115,9 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
         check_out(target, overwrite=overwrite)
         loaded = model if isinstance(model, Model) else load(model, precision=precision, strict=strict)
         how = embedding_of(loaded, pooling, normalize, long_texts)
-        if how.pooling == SPLADE and target.suffix not in TAKES_SPARSE:
-            raise RunError(
-                f"{out}: the vectors of {loaded.folder} are sparse, and are written as {' or '.join(TAKES_SPARSE)}; "
-                "give --out this ending, or ask for --pooling mean"
-            )
+        if how.pooling == SPLADE and target.suffix != ".parquet":
+            reason = f"the vectors of {loaded.folder} are sparse, and are written as .parquet"
+            raise RunError(f"{out}: {reason}; give this ending, or another pooling", options=["out", "pooling"])
         loaded.to(choose_device())
         with readable(file) as here:
             texts = read_file(here, column, id_column)
@@ -362,24 +134,53 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
                 done += chars
                 tell(Progress("embedding", done, size if size is not None and size > done else None, "characters"))
 
-            report = embed_file(how, texts, target, count=count)
+            num_texts, num_tokens, num_long = embed_file(how, texts, target, count=count)
     for reason, number in texts.skipped.items():
         note(f"passed over: {number:,} {reason}")
-    if report.long_texts:
+    if num_long:
         what = "split into parts" if how.long_texts == "split" else "cut off"
-        note(f"longer than the model's {how.longest} tokens, and {what}: {report.long_texts:,} texts")
-    figures: dict[str, Any] = {
-        "out": address_of(out) or str(out),
-        "dimension": how.dimension,
-        "pooling": how.pooling,
-        "normalize": how.normalize,
-        **asdict(report),
-        "skipped": dict(texts.skipped),
-        "seconds": time.perf_counter() - begin,
-        "column": source.column,
-        "id_column": source.id,
-    }
-    return EmbeddedFile(figures)
+        note(f"longer than the model's {how.longest} tokens, and {what}: {num_long:,} texts")
+    return EmbeddedFile(
+        {
+            "out": address_of(out) or str(out),
+            "dimension": how.dimension,
+            "pooling": how.pooling,
+            "normalize": how.normalize,
+            "texts": num_texts,
+            "tokens": num_tokens,
+            "long_texts": num_long,
+            "skipped": dict(texts.skipped),
+            "seconds": time.perf_counter() - begin,
+            "column": source.column,
+            "id_column": source.id,
+        }
+    )
+
+
+@dataclass(frozen=True)
+class TextEmbedding:
+    """How the texts of a file become vectors.
+
+    Attributes:
+        embed: `embed_texts` or `sparse_texts`, of texts and their `names`.
+        pooling, normalize, long_texts: As for `EmbedSettings`; or `splade`, for sparse vectors.
+        dimension: Numbers of a vector.
+        longest: Tokens of a text that the model takes.
+    """
+
+    embed: Callable[..., Embedded[Any]]
+    pooling: str
+    normalize: bool
+    long_texts: LongTexts
+    dimension: int
+    longest: int
+
+    def describe(self) -> str:
+        """In words."""
+        taken = "sparse, a number for each token of the vocabulary (SPLADE)"
+        if self.pooling != SPLADE:
+            taken = POOLINGS[self.pooling].description
+        return f"a text's vector is {taken}{', divided by its length' if self.normalize else ''}"
 
 
 def embedding_of(
@@ -391,45 +192,45 @@ def embedding_of(
         ModelError: As `Model.embed_settings`, or `Model.makes_sparse`.
         SettingsError: Something is asked for that there is not.
     """
-    if pooling is None and model.makes_sparse:
+    if pooling is not None or not model.makes_sparse:
+        how = model.embed_settings(pooling=pooling, normalize=normalize, long_texts=long_texts)
+        config = model.embedder.config
+        embed: Callable[..., Embedded[Any]] = partial(embed_texts, model.embedder, model.tokenizer, settings=how)
+        name, dimension = how.pooling, config.hidden_size
+    else:
         try:
             model.check_head()
         except ModelError as error:
             raise ModelError(
                 f"{model.folder}: its files ask for sparse vectors, which are made by a head for masked tokens, and it "
-                "has none; ask for --pooling mean"
+                "has none; give another pooling",
+                options=["pooling"],
             ) from error
         how = EmbedSettings(normalize=bool(normalize), long_texts=long_texts)
         config = model.predictor.config
-        embed: Embed = partial(
-            sparse_texts, model.predictor, model.tokenizer, long_texts=how.long_texts, unit=how.normalize
-        )
-        return TextEmbedding(
-            embed, SPLADE, how.normalize, how.long_texts, config.vocab_size, config.max_position_embeddings
-        )
-    how = model.embed_settings(pooling=pooling, normalize=normalize, long_texts=long_texts)
-    config = model.embedder.config
-    embed = partial(embed_texts, model.embedder, model.tokenizer, settings=how)
-    return TextEmbedding(
-        embed, how.pooling, how.normalize, how.long_texts, config.hidden_size, config.max_position_embeddings
-    )
+        embed = partial(sparse_texts, model.predictor, model.tokenizer, long_texts=long_texts, unit=how.normalize)
+        name, dimension = SPLADE, config.vocab_size
+    return TextEmbedding(embed, name, how.normalize, long_texts, dimension, config.max_position_embeddings)
 
 
-def embed_file(how: TextEmbedding, file: Documents, out: Path, *, count: Callable[[int], None]) -> EmbedReport:
+def embed_file(how: TextEmbedding, file: Documents, out: Path, *, count: Callable[[int], None]) -> tuple[int, int, int]:
     """Embeds the texts of a file, some thousands at a time.
 
     Args:
         how: Embeddings are made.
         file: The texts.
         out: A .npy or .parquet file; replaced where it is there.
-        count: Is told the characters of each part of the texts that is done.
+        count: Called with the characters of each part of the texts that is done.
+
+    Returns:
+        Texts, their tokens, and texts longer than the model.
 
     Raises:
         UnmaskError: As `Documents`, `embed_texts` and the writer; or a text follows an empty one, and `out` keeps
             no ids, so that its rows would not be those of the file. Nothing is left behind then.
     """
     num_texts = num_tokens = num_long = 0
-    with Writing(out, how.dimension) as writer:
+    with VectorFile(out, how.dimension) as writer:
         path = file.sources[0].path
         texts = _whole_texts(file, gaps=writer.keeps_ids)
         for part in in_groups(texts, most=PART_TEXTS, most_chars=PART_CHARS):
@@ -443,7 +244,7 @@ def embed_file(how: TextEmbedding, file: Documents, out: Path, *, count: Callabl
             num_tokens += done.num_tokens
             num_long += done.num_long
             count(sum(len(text.text) for text in part))
-    return EmbedReport(num_texts, num_tokens, num_long)
+    return num_texts, num_tokens, num_long
 
 
 def read_file(file: Path, column: AskedColumn = None, id_column: str | None = None) -> Documents:
@@ -465,9 +266,6 @@ def _described(source: Source) -> str:
     return f"a text is a {_UNITS.get(source.kind, 'line')}"
 
 
-_UNITS = {"fasta": "sequence", "conll": "sentence", "conllu": "sentence"}
-
-
 def _whole_texts(file: Documents, *, gaps: bool) -> Iterator[Document]:
     """The texts. Without `gaps` none may follow an empty one, so that numbers of rows are those of texts."""
     source = file.sources[0]
@@ -483,3 +281,133 @@ def _whole_texts(file: Documents, *, gaps: bool) -> Iterator[Document]:
                 "ones out"
             )
         yield text
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Files of vectors, written part by part
+
+
+def check_out(out: Path, *, overwrite: bool) -> None:
+    """Refuses, before any work is done, a file that cannot be written.
+
+    Raises:
+        RunError: It is a folder, neither .npy nor .parquet, there already, or out of reach.
+    """
+    with _as_run_error(out):
+        check_file(out, overwrite=overwrite)
+        if out.suffix not in (".npy", ".parquet"):
+            raise RunError(
+                f"{out}: vectors are written as .npy or .parquet; give one of these endings", options=["out"]
+            )
+        if not out.parent.is_dir():
+            raise RunError(f"{out}: there is no folder {out.parent}; make it first")
+
+
+@contextmanager
+def _as_run_error(out: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = f"{out}: vectors cannot be written there ({error.strerror or error})"
+        raise RunError(f"{reason}; mend that, or give another file", options=["out"]) from error
+
+
+class VectorFile:
+    """A file of vectors, which has its name only once all is written.
+
+    `.npy` is one array [texts, dimension], float32, in the order of the texts, without ids. `.parquet` has the columns
+    `id` (whole numbers or texts) and `embedding` (lists of one length, float32); for sparse vectors `indices` (int32,
+    ascending) and `values` (float32) in its place, and the `dimension` in the file's metadata.
+
+    Args:
+        out: Ends in one of both.
+        dimension: Of the vectors.
+
+    Raises:
+        RunError: When it is entered, added to or left: the file cannot be written.
+    """
+
+    def __init__(self, out: Path, dimension: int) -> None:
+        self.out, self.keeps_ids = out, out.suffix == ".parquet"
+        self._partial = out.with_name(out.name + ".partial")
+        self._dimension, self._num_texts = dimension, 0
+        self._writer: pq.ParquetWriter | None = None
+        self._kind: type[str] | type[int] = int
+
+    def __enter__(self) -> Self:
+        with ExitStack() as held, _as_run_error(self.out):
+            held.enter_context(held_file(self.out))
+            self._file = self._partial.open("wb")
+            if not self.keeps_ids:
+                self._write_header()
+            self._held = held.pop_all()
+        return self
+
+    def _write_header(self) -> None:
+        # The format leaves room for the number of rows to grow, so the header is as long at the end.
+        header = {"descr": "<f4", "fortran_order": False, "shape": (self._num_texts, self._dimension)}
+        np.lib.format.write_array_header_1_0(self._file, header)
+
+    def add(self, ids: Sequence[str | int], vectors: NDArray[np.float32] | SparseVectors) -> None:
+        """Writes some more vectors [texts, dimension], float32, with their ids.
+
+        Raises:
+            CorpusError: Some ids are texts and some are numbers; or one cannot be stored.
+        """
+        with _as_run_error(self.out):
+            if self.keeps_ids:
+                self._add_table(ids, vectors)
+            else:
+                assert not isinstance(vectors, SparseVectors), "an array of sparse vectors would be mostly zeros"
+                self._num_texts += len(ids)
+                self._file.write(np.ascontiguousarray(vectors, dtype="<f4").data)
+
+    def _add_table(self, ids: Sequence[str | int], vectors: NDArray[np.float32] | SparseVectors) -> None:
+        if isinstance(vectors, SparseVectors):
+            begins = pa.array(vectors.begins.astype(np.int32))
+            numbers = {"indices": vectors.tokens, "values": vectors.values}
+            columns = {name: pa.ListArray.from_arrays(begins, pa.array(each)) for name, each in numbers.items()}
+        else:
+            values = pa.array(np.ascontiguousarray(vectors).reshape(-1))
+            columns = {"embedding": pa.FixedSizeListArray.from_arrays(values, vectors.shape[1])}
+        if self._writer is None:
+            self._kind = type(ids[0])
+            kinds = {"id": pa.string() if self._kind is str else pa.int64()}
+            kinds |= {name: column.type for name, column in columns.items()}
+            self._writer = pq.ParquetWriter(self._file, pa.schema(kinds, {"dimension": str(self._dimension)}))
+        for id_ in ids:
+            if type(id_) is not self._kind:
+                raise CorpusError(f"the id {id_!r} is {type(id_).__name__}, but the first was {self._kind.__name__}")
+            if isinstance(id_, str):
+                if (broken := broken_character(id_)) is not None:
+                    raise CorpusError(f"the id {id_!r} holds {broken}, which is no character; take it out")
+            elif not -(2**63) <= id_ < 2**63:
+                reason = f"the id {id_} does not fit into 64 bits"
+                raise CorpusError(f"{reason}; give ids as texts (in quotes), or other ones", options=["id_column"])
+        self._writer.write_table(pa.table({"id": ids, **columns}, schema=self._writer.schema))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            with _as_run_error(self.out):
+                self._finish()
+                if kind is None:
+                    os.replace(self._partial, self.out)
+        except RunError:
+            if kind is None:  # else another error is on its way
+                raise
+        finally:
+            with self._held, suppress(OSError):
+                self._partial.unlink(missing_ok=True)
+
+    def _finish(self) -> None:
+        with self._file:
+            if not self.keeps_ids:
+                self._file.seek(0)
+                self._write_header()
+            elif self._writer is not None:
+                try:
+                    self._writer.close()
+                finally:
+                    self._writer.is_open = False  # where that failed, it would try again when it is collected

@@ -176,9 +176,16 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
         UnmaskError: The text cannot be read, is too short, was prepared with another tokenizer, or an option is out of
             range; or a loss of the model is no finite number.
     """
-    _check(rates, masks, max_tokens, pseudo_tokens)
+    check_rates(rates)
+    for name, value, least in (("masks", masks, 1), ("max_tokens", max_tokens, 1), ("pseudo_tokens", pseudo_tokens, 0)):
+        if value < least:
+            raise SettingsError(f"{name}: a number from {least} on, not {value}", options=[name])
     scorable = as_scorable(model, strict=strict)
-    size = _length(scorable, length)
+    longest, least = scorable.network.config.max_position_embeddings, len(scorable.tokenizer.special.around) + 1
+    size = min(longest, LENGTH) if length is None else length
+    if not least <= size <= longest:
+        reason = f"length: {scorable.folder} takes {least} to {longest} positions, not {size}"
+        raise SettingsError(reason, options=["length"])
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
         named = list(keep_given(told_apart(paths) or [], Path(scratch)))
         text = _read(scorable, named, max_tokens, column)
@@ -267,22 +274,6 @@ def check_rates(rates: Sequence[float]) -> None:
     for rate in rates:
         if not 0.0 < rate < 1.0:
             raise SettingsError(f"a rate lies between 0 and 1, not {rate}")
-
-
-def _check(rates: Sequence[float], masks: int, max_tokens: int, pseudo_tokens: int) -> None:
-    check_rates(rates)
-    for name, value, least in (("masks", masks, 1), ("max_tokens", max_tokens, 1), ("pseudo_tokens", pseudo_tokens, 0)):
-        if value < least:
-            raise SettingsError(f"{name}: a number from {least} on, not {value}")
-
-
-def _length(scorable: Scorable, length: int | None) -> int:
-    longest, least = scorable.network.config.max_position_embeddings, len(scorable.tokenizer.special.around) + 1
-    if length is None:
-        return min(longest, LENGTH)
-    if not least <= length <= longest:
-        raise SettingsError(f"length: {scorable.folder} takes {least} to {longest} positions, not {length}")
-    return length
 
 
 def _read(scorable: Scorable, paths: Sequence[str | Path], max_tokens: int, column: AskedColumn) -> _Text:

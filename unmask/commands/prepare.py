@@ -1,24 +1,38 @@
-"""Preparation as a verb: text to shards, and what came out."""
+"""Preparation: text to shards."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from unmask.commands.recipe import Recipe, load_recipe
-from unmask.commands.recipe_files import Overrides, as_overrides
-from unmask.commands.reporting import Reporter, usual_reporter
-from unmask.commands.run_data import describe
+from unmask.commands.recipe_files import (
+    DEFAULT,
+    Overrides,
+    apply_overrides,
+    as_overrides,
+    check_settings,
+    read_recipe,
+    set_value,
+)
 from unmask.core.errors import SettingsError
 from unmask.core.remote import address_of, output_folder, path_at
-from unmask.core.results import Result, Shown
+from unmask.core.results import Result, Shown, in_notebook, usual_notify
+from unmask.core.settings import validated
 from unmask.data.data_folder import DataFolder, Manifest
 from unmask.data.prepare import PreparationInput, join_parts, prepare_part
 from unmask.data.prepare import prepare as prepare_shards
+from unmask.data.settings import AnnotationSettings, CorpusSettings
 from unmask.data.sources import Texts, told_apart
-from unmask.tokenizer.settings import TokenizerKind
+from unmask.tokenizer.settings import TokenizerKind, TokenizerSettings
+
+if TYPE_CHECKING:
+    from unmask.commands.reporting import Reporter
+
+SHOWN_CLASSES = 8
+WARN_UNKNOWN = 0.01  # of the tokens
+log = logging.getLogger("unmask")
 
 
 class Prepared(Result):
@@ -123,120 +137,126 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
         UnmaskError: The text cannot be read, a setting is off, options exclude each other, or the folder holds
             prepared data already.
     """
-    _check_sharing(part=part, join=join, others={"--ray": ray, "--resume": resume, "--overwrite": overwrite})
     shared = part is not None or join
-    if path_at(out) is None:
-        if shared or ray is not None:
-            raise SettingsError(
-                f"{out}: whoever shares a preparation out writes into one folder on a disk that all see; give that as "
-                "--out"
-            )
-        again = partial(
-            prepare,
-            paths,
-            tokenizer=tokenizer,
-            tokenizer_kind=tokenizer_kind,
-            vocab_size=vocab_size,
-            annotate=annotate,
-            settings=settings,
-            workers=workers,
-            resume=resume,
-            reporter=reporter,
-        )
-        return _prepared_at(str(address_of(out)), again, resume=resume, overwrite=overwrite)
+    number = _read_part(part, join=join, resume=resume, overwrite=overwrite, ray=ray)
+    note = reporter.note if reporter is not None else print if in_notebook() else log.info
+    notify = reporter.notify if reporter is not None else usual_notify()
     options = {
         "tokenizer.path": None if tokenizer is None else str(tokenizer),
         "tokenizer.kind": tokenizer_kind,
         "tokenizer.vocab_size": vocab_size,
         "annotation.columns": None if annotate is None else list(annotate),
     }
-    recipe = load_recipe(options=options, overrides=as_overrides(settings))
-    root, reporter = Path(out), reporter or usual_reporter()
-    if shared:
-        return _shared(paths, root, recipe, part=part, workers=workers, reporter=reporter)
-    return _whole(paths, root, recipe, workers=workers, ray=ray, resume=resume, overwrite=overwrite, reporter=reporter)
-
-
-def _whole(
-    paths: Texts,
-    root: Path,
-    recipe: Recipe,
-    *,
-    workers: int | None,
-    ray: str | None,
-    resume: bool,
-    overwrite: bool,
-    reporter: Reporter,
-) -> Prepared:
-    """A preparation in one piece."""
-    folder = DataFolder(root)
-    if folder.is_complete:
-        folder.claimed.check(resume=resume, overwrite=overwrite)
-    manifest = prepare_shards(
-        told_apart(paths) or [],
-        root,
-        corpus=recipe.corpus,
-        tokenizer=recipe.tokenizer,
-        annotation=recipe.annotation,
-        workers=workers,
-        ray=ray,
-        resume=resume,
-        overwrite=overwrite,
-        notify=reporter.notify,
-        note=reporter.note,
-    )
-    return _told(manifest, root, reporter)
-
-
-def _shared(
-    paths: Texts, root: Path, recipe: Recipe, *, part: str | None, workers: int | None, reporter: Reporter
-) -> Prepared | PreparedPart:
-    """One of several parts; all that they have found so far, where none is named."""
-    asked = PreparationInput(told_apart(paths) or [], recipe.corpus, recipe.tokenizer, recipe.annotation)
-    found: Manifest | str
-    if part is None:
-        found = join_parts(asked, root, notify=reporter.notify, note=reporter.note)
-    else:
-        number = _part(part)
-        found = prepare_part(asked, root, number, workers=workers, notify=reporter.notify, note=reporter.note)
-    if isinstance(found, str):
-        return PreparedPart({"out": str(root), "part": part, "complete": False, "next": found})
-    return _told(found, root, reporter)
-
-
-def _told(manifest: Manifest, root: Path, reporter: Reporter) -> Prepared:
-    """The result, after its reporter has got the lines about it."""
+    corpus, tokenizing, annotation = _settings(options, as_overrides(settings))
+    if path_at(out) is None and (shared or ray is not None):
+        raise SettingsError(f"{out}: a shared preparation takes a folder on a disk that all see", options=["out"])
+    with output_folder(out, lambda root: DataFolder(root).claimed, resume=resume, overwrite=overwrite) as output:
+        root = output.path
+        manifest: Manifest | str
+        if shared:
+            asked = PreparationInput(told_apart(paths) or [], corpus, tokenizing, annotation)
+            if number is None:
+                manifest = join_parts(asked, root, notify=notify, note=note)
+            else:
+                manifest = prepare_part(asked, root, number, workers=workers, notify=notify, note=note)
+            if isinstance(manifest, str):
+                return PreparedPart({"out": str(root), "part": part, "complete": False, "next": manifest})
+        else:
+            folder = DataFolder(root)
+            if folder.is_complete:
+                folder.claimed.check(resume=resume, overwrite=overwrite)
+            manifest = prepare_shards(
+                told_apart(paths) or [],
+                root,
+                corpus=corpus,
+                tokenizer=tokenizing,
+                annotation=annotation,
+                workers=workers,
+                ray=ray,
+                resume=resume,
+                overwrite=overwrite,
+                notify=notify,
+                note=note,
+            )
     for text in describe(manifest):
-        reporter.note(text)
-    return Prepared(_figures(manifest, root))
+        note(text)
+    return Prepared(_figures(manifest, address_of(out) or str(out)))
 
 
-def _check_sharing(*, part: str | None, join: bool, others: Mapping[str, object]) -> None:
+def _settings(
+    options: Mapping[str, Any], overrides: Sequence[str]
+) -> tuple[CorpusSettings, TokenizerSettings, AnnotationSettings]:
+    """The sections of a recipe that say how text is prepared.
+
+    Raises:
+        SettingsError: A setting is unknown, malformed or out of range.
+    """
+    values, where = read_recipe(DEFAULT)
+    for key, value in options.items():
+        if value is not None:
+            set_value(values, key, value)
+    apply_overrides(values, overrides)
+    check_settings(DEFAULT, overrides)  # also of sections that are not used here
+    corpus = validated(CorpusSettings, values.get("corpus", {}), where=f"{where}: corpus")
+    tokenizer = validated(TokenizerSettings, values.get("tokenizer", {}), where=f"{where}: tokenizer")
+    return corpus, tokenizer, validated(AnnotationSettings, values.get("annotation", {}), where=f"{where}: annotation")
+
+
+def _read_part(part: str | None, *, join: bool, **others: object) -> tuple[int, int] | None:
+    """The number of a part, counted from 1, and of how many.
+
+    Raises:
+        SettingsError: It is malformed, or options exclude each other.
+    """
     if part is not None and join:
-        raise SettingsError("--part does one of the parts, --join puts all together; leave one out")
-    if (part is not None or join) and (wrong := [name for name, value in others.items() if value]):
-        raise SettingsError(
-            f"{wrong[0]} is for a preparation in one piece; --part and --join go on with what they find in the folder"
-        )
-
-
-def _part(asked: str) -> tuple[int, int]:
-    number, _, of = asked.partition("/")
+        raise SettingsError("a part is done alone, a join puts all together; leave one out", options=["part", "join"])
+    if (part is not None or join) and (whole := [name for name, value in others.items() if value]):
+        reason = f"{whole[0]} is for a preparation in one piece; parts go on with what is in the folder"
+        raise SettingsError(reason, options=whole)
+    if part is None:
+        return None
+    number, _, of = part.partition("/")
     if not (number.isdecimal() and of.isdecimal()):
-        raise SettingsError(f"--part {asked}: write the number of the part, counted from 1, and of how many, as in 2/8")
+        raise SettingsError(f"part {part}: give its number, counted from 1, and of how many, as 2/8", options=["part"])
     return int(number), int(of)
 
 
-def _prepared_at(address: str, work: Callable[..., Any], *, resume: bool, overwrite: bool) -> Prepared:
-    """The same, in a folder whose files are sent to an address."""
-    with output_folder(address, lambda root: DataFolder(root).claimed, resume=resume, overwrite=overwrite) as output:
-        found = work(out=output.path)
-    return Prepared({**found.to_dict(), "out": address})
+def describe(manifest: Manifest) -> list[str]:
+    """What a reader of the log should know of the data, a line each."""
+    lines = [manifest.plan]
+    lines += [f"left out: {number:,} {reason}" for reason, number in manifest.skipped.items()]
+    for column, (spans, lost) in manifest.spans.items():
+        without = f", {lost:,} of them without a token of their own" if lost else ""
+        lines.append(f"{column}: {spans:,} spans{without}; {len(manifest.annotations[column]):,} labels")
+    lines += _describe_labels(manifest)
+    unknown = (manifest.train.unknown_tokens + manifest.validation.unknown_tokens) / manifest.tokens
+    if unknown > WARN_UNKNOWN:
+        lines.append(f"warning: {unknown:.1%} of the tokens are unknown to the tokenizer; another may fit better")
+    if manifest.near_duplicates is not None:
+        lines.append(manifest.near_duplicates.describe(way_out=chosen_by_hash(manifest)))
+    return lines
 
 
-def _figures(manifest: Manifest, out: Path) -> dict[str, Any]:
+def chosen_by_hash(manifest: Manifest) -> bool:
+    """Whether documents were held out by the hash of their text, so that groups could be instead."""
+    corpus = manifest.settings["corpus"]
+    return not corpus.get("validation") and corpus.get("holdout_from") != "end" and not corpus.get("holdout_groups")
+
+
+def _describe_labels(manifest: Manifest) -> list[str]:
+    """A line with the classes, the most frequent first, and the number of documents without one."""
+    if not manifest.labels:
+        return []
+    ranked = sorted(manifest.labels.items(), key=lambda entry: -entry[1])
+    names = ", ".join(f"{name} {number:,}" for name, number in ranked[:SHOWN_CLASSES])
+    more = f" and {len(ranked) - SHOWN_CLASSES:,} more" if len(ranked) > SHOWN_CLASSES else ""
+    without = f"; {manifest.unlabelled:,} documents without a class" if manifest.unlabelled else ""
+    return [f"label: {len(ranked):,} classes ({names}{more}){without}"]
+
+
+def _figures(manifest: Manifest, out: str) -> dict[str, Any]:
     return {
-        "out": str(out),
+        "out": out,
         "documents": manifest.documents,
         "bytes": manifest.bytes,
         "tokens": manifest.tokens,

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from unmask.commands.prepare import describe
 from unmask.commands.recipe import Recipe
 from unmask.commands.reporting import Reporter
 from unmask.core.errors import DataError, SettingsError
@@ -25,8 +26,6 @@ from unmask.masking.tables import Tables
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.settings import TokenizerSettings
 from unmask.tokenizer.tokenizer import Tokenizer
-
-SHOWN = 8
 
 
 def check_labels(recipe: Recipe, manifest: Manifest | None) -> None:
@@ -61,18 +60,9 @@ def check_labels(recipe: Recipe, manifest: Manifest | None) -> None:
         )
 
 
-def describe_labels(manifest: Manifest) -> list[str]:
-    """A line with the classes, the most frequent first, and the number of documents without one."""
-    if not manifest.labels:
-        return []
-    ranked = sorted(manifest.labels.items(), key=lambda entry: -entry[1])
-    names = ", ".join(f"{name} {number:,}" for name, number in ranked[:SHOWN])
-    more = f" and {len(ranked) - SHOWN:,} more" if len(ranked) > SHOWN else ""
-    without = f"; {manifest.unlabelled:,} documents without a class" if manifest.unlabelled else ""
-    return [f"label: {len(ranked):,} classes ({names}{more}){without}"]
-
-
-WARN_UNKNOWN = 0.01
+def is_prepared(paths: Sequence[str | Path]) -> bool:
+    """Whether the sources are a folder of prepared shards."""
+    return len(paths) == 1 and os.path.isfile(Path(paths[0]) / MANIFEST)
 
 
 @dataclass(frozen=True)
@@ -103,11 +93,6 @@ class PreparedData:
         """What masking may know: frequencies, and labels of annotations."""
         frequencies = torch.from_numpy(self.frequencies)
         return Tables(self.tokenizer.vocab_size, frequencies, labels=self.manifest.annotations)
-
-
-def is_prepared(paths: Sequence[str | Path]) -> bool:
-    """Whether the sources are a folder of prepared shards."""
-    return len(paths) == 1 and os.path.isfile(Path(paths[0]) / MANIFEST)
 
 
 def open_prepared(root: Path) -> PreparedData:
@@ -222,30 +207,6 @@ def check_annotations(recipe: Recipe, manifest: Manifest | None) -> None:
     raise DataError(
         f"{what}, which this data was prepared without; make it with unmask prepare ... --annotate {','.join(every)}"
     )
-
-
-def describe(manifest: Manifest) -> list[str]:
-    """What a reader of the log should know of the data, a line each."""
-    lines = [manifest.plan]
-    lines += [f"left out: {number:,} {reason}" for reason, number in manifest.skipped.items()]
-    for column, (spans, lost) in manifest.spans.items():
-        without = f", {lost:,} of them without a token of their own" if lost else ""
-        lines.append(f"{column}: {spans:,} spans{without}; {len(manifest.annotations[column]):,} labels")
-    lines += describe_labels(manifest)
-    unknown = (manifest.train.unknown_tokens + manifest.validation.unknown_tokens) / manifest.tokens
-    if unknown > WARN_UNKNOWN:
-        lines.append(f"warning: {unknown:.1%} of the tokens are unknown to the tokenizer; another may fit better")
-    if manifest.near_duplicates is not None:
-        lines.append(manifest.near_duplicates.describe(way_out=chosen_by_hash(manifest)))
-    elif manifest.overlap:  # of data that was made before near-duplicates were looked at
-        lines.append(f"warning: {manifest.overlap:,} held-out documents also stand in the training text")
-    return lines
-
-
-def chosen_by_hash(manifest: Manifest) -> bool:
-    """Whether documents were held out by the hash of their text, so that groups could be instead."""
-    corpus = manifest.settings["corpus"]
-    return not corpus.get("validation") and corpus.get("holdout_from") != "end" and not corpus.get("holdout_groups")
 
 
 def _is_ours(folder: Path, paths: Sequence[str], recipe: Recipe) -> bool:

@@ -277,8 +277,9 @@ def _whole_texts(file: Documents, *, gaps: bool) -> Iterator[Document]:
         if not gaps and file.skipped[EMPTY]:
             raise CorpusError(
                 f"{path}: {unit} {number} has no text, and others follow it, so rows of a .npy file, which keeps no "
-                "ids, would not be those of this file; give --out a .parquet file, which keeps them, or take the empty "
-                "ones out"
+                "ids, would not be those of this file; write a .parquet file, which keeps them, or take the empty ones "
+                "out",
+                options=["out"],
             )
         yield text
 

@@ -280,7 +280,7 @@ def _read(scorable: Scorable, paths: Sequence[str | Path], max_tokens: int, colu
     root = Path(paths[0]) if len(paths) == 1 else None
     if root is not None and (root / MANIFEST).is_file():
         if column is not None:
-            raise SettingsError(f"{root} is prepared: its text has no columns any more; leave --column out")
+            raise SettingsError(f"{root} is prepared: its text has no columns any more", options=["column"])
         text = _read_prepared(scorable, root, max_tokens)
     else:
         split = find_split(paths, announce=False)

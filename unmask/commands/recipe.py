@@ -28,9 +28,6 @@ from unmask.tokenizer.settings import TokenizerSettings
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.settings import CheckpointSettings, EvaluationSettings, ObjectivesSettings, TrainingSettings
 
-# ----------------------------------------
-# What a checkpoint says of a recipe: the model's architecture. What contradicts it is an error, never ignored.
-
 _FILES = (*MODEL.files, "pytorch_model*.bin")  # the last are of folders that only transformers reads
 _SAME_NAMES = (
     "layout", "num_layers", "hidden_size", "num_heads", "intermediate_size", "activation", "norm_eps",
@@ -50,7 +47,7 @@ def find_checkpoint(path: str | Path) -> Path:
     Raises:
         ModelError: There is none.
     """
-    return find_weights(path, way_out="--from takes the folder of a model, such as RUN/model")
+    return find_weights(path, way_out="a training begins with the folder of a model, such as RUN/model")
 
 
 def checkpoint_sha256(folder: Path) -> str:
@@ -78,72 +75,48 @@ def fill_from_checkpoint(values: dict[str, Any], *, where: str) -> None:
     if start.get("sha256") not in (None, sha256):
         raise SettingsError(
             f"{where}: start.sha256 is {start['sha256']}, but {folder} now has {sha256}: it is another checkpoint than "
-            "this recipe was made with; give that one back, or remove start.sha256 (--set start.sha256=none)"
+            "this recipe was made with; give that one back, or remove start.sha256 (start.sha256=none)",
+            options=["set"],
         )
     start["checkpoint"], start["sha256"] = lasting_name(start["checkpoint"], folder), sha256
     config = read_fitting_config(folder, load_tokenizer(folder))
     if validated(TokenizerSettings, values.get("tokenizer") or {}, where=where) != TokenizerSettings():
         raise SettingsError(
             f"{where}: [tokenizer] says which tokenizer is taken or trained, but the checkpoint {folder} brings its "
-            "own; leave [tokenizer], --tokenizer, --tokenizer-kind and --vocab-size away (--extend-vocab adds words)"
+            "own; leave it away, or add words to it",
+            options=["extend_vocab"],
         )
-    _fill_model(values, _architecture(config), where=where)
-    longest = _fill_length(values, config, where=where)
-    _fill_model(values, {"max_position_embeddings": longest}, where=where)
-    values["model"].setdefault("dropout", config.dropout)
-    _fill_rate(values["training"], config)
 
-
-def read_fitting_config(folder: Path, tokenizer: Tokenizer) -> EncoderConfig:
-    """The configuration of a checkpoint.
-
-    Raises:
-        ModelError: It cannot be read, or has fewer rows than its tokenizer has ids.
-    """
-    config = read_encoder_config(folder, mask_id=tokenizer.special.mask)
-    if tokenizer.vocab_size > config.vocab_size:
-        raise ModelError(f"{folder}: the tokenizer has {tokenizer.vocab_size} ids, but the model only "
-                         f"{config.vocab_size}; give a model with the tokenizer that it was trained with")  # fmt: skip
-    return config
-
-
-def _architecture(config: EncoderConfig) -> dict[str, Any]:
-    """The values of `ModelSettings` that the checkpoint fixes."""
-    found = {name: getattr(config, name) for name in _SAME_NAMES}
+    model = values.setdefault("model", {})
+    architecture = {name: getattr(config, name) for name in _SAME_NAMES}
     if config.rotary is not None:
-        found |= {name: getattr(config.rotary, name) for name in Rotary.model_fields}
-    return {name: value for name, value in found.items() if value is not None}
+        architecture |= {name: getattr(config.rotary, name) for name in Rotary.model_fields}
+    _fill_model(model, {name: value for name, value in architecture.items() if value is not None}, where=where)
 
-
-def _fill_length(values: dict[str, Any], config: EncoderConfig, *, where: str) -> int:
-    """Settles the rows' length, and returns the longest sequence that the model will take."""
     training, longest = values.setdefault("training", {}), config.max_position_embeddings
-    extend = values["start"].get("extend_positions", False)
+    extend = start.get("extend_positions", False)
     length = training.setdefault("sequence_length", min(DEFAULT_LENGTH, longest))
-    if not isinstance(length, int):
-        return longest  # which is an error of its own, later on
-    if length > longest and not extend:
-        raise SettingsError(
-            f"{where}: training.sequence_length {length} is more than the {longest} positions of the checkpoint; set "
-            f"training.sequence_length={longest}, or make the model longer with --set start.extend_positions=true"
-        )
-    if extend and length <= longest:
-        raise SettingsError(
-            f"{where}: start.extend_positions makes the model longer than its {longest} positions, but "
-            f"training.sequence_length is {length}; set it to the length that is wanted, or leave extend_positions away"
-        )
-    return max(length, longest)
-
-
-def _fill_rate(training: dict[str, Any], config: EncoderConfig) -> None:
-    """Chooses the learning rate where AdamW is asked for and no rate is."""
+    if isinstance(length, int):  # anything else is an error of its own, later on
+        if length > longest and not extend:
+            raise SettingsError(
+                f"{where}: training.sequence_length {length} is more than the {longest} positions of the checkpoint; "
+                f"set training.sequence_length={longest}, or make the model longer with start.extend_positions=true",
+                options=["set"],
+            )
+        if extend and length <= longest:
+            raise SettingsError(
+                f"{where}: start.extend_positions makes the model longer than its {longest} positions, but "
+                f"training.sequence_length is {length}; set it to a greater length, or leave extend_positions away"
+            )
+        longest = max(length, longest)
+    _fill_model(model, {"max_position_embeddings": longest}, where=where)
+    model.setdefault("dropout", config.dropout)
     optimizer = training.get("optimizer")
     if isinstance(optimizer, dict) and optimizer.get("kind") == "adamw":
         training.setdefault("learning_rate", RATE_AT_WIDTH / config.hidden_size)
 
 
-def _fill_model(values: dict[str, Any], architecture: Mapping[str, Any], *, where: str) -> None:
-    model = values.setdefault("model", {})
+def _fill_model(model: dict[str, Any], architecture: Mapping[str, Any], *, where: str) -> None:
     for key, value in model.items():
         if key in architecture and value is not None and value != architecture[key]:
             raise SettingsError(
@@ -157,6 +130,19 @@ def _fill_model(values: dict[str, Any], architecture: Mapping[str, Any], *, wher
             "a checkpoint's weights; leave it away"
         )
     model |= architecture
+
+
+def read_fitting_config(folder: Path, tokenizer: Tokenizer) -> EncoderConfig:
+    """The configuration of a checkpoint.
+
+    Raises:
+        ModelError: It cannot be read, or has fewer rows than its tokenizer has ids.
+    """
+    config = read_encoder_config(folder, mask_id=tokenizer.special.mask)
+    if tokenizer.vocab_size > config.vocab_size:
+        raise ModelError(f"{folder}: the tokenizer has {tokenizer.vocab_size} ids, but the model only "
+                         f"{config.vocab_size}; give a model with the tokenizer that it was trained with")  # fmt: skip
+    return config
 
 
 class StartSettings(Settings):
@@ -212,7 +198,7 @@ class Recipe(Settings):
             if self.model.layout != "bert":
                 raise ValueError(
                     f"objectives.pairs: the layout {self.model.layout!r} has no place for a head that tells pairs "
-                    "apart; set model.layout to 'bert', or remove objectives.pairs (--set objectives.pairs=none)"
+                    "apart; set model.layout to 'bert', or remove objectives.pairs (objectives.pairs=none)"
                 )
             if (self.model.type_vocab_size or 2) < 2:
                 raise ValueError(
@@ -221,7 +207,7 @@ class Recipe(Settings):
         if self.objectives.span_boundary is not None and span_units(self.masking) is None:
             raise ValueError(
                 f"objectives.span_boundary: masking by {self.masking.units.kind} has no spans; set masking.strategy to "
-                "'span', or remove objectives.span_boundary (--set objectives.span_boundary=none)"
+                "'span', or remove objectives.span_boundary (objectives.span_boundary=none)"
             )
         return self
 
@@ -285,7 +271,7 @@ def _complete(values: dict[str, Any], where: str) -> None:
     validated(StartSettings, {"checkpoint": "", **values["start"]}, where=f"{where}: start")
     if "checkpoint" not in values["start"]:
         raise SettingsError(
-            f"{where}: {', '.join(values['start'])}: what is asked of a checkpoint needs one; name it with --from"
+            f"{where}: {', '.join(values['start'])}: what is asked of a checkpoint needs one", options=["from_"]
         )
     fill_from_checkpoint(values, where=where)
 

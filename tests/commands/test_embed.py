@@ -174,7 +174,7 @@ def test_other_kinds_of_files(tmp_path: Path) -> None:
         ("a.csv", "1,2\n3,4\n", (), "no column looks like text; columns are 0, 1; name one with --column NAME"),
         ("a.jsonl", '{"id": 1, "text": "x"}\n{"id": "b", "text": "y"}\n', (), "the id 'b' is str, but the first"),
         ("a.jsonl", '{"id": 9223372036854775808, "text": "x"}\n', (), "a.jsonl: the id 9223372036854775808 does not"),
-        ("a.txt", "x", ("--out", "v.csv"), "v.csv: vectors are written as .npy or .parquet; give --out one of these"),
+        ("a.txt", "x", ("--out", "v.csv"), "v.csv: vectors are written as .npy or .parquet"),
         ("a.txt", "x", ("--out", "."), "is a folder; --out takes a file"),
         ("a.txt", "x", ("--out", "no/v.npy"), "there is no folder no; make it first"),
     ],

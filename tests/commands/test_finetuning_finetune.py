@@ -285,7 +285,7 @@ def test_a_result_is_not_overwritten_unasked(encoder: Path, tmp_path: Path) -> N
     given = {"task": "classify", "train": train, "validation": train, "settings": (*FAST, "finetune.epochs=1")}
     out = tmp_path / "out"
     unmask.finetune(encoder, out=out, **given)
-    with pytest.raises(RunError, match="holds a result: go on with resume=True, replace it with overwrite=True"):
+    with pytest.raises(RunError, match="holds a result"):
         unmask.finetune(encoder, out=out, **given)
     (out / "mine.txt").write_text("stays")
     unmask.finetune(encoder, out=out, overwrite=True, **given)

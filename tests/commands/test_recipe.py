@@ -137,7 +137,7 @@ def test_a_strategy_on_the_command_line_replaces_the_pair(tmp_path: Path) -> Non
         (("masking.rate=2",), "masking.rate = 2: input should be less than 1"),
         (("training.optimizer.momentu=1",), "unknown key 'training.optimizer.momentu'"),
         (("corpus.documents=page",), "corpus.documents = 'page': input should be"),
-        (("learning_rate=1",), r"settings learning_rate=1: expected section.key=value"),
+        (("learning_rate=1",), r"learning_rate=1"),
         (("training.steps",), "expected section.key=value"),
         (("training.minutes=2", "training.minutes.x=1"), "training.minutes is 2, which has no keys"),
         (("masking.strategy=[1]",), r"unknown strategy \[1\]"),

@@ -62,7 +62,7 @@ def test_stopped_in_the_second_seed(given: Given, tmp_path: Path, monkeypatch: p
     with pytest.raises(KeyboardInterrupt):
         unmask.finetune(**given, out=out, settings=settings(3))
     assert not (out / "summary.json").exists()
-    with pytest.raises(RunError, match="holds a result: go on with resume=True, replace it with overwrite=True"):
+    with pytest.raises(RunError, match="stopped already holds a result"):
         unmask.finetune(**given, out=out, settings=settings(3))
     unmask.finetune(**given, out=out, settings=settings(3), resume=True)
     assert begun == [0, 1, 1, 2], "the first seed is not trained again"
@@ -119,7 +119,7 @@ def test_what_is_another_fine_tuning_does_not_go_on(given: Given, tmp_path: Path
         RunError, match=r"holds a result with finetune\.epochs = 1, but now it is 2; a result goes on as"
     ):
         unmask.finetune(**given, out=out, settings=settings(1, "finetune.epochs=2"), resume=True)
-    with pytest.raises(RunError, match="resume=True and overwrite=True exclude each other"):
+    with pytest.raises(RunError, match="resume.*overwrite"):
         unmask.finetune(**given, out=out, settings=settings(1), resume=True, overwrite=True)
     given["train"].write_text(given["train"].read_text() * 2)
     with pytest.raises(RunError, match=r"holds a result with sha256\.train = "):

@@ -412,7 +412,7 @@ def _check_early(function: str, given: Mapping[str, Any]) -> None:
     recipe = given.get("recipe", CONTINUING if "from_" in given else DEFAULT)
     check_settings(recipe, given.get("settings", ()))
     paths = [path for path in given.get("paths", []) if not is_stream(path)]
-    if paths and not (len(paths) == 1 and Path(paths[0], "manifest.json").is_file()):
+    if paths and not (len(paths) == 1 and os.path.isfile(f"{paths[0]}/manifest.json")):
         find_sources(paths, announce=False)
 
 

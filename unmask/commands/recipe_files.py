@@ -112,6 +112,8 @@ def _spelled(before: str, values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _toml(key: str, value: Any) -> str:
+    if isinstance(value, int) and value.bit_length() > 64:  # as TOML promises
+        raise SettingsError(f"settings: {key} is a whole number of more than 64 bits, which no recipe holds")
     if isinstance(value, bool | int | float):
         return str(value).lower()
     if isinstance(value, str | PurePath):

@@ -13,9 +13,9 @@ import pytest
 from unmask.core.errors import CorpusError
 from unmask.data import corpus as labelled
 from unmask.data.corpus import Corpus, check_number, ordered
-from unmask.data.documents import TextPiece
+from unmask.data.documents import Document
 from unmask.data.settings import CorpusSettings
-from unmask.data.tables import class_name, in_order
+from unmask.data.values import class_name, in_order
 
 
 def labels_of(path: Path, label: str | int = "label", **settings: object) -> list[tuple[str, str | None]]:
@@ -108,7 +108,7 @@ def test_every_piece_of_a_long_document_has_its_class(tmp_path: Path) -> None:
     found = [(piece.document, piece.label) for piece, _ in corpus.pieces()]
     assert len(found) > 5
     assert set(found) == {(0, "long"), (1, None), (2, "short")}
-    assert TextPiece(0, 0, "abc", label="x").part(1, 2) == TextPiece(0, 1, "b", False, label="x")
+    assert Document(0, 0, "abc", label="x").part(1, 2) == Document(0, 1, "b", False, label="x")
 
 
 def test_text_beside_tables_has_no_class(tmp_path: Path) -> None:

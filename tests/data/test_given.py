@@ -11,7 +11,7 @@ import pytest
 
 from unmask.core.errors import CorpusError, SettingsError
 from unmask.data.corpus import Corpus
-from unmask.data.documents import TextPiece, read_documents
+from unmask.data.documents import Document, read_documents
 from unmask.data.reading import BadInput
 from unmask.data.settings import CorpusSettings
 from unmask.data.sources import find_sources
@@ -19,7 +19,7 @@ from unmask.data.tables import with_columns
 from unmask.tokenizer.spans import Span, cut_spans, outermost, read_fields, written_fields
 
 
-def read(path: Path, fields: dict[str, str], unit: str = "line", **options: int) -> list[TextPiece]:
+def read(path: Path, fields: dict[str, str], unit: str = "line", **options: int) -> list[Document]:
     return list(
         read_documents(
             with_columns(find_sources([path]), "text", BadInput(skip=False)),
@@ -31,7 +31,7 @@ def read(path: Path, fields: dict[str, str], unit: str = "line", **options: int)
     )
 
 
-def named(piece: TextPiece, column: str) -> list[tuple[str, str]]:
+def named(piece: Document, column: str) -> list[tuple[str, str]]:
     assert piece.spans is not None
     return [(piece.text[span.begin : span.end], span.label) for span in piece.spans[column]]
 
@@ -213,9 +213,9 @@ def test_spans_go_through_cuts(tmp_path: Path, piece_chars: int) -> None:
 
 
 def test_cutting_pieces_and_spans() -> None:
-    piece = TextPiece(3, 10, "äb cd ef", True, {"pos": (Span(0, 2, "A"), Span(3, 5, "B", 1), Span(6, 8, "C"))})
-    assert piece.part(0, 4) == TextPiece(3, 10, "äb c", False, {"pos": (Span(0, 2, "A"), Span(3, 4, "B", 1))})
-    assert piece.part(4, 8) == TextPiece(3, 15, "d ef", True, {"pos": (Span(0, 1, "B", 1), Span(2, 4, "C"))})
+    piece = Document(3, 10, "äb cd ef", True, {"pos": (Span(0, 2, "A"), Span(3, 5, "B", 1), Span(6, 8, "C"))})
+    assert piece.part(0, 4) == Document(3, 10, "äb c", False, {"pos": (Span(0, 2, "A"), Span(3, 4, "B", 1))})
+    assert piece.part(4, 8) == Document(3, 15, "d ef", True, {"pos": (Span(0, 1, "B", 1), Span(2, 4, "C"))})
     assert cut_spans({"pos": ()}, 0, 5) == {"pos": ()}
     assert outermost([Span(4, 6, "a"), Span(0, 5, "b"), Span(5, 7, "c")]) == (Span(0, 5, "b"), Span(5, 7, "c"))
 

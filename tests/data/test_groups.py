@@ -21,7 +21,7 @@ from unmask.data.corpus import Corpus
 from unmask.data.groups import MOST_NEIGHBOURS, Clusters, choose_groups
 from unmask.data.near_duplicates import NearDuplicates
 from unmask.data.settings import ColumnGroups, CorpusSettings, NearDuplicateGroups
-from unmask.data.tables import group_name
+from unmask.data.values import group_name
 
 
 def write_rows(path: Path, rows: list[dict[str, object]]) -> Path:

@@ -20,7 +20,7 @@ from unmask.core.files import LOCK
 from unmask.core.results import Progress
 from unmask.data import executors
 from unmask.data.data_folder import Manifest
-from unmask.data.documents import TextPiece
+from unmask.data.documents import Document
 from unmask.data.prepare import prepare
 from unmask.data.settings import CorpusSettings
 from unmask.data.shards import chunk_bytes, cut_chunks, write_shards
@@ -35,12 +35,12 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-def pieces_of(texts: list[str], held: list[bool]) -> list[tuple[TextPiece, bool]]:
+def pieces_of(texts: list[str], held: list[bool]) -> list[tuple[Document, bool]]:
     """Every second text continues the document before it."""
     pieces, offset = [], 0
     for number, (text, side) in enumerate(zip(texts, held, strict=True)):
         offset = offset if number % 2 else 0
-        pieces.append((TextPiece(number // 2, offset, text, last=number % 2 == 1), side))
+        pieces.append((Document(number // 2, offset, text, last=number % 2 == 1), side))
         offset += len(text.encode())
     return pieces
 
@@ -118,7 +118,7 @@ def test_chunks_depend_on_the_sources_alone() -> None:
     assert chunk_bytes(0) == chunk_bytes(200 << 20) == 1 << 20
     assert chunk_bytes(1 << 30) == 4 << 20
     assert chunk_bytes(1 << 40) == 32 << 20
-    pieces = [(TextPiece(n, 0, "é" * (n % 3 + 1)), False) for n in range(7)]
+    pieces = [(Document(n, 0, "é" * (n % 3 + 1)), False) for n in range(7)]
     sizes = [chunk.num_bytes.tolist() for chunk in cut_chunks(pieces, 8)]
     assert sizes == [[2, 4, 6], [2, 4, 6], [2]]
 

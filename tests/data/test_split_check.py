@@ -15,7 +15,7 @@ import pytest
 from unmask.data import near_duplicates as held_module
 from unmask.data import near_duplicates as split_check
 from unmask.data.corpus import Corpus
-from unmask.data.documents import TextPiece
+from unmask.data.documents import Document
 from unmask.data.near_duplicate_loops import Ints
 from unmask.data.near_duplicates import (
     SIMILAR,
@@ -68,7 +68,7 @@ def changed(rng: random.Random, text: str, num_changes: int) -> str:
 
 def check(held: Iterable[str], training: Iterable[str]) -> NearDuplicates:
     sides = [(text, True) for text in held] + [(text, False) for text in training]
-    pieces = [(TextPiece(number, 0, text), side) for number, (text, side) in enumerate(sides)]
+    pieces = [(Document(number, 0, text), side) for number, (text, side) in enumerate(sides)]
     result = compared(pieces)
     assert compared(pieces, size=7) == result
     assert compared(pieces, tasks=3) == result
@@ -76,7 +76,7 @@ def check(held: Iterable[str], training: Iterable[str]) -> NearDuplicates:
 
 
 def compared(
-    pieces: list[tuple[TextPiece, bool]], *, size: int = 10**6, tasks: int = 1, parts: bool = False, every: bool = False
+    pieces: list[tuple[Document, bool]], *, size: int = 10**6, tasks: int = 1, parts: bool = False, every: bool = False
 ) -> NearDuplicates:
     """What a corpus comes to that is read in several tasks, and in stretches of some pieces."""
     reads = [pieces[len(pieces) * task // tasks : len(pieces) * (task + 1) // tasks] for task in range(tasks)]
@@ -282,17 +282,17 @@ def test_templates_do_not_hide_near_duplicates(monkeypatch: pytest.MonkeyPatch) 
     training = [f"{template} {changed(rng, own[n], 1)}" for n in planted_]
     training += [f"{template} {random_text(rng, 40)}" for _ in range(100)]
     sides = [(f"{template} {text}", True) for text in own] + [(text, False) for text in training]
-    pieces = [(TextPiece(number, 0, text), side) for number, (text, side) in enumerate(sides)]
+    pieces = [(Document(number, 0, text), side) for number, (text, side) in enumerate(sides)]
     assert 95 <= compared(pieces).similar <= 100
     assert 100 * split_check.MOST_CANDIDATES < calls <= split_check.MOST_COMPARED * len(training)
 
 
 def test_of_a_long_document_the_first_piece_counts() -> None:
     pieces = [
-        (TextPiece(0, 0, "a long text begins here", last=False), True),
-        (TextPiece(0, 23, "and ends here"), True),
-        (TextPiece(1, 0, "and ends here"), False),
-        (TextPiece(2, 0, "A long text begins here!"), False),
+        (Document(0, 0, "a long text begins here", last=False), True),
+        (Document(0, 23, "and ends here"), True),
+        (Document(1, 0, "and ends here"), False),
+        (Document(2, 0, "A long text begins here!"), False),
     ]
     found = compared(pieces)
     assert (found.held_out, found.normalised) == (1, 1)
@@ -307,7 +307,7 @@ def test_every_leak_is_found_where_all_are_wanted() -> None:
         any(words_of(one) == words_of(other) or jaccard(one, other) >= SIMILAR for other in held) for one in training
     ]
     sides = [(text, True) for text in held] + [(text, False) for text in training]
-    pieces = [(TextPiece(number, 0, text), side) for number, (text, side) in enumerate(sides)]
+    pieces = [(Document(number, 0, text), side) for number, (text, side) in enumerate(sides)]
     found = compared(pieces, every=True)
     assert sum(leaking) > 40
     assert abs(found.left_out - sum(leaking)) <= 2  # about 1 in 20 is missed at the very border of similarity

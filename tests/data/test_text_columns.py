@@ -16,7 +16,8 @@ from unmask.core.settings import validated
 from unmask.data.corpus import Corpus
 from unmask.data.documents import EMPTY, DocumentColumns, Documents
 from unmask.data.settings import CorpusSettings
-from unmask.data.tables import USUAL, find_column, text_in, value_at
+from unmask.data.tables import USUAL, find_column
+from unmask.data.values import text_in, value_at
 
 WRITERS = ("jsonl", "json", "parquet", "arrow")
 

@@ -18,7 +18,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from tests.conftest import make_text
 from tests.tokenizer.families import trained
 from unmask.data.corpus import Corpus
-from unmask.data.documents import TextPiece
+from unmask.data.documents import Document
 from unmask.data.settings import CorpusSettings
 from unmask.data.store import ShardWriter, TokenBatch, TokenStore
 from unmask.measure.questions import Answer, Question, ask
@@ -288,7 +288,7 @@ def test_long_passages_are_cut_and_nothing_is_lost(tmp_path: Path, tokenizer: To
 
 def test_blocks_join_to_the_text() -> None:
     text = "word " * 1000 + "x" * 4500
-    blocks = list(cut(TextPiece(0, 0, text)))
+    blocks = list(cut(Document(0, 0, text)))
     assert "".join(block.text for block in blocks) == text
     assert max(len(block.text) for block in blocks) == 2000
     assert all(block.text.endswith(" ") for block in blocks[:2])

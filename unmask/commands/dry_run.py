@@ -35,7 +35,7 @@ from unmask.core.errors import RunError
 from unmask.core.interruption import Interruption
 from unmask.core.remote import with_local_copies
 from unmask.core.results import Readable, Result, Shown, Styled, duration
-from unmask.data.documents import TextPiece
+from unmask.data.documents import Document
 from unmask.data.prepare import open_annotated, prepare
 from unmask.data.settings import AnnotationSettings, CorpusSettings
 from unmask.data.sources import is_stream
@@ -229,7 +229,7 @@ def forecast_text(
     )  # fmt: skip
 
 
-def _read(pieces: Iterator[tuple[TextPiece, bool]], sample: Path, sample_bytes: int) -> tuple[int, int, bool]:
+def _read(pieces: Iterator[tuple[Document, bool]], sample: Path, sample_bytes: int) -> tuple[int, int, bool]:
     """Counts documents and bytes until the time is over, and writes down the first, and a bit of each further class."""
     begin, documents, num_bytes = time.monotonic(), 0, 0
     classes: set[str | None] = {None}
@@ -247,7 +247,7 @@ def _read(pieces: Iterator[tuple[TextPiece, bool]], sample: Path, sample_bytes: 
     return documents, num_bytes, True
 
 
-def _row(piece: TextPiece) -> dict[str, Any]:
+def _row(piece: Document) -> dict[str, Any]:
     """A piece as a document of the sample."""
     return {"text": piece.text, **({"label": piece.label} if piece.label else {}), **written_fields(piece.spans or {})}
 

@@ -140,7 +140,7 @@ class SpacyPipeline:
         except OSError as error:
             raise SettingsError(
                 f"the spaCy pipeline {name!r} is not installed; get it with python -m spacy download {name}, or name "
-                "one that is: --set annotation.pipeline=NAME"
+                "one that is: annotation.pipeline=NAME"
             ) from error
         self.version = f"{spacy.__version__} {nlp.meta.get('name')} {nlp.meta.get('version')}"
         for column in columns:
@@ -148,7 +148,7 @@ class SpacyPipeline:
                 raise SettingsError(
                     f"the spaCy pipeline {name!r} makes no {column}: none of its components "
                     f"({', '.join(nlp.pipe_names) or 'it has none'}) is {' or '.join(_MADE_BY[column])}; take "
-                    "another with --set annotation.pipeline=NAME"
+                    "another with annotation.pipeline=NAME"
                 )
         if "chunks" in columns and nlp.vocab.get_noun_chunks is None:
             raise SettingsError(
@@ -293,8 +293,8 @@ def choose_origins(settings: AnnotationSettings, sources: Sequence[Source]) -> d
             where = f" in its first {LOOK_ROWS} rows" if lacking[0].is_json else ""
             raise DataError(
                 f"{lacking[0].path} holds no {column} (looked for {settings.fields.get(column, column)!r}{where})"
-                f"{others}; name the field with --set annotation.fields.{column}=NAME, or let a pipeline annotate all "
-                'of the text: --set annotation.source="pipeline"'
+                f"{others}; name the field with annotation.fields.{column}=NAME, or let a pipeline annotate all "
+                'of the text: annotation.source="pipeline"'
             )
         origins[column] = "data" if having else "pipeline"
     return origins

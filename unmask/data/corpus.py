@@ -44,7 +44,8 @@ from unmask.data.survey import (
     plan_corpus,
     plan_reading,
 )
-from unmask.data.tables import AskedColumn, first_rows, has_column, in_order, in_words, names_in, with_columns
+from unmask.data.tables import AskedColumn, first_rows, in_words, with_columns
+from unmask.data.values import has_column, in_order, names_in
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +81,7 @@ def _with_column(
     that of classes: documents of others have no class."""
     is_group = name == "group"
     setting = "corpus.holdout_groups" if is_group else "corpus.label"
-    ways = "keep near-duplicates together: --set corpus.holdout_groups=near_duplicates"
+    ways = "keep near-duplicates together: corpus.holdout_groups=near_duplicates"
     no_tables = [source for source in sources if not source.is_table]
     if no_tables and (is_group or len(no_tables) == len(sources)):
         raise CorpusError(
@@ -421,7 +422,7 @@ class Corpus:
 
     def _check_one_text(self, fields: Fields) -> None:
         """Annotations that come with the text count the characters of one text, as it is."""
-        ways = 'or let a pipeline annotate the text that is read: --set annotation.source="pipeline"'
+        ways = 'or let a pipeline annotate the text that is read: annotation.source="pipeline"'
         if self.settings.cleaning.changes_text:
             raise SettingsError(
                 f"{' and '.join(fields)}: annotations that come with the text name places in it, which corpus.cleaning "

@@ -71,9 +71,6 @@ class Document:
         )
 
 
-TextPiece = Document
-
-
 # ----------------------------------------
 # Kinds of files. To read another kind, give its suffix a name in `sources.SUFFIXES` and that name a reader here: a
 # function that yields a `LinePart` for each line, or parts of long ones. See docs/extending.md.

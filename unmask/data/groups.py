@@ -30,7 +30,7 @@ BATCH_CHARS = 1 << 18
 # Of 256 minima: at a Jaccard similarity of 0.6 that is 4.5 standard deviations off, at 0.8 it is below by 2.4.
 ALIKE = 190
 MOST_NEIGHBOURS = 100  # that share a band, and are compared with one text
-_WAY_OUT = "hold files of their own out with --set 'corpus.validation=[\"FILE\"]'"
+_WAY_OUT = 'hold files of their own out with corpus.validation=["FILE"]'
 
 
 @dataclass(frozen=True)

@@ -147,7 +147,7 @@ class JsonCursor:
                     raise
                 if self._read():
                     continue
-                raise EndsEarlyError(told(error)) from error
+                raise EndsEarlyError(json_problem(error)) from error
             if end == len(self.text) and not isinstance(value, str | list | dict) and self._read():
                 continue  # there may be more of a number
             self.begin, self.place = self.place, end
@@ -181,7 +181,7 @@ class JsonCursor:
                 return broken
 
 
-def told(error: Exception) -> str:
+def json_problem(error: Exception) -> str:
     """What is wrong with a value that cannot be decoded."""
     if isinstance(error, JSONDecodeError):
         return f"is not JSON: {error.msg} at {error.doc[error.pos : error.pos + 20]!r}"
@@ -201,7 +201,7 @@ def parsed_line(line: str) -> Any:
     except JSONDecodeError as error:
         raise ValueError(f"is not JSON: {error}") from error
     except (ValueError, RecursionError) as error:
-        raise ValueError(told(error)) from error
+        raise ValueError(json_problem(error)) from error
 
 
 def json_form(path: Path) -> Form:
@@ -383,7 +383,7 @@ class _JsonReader:
         except CorpusError:  # of the file: it is a ValueError, too
             raise
         except (ValueError, RecursionError, EndsEarlyError) as error:
-            reason = str(error) if isinstance(error, EndsEarlyError) else told(error)
+            reason = str(error) if isinstance(error, EndsEarlyError) else json_problem(error)
             if not bad.skip and not isinstance(error, EndsEarlyError):
                 bad.found(NOT_JSON, f"{self._where(number)} {reason}")
             where = self._where(number)

@@ -45,7 +45,7 @@ _OPENERS: dict[str, Callable[..., IO[bytes]]] = {
     ".zst": _open_zstd,
 }
 COMPRESSIONS = tuple(_OPENERS)
-_WAY_OUT = '--set corpus.bad_input="skip" passes over what cannot be read'
+_WAY_OUT = 'corpus.bad_input="skip" passes over what cannot be read'
 
 Row = dict[str, Any]
 

@@ -24,7 +24,7 @@ from unmask.tokenizer.words import WordCensus
 
 if TYPE_CHECKING:  # a process that tokenizes chunks starts without what reads files
     from unmask.data.annotations import Annotator
-    from unmask.data.documents import TextPiece
+    from unmask.data.documents import Document
     from unmask.tokenizer.spans import Spans
 
 TRAIN, VALIDATION = "train", "validation"
@@ -93,7 +93,7 @@ def chunk_bytes(source_bytes: int, *, slow: bool = False) -> int:
 
 
 def cut_chunks(
-    pieces: Iterable[tuple[TextPiece, bool]], size_bytes: int, classes: Sequence[str] | None = None, *, task: int = 0
+    pieces: Iterable[tuple[Document, bool]], size_bytes: int, classes: Sequence[str] | None = None, *, task: int = 0
 ) -> Iterator[TextChunk]:
     """Groups pieces into chunks.
 
@@ -105,7 +105,7 @@ def cut_chunks(
     """
     numbers = None if classes is None else {name: number for number, name in enumerate(classes)}
     number = gathered = 0
-    group: list[tuple[TextPiece, bool]] = []
+    group: list[tuple[Document, bool]] = []
     sizes: list[int] = []
     for piece, held in pieces:
         group.append((piece, held))
@@ -119,7 +119,7 @@ def cut_chunks(
 
 
 def _chunk(
-    task: int, number: int, group: list[tuple[TextPiece, bool]], sizes: list[int], classes: Mapping[str, int] | None
+    task: int, number: int, group: list[tuple[Document, bool]], sizes: list[int], classes: Mapping[str, int] | None
 ) -> TextChunk:
     pieces = [piece for piece, _ in group]
     grouped = any(piece.group is not None for piece in pieces)
@@ -138,7 +138,7 @@ def _chunk(
     )
 
 
-def _group_number(piece: TextPiece) -> int:
+def _group_number(piece: Document) -> int:
     if piece.group is None:
         return piece.document
     digest = hashlib.blake2b(piece.group.encode(errors="surrogatepass"), digest_size=8).digest()

@@ -21,7 +21,7 @@ from typing import IO, Literal, NamedTuple
 import pyarrow.parquet as pq
 
 from unmask.core.errors import CorpusError
-from unmask.data.documents import PIECE_CHARS, TextPiece, choose_unit, cut_pieces, names_of, read_documents
+from unmask.data.documents import PIECE_CHARS, Document, choose_unit, cut_pieces, names_of, read_documents
 from unmask.data.json_rows import json_form
 from unmask.data.reading import COMPRESSIONS, BadInput, Stretch
 from unmask.data.settings import CleaningSettings, ColumnGroups, CorpusSettings, DocumentUnit
@@ -43,7 +43,7 @@ def read_cleaned(
     *,
     unit: DocumentUnit,
     piece_chars: int,
-) -> Iterator[TextPiece]:
+) -> Iterator[Document]:
     """Documents as the settings leave them: cleaned as a whole, and then cut into pieces.
 
     Args:
@@ -68,13 +68,13 @@ class LeftOut(NamedTuple):
 
 
 def clean(
-    pieces: Iterator[TextPiece],
+    pieces: Iterator[Document],
     settings: CleaningSettings,
     skipped: Counter[str],
     *,
     first: int = 0,
     left_out: LeftOut | None = None,
-) -> Iterator[TextPiece]:
+) -> Iterator[Document]:
     """Changes texts and leaves documents out.
 
     Duplicates are documents that come in one piece; of a longer one, every piece is kept. Documents that are left have
@@ -398,7 +398,7 @@ def plan_corpus(
     bad = BadInput(skip=settings.bad_input == "skip")
     unit, reason = choose_unit(sources, settings.documents, bad)
 
-    def pieces(piece_chars: int) -> Iterator[TextPiece]:
+    def pieces(piece_chars: int) -> Iterator[Document]:
         found = read_cleaned(sources, bad, settings.cleaning, Counter(), unit=unit, piece_chars=piece_chars)
         return _beginning_of_survey(found)
 
@@ -424,7 +424,7 @@ def plan_corpus(
         raise CorpusError(
             f"{names_of(sources)}: too little text to hold a part out for validation; give more (two different "
             f"documents, or {2 * SMALL_PART_CHARS:,} characters, at the least), or files of its own with "
-            "--set 'corpus.validation=[\"FILE\"]'"
+            'corpus.validation=["FILE"]'
         )
     return CorpusPlan(unit, reason, "part", _threshold(settings.holdout, hashes), part_chars)
 
@@ -435,7 +435,7 @@ def _threshold(share: float, hashes: list[float]) -> float:
     return min(share if lowest < share else (lowest + second) / 2, max(hashes))
 
 
-def _beginning_of_survey(pieces: Iterator[TextPiece]) -> Iterator[TextPiece]:
+def _beginning_of_survey(pieces: Iterator[Document]) -> Iterator[Document]:
     num_chars = 0
     for piece in pieces:
         num_chars += len(piece.text)

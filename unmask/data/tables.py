@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import difflib
 import itertools
-import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +17,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from unmask.core.errors import CorpusError, listed, parse_json, shortened, shown, whole_number
+from unmask.core.errors import CorpusError, listed, parse_json, shortened, shown
 from unmask.data.json_rows import json_rows
 from unmask.data.reading import (
     BROKEN_LINES,
@@ -32,10 +31,25 @@ from unmask.data.reading import (
     whole_lines,
 )
 from unmask.data.sources import Source, TextColumn
+from unmask.data.values import (
+    PARAGRAPH,
+    class_name,
+    group_name,
+    has_column,
+    id_of,
+    is_chat,
+    joined,
+    names_in,
+    paths_in,
+    text_in,
+    title_of,
+    value_at,
+    value_or_none,
+)
 from unmask.tokenizer.spans import read_fields, without_returns
 
 AskedColumn = str | int | Sequence[str | int] | None  # as a user names it: a column, several, or none
-_NAME_COLUMN = "--column NAME, or --set corpus.column=NAME"
+_NAME_COLUMN = "corpus.column or the option column"
 LOOK_ROWS = 200  # are looked at to find columns
 UNREADABLE = "rows with values that cannot be read"
 WITHOUT = "rows without text"
@@ -358,22 +372,7 @@ def _broken_row(error: csv.Error, begin: int, end: int) -> str:
 
 
 # ----------------------------------------
-# The text of a row: a column, a field within one, several columns, or the messages of a chat.
-#
-#     column                      row                                                         text
-#     "text"                      {"text": "One."}                                            One.
-#     "content.text"              {"content": {"text": "One.", "url": "..."}}                 One.
-#     "paragraphs.text"           {"paragraphs": [{"text": "One."}, {"text": "Two."}]}        One.\nTwo.
-#     ["title", "body"]           {"title": "One", "body": "Two."}                            One\n\nTwo.
-#     "messages"                  {"messages": [{"role": "user", "content": "One?"}, ...]}    One?\n\n...
-#
-# A column that is itself called `content.text` has precedence, and one called `title,body` too.
-
-_LINE, _PARAGRAPH = "\n", "\n\n"
-_SPEAKERS = (("role", "content"), ("from", "value"))  # of a message: who speaks, and what
-_WITHIN = 3  # levels of fields that errors name
-_MOST_NAMES = 40
-_NOTHING = object()
+# Rows as documents
 
 
 def columns_of(column: TextColumn) -> tuple[str, ...]:
@@ -385,147 +384,6 @@ def in_words(column: TextColumn) -> str:
     """As logs name it: `column 'text'`, `columns 'title' and 'body'`."""
     names = columns_of(column)
     return f"column{'s' if len(names) > 1 else ''} {' and '.join(map(repr, names))}"
-
-
-def value_at(row: Row, name: str) -> Any:
-    """The value of a column, or that of a field within, whose path has dots. Of a list on the way it is all values.
-
-    Example: `a.b` is 1 in `{"a.b": 1}` and in `{"a": {"b": 1}}`, and [1, 2] in `{"a": [{"b": 1}, {"b": 2}]}`.
-
-    Raises:
-        KeyError: There is no such column or field.
-    """
-    if name in row:
-        return row[name]
-    for end in range(len(name) - 1, 0, -1):
-        if name[end] == "." and name[:end] in row:
-            try:
-                return _within(row[name[:end]], name[end + 1 :])
-            except KeyError:
-                continue
-    raise KeyError(name)
-
-
-def _within(value: Any, name: str) -> Any:
-    if value is None:
-        return None
-    if isinstance(value, dict):
-        return value_at(value, name)
-    if not isinstance(value, list):
-        raise KeyError(name)
-    inner = [value_or(each, name, _NOTHING) for each in value if isinstance(each, dict)]
-    values = [each for each in inner if each is not _NOTHING]
-    if value and not values:
-        raise KeyError(name)
-    return [part for each in values for part in (each if isinstance(each, list) else [each])]
-
-
-def value_or(row: Row, name: str, other: Any) -> Any:
-    """As `value_at`, another value where there is none."""
-    try:
-        return value_at(row, name)
-    except KeyError:
-        return other
-
-
-def value_or_none(row: Row, name: str) -> Any:
-    """As `value_at`, None where there is nothing."""
-    return value_or(row, name, None)
-
-
-def has_column(rows: Sequence[Row], name: str) -> bool:
-    """Whether one of some rows has a column, or a field within one. Nulls on the way say nothing, unless all are."""
-    if any(name in row for row in rows):
-        return True
-    values = [value_or(row, name, _NOTHING) for row in rows]
-    missing, nulls = (sum(each is what for each in values) for what in (_NOTHING, None))
-    return missing + nulls < len(values) or (nulls > 0 and not missing)
-
-
-def paths_in(rows: Sequence[Row]) -> list[str]:
-    """The columns of some rows, structures by their fields, as they may be named."""
-
-    def paths(row: Row, levels: int) -> Iterator[str]:
-        for name, value in row.items():
-            inner = value[:1] if isinstance(value, list) else [value]
-            if not inner or not isinstance(inner[0], dict) or levels == 1 or is_chat(value):
-                yield name
-            else:
-                yield from (f"{name}.{path}" for path in paths(inner[0], levels - 1))
-
-    return list(dict.fromkeys(name for row in rows for name in paths(row, _WITHIN)))
-
-
-def names_in(rows: Sequence[Row]) -> str:
-    """The columns of some rows for an error, as `paths_in`."""
-    return listed(paths_in(rows), _MOST_NAMES)
-
-
-def text_in(value: Any) -> str | None:
-    """The text that a value is, or that its parts are together; None where it has none.
-
-    Texts in a list are lines; those of messages paragraphs, in their order and without who speaks. Parts of a message
-    (`{"type": "text", "text": "..."}`) that are no texts are left out.
-
-    Raises:
-        ValueError: It is neither a text nor such a list; the text says what it is.
-    """
-    if value is None or isinstance(value, str):
-        return value
-    if (messages := _messages(value)) is not None:  # a content may be a list of parts, or lack where a tool is called
-        part_of = "a message with"
-        contents = (
-            _joined((_part(part, part_of) for part in each), _LINE) if isinstance(each, list) else _part(each, part_of)
-            for each in messages
-        )
-        return _joined(contents, _PARAGRAPH)
-    if isinstance(value, list):
-        return _joined((_part(each, "a list of") for each in value), _LINE)
-    if isinstance(value, dict):
-        raise ValueError(f"dict, not a text{_fields(value)}")
-    raise ValueError(f"{type(value).__name__}, not a text")
-
-
-def is_chat(value: Any) -> bool:
-    """Whether a value is a list of messages, each with a role and a content, or with `from` and `value`."""
-    return _messages(value) is not None
-
-
-def _messages(value: Any) -> list[Any] | None:
-    """The contents of the messages of a chat; None where a value is none."""
-    for speaker, content in _SPEAKERS:
-        if isinstance(value, dict):  # as columns, in which `datasets` kept lists of objects
-            who, what = value.get(speaker), value.get(content)
-            if isinstance(who, list) and isinstance(what, list):
-                return what
-        elif (
-            isinstance(value, list)
-            and all(isinstance(each, dict) and speaker in each for each in value)
-            and (contents := [each[content] for each in value if content in each])
-        ):
-            return contents
-    return None
-
-
-def _part(value: Any, of_what: str) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, dict) and isinstance(value.get("type"), str):
-        text = value.get("text")
-        return text if isinstance(text, str) else None  # a picture, a call of a tool
-    fields = _fields(value) if isinstance(value, dict) else ""
-    raise ValueError(f"{of_what} {type(value).__name__}, not of texts{fields}")
-
-
-def _fields(value: dict[str, Any]) -> str:
-    names = ", ".join(itertools.islice(value, _MOST_NAMES))
-    return f"; its fields are {names}: name the one with the text behind a dot" if names else ""
-
-
-def _joined(parts: Iterable[str | None], between: str) -> str | None:
-    """The parts that are not empty; None where there is none at all."""
-    texts = [part for part in parts if part is not None]
-    return between.join(text for text in texts if text and not text.isspace()) if texts else None
 
 
 def text_of(source: Source, number: int, row: Row, column: TextColumn, bad: BadInput) -> str | None:
@@ -551,7 +409,7 @@ def text_of(source: Source, number: int, row: Row, column: TextColumn, bad: BadI
             bad.found(BROKEN_LINES, what)
             return None
         texts.append(text)
-    whole = (texts[0] if isinstance(column, str) else _joined(texts, _PARAGRAPH)) if texts else None
+    whole = (texts[0] if isinstance(column, str) else joined(texts, PARAGRAPH)) if texts else None
     if not texts:
         what = f"no {in_words(column)}, only {listed(row)}; name the text's column with {_NAME_COLUMN}"
         bad.found(WITHOUT, f"{source.row(number)} has {what}")
@@ -595,10 +453,10 @@ def read_table(
                 group = group_name(value_or_none(row, name))
             what, name = "id", source.id
             if name is not None:
-                id_ = _id(value_or_none(row, name))
+                id_ = id_of(value_or_none(row, name))
             what, name = "title", source.title
             if name is not None:
-                title = _title(value_or_none(row, name))
+                title = title_of(value_or_none(row, name))
             what, name = "annotations", None
             if fields is not None:
                 if not isinstance(column, str) or not isinstance(value_or_none(row, column), str):
@@ -612,91 +470,6 @@ def read_table(
         if "\r\n" in text:
             text, spans = text.replace("\r\n", "\n"), spans and without_returns(text, spans)
         yield LinePart(text, True, True, spans, label, group, id_, title)
-
-
-# ----------------------------------------
-# Values that name something: classes, groups, ids, titles
-
-
-def class_name(value: Any, names: Sequence[str] | None = None) -> str | None:
-    """The name of a class; None where the value says nothing: null, an empty text, not-a-number.
-
-    Whole numbers may come as 1.0, which is what pandas makes of integers in a column with gaps.
-
-    Args:
-        value: As it stands in the table.
-        names: Of the classes by number, where the table says them (`class_names`); -1 says nothing then, which is what
-            `datasets` writes where there is no label.
-
-    Example: ` spam ` is `spam`, 3 and 3.0 are `3`, True is `true`; with the names `ham`, `spam`, 1 is `spam`.
-
-    Raises:
-        ValueError: It is no text, whole number or boolean, or a number without a name; the text says what it is.
-    """
-    if value is None or isinstance(value, str):
-        return (value or "").strip() or None
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float) and math.isnan(value):
-        return None
-    if not isinstance(value, int) and not (isinstance(value, float) and value.is_integer()):
-        what = f"the number {value}" if isinstance(value, float) else type(value).__name__
-        raise ValueError(f"{what}, which is no class (a text, a whole number or a boolean)")
-    number = int(value)
-    if names is None:
-        return str(number)
-    if number == -1:
-        return None
-    if not 0 <= number < len(names):
-        raise ValueError(f"the number {number}, where the file names {len(names)} classes, counted from 0,")
-    return names[number].strip() or None
-
-
-def group_name(value: Any) -> str | None:
-    """What a table says of a document's group; None where it says nothing: null, an empty text, not-a-number.
-
-    Raises:
-        ValueError: It is no single value; the text says what it is.
-    """
-    if value is None or isinstance(value, str):
-        return (value or "").strip() or None
-    if isinstance(value, float) and math.isnan(value):
-        return None
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))  # what pandas makes of whole numbers in a column with gaps
-    if isinstance(value, list | dict | bytes):
-        raise ValueError(f"{type(value).__name__}, which names no group (a text, a number or a date does)")
-    return str(value)
-
-
-def _id(value: Any) -> str | int:
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise ValueError(f"{shown(value)}, which is no id (a text or a whole number)")
-    if isinstance(value, str) and (broken := broken_character(value)):
-        raise ValueError(f"{broken}, which is no character,")
-    return value
-
-
-def _title(value: Any) -> str | None:
-    if not isinstance(value, str) or not value.strip():
-        return None
-    if broken := broken_character(value):
-        raise ValueError(f"{broken}, which is no character,")
-    return " ".join(value.split())
-
-
-def in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """The names of classes in the order of their numbers: whole numbers by their size, else by the alphabet.
-
-    Example: `10`, `9` are 9, 10; `10`, `9`, `x` are 10, 9, x.
-    """
-    numbers: dict[str, int] = {}
-    for name in (distinct := set(names)):
-        number = whole_number(name.removeprefix("-"))
-        if number is None:
-            return tuple(sorted(distinct))
-        numbers[name] = -number if name.startswith("-") else number
-    return tuple(sorted(distinct, key=lambda name: (numbers[name], name)))
 
 
 def class_names(source: Source, column: str | None) -> tuple[str, ...] | None:

@@ -34,7 +34,7 @@ from unmask.core.files import file_sha256, write_atomically, writing
 from unmask.data.annotations import AnnotationPlan, Annotator
 from unmask.data.corpus import Corpus, Decisions, check_number, decisions_of
 from unmask.data.data_folder import PARTS
-from unmask.data.documents import TextPiece
+from unmask.data.documents import Document
 from unmask.data.near_duplicates import FoundLeaks, HeldIndex, HeldTexts, LeakSearch, found_leaks, held_texts, packed
 from unmask.data.shards import (
     SplitCounts,
@@ -231,11 +231,11 @@ class KeptText:
     """
 
     def __init__(self, *, may: bool) -> None:
-        self.pieces: list[tuple[TextPiece, bool]] | None = None
+        self.pieces: list[tuple[Document, bool]] | None = None
         self.skipped: Counter[str] = Counter()
         self.may = may
 
-    def keep(self, pieces: Iterable[tuple[TextPiece, bool]]) -> Iterator[tuple[TextPiece, bool]]:
+    def keep(self, pieces: Iterable[tuple[Document, bool]]) -> Iterator[tuple[Document, bool]]:
         """Hands pieces through and remembers them."""
         kept, kept_bytes = [], 0
         for marked in pieces:
@@ -403,7 +403,7 @@ def _make_shards(tools: Tools, task: ReadTask, count: Count, each: EachChunk | N
     documents = left_out = 0
     leaking = -1  # the document that was left out last
 
-    def pieces() -> Generator[tuple[TextPiece, bool]]:
+    def pieces() -> Generator[tuple[Document, bool]]:
         if kept.pieces is None:
             yield from work.corpus.read(task, work.decisions(task), skipped)
         else:

@@ -30,7 +30,7 @@ from torch.nn import functional
 from unmask.core.errors import CorpusError, ModelError, SettingsError, shown
 from unmask.core.files import absence
 from unmask.core.results import Notify, Progress, ignore
-from unmask.data.json_rows import EndsEarlyError, JsonCursor, parsed_line, told
+from unmask.data.json_rows import EndsEarlyError, JsonCursor, json_problem, parsed_line
 from unmask.data.reading import (
     BadInput,
     bare_suffix,
@@ -137,7 +137,7 @@ def judge(
         hidden_TD: What its encoder made of the batch.
         places_N: int64: where the hidden tokens are, on any device.
         targets_N: int64: what stands there.
-        top: Ranks are told below it; it stands for itself and more. 1 costs least.
+        top: Ranks are json_problem below it; it stands for itself and more. 1 costs least.
 
     Returns:
         Losses [N] in nats, and ranks [N] of the right tokens: how many the network found likelier.
@@ -481,7 +481,7 @@ def _elements(name: str, text: JsonCursor) -> Iterator[tuple[str, Any]]:
         except CorpusError:  # of the file: it is a ValueError, too
             raise
         except (ValueError, RecursionError) as error:
-            raise CorpusError(f"{where} {told(error)}; {_SHAPE}") from error
+            raise CorpusError(f"{where} {json_problem(error)}; {_SHAPE}") from error
         yield where, value
         is_over = text.take("]")
         if not is_over and not text.take(","):
@@ -506,7 +506,7 @@ class Accuracy:
             paradigms.
         pairs: How many.
         num_paradigms: Of how many paradigms.
-        ties: How many of them are told neither way.
+        ties: How many of them are json_problem neither way.
     """
 
     accuracy: float

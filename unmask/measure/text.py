@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from unmask.core.hashing import GOLDEN, mix, mix_ints, token_in_word
 from unmask.data.corpus import Corpus
-from unmask.data.documents import TextPiece
+from unmask.data.documents import Document
 from unmask.data.store import TokenStore
 from unmask.measure.questions import Answer, Ask, Question, one_by_one, with_special
 from unmask.measure.uncertainty import Breakdown, Ratio, plain_interval
@@ -252,7 +252,7 @@ def _is_taken(share: float, key: int, *place: int) -> bool:
     return share >= 1.0 or bool(uniform(key, 1, _TAKEN, *place)[0] < share)
 
 
-def cut(piece: TextPiece) -> Iterator[TextPiece]:
+def cut(piece: Document) -> Iterator[Document]:
     """Cuts a text into parts of at most 2,000 characters, behind white space where there is any in a part's second
     half."""
     begin = 0
@@ -266,7 +266,7 @@ def cut(piece: TextPiece) -> Iterator[TextPiece]:
         begin = end
 
 
-def _tokenized(blocks: Sequence[TextPiece], tokenizer: Tokenizer, labels: list[str]) -> Iterator[Passage]:
+def _tokenized(blocks: Sequence[Document], tokenizer: Tokenizer, labels: list[str]) -> Iterator[Passage]:
     encoded, places = tokenizer.encode_placed([block.text for block in blocks])
     stops = np.cumsum(places.lengths)
     text_begin = np.cumsum([0, *(len(block.text) for block in blocks)])
@@ -307,7 +307,7 @@ def _with_marks(
 
 
 def _parts_of_speech(
-    block: TextPiece, token_begin: NDArray[np.int64], token_end: NDArray[np.int64], labels: list[str]
+    block: Document, token_begin: NDArray[np.int64], token_end: NDArray[np.int64], labels: list[str]
 ) -> NDArray[np.int64]:
     spans = () if block.spans is None else block.spans.get("pos", ())
     if not spans:

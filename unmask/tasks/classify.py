@@ -23,7 +23,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from unmask.core.errors import CorpusError, ModelError
 from unmask.data.rows import Rows
-from unmask.data.tables import in_order
+from unmask.data.values import in_order
 from unmask.masking.masker import MaskedRows
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import TaskNetwork

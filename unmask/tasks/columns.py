@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from unmask.core.errors import CorpusError, listed, parse_json, shown
-from unmask.data.tables import Role, class_name, find_column, text_in
+from unmask.data.tables import Role, find_column
+from unmask.data.values import class_name, text_in
 from unmask.tasks.settings import Columns
 from unmask.tokenizer.spans import word_spans
 

@@ -19,8 +19,9 @@ from unmask.core.files import file_sha256
 from unmask.data.json_rows import json_form, rows_of_field
 from unmask.data.reading import BadInput, bare_suffix, broken_character, read_lines
 from unmask.data.sources import Source, find_sources, find_split
-from unmask.data.tables import LOOK_ROWS, class_names, has_column, rows_of, value_or_none
+from unmask.data.tables import LOOK_ROWS, class_names, rows_of
 from unmask.data.treebanks import TaggedLine, read_sentences, word_number
+from unmask.data.values import has_column, value_or_none
 from unmask.tasks.columns import LabelledRow, find_columns
 from unmask.tasks.settings import Columns
 from unmask.tasks.task import Form, Labelled, Record, Task

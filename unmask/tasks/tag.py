@@ -21,7 +21,7 @@ from torch import Tensor
 
 from unmask.core.errors import CorpusError
 from unmask.data.rows import Rows
-from unmask.data.tables import in_order
+from unmask.data.values import in_order
 from unmask.masking.masker import MaskedRows
 from unmask.model.folder import TaskNetwork, label_numbers
 from unmask.model.fused import Losses, losses_of

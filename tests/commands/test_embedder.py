@@ -133,7 +133,7 @@ def test_going_on_is_never_having_stopped(made: unmask.Embedder, base: Path, cor
         if name not in ("card", "optimizer", "columns", "kinds")
     }
     out = tmp_path / "e"
-    with pytest.raises(Interrupted, match=rf"stopped and saved at step {stopped}; go on with out .* resume=True"):
+    with pytest.raises(Interrupted, match=rf"stopped and saved at step {stopped}"):
         unmask.embedder(base, [corpus], out=out, steps=12, settings=settings, reporter=Stopping(stopped))
     found = unmask.embedder(base, [corpus], out=out, steps=12, settings=settings, resume=True)
     ours, wanted = (load_file(folder / "model" / "model.safetensors") for folder in (out, made.folder))
@@ -273,7 +273,7 @@ def test_errors(base: Path, corpus: Path, tmp_path: Path, changes: dict[str, Any
 
 
 def test_errors_of_folders(made: unmask.Embedder, base: Path, corpus: Path, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="already holds an embedder: go on with resume=True"):
+    with pytest.raises(RunError, match="already holds an embedder"):
         unmask.embedder(base, [corpus], out=made.folder, steps=12)
     folder = shutil.copytree(made.folder, tmp_path / "e")
     (folder / "summary.json").write_text("{}")

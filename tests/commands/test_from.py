@@ -290,7 +290,7 @@ def test_mistakes_around_the_text(
     with pytest.raises(CorpusError, match="nowhere"):
         further(new_file, out, run.folder, steps=1, old_data=tmp_path / "nowhere.txt")
     assert not out.exists() or not RunFolder(out).holds_run
-    with pytest.raises(RunError, match="which overwrite=True would remove; give another out"):
+    with pytest.raises(RunError, match="overwrite"):
         further(new_file, run.folder, run.folder, steps=1, overwrite=True)
     with pytest.raises(ModelError, match=r"no such folder; from_ takes the folder of a model, such as RUN/model"):
         further(new_file, out, tmp_path / "nowhere", steps=1)

@@ -147,7 +147,7 @@ def test_a_lexicon_of_another_tokenizer_or_none_at_all(corpus_file: Path, lexico
 def test_overwriting_the_lexicon_that_is_asked_for(data_folder: Path, tmp_path: Path) -> None:
     run = unmask.pretrain([data_folder], out=tmp_path / "run", strategy="pmi", steps=1, settings=SMALL)
     settings = (*SMALL, "masking.units.kind=collocations", f"masking.units.lexicon={run.folder / NAME}")
-    with pytest.raises(RunError, match=r"lies in .*run, which overwrite=True would remove"):
+    with pytest.raises(RunError, match=r"lies in .*run"):
         unmask.pretrain([data_folder], out=run.folder, steps=1, settings=settings, overwrite=True)
     assert (run.folder / NAME).exists()
 

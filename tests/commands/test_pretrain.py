@@ -194,9 +194,7 @@ def test_equal_seeds_give_equal_models(data_folder: Path, tmp_path: Path) -> Non
 
 def test_a_run_is_never_overwritten_unasked(run: unmask.Run, corpus_file: Path) -> None:
     before = (run.folder / "summary.json").read_bytes()
-    with pytest.raises(
-        RunError, match="already holds a run: go on with resume=True, replace it with overwrite=True, or give"
-    ):
+    with pytest.raises(RunError, match="already holds a run"):
         unmask.pretrain([corpus_file], out=run.folder, steps=1)
     with pytest.raises(RunError, match="exclude each other"):
         unmask.pretrain([corpus_file], out=run.folder, steps=1, resume=True, overwrite=True)
@@ -374,7 +372,7 @@ def test_a_run_that_was_half_removed_does_not_lend_its_data_to_the_next(corpus_f
 def test_overwriting_does_not_destroy_its_own_input(data_folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     shutil.copytree(data_folder, out / "data")
-    with pytest.raises(RunError, match="which overwrite=True would remove"):
+    with pytest.raises(RunError, match="overwrite"):
         unmask.pretrain([out / "data"], out=out, steps=1, overwrite=True)
     assert (out / "data" / "manifest.json").is_file()
 
@@ -435,5 +433,5 @@ def test_a_damaged_list_of_sources(tmp_path: Path, content: bytes) -> None:
     folder = RunFolder(tmp_path)
     folder.recipe.write_text("")
     folder.sources.write_bytes(content)
-    with pytest.raises(RunError, match=r"sources\.json: damaged .* start anew with overwrite=True"):
+    with pytest.raises(RunError, match=r"sources\.json: damaged"):
         claim_sources(folder, None)

@@ -31,7 +31,7 @@ def test_a_run_is_finished_there(
     assert summary == run.summary
     assert run.folder.is_relative_to(cache())
     weights = server.cat_file("/bucket/runs/a/model/model.safetensors")
-    with pytest.raises(RunError, match=rf"{ADDRESS} already holds a run: go on with resume=True"):
+    with pytest.raises(RunError, match=rf"{ADDRESS} already holds a run"):
         unmask.pretrain([data_folder], out=ADDRESS, steps=2, settings=SMALL)
     shutil.rmtree(cache())
     server.fetched.clear()
@@ -68,7 +68,7 @@ def test_vectors_are_sent(server: Elsewhere, make_model: MakeModel, tokenizer: T
     found = unmask.embed(encoder, tmp_path / "texts.txt", out="elsewhere://bucket/vectors.npy")
     assert found.out == "elsewhere://bucket/vectors.npy"
     assert server.cat_file("/bucket/vectors.npy")[:6] == b"\x93NUMPY"
-    with pytest.raises(RunError, match="is already there; replace it with overwrite=True"):
+    with pytest.raises(RunError, match="is already there"):
         unmask.embed(encoder, tmp_path / "texts.txt", out="elsewhere://bucket/vectors.npy")
 
 

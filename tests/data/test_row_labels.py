@@ -160,5 +160,5 @@ def test_without_cls_the_first_token_of_the_text_is_never_masked(tmp_path: Path,
 
 
 def test_a_text_without_classes(store: TokenStore, tokenizer: Tokenizer) -> None:
-    with pytest.raises(DataError, match=r"without classes; prepare it again with settings=\['corpus.label=COLUMN'\]"):
+    with pytest.raises(DataError, match=r"without classes"):
         RowStream(store, tokenizer, length=16, seed=0, with_labels=True)

@@ -142,7 +142,5 @@ def test_resume_asks_for_the_same_column(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "a.jsonl")
     made = make(path, tmp_path / "out")
     assert make(path, tmp_path / "out", resume=True) == made
-    with pytest.raises(
-        DataError, match=r"holds prepared data with corpus\.label = .*, but now it is None; .* overwrite=True"
-    ):
+    with pytest.raises(DataError, match=r"holds prepared data with corpus\.label = .*, but now it is None"):
         make(path, tmp_path / "out", CorpusSettings(), resume=True)

@@ -61,7 +61,7 @@ def test_fields_within_columns(tmp_path: Path, kind: str) -> None:
         opened(path, column="doc.main.txt")
     with pytest.raises(CorpusError, match=r"column 'doc.main' of row 1 is dict, not a text; its fields are text: name"):
         texts(path, column="doc.main")
-    with pytest.raises(CorpusError, match="column 'doc.n' of row 1 is a list of int, not of texts; settings="):
+    with pytest.raises(CorpusError, match="column 'doc.n' of row 1 is a list of int, not of texts"):
         texts(path, column="doc.n")
     with pytest.raises(
         CorpusError, match="column 'doc.parts' of row 1 is a list of dict, not of texts; its fields are"

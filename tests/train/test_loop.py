@@ -234,7 +234,7 @@ def test_checkpoints_are_whole_or_not_there(
 def test_checkpoints_that_do_not_fit(make_model: MakeModel, tmp_path: Path) -> None:
     state = new_state(make_model, settings_of())
     folder = save_checkpoint(tmp_path, state, fingerprint="x", keep=2)
-    with pytest.raises(RunError, match="belongs to other data or another recipe; use overwrite=True"):
+    with pytest.raises(RunError, match="belongs to other data or another recipe"):
         load_checkpoint(folder, state, fingerprint="y")
     (folder / "model.safetensors").write_bytes(b"nonsense")
     with pytest.raises(RunError, match="damaged .*does not fit its checksum.*to begin anew, since there is none"):

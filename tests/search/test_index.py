@@ -3,7 +3,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import resource
 import shutil
 import sys
 from collections.abc import Callable
@@ -111,10 +110,11 @@ def test_passages_cover_their_documents(model_folder: Path, tmp_path: Path) -> N
         assert len(passages) > 5
         end = 0
         for passage in passages:
-            assert passage.begin <= end if overlap else passage.begin == end
-            assert passage.text == LONG[passage.begin : passage.begin + len(passage.text)]
-            assert LONG[passage.begin - 1] == " " or passage.begin == 0
-            end = passage.begin + len(passage.text)
+            begin, text = passage["begin"], passage["text"]
+            assert begin <= end if overlap else begin == end
+            assert text == LONG[begin : begin + len(text)]
+            assert LONG[begin - 1] == " " or begin == 0
+            end = begin + len(text)
         assert end == len(LONG)
 
 
@@ -122,7 +122,7 @@ def test_passages_longer_than_the_model(model_folder: Path, tmp_path: Path) -> N
     """They go through it in windows."""
     index = unmask.Index.build(model_folder, [LONG], out=tmp_path / "index", passage_tokens=200, overlap_tokens=0)
     model = unmask.load(model_folder)
-    passages = [index._stored.passage(number).text for number in range(index.to_dict()["passages"])]
+    passages = [index._stored.passage(number)["text"] for number in range(index.to_dict()["passages"])]
     assert "".join(passages) == LONG
     assert 64 < max(len(model.tokenizer.encode_prompt(passage)) for passage in passages) <= 200
     vectors = model.embed(passages, normalize=True, long_texts="split")
@@ -350,22 +350,6 @@ def test_a_long_document_does_not_hide_the_others(model_folder: Path, tmp_path: 
     assert (exact.approximate, found.approximate) == (False, True)
     assert len(found.queries[0]["hits"]) == 10
     assert found.queries[0]["hits"][0]["document"] == 0
-
-
-def test_more_blocks_than_files_may_be_open(
-    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(blocks, "BLOCK_PASSAGES", 1)
-    texts = [f"the {first} sees the {second} at sea" for first in NOUNS for second in NOUNS]
-    index = unmask.Index.build(model_folder, texts, out=tmp_path / "index")
-    before = hits_of(index, "the king", top_k=3)
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    open_now = len(os.listdir("/proc/self/fd"))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (open_now + 20, limits[1]))
-    try:
-        assert hits_of(index, "the king", top_k=10**9)[:3] == before
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_a_name_that_is_no_text(model_folder: Path, tmp_path: Path) -> None:

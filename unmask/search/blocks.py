@@ -20,7 +20,6 @@ import io
 import json
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -205,25 +204,6 @@ def hash_of(passages: Sequence[TextPassage]) -> str:
     return digest.hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class StoredPassage:
-    """A passage as an index has it.
-
-    Attributes:
-        document: Number of its document in the index, counted from 0.
-        file, id, title: As for `DocumentPart`.
-        begin: Character of the document at which it begins.
-        text: Its characters.
-    """
-
-    document: int
-    file: str
-    id: str | int
-    title: str | None
-    begin: int
-    text: str
-
-
 class StoredIndex:
     """A whole index on the disk, opened: the blocks are mapped into memory while they are searched.
 
@@ -298,17 +278,17 @@ class StoredIndex:
         columns = [self._read(block, None, ["document"]).column(0).to_numpy() for block in range(len(self.firsts) - 1)]
         return np.concatenate([np.zeros(0, dtype=np.int64), *columns])
 
-    def passage(self, number: int) -> StoredPassage:
-        """A passage by its number.
+    def passage(self, number: int) -> dict[str, Any]:
+        """A passage by its number: `document`, `file`, `id`, `title`, `begin` and `text`, as in the table of a block.
 
         Raises:
             DataError: Its block is damaged.
         """
         block = int(np.searchsorted(self.firsts, number, side="right")) - 1
         group, place = divmod(number - int(self.firsts[block]), _ROWS_AT_ONCE)
-        row = self._group(block, group).slice(place, 1).to_pylist()[0]
-        id_ = int(row["id"]) if row["id_is_number"] else row["id"]
-        return StoredPassage(row["document"], row["file"], id_, row["title"], row["begin"], row["text"])
+        row: dict[str, Any] = self._group(block, group).slice(place, 1).to_pylist()[0]
+        is_number = row.pop("id_is_number")
+        return row | {"id": int(row["id"]) if is_number else row["id"]}
 
     @lru_cache(maxsize=64)  # noqa: B019  (an index lives as long as its process)
     def _group(self, block: int, group: int) -> pa.Table:

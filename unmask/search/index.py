@@ -317,18 +317,12 @@ class Index(Readable):
         for rank, (place, score) in enumerate(places, 1):
             if place < 0:
                 break
-            stored = self._stored.passage(place)
-            snippet = find_snippet(stored.text, query)
-            hits.append(
-                {
-                    "rank": rank,
-                    "score": score,
-                    **{name: getattr(stored, name) for name in ("document", "file", "id", "title", "begin")},
-                    "passage": stored.text,
-                    "snippet": snippet.text,
-                    "marks": [list(mark) for mark in snippet.marks],
-                }
-            )
+            passage = self._stored.passage(place)
+            text = passage.pop("text")
+            snippet = find_snippet(text, query)
+            marks = [list(mark) for mark in snippet.marks]
+            hit = {"rank": rank, "score": score, **passage, "passage": text, "snippet": snippet.text, "marks": marks}
+            hits.append(hit)
         return hits
 
     @property

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any
 
@@ -83,23 +83,15 @@ class TextTargets:
     @classmethod
     def joined(cls, parts: Sequence[TextTargets]) -> TextTargets:
         """Texts of several parts, as far as pairs are concerned; their tokens are left out."""
-        nothing = parts[0].positions_N[:0]
-        return cls(
-            nothing,
-            nothing,
-            torch.cat([part.pair_E for part in parts]),
-            torch.cat([part.side_E for part in parts]),
-            torch.cat([part.document_E for part in parts]),
-            torch.cat([part.hash_E for part in parts]),
-            sum(part.num_pairs for part in parts),
-        )
+        num_pairs = sum(part.num_pairs for part in parts)
+        return parts[0].of_columns(torch.cat([part.columns() for part in parts]), num_pairs)
 
     def columns(self) -> Tensor:
-        """[E, 4], int64: of each text all but its tokens, for other processes."""
+        """[E, 4], int64: of each text all but its tokens, for other ranks."""
         return torch.stack([self.pair_E, self.side_E, self.document_E, self.hash_E], 1)
 
     def of_columns(self, columns_E4: Tensor, num_pairs: int) -> TextTargets:
-        """The texts of several processes, by their columns; their tokens are left out."""
+        """The texts of several ranks, by their columns; their tokens are left out."""
         nothing = self.positions_N[:0]
         pair_E, side_E, document_E, hash_E = columns_E4.unbind(1)
         return TextTargets(nothing, nothing, pair_E, side_E, document_E, hash_E, num_pairs)
@@ -114,16 +106,9 @@ class TextTargets:
 
     def map(self, change: Callable[[Tensor], Tensor]) -> TextTargets:
         """The same with a change made to each tensor."""
-        return TextTargets(
-            change(self.positions_N),
-            change(self.text_N),
-            change(self.pair_E),
-            change(self.side_E),
-            change(self.document_E),
-            change(self.hash_E),
-            self.num_pairs,
-            self.lengths,
-        )
+        tensors = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        changed = {name: change(tensor) for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
+        return replace(self, **changed)
 
 
 @dataclass(frozen=True)
@@ -183,19 +168,14 @@ class PairedTexts:
         is_own_PC = texts.pair_E[first_P][:, None] == texts.pair_E[candidate_C]
         is_near_PC = texts.document_E[first_P][:, None] == texts.document_E[candidate_C]
         # A query and its right answer as one number each; what some pair of the step says belongs together is right.
-        right_P = torch.sort(_both(one_P, hash_C[:count])).values
-        asked_PC = _both(one_P[:, None], hash_C)
-        place_PC = torch.searchsorted(right_P, asked_PC).clamp(max=count - 1)
-        is_right_PC = right_P[place_PC] == asked_PC
+        right_P = torch.sort(one_P * GOLDEN + hash_C[:count]).values
+        both_PC = one_P[:, None] * GOLDEN + hash_C
+        place_PC = torch.searchsorted(right_P, both_PC).clamp(max=count - 1)
+        is_right_PC = right_P[place_PC] == both_PC
         forth_PC = (is_near_PC & ~is_own_PC) | is_right_PC | (one_P[:, None] == hash_C)
         forth_PC[:, :count].fill_diagonal_(False)
         # In the other direction the same pairs of texts are no choice; only wrong answers do not choose.
         return cls(first_P, second_P, wrong_W, forth_PC, forth_PC[:, :count].T)
-
-
-def _both(one: Tensor, other: Tensor) -> Tensor:
-    """A number for two hashes, which are not to be exchanged."""
-    return one * GOLDEN + other
 
 
 def contrast_losses(
@@ -239,8 +219,23 @@ def contrast_losses(
     return Losses(each_P.sum(), each_P.detach(), wrong_P)
 
 
-def heat_of(model: MaskedLM, temperature: float) -> float | Tensor:
-    """The temperature of a model's own head, where it has one, else what is given."""
+OfVectors = Callable[[MaskedLM, Tensor, TextTargets], Losses]
+
+
+def _pair_objective(kind: VectorKind, of_vectors: OfVectors) -> Objective:
+    """Pairs as an objective: their losses are known by the vectors of all parts of a step together."""
+
+    def of_parts(model: MaskedLM, vectors_ED: Tensor, parts: Sequence[TextTargets]) -> Losses:
+        return of_vectors(model, vectors_ED, parts[0] if len(parts) == 1 else TextTargets.joined(parts))
+
+    def losses(model: MaskedLM, hidden_TD: Tensor, texts: TextTargets, dropout_seed: int | None) -> Losses:
+        return of_vectors(model, kind.vectors(model, hidden_TD, texts), texts)
+
+    return Objective(CONTRAST, 1.0, TextTargets.of, losses, JointLoss(kind.vectors, of_parts))
+
+
+def _temperature_of(model: MaskedLM, temperature: float) -> float | Tensor:
+    """The temperature that a model learns, if it has a head for it, else the given one."""
     head = model.find_head(ContrastHead)
     return temperature if head is None else head.temperature
 
@@ -254,14 +249,11 @@ def contrast_objective(*, temperature: float, dimensions: Sequence[int] = (), ki
         kind: How texts become vectors.
     """
 
-    def of_vectors(model: MaskedLM, vectors_ED: Tensor, parts: Sequence[TextTargets]) -> Losses:
-        texts = parts[0] if len(parts) == 1 else TextTargets.joined(parts)
-        return contrast_losses(vectors_ED, texts, temperature=heat_of(model, temperature), dimensions=dimensions)
+    def of_vectors(model: MaskedLM, vectors_ED: Tensor, texts: TextTargets) -> Losses:
+        heat = _temperature_of(model, temperature)
+        return contrast_losses(vectors_ED, texts, temperature=heat, dimensions=dimensions)
 
-    def losses(model: MaskedLM, hidden_TD: Tensor, texts: TextTargets, dropout_seed: int | None) -> Losses:
-        return of_vectors(model, kind.vectors(model, hidden_TD, texts), [texts])
-
-    return Objective(CONTRAST, 1.0, TextTargets.of, losses, JointLoss(kind.vectors, of_vectors))
+    return _pair_objective(kind, of_vectors)
 
 
 # ----------------------------------------
@@ -276,8 +268,7 @@ def contrast_objective(*, temperature: float, dimensions: Sequence[int] = (), ki
 # search in an index of them costs (FLOPS): of each token the mean over the texts, squared, and the sum of these.
 #
 # Logits of all positions are never there at once: they are made for some whole texts at a time. What is kept is a
-# vector
-# of each text, and of which positions its numbers are.
+# vector of each text, and of which positions its numbers are.
 #
 # Shape suffixes: T = positions of a batch, N = positions of texts, E = texts, V = vocabulary, D = hidden size.
 
@@ -441,20 +432,11 @@ def splade_objective(*, temperature: float, weights: tuple[float, float], progre
         progress: Asked at each step for the share of the training that is done.
     """
 
-    def of_vectors(model: MaskedLM, vectors_EV: Tensor, parts: Sequence[TextTargets]) -> Losses:
-        texts = parts[0] if len(parts) == 1 else TextTargets.joined(parts)
-        losses = contrast_losses(vectors_EV, texts, temperature=heat_of(model, temperature), unit=SPARSE.unit)
+    def of_vectors(model: MaskedLM, vectors_EV: Tensor, texts: TextTargets) -> Losses:
+        losses = contrast_losses(vectors_EV, texts, temperature=_temperature_of(model, temperature), unit=SPARSE.unit)
         order_E = torch.argsort(texts.side_E, stable=True)  # how many are first texts is known: nothing waits
-        cost = sum(
-            weight * flops(vectors_EV[chosen_E])
-            for weight, chosen_E in zip(weights, (order_E[: texts.num_pairs], order_E[texts.num_pairs :]), strict=True)
-        )
+        first, others = vectors_EV[order_E[: texts.num_pairs]], vectors_EV[order_E[texts.num_pairs :]]
+        cost = weights[0] * flops(first) + weights[1] * flops(others)
         return replace(losses, total=losses.total + texts.num_pairs * rising(progress()) * cost)
 
-    def losses(model: MaskedLM, hidden_TD: Tensor, texts: TextTargets, dropout_seed: int | None) -> Losses:
-        return of_vectors(model, splade_vectors(model, hidden_TD, texts), [texts])
-
-    def vectors(model: Any, hidden_TD: Tensor, texts: TextTargets) -> Tensor:
-        return splade_vectors(model, hidden_TD, texts)
-
-    return Objective(CONTRAST, 1.0, TextTargets.of, losses, JointLoss(vectors, of_vectors))
+    return _pair_objective(SPARSE, of_vectors)

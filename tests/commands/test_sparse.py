@@ -22,8 +22,7 @@ from tests.command_line import Main
 from tests.commands.test_contrast import SETTINGS, gradients_of_a_step, stream_of, texts
 from tests.commands.test_embedder import FAST, WORDS, Stopping, base, corpus, passages
 from unmask.commands.embedder_forecast import forecast_embedder
-from unmask.commands.embedder_run import positions_on_cpu
-from unmask.core.errors import DataError, ModelError, RunError, SettingsError
+from unmask.core.errors import DataError, ModelError, RunError
 from unmask.core.interruption import Interrupted
 from unmask.masking.masker import Masker
 from unmask.model.encoder import MaskedLM
@@ -379,7 +378,6 @@ def test_what_it_leaves(sparse: unmask.Embedder, tmp_path: Path, main: Main) -> 
     assert sparse.before["kinds"].keys() == sparse.after["kinds"].keys()
     assert sparse.dimensions == []
     assert (sparse.folder / "negatives.safetensors").is_file()
-    assert "numbers are not 0" in repr(sparse)
     assert f"unmask search index {folder} FILES" in repr(sparse)
     card = (folder / "README.md").read_text()
     assert "from sentence_transformers import SparseEncoder" in card
@@ -395,19 +393,3 @@ def test_going_on_is_never_having_stopped(sparse: unmask.Embedder, base: Path, c
     ours, wanted = (load_file(each.folder / "model" / "model.safetensors") for each in (found, sparse))
     assert all(torch.equal(ours[name], wanted[name]) for name in wanted)
     assert found.after == sparse.after
-
-
-def test_errors(base: Path, corpus: Path, tokenizer: Tokenizer, make_model: Callable[..., MaskedLM],
-                tmp_path: Path) -> None:  # fmt: skip
-    asked: dict[str, Any] = {"out": tmp_path / "e", "steps": 1, "sparse": True}
-    with pytest.raises(SettingsError, match="dimensions are beginnings of dense vectors, but sparse vectors have"):
-        unmask.embedder(base, [corpus], **asked, settings={"embedder.dimensions": [16]})
-    save_model(make_model(layout="bert"), tmp_path / "bare", with_head=False)
-    tokenizer.save(tmp_path / "bare", max_length=64)
-    with pytest.raises(ModelError, match="a bare encoder without a head for masked tokens, of which sparse vectors"):
-        unmask.embedder(tmp_path / "bare", [corpus], **asked, settings={"embedder.mlm_weight": 0})
-
-
-def test_parts_are_smaller_for_large_vocabularies(make_model: Callable[..., MaskedLM]) -> None:
-    config = make_model().config.model_copy(update={"hidden_size": 256, "vocab_size": 30_000})
-    assert 256 < positions_on_cpu(config, sparse_tokens=10) < positions_on_cpu(config) / 2

@@ -52,6 +52,3 @@ class FakeStore:
             draw=self.draw[pieces],
             label=None if self.label is None else self.label[pieces],
         )
-
-    def ahead(self, numbers: Sequence[int]) -> None:
-        """All of it is there."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,40 +23,28 @@ from unmask.core.hashing import permutation
 if TYPE_CHECKING:
     from unmask.data.store import ShardCounts, TokenStore
 
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
 # ----------------------------------------
 # In which order an epoch takes the pieces of a split: a function of seed and epoch.
 #
 # Up to `MIXED_PIECES` pieces and `MIXED_TOKENS` tokens all pieces are shuffled, and cut into windows of about a million
-# tokens. A larger split would need gigabytes for that, and all of its shards before the first window. There, shards are
-# shuffled and dealt into blocks of a few dozen; the pieces of a block are shuffled and cut into windows:
+# tokens. A larger split would need gigabytes for that. There, shards are shuffled and dealt into blocks of a few dozen;
+# the pieces of a block are shuffled and cut into windows:
 #
 #     shards   7 2 9 | 4 0 5 | 1 8 ...       blocks of at most 2^28 tokens or 2^22 pieces
 #     windows  0 1 2   3 4 5   6 7 ...       each of pieces from all shards of its block
 #
-# So memory is that of a block, whatever the corpus, and what is not on this machine yet can come while the block before
-# it is trained on. Where the windows of a block begin follows from the counts of the manifest alone.
+# So memory is that of a block, whatever the corpus. Where a block's windows begin follows from the manifest's counts.
 
 WINDOW_TOKENS = 1 << 20
 MIXED_PIECES, MIXED_TOKENS = 1 << 24, 1 << 34
 BLOCK_PIECES, BLOCK_TOKENS = 1 << 22, 1 << 28
-ORDER = 1  # sets these hashes apart from others of the same seed
-_SHARDS, _BLOCK = 6, 7
+ORDER, _SHARDS, _BLOCK = 1, 6, 7  # set these hashes apart from others of the same seed
 
 
-class WindowOrder(Protocol):
-    """The windows of each epoch."""
-
-    def num_windows(self, epoch: int) -> int:
-        """How many there are."""
-
-    def pieces(self, epoch: int, window: int) -> NDArray[np.int64]:
-        """The pieces of one, in order."""
-
-    def ahead(self, epoch: int, window: int) -> list[int]:
-        """Shards that windows behind this one will need, in the order in which they will."""
-
-
-def order_of(store: TokenStore, *, seed: int, shuffle: bool) -> WindowOrder:
+def order_of(store: TokenStore, *, seed: int, shuffle: bool) -> MixedOrder | BlockOrder:
     """The order that a split of this size has.
 
     Args:
@@ -75,67 +63,59 @@ def is_mixed(num_pieces: int, num_tokens: int) -> bool:
 
 
 class MixedOrder:
-    """All pieces shuffled."""
+    """The windows of each epoch, all pieces shuffled."""
 
     def __init__(self, store: TokenStore, *, seed: int, shuffle: bool) -> None:
         self._store, self._seed, self._shuffle = store, seed, shuffle
-        self._epochs: dict[int, list[NDArray[np.int64]]] = {}
+        self._epochs: dict[int, list[Ints]] = {}
 
     def num_windows(self, epoch: int) -> int:
-        """See `WindowOrder`."""
+        """Windows of an epoch."""
         return len(self._windows(epoch))
 
-    def pieces(self, epoch: int, window: int) -> NDArray[np.int64]:
-        """See `WindowOrder`."""
+    def pieces(self, epoch: int, window: int) -> Ints:
+        """The pieces of a window, in order."""
         return self._windows(epoch)[window]
 
-    def ahead(self, epoch: int, window: int) -> list[int]:
-        """None: the first window has pieces of all shards, so that all are there."""
-        return []
-
-    def _windows(self, epoch: int) -> list[NDArray[np.int64]]:
-        found = self._epochs.get(epoch)
-        if found is None:
+    def _windows(self, epoch: int) -> list[Ints]:
+        windows = self._epochs.get(epoch)
+        if windows is None:
             size, lengths = len(self._store), self._store.lengths
             order = permutation(size, ORDER, self._seed, epoch) if self._shuffle else np.arange(size)
-            window = np.zeros(size, dtype=np.int64)  # that each piece begins in; in place, since there may be many
-            np.cumsum(lengths[order][:-1], out=window[1:])
-            window //= WINDOW_TOKENS
-            found = np.split(order, np.flatnonzero(window[1:] != window[:-1]) + 1)
-            self._epochs = {number: each for number, each in self._epochs.items() if abs(number - epoch) == 1}
-            self._epochs[epoch] = found
-        return found
+            number = np.zeros(size, dtype=np.int64)  # of the window of each piece; in place, since there may be many
+            np.cumsum(lengths[order][:-1], out=number[1:])
+            number //= WINDOW_TOKENS
+            windows = np.split(order, np.flatnonzero(number[1:] != number[:-1]) + 1)
+            self._epochs = {other: each for other, each in self._epochs.items() if abs(other - epoch) == 1}
+            self._epochs[epoch] = windows
+        return windows
 
 
-class _Plan:
+class _Blocks:
     """The blocks of an epoch.
 
     Attributes:
         shards: [num_shards]: in the order in which they are taken.
-        blocks: Where each block's shards begin in that, and where the last one's end.
-        windows: [num_blocks + 1]: the first window of each, and how many there are in all.
+        begins: [num_blocks + 1]: where each block's shards begin in that.
+        windows: [num_blocks + 1]: the first window of each.
     """
 
     def __init__(self, counts: ShardCounts, *, key: tuple[int, ...] | None) -> None:
         every = np.arange(len(counts.pieces)) if key is None else permutation(len(counts.pieces), *key)
         self.shards: list[int] = every[counts.pieces[every] > 0].tolist()
-        self.blocks, windows = [0], [0]
+        self.begins, windows = [0], [0]
         pieces = tokens = 0
         for place, shard in enumerate(self.shards):
             pieces, tokens = pieces + int(counts.pieces[shard]), tokens + int(counts.tokens[shard])
             if pieces >= BLOCK_PIECES or tokens >= BLOCK_TOKENS or place + 1 == len(self.shards):
-                self.blocks.append(place + 1)
+                self.begins.append(place + 1)
                 windows.append(windows[-1] + min(max(round(tokens / WINDOW_TOKENS), 1), pieces))
                 pieces = tokens = 0
         self.windows = np.array(windows)
 
-    def of_block(self, block: int) -> list[int]:
-        """The shards of a block."""
-        return self.shards[self.blocks[block] : self.blocks[block + 1]]
-
 
 class BlockOrder:
-    """Shards shuffled, and the pieces of some at a time; see the module's docstring.
+    """The windows of each epoch, shards shuffled, and the pieces of some at a time.
 
     Args:
         counts: Of the split's shards.
@@ -146,46 +126,34 @@ class BlockOrder:
     def __init__(self, counts: ShardCounts, *, seed: int, shuffle: bool) -> None:
         self._counts, self._seed, self._shuffle = counts, seed, shuffle
         self._before = np.cumsum(counts.pieces) - counts.pieces
-        self._plans: dict[int, _Plan] = {}
-        self._block: tuple[tuple[int, int], NDArray[np.int64]] | None = None
+        self._epochs: dict[int, _Blocks] = {}
+        self._block: tuple[tuple[int, int], Ints] | None = None
 
     def num_windows(self, epoch: int) -> int:
-        """See `WindowOrder`."""
-        return int(self._plan(epoch).windows[-1])
+        """Windows of an epoch."""
+        return int(self._blocks(epoch).windows[-1])
 
-    def pieces(self, epoch: int, window: int) -> NDArray[np.int64]:
-        """See `WindowOrder`. All windows of a block have equally many pieces, and so about equally many tokens."""
-        plan = self._plan(epoch)
-        block = int(np.searchsorted(plan.windows, window, side="right")) - 1
-        pieces = self._pieces_of(epoch, block)
-        number, of = window - plan.windows[block], plan.windows[block + 1] - plan.windows[block]
-        return pieces[len(pieces) * number // of : len(pieces) * (number + 1) // of]
-
-    def ahead(self, epoch: int, window: int) -> list[int]:
-        """The shards of the next block, which may be the first of the next epoch."""
-        plan = self._plan(epoch)
-        block = int(np.searchsorted(plan.windows, window, side="right"))
-        return plan.of_block(block) if block + 1 < len(plan.blocks) else self._plan(epoch + 1).of_block(0)
-
-    def _plan(self, epoch: int) -> _Plan:
-        found = self._plans.get(epoch)
-        if found is None:
-            found = _Plan(self._counts, key=(_SHARDS, self._seed, epoch) if self._shuffle else None)
-            self._plans = {number: each for number, each in self._plans.items() if abs(number - epoch) == 1}
-            self._plans[epoch] = found
-        return found
-
-    def _pieces_of(self, epoch: int, block: int) -> NDArray[np.int64]:
-        """The pieces of a block, in order; those of the last one that was asked for are kept."""
-        kept = self._block
-        if kept is None or kept[0] != (epoch, block):
-            pieces = np.concatenate(
-                [self._before[n] + np.arange(self._counts.pieces[n]) for n in self._plan(epoch).of_block(block)]
-            )
+    def pieces(self, epoch: int, window: int) -> Ints:
+        """The pieces of a window, in order. Windows of a block have equally many, and so about equally many tokens."""
+        blocks = self._blocks(epoch)
+        block = int(np.searchsorted(blocks.windows, window, side="right")) - 1
+        if self._block is None or self._block[0] != (epoch, block):
+            shards = blocks.shards[blocks.begins[block] : blocks.begins[block + 1]]
+            pieces = np.concatenate([self._before[n] + np.arange(self._counts.pieces[n]) for n in shards])
             if self._shuffle:
                 pieces = pieces[permutation(len(pieces), _BLOCK, self._seed, epoch, block)]
-            kept = self._block = (epoch, block), pieces
-        return kept[1]
+            self._block = (epoch, block), pieces
+        pieces = self._block[1]
+        number, of = window - blocks.windows[block], blocks.windows[block + 1] - blocks.windows[block]
+        return pieces[len(pieces) * number // of : len(pieces) * (number + 1) // of]
+
+    def _blocks(self, epoch: int) -> _Blocks:
+        blocks = self._epochs.get(epoch)
+        if blocks is None:
+            blocks = _Blocks(self._counts, key=(_SHARDS, self._seed, epoch) if self._shuffle else None)
+            self._epochs = {other: each for other, each in self._epochs.items() if abs(other - epoch) == 1}
+            self._epochs[epoch] = blocks
+        return blocks
 
 
 # ----------------------------------------
@@ -195,9 +163,6 @@ class BlockOrder:
 
 LEAST_CUT = 6  # tokens: a shorter fragment of a long piece would have hardly any context
 _NONE = -1
-
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 class _Rows(NamedTuple):
@@ -277,14 +242,8 @@ def _cut_into(rows: _Rows, overhead: int, piece: int, start: int, length: int) -
 
 
 @compiled
-def _full_rows(length: int, whole: int) -> int:
-    """How many rows a piece fills alone; what remains of it is longer than a row."""
-    return length // whole - (1 if length % whole else 0)
-
-
-@compiled
 def best_fit(lengths: Ints, by_length: Ints, row_length: int, overhead: int) -> tuple[Ints, Ints, Ints, Ints]:
-    """See `unmask.data.packing.pack_pieces`.
+    """See `pack_pieces`.
 
     Args:
         lengths: [num_pieces].
@@ -295,14 +254,15 @@ def best_fit(lengths: Ints, by_length: Ints, row_length: int, overhead: int) -> 
         [F] each: row, piece, start and length of every fragment; those of a row in their order.
     """
     whole = row_length - overhead
-    full, rest, num_long = 0, 0, 0
-    for length in lengths:
-        if length > whole:
-            full += _full_rows(length, whole)
-            rest += length - _full_rows(length, whole) * whole
+    full = np.zeros(len(lengths), dtype=np.int64)  # rows that a long piece fills alone; the rest is longer than a row
+    rest = num_long = 0
+    for piece in range(len(lengths)):
+        if lengths[piece] > whole:
+            full[piece] = lengths[piece] // whole - (1 if lengths[piece] % whole else 0)
+            rest += lengths[piece] - full[piece] * whole
             num_long += 1
     cuts = rest if whole < 2 * LEAST_CUT else rest // LEAST_CUT + num_long
-    most = full + len(by_length) + cuts
+    most = full.sum() + len(by_length) + cuts
     rows = _Rows(
         np.full(row_length + 1, _NONE, dtype=np.int64),
         np.full(most, _NONE, dtype=np.int64),
@@ -313,15 +273,14 @@ def best_fit(lengths: Ints, by_length: Ints, row_length: int, overhead: int) -> 
         np.empty(most, dtype=np.int64),
     )
     for piece in range(len(lengths)):
-        if lengths[piece] > whole:
-            for number in range(_full_rows(lengths[piece], whole)):
-                _write(rows, rows.counts[0], piece, number * whole, whole)
-                rows.counts[0] += 1
+        for number in range(full[piece]):
+            _write(rows, rows.counts[0], piece, number * whole, whole)
+            rows.counts[0] += 1
     for piece in by_length:
         _add(rows, lengths[piece] + overhead, piece, 0, lengths[piece])
     for piece in range(len(lengths)):
         if lengths[piece] > whole:
-            done = _full_rows(lengths[piece], whole) * whole
+            done = full[piece] * whole
             _cut_into(rows, overhead, piece, done, lengths[piece] - done)
     placed = rows.counts[1]
     return rows.row[:placed], rows.piece[:placed], rows.start[:placed], rows.length[:placed]
@@ -462,9 +421,6 @@ def fill_column(placed: Placed, values_N: NDArray[Any], into: Ints) -> None:
             into[placed.at[f] + n] = values_N[placed.source[f] + n]
 
 
-Ints_of_packing = NDArray[np.int64]
-
-
 class Fragment(NamedTuple):
     """Some consecutive tokens of a piece: a segment of a row without its special tokens."""
 
@@ -496,17 +452,15 @@ class PackedRows:
         label: [F]: class of the pair that begins with it; -1 where none does.
     """
 
-    begins: Ints_of_packing
-    piece: Ints_of_packing
-    start: Ints_of_packing
-    length: Ints_of_packing
-    half: Ints_of_packing
-    label: Ints_of_packing
+    begins: Ints
+    piece: Ints
+    start: Ints
+    length: Ints
+    half: Ints
+    label: Ints
 
     @classmethod
-    def of(
-        cls, begins: Ints_of_packing, piece: Ints_of_packing, start: Ints_of_packing, length: Ints_of_packing
-    ) -> PackedRows:
+    def of(cls, begins: Ints, piece: Ints, start: Ints, length: Ints) -> PackedRows:
         """Rows in which every fragment is a segment."""
         return cls(begins, piece, start, length, np.zeros_like(piece), np.full_like(piece, -1))
 
@@ -522,7 +476,7 @@ class PackedRows:
         """Rows `begin` to `end`, without a copy."""
         return self._of(self.begins[begin : end + 1] - self.begins[begin], slice(*self.begins[[begin, end]].tolist()))
 
-    def in_order(self, order: Ints_of_packing) -> PackedRows:
+    def in_order(self, order: Ints) -> PackedRows:
         """The rows in another order."""
         counts = np.diff(self.begins)[order]
         ends = np.cumsum(counts)
@@ -535,11 +489,11 @@ class PackedRows:
         columns = (np.concatenate([getattr(self, name), getattr(other, name)]) for name in names)
         return PackedRows(np.concatenate([self.begins, other.begins[1:] + self.begins[-1]]), *columns)
 
-    def _of(self, begins: Ints_of_packing, fragments: slice | Ints_of_packing) -> PackedRows:
+    def _of(self, begins: Ints, fragments: slice | Ints) -> PackedRows:
         columns = (self.piece, self.start, self.length, self.half, self.label)
         return PackedRows(begins, *(column[fragments] for column in columns))
 
-    def joined(self) -> tuple[Ints_of_packing, Ints_of_packing, Ints_of_packing]:
+    def joined(self) -> tuple[Ints, Ints, Ints]:
         """The fragments in the order of the text, neighbours joined: piece, start, length."""
         order = np.lexsort((self.start, self.piece))
         piece, start, length = self.piece[order], self.start[order], self.length[order]
@@ -564,7 +518,7 @@ class PackedRows:
             ]
 
 
-def pack_pieces(lengths: Ints_of_packing, *, row_length: int, overhead: int) -> PackedRows:
+def pack_pieces(lengths: Ints, *, row_length: int, overhead: int) -> PackedRows:
     """Packs pieces into rows.
 
     Args:

@@ -31,7 +31,17 @@ from torch import Tensor
 
 from unmask.core.errors import DataError
 from unmask.core.hashing import mix, mix_ints, permutation
-from unmask.data.packing import PackedRows, Placed, RowColumns, fill, fill_column, order_of, pack_pieces, places_in_rows
+from unmask.data.packing import (
+    Ints,
+    PackedRows,
+    Placed,
+    RowColumns,
+    fill,
+    fill_column,
+    order_of,
+    pack_pieces,
+    places_in_rows,
+)
 from unmask.data.pairs import PAIR_OVERHEAD, PAIRS, PairKind, check_pairs, make_pairs
 from unmask.data.store import GatheredPieces, TokenStore
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -104,8 +114,8 @@ class Rows:
 #
 #     pieces of a window ──▶ their tokens, gathered ──▶ packed rows, as columns ──▶ batches, filled from the tokens
 #
-# Whatever is done for a fragment is done by a compiled loop, which holds no lock of Python's: a GPU takes millions of
-# tokens a second, and a thread beside the one that feeds it makes the next window.
+# What is done for each fragment is a compiled loop, which holds no lock of Python's: a GPU takes millions of tokens a
+# second, and a thread beside the one that feeds it makes the next window.
 
 LABEL = "label"  # by which rows call the classes of documents
 _SHUFFLE = 2  # sets these hashes apart from others of the same seed
@@ -199,17 +209,6 @@ class Window:
     texts: GatheredPieces
 
 
-def _shared(taken: list[tuple[PackedRows, GatheredPieces]], share: Share) -> list[tuple[PackedRows, GatheredPieces]]:
-    """A share of the rows that were taken of one window or several."""
-    part, before = share.part(sum(len(rows) for rows, _ in taken)), 0
-    found = []
-    for rows, texts in taken:
-        begin, end = (min(max(place - before, 0), len(rows)) for place in (part.start, part.stop))
-        found.append((rows.part(begin, end), texts))
-        before += len(rows)
-    return found
-
-
 class RowStream:
     """Packs the pieces of a store into rows, epoch after epoch.
 
@@ -285,32 +284,31 @@ class RowStream:
                 but about equally many: a step on a few rows would move the weights as far as one on many.
             length: Positions of its rows. Where it changes within a window, what is left of the window is packed
                 anew; nothing is lost or repeated.
-            share: Which of its rows are filled, where others are for other processes. The batch is the same whoever
-                takes part of it, and so are its tokens and the place behind it.
+            share: Which of its rows are filled, where others are for other processes. The batch is the same whatever
+                the share, and so are its tokens and the place behind it.
         """
         length = length or self.length
         cursor = cursor.with_length(length)
-        epoch = cursor.epoch
+        epoch, missing = cursor.epoch, num_rows
         taken: list[tuple[PackedRows, GatheredPieces]] = []
-        wanted = num_rows
         if cursor.window + 1 == self._order.num_windows(epoch):  # the end of the epoch
             left = len(self.window(cursor).rows) - cursor.row
-            wanted = math.ceil(left / math.ceil(left / num_rows))
-        while wanted and cursor.epoch == epoch:
+            missing = math.ceil(left / math.ceil(left / num_rows))
+        while missing and cursor.epoch == epoch:
             window = self.window(cursor)
-            rows = window.rows.part(cursor.row, min(cursor.row + wanted, len(window.rows)))
+            rows = window.rows.part(cursor.row, min(cursor.row + missing, len(window.rows)))
             taken.append((rows, window.texts))
-            wanted -= len(rows)
-            cursor = self._advance(cursor, len(rows), len(window.rows))
+            missing -= len(rows)
+            is_end = cursor.row + len(rows) == len(window.rows)
+            cursor = self._behind(cursor) if is_end else replace(cursor, row=cursor.row + len(rows))
         num_tokens = sum(rows.num_tokens for rows, _ in taken)
-        taken = _shared(taken, share)
+        own, before = share.part(sum(len(rows) for rows, _ in taken)), 0
+        for number, (rows, texts) in enumerate(taken):
+            begin, end = (min(max(place - before, 0), len(rows)) for place in (own.start, own.stop))
+            taken[number] = rows.part(begin, end), texts
+            before += len(rows)
         draws = [texts.draw[texts.number(rows.piece[rows.half == 0])] for rows, texts in taken]
         return RowBatch(self._filled(taken, length), epoch, num_tokens, cursor, np.concatenate(draws))
-
-    def _advance(self, cursor: Cursor, taken: int, window_rows: int) -> Cursor:
-        if cursor.row + taken < window_rows:
-            return replace(cursor, row=cursor.row + taken)
-        return self._behind(cursor)
 
     def _behind(self, cursor: Cursor) -> Cursor:
         """Where the window behind that of a cursor begins."""
@@ -342,7 +340,6 @@ class RowStream:
             texts = last.texts
         else:
             texts = self.store.gather(pieces)
-            self.store.ahead(self._order.ahead(place.epoch, place.window))
         left = pieces, np.zeros_like(pieces), texts.lengths[texts.number(pieces)]
         rows = PackedRows.of(np.zeros(1, dtype=np.int64), *(column[:0] for column in left))
         for begin, length in place.lengths:
@@ -350,56 +347,41 @@ class RowStream:
                 left = rows.part(begin, len(rows)).joined()
             packed = self._packed(*left, length, (place.epoch, place.window, begin))
             if self.pairs is not None:
-                packed = self._paired(self.pairs, packed, texts, place.epoch)
+                packed = make_pairs(self.pairs, packed, texts, key=mix_ints(PAIRS, self.seed, place.epoch))
             rows = rows.part(0, begin).followed_by(packed)
         return Window(place, rows, texts)
 
-    def _packed(
-        self,
-        piece: NDArray[np.int64],
-        start: NDArray[np.int64],
-        size: NDArray[np.int64],
-        length: int,
-        place: tuple[int, int, int],
-    ) -> PackedRows:
-        """Fragments in rows of a length, in the order that the place gives them.
-
-        Args:
-            piece, start, size: [num_fragments]: what is to be packed.
-            length: Of the rows.
-            place: Epoch, window and the first of the window's rows.
-        """
+    def _packed(self, piece: Ints, start: Ints, size: Ints, length: int, place: tuple[int, int, int]) -> PackedRows:
+        """Fragments in rows of a length, in the order that the place (epoch, window, first row) gives them."""
         packed = pack_pieces(size, row_length=length, overhead=self._overhead)
         number = packed.piece
         rows = PackedRows.of(packed.begins, piece[number], start[number] + packed.start, packed.length)
         return rows.in_order(permutation(len(rows), _SHUFFLE, self.seed, *place)) if self.shuffle else rows
 
-    def _paired(self, kind: PairKind, rows: PackedRows, texts: GatheredPieces, epoch: int) -> PackedRows:
-        return make_pairs(
-            kind,
-            rows,
-            texts,
-            key=mix_ints(PAIRS, self.seed, epoch),
-        )
-
     def _filled(self, taken: Sequence[tuple[PackedRows, GatheredPieces]], length: int) -> Rows:
-        """Some rows of this length, of one window or several.
-
-        Returns:
-            The batch; see `Rows` for a drawing.
-        """
+        """Some rows of this length, of one window or several; see `Rows` for a drawing."""
         num_rows = sum(len(rows) for rows, _ in taken)
-        size = num_rows * length
         special = self.tokenizer.special
-        columns = RowColumns.of_padding(size, special.pad, with_types=self.pairs is not None)
-        annotations = {name: np.zeros(size, dtype=np.int64) for name in self.store.annotations}
-        of_pairs = {} if self.pairs is None else {self.pairs: np.full(size, -1, dtype=np.int64)}
-        of_documents = {} if not self.with_labels else {LABEL: np.full(size, -1, dtype=np.int64)}
+        columns = RowColumns.of_padding(num_rows * length, special.pad, with_types=self.pairs is not None)
+        annotations = {name: np.zeros(num_rows * length, dtype=np.int64) for name in self.store.annotations}
+        names = [*([] if self.pairs is None else [self.pairs]), *([LABEL] if self.with_labels else [])]
+        classes = {name: np.full(num_rows * length, -1, dtype=np.int64) for name in names}
         begin = 0
         for rows, texts in taken:
             end = begin + len(rows) * length
-            placed = self._placed(rows, texts, length)
-            first = fill(
+            number = texts.number(rows.piece)
+            segment = np.cumsum(rows.half == 0) - 1
+            placed = Placed(
+                at=places_in_rows(
+                    rows.begins, rows.length, rows.half, length, special.cls is not None, special.sep is not None
+                ),
+                source=texts.begin[number] + rows.start,
+                length=rows.length,
+                half=rows.half,
+                number=segment - np.repeat(segment[rows.begins[:-1]], np.diff(rows.begins)),
+                key=mix(texts.key[number] ^ rows.start),
+            )
+            starts = fill(
                 placed,
                 texts.input_ids,
                 texts.word_starts,
@@ -408,49 +390,25 @@ class RowStream:
                 -1 if special.sep is None else special.sep,
                 self.with_labels,
                 columns.part(begin, end),
-            )[rows.half == 0]
+            )
+            first = begin + starts[rows.half == 0]
             for name, values in annotations.items():
                 fill_column(placed, texts.annotations[name], values[begin:end])
-            for values in of_pairs.values():
-                values[begin + first] = rows.label[rows.half == 0]
-            for values in of_documents.values():
-                values[begin + first] = self._labels(rows, texts)
+            if self.pairs is not None:
+                classes[self.pairs][first] = rows.label[rows.half == 0]
+            if self.with_labels:
+                assert texts.label is not None
+                label = texts.label[number]  # none, where the halves of a pair differ in it
+                differs = np.concatenate([(rows.half[1:] == 1) & (label[1:] != label[:-1]), [False]])
+                classes[LABEL][first] = np.where(differs, -1, label)[rows.half == 0]
             begin = end
 
         def in_rows(column: NDArray[Any]) -> Tensor:
             return torch.from_numpy(column.reshape(num_rows, length))
 
         return Rows(
-            in_rows(columns.input_ids),
-            in_rows(columns.segment_ids),
-            in_rows(columns.position_ids),
-            in_rows(columns.word_starts),
-            in_rows(columns.maskable),
-            in_rows(columns.segment_keys),
+            *(in_rows(column) for column in columns[:6]),
             annotations={name: in_rows(values) for name, values in annotations.items()},
-            classes={name: in_rows(values) for name, values in (of_pairs | of_documents).items()},
+            classes={name: in_rows(values) for name, values in classes.items()},
             token_type_ids=None if self.pairs is None else in_rows(columns.token_type_ids),
         )
-
-    def _placed(self, rows: PackedRows, texts: GatheredPieces, length: int) -> Placed:
-        special = self.tokenizer.special
-        segment = np.cumsum(rows.half == 0) - 1
-        before = np.repeat(segment[rows.begins[:-1]], np.diff(rows.begins))
-        return Placed(
-            at=places_in_rows(
-                rows.begins, rows.length, rows.half, length, special.cls is not None, special.sep is not None
-            ),
-            source=texts.places(rows.piece, rows.start),
-            length=rows.length,
-            half=rows.half,
-            number=segment - before,
-            key=mix(texts.key[texts.number(rows.piece)] ^ rows.start),
-        )
-
-    @staticmethod
-    def _labels(rows: PackedRows, texts: GatheredPieces) -> NDArray[np.int64]:
-        """The class of each segment's text; -1 where it is not known, or where the halves of a pair differ in it."""
-        assert texts.label is not None
-        label = texts.label[texts.number(rows.piece)]
-        differs = np.concatenate([(rows.half[1:] == 1) & (label[1:] != label[:-1]), [False]])
-        return np.where(differs, -1, label)[rows.half == 0]

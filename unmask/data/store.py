@@ -26,7 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -37,18 +37,16 @@ from unmask.core.errors import DataError
 from unmask.core.files import write_atomically
 from unmask.core.hashing import GOLDEN, mix
 
-# ----------------------------------------
-# A loop that gathers pieces from where their shards are mapped: a window of them lies all over the files.
+COLUMNS = ("input_ids", "word_starts", "document", "offset", "num_bytes")
+LABEL, GROUP, DRAW = "label", "group", "draw"
+MOST_OPEN = 8192  # shards; a kernel maps some 65,530 files a process at most
+OPENED_AT_ONCE = 8  # threads that wait for files and check them
+CHUNK_TOKENS = 1 << 24
 
 
 @compiled
-def gather(address: NDArray[np.int64], size: NDArray[np.int64], into: NDArray[np.uint8]) -> None:
-    """Copies stretches of memory, one behind another.
-
-    Args:
-        address, size: [num_stretches]: where each begins, and its bytes.
-        into: [total bytes].
-    """
+def _gather(address: NDArray[np.int64], size: NDArray[np.int64], into: NDArray[np.uint8]) -> None:
+    """Copies stretches of memory, one behind another: `size` bytes at each address."""
     place = 0
     for n in range(len(address)):
         stretch = bytes_at(address[n], size[n])
@@ -58,25 +56,15 @@ def gather(address: NDArray[np.int64], size: NDArray[np.int64], into: NDArray[np
 
 
 @compiled
-def read_int64(address: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The number of 8 bytes at each address."""
-    found = np.empty(len(address), dtype=np.int64)
+def _read_numbers(address: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """The whole number of 8 or 4 bytes at each address."""
+    numbers = np.empty(len(address), dtype=np.int64)
     for n in range(len(address)):
-        found[n] = bytes_at(address[n], 8).view(np.int64)[0]
-    return found
-
-
-@compiled
-def read_int32(address: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The number of 4 bytes at each address."""
-    found = np.empty(len(address), dtype=np.int64)
-    for n in range(len(address)):
-        found[n] = bytes_at(address[n], 4).view(np.int32)[0]
-    return found
-
-
-# ----------------------------------------
-# Pieces of documents with their tokens, as they are taken from shards: in order without a copy, or gathered.
+        if size == 8:
+            numbers[n] = bytes_at(address[n], 8).view(np.int64)[0]
+        else:
+            numbers[n] = bytes_at(address[n], 4).view(np.int32)[0]
+    return numbers
 
 
 class TokenChunk(NamedTuple):
@@ -138,18 +126,10 @@ class GatheredPieces:
 # What is known of every piece (its length, document, place in it, bytes, class, draw) stands in a shard's columns. Of a
 # shard that is open only where its record batches begin is kept, and numbers are read from the mapped file:
 #
-#     piece 70,123 ──▶ shard 4 ──▶ its record batch 2 ──▶ address of `document` + 8 x (70,123 - first piece) ──▶ a
-#     number
+#     piece 70,123 ──▶ shard 4 ──▶ its record batch 2 ──▶ address of `document` + 8 x (70,123 - first piece) ──▶ number
 #
 # So a split of any size opens with the counts of its manifest, all processes of a machine share what the system has
-# read,
-# and an index that could disagree with the shards is not there. A kernel maps some 65,530 files a process at most; no
-# more than `MOST_OPEN` stay open, in the order in which they were wanted last.
-
-COLUMNS = ("input_ids", "word_starts", "document", "offset", "num_bytes")
-LABEL, GROUP, DRAW = "label", "group", "draw"
-MOST_OPEN = 8192
-OPENED_AT_ONCE = 8  # threads that wait for files and check them
+# read, and an index that could disagree with the shards is not there.
 
 
 class ShardCounts(NamedTuple):
@@ -244,22 +224,6 @@ def _addresses(arrays: Sequence[pa.Array]) -> NDArray[np.int64]:
     return np.array(starts, dtype=np.int64)
 
 
-class _Table:
-    """Where the record batches of some shards lie.
-
-    Attributes:
-        shards: [num_shards], int64: their numbers, ascending.
-        first: [num_batches], int64: the first piece of each, counted in the split.
-        addresses: By column, [num_batches], int64.
-    """
-
-    def __init__(self, shards: NDArray[np.int64], opened: Sequence[MappedShard], before: NDArray[np.int64]) -> None:
-        self.shards, self._opened = shards, opened  # kept open as long as somebody has addresses of them
-        self.first = np.concatenate([shard.first[:-1] + before[n] for n, shard in zip(shards, opened, strict=True)])
-        names = set(opened[0].addresses).intersection(*(shard.addresses for shard in opened))
-        self.addresses = {name: np.concatenate([shard.addresses[name] for shard in opened]) for name in names}
-
-
 class Located(NamedTuple):
     """Some pieces, and where they are.
 
@@ -275,13 +239,13 @@ class Located(NamedTuple):
 
     def number(self, name: str) -> NDArray[np.int64]:
         """[num_pieces]: what a column says of each."""
-        return read_int64(self.addresses(name) + 8 * self.local)
+        return _read_numbers(self.addresses(name) + 8 * self.local, 8)
 
     def stretch(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """[num_pieces] each: where a piece begins in the tokens of its record batch, and how long it is."""
         place = self.addresses("lengths") + 4 * self.local
-        begin = read_int32(place)
-        return begin, read_int32(place + 4) - begin
+        begin = _read_numbers(place, 4)
+        return begin, _read_numbers(place + 4, 4) - begin
 
 
 class OpenShards:
@@ -290,7 +254,7 @@ class OpenShards:
     Args:
         files: Their paths.
         counts: What the manifest says of them; None: all of them are opened to find it out.
-        ready: Called with a shard's number before it is first opened: waits until it is there, and checks it.
+        ready: Called with a shard's number before it is first opened: checks it.
     """
 
     def __init__(
@@ -300,21 +264,23 @@ class OpenShards:
         self._open: OrderedDict[int, MappedShard] = OrderedDict()
         self._was_ready: set[int] = set()
         self._lock = threading.Lock()
-        self._table: _Table | None = None
-        self._like: MappedShard | None = None
+        # Numbers of shards, the shards themselves, the first piece of each record batch, and addresses by column.
+        self._table: tuple[NDArray[np.int64], list[MappedShard], NDArray[np.int64], dict[str, NDArray[np.int64]]]
+        self._table = np.empty(0, dtype=np.int64), [], np.empty(0, dtype=np.int64), {}
+        self._first: MappedShard | None = None
         self._read: MappedShard | None = None
-        self.counts = counts or self._counted()
-        self.before = np.cumsum(self.counts.pieces) - self.counts.pieces
+        self._pieces: NDArray[np.int64] | None = None if counts is None else counts.pieces
+        if counts is None:
+            pieces, tokens = [], []
+            for shard in map(self.to_read, range(len(files))):
+                pieces.append(len(shard))
+                tokens.append(sum(int(shard.begins(batch)[-1]) for batch in range(len(shard.batches))))
+            counts = ShardCounts(np.array(pieces, dtype=np.int64), np.array(tokens, dtype=np.int64))
+        self.counts = counts
+        self.before = np.cumsum(counts.pieces) - counts.pieces
 
     def __len__(self) -> int:
         return len(self._files)
-
-    def _counted(self) -> ShardCounts:
-        pieces, tokens = [], []
-        for shard in map(self.to_read, range(len(self._files))):
-            pieces.append(len(shard))
-            tokens.append(sum(int(shard.begins(batch)[-1]) for batch in range(len(shard.batches))))
-        return ShardCounts(np.array(pieces, dtype=np.int64), np.array(tokens, dtype=np.int64))
 
     def shard(self, number: int) -> MappedShard:
         """One of them, open.
@@ -322,15 +288,25 @@ class OpenShards:
         Raises:
             DataError: It is missing or damaged, or differs in its columns from the others.
         """
-        self._make_ready(number)
+        self.make_ready([number])
         with self._lock:
-            found = self._open.get(number)
-            if found is None:
-                found = self._open[number] = self._opened(number)
-                if len(self._open) > MOST_OPEN:  # whoever works with the oldest has it until then
+            shard = self._open.get(number)
+            if shard is None:
+                shard = MappedShard(self._files[number])
+                if self._pieces is not None and len(shard) != self._pieces[number]:
+                    raise DataError(
+                        f"{shard.file}: it holds {len(shard):,} pieces, and the manifest says "
+                        f"{self._pieces[number]:,}; prepare the data again"
+                    )
+                if self._first is None:
+                    self._first = shard
+                if shard.types != self._first.types:
+                    raise DataError("shards of one split have columns of different widths; prepare the data again")
+                self._open[number] = shard
+                if len(self._open) > MOST_OPEN:  # a thread that works with the oldest has it until then
                     self._open.popitem(last=False)
             self._open.move_to_end(number)
-            return found
+            return shard
 
     def to_read(self, number: int) -> MappedShard:
         """One of them, open, whose record batches are wanted; those of the last one are let go.
@@ -338,39 +314,25 @@ class OpenShards:
         Raises:
             DataError: As `shard`.
         """
-        found, before = self.shard(number), self._read
-        if before is not None and before is not found:
+        shard, before = self.shard(number), self._read
+        if before is not None and before is not shard:
             before.let_go()
-        self._read = found
-        return found
-
-    def _make_ready(self, number: int) -> None:
-        if number not in self._was_ready:
-            self._ready(number)
-            self._was_ready.add(number)
-
-    def _opened(self, number: int) -> MappedShard:
-        found = MappedShard(self._files[number])
-        if hasattr(self, "counts") and len(found) != self.counts.pieces[number]:
-            raise DataError(
-                f"{found.file}: it holds {len(found):,} pieces, and the manifest says {self.counts.pieces[number]:,}; "
-                "prepare the data again"
-            )
-        if self._like is None:
-            self._like = found
-        elif found.types != self._like.types:
-            raise DataError("shards of one split have columns of different widths; prepare the data again")
-        return found
+        self._read = shard
+        return shard
 
     def make_ready(self, numbers: Sequence[int]) -> None:
-        """Waits for many of them and checks them, several at a time.
+        """Checks some of them, several at a time.
 
         Raises:
             DataError: As `shard`.
         """
-        if missing := [number for number in numbers if number not in self._was_ready]:
+        missing = [number for number in numbers if number not in self._was_ready]
+        if len(missing) > 1:
             with ThreadPoolExecutor(OPENED_AT_ONCE) as threads:
-                list(threads.map(self._make_ready, missing))
+                list(threads.map(self._ready, missing))
+        elif missing:
+            self._ready(missing[0])
+        self._was_ready.update(missing)
 
     def locate(self, pieces: NDArray[np.int64]) -> Iterator[Located]:
         """Finds pieces: all at once, or, where they lie in very many shards, those of some of these at a time.
@@ -383,27 +345,20 @@ class OpenShards:
         """
         shard = np.searchsorted(self.before, pieces, side="right") - 1
         used = np.unique(shard)
-        if len(used) <= MOST_OPEN:
-            yield self._located(self._table_of(used), pieces, np.arange(len(pieces)))
-            return
         for begin in range(0, len(used), MOST_OPEN):
             some = used[begin : begin + MOST_OPEN]
+            if not np.isin(some, self._table[0], assume_unique=True).all():
+                self.make_ready(some.tolist())
+                opened = [self.shard(number) for number in some.tolist()]
+                first = [each.first[:-1] + self.before[n] for n, each in zip(some, opened, strict=True)]
+                names = set(opened[0].addresses).intersection(*(each.addresses for each in opened))
+                addresses = {name: np.concatenate([each.addresses[name] for each in opened]) for name in names}
+                self._table = some, opened, np.concatenate(first), addresses  # open as long as its addresses are used
+            _, _, firsts, addresses = self._table
             which = np.flatnonzero((shard >= some[0]) & (shard <= some[-1]))
-            yield self._located(self._table_of(some), pieces, which)
-
-    def _table_of(self, used: NDArray[np.int64]) -> _Table:
-        table = self._table
-        if table is None or not np.isin(used, table.shards, assume_unique=True).all():
-            numbers = used.tolist()
-            self.make_ready(numbers)
-            table = self._table = _Table(used, [self.shard(number) for number in numbers], self.before)
-        return table
-
-    @staticmethod
-    def _located(table: _Table, pieces: NDArray[np.int64], which: NDArray[np.int64]) -> Located:
-        wanted = pieces[which]
-        batch = np.searchsorted(table.first, wanted, side="right") - 1
-        return Located(which, wanted - table.first[batch], lambda name: table.addresses[name][batch])
+            batch = np.searchsorted(firsts, pieces[which], side="right") - 1
+            local = pieces[which] - firsts[batch]
+            yield Located(which, local, lambda name, at=addresses, batch=batch: at[name][batch])  # type: ignore[misc]
 
 
 Widths = Mapping[str, type[np.unsignedinteger]]
@@ -436,19 +391,12 @@ class TokenBatch:
     def select(self, rows: NDArray[np.bool_]) -> TokenBatch:
         """Some of the rows."""
         tokens = np.repeat(rows, self.lengths)
-        lengths, document, offset, num_bytes = (
-            column[rows] for column in (self.lengths, self.document, self.offset, self.num_bytes)
-        )
         return TokenBatch(
             self.input_ids[tokens],
             self.word_starts[tokens],
-            lengths,
-            document,
-            offset,
-            num_bytes,
+            *(column[rows] for column in (self.lengths, self.document, self.offset, self.num_bytes)),
             {name: values[tokens] for name, values in self.annotations.items()},
-            None if self.label is None else self.label[rows],
-            None if self.group is None else self.group[rows],
+            *(None if column is None else column[rows] for column in (self.label, self.group)),
         )
 
 
@@ -467,25 +415,6 @@ class ShardFile:
     pieces: int
     tokens: int
     sha256: str
-
-
-def schema_for(
-    vocab_size: int, annotations: Widths | None = None, *, labelled: bool = False, grouped: bool = False
-) -> pa.Schema:
-    """The Arrow schema of shards over a vocabulary of this size, with these columns of annotation, labels, groups."""
-    ids = pa.uint16() if vocab_size <= 1 << 16 else pa.uint32()
-    return pa.schema(
-        {
-            "input_ids": pa.list_(ids),
-            "word_starts": pa.list_(pa.uint8()),
-            "document": pa.int64(),
-            "offset": pa.int64(),
-            "num_bytes": pa.int64(),
-            **({LABEL: pa.int64()} if labelled else {}),
-            **({GROUP: pa.int64()} if grouped else {}),
-            **{name: pa.list_(pa.from_numpy_dtype(width)) for name, width in (annotations or {}).items()},
-        }
-    )
 
 
 class ShardWriter:
@@ -512,7 +441,16 @@ class ShardWriter:
     ) -> None:
         self.root = root
         self.name = name
-        self.schema = schema_for(vocab_size, annotations, labelled=labelled, grouped=grouped)
+        self.schema = pa.schema(
+            {
+                "input_ids": pa.list_(pa.uint16() if vocab_size <= 1 << 16 else pa.uint32()),
+                "word_starts": pa.list_(pa.uint8()),
+                **dict.fromkeys(("document", "offset", "num_bytes"), pa.int64()),
+                **({LABEL: pa.int64()} if labelled else {}),
+                **({GROUP: pa.int64()} if grouped else {}),
+                **{name: pa.list_(pa.from_numpy_dtype(width)) for name, width in (annotations or {}).items()},
+            }
+        )
         self._sink = pa.BufferOutputStream()
         self._writer = pa.ipc.new_stream(self._sink, self.schema)
         self._pieces = self._tokens = 0
@@ -521,7 +459,25 @@ class ShardWriter:
         """Appends rows, as one record batch."""
         if not len(batch.lengths):
             return
-        self._writer.write_batch(_record_batch(batch, self.schema))
+        offsets = np.zeros(len(batch.lengths) + 1, dtype=np.int32)  # of Arrow's lists; a batch is far below 2^31 tokens
+        np.cumsum(batch.lengths, out=offsets[1:])
+
+        def in_lists(name: str, values: NDArray[Any]) -> pa.Array:
+            width = self.schema.field(name).type.value_type.to_pandas_dtype()
+            return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values.astype(width, copy=False)))
+
+        columns = {
+            "input_ids": in_lists("input_ids", batch.input_ids),
+            "word_starts": in_lists("word_starts", batch.word_starts.view(np.uint8)),
+            "document": pa.array(batch.document),
+            "offset": pa.array(batch.offset),
+            "num_bytes": pa.array(batch.num_bytes),
+            LABEL: None if batch.label is None else pa.array(batch.label),
+            GROUP: pa.array(batch.document if batch.group is None else batch.group),
+            **{name: in_lists(name, values) for name, values in batch.annotations.items()},
+        }
+        arrays = [columns[name] for name in self.schema.names]
+        self._writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self.schema))
         self._pieces += len(batch.lengths)
         self._tokens += len(batch.input_ids)
 
@@ -541,25 +497,6 @@ class ShardWriter:
         return ShardFile(self.name, self._pieces, self._tokens, hashlib.sha256(content).hexdigest())
 
 
-def _record_batch(batch: TokenBatch, schema: pa.Schema) -> pa.RecordBatch:
-    offsets = np.zeros(len(batch.lengths) + 1, dtype=np.int32)  # of Arrow's lists; a batch is far below 2^31 tokens
-    np.cumsum(batch.lengths, out=offsets[1:])
-    id_type = schema.field("input_ids").type.value_type
-    columns = [
-        pa.ListArray.from_arrays(pa.array(offsets), pa.array(batch.input_ids.astype(id_type.to_pandas_dtype()))),
-        pa.ListArray.from_arrays(pa.array(offsets), pa.array(batch.word_starts.view(np.uint8))),
-        *(pa.array(column) for column in (batch.document, batch.offset, batch.num_bytes)),
-    ]
-    if LABEL in schema.names:
-        columns.append(pa.array(batch.label))
-    if GROUP in schema.names:
-        columns.append(pa.array(batch.document if batch.group is None else batch.group))
-    for name in schema.names[len(columns) :]:
-        width = schema.field(name).type.value_type.to_pandas_dtype()
-        columns.append(pa.ListArray.from_arrays(pa.array(offsets), pa.array(batch.annotations[name].astype(width))))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
 class TokenStore:
     """All pieces of a split. Shards are mapped when something of them is wanted (see `unmask.data.store`).
 
@@ -577,15 +514,13 @@ class TokenStore:
         entries: Sequence[ShardFile] | None = None,
         *,
         ready: Callable[[int], None] = lambda number: None,
-        ahead: Callable[[Sequence[int]], None] = lambda numbers: None,
     ) -> None:
         """Opens the shards of a split, in order.
 
         Args:
             files: Their paths.
             entries: What the manifest says of them; None: all are opened at once.
-            ready: Called with the number of a shard before it is first opened: waits for it and checks it.
-            ahead: Told which shards are wanted next, so that they may be fetched.
+            ready: Called with the number of a shard before it is first opened: checks it.
 
         Raises:
             DataError: The first one is missing or is not a token shard; without entries, any.
@@ -598,7 +533,6 @@ class TokenStore:
         self.counts = self._shards.counts
         if not self.counts.pieces.sum():
             raise DataError("the split holds no rows")
-        self.ahead = ahead
         self._ends: list[int] = np.cumsum(self.counts.pieces).tolist()
         self._first = self._shards.shard(int(np.flatnonzero(self.counts.pieces)[0]))
         self.annotations: tuple[str, ...] = self._first.annotations
@@ -628,7 +562,7 @@ class TokenStore:
         return bool(ends[0] == ends[1])
 
     def _in_order(self) -> Iterator[MappedShard]:
-        return (self._shards.to_read(number) for number in range(len(self._shards)))
+        return map(self._shards.to_read, range(len(self._shards)))
 
     def _whole(self, name: str) -> NDArray[np.int64]:
         self._shards.make_ready(range(len(self._shards)))
@@ -692,10 +626,13 @@ class TokenStore:
         for located in self._shards.locate(pieces):
             begin, length = located.stretch()
             lengths[located.pieces] = length
-            for name, values in numbers.items():
-                values[located.pieces] = located.number(name)
+            for name, column in numbers.items():
+                column[located.pieces] = located.number(name)
             for name, parts in tokens.items():
-                parts.append(_gathered(located.addresses(name), begin, length, self._first.types[name]))
+                width = self._first.types[name].itemsize
+                values = np.empty(int(length.sum()), dtype=self._first.types[name])
+                _gather(located.addresses(name) + begin * width, length * width, values.view(np.uint8))
+                parts.append(values)
         found = {name: parts[0] if len(parts) == 1 else np.concatenate(parts) for name, parts in tokens.items()}
         return GatheredPieces(
             pieces,
@@ -727,19 +664,6 @@ class TokenStore:
         """A column of annotation at `length` tokens of a piece from token `start` on, without a copy."""
         shard, batch, begin = self._place(piece)
         return shard.tokens(batch, name)[begin + start : begin + start + length]
-
-
-def _gathered(
-    address: NDArray[np.int64], begin: NDArray[np.int64], lengths: NDArray[np.int64], dtype: np.dtype[np.generic]
-) -> NDArray[np.unsignedinteger]:
-    """So many values from some addresses and places behind them on, one behind another."""
-    size = dtype.itemsize
-    found: NDArray[np.unsignedinteger] = np.empty(int(lengths.sum()), dtype=dtype)
-    gather(address + begin * size, lengths * size, found.view(np.uint8))
-    return found
-
-
-CHUNK_TOKENS = 1 << 24
 
 
 def document_frequencies(store: TokenStore, vocab_size: int) -> NDArray[np.int64]:

@@ -407,7 +407,12 @@ class RowStream:
             return torch.from_numpy(column.reshape(num_rows, length))
 
         return Rows(
-            *(in_rows(column) for column in columns[:6]),
+            in_rows(columns.input_ids),
+            in_rows(columns.segment_ids),
+            in_rows(columns.position_ids),
+            in_rows(columns.word_starts),
+            in_rows(columns.maskable),
+            in_rows(columns.segment_keys),
             annotations={name: in_rows(values) for name, values in annotations.items()},
             classes={name: in_rows(values) for name, values in classes.items()},
             token_type_ids=None if self.pairs is None else in_rows(columns.token_type_ids),

@@ -394,9 +394,13 @@ class TokenBatch:
         return TokenBatch(
             self.input_ids[tokens],
             self.word_starts[tokens],
-            *(column[rows] for column in (self.lengths, self.document, self.offset, self.num_bytes)),
+            self.lengths[rows],
+            self.document[rows],
+            self.offset[rows],
+            self.num_bytes[rows],
             {name: values[tokens] for name, values in self.annotations.items()},
-            *(None if column is None else column[rows] for column in (self.label, self.group)),
+            None if self.label is None else self.label[rows],
+            None if self.group is None else self.group[rows],
         )
 
 

@@ -150,11 +150,7 @@ def test_two_steps_on_raw_text(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_is_said_before_anything_is_made(annotated: Path, corpus_file: Path, tmp_path: Path) -> None:
-    with pytest.raises(
-        SettingsError,
-        match=r"masking by entity needs the annotation entities of the text; ask for it with "
-        r"settings=\['annotation\.columns=\[\"entities\"\]'\]",
-    ):
+    with pytest.raises(SettingsError, match=r"annotation\.columns"):
         steps_of(corpus_file, tmp_path / "run", strategy="entity")
     assert not (tmp_path / "run" / "data").exists()
     with pytest.raises(DataError, match=r"prepared without; make it with unmask prepare .* --annotate chunks,depend"):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unmask.data.lexicon import Counter
+from unmask.data.key_counter import KeyCounter
 
 ENDS = np.iinfo(np.int64)
 
@@ -28,7 +28,7 @@ def test_counts_are_those_of_a_naive_counter(keys: list[int], cut: int, run_keys
     """However keys are cut into parts, and however few fit into memory."""
     naive = Naive(map(int, keys))
     with TemporaryDirectory() as folder:
-        with Counter(Path(folder), run_keys=run_keys) as counter:
+        with KeyCounter(Path(folder), run_keys=run_keys) as counter:
             for begin in range(0, len(keys), cut):
                 counter.add(np.array(keys[begin : begin + cut], dtype=np.int64))
             parts = list(counter.merged())
@@ -46,7 +46,7 @@ def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     """Keys that are all different go to the disk, and come back in parts of about as many as may be held."""
     rng = np.random.default_rng(0)
     keys = rng.integers(ENDS.min, ENDS.max, 100_000)
-    with Counter(tmp_path, run_keys=1000) as counter:
+    with KeyCounter(tmp_path, run_keys=1000) as counter:
         for begin in range(0, len(keys), 100):
             counter.add(keys[begin : begin + 100])
         on_disk = len(list(next(tmp_path.iterdir()).iterdir()))

@@ -369,11 +369,11 @@ def test_the_share_of_masked_tokens_stays_exact(store: TokenStore, tokenizer: To
 
 def test_texts_that_make_no_pairs(store: TokenStore, tokenizer: Tokenizer) -> None:
     one = words([9, 9], ["1" * 9] * 2, [4, 4])
-    with pytest.raises(DataError, match=r"but the text is one document; take sentence_order, or .*corpus\.documents"):
+    with pytest.raises(DataError, match="sentence_order"):
         RowStream(one, tokenizer, length=32, seed=0, pairs="next_sentence")  # type: ignore[arg-type]
     RowStream(one, tokenizer, length=32, seed=0, pairs="sentence_order")  # type: ignore[arg-type]
     for kind in KINDS:
-        with pytest.raises(DataError, match=rf"{kind} stand as \[CLS\] A \[SEP\] B \[SEP\], but .* no \[CLS\] or no"):
+        with pytest.raises(DataError, match=kind):
             RowStream(store, bare_characters(), length=32, seed=0, pairs=kind)
-    with pytest.raises(DataError, match="rows of 3 positions have no room for text beside 3 special tokens"):
+    with pytest.raises(DataError, match="rows of 3 positions"):
         RowStream(store, tokenizer, length=3, seed=0, pairs="sentence_order")

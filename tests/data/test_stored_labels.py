@@ -132,9 +132,7 @@ def test_data_is_known_by_its_columns(tmp_path: Path) -> None:
     assert make(path, tmp_path / "one", CorpusSettings(column=("text",)), resume=True) == made
     both = make(path, tmp_path / "two", CorpusSettings(column=("text", "mood")))
     assert make(path, tmp_path / "two", CorpusSettings(column=("text", "mood")), resume=True) == both
-    with pytest.raises(
-        DataError, match=r"holds prepared data with corpus\.column = .*text.*mood.*, but now it is 'text'"
-    ):
+    with pytest.raises(DataError, match=r"corpus\.column"):
         make(path, tmp_path / "two", CorpusSettings(column="text"), resume=True)
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import tempfile
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from types import TracebackType
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 import safetensors
@@ -25,123 +23,9 @@ from unmask.core.files import typed, write_atomically
 from unmask.core.hashing import longer, mix, token_in_word
 from unmask.core.results import Notify, counted, ignore
 from unmask.core.settings import Settings
+from unmask.data.key_counter import RUN_KEYS, Counted, KeyCounter
 from unmask.data.store import TokenChunk
 from unmask.tokenizer.tokenizer import Tokenizer
-
-# ----------------------------------------
-# Counting 64-bit keys, more than fit into memory: sorted runs on the disk, merged range by range. Exact.
-
-# Most keys in memory at a time; counting and merging take about 100 bytes for each.
-RUN_KEYS = 1 << 21
-
-
-class Counted(NamedTuple):
-    """Keys in increasing order, and how often each was seen."""
-
-    keys: NDArray[np.int64]
-    counts: NDArray[np.int64]
-
-
-class Counter:
-    """Counts keys. Use it as a context: its files go when it ends.
-
-    Args:
-        folder: Where temporary files may stand.
-        run_keys: Keys that are held in memory.
-    """
-
-    def __init__(self, folder: Path, *, run_keys: int = RUN_KEYS) -> None:
-        self.run_keys = run_keys
-        self._files = tempfile.TemporaryDirectory(prefix=".lexicon-", dir=folder, ignore_cleanup_errors=True)
-        self._spilled: list[Path] = []
-        self._new: list[NDArray[np.int64]] = []
-        self._num_new = 0
-        self._table = _sum(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
-
-    def __enter__(self) -> Counter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._files.cleanup()
-
-    def add(self, keys: NDArray[np.int64]) -> None:
-        """Counts each of these once more."""
-        self._new.append(keys)
-        self._num_new += len(keys)
-        if self._num_new >= self.run_keys:
-            self._gather()
-            if len(self._table.keys) >= self.run_keys:
-                self._spill()
-
-    def merged(self) -> Iterator[Counted]:
-        """What was counted, in increasing order of the keys, a range of them at a time."""
-        self._gather()
-        if not self._spilled:
-            yield self._table
-            return
-        self._spill()
-        runs = [_open(path) for path in self._spilled]
-        inner = self._cuts(runs)
-        places = [np.concatenate([[0], np.searchsorted(run.keys, inner), [len(run.keys)]]) for run in runs]
-        for part in range(len(inner) + 1):
-            slices = [slice(place[part], place[part + 1]) for place in places]
-            keys = np.concatenate([run.keys[s] for run, s in zip(runs, slices, strict=True)])
-            counts = np.concatenate([run.counts[s] for run, s in zip(runs, slices, strict=True)])
-            yield _sum(keys, counts)
-        del runs  # unmaps the files before they go
-
-    def above(self, count: int) -> Counted:
-        """The keys that were seen more often than this; they must fit into memory."""
-        parts = []
-        for part in self.merged():
-            often = part.counts > count
-            parts.append(Counted(part.keys[often], part.counts[often]))
-        return Counted(np.concatenate([p.keys for p in parts]), np.concatenate([p.counts for p in parts]))
-
-    def _gather(self) -> None:
-        """Takes the new keys into the table."""
-        if not self._num_new:
-            return
-        new = np.concatenate(self._new)
-        self._new, self._num_new = [], 0
-        new.sort()
-        first = np.flatnonzero(np.concatenate([[True], new[1:] != new[:-1]]))
-        counts = np.diff(np.append(first, len(new)))
-        table = self._table
-        self._table = _sum(np.concatenate([table.keys, new[first]]), np.concatenate([table.counts, counts]))
-
-    def _spill(self) -> None:
-        """Moves the table to the disk."""
-        if not len(self._table.keys):
-            return
-        path = Path(self._files.name) / f"{len(self._spilled)}"
-        for name, array in self._table._asdict().items():
-            np.save(path.with_suffix(f".{name}.npy"), array)
-        self._spilled.append(path)
-        self._table = _sum(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
-
-    def _cuts(self, runs: list[Counted]) -> NDArray[np.int64]:
-        """Keys between which about `run_keys` keys of all runs lie, from samples of each run."""
-        stride = max(1, self.run_keys // (4 * len(runs)))
-        sample = np.sort(np.concatenate([run.keys[::stride] for run in runs]))
-        return np.unique(sample[:: max(1, self.run_keys // stride)][1:])
-
-
-def _open(path: Path) -> Counted:
-    return Counted(*(np.load(path.with_suffix(f".{name}.npy"), mmap_mode="r") for name in Counted._fields))
-
-
-def _sum(keys: NDArray[np.int64], counts: NDArray[np.int64]) -> Counted:
-    """Sorts keys and adds the counts of equal ones."""
-    if not len(keys):
-        return Counted(keys, counts)
-    order = np.argsort(keys, kind="stable")  # a merge of runs that are sorted already
-    keys = keys[order]
-    first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
-    return Counted(keys[first], np.add.reduceat(counts[order], first))
-
 
 # ----------------------------------------
 # Tokens to words: what n-grams of words are made of, in whole arrays.
@@ -385,14 +269,11 @@ def load_lexicon(path: Path) -> Lexicon:
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
             facts = parse_json((file.metadata() or {})[_FACTS])
-            if facts.pop("format") != _FORMAT:
+            if (facts.pop("format"), facts.pop("version")) != (_FORMAT, VERSION):
                 raise KeyError("format")
-            version = facts.pop("version")
-            arrays = {name: file.get_tensor(name) for name in _ARRAYS} if version == VERSION else {}
+            arrays = {name: file.get_tensor(name) for name in _ARRAYS}
     except (safetensors.SafetensorError, KeyError, ValueError, OSError) as error:
         raise DataError(f"{path}: not a lexicon, or a damaged one ({error}); make it with `unmask lexicon`") from error
-    if version != VERSION:
-        raise DataError(f"{path}: made by another version of unmask; make it anew with `unmask lexicon`")
     return Lexicon(**arrays, facts=facts)
 
 
@@ -400,10 +281,8 @@ def load_lexicon(path: Path) -> Lexicon:
 # N-grams of words that stand often in a corpus, counted exactly, level by level, and their PMI.
 #
 # An n-gram is no more frequent than either of its two (n-1)-grams. So a pass over the corpus for each n counts only
-# those
-# whose parts were frequent, and one more pass finds out what the frequent ones consist of. Memory holds what is
-# frequent
-# and some chunks of the corpus; all else lies in sorted runs on the disk.
+# those whose parts were frequent, and one more pass finds out what the frequent ones consist of. Memory holds what is
+# frequent and some chunks of the corpus; all else lies in sorted runs on the disk.
 
 
 def pmi_of(census: Census) -> list[NDArray[np.float64]]:
@@ -426,8 +305,14 @@ def pmi_of(census: Census) -> list[NDArray[np.float64]]:
     best: list[NDArray[np.float64]] = []  # the largest sum of log p over all cuts, or of the whole
     found: list[NDArray[np.float64]] = []
     for n, log_p in enumerate(logs, start=1):
-        numbers = np.arange(len(log_p))
-        prefixes, suffixes = _ends(census, n, numbers)
+        # Numbers of the first and of the last 1, 2, ... n - 1 words of each n-gram, in their levels.
+        prefixes: list[NDArray[np.int64]] = []
+        suffixes: list[NDArray[np.int64]] = []
+        head = tail = np.arange(len(log_p))
+        for level in reversed(census.levels[1:n]):
+            head, tail = level.prefix[head].astype(np.int64), level.suffix[tail].astype(np.int64)
+            prefixes.insert(0, head)
+            suffixes.insert(0, tail)
         cut = np.full(len(log_p), -math.inf)
         for length in range(1, n):
             first, rest = prefixes[length - 1], suffixes[n - length - 1]
@@ -435,20 +320,6 @@ def pmi_of(census: Census) -> list[NDArray[np.float64]]:
         found.append(log_p - cut)
         best.append(np.maximum(log_p, cut))
     return found
-
-
-def _ends(
-    census: Census, n: int, numbers: NDArray[np.int64]
-) -> tuple[list[NDArray[np.int64]], list[NDArray[np.int64]]]:
-    """The numbers of the first and of the last 1, 2, ... n - 1 words of n-grams, each in its level."""
-    prefixes: list[NDArray[np.int64]] = []
-    suffixes: list[NDArray[np.int64]] = []
-    first = last = numbers
-    for level in reversed(census.levels[1:n]):
-        first, last = level.prefix[first].astype(np.int64), level.suffix[last].astype(np.int64)
-        prefixes.insert(0, first)
-        suffixes.insert(0, last)
-    return prefixes, suffixes
 
 
 Corpus = Callable[[str], Iterator[tuple[NDArray[np.int64], TokenWords]]]
@@ -525,44 +396,41 @@ def take_census(corpus: Corpus, *, most_words: int, min_count: int, scratch: Pat
     counted: list[Counted] = []
     num_words = 0
     for n in range(1, most_words + 1):
-        with Counter(scratch, run_keys=run_keys) as counter:
+        with KeyCounter(scratch, run_keys=run_keys) as counter:
             for _, words in corpus("counting words" if n == 1 else f"counting {n} words in a row"):
                 num_words += words.num_words if n == 1 else 0
-                counter.add(_candidates(words, n, counted))
+                grams = list(words.grams(n))
+                hashes, together = grams[-1]
+                if n > 1 and len(hashes):  # those of which both (n-1)-grams are frequent
+                    _, frequent = find(counted[-1].keys, grams[-2][0])
+                    hashes = hashes[together & frequent[:-1] & frequent[1:]]
+                counter.add(hashes)
             counted.append(counter.above(min_count))
         if not len(counted[-1].keys):
             break
     return _describe(corpus, counted, num_words)
 
 
-def _candidates(words: TokenWords, n: int, counted: list[Counted]) -> NDArray[np.int64]:
-    """The n-grams of a chunk of which both (n-1)-grams are frequent."""
-    *_, shorter, longest = [(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=bool)), *words.grams(n)]
-    hashes, together = longest
-    if n == 1 or not len(hashes):
-        return hashes
-    _, frequent = find(counted[-1].keys, shorter[0])
-    return hashes[together & frequent[:-1] & frequent[1:]]
-
-
-_Found = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]
-"""Numbers of words, how many tokens each has, and these, one word behind another."""
-
-
 def _describe(corpus: Corpus, counted: list[Counted], num_words: int) -> Census:
-    """Finds out what the frequent n-grams consist of, from wherever they stand."""
+    """Finds out what the frequent n-grams consist of, wherever they are met first."""
     sizes = [len(level.keys) for level in counted]
     prefixes = [np.zeros(size, dtype=np.int32) for size in sizes]
     suffixes = [np.zeros(size, dtype=np.int32) for size in sizes]
     whole, spelled = np.zeros(sizes[0], dtype=bool), np.zeros(sizes[0], dtype=bool)
-    found: list[_Found] = []
+    none = np.zeros(0, dtype=np.int64)
+    spellings: list[tuple[NDArray[Any], ...]] = [(none, none, none)]  # numbers of words, their lengths, their tokens
     for input_ids, words in corpus("reading the frequent ones"):
-        below = np.zeros(0, dtype=np.int64)
+        below = none
         for n, (hashes, together) in enumerate(words.grams(len(counted)), start=1):
             place, frequent = find(counted[n - 1].keys, hashes)
             frequent &= together
             if n == 1:
-                found.append(_spell(input_ids, words, np.where(frequent, place, -1), spelled, whole))
+                new = np.flatnonzero(frequent)
+                new = new[~spelled[place[new]]]
+                numbers, first = np.unique(place[new], return_index=True)
+                at = new[first]
+                spelled[numbers], whole[numbers] = True, words.whole[at]
+                spellings.append((numbers, words.lengths[at], gather(input_ids, words.begins[at], words.lengths[at])))
             else:  # all places are in the level below, since parts of the frequent are
                 prefixes[n - 1][place[frequent]] = below[:-1][frequent]
                 suffixes[n - 1][place[frequent]] = below[1:][frequent]
@@ -573,40 +441,11 @@ def _describe(corpus: Corpus, counted: list[Counted], num_words: int) -> Census:
         if levels:
             table = np.concatenate([levels[-1].words[prefix], levels[-1].words[suffix][:, -1:]], axis=1)
         levels.append(Level(keys, counts, table, prefix, suffix))
-    return Census(num_words, tuple(levels), _spellings(found, whole))
-
-
-def _spell(
-    input_ids: NDArray[np.int64],
-    words: TokenWords,
-    number: NDArray[np.int64],
-    spelled: NDArray[np.bool_],
-    whole: NDArray[np.bool_],
-) -> _Found:
-    """The words of a chunk that were not met before; marks them, and which are words proper.
-
-    Args:
-        input_ids: The tokens of the chunk.
-        words: Its words.
-        number: [W]: of each word among the frequent; -1 where it is none.
-        spelled: [K]: what was met before; changed in place.
-        whole: [K]; changed in place.
-    """
-    new = np.flatnonzero((number >= 0) & ~spelled[number] if len(spelled) else np.zeros(len(number), dtype=bool))
-    numbers, first = np.unique(number[new], return_index=True)
-    place = new[first]
-    spelled[numbers] = True
-    whole[numbers] = words.whole[place]
-    return numbers, words.lengths[place], gather(input_ids, words.begins[place], words.lengths[place])
-
-
-def _spellings(found: list[_Found], whole: NDArray[np.bool_]) -> Spellings:
-    """Puts the words that were found in chunks into the order of their numbers."""
-    none = np.zeros(0, dtype=np.int64)
-    numbers, lengths, input_ids = (np.concatenate([none, *(part[k] for part in found)]) for k in range(3))
+    numbers, lengths, tokens = (np.concatenate(column) for column in zip(*spellings, strict=True))
     order = np.argsort(numbers)
     begins = np.concatenate([[0], np.cumsum(lengths[order])])
-    return Spellings(gather(input_ids, (np.cumsum(lengths) - lengths)[order], lengths[order]), begins, whole)
+    spelling = Spellings(gather(tokens, (np.cumsum(lengths) - lengths)[order], lengths[order]), begins, whole)
+    return Census(num_words, tuple(levels), spelling)
 
 
 def gather(
@@ -653,21 +492,15 @@ def informativeness_of(
     (number of different neighbours - 1) / (2 x neighbours) to first order (Miller 1955), is taken off; tokens that
     stand ten times or less get the median.
     """
-    kinds = _kinds(frequencies * tokenizer.ordinary)
-    with Counter(scratch, run_keys=run_keys) as counter:
+    kinds = np.full(len(frequencies), NEIGHBOURS, dtype=np.int64)  # of neighbours; all rare ones are one
+    frequent = np.argsort(-frequencies * tokenizer.ordinary, kind="stable")[:NEIGHBOURS]
+    kinds[frequent] = np.arange(len(frequent))
+    with KeyCounter(scratch, run_keys=run_keys) as counter:
         for chunk in chunks:
             for token, neighbour in _pairs(chunk, tokenizer.ordinary):
                 counter.add(token * (NEIGHBOURS + 1) + kinds[neighbour])
                 counter.add(neighbour * (NEIGHBOURS + 1) + kinds[token])
         return _from_counts(counter, frequencies * tokenizer.ordinary)
-
-
-def _kinds(frequencies: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Numbers of the most frequent tokens; all others have the number behind them."""
-    kinds = np.full(len(frequencies), NEIGHBOURS, dtype=np.int64)
-    frequent = np.argsort(-frequencies, kind="stable")[:NEIGHBOURS]
-    kinds[frequent] = np.arange(len(frequent))
-    return kinds
 
 
 def _pairs(chunk: TokenChunk, ordinary: NDArray[np.bool_]) -> Iterable[tuple[NDArray[np.int64], NDArray[np.int64]]]:
@@ -682,7 +515,7 @@ def _pairs(chunk: TokenChunk, ordinary: NDArray[np.bool_]) -> Iterable[tuple[NDA
         yield ids[near][pair], ids[far][pair]
 
 
-def _from_counts(counter: Counter, frequencies: NDArray[np.int64]) -> NDArray[np.float32]:
+def _from_counts(counter: KeyCounter, frequencies: NDArray[np.int64]) -> NDArray[np.float32]:
     """The estimate from counts of (token, kind of its neighbour)."""
     size = len(frequencies)
     by_kind = np.zeros(NEIGHBOURS + 1, dtype=np.int64)
@@ -734,18 +567,16 @@ def build_lexicon(
         notify: Called with the progress.
         run_keys: Keys that are counted in memory at a time.
     """
-    reader = WordReader(tokenizer)
+    reader, num_tokens = WordReader(tokenizer), int(frequencies.sum())
 
-    num_tokens = int(frequencies.sum())
-
-    def told(what: str) -> Iterator[TokenChunk]:
+    def counting(what: str) -> Iterator[TokenChunk]:
         count = counted(notify, what, num_tokens)
         for chunk in chunks():
             yield chunk
             count(len(chunk.input_ids))
 
     def words(what: str) -> Iterator[tuple[NDArray[np.int64], TokenWords]]:
-        for chunk in told(what):
+        for chunk in counting(what):
             ids = chunk.input_ids.astype(np.int64)
             yield ids, reader.read(ids, chunk.word_starts, chunk.lengths)
 
@@ -753,7 +584,7 @@ def build_lexicon(
         words, most_words=settings.max_words, min_count=settings.min_count, scratch=scratch, run_keys=run_keys
     )
     informativeness = informativeness_of(
-        told("counting neighbours"), tokenizer, frequencies, scratch=scratch, run_keys=run_keys
+        counting("counting neighbours"), tokenizer, frequencies, scratch=scratch, run_keys=run_keys
     )
     facts = {
         "tokenizer_sha256": tokenizer.fingerprint,

@@ -85,7 +85,7 @@ def _allows(fragments: Fragments, f: int, tail: int) -> bool:
 
 
 @inlined
-def _allow(fragments: Fragments, one: int, other: int, tail: int) -> bool:
+def _both_allow(fragments: Fragments, one: int, other: int, tail: int) -> bool:
     return _allows(fragments, one, tail) and (one == other or _allows(fragments, other, tail))
 
 
@@ -93,7 +93,7 @@ def _allow(fragments: Fragments, one: int, other: int, tail: int) -> bool:
 def _common_tail(fragments: Fragments, one: int, other: int) -> bool:
     """Whether two fragments may have second halves of the same length."""
     for tail in range(1, min(fragments.length[one], fragments.length[other])):
-        if _allow(fragments, one, other, tail):
+        if _both_allow(fragments, one, other, tail):
             return True
     return False
 
@@ -104,10 +104,10 @@ def _draw_tail(fragments: Fragments, one: int, other: int) -> int:
     most = min(fragments.length[one], fragments.length[other])
     count = 0
     for tail in range(1, most):
-        count += _allow(fragments, one, other, tail)
+        count += _both_allow(fragments, one, other, tail)
     left = fragments.draw[one] * count >> TAIL.size
     for tail in range(1, most):
-        if _allow(fragments, one, other, tail):
+        if _both_allow(fragments, one, other, tail):
             if left == 0:
                 return tail
             left -= 1
@@ -115,14 +115,19 @@ def _draw_tail(fragments: Fragments, one: int, other: int) -> int:
 
 
 @compiled
-def _exchange(fragments: Fragments, wrong: Ints, partner: Ints, tail: Ints) -> None:
-    """Finds pairs of fragments of two documents, about equally long, that may have equally long tails.
+def tails_and_partners(fragments: Fragments, wrong: Ints) -> tuple[Ints, Ints]:
+    """Where fragments are cut, and with which others some exchange their second halves: fragments of two documents,
+    about equally long, that may have equally long tails.
 
     Args:
         fragments: All of a window.
-        wrong: Those that look for another, the shortest first.
-        partner, tail: [F]: written where two are found.
+        wrong: Those that look for another, the shortest first; empty where nothing is exchanged.
+
+    Returns:
+        [F] each: the tail, 0 of a fragment of one token; the partner, -1 where there is none.
     """
+    tail = np.zeros(len(fragments.length), dtype=np.int64)
+    partner = np.full(len(fragments.length), _NONE, dtype=np.int64)
     waiting = np.empty(len(wrong), dtype=np.int64)
     size = 0
     for index in wrong:
@@ -141,22 +146,6 @@ def _exchange(fragments: Fragments, wrong: Ints, partner: Ints, tail: Ints) -> N
         size -= 1
         partner[other], partner[index] = index, other
         tail[other] = tail[index] = _draw_tail(fragments, other, index)
-
-
-@compiled
-def tails_and_partners(fragments: Fragments, wrong: Ints) -> tuple[Ints, Ints]:
-    """Where fragments are cut, and with whom some exchange their second halves.
-
-    Args:
-        fragments: All of a window.
-        wrong: Those that look for another, the shortest first; empty where nothing is exchanged.
-
-    Returns:
-        [F] each: the tail, 0 of a fragment of one token; the partner, -1 where there is none.
-    """
-    tail = np.zeros(len(fragments.length), dtype=np.int64)
-    partner = np.full(len(fragments.length), _NONE, dtype=np.int64)
-    _exchange(fragments, wrong, partner, tail)
     for f in range(len(tail)):
         if partner[f] == _NONE and fragments.length[f] > 1:
             tail[f] = _draw_tail(fragments, f, f)
@@ -177,8 +166,8 @@ def check_pairs(kind: PairKind, store: TokenStore, tokenizer: Tokenizer) -> None
     """
     if tokenizer.special.cls is None or tokenizer.special.sep is None:
         raise DataError(
-            f"pairs for {kind} stand as [CLS] A [SEP] B [SEP], but the tokenizer has no [CLS] or no [SEP]; take "
-            "another tokenizer, or remove objectives.pairs"
+            f"pairs for {kind} are [CLS] A [SEP] B [SEP], but the tokenizer has no [CLS] or no [SEP]; take another "
+            "tokenizer, or remove objectives.pairs"
         )
     if kind == "next_sentence" and store.is_one_document:
         raise DataError(
@@ -187,13 +176,7 @@ def check_pairs(kind: PairKind, store: TokenStore, tokenizer: Tokenizer) -> None
         )
 
 
-def make_pairs(
-    kind: PairKind,
-    rows: PackedRows,
-    texts: GatheredPieces,
-    *,
-    key: int,
-) -> PackedRows:
+def make_pairs(kind: PairKind, rows: PackedRows, texts: GatheredPieces, *, key: int) -> PackedRows:
     """Makes a pair of every fragment of some rows. The rows keep their lengths.
 
     A half begins where a word does, somewhere in the middle half of the fragment; where no word begins there, at the
@@ -221,33 +204,17 @@ def make_pairs(
         only=only_cuts(source, rows.length, texts.word_starts),
         starts=texts.word_starts,
     )
-    is_pair = rows.length > 1
-    is_wrong = is_pair & (IS_WRONG.of(bits) == 1)
+    is_wrong = (rows.length > 1) & (IS_WRONG.of(bits) == 1)
     looking = np.flatnonzero(is_wrong & (kind == "next_sentence"))
     tail, partner = tails_and_partners(fragments, looking[np.lexsort((bits[looking], rows.length[looking]))])
     if kind == "next_sentence":
         is_wrong = partner >= 0
-    return _halves(rows, tail, partner, is_wrong, turned=kind == "sentence_order")
-
-
-def _halves(
-    rows: PackedRows, tail: NDArray[np.int64], partner: NDArray[np.int64], is_wrong: NDArray[np.bool_], *, turned: bool
-) -> PackedRows:
-    """The fragments cut in two, with exchanged or turned halves.
-
-    Args:
-        rows: The fragments.
-        tail: [F]: tokens of each one's second half; 0 where it stays whole.
-        partner: [F]: whose second half it gets; -1: its own.
-        is_wrong: [F].
-        turned: Whether the halves of wrong pairs change places, rather than being of two fragments.
-    """
-    whole = np.arange(len(tail))
-    other = np.where(partner >= 0, partner, whole)
+    # The fragments cut in two, with exchanged or turned halves; a tail of 0 leaves one whole.
+    other = np.where(partner >= 0, partner, np.arange(len(tail)))
     heads = np.stack([rows.piece, rows.start, rows.length - tail])
     tails = np.stack([rows.piece[other], (rows.start + rows.length - tail)[other], tail[other]])
-    change = is_wrong & turned
-    first, second = np.where(change, tails, heads), np.where(change, heads, tails)
+    turned = is_wrong & (kind == "sentence_order")
+    first, second = np.where(turned, tails, heads), np.where(turned, heads, tails)
     is_pair = tail > 0
     begin = np.cumsum(1 + is_pair) - 1 - is_pair
     size = len(tail) + int(is_pair.sum())

@@ -8,15 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import sqlite3
-import tempfile
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
-from typing import IO, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import pyarrow.parquet as pq
 
@@ -35,6 +33,7 @@ _SPACES = re.compile(r"[^\S\n]+")
 _AROUND_LINE_END = re.compile(r" ?\n ?")
 
 
+<<<<<<< HEAD
 def read_cleaned(
     sources: Sequence[Source],
     bad: BadInput,
@@ -55,6 +54,8 @@ def read_cleaned(
     return cut_pieces(clean(read_documents(sources, bad, unit=unit), settings, skipped), piece_chars)
 
 
+=======
+>>>>>>> 9baa37b (Lexicon and survey: fewer and longer functions; counting of keys is a file of its own; texts met before are a set in memory)
 class LeftOut(NamedTuple):
     """Documents that are left out, by their places among those that cleaning leaves otherwise.
 
@@ -88,33 +89,34 @@ def clean(
         left_out: Which are duplicates, where that is known; None leaves out those whose text was met before.
     """
     gone = duplicates = 0
-    with _SeenTexts() as seen:
-        for piece in pieces:
-            text = clean_text(piece.text, settings)
-            whole = piece.offset == 0 and piece.last
-            if whole and len(text) < settings.min_chars:
-                skipped["documents that are too short"] += 1
-            elif not text.strip():
-                skipped["documents without text after cleaning"] += piece.offset == 0
-            elif whole and (reason := _is_left_out(piece.document - gone - first, text, settings, seen, left_out)):
-                skipped[reason] += 1
-                duplicates += 1
-                continue
-            else:
-                yield replace(piece, text=text, document=piece.document - gone - duplicates)
-                continue
+    seen: set[bytes] = set()  # 100 bytes a text, where all of the corpus is not looked at first
+    for piece in pieces:
+        text = clean_text(piece.text, settings)
+        whole = piece.offset == 0 and piece.last
+        place = piece.document - gone - first
+        reason = None
+        if whole and len(text) < settings.min_chars:
+            reason = "documents that are too short"
+        elif not text.strip():
+            skipped["documents without text after cleaning"] += piece.offset == 0
             gone += whole
-
-
-def _is_left_out(
-    place: int, text: str, settings: CleaningSettings, seen: _SeenTexts, left_out: LeftOut | None
-) -> str | None:
-    """Why a document is left out, if it is."""
-    if left_out is not None:
-        if place in left_out.duplicates:
-            return "duplicates"
-        return "near-duplicates" if place in left_out.near else None
-    return "duplicates" if settings.duplicates != "keep" and seen.add(text) else None
+            continue
+        elif whole and left_out is not None and place in left_out.duplicates:
+            reason = "duplicates"
+        elif whole and left_out is not None and place in left_out.near:
+            reason = "near-duplicates"
+        elif whole and left_out is None and settings.duplicates != "keep":
+            digest = content_digest(text)
+            reason = "duplicates" if digest in seen else None
+            seen.add(digest)
+        if reason is None:
+            yield replace(piece, text=text, document=piece.document - gone - duplicates)
+            continue
+        skipped[reason] += 1
+        if reason == "documents that are too short":
+            gone += 1
+        else:
+            duplicates += 1
 
 
 def clean_text(text: str, settings: CleaningSettings) -> str:
@@ -133,30 +135,6 @@ def content_digest(text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
-class _SeenTexts:
-    """Hashes of 128 bits of all texts so far, on the disk, so that memory is bounded whatever the corpus."""
-
-    def __enter__(self) -> _SeenTexts:
-        self._folder = tempfile.TemporaryDirectory(prefix="unmask-")
-        # Who trains a tokenizer reads from a thread of its own; there is one reader at a time in any case.
-        path = Path(self._folder.name) / "seen.sqlite"
-        self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        self._database.execute("PRAGMA journal_mode=OFF")
-        self._database.execute("PRAGMA synchronous=OFF")
-        self._database.execute("CREATE TABLE seen (hash BLOB PRIMARY KEY) WITHOUT ROWID")
-        self._database.execute("BEGIN")
-        return self
-
-    def add(self, text: str) -> bool:
-        """Remembers a text; true where it was there before."""
-        digest = content_digest(text)
-        return self._database.execute("INSERT OR IGNORE INTO seen VALUES (?)", (digest,)).rowcount == 0
-
-    def __exit__(self, *_: object) -> None:
-        self._database.close()
-        self._folder.cleanup()
-
-
 # ----------------------------------------
 # How reading is shared out: tasks, each a stretch of a large file or some small files, which are read apart.
 #
@@ -165,9 +143,8 @@ class _SeenTexts:
 #     c.parquet (2 GB)         ──▶  4: groups of rows 0 to 11    5: 12 to 23
 #     d.txt.gz                 ──▶  6: the file, which cannot be read from its middle
 #
-# A file is cut where a document begins. How it is cut depends on the files alone, never on who reads them or on how
-# many
-# do, so that whatever is made of a task is the same everywhere. A document's number is its task's and its place in it.
+# A file is cut where a document begins. How it is cut depends on the files alone, so that whatever is made of a task is
+# the same everywhere. A document's number is its task's and its place in it.
 
 SMALLEST_TASK_BYTES, LARGEST_TASK_BYTES = 1 << 25, 1 << 30
 TASKS_A_CORPUS = 1024
@@ -231,88 +208,71 @@ def plan_reading(
     size_bytes = size_bytes or task_bytes(sum(source.path.stat().st_size for source in (*sources, *held)))
     tasks: list[ReadTask] = []
     for files, is_held in ((sources, False), (held, True)):
-        for part, num_bytes in _gathered(files, unit, size_bytes):
-            tasks.append(ReadTask(len(tasks), part, num_bytes, is_held))
+        group: list[Source] = []  # small files together
+        group_bytes = 0
+
+        def end_group(group: list[Source], num_bytes: int, is_held: bool = is_held) -> None:
+            if group:
+                tasks.append(ReadTask(len(tasks), tuple(group), num_bytes, is_held))
+
+        for source in files:
+            stretches = list(_stretches(source, unit, size_bytes))
+            if len(stretches) > 1:
+                end_group(group, group_bytes)
+                for stretch, num_bytes in stretches:
+                    end_group([stretch], num_bytes)
+                group, group_bytes = [], 0
+                continue
+            group.append(source)
+            group_bytes += stretches[0][1]
+            if group_bytes >= size_bytes:
+                end_group(group, group_bytes)
+                group, group_bytes = [], 0
+        end_group(group, group_bytes)
     return tasks
-
-
-def _gathered(
-    sources: Sequence[Source], unit: DocumentUnit, size_bytes: int
-) -> Iterator[tuple[tuple[Source, ...], int]]:
-    """Small files together, and stretches of large ones."""
-    group: list[Source] = []
-    num_bytes = 0
-    for source in sources:
-        stretches = list(_stretches(source, unit, size_bytes))
-        for part, size in stretches:
-            if len(stretches) > 1 and group:
-                yield tuple(group), num_bytes
-                group, num_bytes = [], 0
-            group.append(part)
-            num_bytes += size
-            if num_bytes >= size_bytes or len(stretches) > 1:
-                yield tuple(group), num_bytes
-                group, num_bytes = [], 0
-    if group:
-        yield tuple(group), num_bytes
 
 
 def _stretches(source: Source, unit: DocumentUnit, size_bytes: int) -> Iterator[tuple[Source, int]]:
     """The parts of a file with their sizes; the file itself where it is too small, or cannot be cut."""
     num_bytes = source.path.stat().st_size
-    cuts: list[tuple[int, int]] = []
+    begins, sizes, end = [0], [num_bytes], num_bytes
     if num_bytes >= 2 * size_bytes:
-        cuts = (
-            _groups_of_rows(source.path, size_bytes) if source.kind == "parquet" else _bytes(source, unit, size_bytes)
-        )
-    if len(cuts) < 2:
+        if source.kind == "parquet":
+            begins, sizes, end = _groups_of_rows(source.path, size_bytes)
+        elif (mark := _mark(source, unit)) is not None:
+            with source.path.open("rb") as file:
+                for place in range(size_bytes, num_bytes - size_bytes // 2, size_bytes):
+                    file.seek(place)
+                    found = mark.search(file.read(_WINDOW))
+                    if found is not None and begins[-1] < place + found.end() < num_bytes:
+                        begins.append(place + found.end())
+            sizes = [stop - begin for begin, stop in pairwise([*begins, num_bytes])]
+    if len(begins) < 2:
         yield source, num_bytes
         return
-    ends = [place for place, _ in cuts[1:]]
-    for (begin, size), end in zip(cuts, [*ends, _end(source, num_bytes)], strict=True):
-        yield replace(source, stretch=Stretch(begin, end)), size
+    for begin, stop, size in zip(begins, [*begins[1:], end], sizes, strict=True):
+        yield replace(source, stretch=Stretch(begin, stop)), size
 
 
-def _end(source: Source, num_bytes: int) -> int:
-    if source.kind != "parquet":
-        return num_bytes
-    with pq.ParquetFile(source.path) as file:
-        return file.metadata.num_row_groups
-
-
-def _groups_of_rows(path: Path, size_bytes: int) -> list[tuple[int, int]]:
-    """Which groups of rows of a Parquet file begin a part, and how large that is; reading tells of a damaged file."""
+def _groups_of_rows(path: Path, size_bytes: int) -> tuple[list[int], list[int], int]:
+    """Which groups of rows of a Parquet file begin a part, how large that is, and the number of groups. Nothing of a
+    damaged file: reading tells of it."""
     try:
         with pq.ParquetFile(path) as file:
             metadata = file.metadata
-            sizes = [
-                sum(group.column(column).total_compressed_size for column in range(group.num_columns))
-                for group in map(metadata.row_group, range(metadata.num_row_groups))
-            ]
+            groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+            sizes = [sum(g.column(n).total_compressed_size for n in range(g.num_columns)) for g in groups]
     except DAMAGED:
-        return []
-    cuts: list[tuple[int, int]] = []
+        return [], [], 0
+    begins: list[int] = []
+    parts: list[int] = []
     for number, size in enumerate(sizes):
-        if not cuts or cuts[-1][1] >= size_bytes:
-            cuts.append((number, size))
+        if not begins or parts[-1] >= size_bytes:
+            begins.append(number)
+            parts.append(size)
         else:
-            cuts[-1] = (cuts[-1][0], cuts[-1][1] + size)
-    return cuts
-
-
-def _bytes(source: Source, unit: DocumentUnit, size_bytes: int) -> list[tuple[int, int]]:
-    """The bytes at which parts of a file of lines begin, and how large these are."""
-    mark = _mark(source, unit)
-    if mark is None:
-        return []
-    num_bytes = source.path.stat().st_size
-    begins = [0]
-    with source.path.open("rb") as file:
-        for place in range(size_bytes, num_bytes - size_bytes // 2, size_bytes):
-            begin = _beginning(file, place, mark)
-            if begin is not None and begins[-1] < begin < num_bytes:
-                begins.append(begin)
-    return [(begin, end - begin) for begin, end in zip(begins, [*begins[1:], num_bytes], strict=True)]
+            parts[-1] += size
+    return begins, parts, len(groups)
 
 
 def _mark(source: Source, unit: DocumentUnit) -> re.Pattern[bytes] | None:
@@ -324,13 +284,6 @@ def _mark(source: Source, unit: DocumentUnit) -> re.Pattern[bytes] | None:
     if source.kind == "jsonl":
         return _LINE if json_form(source.path) == "lines" else None
     return _SEQUENCE if source.kind == "fasta" else None
-
-
-def _beginning(file: IO[bytes], place: int, mark: re.Pattern[bytes]) -> int | None:
-    """Where the first document behind a place begins; None where that is far."""
-    file.seek(place)
-    found = mark.search(file.read(_WINDOW))
-    return None if found is None else place + found.end()
 
 
 FEW_DOCUMENTS = 100
@@ -398,9 +351,25 @@ def plan_corpus(
     bad = BadInput(skip=settings.bad_input == "skip")
     unit, reason = choose_unit(sources, settings.documents, bad)
 
+<<<<<<< HEAD
     def pieces(piece_chars: int) -> Iterator[Document]:
         found = read_cleaned(sources, bad, settings.cleaning, Counter(), unit=unit, piece_chars=piece_chars)
         return _beginning_of_survey(found)
+=======
+    def pieces(piece_chars: int) -> Iterator[TextPiece]:
+        if settings.cleaning == CleaningSettings():
+            found = read_documents(sources, bad, unit=unit, piece_chars=piece_chars)
+        else:
+            found = cut_pieces(
+                clean(read_documents(sources, bad, unit=unit), settings.cleaning, Counter()), piece_chars
+            )
+        num_chars = 0
+        for piece in found:
+            num_chars += len(piece.text)
+            if num_chars > SURVEY_CHARS:
+                return
+            yield piece
+>>>>>>> 9baa37b (Lexicon and survey: fewer and longer functions; counting of keys is a file of its own; texts met before are a set in memory)
 
     if not hold_out:
         return CorpusPlan(unit, reason, "nothing", 0.0, PIECE_CHARS)
@@ -435,6 +404,7 @@ def _threshold(share: float, hashes: list[float]) -> float:
     return min(share if lowest < share else (lowest + second) / 2, max(hashes))
 
 
+<<<<<<< HEAD
 def _beginning_of_survey(pieces: Iterator[Document]) -> Iterator[Document]:
     num_chars = 0
     for piece in pieces:
@@ -444,6 +414,8 @@ def _beginning_of_survey(pieces: Iterator[Document]) -> Iterator[Document]:
         yield piece
 
 
+=======
+>>>>>>> 9baa37b (Lexicon and survey: fewer and longer functions; counting of keys is a file of its own; texts met before are a set in memory)
 def fraction(text: str) -> float:
     """A hash of the text as a number in [0, 1)."""
     return text_hash(text) / 2**64

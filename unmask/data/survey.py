@@ -33,29 +33,6 @@ _SPACES = re.compile(r"[^\S\n]+")
 _AROUND_LINE_END = re.compile(r" ?\n ?")
 
 
-<<<<<<< HEAD
-def read_cleaned(
-    sources: Sequence[Source],
-    bad: BadInput,
-    settings: CleaningSettings,
-    skipped: Counter[str],
-    *,
-    unit: DocumentUnit,
-    piece_chars: int,
-) -> Iterator[Document]:
-    """Documents as the settings leave them: cleaned as a whole, and then cut into pieces.
-
-    Args:
-        sources, bad, unit, piece_chars: As for `read_documents`.
-        settings, skipped: As for `clean`.
-    """
-    if settings == CleaningSettings():
-        return read_documents(sources, bad, unit=unit, piece_chars=piece_chars)
-    return cut_pieces(clean(read_documents(sources, bad, unit=unit), settings, skipped), piece_chars)
-
-
-=======
->>>>>>> 9baa37b (Lexicon and survey: fewer and longer functions; counting of keys is a file of its own; texts met before are a set in memory)
 class LeftOut(NamedTuple):
     """Documents that are left out, by their places among those that cleaning leaves otherwise.
 
@@ -351,12 +328,7 @@ def plan_corpus(
     bad = BadInput(skip=settings.bad_input == "skip")
     unit, reason = choose_unit(sources, settings.documents, bad)
 
-<<<<<<< HEAD
     def pieces(piece_chars: int) -> Iterator[Document]:
-        found = read_cleaned(sources, bad, settings.cleaning, Counter(), unit=unit, piece_chars=piece_chars)
-        return _beginning_of_survey(found)
-=======
-    def pieces(piece_chars: int) -> Iterator[TextPiece]:
         if settings.cleaning == CleaningSettings():
             found = read_documents(sources, bad, unit=unit, piece_chars=piece_chars)
         else:
@@ -369,7 +341,6 @@ def plan_corpus(
             if num_chars > SURVEY_CHARS:
                 return
             yield piece
->>>>>>> 9baa37b (Lexicon and survey: fewer and longer functions; counting of keys is a file of its own; texts met before are a set in memory)
 
     if not hold_out:
         return CorpusPlan(unit, reason, "nothing", 0.0, PIECE_CHARS)
@@ -404,18 +375,6 @@ def _threshold(share: float, hashes: list[float]) -> float:
     return min(share if lowest < share else (lowest + second) / 2, max(hashes))
 
 
-<<<<<<< HEAD
-def _beginning_of_survey(pieces: Iterator[Document]) -> Iterator[Document]:
-    num_chars = 0
-    for piece in pieces:
-        num_chars += len(piece.text)
-        if num_chars > SURVEY_CHARS:
-            return
-        yield piece
-
-
-=======
->>>>>>> 9baa37b (Lexicon and survey: fewer and longer functions; counting of keys is a file of its own; texts met before are a set in memory)
 def fraction(text: str) -> float:
     """A hash of the text as a number in [0, 1)."""
     return text_hash(text) / 2**64

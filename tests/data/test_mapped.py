@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.command_line import Main
 from unmask.commands.run_data import open_prepared
 from unmask.core.errors import DataError
 from unmask.data import data_folder as opening
@@ -132,17 +131,3 @@ def test_large_data_is_checked_when_it_is_read(
     with pytest.raises(DataError, match=rf"{path}: its content does not fit the checksum; prepare the data again"):
         epoch()
     assert 0 < sum(taken) < split.tokens
-
-
-def test_a_run_that_meets_a_damaged_shard_ends_with_one_line(
-    data_folder: Path, tmp_path: Path, main: Main, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(opening, "CHECKED_AT_ONCE", 0)
-    root = Path(shutil.copytree(data_folder, tmp_path / "data"))
-    path = damage(root)
-    small = [f"--set=model.{name}" for name in ("num_layers=1", "hidden_size=32", "num_heads=2")]
-    code, _, errors = main("pretrain", root, "--out", tmp_path / "run", "--steps", 2, *small)
-    assert code == 2
-    lines = [line for line in errors.splitlines() if "checksum" in line or "Traceback" in line]
-    assert len(lines) == 1
-    assert str(path) in " ".join(errors.split())

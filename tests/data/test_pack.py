@@ -4,13 +4,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.data.segments import segments_of
 from unmask.data.packing import LEAST_CUT, pack_pieces
 
 
 def pack(lengths: list[int], row_length: int, overhead: int = 0) -> list[list[tuple[int, ...]]]:
     packed = pack_pieces(np.array(lengths, dtype=np.int64), row_length=row_length, overhead=overhead)
-    assert packed.pieces() == [[part.piece for segment in row for part in segment.parts] for row in packed]
-    return [[tuple(part) for segment in row for part in segment.parts] for row in packed]
+    rows = [[tuple(part) for segment in row for part in segment.parts] for row in segments_of(packed)]
+    assert packed.pieces() == [[piece for piece, _, _ in row] for row in rows]
+    return rows
 
 
 def test_short_pieces_by_hand() -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
-from itertools import islice, takewhile
-from pathlib import Path
+from itertools import takewhile
 from typing import NamedTuple
 
 import numpy as np
@@ -17,19 +15,15 @@ import pytest
 import torch
 
 from tests.data.fake_store import FakeStore
+from tests.data.segments import Segment, segments_of
 from tests.tokenizer.families import bare_characters
 from unmask.core.errors import DataError
 from unmask.core.hashing import GOLDEN, mix
-from unmask.data import packing as order_module
-from unmask.data.data_folder import load_manifest
-from unmask.data.packing import PackedRows, Segment
+from unmask.data.packing import PackedRows
 from unmask.data.pairs import RIGHT, WRONG, PairKind, make_pairs
-from unmask.data.prepare import prepare
 from unmask.data.rows import Cursor, RowBatch, RowStream
-from unmask.data.settings import CorpusSettings
 from unmask.data.store import TokenStore
 from unmask.masking.masker import Masker
-from unmask.tokenizer.settings import TokenizerSettings
 from unmask.tokenizer.tokenizer import Tokenizer
 
 KINDS: list[PairKind] = ["next_sentence", "sentence_order"]
@@ -103,7 +97,7 @@ def test_an_epoch_holds_every_token_once(store: TokenStore, tokenizer: Tokenizer
 def test_every_half_stands_in_the_rows_once(store: TokenStore, tokenizer: Tokenizer, kind: PairKind) -> None:
     """Not only every token: the halves are those that right pairs would have, whatever they stand beside."""
     stream = RowStream(store, tokenizer, length=64, seed=7, pairs=kind)
-    segments = [segment for row in stream.window(Cursor(lengths=((0, 64),))).rows for segment in row]
+    segments = [segment for row in segments_of(stream.window(Cursor(lengths=((0, 64),))).rows) for segment in row]
     halves = sorted(part for segment in segments for part in segment.parts)
     place: dict[int, int] = {}
     for piece, start, length in halves:
@@ -143,7 +137,7 @@ def test_wrong_halves_are_of_another_document(store: TokenStore, tokenizer: Toke
     for length in (64, 16):  # in short rows, documents are cut in several
         stream = RowStream(store, tokenizer, length=length, seed=3, pairs="next_sentence")
         rows = stream.window(Cursor(lengths=((0, length),))).rows
-        wrong = [segment for row in rows for segment in row if segment.label == WRONG]
+        wrong = [segment for row in segments_of(rows) for segment in row if segment.label == WRONG]
         assert len(wrong) > 150
         for segment in wrong:
             first, second = (store.document[part.piece] for part in segment.parts)
@@ -154,7 +148,7 @@ def test_wrong_halves_are_of_another_document(store: TokenStore, tokenizer: Toke
 def test_halves_begin_with_words_in_the_middle_half(store: TokenStore, tokenizer: Tokenizer, kind: PairKind) -> None:
     stream = RowStream(store, tokenizer, length=64, seed=7, pairs=kind)
     cuts, inner = [], 0
-    for row in stream.window(Cursor(lengths=((0, 64),))).rows:
+    for row in segments_of(stream.window(Cursor(lengths=((0, 64),))).rows):
         for segment in row:
             if len(segment.parts) < 2:
                 continue
@@ -182,24 +176,6 @@ def test_lengths_do_not_tell_the_label(store: TokenStore, tokenizer: Tokenizer) 
     for measure in (lambda x: x[:, 0], lambda x: x[:, 1], lambda x: abs(x[:, 0] - x[:, 1])):
         a, b = measure(right), measure(wrong)
         assert abs(a.mean() - b.mean()) < 4 * math.sqrt(a.var() / len(a) + b.var() / len(b))
-
-
-def test_rows_are_as_full_as_without_pairs(shared_data: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
-    with gzip.open(shared_data / "novels" / "novels.valid.txt.gz", "rt", encoding="utf-8") as file:
-        (tmp_path / "novels.txt").write_text(file.read(400_000), encoding="utf-8")
-    tokens = TokenizerSettings(vocab_size=1000)
-    prepare([tmp_path / "novels.txt"], tmp_path / "data", corpus=CorpusSettings(documents="line"), tokenizer=tokens)
-    files = load_manifest(tmp_path / "data").train.files
-    novels = TokenStore([tmp_path / "data" / file.name for file in files])
-    for kind in KINDS:
-        stream = RowStream(novels, tokenizer, length=128, seed=0, pairs=kind)
-        rows = stream.window(Cursor(lengths=((0, 128),))).rows
-        used = sum(part.length for row in rows for segment in row for part in segment.parts)
-        used += sum(1 + len(segment.parts) for row in rows for segment in row)
-        assert len(rows) > 500
-        assert used / (128 * len(rows)) > 0.98
-        labels = Counter(segment.label for row in rows for segment in row)
-        assert abs(labels[RIGHT] - labels[WRONG]) < 4 * math.sqrt(labels.total())
 
 
 def words(lengths: list[int], starts: list[str], documents: list[int]) -> FakeStore:
@@ -239,7 +215,7 @@ def test_a_tiny_case_by_hand(tokenizer: Tokenizer) -> None:
 def make(kind: PairKind, store: FakeStore, key: int) -> list[Segment]:
     pieces = np.arange(len(store))
     one_row = PackedRows.of(np.array([0, len(store)]), pieces, np.zeros_like(pieces), store.lengths)
-    (row,) = make_pairs(kind, one_row, store.gather(pieces), key=key)
+    (row,) = segments_of(make_pairs(kind, one_row, store.gather(pieces), key=key))
     return row
 
 
@@ -284,21 +260,6 @@ def test_pairs_do_not_depend_on_the_batch_and_differ_by_epoch_and_seed(
     assert first == pairs(0, 0, 8)
     assert len(first & pairs(0, 1, 3)) < 0.3 * len(first)
     assert len(first & pairs(1, 0, 3)) < 0.3 * len(first)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_resuming_from_any_cursor_gives_what_would_have_come(
-    store: TokenStore, tokenizer: Tokenizer, kind: PairKind, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(order_module, "WINDOW_TOKENS", 2000)
-    whole = list(islice(RowStream(store, tokenizer, length=32, seed=3, pairs=kind).batches(Cursor(), 5), 300))
-    assert whole[-1].epoch >= 1
-    for start in (0, 17, 120, 250):
-        again = RowStream(store, tokenizer, length=32, seed=3, pairs=kind).batches(whole[start].cursor, 5)
-        for expected, found in zip(whole[start + 1 : start + 4], again, strict=False):
-            assert torch.equal(expected.rows.input_ids, found.rows.input_ids)
-            assert torch.equal(expected.rows.classes[kind], found.rows.classes[kind])
-            assert (expected.epoch, expected.cursor) == (found.epoch, found.cursor)
 
 
 @pytest.mark.slow

@@ -105,17 +105,6 @@ def test_pairs_have_the_class_that_both_halves_have(tokenizer: Tokenizer, kind: 
     assert (mixed > 3 and alike > 1) if kind == "next_sentence" else mixed == alike == 0
 
 
-def test_nothing_else_changes(tokenizer: Tokenizer) -> None:
-    """Rows, and so their masks, are those of a stream without labels; parts and copies keep the labels."""
-    store = store_of([5, 9, 30, 2, 7], [0, 1, 1, -1, 0], first_ordinary(tokenizer))
-    plain = RowStream(store, tokenizer, length=16, seed=0).batch(Cursor(), 4).rows  # type: ignore[arg-type]
-    rows = stream_of(store, tokenizer).batch(Cursor(), 4).rows
-    assert plain.classes == {}
-    for name in ("input_ids", "segment_ids", "position_ids", "word_starts", "maskable", "segment_keys"):
-        assert torch.equal(getattr(plain, name), getattr(rows, name)), name
-    assert torch.equal(rows.part(1, 3).classes["label"], rows.classes["label"][1:3])
-
-
 def test_the_first_token_is_never_masked(tokenizer: Tokenizer) -> None:
     """Nearly everything is masked, and over some epochs everything is, but [CLS] stays."""
     rows = (

@@ -226,14 +226,6 @@ def test_the_tokenizer_is_trained_on_a_sample_chosen_by_hash(tmp_path: Path) -> 
     assert (tmp_path / "all" / "tokenizer" / "tokenizer.json").read_bytes() != vocabularies[0]
 
 
-def test_parts_begun_otherwise_are_not_put_together(corpus: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    prepare_part(given(corpus), out, (1, 1), workers=1)
-    other = given(corpus, EVERYTHING.model_copy(update={"holdout": 0.2}))
-    with pytest.raises(DataError, match="15 of 15 tasks"):
-        join_parts(other, out)
-
-
 @pytest.mark.parametrize(
     ("options", "named"),
     [

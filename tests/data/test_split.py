@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import random
 from pathlib import Path
 
 import pytest
 
 import unmask
-from tests.command_line import Main
 from tests.data.test_split_check import random_text, words_of
 from unmask.commands.prepare import describe
 from unmask.core.errors import CorpusError
@@ -111,15 +109,3 @@ def test_files_of_their_own_are_told_of_once(tmp_path: Path) -> None:
     empty = CorpusSettings(documents="line", validation=(str(tmp_path / "empty.txt"),))
     with pytest.raises(CorpusError, match=r"empty.txt: there is no text in it"):
         made(tmp_path / "train.txt", tmp_path / "none", empty)
-
-
-def test_the_command(log_file: Path, tmp_path: Path, main: Main) -> None:
-    code, out, err = main(
-        "prepare", log_file, "--out", tmp_path / "data", "--vocab-size", 200, "--workers", 1, "--json",
-        "--set", "corpus.documents=line", "--set", "corpus.holdout_groups=near_duplicates",
-    )  # fmt: skip
-    assert code == 0, err
-    content = json.loads(out)["near_duplicates"]
-    assert content["share"] == 0.0
-    assert content["held_out"] > 0
-    assert "has a near-duplicate in the training text" in err.replace("\n", " ")

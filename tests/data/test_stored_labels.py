@@ -66,14 +66,6 @@ def test_pieces_of_a_long_document_count_as_one(tmp_path: Path) -> None:
     assert labels.tolist().count(1) == 1
 
 
-def test_without_the_setting_data_is_what_it_was(tmp_path: Path) -> None:
-    plain = make(write_rows(tmp_path / "a.jsonl"), tmp_path / "out", CorpusSettings())
-    assert plain.labels == {}
-    assert plain.unlabelled == 0
-    assert "label" not in plain.settings["corpus"]
-    assert all(store.label is None for store in stores(tmp_path / "out"))
-
-
 def test_names_are_part_of_the_fingerprint(tmp_path: Path) -> None:
     """Equal numbers under other names are other data; how many documents there are is not asked."""
     one = make(write_rows(tmp_path / "a.jsonl"), tmp_path / "one")
@@ -81,17 +73,6 @@ def test_names_are_part_of_the_fingerprint(tmp_path: Path) -> None:
     assert [file.sha256 for file in one.train.files] == [file.sha256 for file in two.train.files]
     assert one.fingerprint != two.fingerprint
     assert dataclasses.replace(one, labels={"glad": 1, "sad": 2}).fingerprint == one.fingerprint
-
-
-def test_workers_make_the_same_shards(tmp_path: Path) -> None:
-    path = write_rows(tmp_path / "a.jsonl")
-    made = []
-    for workers in (1, 2):
-        tokenizer = TokenizerSettings(vocab_size=120)
-        prepare([path], tmp_path / str(workers), corpus=LABELLED, tokenizer=tokenizer, workers=workers, size_bytes=2000)
-        made.append([file.read_bytes() for file in sorted((tmp_path / str(workers)).rglob("*.arrow"))])
-    assert made[0] == made[1]
-    assert len(made[0]) > 3
 
 
 @pytest.mark.parametrize("changed", [False, True])

@@ -10,7 +10,6 @@ A window has tens of thousands of fragments, so they are columns and never objec
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -421,26 +420,6 @@ def fill_column(placed: Placed, values_N: NDArray[Any], into: Ints) -> None:
             into[placed.at[f] + n] = values_N[placed.source[f] + n]
 
 
-class Fragment(NamedTuple):
-    """Some consecutive tokens of a piece: a segment of a row without its special tokens."""
-
-    piece: int
-    start: int
-    length: int
-
-
-class Segment(NamedTuple):
-    """What stands between `[CLS]` and the last `[SEP]`: one fragment, or the two halves of a pair.
-
-    Attributes:
-        parts: In the order in which they stand.
-        label: Class of a pair, as `unmask.data.pairs` counts them; None where it is no pair.
-    """
-
-    parts: tuple[Fragment, ...]
-    label: int | None = None
-
-
 @dataclass(frozen=True)
 class PackedRows:
     """Rows of fragments, as columns. F fragments, row by row, in the order in which they stand.
@@ -504,18 +483,6 @@ class PackedRows:
     def pieces(self) -> list[list[int]]:
         """Of each row the pieces in it."""
         return [each.tolist() for each in np.split(self.piece, self.begins[1:-1])] if len(self) else []
-
-    def __iter__(self) -> Iterator[list[Segment]]:
-        """Row by row its segments, to look at."""
-        columns = zip(self.piece.tolist(), self.start.tolist(), self.length.tolist(), strict=True)
-        fragments = [Fragment(*each) for each in columns]
-        second = [*(self.half[1:] == 1).tolist(), False]
-        for begin, end in zip(self.begins[:-1].tolist(), self.begins[1:].tolist(), strict=True):
-            yield [
-                Segment(tuple(fragments[f : f + 1 + second[f]]), None if self.label[f] < 0 else int(self.label[f]))
-                for f in range(begin, end)
-                if not self.half[f]
-            ]
 
 
 def pack_pieces(lengths: Ints, *, row_length: int, overhead: int) -> PackedRows:

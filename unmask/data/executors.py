@@ -229,6 +229,8 @@ def _work_off(connection: Connection) -> None:
     """What a worker does: carries out calls, and answers each with ("bytes", number) now and then, and ("done", result)
     or ("error", exception) at the end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with suppress(OSError):  # stderr may be closed
+        os.dup2(2, 1)  # what a library prints is no result of the command
 
     def count(num_bytes: int) -> None:
         connection.send(("bytes", num_bytes))

@@ -25,7 +25,7 @@ from unmask.data.corpus import Corpus
 from unmask.data.data_folder import load_manifest
 from unmask.data.settings import CorpusSettings
 from unmask.measure.uncertainty import mean_interval
-from unmask.tasks.loaded_model import load_scorable
+from unmask.tasks.loaded_model import as_scorable
 
 
 def main() -> None:
@@ -71,7 +71,7 @@ def one_run(options: argparse.Namespace, words: int, seed: int) -> dict[str, Any
     texts = {"new": held_out_text(run.folder / "data", options.out / "new.jsonl"), "old": old}
     models = {"before": run.folder / "start", "after": run.folder / "model"}
     measured = {
-        (domain, when): evaluate(load_scorable(str(model)), [text], pseudo_tokens=0)["bits_per_byte"]
+        (domain, when): evaluate(as_scorable(str(model)), [text], pseudo_tokens=0)["bits_per_byte"]
         for domain, text in texts.items()
         for when, model in models.items()
     }

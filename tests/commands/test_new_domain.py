@@ -16,7 +16,7 @@ from unmask.commands.evaluate import evaluate
 from unmask.data.corpus import Corpus
 from unmask.data.data_folder import load_manifest
 from unmask.data.settings import CorpusSettings
-from unmask.tasks.loaded_model import load_scorable
+from unmask.tasks.loaded_model import as_scorable
 
 SETTINGS = ("training.batch_tokens=1024", "training.learning_rate=3e-3", *SHORT)
 
@@ -54,7 +54,7 @@ def test_new_words_pay_on_technical_prose(shared_data: Path, tmp_path: Path) -> 
     assert {"HRESULT", "Parameters"} <= set(start["examples"])
     text = held_out_text(without.folder / "data", tmp_path / "held-out.jsonl")
     more, fewer = (
-        evaluate(load_scorable(run.folder / "model"), [text], pseudo_tokens=0) for run in (with_words, without)
+        evaluate(as_scorable(run.folder / "model"), [text], pseudo_tokens=0) for run in (with_words, without)
     )
     assert more["predicted_bytes"] == fewer["predicted_bytes"] > 1000, "the same words are hidden"
     assert more["bits_per_byte"] < fewer["bits_per_byte"]

@@ -18,7 +18,7 @@ from unmask.core.errors import ModelError, TokenizerError, UnmaskError
 from unmask.core.hub import lasting_name
 from unmask.core.interruption import Interrupted
 from unmask.model.folder import find_model, find_weights
-from unmask.tasks.loaded_model import load_scorable
+from unmask.tasks.loaded_model import as_scorable
 from unmask.tokenizer.loading import load_tokenizer
 
 TEXT = "The cat sees the [MASK]."
@@ -107,7 +107,7 @@ def test_each_failure_is_one_line_that_names_the_path_first(hub: FakeHub, failur
     hub.failure = failure
     for find, start in (
         (unmask.load, "no such folder"),
-        (load_scorable, "no such folder"),
+        (as_scorable, "no such folder"),
         (load_tokenizer, "there is no tokenizer.json and no vocab.txt"),
     ):
         with pytest.raises(UnmaskError, match=f"^owner/none: {start}, {message}") as caught:

@@ -71,9 +71,7 @@ def test_the_rest_of_what_a_model_does(tokenizer: Tokenizer, corpus_file: Path, 
     assert len(set(model.score(TEXTS).round(3))) == 3
     longest = 66
     assert model.embed(["The cat. " * 60], long_texts="split").shape == (1, 32)
-    with pytest.raises(
-        SettingsError, match=rf"text 0 has \d+ tokens with special ones, but the model takes {longest};"
-    ):
+    with pytest.raises(SettingsError, match=f"text 0 .*{longest}"):
         model.embed(["The cat. " * 60])
     assert model.fill("The cat. " * 60 + "[MASK]").masks[0], "seen through a window"
     bf16 = unmask.load(folder, precision="bf16")
@@ -96,7 +94,7 @@ def test_a_bare_encoder_or_a_discriminator_embeds(head: str, tokenizer: Tokenize
     folder = save_transformers("Electra", tokenizer, tmp_path, head=head)
     model = unmask.load(folder)
     assert model.embed(TEXTS[:1])[0] == pytest.approx(hidden_by_hand(folder, TEXTS[0]).mean(0).numpy(), abs=1e-5)
-    message = "no masked language model: a discriminator or a bare encoder predicts no tokens; use embed or finetune"
+    message = "no masked language model"
     for use in (lambda: model.fill(MASKED), lambda: model.score(TEXTS), lambda: unmask.evaluate(model, "x.txt")):
         with pytest.raises(ModelError, match=message):
             use()
@@ -104,24 +102,20 @@ def test_a_bare_encoder_or_a_discriminator_embeds(head: str, tokenizer: Tokenize
     weights = load_file(folder / "model.safetensors")
     del weights[name]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ModelError, match=r"the weights lack electra\.encoder\.layer\.1\.output\.dense\.weight, which"):
+    with pytest.raises(ModelError, match=r"electra\.encoder\.layer\.1\.output\.dense\.weight"):
         unmask.load(folder)
 
 
 def test_what_only_our_encoder_does(tokenizer: Tokenizer, corpus_file: Path, tmp_path: Path, main: Main) -> None:
     folder = save_transformers("DistilBert", tokenizer, tmp_path / "m")
-    with pytest.raises(
-        ModelError, match="it is of type 'distilbert', which is none of our layouts .*; here it fills, emb"
-    ):
+    with pytest.raises(ModelError, match="'distilbert'"):
         _ = unmask.load(folder).network
-    not_ours = "the layout 'distilbert' is none of ours .* nor to export; transformers runs it here"
     for use in (lambda: unmask.verify(folder), lambda: unmask.export(folder, out=tmp_path / "out")):
-        with pytest.raises(ModelError, match=not_ours):
+        with pytest.raises(ModelError, match="'distilbert'"):
             use()
     code, _, error = main("pretrain", corpus_file, "--from", folder, "--out", tmp_path / "run")
     assert code == 2
-    assert "model_type 'distilbert' is not supported; supported are 'modernbert'," in error
-    assert "evaluate, score and finetune also take what transformers runs" in error.replace("\n", " ")
+    assert "'distilbert'" in error
 
 
 def test_a_model_with_a_decoder_has_no_hidden_states(tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -131,37 +125,24 @@ def test_a_model_with_a_decoder_has_no_hidden_states(tokenizer: Tokenizer, tmp_p
     folder = save_transformers("Bart", tokenizer, tmp_path, head="ForConditionalGeneration", **sizes, **ids)
     model = unmask.load(folder)
     assert model.fill(MASKED).masks
-    with pytest.raises(ModelError, match="the model has a decoder behind its encoder, .* give the model of an encoder"):
+    with pytest.raises(ModelError, match="decoder"):
         model.embed(TEXTS)
 
 
-def test_types_that_neither_reads(tmp_path: Path) -> None:
-    for content, message in (
-        (
-            {"model_type": "t5"},
-            "a model of type 't5' is of none of our layouts .* no masked language model of this type;",
-        ),
-        (
-            {"model_type": "x", "auto_map": {}},
-            "of type 'x' .* of this type; the code that the folder brings is never run",
-        ),
-    ):
-        (tmp_path / "config.json").write_text(json.dumps(content))
-        with pytest.raises(ModelError, match=f"{message}.*fill, embed, evaluate and score take those of either kind"):
-            unmask.load(tmp_path)
+@pytest.mark.parametrize("content", [{"model_type": "t5"}, {"model_type": "x", "auto_map": {}}])
+def test_types_that_neither_reads(tmp_path: Path, content: dict[str, Any]) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    with pytest.raises(ModelError, match=f"'{content['model_type']}'"):
+        unmask.load(tmp_path)
 
 
 def test_without_transformers(tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = save_transformers("DistilBert", tokenizer, tmp_path)
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(
-        ModelError, match=r"of type 'distilbert', runs in transformers, .*install 'unmask\[transformers\]"
-    ):
+    with pytest.raises(ModelError, match=r"'distilbert'.*unmask\[transformers\]"):
         unmask.load(folder)
     (folder / "tokenizer.json").rename(folder / "vocab.json")
-    with pytest.raises(
-        TokenizerError, match=r"there is no tokenizer\.json, and transformers, .*'unmask\[transformers\]"
-    ):
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json.*unmask\[transformers\]"):
         unmask.tokenizer.loading.load_tokenizer(folder)
 
 

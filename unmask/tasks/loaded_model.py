@@ -19,7 +19,6 @@ from unmask.model.config import EncoderConfig
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import (
     KEY,
-    TaskNetwork,
     find_model,
     has_prediction_head,
     load_model,
@@ -269,6 +268,19 @@ class Model(Readable):
         check_splade(self.folder)
         return True
 
+    def check_head(self) -> None:
+        """Makes sure that the model predicts tokens; raises `ModelError` as `predictor`."""
+        if self.fine_tuned is not None:
+            raise ModelError(
+                f"{self.folder}: fine-tuned ({self.fine_tuned.task.kind}), so it predicts no tokens any more; use "
+                "predict or embed, or give the model that it was made from"
+            )
+        if not self.has_head:
+            raise ModelError(
+                f"{self.folder}: no masked language model: a discriminator or a bare encoder predicts no tokens; use "
+                "embed or finetune, pretrain it first (--from), or give another model"
+            )
+
     def score(self, sentences: Sequence[str], *, form: str = "plain") -> NDArray[np.float64]:
         """Pseudo-log-likelihoods of sentences [num_sentences], in nats; see `unmask.measure.questions`.
 
@@ -289,33 +301,11 @@ class Model(Readable):
             ModelError: The folder is not that of a fine-tuned model.
             SettingsError: An input does not fit the model's task, or holds what is no character.
         """
-        if self.fine_tuned is None:  # says why, unless somebody has fine-tuned into this folder since
+        if self.fine_tuned is None:  # says why, unless it was fine-tuned into this folder since
             from unmask.tasks.predict import load_fine_tuned
 
             self.fine_tuned = load_fine_tuned(self.folder)
         return self.fine_tuned.predict(inputs)
-
-    def check_head(self) -> None:
-        """Makes sure that the model predicts tokens.
-
-        Raises:
-            ModelError: It is fine-tuned for a task, and was saved with that task's head alone; or it is a bare encoder.
-        """
-        if self.fine_tuned is not None:
-            raise ModelError(
-                f"{self.folder}: fine-tuned ({self.fine_tuned.task.kind}), so it predicts no tokens any more; use "
-                "predict or embed, or give the model that it was made from"
-            )
-        if not self.has_head and not isinstance(self._embedder, MaskedLM):
-            raise ModelError(
-                f"{self.folder}: no masked language model: a discriminator or a bare encoder predicts no tokens; use "
-                "embed or finetune, or give another model"
-            )
-        if not self.has_head:
-            raise ModelError(
-                f"{self.folder}: a bare encoder without a masked-language-model head, which predicts no tokens; "
-                "pretrain it first (--from), use embed, or give another model"
-            )
 
 
 def fill(
@@ -332,7 +322,7 @@ def fill(
         model: Folder of a model, such as RUN/model, or its name on the hub.
         text: A text with one or several [MASK]; - reads standard input.
         top_k: Candidates for each mask.
-        candidates: The words that may stand there. By default any.
+        candidates: The words that may stand there, each of one token. By default any.
         strict: Refuse a model whose files differ from its checksums.json.
 
     Raises:
@@ -374,75 +364,49 @@ def load(folder: str | Path, *, precision: Precision = "float32", strict: bool =
 
 def _load(path: Path, hub: HubName | None, precision: Precision) -> Model:
     in_transformers = runs_in_transformers(path)
-    if not in_transformers:
-        read_config_file(path)
-    elif not _is_fine_tuned(path):
+    content = read_content(path) if in_transformers else read_config_file(path)[0]
+    is_fine_tuned = False
+    if KEY in content or "ForMaskedLM" not in str(content.get("architectures")):
+        from unmask.tasks.predict import does_task, open_fine_tuned
+
+        is_fine_tuned = does_task(content)
+    if in_transformers and not is_fine_tuned:
         check_transformers(path)
     tokenizer = load_tokenizer(path)
-    fine_tuned = _fine_tuned(path, tokenizer)
+    fine_tuned: TaskModel | None = None
+    if is_fine_tuned:
+        try:
+            fine_tuned = open_fine_tuned(path, tokenizer)
+        except ModelError as error:
+            if in_transformers:
+                raise
+            # of another make: the encoder beneath it can still embed, and be trained
+            log.warning("the head of a task is passed over: %s", error)
+    network = None if fine_tuned is None else fine_tuned.network
     if in_transformers:
-        task = None if fine_tuned is None else fine_tuned.network
-        network, embedder = _networks_in_transformers(path, tokenizer, task)
-        return Model(path, network, tokenizer, fine_tuned, embedder=embedder, has_head=network is not None,
-                     precision=precision, hub=hub)  # fmt: skip
-    ours = _our_network(path, tokenizer, fine_tuned)
+        masked, bare = None, None
+        if isinstance(network, TransformersTask):
+            bare = TransformersBare(network.encoder.model.base_model, network.config)
+        else:
+            vocab_size, pad_id = tokenizer.vocab_size, tokenizer.special.pad
+            networks = load_transformers_model(path, vocab_size=vocab_size, pad_id=pad_id)
+            masked, bare = networks.masked, networks.bare
+        has_head = masked is not None
+        return Model(
+            path, masked, tokenizer, fine_tuned, embedder=bare, has_head=has_head, precision=precision, hub=hub
+        )
+    ours = network if isinstance(network, MaskedLM) else load_model(path, mask_id=tokenizer.special.mask)
+    if tokenizer.vocab_size > ours.config.vocab_size:
+        raise ModelError(
+            f"{path}: the tokenizer has {tokenizer.vocab_size} ids, but the model only {ours.config.vocab_size}"
+        )
     has_head = has_prediction_head(path, ours.config.layout)
     return Model(path, ours, tokenizer, fine_tuned, has_head=has_head, precision=precision, hub=hub)
 
 
-def _is_fine_tuned(folder: Path) -> bool:
-    content = read_content(folder)
-    if KEY not in content and "ForMaskedLM" in str(content.get("architectures")):
-        return False
-    from unmask.tasks.predict import is_fine_tuned
-
-    return is_fine_tuned(folder)
-
-
-def _fine_tuned(folder: Path, tokenizer: Tokenizer) -> TaskModel | None:
-    """The model with the head of its task, where the folder has one that reads as ours do."""
-    if not _is_fine_tuned(folder):
-        return None
-    from unmask.tasks.predict import open_fine_tuned
-
-    if runs_in_transformers(folder):
-        return open_fine_tuned(folder, tokenizer)
-    try:
-        return open_fine_tuned(folder, tokenizer)
-    except ModelError as error:  # of another make: the encoder beneath it can still embed, and be trained
-        log.warning("the head of a task is passed over: %s", error)
-        return None
-
-
-def _our_network(folder: Path, tokenizer: Tokenizer, fine_tuned: TaskModel | None) -> MaskedLM:
-    """That of the fine-tuned model, where there is one."""
-    network = None if fine_tuned is None else fine_tuned.network
-    if not isinstance(network, MaskedLM):
-        network = load_model(folder, mask_id=tokenizer.special.mask)
-    if tokenizer.vocab_size > network.config.vocab_size:
-        raise ModelError(
-            f"{folder}: the tokenizer has {tokenizer.vocab_size} ids, but the model only {network.config.vocab_size}"
-        )
-    return network
-
-
-def _networks_in_transformers(
-    folder: Path, tokenizer: Tokenizer, fine_tuned: TaskNetwork | None
-) -> tuple[TransformersMaskedLM | None, TransformersBare | None]:
-    """What predicts tokens, and what makes hidden states."""
-    if isinstance(fine_tuned, TransformersTask):
-        return None, TransformersBare(fine_tuned.encoder.model.base_model, fine_tuned.config)
-    found = load_transformers_model(folder, vocab_size=tokenizer.vocab_size, pad_id=tokenizer.special.pad)
-    return found.masked, found.bare
-
-
-# ----------------------------------------
-# Any model that can be measured: one of ours, or any masked language model that transformers reads.
-
-
 @dataclass(frozen=True)
 class Scorable:
-    """A model that answers questions about hidden tokens, with its tokenizer.
+    """A model that can be measured: ours, or any masked language model that transformers reads.
 
     Attributes:
         folder: Where it was loaded from.
@@ -456,33 +420,21 @@ class Scorable:
 
 
 def as_scorable(model: Model | Scorable | str | Path, *, strict: bool = False) -> Scorable:
-    """A model in the form in which models are measured; one that is loaded here is moved to the device that there is.
+    """A model to be measured.
 
     Args:
-        model: The model, or its folder, or its name on the hub.
+        model: The model; or its folder, that of a run, or its name on the hub: it is loaded in float32, and moved to
+            the device that there is.
         strict: Of a model that is loaded here: see `unmask.load`.
 
     Raises:
-        ModelError: It has no head for masked tokens: it is fine-tuned, or a bare encoder; or as `load_scorable`.
-        TokenizerError: As `load_scorable`.
+        ModelError: It has no head for masked tokens: it is fine-tuned, or a bare encoder; or as `unmask.load`.
+        TokenizerError: As `unmask.load`.
     """
     if isinstance(model, Scorable):
         return model
-    if isinstance(model, str | Path):
-        loaded = load_scorable(model, strict=strict)
-        loaded.network.to(choose_device())
-        return loaded
-    return Scorable(model.folder, model.predictor, model.tokenizer)
-
-
-def load_scorable(folder: str | Path, *, strict: bool = False) -> Scorable:
-    """Loads a model to be measured, in float32.
-
-    Args:
-        folder: Of a model, or of a run; or the name of a model on the hub.
-        strict: See `unmask.load`.
-
-    Raises:
-        ModelError, TokenizerError: As `unmask.load`; or it holds no masked language model.
-    """
-    return as_scorable(load(folder, strict=strict))
+    loaded = model if isinstance(model, Model) else load(model, strict=strict)
+    scorable = Scorable(loaded.folder, loaded.predictor, loaded.tokenizer)
+    if loaded is not model:
+        scorable.network.to(choose_device())
+    return scorable

@@ -43,6 +43,8 @@ TRAININGS = {
     "span": ("--strategy", "span", "--set", "objectives.span_boundary.weight=1"),
     "roberta": ("--strategy", "whole_word", "--set", "model.layout=roberta", "--set", "objectives.retromae.weight=1"),
 }  # fmt: skip
+SIZE = ("--set", "model.num_layers=2", "--set", "model.hidden_size=128", "--set", "model.num_heads=2", "--set",
+        "training.batch_tokens=1024", "--set", "evaluation.times=2")  # fmt: skip
 SMALL = ("--set", "finetune.epochs=1", "--set", "finetune.batch_size=16")
 MASKS = """
 import hashlib, json, sys
@@ -106,15 +108,13 @@ class Checkout:
             for path in sorted((self.work / "data").rglob("*.arrow"))
         }
         found["tokenizer"] = sha256(self.work / "data" / "tokenizer" / "tokenizer.json")
-        found["masker"] = json.loads(self.python("-c", MASKS, "data/tokenizer"))
+        found["masker"] = json.loads(self.python("-c", MASKS, "data/tokenizer").stdout)
         found["lexicon"] = self.said("lexicon", "data", "--out", "pmi.lexicon")
         text = "It was the best of times, it was the worst of times, it was the age of wisdom."
         found["masks"] = self.said("masks", text, "--tokenizer", "data/tokenizer", "--rate", "0.3")
         found["audit"] = self.said("audit", "data", "--max-tokens", "50000")
         for name, options in TRAININGS.items():
-            found[f"pretrain {name}"] = self.said(
-                "pretrain", "data", "--out", name, "--steps", "60", *options, "--set", "training.batch_tokens=1024"
-            )
+            found[f"pretrain {name}"] = self.said("pretrain", "data", "--out", name, "--steps", "60", *options, *SIZE)
             found[f"run {name}"] = self.run_of(name)
         found |= self.questions()
         found |= self.tasks()
@@ -160,7 +160,7 @@ class Checkout:
                 f"tuned-{task}", *SMALL,
             )  # fmt: skip
             found[f"tuned {task}"] = sha256(self.work / f"tuned-{task}" / "model" / "model.safetensors")
-            found[f"config {task}"] = json.loads((self.work / f"tuned-{task}/model/config.json").read_text())
+            found[f"config {task}"] = sha256(self.work / f"tuned-{task}" / "model" / "config.json")
             found[f"predict {task}"] = self.said("predict", f"tuned-{task}", name)
             found[f"verify {task}"] = self.said("verify", f"tuned-{task}/model")
         return found
@@ -178,13 +178,15 @@ class Checkout:
             found[f"index {kind}"] = self.said("search", "index", f"{out}/model", "lines.txt", "--out", f"index-{kind}")
             found[f"query {kind}"] = self.said("search", "query", f"index-{kind}", "the old house by the sea")
         found["evaluate-search"] = self.said(
-            "evaluate-search", "embedder-dense/model", "lines.txt", "--against", "embedder-sparse/model", "--all",
-            "--queries", "100",
+            "evaluate-search", "embedder-dense/model", "shakespeare.txt", "--against", "embedder-sparse/model", "--all",
+            "--queries", "100", "--max-documents", "500",
         )  # fmt: skip
         return found
 
     def run_of(self, name: str) -> dict[str, Any]:
         """What a training left: its weights, and the loss of every step."""
+        if not (self.work / name / "model" / "config.json").is_file():
+            return {"model": "not there"}
         lines = (self.work / name / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         losses = [json.loads(line).get("loss") for line in lines]
         model = self.work / name / "model"
@@ -196,23 +198,20 @@ class Checkout:
         }
 
     def said(self, *arguments: str) -> Any:
-        """A command's JSON, without what is of the moment."""
+        """A command's JSON, without what is of the moment; of one that fails, its exit code and last line."""
         print("unmask", *arguments, file=sys.stderr, flush=True)
-        return lasting(json.loads(self.python("-m", "unmask", *arguments, "--json")))
+        done = self.python("-m", "unmask", *arguments, "--json")
+        if done.returncode:
+            print(f"ended with {done.returncode}: {done.stderr[-2000:]}", file=sys.stderr, flush=True)
+            return {"failed": done.returncode, "error": done.stderr.splitlines()[-1:]}
+        return lasting(json.loads(done.stdout))
 
-    def python(self, *arguments: str) -> str:
-        """What Python prints with this version of the package.
-
-        Raises:
-            SystemExit: It fails.
-        """
+    def python(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """What Python does with this version of the package."""
         environment = os.environ | {"PYTHONPATH": str(self.package), "OMP_NUM_THREADS": "2"}
-        done = subprocess.run(
+        return subprocess.run(
             [sys.executable, *arguments], cwd=self.work, env=environment, capture_output=True, text=True, check=False
         )
-        if done.returncode:
-            sys.exit(f"{arguments} ended with {done.returncode}: {done.stderr[-2000:]}")
-        return done.stdout
 
 
 def write_inputs(data: Path, work: Path) -> None:
@@ -267,6 +266,9 @@ def leaves(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def sha256(path: Path) -> str:
+    """Of a file; one that a command should have left and has not is not there."""
+    if not path.is_file():
+        return "not there"
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 

@@ -49,7 +49,7 @@ def folder(layout: str, run: unmask.Run, data: Path, tmp_path_factory: pytest.Te
 def probabilities(folder: Path) -> np.ndarray:
     """Of every entry, where the text has its mask, as `fill` says them."""
     size = json.loads((folder / "config.json").read_text(encoding="utf-8"))["vocab_size"]
-    (mask,) = unmask.load(folder).fill(TEXT, top_k=size, joint="none").masks
+    (mask,) = unmask.load(folder).fill(TEXT, top_k=size).masks
     found = np.zeros(size)
     found[[candidate.token_id for candidate in mask]] = [candidate.probability for candidate in mask]
     return found

@@ -5,7 +5,7 @@
 
 or MLMTransformer and SpladePooling (1_SpladePooling/config.json), where vectors are sparse.
 
-They say how tokens become a vector; they are read, and written for an embedding model (`unmask.embedding`) but not
+They say how tokens become a vector; they are read, and written for an embedding model (`unmask embedder`) but not
 for a masked language model. Without them
 `SentenceTransformer` takes the mean, `SparseEncoder` makes SPLADE of the head and `CrossEncoder` puts a head of its own
 on the encoder. With them `SparseEncoder` would put an untrained autoencoder behind the mean.

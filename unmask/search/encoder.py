@@ -157,7 +157,14 @@ def open_encoder(  # noqa: PLR0913  (the options of the command line, each a nam
         query_prompt = prompts.get("query") or ""
     if document_prompt is None:
         document_prompt = next(filter(None, map(prompts.get, _DOCUMENT_PROMPTS)), "")
-    _check_prompts_are_pooled(folder, query_prompt or document_prompt)
+    pooled = pooling_file(folder)
+    has_prompt = bool(query_prompt or document_prompt)
+    if has_prompt and pooled is not None and _read(pooled).get("include_prompt") is False:
+        raise ModelError(
+            f"{pooled}: include_prompt is false, so that prompts would be left out of the mean, which is not offered; "
+            "go without prompts (query_prompt='', document_prompt=''), or give another model",
+            options=("query_prompt", "document_prompt"),
+        )
     # What the folder says of sparse vectors does not hold for dense ones of the same model.
     is_of_others = how != SPLADE and sparse_file(folder) is not None
     usual = "dot" if how == SPLADE else "cosine"
@@ -220,17 +227,6 @@ def _longest(model: Model, passage_tokens: int | None, *, is_sparse: bool) -> in
     if isinstance(limit, int) and not isinstance(limit, bool) and limit >= least:
         most = min(most, limit)
     return most
-
-
-def _check_prompts_are_pooled(folder: Path, prompt: str) -> None:
-    """Some models leave the tokens of their prompts out of the mean, which is not offered."""
-    file = pooling_file(folder)
-    if prompt and file is not None and _read(file).get("include_prompt") is False:
-        raise ModelError(
-            f"{file}: include_prompt is false, so that prompts would be left out of the mean, which is not offered; "
-            "go without prompts (query_prompt='', document_prompt=''), or give another model",
-            options=("query_prompt", "document_prompt"),
-        )
 
 
 def _read(file: Path) -> dict[str, Any]:

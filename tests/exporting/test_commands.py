@@ -6,11 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
 import unmask
 from tests.command_line import Main, call
-from unmask.exporting.onnx import unfinished
 
 pytest.importorskip("transformers")
 
@@ -73,21 +71,3 @@ def test_mistakes(
     assert (code, out) == (2, "")
     assert message in " ".join(err.split())
     assert not list(tmp_path.iterdir()), "a mistake leaves nothing behind"
-
-
-def test_what_a_killed_export_left_is_removed(tmp_path: Path) -> None:
-    """A folder whose owner is alive is not touched, nor one that nobody here has made."""
-    dead, alive, foreign = (tmp_path / name for name in (".out-dead", ".out-alive", ".out-notes"))
-    for folder in (dead, alive, foreign):
-        folder.mkdir()
-        (folder / "model.onnx").write_text("part")
-    for folder in (dead, alive):
-        (folder / ".lock").touch()
-    with FileLock(alive / ".lock"), unfinished(tmp_path / "out") as made:
-        assert made.parent == tmp_path
-        (made / "new").touch()
-        assert {path.name for path in tmp_path.iterdir()} == {alive.name, foreign.name, made.name}
-        with unfinished(tmp_path / "out") as other:
-            assert made.is_dir(), "another export that is at work"
-            assert other != made
-    assert {path.name for path in tmp_path.iterdir()} == {alive.name, foreign.name}

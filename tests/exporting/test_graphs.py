@@ -16,7 +16,7 @@ from tests.tasks.test_embed import ask_for, sentence_folder  # noqa: F401  (a fi
 from unmask.core.errors import ModelError
 from unmask.exporting import checks as onnx_checks
 from unmask.exporting import graphs
-from unmask.exporting.graphs import EmbedGraph, Graph, open_checked_model
+from unmask.exporting.graphs import EMBED, Graph, open_checked_model
 from unmask.model.pooling import Pooling
 from unmask.tasks.loaded_model import Model
 
@@ -40,7 +40,7 @@ def test_a_folder_says_how_its_graph_pools(
 ) -> None:
     ask_for(sentence_folder, pooling, *modules)
     model = unmask.load(sentence_folder)
-    graph = EmbedGraph.of(open_checked_model(sentence_folder))
+    graph = Graph(open_checked_model(sentence_folder), EMBED)
     feeds = padded(model, TEXTS)
     with torch.no_grad():
         hidden, vectors = graph(**feeds)
@@ -59,7 +59,7 @@ class Session:
         return [SimpleNamespace(name=name) for name in self.graph.inputs]
 
     def get_outputs(self) -> list[SimpleNamespace]:
-        return [SimpleNamespace(name=name) for name in self.graph.outputs]
+        return [SimpleNamespace(name=name) for name in self.graph.kind.outputs]
 
     def run(self, outputs: None, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
         with torch.no_grad():
@@ -72,11 +72,11 @@ def test_a_graph_is_compared_with_what_embed_gives(
 ) -> None:
     """Not with itself alone: here both ways to run it pool in the same wrong way."""
     subject = open_checked_model(sentence_folder)
-    monkeypatch.setattr(onnx_checks, "_session", lambda file: Session(EmbedGraph.of(subject)))
-    assert onnx_checks.onnx_equals_ours(subject, Path("embed.onnx"), EmbedGraph).passed
+    monkeypatch.setattr(onnx_checks, "_session", lambda file: Session(Graph(subject, EMBED)))
+    assert onnx_checks.onnx_equals_ours(subject, Path("embed.onnx"), EMBED).passed
     second = Pooling(lambda hidden, mask: hidden[:, 1], "second", "")
     monkeypatch.setattr(graphs, "POOLINGS", {"mean": second})
-    check = onnx_checks.onnx_equals_ours(subject, Path("embed.onnx"), EmbedGraph)
+    check = onnx_checks.onnx_equals_ours(subject, Path("embed.onnx"), EMBED)
     assert not check.passed
     assert check.largest_difference is not None
     assert check.largest_difference > 0.01

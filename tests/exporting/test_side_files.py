@@ -90,13 +90,3 @@ def test_damaged_files(copy: Path, name: str) -> None:
 def test_modules_outside_of_the_folder(copy: Path) -> None:
     write_text(copy, "modules.json", json.dumps([{"type": "x.Pooling", "path": "../other"}]))
     assert "modules.json: damaged (path '../other' is no name of a folder); mend it or take it away" in said_of(copy)
-
-
-def test_a_billion_layers_in_all_forms(copy: Path) -> None:
-    """transformers would make them one by one."""
-    pytest.importorskip("transformers")
-    change_json(copy, "config.json", num_hidden_layers=10**9, layer_types=None)
-    found = unmask.verify(copy).checks
-    for check in ("transformers_equals_ours", "tokenizer_in_transformers"):
-        assert "'num_hidden_layers' = 1000000000 is no number" in found[check].detail
-    assert "the weights lack model.layers.999999999" in found["packed_equals_alone"].detail

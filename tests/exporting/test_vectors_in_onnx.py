@@ -19,7 +19,7 @@ from unmask.core.errors import ModelError, SettingsError
 from unmask.exporting import checks as onnx_checks
 from unmask.exporting import graphs
 from unmask.exporting.checks import at_least
-from unmask.exporting.graphs import EmbedGraph, SpladeGraph, open_checked_model
+from unmask.exporting.graphs import EMBED, SPLADE, Graph, open_checked_model
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_model
 from unmask.model.sentence_files import copy_sentence_files, write_sentence_files, write_sparse_files
@@ -51,8 +51,8 @@ def theirs(folder: Path, **backend: object) -> np.ndarray:
 
 def test_the_graph_of_a_sparse_model_makes_the_vectors_of_sentence_transformers(sparse: Path) -> None:
     subject = open_checked_model(sparse)
-    assert graphs.graphs_of(subject) == (SpladeGraph,)
-    graph = SpladeGraph.of(subject)
+    assert graphs.kinds_of(subject) == (SPLADE,)
+    graph = Graph(subject, SPLADE)
     feeds = padded(subject.model, TEXTS)
     with torch.no_grad():
         logits, vectors = graph(**{name: feeds[name] for name in graph.inputs})
@@ -64,10 +64,10 @@ def test_the_graph_of_a_sparse_model_makes_the_vectors_of_sentence_transformers(
 def test_a_sparse_graph_is_compared_with_the_vectors_of_training(sparse: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not with itself alone: here both ways to run it let padding count."""
     subject = open_checked_model(sparse)
-    monkeypatch.setattr(onnx_checks, "_session", lambda file: Session(SpladeGraph.of(subject)))
-    assert onnx_checks.onnx_equals_ours(subject, Path("model.onnx"), SpladeGraph).passed
+    monkeypatch.setattr(onnx_checks, "_session", lambda file: Session(Graph(subject, SPLADE)))
+    assert onnx_checks.onnx_equals_ours(subject, Path("model.onnx"), SPLADE).passed
     monkeypatch.setattr(graphs, "splade_of", lambda logits, mask: logits.amax(1).relu().log1p())
-    check = onnx_checks.onnx_equals_ours(subject, Path("model.onnx"), SpladeGraph)
+    check = onnx_checks.onnx_equals_ours(subject, Path("model.onnx"), SPLADE)
     assert not check.passed
     assert check.detail == "model.onnx, sparse vectors as in training"
 
@@ -122,8 +122,8 @@ def test_cosines_of_an_eight_bit_graph_by_hand(sparse: Path, monkeypatch: pytest
 
     subject = open_checked_model(sparse)
     for kind, cosine in ((Session, 1.0), (Near, 0.5**0.5)):
-        monkeypatch.setattr(onnx_checks, "_session", lambda file, kind=kind: kind(SpladeGraph.of(subject)))
-        check = onnx_checks.int8_follows_ours(subject, Path("model.onnx"), SpladeGraph)
+        monkeypatch.setattr(onnx_checks, "_session", lambda file, kind=kind: kind(Graph(subject, SPLADE)))
+        check = onnx_checks.int8_follows_ours(subject, Path("model.onnx"), SPLADE)
         assert check.smallest_cosine is not None
         assert check.smallest_cosine == pytest.approx(cosine, abs=1e-6)
         assert check.detail.endswith(f", cosines of vectors {at_least(check.smallest_cosine)} and more")
@@ -177,7 +177,7 @@ def test_sentence_transformer_takes_eight_bits(
     save_model(make_model(num_layers=2, hidden_size=64), folder)
     tokenizer.save(folder, max_length=64)
     write_sentence_files(folder, max_length=64, width=64)
-    found = unmask.export(folder, tmp_path / "out", task=EmbedGraph.task, int8=True)
+    found = unmask.export(folder, tmp_path / "out", task=EMBED.task, int8=True)
     wanted, loaded = unmask.load(folder).embed(TEXTS), put_in_place(monkeypatch)
     for name, least in (("model.onnx", 0.999999), ("model_quantized.onnx", 0.95)):
         model = library.SentenceTransformer(

@@ -18,7 +18,7 @@ from unmask.data.prepare import prepare
 from unmask.data.settings import CorpusSettings
 from unmask.exporting import checks as transformers_side
 from unmask.exporting.checks import compare, probe_texts
-from unmask.exporting.graphs import make_probe
+from unmask.exporting.graphs import packed, padded, probe_ids
 from unmask.model.encoder import Encoder, MaskedLM
 from unmask.model.folder import save_model
 from unmask.tokenizer.loading import load_tokenizer
@@ -230,15 +230,15 @@ def test_a_network_whose_documents_see_each_other(run: unmask.Run, monkeypatch: 
 
 
 def test_another_model_in_transformers(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    load = transformers_side._auto_model
+    load = transformers_side.load_in_transformers
 
-    def other(folder: Path, *, has_head: bool) -> torch.nn.Module:
-        model = load(folder, has_head=has_head)
+    def other(folder: Path, auto: str, **options: Any) -> torch.nn.Module:
+        model = load(folder, auto, **options)
         with torch.no_grad():
             model.head.norm.weight[0] += 1.0  # type: ignore[union-attr, operator, index]
         return model
 
-    monkeypatch.setattr(transformers_side, "_auto_model", other)
+    monkeypatch.setattr(transformers_side, "load_in_transformers", other)
     result = unmask.verify(copy).checks["transformers_equals_ours"]
     assert not result.passed
     assert result.largest_difference > 1e-2  # type: ignore[operator]
@@ -294,16 +294,16 @@ def test_compare_by_hand() -> None:
 
 
 def test_the_probe_by_hand(make_model: Callable[..., MaskedLM], tokenizer: Tokenizer) -> None:
-    probe = make_probe(make_model(max_position_embeddings=12).config, tokenizer)
-    assert [len(ids) for ids in probe.texts] == [6, 4, 2]
-    everything = torch.cat(probe.texts)
+    texts = probe_ids(make_model(max_position_embeddings=12).config, tokenizer)
+    assert [len(ids) for ids in texts] == [6, 4, 2]
+    everything = torch.cat(texts)
     assert (everything == 4).nonzero()[:, 0].tolist() == [3, 9]
-    packed = probe.packed
-    assert packed["input_ids_BS"].tolist() == [everything.tolist()]
-    assert packed["segment_ids_BS"].tolist() == [[0] * 6 + [1] * 4 + [2] * 2]
-    assert packed["position_ids_BS"].tolist() == [[0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 0, 1]]
-    rows = probe.padded(0)
+    in_one_row = packed(texts)
+    assert in_one_row["input_ids_BS"].tolist() == [everything.tolist()]
+    assert in_one_row["segment_ids_BS"].tolist() == [[0] * 6 + [1] * 4 + [2] * 2]
+    assert in_one_row["position_ids_BS"].tolist() == [[0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 0, 1]]
+    rows = padded(texts, 0)
     assert rows["attention_mask"].tolist() == [[1] * 6, [1] * 4 + [0] * 2, [1] * 2 + [0] * 4]
     assert rows["token_type_ids"].tolist() == [[0, 0, 0, 1, 1, 1], [0, 0, 1, 1, 0, 0], [0, 1, 0, 0, 0, 0]]
-    assert rows["input_ids"][1].tolist() == [*probe.texts[1].tolist(), 0, 0]
+    assert rows["input_ids"][1].tolist() == [*texts[1].tolist(), 0, 0]
     assert tokenizer.ordinary[everything[everything != 4].numpy()].all()

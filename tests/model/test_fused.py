@@ -155,21 +155,6 @@ def test_queries_of_global_layers_are_cut_where_rows_are_very_long(
     check(Attending(plan), draw(2, 300, 16, dtype=dtype), dtype=dtype)
 
 
-@pytest.mark.parametrize("length", [1024, 2048, 8192, 16384])
-def test_scores_of_a_tile_grow_with_the_length_at_most(length: int) -> None:
-    """And all queries see all keys."""
-    found = tiles.tiles_of(torch.zeros(2, length, dtype=torch.int32), num_heads=12, window=None)
-    assert max(12 * (tile.queries.stop - tile.queries.start) * length for tile in found) <= max(
-        tiles.LARGEST, 12 * 128 * length
-    )
-    for row in range(2):
-        own = sorted(
-            (tile.queries.start, tile.queries.stop) for tile in found if tile.rows.start <= row < tile.rows.stop
-        )
-        assert [begin for begin, _ in own] == [0, *(end for _, end in own[:-1])]
-        assert own[-1][1] == length
-
-
 def test_what_is_not_seen_has_no_influence_at_all() -> None:
     """Not even a tiny one: the probabilities are 0, not small."""
     plan = plan_of([[0] * 10 + [1] * 6], window=None, rotary=True)

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from itertools import islice
 from pathlib import Path
 
 import pytest
 import torch
 
 from unmask.core.errors import ModelError
-from unmask.data.rows import Cursor, RowStream
-from unmask.data.store import TokenStore
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import load_model, save_model
-from unmask.tokenizer.tokenizer import Tokenizer
 
 transformers = pytest.importorskip("transformers")
 ACTIVATIONS = ["gelu", "gelu_pytorch_tanh", "silu", "relu2"]
@@ -31,44 +27,6 @@ def all_logits(model: MaskedLM, input_ids: torch.Tensor, **rows: torch.Tensor) -
 def theirs_of(model: MaskedLM, folder: Path) -> torch.nn.Module:
     save_model(model, folder)
     return transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
-
-
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_transformers_gives_the_same_logits(make_model: MakeModel, tmp_path: Path, activation: str) -> None:
-    model = make_model(activation=activation)
-    theirs = theirs_of(model, tmp_path)
-    input_ids = torch.randint(5, 190, (3, 40), generator=torch.Generator().manual_seed(0))
-    ours = all_logits(model, input_ids)
-    with torch.no_grad():
-        found = theirs(input_ids=input_ids).logits
-    assert ours.std() > 0.5, "the weights must be large enough for differences to show"
-    assert (ours - found).abs().max() < 1e-4
-
-
-@pytest.mark.parametrize("length", [64, 40])
-def test_packed_equals_alone_and_transformers(
-    make_model: MakeModel, tmp_path: Path, store: TokenStore, tokenizer: Tokenizer, length: int
-) -> None:
-    """Attention never crosses a document: each segment gets the logits that it gets in a row of its own."""
-    model = make_model()
-    theirs = theirs_of(model, tmp_path)
-    compared = packed_with_others = 0
-    for batch in islice(RowStream(store, tokenizer, length=length, seed=0).batches(Cursor(), 12), 3):
-        rows = batch.rows
-        packed = all_logits(model, rows.input_ids, segment_ids_BS=rows.segment_ids, position_ids_BS=rows.position_ids)
-        for r in range(len(rows.input_ids)):
-            last = int(rows.segment_ids[r].max())
-            packed_with_others += last > 0
-            for n in range(last + 1):
-                inside = rows.segment_ids[r] == n
-                alone = rows.input_ids[r][inside][None]
-                with torch.no_grad():
-                    found = theirs(input_ids=alone).logits[0]
-                assert (packed[r][inside] - found).abs().max() < 1e-4
-                assert (packed[r][inside] - all_logits(model, alone)[0]).abs().max() < 1e-4
-                compared += 1
-    assert compared > 20
-    assert packed_with_others > 5
 
 
 def test_a_change_in_one_document_does_not_reach_its_neighbour(make_model: MakeModel) -> None:
@@ -110,16 +68,6 @@ def test_a_model_of_transformers_loads_here(tmp_path: Path) -> None:
         assert (theirs(input_ids=ids).logits - all_logits(model, ids)).abs().max() < 1e-4
 
 
-def test_what_is_saved_comes_back(make_model: MakeModel, tmp_path: Path) -> None:
-    model = make_model()
-    save_model(model, tmp_path)
-    again = load_model(tmp_path, mask_id=4)
-    assert again.config == model.config
-    for (name, a), (_, b) in zip(model.named_parameters(), again.named_parameters(), strict=True):
-        assert torch.equal(a, b), name
-    assert (tmp_path / "model.safetensors").stat().st_mode == (tmp_path / "config.json").stat().st_mode
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -132,7 +80,7 @@ def test_what_is_saved_comes_back(make_model: MakeModel, tmp_path: Path) -> None
         ({"vocab_size": 300}, r"tok_embeddings.weight has the shape \(200, 32\), but config.json says \(300, 32\)"),
         ({"layer_types": ["sliding_attention"] * 4}, "is not 'every n-th layer is global'"),
         ({"hidden_activation": "spam"}, "config.json: activation = 'spam' is not supported, only 'gelu', "),
-        ({"num_attention_heads": 3}, "config.json: hidden_size 32 is not a multiple of num_heads 3"),
+        ({"num_attention_heads": 3}, "config.json: hidden_size 32 must be a multiple of 2 x num_heads"),
         ({"max_position_embeddings": None}, "config.json: max_position_embeddings = None: input should be"),
         (
             {"num_hidden_layers": 6, "layer_types": None, "global_attn_every_n_layers": 3},

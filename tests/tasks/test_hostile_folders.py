@@ -68,11 +68,9 @@ def said_of(folder: Path) -> str:
     return text
 
 
-@pytest.fixture(params=["modernbert", "bert", "DistilBert", "Albert"])
+@pytest.fixture(params=["modernbert", "bert"])
 def folder(request: pytest.FixtureRequest, make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> Path:
-    """A sound model of ours, or one that transformers runs."""
-    if request.param[0].isupper():
-        return save_transformers(request.param, tokenizer, tmp_path / "sound")
+    """A sound model of ours."""
     return save_encoder(make_model, tokenizer, tmp_path / "sound", layout=request.param)
 
 
@@ -133,18 +131,12 @@ def test_what_only_ours_is_asked(make_model: MakeModel, tokenizer: Tokenizer, tm
     assert "rope_parameters = {'full_attention': [1]} is no table" in said_of(broken(folder, rotary))
 
 
-def test_what_is_said_of_those_that_transformers_runs(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_files_of_those_that_transformers_runs(tokenizer: Tokenizer, tmp_path: Path) -> None:
     folder = save_transformers("DistilBert", tokenizer, tmp_path / "sound")
-    said = {name: said_of(broken(folder, how)) for name, how in (CONFIGS | FILES).items()}
-    assert "'n_layers' = 1000000000 is no number of anything that the weights" in said["a billion layers"]
-    assert "asks for a network of more than 67," in said["a width of a billion"]
-    assert "the weights beside it hold 41 tensors with" in said["an inner width of a billion"]
-    assert "no masked language model that transformers reads (ZeroDivisionError: " in said["no heads"]
-    assert "'n_layers'" in said["layers in quotes"]
-    assert "holds values that are not finite (NaN or infinity)" in said["all NaN"]
-    assert "holds numbers of type I64" in said["integers"]
-    labels = settings(num_labels=10**9)
-    assert "'num_labels' = 1000000000 is no number of anything" in said_of(broken(folder, labels))
+    messages = {name: said_of(broken(folder, how)) for name, how in FILES.items()}
+    assert "holds values that are not finite (NaN or infinity)" in messages["all NaN"]
+    assert "holds numbers of type I64" in messages["integers"]
+    assert "no masked language model that transformers reads" in said_of(broken(folder, CONFIGS["no heads"]))
 
 
 def test_fine_tuned_folders(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_broken_folders_of_our_layouts_keep_their_errors(
     tokenizer.save(tmp_path, max_length=64)
     content = json.loads((tmp_path / "config.json").read_text())
     for change, field in (
-        ({"num_attention_heads": 5}, "num_heads 5"),
+        ({"num_attention_heads": 5}, "num_heads"),
         ({"hidden_size": None}, "hidden_size = None"),
         ({"is_decoder": True}, "is_decoder = True"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key'"),

@@ -43,8 +43,8 @@ from unmask.data.sources import InMemory, Texts, readable, told_apart
 from unmask.measure.uncertainty import mean_interval
 from unmask.model.card_head import CardSettings, Origin, with_named
 from unmask.model.encoder import MaskedLM
-from unmask.model.folder import LAYOUTS, TaskHead, TaskNetwork, load_model, save_task_model, with_task_head
-from unmask.model.layout_names import ClassifierPooling
+from unmask.model.folder import TaskHead, TaskNetwork, load_model, save_task_model, with_task_head
+from unmask.model.layout_names import LAYOUTS, ClassifierPooling
 from unmask.model.stored_weights import write_checksums
 from unmask.model.transformers import TransformersTask
 from unmask.model.transformers_folder import (

@@ -11,32 +11,15 @@ from typing import Any
 from unmask.core.errors import ModelError, UnmaskError, load_json, shown
 from unmask.core.files import read_object, typed
 from unmask.core.results import Readable, Sheet, Shown, Styled
-from unmask.exporting.checks import (
-    Check,
-    count,
-    files_unchanged,
-    finite_weights,
-    int8_follows_ours,
-    missing_transformers,
-    onnx_equals_ours,
-    onnx_tokenizer_equals_ours,
-    packed_equals_alone,
-    padded_equals_unpadded,
-    sparse_vectors_equal_ours,
-    special_ids,
-    task_head_equals_ours,
-    tied_weights,
-    tokenizer_in_transformers,
-    tokenizer_round_trip,
-    transformers_equals_ours,
-)
+from unmask.exporting import checks as all_checks
+from unmask.exporting.checks import Check, int8_follows_ours, none_wrong, onnx_equals_ours, onnx_tokenizer_equals_ours
 from unmask.exporting.graphs import (
+    EMBED,
     FILE,
     CheckedModel,
-    EmbedGraph,
-    Graph,
-    graphs_of,
+    GraphKind,
     int8_file,
+    kinds_of,
     missing_onnx,
     open_checked_model,
 )
@@ -46,84 +29,82 @@ from unmask.model.sentence_files import MODULES, pooling_file, read_normalize, r
 from unmask.model.transformers_folder import runs_in_transformers
 from unmask.tokenizer.tokenizer import SPELLINGS
 
-# ----------------------------------------
-# The check of the small files beside weights and tokenizer.json: that they can be read, and agree with the rest.
-
-_OF_TOKENIZERS = ("tokenizer_config.json", "special_tokens_map.json")
-_OF_SENTENCES = ("sentence_bert_config.json", "config_sentence_transformers.json")
+MakeCheck = Callable[[CheckedModel], Check | str]
+_TOKENIZER_FILES = ("tokenizer_config.json", "special_tokens_map.json")
+_SENTENCE_FILES = ("sentence_bert_config.json", "config_sentence_transformers.json")
 _UNBOUNDED = 1 << 20  # tokens above which a longest input says that there is none
 
 
 def side_files_agree(subject: CheckedModel) -> Check | str:
-    """Pooling and settings of the tokenizer are readable, and as config.json and tokenizer.json have it.
+    """The small files beside weights and tokenizer.json are readable, and agree with the rest.
 
     Returns:
-        What came of it; a reason where there are no such files.
+        The check; a reason where there are no such files.
     """
-    names = (*_OF_TOKENIZERS, MODULES, *_OF_SENTENCES)
-    there = [name for name in names if (subject.folder / name).is_file()]
-    if not there:
+    names = (*_TOKENIZER_FILES, MODULES, *_SENTENCE_FILES)
+    files = [subject.folder / name for name in names if (subject.folder / name).is_file()]
+    if not files:
         return "there are no files beside the weights, config.json and tokenizer.json"
     wrong: list[str] = []
-    for name in there:
+    for file in files:
         try:
-            wrong += _WRONG[name](subject, subject.folder / name)
+            if file.name == MODULES:
+                wrong += _wrong_modules(subject)
+            elif file.name in _TOKENIZER_FILES:
+                wrong += _wrong_tokens(subject, file)
+            else:
+                wrong += _too_long(subject, _table(file), file.name, "max_seq_length")
         except UnmaskError as error:
             wrong.append(str(error))
-    return count(wrong, ", ".join(there))
+    return none_wrong(wrong, ", ".join(file.name for file in files))
 
 
 def _wrong_tokens(subject: CheckedModel, file: Path) -> Iterator[str]:
     """Special tokens that are not those of tokenizer.json, and inputs longer than the model takes."""
     content, tokenizer = _table(file), subject.tokenizer
     for role in SPELLINGS:
-        said = content.get(f"{role}_token")
-        said = said.get("content") if isinstance(said, dict) else said
-        found = tokenizer.special_names[role]
-        if said is not None and said != found:
-            yield f"{file.name} says {role}_token = {shown(said)}, tokenizer.json has {shown(found)}"
+        token = content.get(f"{role}_token")
+        token = token.get("content") if isinstance(token, dict) else token
+        ours = tokenizer.special_names[role]
+        if token is not None and token != ours:
+            yield f"{file.name} says {role}_token = {shown(token)}, tokenizer.json has {shown(ours)}"
     added = content.get("added_tokens_decoder") or {}
     if not isinstance(added, dict):
         yield f"{file.name}: added_tokens_decoder = {shown(added)} is no table"
         return
-    for id_, token in added.items():
-        said = token.get("content") if isinstance(token, dict) else token
-        found = tokenizer.backend.id_to_token(int(id_)) if id_.isdecimal() and len(id_) < 10 else None
-        if said != found:
-            yield f"{file.name} says that {shown(id_)} is {shown(said)}, tokenizer.json has {shown(found)}"
+    for id_, entry in added.items():
+        token = entry.get("content") if isinstance(entry, dict) else entry
+        ours = tokenizer.backend.id_to_token(int(id_)) if id_.isdecimal() and len(id_) < 10 else None
+        if token != ours:
+            yield f"{file.name} says that {shown(id_)} is {shown(token)}, tokenizer.json has {shown(ours)}"
             return
-    yield from _too_long(subject, content.get("model_max_length"), f"{file.name}: model_max_length")
+    yield from _too_long(subject, content, file.name, "model_max_length")
 
 
-def _wrong_modules(subject: CheckedModel, file: Path) -> Iterator[str]:
+def _wrong_modules(subject: CheckedModel) -> Iterator[str]:
     """A pooling that cannot be made, or is of another width than the model."""
-    pooling, name = sparse_file(subject.folder), "vocab_size"
+    pooling, key = sparse_file(subject.folder), "vocab_size"
     if pooling is None:
         read_pooling(subject.folder)
         read_normalize(subject.folder)
-        pooling, name = pooling_file(subject.folder), "hidden_size"
+        pooling, key = pooling_file(subject.folder), "hidden_size"
     if pooling is None:
         return
-    said, width = _table(pooling).get("word_embedding_dimension"), subject.config.get(name)
-    if said is not None and said != width:
+    dimension, width = _table(pooling).get("word_embedding_dimension"), subject.config.get(key)
+    if dimension is not None and dimension != width:
         where = pooling.relative_to(subject.folder).as_posix()
-        yield f"{where} says word_embedding_dimension = {shown(said)}, config.json {name} = {shown(width)}"
+        yield f"{where} says word_embedding_dimension = {shown(dimension)}, config.json {key} = {shown(width)}"
 
 
-def _wrong_sentences(subject: CheckedModel, file: Path) -> Iterator[str]:
-    yield from _too_long(subject, _table(file).get("max_seq_length"), f"{file.name}: max_seq_length")
-
-
-def _too_long(subject: CheckedModel, said: Any, what: str) -> Iterator[str]:
+def _too_long(subject: CheckedModel, content: dict[str, Any], where: str, key: str) -> Iterator[str]:
     """RoBERTa's kind has two positions more than it takes tokens, and released folders count either way."""
-    if said is None:
+    length, longest = content.get(key), subject.config.get("max_position_embeddings")
+    if length is None:
         return
-    if isinstance(said, bool) or not isinstance(said, int | float) or not said > 0:
-        yield f"{what} = {shown(said)} is no number of tokens"
-        return
-    longest = subject.config.get("max_position_embeddings")
-    if isinstance(longest, int) and longest < said < _UNBOUNDED:
-        yield f"{what} = {said} is more than the model's {longest} positions"
+    if isinstance(length, bool) or not isinstance(length, int | float) or not length > 0:
+        yield f"{where}: {key} = {shown(length)} is no number of tokens"
+    elif isinstance(longest, int) and longest < length < _UNBOUNDED:
+        yield f"{where}: {key} = {length} is more than the model's {longest} positions"
 
 
 def _table(file: Path) -> dict[str, Any]:
@@ -136,35 +117,28 @@ def _table(file: Path) -> dict[str, Any]:
     return content
 
 
-_WRONG = {
-    **dict.fromkeys(_OF_TOKENIZERS, _wrong_tokens),
-    MODULES: _wrong_modules,
-    **dict.fromkeys(_OF_SENTENCES, _wrong_sentences),
-}
-
-
-_OURS: dict[str, Callable[[CheckedModel], Check | str]] = {
-    "files_unchanged": files_unchanged,
-    "finite_weights": finite_weights,
-    "packed_equals_alone": packed_equals_alone,
-    "padded_equals_unpadded": padded_equals_unpadded,
-    "tokenizer_round_trip": tokenizer_round_trip,
-    "special_ids": special_ids,
+_OF_FOLDER: dict[str, MakeCheck] = {
+    "files_unchanged": all_checks.files_unchanged,
+    "finite_weights": all_checks.finite_weights,
+    "packed_equals_alone": all_checks.packed_equals_alone,
+    "padded_equals_unpadded": all_checks.padded_equals_unpadded,
+    "tokenizer_round_trip": all_checks.tokenizer_round_trip,
+    "special_ids": all_checks.special_ids,
     "side_files_agree": side_files_agree,
-    "tied_weights": tied_weights,
+    "tied_weights": all_checks.tied_weights,
 }
-_TRANSFORMERS: dict[str, Callable[[CheckedModel], Check | str]] = {
-    "transformers_equals_ours": transformers_equals_ours,
-    "tokenizer_in_transformers": tokenizer_in_transformers,
+_IN_TRANSFORMERS: dict[str, MakeCheck] = {
+    "transformers_equals_ours": all_checks.transformers_equals_ours,
+    "tokenizer_in_transformers": all_checks.tokenizer_in_transformers,
 }
-_NETWORK = ("packed_equals_alone", "padded_equals_unpadded", "tied_weights", "transformers_equals_ours")  # need ours
-_OF_SPARSE: dict[str, Callable[[CheckedModel], Check | str]] = {"sparse_vectors_equal_ours": sparse_vectors_equal_ours}
-_OF_TASKS: dict[str, Callable[[CheckedModel], Check | str]] = {"task_head_equals_ours": task_head_equals_ours}
+_OF_TASKS: dict[str, MakeCheck] = {"task_head_equals_ours": all_checks.task_head_equals_ours}
+_OF_SPARSE: dict[str, MakeCheck] = {"sparse_vectors_equal_ours": all_checks.sparse_vectors_equal_ours}
+_OF_NETWORK = ("packed_equals_alone", "padded_equals_unpadded", "tied_weights", "transformers_equals_ours", *_OF_TASKS)
 
 
 @dataclass(frozen=True, repr=False)
 class Verification(Readable):
-    """What the checks of a model came to.
+    """The results of a model's checks.
 
     Attributes:
         folder: Of the model.
@@ -191,7 +165,8 @@ class Verification(Readable):
         rows: list[tuple[str | Styled, ...]] = []
         for name, check in self.checks.items():
             verdict = Styled("passed", "green") if check.passed else Styled("FAILED", "bold red")
-            rows.append((name.replace("_", " "), verdict, _difference(check), check.detail))
+            difference = "none" if check.largest_difference is None else f"{check.largest_difference:.1e}"
+            rows.append((name.replace("_", " "), verdict, difference.replace("0.0e+00", "0"), check.detail))
         for name, reason in self.skipped.items():
             rows.append((name.replace("_", " "), Styled("not made", "yellow"), "", reason))
         yield Sheet(("check", "", ">difference", ""), rows)
@@ -203,9 +178,9 @@ class Verification(Readable):
 def verify(model: str | Path, *, onnx: str | Path | None = None) -> Verification:
     """Checks that every form of a model says the same, and that its folder is whole.
 
-    Packed texts equal texts alone, padded ones unpadded ones, transformers' model, the head of its task, sparse vectors
-    and exported graphs ours; the tokenizer reads what it writes, and as transformers' does; special ids, the tie and
-    the files are as they should. A check that breaks off has failed, and says why.
+    Packed texts equal texts alone, padded ones unpadded ones; transformers' model, the head of its task, sparse vectors
+    and exported graphs equal ours; the tokenizer reads what it writes, and as transformers' does; special ids, the tie
+    and the files are as they should be. A check that breaks off has failed, and says why.
 
     Args:
         model: Folder of a model, such as RUN/model, or its name on the hub.
@@ -218,71 +193,63 @@ def verify(model: str | Path, *, onnx: str | Path | None = None) -> Verification
         ModelError: There is no model, or `onnx` holds no graph.
     """
     subject = open_checked_model(model)
-    jobs = dict(_OURS)
     skipped: dict[str, str] = {}
-    theirs = _TRANSFORMERS | (_OF_TASKS if subject.does_task else _OF_SPARSE if subject.is_sparse else {})
-    if (reason := missing_transformers()) is None:
-        jobs |= theirs
+    to_make = dict(_OF_FOLDER)
+    in_transformers = _IN_TRANSFORMERS | (_OF_TASKS if subject.does_task else _OF_SPARSE if subject.is_sparse else {})
+    if (reason := all_checks.missing_transformers()) is None:
+        to_make |= in_transformers
     else:
-        skipped |= dict.fromkeys(theirs, reason)
+        skipped |= dict.fromkeys(in_transformers, reason)
     if subject.does_task and runs_in_transformers(subject.folder):
         reason = "transformers runs this model here too, so there is nothing of ours to compare"
-        skipped |= {name: reason for name in (*_NETWORK, *_OF_TASKS) if jobs.pop(name, None) is not None}
-    graphs = _graph_jobs(subject, onnx)
-    if isinstance(graphs, str):
-        skipped["onnx_equals_ours"] = graphs
+        skipped |= {name: reason for name in _OF_NETWORK if to_make.pop(name, None) is not None}
+    of_graphs = _graph_checks(subject, onnx)
+    if isinstance(of_graphs, str):
+        skipped["onnx_equals_ours"] = of_graphs
     else:
-        jobs |= graphs
-    checks = {}
-    for name, job in jobs.items():
+        to_make |= of_graphs
+    made = {}
+    for name, make in to_make.items():
         try:
-            result = job(subject)
+            result = make(subject)
         except UnmaskError as error:
             result = Check(False, None, str(error))
         if isinstance(result, str):
             skipped[name] = result
         else:
-            checks[name] = result
-    return Verification(subject.folder, checks, skipped)
+            made[name] = result
+    return Verification(subject.folder, made, skipped)
 
 
-def _difference(check: Check) -> str:
-    if check.largest_difference is None:
-        return "none"
-    return f"{check.largest_difference:.1e}" if check.largest_difference else "0"
-
-
-def _graph_jobs(
-    subject: CheckedModel, onnx: str | Path | None
-) -> dict[str, Callable[[CheckedModel], Check | str]] | str:
+def _graph_checks(subject: CheckedModel, onnx: str | Path | None) -> dict[str, MakeCheck] | str:
     """The checks of the graphs that are there; a reason where there are none."""
     folder = subject.folder / ONNX if onnx is None else Path(onnx)
-    found = _exported(subject, folder)
-    jobs: dict[str, Callable[[CheckedModel], Check | str]] = {}
-    for kind, place in found.items():
-        file = place / ONNX / FILE
-        jobs[f"onnx_{kind.short}_equals_ours"] = partial(onnx_equals_ours, file=file, kind=kind)
-        if int8_file(file).is_file():
-            jobs[f"onnx_{kind.short}_int8_follows_ours"] = partial(int8_follows_ours, file=int8_file(file), kind=kind)
-    if not jobs:
+    exported = _exported(subject, folder)
+    if not exported:
         if onnx is not None:
             raise ModelError(
                 f"{folder}: there is no graph; write them with unmask export {typed(subject.folder)} --out "
                 f"{typed(folder)}"
             )
         return "no exported graph was given (--onnx), nor is there one in the model's folder `onnx`"
-    jobs["onnx_tokenizer_equals_ours"] = partial(onnx_tokenizer_equals_ours, folders=list(found.values()))
-    return jobs if (reason := missing_onnx()) is None else reason
+    checks: dict[str, MakeCheck] = {}
+    for kind, place in exported:
+        file = place / ONNX / FILE
+        checks[f"onnx_{kind.short}_equals_ours"] = partial(onnx_equals_ours, file=file, kind=kind)
+        if (small := int8_file(file)).is_file():
+            checks[f"onnx_{kind.short}_int8_follows_ours"] = partial(int8_follows_ours, file=small, kind=kind)
+    checks["onnx_tokenizer_equals_ours"] = partial(onnx_tokenizer_equals_ours, folders=[place for _, place in exported])
+    return checks if (reason := missing_onnx()) is None else reason
 
 
-def _exported(subject: CheckedModel, folder: Path) -> dict[type[Graph], Path]:
-    """Where the folders of a model's graphs are: each called as its task, or one that is the folder itself."""
+def _exported(subject: CheckedModel, folder: Path) -> list[tuple[GraphKind, Path]]:
+    """A model's graphs and their folders: each called as its task, or one that is the folder itself."""
     if not any(folder.rglob(FILE)):
-        return {}
-    kinds: list[type[Graph]] = list(dict.fromkeys((*graphs_of(subject), EmbedGraph)))
-    found = {kind: folder / kind.task for kind in kinds if (folder / kind.task / ONNX / FILE).is_file()}
-    if found or not (folder / ONNX / FILE).is_file():
-        return found
+        return []
+    kinds = [*kinds_of(subject), *(() if EMBED in kinds_of(subject) else (EMBED,))]
+    exported = [(kind, folder / kind.task) for kind in kinds if (folder / kind.task / ONNX / FILE).is_file()]
+    if exported or not (folder / ONNX / FILE).is_file():
+        return exported
     architectures = read_object(folder / CONFIG, "export the model anew").get("architectures")
     bare = "For" not in str(architectures)
-    return {next(kind for kind in kinds if (kind is EmbedGraph) == bare): folder}
+    return [(next(kind for kind in kinds if (kind is EMBED) == bare), folder)]

@@ -58,20 +58,18 @@ class Tile:
 
 
 def tiles_of(segment_ids_BS: Tensor, *, num_heads: int, window: int | None) -> tuple[Tile, ...]:
-    """Cuts a batch on a CPU into tiles.
-
-    Args:
-        segment_ids_BS: Tokens attend only to tokens of the same number.
-        num_heads: How many there are.
-        window: Farthest position that a token attends to; None: any.
-    """
+    """Cuts a batch on a CPU into tiles; arguments as in `AttentionPlan`."""
     num_rows, length = segment_ids_BS.shape
     if window is not None and length <= window + 1:
         window = None
     local = window is not None and length > 2 * _QUERIES
-    size = _QUERIES if local else _global_queries(length, num_heads)
+    size = length  # all queries of a row where their scores are few enough
+    if local:
+        size = _QUERIES
+    elif num_heads * length**2 > LARGEST:
+        size = max(_QUERIES, LARGEST // (num_heads * length) // _QUERIES * _QUERIES)
     same_B = (segment_ids_BS == segment_ids_BS[:, :1]).all(1)
-    found = []
+    tiles = []
     for begin in range(0, length, size):
         queries = slice(begin, min(begin + size, length))
         keys = slice(0, length)
@@ -80,15 +78,8 @@ def tiles_of(segment_ids_BS: Tensor, *, num_heads: int, window: int | None) -> t
         num = max(1, SCORES // (num_heads * (queries.stop - begin) * (keys.stop - keys.start)))
         for row in range(0, num_rows, num):
             rows = slice(row, min(row + num, num_rows))
-            found.append(Tile(rows, queries, keys, window, window is None and bool(same_B[rows].all())))
-    return tuple(found)
-
-
-def _global_queries(length: int, num_heads: int) -> int:
-    """Queries of a tile of a global layer: all of a row where their scores are few enough."""
-    if num_heads * length**2 <= LARGEST:
-        return length
-    return max(_QUERIES, LARGEST // (num_heads * length) // _QUERIES * _QUERIES)
+            tiles.append(Tile(rows, queries, keys, window, window is None and bool(same_B[rows].all())))
+    return tuple(tiles)
 
 
 _SHORTEST = 128  # bucket of lengths: about what a kernel's block takes
@@ -103,13 +94,9 @@ class Sequences:
         segment_ids     0   0 0   0     1   1   1    -1        0   0 0 0 0 0 0   0
         cu_seqlens      0               4             7        8                     16   16  16 ...
 
-    How long the longest may be decides how much work a kernel is launched for, so it is a bucket's size and not the
-    length of a row; padding that is longer is cut into several sequences. It is one of few, since kernels are compiled
-    for it.
-
-    The numbers behind the last sequence are all the same: sequences of length 0. So the tensor has one of few lengths,
-    and nothing that was compiled for it must be compiled anew for each batch. They are few: each takes memory in the
-    backward pass of attention.
+    Kernels are compiled and launched for the longest sequence, so its length is rounded up to one of a few buckets;
+    padding that is longer is cut into several sequences. The sequences behind the last one have length 0, so that the
+    tensor has one of few lengths, too.
 
     Attributes:
         cu_seqlens: int32 [C + 1]: places at which sequences begin, then the number of positions, repeated.
@@ -123,8 +110,8 @@ class Sequences:
     def of(cls, segment_ids_BS: Tensor) -> Sequences:
         """The segments of packed rows; the padding at a row's end is a sequence of its own, or several.
 
-        The capacity is rounded up to one of four in each octave. On a GPU this waits for the device, since it has to
-        say how many segments there are: a training step gets sequences that were made on the host.
+        The capacity is rounded up to one of four in each octave. On a GPU this waits for the device: a training step
+        gets sequences that were made on the host.
 
         Args:
             segment_ids_BS: Integers; neighbours of the same number are one segment, and numbers below 0 padding.
@@ -132,7 +119,11 @@ class Sequences:
         num_rows, length = segment_ids_BS.shape
         begins_BS = torch.ones_like(segment_ids_BS, dtype=torch.bool)
         begins_BS[:, 1:] = segment_ids_BS[:, 1:] != segment_ids_BS[:, :-1]
-        max_length = _bucket(begins_BS, segment_ids_BS)
+        begins = torch.nonzero(begins_BS.flatten())[:, 0]
+        lengths = torch.diff(begins, append=begins.new_full((1,), num_rows * length))
+        lengths = lengths[segment_ids_BS.flatten()[begins] >= 0]
+        longest = int(lengths.max()) if len(lengths) else 1
+        max_length = min(length, max(_SHORTEST, 1 << (longest - 1).bit_length()))
         begins_BS |= (segment_ids_BS < 0) & (torch.arange(length, device=begins_BS.device) % max_length == 0)
         places = torch.nonzero(begins_BS.flatten())[:, 0].to(torch.int32)
         step = 1 << max(0, (len(places) - 1).bit_length() - 3)
@@ -149,16 +140,6 @@ class Sequences:
     def map(self, change: Callable[[Tensor], Tensor]) -> Sequences:
         """The same with a change made to its tensor."""
         return Sequences(change(self.cu_seqlens), self.max_length)
-
-
-def _bucket(begins_BS: Tensor, segment_ids_BS: Tensor) -> int:
-    """The bucket that the longest segment of packed rows belongs to, padding left out."""
-    num_rows, length = segment_ids_BS.shape
-    begins = torch.nonzero(begins_BS.flatten())[:, 0]
-    lengths = torch.diff(begins, append=begins.new_full((1,), num_rows * length))
-    lengths = lengths[segment_ids_BS.flatten()[begins] >= 0]
-    longest = int(lengths.max()) if len(lengths) else 1
-    return min(length, max(_SHORTEST, 1 << (longest - 1).bit_length()))
 
 
 @dataclass(frozen=True)
@@ -226,13 +207,8 @@ _AMPERE = (8, 0)
 
 @dataclass(frozen=True)
 class Abilities:
-    """What a device can do with the torch that is installed.
-
-    Attributes:
-        loops: Whether compiled loops serve it.
-        varlen: Whether there is a kernel over sequences of unequal length.
-        windows: Whether that kernel takes a sliding window; not every version of torch lets it.
-    """
+    """What a device can do with the torch that is installed: compiled loops, a kernel over sequences of unequal length,
+    and whether that takes a sliding window, which not every version of torch lets it."""
 
     loops: bool
     varlen: bool
@@ -241,7 +217,7 @@ class Abilities:
 
 @functools.cache
 def abilities_of(device: torch.device) -> Abilities:
-    """Asks torch and the device, once."""
+    """Of a device, looked up once."""
     if device.type != "cuda" or torch.version.hip is not None:
         return Abilities(loops=device.type == "cpu", varlen=False, windows=False)
     from torch.nn.attention.varlen import varlen_attn
@@ -251,14 +227,7 @@ def abilities_of(device: torch.device) -> Abilities:
 
 
 def choose_attention(abilities: Abilities, dtype: torch.dtype, *, head_dim: int, window: int | None) -> AttentionKind:
-    """How a layer computes its attention.
-
-    Args:
-        abilities: Of the device.
-        dtype: Of the activations; the kernel over sequences takes half precision only.
-        head_dim: Size of a head; that kernel takes multiples of 8 up to 256.
-        window: Farthest position that a token attends to; None: any.
-    """
+    """How a layer computes its attention. The kernel over sequences takes half precision and heads of 8, 16 ... 256."""
     if abilities.loops:
         return "loops"
     fits = dtype in (torch.bfloat16, torch.float16) and head_dim % 8 == 0 and head_dim <= _LARGEST_HEAD

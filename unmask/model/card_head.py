@@ -1,12 +1,11 @@
-"""The head of a model's card (README.md), which the hub reads: what stands in it, who says so, and how it is written.
+"""The head of a model's card (README.md), which the hub reads.
 
     base_model, base_model_relation    what the model began as, where the hub has it under a name
     license, language                  what the user says (`CardSettings`); never guessed
     pipeline_tag, library_name, tags   what the model does, and what loads it
     metrics, model-index               what was measured, on which file
 
-The names of data sets of the hub (`datasets`) are not among it: the text came from files, and a file is no data set of
-the hub because it is called alike.
+`datasets` is not among it: the text came from files, and a file is no data set of the hub because it is called alike.
 
 Source: the hub's own example, https://github.com/huggingface/hub-docs/blob/main/modelcard.md.
 """
@@ -29,8 +28,7 @@ from unmask.core.hub import hub_name
 from unmask.core.settings import Settings, validated
 
 CARD = "README.md"
-CUSTOM = "custom"  # the type of a data set that is none of the hub's
-_OTHER = "other"
+_CUSTOM = "custom"  # the type of a data set that is none of the hub's
 _IDENTIFIER = re.compile(r"[a-z0-9]+([.-][a-z0-9]+)*")
 _LANGUAGE = re.compile(r"[a-z]{2,3}|multilingual|code")
 _LINK = re.compile(r"https?://\S+|LICENSE(\.md)?")
@@ -70,28 +68,23 @@ class CardSettings(Settings):
         hint = f"; did you mean {near!r}?" if _IDENTIFIER.fullmatch(near) else ""
         raise ValueError(f"expected a licence as the hub calls it, such as apache-2.0, mit, cc-by-4.0 or other{hint}")
 
-    @field_validator("license_link")
+    @field_validator("license_link", "language")
     @classmethod
-    def _check_link(cls, value: str | None) -> str | None:
-        if value is None or _LINK.fullmatch(value):
-            return value
-        raise ValueError("expected a URL, or LICENSE or LICENSE.md for a file beside the card")
-
-    @field_validator("language")
-    @classmethod
-    def _check_language(cls, values: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        for value in values or ():
-            if not _LANGUAGE.fullmatch(value):
+    def _check_form(cls, value: Any) -> Any:
+        if isinstance(value, str) and not _LINK.fullmatch(value):
+            raise ValueError("expected a URL, or LICENSE or LICENSE.md for a file beside the card")
+        for code in value if isinstance(value, tuple) else ():
+            if not _LANGUAGE.fullmatch(code):
                 raise ValueError(
-                    f"{value!r} is no language as the hub calls it: a code of ISO 639 with two or three small letters "
+                    f"{code!r} is no language as the hub calls it: a code of ISO 639 with two or three small letters "
                     "(fi, fin), multilingual, or code"
                 )
-        return values
+        return value
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         for name in ("license_name", "license_link"):
-            if getattr(self, name) is not None and self.license != _OTHER:
+            if getattr(self, name) is not None and self.license != "other":
                 raise ValueError(
                     f"{name} is for a licence that the hub does not list; set card.license to 'other', or leave "
                     f"card.{name} away"
@@ -99,23 +92,18 @@ class CardSettings(Settings):
         return self
 
 
-def with_named(kept: Mapping[str, Any], named: CardSettings, *, where: str) -> CardSettings:
-    """What a card says when a training goes on: what it said, but for what is named now.
-
-    Args:
-        kept: The settings that it was begun with.
-        named: Those that are asked for now; one that is set to None is taken away.
-        where: What the first are of, for errors.
+def with_named(before: Mapping[str, Any], named: CardSettings, *, where: str) -> CardSettings:
+    """The card's settings of a run that goes on: those of before, except for what is named now (None removes it).
 
     Raises:
-        SettingsError: They contradict each other.
+        SettingsError: They contradict each other; `where` says what `before` is of.
     """
-    return validated(CardSettings, {**kept, **named.model_dump(exclude_unset=True)}, where=where)
+    return validated(CardSettings, {**before, **named.model_dump(exclude_unset=True)}, where=where)
 
 
 @dataclass(frozen=True)
 class Origin:
-    """The model that a training began with, as a card tells of it.
+    """The model that a training began with.
 
     Attributes:
         checkpoint: Its name and commit on the hub, or its whole path.
@@ -132,8 +120,8 @@ def base_models(checkpoint: str, folder: Path) -> tuple[str, ...]:
     """The names by which the hub knows what a model is or comes from.
 
     They are its own name where it was given by that. Of a folder they are what its card says under `base_model`: what
-    began as a model of the hub still comes from it. `_name_or_path` of a config.json is not asked, since a relative
-    path in it (`runs/first`) cannot be told from a name, and a wrong name would show a stranger's model on the hub.
+    began as a model of the hub still comes from it. `_name_or_path` of a config.json is not used, since a relative
+    path in it (`runs/first`) looks like a name, and a wrong name would show a stranger's model on the hub.
 
     Args:
         checkpoint: Its lasting name (`unmask.core.hub.lasting_name`).
@@ -141,25 +129,24 @@ def base_models(checkpoint: str, folder: Path) -> tuple[str, ...]:
     """
     if not Path(checkpoint).is_absolute():
         return (checkpoint.partition("@")[0],)
-    said = _read_head(folder / CARD).get("base_model")
-    names = [said] if isinstance(said, str) else said if isinstance(said, list) else []
-    found = [hub_name(name) for name in names if isinstance(name, str)]
-    return tuple(name.name for name in found if name is not None)
-
-
-def _read_head(card: Path) -> dict[str, Any]:
-    """The head of a card, whoever wrote it; empty where there is none that can be read, with a warning."""
+    card = folder / CARD
     if not card.is_file():
-        return {}
+        return ()
     import yaml
     from huggingface_hub import metadata_load
 
     try:
-        return metadata_load(card) or {}
+        base = (metadata_load(card) or {}).get("base_model")
     except (OSError, ValueError, yaml.YAMLError) as error:
-        log.warning("%s: the card's head cannot be read, so what it says of the base model is not known: %s",
-                    card, _first_line(error))  # fmt: skip
-        return {}
+        log.warning(
+            "%s: the card's head cannot be read, so what it says of the base model is not known: %s",
+            card,
+            _first_line(error),
+        )
+        return ()
+    names = [base] if isinstance(base, str) else base if isinstance(base, list) else []
+    on_hub = [hub_name(name) for name in names if isinstance(name, str)]
+    return tuple(name.name for name in on_hub if name is not None)
 
 
 def _first_line(error: Exception) -> str:
@@ -173,9 +160,8 @@ def name_of_folder(folder: Path) -> str:
 
 
 def encodable(text: str) -> str:
-    """A text that a card can hold. Names of files may have bytes that are no letters of UTF-8, and breaks of lines that
-    YAML does not keep apart from spaces.
-    """
+    """A text that a card can hold: names of files may have bytes that are no UTF-8, and breaks of lines that YAML does
+    not keep apart from spaces."""
     return re.sub("[\x85\u2028\u2029]", " ", text.encode("utf-8", "replace").decode("utf-8"))
 
 
@@ -186,7 +172,7 @@ class CardFigures:
     Attributes:
         dataset: Name of the file, or of several.
         split: `validation` or `test`.
-        metrics: Names for people, with the hub's name of the metric and the value. What is not defined is left out.
+        metrics: Names for people, with the hub's name of the metric and the value; undefined ones are left out.
     """
 
     dataset: str
@@ -205,9 +191,7 @@ def card_head(
     library: str = "transformers",
     **more: str,
 ) -> str:
-    """The head of a card, without the lines around it.
-
-    huggingface_hub writes it, so that names are quoted as YAML wants them, and the model index has the hub's form.
+    """The head of a card, without the lines around it, as huggingface_hub writes it.
 
     Args:
         settings: What the user says.
@@ -221,12 +205,11 @@ def card_head(
     """
     from huggingface_hub import EvalResult, ModelCardData  # a fifth of a second, for those who write a card
 
-    kind, task_name = task
     results = [
         EvalResult(
-            task_type=kind,
-            task_name=task_name,
-            dataset_type=CUSTOM,
+            task_type=task[0],
+            task_name=task[1],
+            dataset_type=_CUSTOM,
             dataset_name=encodable(part.dataset),
             dataset_split=part.split,
             metric_type=metric,
@@ -245,7 +228,7 @@ def card_head(
         license=settings.license,
         license_name=settings.license_name,
         license_link=settings.license_link,
-        pipeline_tag=kind,
+        pipeline_tag=task[0],
         tags=list(tags),
         metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
         model_name=encodable(name),
@@ -258,11 +241,11 @@ def card_head(
 
 
 def change_card(folder: Path, named: CardSettings) -> bool:
-    """Writes what the user says into the card of a finished model, all else of which stays as it is.
+    """Writes what the user says into the card of a finished model; all else of it stays.
 
     Args:
         folder: Of the model.
-        named: What its head says from now on; what is not set in it stays, and what is set to None is taken away.
+        named: What is set in it is written, and removed where it is set to None.
 
     Returns:
         Whether it was changed.
@@ -273,24 +256,19 @@ def change_card(folder: Path, named: CardSettings) -> bool:
     import yaml
     from huggingface_hub import ModelCard
 
-    path, wanted = folder / CARD, _plain(named)
-    if not wanted:
+    path, values = folder / CARD, named.model_dump(exclude_unset=True, mode="json")
+    if not values:
         return False
     try:
         card = ModelCard(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise RunError(
-            f"{path}: the card's head cannot be read ({_first_line(error)}), so {', '.join(wanted)} cannot be written "
+            f"{path}: the card's head cannot be read ({_first_line(error)}), so {', '.join(values)} cannot be written "
             "into it; mend it, or write it there yourself"
         ) from error
-    if all(card.data.get(key) == value for key, value in wanted.items()):
+    if all(card.data.get(key) == value for key, value in values.items()):
         return False
-    for key, value in wanted.items():
+    for key, value in values.items():
         card.data[key] = value
     write_atomically(path, str(card))
     return True
-
-
-def _plain(named: CardSettings) -> dict[str, Any]:
-    values = named.model_dump(exclude_unset=True)
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
 from unmask.core.settings import Settings
 
-# ----------------------------------------
-# What each layout is made of. The encoder asks for parts, never for a layout's name.
-
 Layout = Literal["modernbert", "bert", "roberta", "xlm-roberta", "camembert", "roberta-prelayernorm"]
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of a layout, and its own values for what a recipe leaves open.
+    """The parts of a layout, and its own values for what a recipe leaves open. The encoder asks for parts, never for a
+    layout's name.
 
     Attributes:
         rotary: Positions turn queries and keys, and layers alternate between global and local attention. Otherwise
@@ -52,79 +50,62 @@ class Parts:
     norm_eps: float
 
 
-# Liu et al. 2019 (RoBERTa); the positions are fairseq's. Conneau et al. 2020 (XLM-R) and Martin et al. 2020 (CamemBERT)
-# have the same network, and transformers has it once more under the name of each.
-_ROBERTA = Parts(
+# Devlin et al. 2019 (BERT), section 3 and appendix A.2.
+_BERT = Parts(
     rotary=False,
-    positions_after_padding=True,
+    positions_after_padding=False,
     post_norm=True,
     first_norm=True,
     bias=True,
     gated=False,
-    gelu_head=True,
+    gelu_head=False,
     label_dense=True,
     wide_classifier=False,
-    type_vocab_size=1,
+    type_vocab_size=2,
     intermediate_ratio=4.0,
+    norm_eps=1e-12,
+)
+# Liu et al. 2019 (RoBERTa); the positions are fairseq's. Conneau et al. 2020 (XLM-R) and Martin et al. 2020 (CamemBERT)
+# have the same network, and transformers has it once more under the name of each.
+_ROBERTA = replace(_BERT, positions_after_padding=True, gelu_head=True, type_vocab_size=1, norm_eps=1e-5)
+# Warner et al. 2024 (ModernBERT), section 2.1.
+_MODERNBERT = Parts(
+    rotary=True,
+    positions_after_padding=False,
+    post_norm=False,
+    first_norm=False,
+    bias=False,
+    gated=True,
+    gelu_head=True,
+    label_dense=False,
+    wide_classifier=True,
+    type_vocab_size=None,
+    intermediate_ratio=1.5,
     norm_eps=1e-5,
 )
 PARTS: dict[Layout, Parts] = {
-    # Warner et al. 2024 (ModernBERT), section 2.1.
-    "modernbert": Parts(
-        rotary=True,
-        positions_after_padding=False,
-        post_norm=False,
-        first_norm=False,
-        bias=False,
-        gated=True,
-        gelu_head=True,
-        label_dense=False,
-        wide_classifier=True,
-        type_vocab_size=None,
-        intermediate_ratio=1.5,
-        norm_eps=1e-5,
-    ),
-    # Devlin et al. 2019 (BERT), section 3 and appendix A.2.
-    "bert": Parts(
-        rotary=False,
-        positions_after_padding=False,
-        post_norm=True,
-        first_norm=True,
-        bias=True,
-        gated=False,
-        gelu_head=False,
-        label_dense=True,
-        wide_classifier=False,
-        type_vocab_size=2,
-        intermediate_ratio=4.0,
-        norm_eps=1e-12,
-    ),
+    "modernbert": _MODERNBERT,
+    "bert": _BERT,
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,
     "camembert": _ROBERTA,
     # RoBERTa with the norms of Xiong et al. 2020 (On layer normalization in the transformer architecture), figure 1b.
-    "roberta-prelayernorm": Parts(
-        rotary=False,
-        positions_after_padding=True,
-        post_norm=False,
-        first_norm=True,
-        bias=True,
-        gated=False,
-        gelu_head=True,
-        label_dense=True,
-        wide_classifier=False,
-        type_vocab_size=1,
-        intermediate_ratio=4.0,
-        norm_eps=1e-5,
-    ),
+    "roberta-prelayernorm": replace(_ROBERTA, post_norm=False),
 }
 
 
-_END = 2**31  # of what 32 bits hold with a sign: larger numbers of rows or ids are somebody's mistake
+_END = 2**31  # larger numbers of rows or ids are mistakes
 Size = Annotated[int, Field(ge=1, lt=_END)]
 Id = Annotated[int, Field(ge=0, lt=_END)]
 Activation = Literal["gelu", "gelu_pytorch_tanh", "silu", "relu2"]
 Initialisation = Literal["truncated_normal", "depth_scaled", "xavier", "he"]
+
+
+def _check_heads(hidden_size: int, num_heads: int, parts: Parts) -> None:
+    factor, why = (2, ": rotary positions turn pairs of each head's dimensions") if parts.rotary else (1, "")
+    if hidden_size % (factor * num_heads):
+        number = f"2 x num_heads ({2 * num_heads})" if parts.rotary else f"num_heads ({num_heads})"
+        raise ValueError(f"hidden_size {hidden_size} must be a multiple of {number}{why}")
 
 
 class Rotary(Settings):
@@ -194,13 +175,7 @@ class ModelSettings(Settings):
             meaningless.append("type_vocab_size")
         if meaningless:
             raise ValueError(f"{', '.join(meaningless)}: means nothing to the layout {self.layout!r}; remove it")
-        if parts.rotary and self.hidden_size % (2 * self.num_heads):
-            raise ValueError(
-                f"hidden_size {self.hidden_size} must be a multiple of 2 x num_heads ({2 * self.num_heads}): "
-                "rotary positions turn pairs of each head's dimensions"
-            )
-        if self.hidden_size % self.num_heads:
-            raise ValueError(f"hidden_size {self.hidden_size} must be a multiple of num_heads ({self.num_heads})")
+        _check_heads(self.hidden_size, self.num_heads, parts)
         return self
 
     @property
@@ -251,13 +226,7 @@ class EncoderConfig(Settings):
     def _check(self) -> EncoderConfig:
         assert (self.rotary is not None) == self.parts.rotary
         assert (self.type_vocab_size is not None) == (self.parts.type_vocab_size is not None)
-        if self.hidden_size % self.num_heads:
-            raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}")
-        if self.rotary is not None and self.hidden_size % (2 * self.num_heads):
-            raise ValueError(
-                f"hidden_size {self.hidden_size} is not a multiple of 2 x num_heads ({2 * self.num_heads}): rotary "
-                "positions turn pairs of each head's dimensions"
-            )
+        _check_heads(self.hidden_size, self.num_heads, self.parts)
         if self.pad_id >= self.vocab_size:
             raise ValueError(f"pad_id {self.pad_id} is none of the {self.vocab_size} entries of the vocabulary")
         return self

@@ -1,7 +1,7 @@
 """The encoder, and the masked language model made of it and its heads. The encoder knows no task.
 
 Shape suffixes: B = rows, S = positions, T = B x S in a line, D = hidden size, N = predicted positions,
-V = vocabulary.
+V = vocabulary, H = heads, K = size of a head.
 """
 
 from __future__ import annotations
@@ -27,8 +27,63 @@ _CLASSIFIER = 1 << 20  # sets its dropout apart from that of the layers
 H = TypeVar("H", bound=nn.Module)
 
 
+class RowEncoder(Protocol):
+    """Makes hidden states, or logits, of each position of rows: ours, or one that transformers runs.
+
+    Attributes:
+        compute_dtype: Of the activations.
+        device: Of its weights.
+        shares_rows: Whether several texts may stand in a row, as segments that do not see each other; else one does.
+        takes_padding: Whether the output for a text is independent of the padding behind it.
+        width: Numbers of a position in the output: D.
+    """
+
+    compute_dtype: torch.dtype
+
+    @property
+    def device(self) -> torch.device: ...  # noqa: D102
+
+    @property
+    def shares_rows(self) -> bool: ...  # noqa: D102
+
+    @property
+    def takes_padding(self) -> bool: ...  # noqa: D102
+
+    @property
+    def width(self) -> int: ...  # noqa: D102
+
+    def __call__(
+        self,
+        input_ids_BS: Tensor,
+        *,
+        segment_ids_BS: Tensor | None = None,
+        position_ids_BS: Tensor | None = None,
+        token_type_ids_BS: Tensor | None = None,
+        sequences: Sequences | None = None,
+        dropout_seed: int | None = None,
+    ) -> Tensor:
+        """[B, S, D]; see `Encoder.forward`."""
+
+
+class Trainable(Protocol):
+    """What the training loop asks of a model. Objectives know what to make of its encoder's output, the loop does not.
+
+    Attributes:
+        encoder: Makes something of each position.
+        pad_id: Fills rows up.
+    """
+
+    @property
+    def encoder(self) -> RowEncoder: ...  # noqa: D102
+
+    @property
+    def pad_id(self) -> int: ...  # noqa: D102
+
+    def train(self, mode: bool = True) -> nn.Module: ...  # noqa: D102
+
+
 def run_embedding_norm(norm: nn.Module, x_BSD: Tensor, dtype: torch.dtype) -> Tensor:
-    """What becomes of embeddings. Looking them up is not in it: sums of their gradients have a kernel of torch's."""
+    """What is compiled of the embeddings: not the looking up, whose gradients are summed by a kernel of torch's."""
     normed_BSD: Tensor = norm(x_BSD.to(dtype))
     return normed_BSD
 
@@ -40,9 +95,12 @@ class Encoder(nn.Module):
         compute_dtype: Type of the activations; weights stay float32.
         gradient_checkpointing: Keep only what enters each block, and compute the block again in the backward pass: a
             third more time for a fraction of the memory. Source: Chen et al. 2016.
-        compiled_block: `run_block`, compiled, for training (`unmask.model.encoder`); None: it is not.
+        compiled_block: `run_block`, compiled, for training (`compile_model`); None: it is not.
         compiled_norm: `run_embedding_norm`, compiled; None: it is not.
+        shares_rows, takes_padding: Attention stays within segments, and padding is a segment of its own.
     """
+
+    shares_rows = takes_padding = True
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -52,6 +110,7 @@ class Encoder(nn.Module):
         self.compiled_block: Callable[..., Any] | None = None
         self.compiled_norm: Callable[..., Any] | None = None
         parts, hidden = config.parts, config.hidden_size
+        self.width = hidden
         self.tokens = nn.Parameter(torch.empty(config.vocab_size, hidden))
         num_positions = config.first_position + config.max_position_embeddings
         num_types = config.type_vocab_size
@@ -63,23 +122,8 @@ class Encoder(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where its weights are."""
+        """Of its weights."""
         return self.tokens.device
-
-    @property
-    def shares_rows(self) -> bool:
-        """Several texts may stand in a row: attention stays within segments."""
-        return True
-
-    @property
-    def takes_padding(self) -> bool:
-        """Padding is a segment of its own."""
-        return True
-
-    @property
-    def width(self) -> int:
-        """Numbers that it makes of a position."""
-        return self.config.hidden_size
 
     def forward(
         self,
@@ -98,8 +142,8 @@ class Encoder(nn.Module):
             segment_ids_BS: Tokens attend only to tokens of the same number; -1 is padding. None: one segment a row.
             position_ids_BS: int64, position within the segment. None: counted from the row's begin.
             token_type_ids_BS: int64. None: type 0 everywhere, or none where the layout has no token types.
-            sequences: The segments in a line, where somebody has them already; made of `segment_ids_BS` where they are
-                needed, for which a GPU is waited for.
+            sequences: The segments in a line; None: made of `segment_ids_BS` where they are needed, for which a GPU is
+                waited for.
             dropout_seed: What is dropped is a function of it. Needed in training mode with dropout, else unused.
 
         Returns:
@@ -108,12 +152,15 @@ class Encoder(nn.Module):
         Raises:
             ModelError: The rows are longer than the model, the layout has no token types, or the seed is missing.
         """
-        length = input_ids_BS.shape[1]
-        if length > self.config.max_position_embeddings:
+        config, length = self.config, input_ids_BS.shape[1]
+        if length > config.max_position_embeddings:
+            raise ModelError(f"{length} tokens are more than the model's {config.max_position_embeddings} positions")
+        seed = dropout_seed if self.training and config.dropout else None
+        if self.training and config.dropout and seed is None:
             raise ModelError(
-                f"{length} tokens are more than the model's {self.config.max_position_embeddings} positions"
+                f"the model drops {config.dropout:.0%} in training mode and needs a dropout_seed; give one, or "
+                "call eval()"
             )
-        seed = self._seed(dropout_seed)
         if position_ids_BS is None:
             position_ids_BS = torch.arange(length, device=input_ids_BS.device).expand_as(input_ids_BS)
         if segment_ids_BS is None:
@@ -121,34 +168,20 @@ class Encoder(nn.Module):
             sequences = sequences or Sequences.of_rows(len(input_ids_BS), length, input_ids_BS.device)
         plans = self._plans(segment_ids_BS, position_ids_BS, sequences)
         x_BSD = self._embed(input_ids_BS, position_ids_BS, token_type_ids_BS)
-        x_BSD = dropout(x_BSD, self.config.dropout, seed=self._on_device(seed))
+        x_BSD = dropout(x_BSD, config.dropout, seed=self._on_device(seed))
         added_BSD = None
         run = self.compiled_block if self.training and self.compiled_block is not None else run_block
         for layer, block in enumerate(self.blocks):
-            inputs = (block, x_BSD, added_BSD, plans[self.config.is_global(layer)], self._seeds(seed, layer))
+            seeds: Seeds = (None, None)
+            if seed is not None:
+                of_layer = mix_ints(seed, layer)
+                seeds = self._on_device(mix_ints(of_layer, 0)), self._on_device(mix_ints(of_layer, 1))
+            inputs = (block, x_BSD, added_BSD, plans[config.is_global(layer)], seeds)
             if self.gradient_checkpointing and torch.is_grad_enabled():
                 x_BSD, added_BSD = checkpoint(run, *inputs, use_reentrant=False, preserve_rng_state=False)
             else:
                 x_BSD, added_BSD = run(*inputs)
         return x_BSD if self.final_norm is None else self.final_norm.of_sum(x_BSD, added_BSD)[1]
-
-    def _seed(self, dropout_seed: int | None) -> int | None:
-        """The seed where something is dropped."""
-        if not self.training or self.config.dropout == 0.0:
-            return None
-        if dropout_seed is None:
-            raise ModelError(
-                f"the model drops {self.config.dropout:.0%} in training mode and needs a dropout_seed; give one, or "
-                "call eval()"
-            )
-        return dropout_seed
-
-    def _seeds(self, seed: int | None, layer: int) -> Seeds:
-        """Of the dropout of a layer's attention and MLP."""
-        if seed is None:
-            return None, None
-        of_layer = mix_ints(seed, layer)
-        return self._on_device(mix_ints(of_layer, 0)), self._on_device(mix_ints(of_layer, 1))
 
     def _on_device(self, seed: int | None) -> int | Tensor | None:
         """See `dropout`: on CPUs a seed is a number, elsewhere a tensor (filled there, not copied: nothing waits)."""
@@ -157,14 +190,12 @@ class Encoder(nn.Module):
 
     def _embed(self, input_ids_BS: Tensor, position_ids_BS: Tensor, token_type_ids_BS: Tensor | None) -> Tensor:
         x_BSD = functional.embedding(input_ids_BS, self.tokens)
-        if self.token_types is not None:
-            x_BSD = x_BSD + (
-                self.token_types[0]
-                if token_type_ids_BS is None
-                else functional.embedding(token_type_ids_BS, self.token_types)
-            )
-        elif token_type_ids_BS is not None:
+        if self.token_types is None and token_type_ids_BS is not None:
             raise ModelError(f"the layout {self.config.layout!r} has no token types; leave token_type_ids_BS out")
+        if self.token_types is not None and token_type_ids_BS is None:
+            x_BSD = x_BSD + self.token_types[0]
+        elif self.token_types is not None and token_type_ids_BS is not None:
+            x_BSD = x_BSD + functional.embedding(token_type_ids_BS, self.token_types)
         if self.positions is not None:
             x_BSD = x_BSD + functional.embedding(position_ids_BS + self.config.first_position, self.positions)
         run = self.compiled_norm if self.training and self.compiled_norm is not None else run_embedding_norm
@@ -206,11 +237,13 @@ class MaskedLM(nn.Module):
     Attributes:
         kept_weights: Weights of the folder that it was loaded from which are neither used nor trained, but written
             back (BERT's pooler), by the names they have there.
+        pad_id: Fills rows up.
     """
 
     def __init__(self, config: EncoderConfig, heads: Sequence[Head] = ()) -> None:
         super().__init__()
         self.config = config
+        self.pad_id = config.pad_id
         self.encoder = Encoder(config)
         self.head = MLMHead(config)
         for head in heads:
@@ -223,7 +256,7 @@ class MaskedLM(nn.Module):
 
     @property
     def label_names(self) -> tuple[str, ...] | None:
-        """The classes of whole texts that are told from each other; None: there is no such head."""
+        """The classes of whole texts; None: there is no such head."""
         head = self.find_head(LabelHead)
         return None if head is None else head.names
 
@@ -237,17 +270,11 @@ class MaskedLM(nn.Module):
         token_type_ids_BS: Tensor | None = None,
         dropout_seed: int | None = None,
     ) -> Tensor:
-        """Logits at some positions only: the head costs as much as the rest of a small model.
+        """Logits [N, V] at some positions only: the head costs as much as the rest of a small model.
 
         Args:
             input_ids_BS, segment_ids_BS, position_ids_BS, token_type_ids_BS, dropout_seed: As for `Encoder`.
             positions_N: int64: places in the flattened batch (row x S + position).
-
-        Returns:
-            [N, V], in the compute type.
-
-        Raises:
-            ModelError: As for `Encoder`.
         """
         hidden_BSD = self.encoder(
             input_ids_BS,
@@ -263,30 +290,21 @@ class MaskedLM(nn.Module):
         return self.head(hidden_TD.index_select(0, positions_N), self.encoder.tokens)
 
     def outputs(self, head: str, hidden_ND: Tensor, *, dropout_seed: int | None = None) -> Tensor:
-        """Logits [N, C] of a task's head, of the hidden states [N, D] at the places that it is asked at.
+        """Logits [N, C] of a task's head.
 
         Args:
             head: Its name.
-            hidden_ND: The hidden states.
+            hidden_ND: Hidden states at the places that it looks at.
             dropout_seed: What is dropped before the classifier is a function of it; None drops nothing.
         """
-        found, pairs = self.get_submodule(head), self.find_head(PairHead)
+        module, pairs = self.get_submodule(head), self.find_head(PairHead)
         if not self.config.parts.label_dense:  # ModernBERT's share the layer and norm of the prediction head
             hidden_ND = self.head.transform(hidden_ND)
-        elif pairs is not None and isinstance(found, LabelHead):
+        elif pairs is not None and isinstance(module, LabelHead):
             hidden_ND = pairs.pool(hidden_ND)  # one pooler for both
-        return found(hidden_ND, dropout_seed=self._of_head(dropout_seed))
-
-    def _of_head(self, dropout_seed: int | None) -> int | None:
-        """The seed of what the classifier of a task drops, where it drops anything."""
-        if dropout_seed is None or not self.training or self.config.classifier_dropout == 0.0:
-            return None
-        return mix_ints(dropout_seed, _CLASSIFIER)
-
-    @property
-    def pad_id(self) -> int:
-        """Stands in what is left of rows."""
-        return self.config.pad_id
+        if dropout_seed is not None and self.training and self.config.classifier_dropout > 0.0:
+            return module(hidden_ND, dropout_seed=mix_ints(dropout_seed, _CLASSIFIER))
+        return module(hidden_ND, dropout_seed=None)
 
     @property
     def num_encoder_parameters(self) -> int:
@@ -300,78 +318,15 @@ class MaskedLM(nn.Module):
 
 
 # ----------------------------------------
-# What the training loop asks of a model: ours, or one that transformers runs.
-#
-# Shape suffixes: B = rows, S = positions, D = what is made of a position.
-
-
-class RowEncoder(Protocol):
-    """Makes something of each position of rows.
-
-    Attributes:
-        compute_dtype: Of the activations.
-    """
-
-    compute_dtype: torch.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """Where its weights are."""
-
-    @property
-    def shares_rows(self) -> bool:
-        """Whether several texts may stand in a row, as segments that do not see each other; else one stands in each."""
-
-    @property
-    def takes_padding(self) -> bool:
-        """Whether what comes out for a text does not depend on the padding behind it."""
-
-    @property
-    def width(self) -> int:
-        """How many numbers it makes of a position: D."""
-
-    def __call__(
-        self,
-        input_ids_BS: Tensor,
-        *,
-        segment_ids_BS: Tensor | None = None,
-        position_ids_BS: Tensor | None = None,
-        token_type_ids_BS: Tensor | None = None,
-        sequences: Sequences | None = None,
-        dropout_seed: int | None = None,
-    ) -> Tensor:
-        """[B, S, D]; see `unmask.model.encoder.Encoder.forward`."""
-
-
-class Trainable(Protocol):
-    """A model that is trained: objectives know what they make of its encoder's output, the loop does not."""
-
-    @property
-    def encoder(self) -> RowEncoder:
-        """What makes something of each position."""
-
-    @property
-    def pad_id(self) -> int:
-        """Stands in what is left of rows."""
-
-    def train(self, mode: bool = True) -> nn.Module:
-        """Enters training mode."""
-
-
-# ----------------------------------------
-# torch.compile for GPUs: the norm of embeddings, blocks, what the head does before its decoder, and the loss.
+# torch.compile for GPUs: the norm of embeddings, blocks, the head's layers before its decoder, and the loss.
 #
 # On a GPU the operations between matrix products (norms, rotations, activations, conversions) are each limited by
-# memory,
-# and launched one by one; compiled, they become few kernels. CPUs have loops of their own for these
-# (`unmask.core.compiled`).
+# memory, and launched one by one; compiled, they become few kernels. CPUs have loops for these (`unmask.model.loops`).
 #
 # A block is compiled and not the whole encoder: all layers of a kind share one piece of code, so compiling takes as
-# long
-# for 22 layers as for three, and gradient checkpointing stays outside. It is compiled for each shape of rows, for any
-# number of sequences in them, and for each bucket of their lengths; head and loss for any number of targets, which
-# falls
-# while a mask rate falls. Evaluation runs uncompiled, since its shapes change from batch to batch.
+# long for 22 layers as for three, and gradient checkpointing stays outside. It is compiled for each shape of rows, for
+# any number of sequences in them, and for each bucket of their lengths; head and loss for any number of targets, which
+# falls while a mask rate falls. Evaluation runs uncompiled, since its shapes change from batch to batch.
 #
 # Compiling happens in the first steps, backward passes included, and may fail there: `unmask.train.step`.
 
@@ -420,12 +375,6 @@ def uncompile_model(model: MaskedLM) -> None:
     model.head.compiled_transform = model.head.compiled_losses = None
 
 
-# ----------------------------------------
-# How much attention each token receives. Fused attention keeps no probabilities, so they are computed again, apart.
-#
-# Shape suffixes: B = rows, S = positions, H = heads, K = size of a head.
-
-
 @torch.no_grad()
 def attention_received(
     encoder: Encoder,
@@ -437,7 +386,8 @@ def attention_received(
 ) -> Tensor:
     """The attention that each token receives from the others of its segment, as a mean over layers, heads and queries.
 
-    The cost is a forward pass and, a layer, a matrix of probabilities [B, H, S, S]: give it few rows.
+    Fused attention keeps no probabilities, so they are computed again: the cost is a forward pass and, a layer, a
+    matrix of probabilities [B, H, S, S]. Give it few rows.
 
     Args:
         encoder: In evaluation mode.
@@ -451,8 +401,7 @@ def attention_received(
     hooks = []
     for block in encoder.blocks:
         assert isinstance(block, Block)
-        add = partial(_add, received_BS, real_BS)
-        hooks.append(block.attention.register_forward_pre_hook(add))
+        hooks.append(block.attention.register_forward_pre_hook(partial(_add_received, received_BS, real_BS)))
     try:
         encoder(
             input_ids_BS,
@@ -466,7 +415,7 @@ def attention_received(
     return received_BS / len(encoder.blocks) * real_BS
 
 
-def _add(received_BS: Tensor, real_BS: Tensor, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+def _add_received(received_BS: Tensor, real_BS: Tensor, module: nn.Module, inputs: tuple[Any, ...]) -> None:
     """Adds what the tokens receive in one layer. A sum over the segment's queries is 1 for an even share."""
     assert isinstance(module, Attention)
     x_BSD, plan = inputs

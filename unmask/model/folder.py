@@ -1,4 +1,4 @@
-"""Model folders: config.json and model.safetensors, as transformers reads and writes them, and where they lie."""
+"""Model folders: config.json and model.safetensors, as transformers reads and writes them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -35,269 +35,13 @@ from unmask.model.heads import (
     heads_for,
 )
 from unmask.model.initial_weights import draw_task_head, initialise, initialise_head
-from unmask.model.layout_names import (
-    BERT,
-    CAMEMBERT,
-    MODERNBERT,
-    ROBERTA,
-    ROBERTA_PRELAYERNORM,
-    XLM_ROBERTA,
-    ClassifierPooling,
-    FolderLayout,
-)
+from unmask.model.layout_names import LAYOUTS, ClassifierPooling, FolderLayout
 from unmask.model.stored_weights import StoredTensor, check_kinds, has_weights, read_weights, stored_tensors
 from unmask.model.transformers import TransformersConfig, TransformersTask
 
 log = logging.getLogger("unmask")
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
-_CLASSIFIER = "cls.seq_relationship.weight"
-# A layout is named as transformers names it in `model_type`.
-LAYOUTS: dict[Layout, FolderLayout] = {
-    "modernbert": MODERNBERT,
-    "bert": BERT,
-    "roberta": ROBERTA,
-    "xlm-roberta": XLM_ROBERTA,
-    "camembert": CAMEMBERT,
-    "roberta-prelayernorm": ROBERTA_PRELAYERNORM,
-}
-
-
-def save_model(model: MaskedLM, folder: Path, *, with_head: bool = True) -> None:
-    """Writes the model so that `AutoModelForMaskedLM.from_pretrained(folder)` gives the same logits.
-
-    Args:
-        model: Its weights are written in float32; the tied decoder is written once, as the embedding. Weights that
-            were only kept (BERT's pooler) are written as they were. With a head for pairs the folder is one of
-            `BertForPreTraining` too, with one for classes `AutoModelForSequenceClassification` loads it as well; the
-            head for span boundaries and RetroMAE's decoder are left out, and the log says so.
-        folder: Made where missing.
-        with_head: Whether there is a head for masked tokens to be written; without, it is the folder of an encoder.
-
-    Raises:
-        WriteError: It cannot be written.
-    """
-    layout = LAYOUTS[model.config.layout]
-    ours = {
-        name: parameter.detach().to("cpu", torch.float32)
-        for name, parameter in model.named_parameters()
-        if not name.startswith((*(f"{head.name}." for head in ONLY_TRAINED), *([] if with_head else ["head."])))
-    }
-    if model.find_head(BoundaryHead) is not None:
-        log.info("the head for span boundaries is not saved with the model, since transformers has no place for it")
-    if model.find_head(RetroMAEHead) is not None:
-        log.info("the decoder that rebuilds texts is not saved with the model, since it serves the training alone")
-    weights = model.kept_weights | layout.names.to_transformers(ours)
-    content = layout.write_config(model.config)
-    if model.find_head(PairHead) is not None or _CLASSIFIER in model.kept_weights:
-        content["architectures"] = [layout.pair_architecture]
-    if model.label_names is not None:
-        content |= label_content(model.label_names) | layout.pooling_content("first")
-    with writing(folder, SafetensorError):
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / CONFIG).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
-        shutil.copymode(folder / CONFIG, folder / WEIGHTS)  # safetensors makes files that only their owner may read
-
-
-def load_model(folder: Path, *, mask_id: int) -> MaskedLM:
-    """Loads a model that unmask or transformers wrote.
-
-    A folder of a bare encoder, such as a sentence encoder, gets a new head, and the log says so. A head for classes is
-    loaded where it stands beside that for masked tokens.
-
-    Args:
-        folder: With config.json and model.safetensors.
-        mask_id: The tokenizer's.
-
-    Raises:
-        ModelError: A file is missing or damaged, or the layout is not supported.
-    """
-    content, layout = read_config_file(folder)
-    config = layout.read_config(content, mask_id=mask_id)
-    stored = layout.names.canonical(stored_tensors(folder))
-    names = _label_names(config, content, stored, folder)
-    make_checked(config, lambda: heads_for(config, label_names=names), stored, where=folder / WEIGHTS)
-    return build_from_weights(config, read_weights(folder), where=folder / WEIGHTS, label_names=names)
-
-
-def make_checked(
-    config: EncoderConfig,
-    heads: Callable[[], Sequence[Head]],
-    stored: Mapping[str, StoredTensor],
-    *,
-    where: Path,
-    wanted: Callable[[MaskedLM], Collection[str]] | None = None,
-) -> None:
-    """Makes sure that files of weights hold the network that config.json asks for, before it is made.
-
-    Args:
-        config: Of the encoder.
-        heads: Makes its heads.
-        stored: What the files say of their tensors, by canonical names.
-        where: The file, for errors.
-        wanted: Names those of its parameters that must be stored; None: all.
-
-    Raises:
-        ModelError: A weight is missing, of another shape, or of no type that a network calculates with.
-    """
-    names = LAYOUTS[config.layout].names
-    last = f"encoder.blocks.{config.num_layers - 1}.mlp.out.weight"
-    size = torch.Size((config.vocab_size, config.hidden_size))
-    names.find({"encoder.tokens": size}, stored, where=str(where))
-    if config.num_layers > len(stored):  # else no more layers are made below than the file has tensors
-        names.find({last: torch.Size((config.hidden_size, config.intermediate_size))}, {}, where=str(where))
-    with torch.device("meta"):  # where tensors have shapes, and no numbers
-        model = MaskedLM(config, heads())
-    some = None if wanted is None else wanted(model)
-    shapes = {name: weight.shape for name, weight in model.named_parameters() if some is None or name in some}
-    found = names.find(shapes, stored, where=str(where))
-    check_kinds({theirs: stored[theirs] for each in found.values() for theirs in each}, str(where))
-
-
-def read_encoder_config(folder: Path, *, mask_id: int) -> EncoderConfig:
-    """What config.json says of the encoder; no weight is read.
-
-    Args:
-        folder: Of a model.
-        mask_id: The tokenizer's.
-
-    Raises:
-        ModelError: The file is missing or damaged, or the layout is not supported.
-    """
-    content, layout = read_config_file(folder)
-    return layout.read_config(content, mask_id=mask_id)
-
-
-def has_prediction_head(folder: Path, layout: Layout) -> bool:
-    """Whether a folder holds a head for masked tokens; `load_model` makes one where it does not.
-
-    Raises:
-        ModelError: The weights are missing or damaged.
-    """
-    names = LAYOUTS[layout].names
-    return not set(names.theirs("head.bias")).isdisjoint(names.canonical(stored_tensors(folder)))
-
-
-def build_from_weights(
-    config: EncoderConfig, weights: dict[str, torch.Tensor], *, where: Path, label_names: Sequence[str] | None = None
-) -> MaskedLM:
-    """A model with weights named as transformers names them.
-
-    Args:
-        config: Of the encoder.
-        weights: Its weights, and those of its heads.
-        where: The file, for errors and the log.
-        label_names: Of the head for classes; None builds none.
-
-    Raises:
-        ModelError: A weight is missing or of another shape.
-    """
-    model = MaskedLM(config, heads_for(config, label_names=label_names))
-    names = LAYOUTS[config.layout].names
-    weights = names.canonical(weights)
-    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
-    ours = names.from_transformers(weights, shapes, where=str(where))
-    has_head = "head.bias" in ours
-    for name in names.known:
-        if has_head and name.endswith("decoder.weight") and not _is_same(weights.get(name), ours["encoder.tokens"]):
-            log.warning(
-                "%s: %s is not the embedding, although config.json ties them; the embedding is taken, but other "
-                "libraries may take it (unmask verify compares them)",
-                where,
-                name,
-            )
-    if not has_head:
-        log.warning("%s: there is no masked-language-model head; a new, untrained one is made", where)
-        initialise_head(model, seed=0)
-    model.load_state_dict(ours, strict=has_head)
-    used = {theirs for name in shapes for theirs in names.theirs(name)}
-    model.kept_weights = names.kept_weights(weights, used, where=str(where))
-    return model
-
-
-def _is_same(stored: torch.Tensor | None, tensor: torch.Tensor) -> bool:
-    """Whether a tensor that may be stored besides says nothing new."""
-    return stored is None or (stored.shape == tensor.shape and torch.equal(stored.to(torch.float32), tensor))
-
-
-def label_content(names: Sequence[str]) -> dict[str, Any]:
-    """What config.json says of classes in the order of their numbers; transformers counts them by it."""
-    return {
-        "id2label": {str(number): name for number, name in enumerate(names)},
-        "label2id": {name: number for number, name in enumerate(names)},
-    }
-
-
-def label_names_of(content: Mapping[str, Any], folder: Path) -> tuple[str, ...] | None:
-    """The names of a head's outputs in the order of their numbers; None where there are none.
-
-    Raises:
-        ModelError: They cannot be read.
-    """
-    names = content.get("id2label")
-    if names is None:
-        return None
-    try:
-        return tuple(str(names[key]) for key in sorted(names, key=int)) if isinstance(names, dict) else _no_table()
-    except (TypeError, ValueError) as error:
-        raise ModelError(f"{folder / CONFIG}: id2label is no table of numbers to names") from error
-
-
-def _no_table() -> NoReturn:
-    raise TypeError
-
-
-def _label_names(
-    config: EncoderConfig, content: Mapping[str, Any], stored: Mapping[str, StoredTensor], folder: Path
-) -> tuple[str, ...] | None:
-    """The classes of a head that reads as ours does and stands beside a head for masked tokens; None: there is none."""
-    layout = LAYOUTS[config.layout]
-    wanted = ["label_head.classifier.weight", *(["label_head.dense.weight"] if config.parts.label_dense else [])]
-    if any(name not in stored for ours in (*wanted, "head.bias") for name in layout.names.theirs(ours)):
-        return None
-    if layout.pooling_of(content, CONFIG) != "first":
-        return None
-    number = next(iter(stored[layout.names.theirs(wanted[0])[0]].shape), 0)
-    return label_names_of(content, folder) or tuple(f"LABEL_{i}" for i in range(number))
-
-
-def read_content(folder: Path) -> dict[str, Any]:
-    """The content of config.json.
-
-    Raises:
-        ModelError: The file is missing, or no table in JSON.
-    """
-    file = folder / CONFIG
-    if not file.is_file():
-        raise ModelError(f"{folder}: there is no {CONFIG}; give the folder of a model, such as RUN/model")
-    try:
-        content = load_json(file)
-        if not isinstance(content, dict):
-            raise ValueError(f"{shown(content)} is no table")
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{file}: not JSON ({error})") from error
-    return content
-
-
-def read_config_file(folder: Path) -> tuple[dict[str, Any], FolderLayout]:
-    """The content of config.json, and the layout that it names.
-
-    Raises:
-        ModelError: The file is missing or no JSON, or the layout is not supported.
-    """
-    content = read_content(folder)
-    kind = content.get("model_type")
-    if not isinstance(kind, str) or kind not in LAYOUTS:
-        supported = ", ".join(map(repr, LAYOUTS))
-        raise ModelError(
-            f"{folder / CONFIG}: model_type {shown(kind)} is not supported; supported are {supported} (fill, embed, "
-            "evaluate, score and finetune also take what transformers runs)"
-        )
-    return content, LAYOUTS[kind]
-
-
-# Where a model lies: from what users call a model to its folder.
 _ADAPTER = "adapter_config.json"
 _WAY_OUT = "give the folder of a model, such as RUN/model"
 
@@ -326,11 +70,7 @@ def find_model(model: str | Path, *, way_out: str = _WAY_OUT) -> Path:
 
 
 def find_weights(model: str | Path, *, way_out: str = _WAY_OUT) -> Path:
-    """The same, where configuration and weights must be there, in the files that our encoder reads.
-
-    Raises:
-        ModelError: There is no such folder, or it lacks a file.
-    """
+    """As `find_model`; configuration and weights must be there, in the files that our encoder reads."""
     path = find_model(model, way_out=way_out)
     if not (path / CONFIG).is_file():
         raise ModelError(f"{path}: there is no {CONFIG}; {way_out}")
@@ -339,11 +79,215 @@ def find_weights(model: str | Path, *, way_out: str = _WAY_OUT) -> Path:
     return path
 
 
+def read_content(folder: Path) -> dict[str, Any]:
+    """The content of config.json.
+
+    Raises:
+        ModelError: The file is missing, or no table in JSON.
+    """
+    file = folder / CONFIG
+    if not file.is_file():
+        raise ModelError(f"{folder}: there is no {CONFIG}; {_WAY_OUT}")
+    try:
+        content = load_json(file)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{file}: not JSON ({error})") from error
+    if not isinstance(content, dict):
+        raise ModelError(f"{file}: not JSON ({shown(content)} is no table)")
+    return content
+
+
+def read_config_file(folder: Path) -> tuple[dict[str, Any], FolderLayout]:
+    """The content of config.json, and the layout that it names.
+
+    Raises:
+        ModelError: The file is missing or no JSON, or the layout is not supported.
+    """
+    content = read_content(folder)
+    kind = content.get("model_type")
+    if not isinstance(kind, str) or kind not in LAYOUTS:
+        supported = ", ".join(map(repr, LAYOUTS))
+        raise ModelError(
+            f"{folder / CONFIG}: model_type {shown(kind)} is not supported; supported are {supported} (fill, embed, "
+            "evaluate, score and finetune also take what transformers runs)"
+        )
+    return content, LAYOUTS[kind]
+
+
+def read_encoder_config(folder: Path, *, mask_id: int) -> EncoderConfig:
+    """The encoder's configuration; no weight is read. Arguments and errors as of `load_model`."""
+    content, layout = read_config_file(folder)
+    return layout.read_config(content, mask_id=mask_id)
+
+
+def has_prediction_head(folder: Path, layout: Layout) -> bool:
+    """Whether a folder holds a head for masked tokens; `load_model` makes one where it does not.
+
+    Raises:
+        ModelError: The weights are missing or damaged.
+    """
+    names = LAYOUTS[layout].names
+    return not set(names.theirs("head.bias")).isdisjoint(names.canonical(stored_tensors(folder)))
+
+
+def save_model(model: MaskedLM, folder: Path, *, with_head: bool = True) -> None:
+    """Writes the model so that `AutoModelForMaskedLM.from_pretrained(folder)` gives the same logits.
+
+    Args:
+        model: Its weights are written in float32; the tied decoder is written once, as the embedding. Weights that
+            were only kept (BERT's pooler) are written as they were. With a head for pairs the folder is one of
+            `BertForPreTraining` too, with one for classes `AutoModelForSequenceClassification` loads it as well; the
+            head for span boundaries and RetroMAE's decoder are left out, and the log says so.
+        folder: Made where missing.
+        with_head: False writes the folder of an encoder, without the head for masked tokens.
+
+    Raises:
+        WriteError: It cannot be written.
+    """
+    layout = LAYOUTS[model.config.layout]
+    left_out = (*(f"{head.name}." for head in ONLY_TRAINED), *([] if with_head else ["head."]))
+    ours = {name: weight for name, weight in _float_weights(model).items() if not name.startswith(left_out)}
+    if model.find_head(BoundaryHead) is not None:
+        log.info("the head for span boundaries is not saved with the model, since transformers has no place for it")
+    if model.find_head(RetroMAEHead) is not None:
+        log.info("the decoder that rebuilds texts is not saved with the model, since it serves the training alone")
+    content = layout.write_config(model.config)
+    if model.find_head(PairHead) is not None or "cls.seq_relationship.weight" in model.kept_weights:
+        content["architectures"] = [layout.pair_architecture]
+    if model.label_names is not None:
+        content |= label_content(model.label_names) | layout.pooling_content("first")
+    with writing(folder, SafetensorError):
+        _write(folder, content, model.kept_weights | layout.names.to_transformers(ours))
+
+
+def _float_weights(model: MaskedLM) -> dict[str, Tensor]:
+    return {name: weight.detach().to("cpu", torch.float32) for name, weight in model.named_parameters()}
+
+
+def _write(folder: Path, content: Mapping[str, Any], weights: dict[str, Tensor]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / CONFIG).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+    shutil.copymode(folder / CONFIG, folder / WEIGHTS)  # safetensors makes files that only their owner may read
+
+
+def load_model(folder: Path, *, mask_id: int) -> MaskedLM:
+    """Loads a model that unmask or transformers wrote.
+
+    A folder of a bare encoder, such as a sentence encoder, gets a new head, and the log says so. A head for classes is
+    loaded where it stands beside that for masked tokens.
+
+    Args:
+        folder: With config.json and model.safetensors.
+        mask_id: The tokenizer's.
+
+    Raises:
+        ModelError: A file is missing or damaged, or the layout is not supported.
+    """
+    content, layout = read_config_file(folder)
+    config, where, names = layout.read_config(content, mask_id=mask_id), folder / WEIGHTS, layout.names
+    stored = names.canonical(stored_tensors(folder))
+    label_names = _label_names(config, content, stored, folder)
+    make_checked(config, lambda: heads_for(config, label_names=label_names), stored, where=where)
+
+    model = MaskedLM(config, heads_for(config, label_names=label_names))
+    weights = names.canonical(read_weights(folder))
+    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+    ours = names.from_transformers(weights, shapes, where=str(where))
+    has_head, table = "head.bias" in ours, ours["encoder.tokens"]
+    for name in names.known:
+        decoder = weights.get(name) if has_head and name.endswith("decoder.weight") else None
+        if decoder is not None and (decoder.shape != table.shape or not torch.equal(decoder.to(torch.float32), table)):
+            log.warning(
+                "%s: %s is not the embedding, although config.json ties them; the embedding is taken, but other "
+                "libraries may take it (unmask verify compares them)",
+                where,
+                name,
+            )
+    if not has_head:
+        log.warning("%s: there is no masked-language-model head; a new, untrained one is made", where)
+        initialise_head(model, seed=0)
+    model.load_state_dict(ours, strict=has_head)
+    used = {theirs for name in shapes for theirs in names.theirs(name)}
+    model.kept_weights = names.kept_weights(weights, used, where=str(where))
+    return model
+
+
+def make_checked(
+    config: EncoderConfig,
+    heads: Callable[[], Sequence[Head]],
+    stored: Mapping[str, StoredTensor],
+    *,
+    where: Path,
+    needed: Callable[[MaskedLM], Collection[str]] | None = None,
+) -> None:
+    """Makes sure that files of weights hold the network that config.json asks for, before it is made.
+
+    Args:
+        config: Of the encoder.
+        heads: Makes its heads.
+        stored: The files' tensors, by canonical names.
+        where: The file, for errors.
+        needed: Those of its parameters that must be stored; None: all.
+
+    Raises:
+        ModelError: A weight is missing, of another shape, or of no type that a network calculates with.
+    """
+    names = LAYOUTS[config.layout].names
+    names.find({"encoder.tokens": torch.Size((config.vocab_size, config.hidden_size))}, stored, where=str(where))
+    if config.num_layers > len(stored):  # else no more layers are made below than the file has tensors
+        last = f"encoder.blocks.{config.num_layers - 1}.mlp.out.weight"
+        names.find({last: torch.Size((config.hidden_size, config.intermediate_size))}, {}, where=str(where))
+    with torch.device("meta"):  # where tensors have shapes, and no numbers
+        model = MaskedLM(config, heads())
+    some = None if needed is None else needed(model)
+    shapes = {name: weight.shape for name, weight in model.named_parameters() if some is None or name in some}
+    found = names.find(shapes, stored, where=str(where))
+    check_kinds({theirs: stored[theirs] for each in found.values() for theirs in each}, str(where))
+
+
+def label_content(names: Sequence[str]) -> dict[str, Any]:
+    """Classes in the order of their numbers, for config.json; transformers counts them by it."""
+    return {
+        "id2label": {str(number): name for number, name in enumerate(names)},
+        "label2id": {name: number for number, name in enumerate(names)},
+    }
+
+
+def label_names_of(content: Mapping[str, Any], folder: Path) -> tuple[str, ...] | None:
+    """The names of a head's outputs in the order of their numbers; None where there are none.
+
+    Raises:
+        ModelError: They cannot be read.
+    """
+    names = content.get("id2label")
+    if names is None:
+        return None
+    try:
+        return tuple(str(names[key]) for key in sorted(dict(names), key=int))
+    except (TypeError, ValueError) as error:
+        raise ModelError(f"{folder / CONFIG}: id2label is no table of numbers to names") from error
+
+
+def _label_names(
+    config: EncoderConfig, content: Mapping[str, Any], stored: Mapping[str, StoredTensor], folder: Path
+) -> tuple[str, ...] | None:
+    """The classes of a head that reads as ours does and stands beside a head for masked tokens; None: there is none."""
+    layout = LAYOUTS[config.layout]
+    needed = ["label_head.classifier.weight", *(["label_head.dense.weight"] if config.parts.label_dense else [])]
+    if any(name not in stored for ours in (*needed, "head.bias") for name in layout.names.theirs(ours)):
+        return None
+    if layout.pooling_of(content, CONFIG) != "first":
+        return None
+    number = next(iter(stored[layout.names.theirs(needed[0])[0]].shape), 0)
+    return label_names_of(content, folder) or tuple(f"LABEL_{i}" for i in range(number))
+
+
 # ----------------------------------------
 # Folders of fine-tuned models: a transformers folder with the head of a task and its labels.
 #
-# What transformers' config.json has no word for stands under a key of its own, which transformers passes over. What a
-# task makes of its part of config.json is its own matter (`unmask.tasks`); here stand heads, weights and labels.
+# What transformers' config.json has no word for is under a key of our own, which transformers ignores. Its content is
+# the task's own matter (`unmask.tasks`); here are heads, weights and labels.
 
 KEY = "unmask_task"
 _NEW_HEAD = 5  # sets the head's draws apart from those of all weights
@@ -362,7 +306,7 @@ class TaskHead:
         architecture: What transformers' class is called after `For`.
         names: Of its outputs; empty where they have none.
         problem_type: What transformers calls the task of a head for whole texts; None: a head for tokens.
-        pooling: What a whole text is told from; None: a head for tokens.
+        pooling: Of whole texts; None: a head for tokens.
         own: What config.json says under our own key.
     """
 
@@ -388,7 +332,7 @@ def with_task_head(
 
     Args:
         model: A masked language model.
-        head: What it gets.
+        head: The new one.
         seed: Of the weights that are drawn.
         dropout: Replaces the model's own, of the encoder and before the classifier.
         trained: Whether the model's weights are taken; otherwise all are drawn, and norms and biases begin at 1 and 0.
@@ -403,38 +347,23 @@ def with_task_head(
     else:
         initialise(new, seed=seed)
     draw_task_head(new_head, config, torch.Generator().manual_seed(mix_ints(seed, _NEW_HEAD)))
-    if not trained:
+    if not trained or not isinstance(new_head, LabelHead) or new_head.dense is None:
         return new
-    dense = new_head.dense if isinstance(new_head, LabelHead) else None
-    if dense is not None and (pooler := _pooler_of(model)):
-        dense.load_state_dict(pooler)
+    # RoBERTa's classifiers have a layer of their own, so only BERT's takes that of a head for classes.
+    old_head = model.find_head(LabelHead)
+    if config.layout == "bert" and old_head is not None and old_head.dense is not None:
+        new_head.dense.load_state_dict(old_head.dense.state_dict())
+    elif f"{_POOLER}weight" in model.kept_weights:
+        new_head.dense.load_state_dict({kind: model.kept_weights[_POOLER + kind] for kind in ("weight", "bias")})
     return new
 
 
-def _pooler_of(model: MaskedLM) -> dict[str, Tensor]:
-    """BERT's, by the kind of each weight; empty where there is none. RoBERTa's classifiers have their own layer."""
-    head = model.find_head(LabelHead)
-    if model.config.layout == "bert" and head is not None and head.dense is not None:
-        return dict(head.dense.state_dict())
-    return {
-        kind: model.kept_weights[_POOLER + kind] for kind in ("weight", "bias") if _POOLER + kind in model.kept_weights
-    }
-
-
 def save_task_model(model: MaskedLM, head: TaskHead, folder: Path) -> None:
-    """Writes a model that transformers' class for the task loads, with the same logits.
+    """Writes a model with a task's head that transformers' class for the task loads, with the same logits.
 
     The rest of the masked-language-model head is omitted: the encoder beneath it has changed.
-
-    Args:
-        model: With the task's head.
-        head: That head.
-        folder: Made where missing.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    layout = LAYOUTS[model.config.layout]
-    wanted = _names_of(model, head)
-    ours = {name: p.detach().to("cpu", torch.float32) for name, p in model.named_parameters() if name in wanted}
+    layout, needed = LAYOUTS[model.config.layout], _task_weights(model, head)
     content = layout.write_config(model.config)
     stem = content["architectures"][0].removesuffix("ForMaskedLM")
     content["architectures"] = [f"{stem}For{head.architecture}"]
@@ -444,45 +373,35 @@ def save_task_model(model: MaskedLM, head: TaskHead, folder: Path) -> None:
         content |= layout.pooling_content(head.pooling)
         content["problem_type"] = head.problem_type
     content[KEY] = dict(head.own)
-    (folder / CONFIG).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    save_file(layout.names.to_transformers(ours), folder / WEIGHTS, metadata={"format": "pt"})
-    shutil.copymode(folder / CONFIG, folder / WEIGHTS)  # safetensors makes files that only their owner may read
+    ours = {name: weight for name, weight in _float_weights(model).items() if name in needed}
+    _write(folder, content, layout.names.to_transformers(ours))
 
 
 def load_task_model(folder: Path, head: TaskHead, *, mask_id: int) -> MaskedLM:
-    """Loads a fine-tuned model of one of our layouts, whoever wrote it.
-
-    Args:
-        folder: With config.json and model.safetensors.
-        head: As config.json has it.
-        mask_id: The tokenizer's.
+    """Loads a fine-tuned model of one of our layouts, of any make; `head` is as config.json has it.
 
     Raises:
         ModelError: A file is missing or damaged, the layout is not supported, or it has another head than this.
     """
     content, layout = read_config_file(folder)
-    config = layout.read_config(content, mask_id=mask_id)
+    config, where, names = layout.read_config(content, mask_id=mask_id), folder / WEIGHTS, layout.names
+    stored = names.canonical(stored_tensors(folder))
     make_checked(
-        config,
-        lambda: [head.new(config)],
-        layout.names.canonical(stored_tensors(folder)),
-        where=folder / WEIGHTS,
-        wanted=lambda model: _names_of(model, head),
+        config, lambda: [head.new(config)], stored, where=where, needed=lambda model: _task_weights(model, head)
     )
     model = MaskedLM(config, [head.new(config)])
-    wanted = _names_of(model, head)
-    shapes = {name: parameter.shape for name, parameter in model.named_parameters() if name in wanted}
-    weights = layout.names.canonical(read_weights(folder))
-    found = layout.names.from_transformers(weights, shapes, where=str(folder / WEIGHTS))
-    model.load_state_dict(found, strict=False)
+    needed = _task_weights(model, head)
+    shapes = {name: parameter.shape for name, parameter in model.named_parameters() if name in needed}
+    ours = names.from_transformers(names.canonical(read_weights(folder)), shapes, where=str(where))
+    model.load_state_dict(ours, strict=False)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if name not in wanted:
+            if name not in needed:
                 parameter.zero_()  # of a head that is not there, and not used
     return model.eval()
 
 
-def _names_of(model: MaskedLM, head: TaskHead) -> set[str]:
+def _task_weights(model: MaskedLM, head: TaskHead) -> set[str]:
     """The parameters that the task's model has in transformers."""
     shared = LAYOUTS[model.config.layout].names.shared
     beginnings = ("encoder.", f"{head.head}.")
@@ -490,10 +409,10 @@ def _names_of(model: MaskedLM, head: TaskHead) -> set[str]:
 
 
 def pooling_of(content: Mapping[str, Any], folder: Path) -> ClassifierPooling:
-    """What whole texts are told from in a fine-tuned model, as its config.json says it.
+    """How a fine-tuned model pools whole texts, as its config.json says it.
 
     Raises:
-        ModelError: It is something that is not supported.
+        ModelError: In a way that is not supported.
     """
     layout = next((layout for name, layout in LAYOUTS.items() if name == content.get("model_type")), None)
     return "first" if layout is None else layout.pooling_of(content, str(folder / CONFIG))

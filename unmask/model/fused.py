@@ -2,7 +2,7 @@
 
 Each function chooses by its input, so that no module has to. On CPUs tensor operations take most of a small model's
 time, not products: each reads and writes megabytes, and strided ones (heads, rotations) run at a tenth of the memory's
-speed. There, loops do the same (files `*_loops.py`), with backward passes of their own.
+speed. There, loops do the same (`unmask.model.loops`), with backward passes of their own.
 
 Shape suffixes: B = rows, S = positions, T = B x S in a line, D = hidden size, H = heads, K = size of a head,
 I = intermediate size, N = predicted positions, V = vocabulary; b, q, k = rows, queries and keys of a tile.
@@ -46,12 +46,6 @@ def loops() -> Any:
     return module
 
 
-def _apart(weight: Tensor) -> Tensor:
-    """A copy for a loop, a few thousand numbers: weights that several processes share out (FSDP) lie in memory that is
-    freed and taken again, which cannot be done once an array has looked into it."""
-    return weight.detach().clone()
-
-
 def add_and_norm(
     x: Tensor, added: Tensor | None, weight_D: Tensor, bias_D: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor]:
@@ -71,8 +65,6 @@ def add_and_norm(
 
 
 class _AddAndNorm(torch.autograd.Function):
-    """See `add_and_norm`."""
-
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, added: Tensor | None, weight_D: Tensor, bias_D: Tensor | None, eps: float
@@ -83,8 +75,8 @@ class _AddAndNorm(torch.autograd.Function):
         total_TD = none if added is None else torch.empty_like(x_TD)
         normed_TD = torch.empty_like(x_TD)
         scale_T = x.new_empty(len(x_TD), 2, dtype=torch.float32)
-        own_weight_D = _apart(weight_D)
-        own_bias_D = weight_D.new_empty(0) if bias_D is None else _apart(bias_D)
+        own_weight_D = weight_D.detach()
+        own_bias_D = weight_D.new_empty(0) if bias_D is None else bias_D.detach()
         loops().norm(eps, *arrays(x_TD, added_TD, own_weight_D, own_bias_D, total_TD, normed_TD, scale_T))
         ctx.save_for_backward(x_TD if added is None else total_TD, own_weight_D, scale_T)
         ctx.adds, ctx.has_bias = added is not None, bias_D is not None
@@ -103,35 +95,16 @@ class _AddAndNorm(torch.autograd.Function):
         return of_x, of_x if ctx.adds else None, of_weight_D, of_bias_D if ctx.has_bias else None, None
 
 
-def relu2(x: Tensor) -> Tensor:
-    """The square of the rectified input. Source: So et al. 2021 (Primer), section 3."""
-    return functional.relu(x).square()
-
-
-def gelu_tanh(x: Tensor) -> Tensor:
-    """GELU in its tanh approximation."""
-    return functional.gelu(x, approximate="tanh")
-
-
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
-    "gelu_pytorch_tanh": gelu_tanh,
+    "gelu_pytorch_tanh": lambda x: functional.gelu(x, approximate="tanh"),
     "silu": functional.silu,
-    "relu2": relu2,
+    "relu2": lambda x: functional.relu(x).square(),  # So et al. 2021 (Primer), section 3
 }
 
 
 def activate(into: Tensor, kind: Activation, *, gated: bool) -> Tensor:
-    """An activation; where it is gated, of the first half of `into`, times its second.
-
-    Args:
-        into: [..., I], or [..., 2 x I] where it is gated.
-        kind: A name of `ACTIVATIONS`.
-        gated: See there.
-
-    Returns:
-        [..., I].
-    """
+    """An activation [..., I] of [..., I]; where it is gated, of the first half of [..., 2 x I], times its second."""
     if by_loops(into):
         result: Tensor = _Activate.apply(into, kind, gated)
         return result
@@ -142,8 +115,6 @@ def activate(into: Tensor, kind: Activation, *, gated: bool) -> Tensor:
 
 
 class _Activate(torch.autograd.Function):
-    """See `activate`."""
-
     @staticmethod
     def forward(ctx: Any, into: Tensor, kind: str, gated: bool) -> Tensor:
         width = into.shape[-1] // 2 if gated else into.shape[-1]
@@ -163,18 +134,11 @@ class _Activate(torch.autograd.Function):
 
 
 def attention(qkv_BS3HK: Tensor, plan: AttentionPlan) -> Tensor:
-    """Scaled dot-product attention of projected rows.
+    """Scaled dot-product attention [B, S, H, K], or [T, H, K], of queries, keys and values.
 
     PyTorch's fused attention is slow on CPUs in its backward pass; there, it is explicit products, tile by tile. Where
     rows are long, probabilities are computed again in the backward pass, so memory grows with the length and not with
     its square.
-
-    Args:
-        qkv_BS3HK: Queries, keys and values.
-        plan: Of the layer's kind.
-
-    Returns:
-        [B, S, H, K], or [T, H, K].
     """
     if by_loops(qkv_BS3HK):
         cos, sin = plan.rotary or (torch.empty(0, 0, 0), torch.empty(0, 0, 0))
@@ -208,14 +172,7 @@ def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def attend_in_line(qkv_BS3HK: Tensor, plan: AttentionPlan) -> Tensor:
-    """Attention within the segments of a batch in a line, by a kernel of GPUs (half precision only).
-
-    Args:
-        qkv_BS3HK: Queries, keys and values; bf16 or float16.
-        plan: With sequences.
-
-    Returns:
-        [T, H, K].
+    """Attention [T, H, K] within the segments of a batch in a line, by a kernel of GPUs (bf16 or float16 only).
 
     Source: Dao 2023 (FlashAttention-2), in `torch.nn.attention.varlen`; its backward pass computes probabilities
     again, so memory grows with the length and not with its square.
@@ -236,8 +193,6 @@ def attend_in_line(qkv_BS3HK: Tensor, plan: AttentionPlan) -> Tensor:
 
 
 class _Attention(torch.autograd.Function):
-    """See `attention`."""
-
     @staticmethod
     def forward(
         ctx: Any, qkv_BS3HK: Tensor, cos: Tensor, sin: Tensor, segment_ids_BS: Tensor, tiles: tuple[Tile, ...]
@@ -263,20 +218,20 @@ class _Attention(torch.autograd.Function):
         _, num_rows, num_heads, length, head_dim = heads_3BHSK.shape
         tiles: tuple[Tile, ...] = ctx.tiles
         apart = all(tile.queries == tile.keys for tile in tiles)  # then every key belongs to one tile, and only then
-        found_3BHSK = torch.empty_like(heads_3BHSK) if apart else torch.zeros_like(heads_3BHSK, dtype=torch.float32)
-        given_BHSK = gradient_BSHK.transpose(1, 2).contiguous()
+        of_heads_3BHSK = torch.empty_like(heads_3BHSK) if apart else torch.zeros_like(heads_3BHSK, dtype=torch.float32)
+        gradient_BHSK = gradient_BSHK.transpose(1, 2).contiguous()
         for number, tile in enumerate(tiles):
             query, key, value = tile.of(heads_3BHSK)
             p_bHqk = kept[number] if kept else _probabilities(query, key, segment_ids_BS, tile)
-            own = given_BHSK[tile.rows, :, tile.queries]
+            own = gradient_BHSK[tile.rows, :, tile.queries]
             scores_bHqk = own @ value.mT
             loops().softmax_backward(*arrays(scores_bHqk.flatten(0, 1), p_bHqk.flatten(0, 1)))
-            of_query, of_key, of_value = tile.of(found_3BHSK)
+            of_query, of_key, of_value = tile.of(of_heads_3BHSK)
             _product(scores_bHqk, key, into=of_query, add=not apart)
             _product(scores_bHqk.mT, query, into=of_key, add=not apart)
             _product(p_bHqk.mT, own, into=of_value, add=not apart)
         result_BS3HK = gradient_BSHK.new_empty(num_rows, length, 3, num_heads, head_dim)
-        loops().unsplit(head_dim**-0.5, *arrays(found_3BHSK, cos, sin, result_BS3HK))
+        loops().unsplit(head_dim**-0.5, *arrays(of_heads_3BHSK, cos, sin, result_BS3HK))
         return result_BS3HK, None, None, None, None
 
 
@@ -296,8 +251,8 @@ def _probabilities(query: Tensor, key: Tensor, segment_ids_BS: Tensor, tile: Til
     if tile.alike:
         return torch.softmax(scores_bHqk, dim=-1)
     window = _ANYWHERE if tile.window is None else tile.window
-    given = arrays(scores_bHqk, segment_ids_BS[tile.rows])
-    loops().softmax(tile.queries.start, tile.keys.start, window, *given)
+    numbers = arrays(scores_bHqk, segment_ids_BS[tile.rows])
+    loops().softmax(tile.queries.start, tile.keys.start, window, *numbers)
     return scores_bHqk
 
 
@@ -311,32 +266,28 @@ def losses(
     *,
     compiled: Callable[..., Any] | None,
 ) -> None:
-    """Cross-entropies, and their gradient over the logits; see `losses_of_part` for what is given and written.
-
-    Args:
-        logits_NV, bias_V, targets_N, scale_N, each_N, wrong_N: See there.
-        compiled: That function, compiled, which then works on all rows at once; None: it is not.
-    """
+    """Cross-entropies, and their gradient over the logits, as `losses_of_part` computes them of some rows, which may be
+    compiled and then works on all at once."""
     if serves(logits_NV):
-        loops().losses(*arrays(logits_NV, _apart(bias_V), targets_N, scale_N, each_N, wrong_N))
+        loops().losses(*arrays(logits_NV, bias_V, targets_N, scale_N, each_N, wrong_N))
     elif compiled is not None:
         compiled(bias_V, logits_NV, targets_N, scale_N, each_N, wrong_N)
     else:
         chunk = _CHUNK if logits_NV.device.type == "cpu" else _GPU_CHUNK
         rows = max(1, chunk // logits_NV.shape[1])
-        for given in zip(*(each.split(rows) for each in (logits_NV, targets_N, scale_N, each_N, wrong_N)), strict=True):
-            losses_of_part(bias_V, *given)
+        for part in zip(*(each.split(rows) for each in (logits_NV, targets_N, scale_N, each_N, wrong_N)), strict=True):
+            losses_of_part(bias_V, *part)
 
 
 def losses_of_part(
     bias_V: Tensor, logits_NV: Tensor, targets_N: Tensor, scale_N: Tensor, each_N: Tensor, wrong_N: Tensor
 ) -> None:
-    """Of some rows: what the loop does on CPUs, written so that it compiles to few kernels.
+    """What the loop does on CPUs, of some rows, written so that it compiles to few kernels.
 
     Args:
         bias_V, logits_NV, targets_N: As for `losses_of_decoder`; the gradient is written over the logits.
         scale_N: float32: weight of each loss, 0 where the target is ignored.
-        each_N, wrong_N: What is found is written here.
+        each_N, wrong_N: The losses, and whether something else was more likely, are written here.
     """
     p_NV, scale_N1, targets_N1 = logits_NV + bias_V, scale_N[:, None], targets_N.clamp(min=0)[:, None]
     largest_N1 = p_NV.amax(1, keepdim=True)
@@ -351,16 +302,14 @@ def losses_of_part(
 
 
 # ----------------------------------------
-# The loss at predicted positions.
-#
-# Shape suffixes: N = predicted positions, D = what the decoder compares with the embeddings, V = vocabulary or classes.
+# The loss at predicted positions: D = what the decoder compares with the embeddings, V = vocabulary or classes
 
 IGNORED = -100
 
 
 @dataclass(frozen=True)
 class Losses:
-    """What some predictions came to.
+    """The losses of some predictions.
 
     Attributes:
         total: The sum of the losses in nats, each times its weight; this is what is differentiated.
@@ -379,7 +328,7 @@ def predicted_positions(labels: Tensor) -> Tensor:
 
 
 def losses_of(logits_NV: Tensor, targets_N: Tensor, weights_N: Tensor | None = None) -> Losses:
-    """Cross-entropies of a few classes, in float32. They are summed by whoever needs one number, never averaged here.
+    """Cross-entropies of a few classes, in float32. They are summed where one number is needed, never averaged here.
 
     Args:
         logits_NV: Any floating type.
@@ -423,8 +372,6 @@ def losses_of_decoder(
 
 
 class _DecoderLoss(torch.autograd.Function):
-    """See `losses_of_decoder`."""
-
     @staticmethod
     def forward(
         ctx: Any,

@@ -2,14 +2,14 @@
 
 Each head beside that for masked tokens is a module that brings its names for the folder; none is known to others.
 
-    name            what it tells                          as transformers has it
+    name            what it predicts                       as transformers has it
     pair_head       right pairs from wrong ones            BertForPreTraining
     boundary_head   a span's tokens from beside the span   nowhere: checkpoints alone hold it
     label_head      classes, or a number, of whole texts   ...ForSequenceClassification
     tag_head        tags of tokens                         ...ForTokenClassification
     answer_head     where an answer begins and ends        ...ForQuestionAnswering
-    contrast_head   how sharply vectors are told apart     nowhere: checkpoints alone hold it
-    retromae_head   texts from their vectors (retromae.py) nowhere: checkpoints alone hold it
+    contrast_head   nothing: a temperature of similarities nowhere: checkpoints alone hold it
+    retromae_head   texts from their vectors               nowhere: checkpoints alone hold it
 
 Heads of tasks share what stands before the classifier with other heads, where transformers' classes of the layout do:
 
@@ -36,14 +36,13 @@ from torch.utils.checkpoint import checkpoint
 from unmask.core.hashing import GOLDEN, SEEN, mix, mix_ints
 from unmask.model.config import EncoderConfig
 from unmask.model.fused import Losses, losses_of_decoder
-from unmask.model.layers import Activated, GatedMLP, Linear, Norm, PlainMLP, dropout
+from unmask.model.layers import MLP, Activated, Linear, Norm, dropout
 
 # ----------------------------------------
 # The decoder of RetroMAE: rebuilds texts from their vectors. It is for training; no model's folder holds it.
 #
-# Each token is predicted from the text's vector, its place, and what the place sees of the other tokens: a random set
-# of
-# them, its own. The vector goes where the text's first token stands, so that rows stay as long as they are:
+# Each token is predicted from the text's vector, its place, and what the place sees of the other tokens: a random
+# set of them, its own. The vector goes where the text's first token stands, so that rows stay as long as they are:
 #
 #     text           [CLS]    the     cat     sat    [SEP]
 #     queries         v+p0    v+p1    v+p2    v+p3    v+p4     what a place asks with: the vector, and where it is
@@ -56,8 +55,7 @@ from unmask.model.layers import Activated, GatedMLP, Linear, Norm, PlainMLP, dro
 # There is one layer, so that what is seen has seen nothing itself.
 #
 # Source: Xiao et al. 2022 (RetroMAE: Pre-Training Retrieval-oriented Language Models Via Masked Auto-Encoder), section
-# 3.3, "enhanced decoding". As there, texts are whole in the decoder, whatever is hidden from the encoder, and the
-# vector
+# 3.3, "enhanced decoding". As there, texts are whole in the decoder, whatever the encoder does not see, and the vector
 # stands without a position among keys. Here tokens are seen one by one; the released code draws whole words, and up to
 # 256 sets for a text that its places share.
 #
@@ -133,8 +131,7 @@ class RetroMAEHead(nn.Module):
         self.key_value = Linear(hidden, 2 * hidden, bias=bias, num_fused=2)
         self.out = Linear(hidden, hidden, bias=bias)
         self.attention_norm = Norm(hidden, eps=eps, bias=bias)
-        mlp = GatedMLP if config.parts.gated else PlainMLP
-        self.mlp = mlp(hidden, config.intermediate_size, config.activation, bias=bias)
+        self.mlp = MLP(config)
         self.norm = Norm(hidden, eps=eps, bias=bias)
 
     def forward(
@@ -154,12 +151,12 @@ class RetroMAEHead(nn.Module):
         vector_BSD = functional.embedding(rows.text_BS, vectors_ED)
         place_BSD = functional.embedding(rows.place_BS, self.places)
         token_BSD = self.token_norm((functional.embedding(rows.input_ids_BS, tokens_VD) + place_BSD).to(dtype))
-        asked_BSD = vector_BSD + place_BSD.to(dtype)
-        told_BSD = torch.where(rows.place_BS[..., None] == 0, vector_BSD, token_BSD)
-        query_BSD, (key_BSD, value_BSD) = self.query(asked_BSD), self.key_value(told_BSD).chunk(2, -1)
+        queried_BSD = vector_BSD + place_BSD.to(dtype)
+        seen_BSD = torch.where(rows.place_BS[..., None] == 0, vector_BSD, token_BSD)
+        query_BSD, (key_BSD, value_BSD) = self.query(queried_BSD), self.key_value(seen_BSD).chunk(2, -1)
         mixed_BSD = self._attend(query_BSD, key_BSD, value_BSD, rows, rate)
-        asked_ND, mixed_ND = (each.flatten(0, 1).index_select(0, positions_N) for each in (asked_BSD, mixed_BSD))
-        _, x_ND = self.attention_norm.of_sum(asked_ND, self.out(mixed_ND))
+        queried_ND, mixed_ND = (each.flatten(0, 1).index_select(0, positions_N) for each in (queried_BSD, mixed_BSD))
+        _, x_ND = self.attention_norm.of_sum(queried_ND, self.out(mixed_ND))
         return self.norm.of_sum(x_ND, self.mlp(x_ND))[1]
 
     def _attend(self, query_BSD: Tensor, key_BSD: Tensor, value_BSD: Tensor, rows: DecodedRows, rate: float) -> Tensor:
@@ -171,7 +168,7 @@ class RetroMAEHead(nn.Module):
         num_queries = min(length, max(1, most // length))
         num = max(1, most // (length * num_queries))
         heads = [x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in (query_BSD, key_BSD, value_BSD)]
-        found = []
+        mixed = []
         for begin in range(0, num_rows, num):
             part = slice(begin, begin + num)
             query_bHSK, key_bHSK, value_bHSK = (each[part] for each in heads)
@@ -189,8 +186,8 @@ class RetroMAEHead(nn.Module):
                 )
                 for queries in (slice(at, at + num_queries) for at in range(0, length, num_queries))
             ]
-            found.append(torch.cat(tiles, 2).transpose(1, 2).flatten(2))
-        return torch.cat(found)
+            mixed.append(torch.cat(tiles, 2).transpose(1, 2).flatten(2))
+        return torch.cat(mixed)
 
 
 def _attend_tile(
@@ -282,7 +279,7 @@ class BoundaryHead(nn.Module):
 
     Args:
         config: Of the encoder.
-        max_length: Places that are told apart; what stands further on in a span shares the last one.
+        max_length: Places with an embedding; what stands further on in a span shares the last one.
 
     Source: Joshi et al. 2020 (SpanBERT), section 3.2: two layers, each with GELU and layer norm. Its place embeddings
     have 200 dimensions in the released code; here they are as wide as the hidden states.
@@ -320,8 +317,7 @@ class LabelHead(nn.Module):
     Args:
         config: Of the encoder.
         names: Of the classes.
-        own_dense: Whether it has a layer of its own before the classifier, or is given what another head makes. None:
-            as the layout has it.
+        own_dense: Whether it has a layer before the classifier, or shares another head's; None: as the layout has it.
 
     Source: the classification of single sentences in Devlin et al. 2018 (BERT), section 4.1.
     """
@@ -448,10 +444,9 @@ def heads_for(
 
     Args:
         config: Of the encoder.
-        pairs: Whether pairs are told from each other.
-        boundary_length: Places in a span that the span-boundary head tells apart; None: there is no such head.
+        pairs, retromae: Whether there is a head for pairs, and one that rebuilds texts from their vectors.
+        boundary_length: Places in a span that the span-boundary head distinguishes; None: there is no such head.
         label_names: The classes of documents; None: there is no such head.
-        retromae: Whether texts are rebuilt from their vectors.
     """
     heads: list[Head] = []
     if pairs:

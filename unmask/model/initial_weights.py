@@ -69,12 +69,7 @@ def initialise(model: MaskedLM, *, seed: int, method: Initialisation = "depth_sc
 
 
 def initialise_head(model: MaskedLM, *, seed: int) -> None:
-    """Draws the head of a model whose folder had none, as `truncated_normal` does; the encoder stays.
-
-    Args:
-        model: Its head, made new, is overwritten.
-        seed: The same seed gives the same weights.
-    """
+    """Draws the head of a model whose folder had none, as `truncated_normal` does; the encoder stays."""
     with torch.no_grad():
         _fill(model.head.dense.weight, model.config.initializer_range, torch.Generator().manual_seed(seed))
 
@@ -86,11 +81,6 @@ def draw_task_head(head: nn.Module, config: EncoderConfig, generator: torch.Gene
     hidden_size^-1/2, cut at two of them, so that that of its logits is about 1; the others' with `initializer_range`,
     and so is the layer before them. With 0.02 in place of the former, logits are near 0, and much of a short
     fine-tuning goes into making them larger (docs/experiments.md).
-
-    Args:
-        head: With modules `Linear`; biases stay 0.
-        config: Of the encoder.
-        generator: Of the draws.
     """
     with torch.no_grad():
         for module in head.modules():

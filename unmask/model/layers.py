@@ -1,6 +1,6 @@
 """Leaf modules. Weights are kept in float32; a matrix product runs in the type of its input.
 
-Shape suffixes: B = rows, S = positions, D = hidden size, I = intermediate size.
+Shape suffixes: B = rows, S = positions, D = hidden size, I = intermediate size, H = heads, K = size of a head.
 """
 
 from __future__ import annotations
@@ -64,9 +64,8 @@ def dropout(x: Tensor, rate: float, *, seed: int | Tensor | None) -> Tensor:
     Args:
         x: Any shape.
         rate: The share, in [0, 1).
-        seed: Any 64-bit integer; None drops nothing. As a tensor (int64, of one number, on the device of `x`) it is no
-            part of a compiled block, which else would be compiled anew for each; then numbers are dropped by their
-            hashes, for compiled code has no generators of its own.
+        seed: Any 64-bit integer; None drops nothing. As a tensor (int64, of one number, on the device of `x`) it is an
+            input of a compiled block, and numbers are dropped by hashes, since compiled code has no generators.
 
     Source: Srivastava et al. 2014, section 10 (the enlarging while training).
     """
@@ -74,11 +73,11 @@ def dropout(x: Tensor, rate: float, *, seed: int | Tensor | None) -> Tensor:
         return x
     if isinstance(seed, Tensor):
         counters = torch.arange(x.numel(), device=x.device) * GOLDEN + seed
-        kept = (DROPPED.of(mix(counters)) >= round(rate * 2**DROPPED.size)).view(x.shape)
-        return torch.where(kept, x / (1.0 - rate), 0.0)
+        stays = (DROPPED.of(mix(counters)) >= round(rate * 2**DROPPED.size)).view(x.shape)
+        return torch.where(stays, x / (1.0 - rate), 0.0)
     generator = torch.Generator(device=x.device).manual_seed(seed)
-    kept = torch.empty_like(x).bernoulli_(1.0 - rate, generator=generator)
-    return x * kept * (1.0 / (1.0 - rate))  # the factor is no bf16, which would be rounded
+    stays = torch.empty_like(x).bernoulli_(1.0 - rate, generator=generator)
+    return x * stays * (1.0 / (1.0 - rate))  # the factor is no bf16, which would be rounded
 
 
 class Activated(nn.Module):
@@ -97,38 +96,22 @@ class Activated(nn.Module):
         return fused.activate(x, self.kind, gated=self.gated)
 
 
-class GatedMLP(nn.Module):
-    """Two projections, one of them activated, multiplied, and projected back. Source: Shazeer 2020 (GLU variants)."""
+class MLP(nn.Module):
+    """A projection, activated, and projected back (Vaswani et al. 2017, section 3.3).
 
-    def __init__(self, hidden_size: int, intermediate_size: int, activation: Activation, *, bias: bool = False) -> None:
+    Where it is gated there are two projections, one of them activated, multiplied (Shazeer 2020, GLU variants).
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.activation = Activated(activation, gated=True)
-        self.into = Linear(hidden_size, 2 * intermediate_size, bias=bias, num_fused=2)
-        self.out = Linear(intermediate_size, hidden_size, bias=bias)
+        hidden, inner, gated, bias = config.hidden_size, config.intermediate_size, config.parts.gated, config.parts.bias
+        self.activation = Activated(config.activation, gated=gated)
+        self.into = Linear(hidden, 2 * inner if gated else inner, bias=bias, num_fused=2 if gated else 1)
+        self.out = Linear(inner, hidden, bias=bias)
 
     def forward(self, x_BSD: Tensor) -> Tensor:
         """[B, S, D] to [B, S, D]."""
         return self.out(self.activation(self.into(x_BSD)))
-
-
-class PlainMLP(nn.Module):
-    """A projection, activated, and projected back. Source: Vaswani et al. 2017, section 3.3."""
-
-    def __init__(self, hidden_size: int, intermediate_size: int, activation: Activation, *, bias: bool = False) -> None:
-        super().__init__()
-        self.activation = Activated(activation)
-        self.into = Linear(hidden_size, intermediate_size, bias=bias)
-        self.out = Linear(intermediate_size, hidden_size, bias=bias)
-
-    def forward(self, x_BSD: Tensor) -> Tensor:
-        """[B, S, D] to [B, S, D]."""
-        return self.out(self.activation(self.into(x_BSD)))
-
-
-# ----------------------------------------
-# One transformer block: self-attention and MLP, with norms before or behind what they add.
-#
-# Shape suffixes: B = rows, S = positions, D = hidden size, H = heads, K = size of a head.
 
 
 class Attention(nn.Module):
@@ -141,11 +124,11 @@ class Attention(nn.Module):
         self.out = Linear(hidden_size, hidden_size, bias=bias)
 
     def forward(self, x_BSD: Tensor, plan: AttentionPlan) -> Tensor:
-        """[B, S, D] to [B, S, D]. Args: x_BSD: Normalised input. plan: Of the layer's kind."""
+        """[B, S, D], normalised, to [B, S, D]; the plan is of the layer's kind."""
         return self.out(fused.attention(self._projected(x_BSD), plan).reshape(x_BSD.shape))
 
     def project(self, x_BSD: Tensor, plan: AttentionPlan) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values: each [B, H, S, K]. Arguments as for `forward`."""
+        """Queries, keys and values: each [B, H, S, K]."""
         return fused.heads_of(self._projected(x_BSD), plan)
 
     def _projected(self, x_BSD: Tensor) -> Tensor:
@@ -166,7 +149,6 @@ class Block(nn.Module):
     def __init__(self, config: EncoderConfig, *, first: bool) -> None:
         super().__init__()
         parts, hidden = config.parts, config.hidden_size
-        mlp = GatedMLP if parts.gated else PlainMLP
         self.post_norm = parts.post_norm
         self.dropout_rate = config.dropout
         self.attention_norm = (
@@ -174,7 +156,7 @@ class Block(nn.Module):
         )
         self.attention = Attention(hidden, config.num_heads, bias=parts.bias)
         self.mlp_norm = Norm(hidden, eps=config.norm_eps, bias=parts.bias)
-        self.mlp = mlp(hidden, config.intermediate_size, config.activation, bias=parts.bias)
+        self.mlp = MLP(config)
 
     def forward(
         self, x_BSD: Tensor, added_BSD: Tensor | None, plan: AttentionPlan, seeds: Seeds = (None, None)

@@ -16,21 +16,13 @@ from unmask.core.compiled import compiled, inlined, parallel
 @intrinsic
 def float_of_bits(context: Any, bits: Any) -> Any:
     """The float32 that these 32 bits are."""
-
-    def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], ir.FloatType())
-
-    return types.float32(types.uint32), generate
+    return types.float32(types.uint32), lambda _, builder, __, values: builder.bitcast(values[0], ir.FloatType())
 
 
 @intrinsic
 def bits_of_float(context: Any, number: Any) -> Any:
     """The 32 bits of a float32."""
-
-    def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], ir.IntType(32))
-
-    return types.uint32(types.float32), generate
+    return types.uint32(types.float32), lambda _, builder, __, values: builder.bitcast(values[0], ir.IntType(32))
 
 
 @inlined
@@ -187,7 +179,9 @@ def _line_backward(activation: Any, gradient: Any, x: Any, gate: Any, of_x: Any,
             store(of_x, i, load(gradient[i]) * activation(load(x[i]))[1])
 
 
-# A loop for each kind, since loops are compiled as a whole: a model's own kind is all that costs time.
+# A loop for each kind, since loops are compiled as a whole: a model's own kind is all that costs time. Activated is the
+# first half of a line of `into_T`, and its second half is the gate; or all of it without one. A backward pass
+# computes the activation again.
 
 
 @parallel
@@ -258,8 +252,6 @@ def relu2_backward(gradient_TI: Any, into_T: Any, result_T: Any) -> None:
         _line_backward(_relu2, gradient_TI[t], into[:width], into[width:], result[:width], result[width:])
 
 
-# What is activated is the first half of a line of `into_T`, and its second half is the gate; or all of it without one.
-# A backward pass computes the activation again.
 LOOPS: dict[str, tuple[Callable[..., None], Callable[..., None]]] = {
     "gelu": (gelu, gelu_backward),
     "gelu_pytorch_tanh": (gelu_tanh, gelu_tanh_backward),
@@ -281,15 +273,10 @@ STRETCHES = 64
 def norm(
     eps: float, x_TD: Any, added_TD: Any, weight_D: Any, bias_D: Any, sum_TD: Any, out_TD: Any, scale_T: Any
 ) -> None:
-    """Adds, normalises, and keeps what the backward pass needs.
+    """Adds, normalises, and keeps what the backward pass needs; `added_TD` and `bias_D` may have no elements.
 
-    Args:
-        eps: Added to the variance.
-        x_TD, added_TD: What is added up; `added_TD` may have no elements.
-        weight_D, bias_D: float32; the bias may have no elements.
-        sum_TD: Becomes the sum, where there is something to add.
-        out_TD: Becomes the result.
-        scale_T: [T, 2], float32: becomes the means and the reciprocals of the standard deviations.
+    Written are `sum_TD` where something is added, `out_TD`, and `scale_T` [T, 2], float32: means and reciprocals of the
+    standard deviations.
     """
     num, width = x_TD.shape
     for t in prange(num):
@@ -325,15 +312,9 @@ def norm(
 def norm_backward(
     gradient_TD: Any, passed_TD: Any, x_TD: Any, weight_D: Any, scale_T: Any, result_TD: Any, sums_2CD: Any
 ) -> None:
-    """Gradients of what was normalised, of the weight and of the bias.
+    """Gradients of `x_TD`, what was normalised, into `result_TD`; of weight and bias into `sums_2CD`, for each stretch.
 
-    Args:
-        gradient_TD: Of the result.
-        passed_TD: Of the sum, from what else uses it; may have no elements.
-        x_TD: What was normalised.
-        weight_D, scale_T: As for `norm`.
-        result_TD: Becomes the gradient of the sum.
-        sums_2CD: float32, zeros: become those of weight and bias, for each stretch of positions.
+    `passed_TD` is the gradient of the sum from what else uses it, and may have no elements.
     """
     num, width = x_TD.shape
     stretches = sums_2CD.shape[1]
@@ -421,13 +402,9 @@ def unsplit(scale: float, heads_3BHSK: Any, cos_BSR: Any, sin_BSR: Any, qkv_BS3H
 
 @parallel
 def softmax(first_query: int, first_key: int, window: int, scores_bHqk: Any, segments_bS: Any) -> None:
-    """Scores become probabilities, in place.
+    """Scores of some queries and keys of some rows, which begin there in the row, become probabilities, in place.
 
-    Args:
-        first_query, first_key: Where these queries and keys begin in the row.
-        window: Farthest position that is seen.
-        scores_bHqk: Of some queries and keys of some rows.
-        segments_bS: A query sees the keys of its own segment.
+    A query sees the keys of its own segment, at most `window` positions away.
     """
     num_rows, num_heads, num_queries, num_keys = scores_bHqk.shape
     hidden = np.float32(-1e30)
@@ -503,14 +480,8 @@ def softmax_backward(gradient_Nqk: Any, p_Nqk: Any) -> None:
 
 @parallel
 def losses(logits_NV: Any, bias_V: Any, targets_N: Any, scale_N: Any, each_N: Any, wrong_N: Any) -> None:
-    """Args:
-    logits_NV: Without the bias; become their gradient, times the scale.
-    bias_V: float32.
-    targets_N: Right answers; the row is ignored where it is negative.
-    scale_N: float32: of each row's gradient.
-    each_N: float32: become the losses; 0 where the row is ignored.
-    wrong_N: bool: become whether something else was more likely.
-    """
+    """Logits without the bias become their gradient times the scale; losses and whether something else was more likely
+    are written into `each_N` and `wrong_N`. A row with a negative target is ignored: its loss is 0."""
     num, size = logits_NV.shape
     for n in prange(num):
         logits, target, scale = logits_NV[n], targets_N[n], scale_N[n]

@@ -5,10 +5,9 @@
 
 or MLMTransformer and SpladePooling (1_SpladePooling/config.json), where vectors are sparse.
 
-They say how tokens become a vector; they are read, and written for an embedding model (`unmask embedder`) but not
-for a masked language model. Without them
-`SentenceTransformer` takes the mean, `SparseEncoder` makes SPLADE of the head and `CrossEncoder` puts a head of its own
-on the encoder. With them `SparseEncoder` would put an untrained autoencoder behind the mean.
+They say how tokens become a vector, and are written for an embedding model, not for a masked language model: without
+them `SentenceTransformer` takes the mean, `SparseEncoder` makes SPLADE of the head and `CrossEncoder` puts a head of
+its own on the encoder; with them `SparseEncoder` would put an untrained autoencoder behind the mean.
 """
 
 from __future__ import annotations
@@ -95,9 +94,9 @@ def check_splade(folder: Path) -> None:
     if not isinstance(content, dict):
         raise ModelError(f"{file}: damaged (no table); mend it")
     for key, offered in _SPLADE_SETTINGS.items():
-        if (said := content.get(key, offered)) != offered:
+        if (value := content.get(key, offered)) != offered:
             raise ModelError(
-                f"{file}: {key} = {shown(said)} is not offered, only {offered!r}; a copy of the folder without "
+                f"{file}: {key} = {shown(value)} is not offered, only {offered!r}; a copy of the folder without "
                 "modules.json is a masked language model, and its logits are offered"
             )
 
@@ -140,9 +139,7 @@ def copy_sentence_files(folder: Path, out: Path) -> None:
 
 
 def write_sentence_files(folder: Path, *, max_length: int, width: int, pooling: str = "mean") -> None:
-    """Makes the folder of an encoder one of sentence-transformers, with vectors divided by their length.
-
-    The files are those that sentence-transformers 3 to 6 read.
+    """Makes the folder of an encoder one of sentence-transformers 3 to 6, with vectors divided by their length.
 
     Args:
         folder: With the model.
@@ -153,63 +150,37 @@ def write_sentence_files(folder: Path, *, max_length: int, width: int, pooling: 
     Raises:
         WriteError: They cannot be written.
     """
-    package = "sentence_transformers.models"
-    modules = [
-        {"idx": number, "name": str(number), "path": path, "type": f"{package}.{kind}"}
-        for number, (kind, path) in enumerate(
-            [("Transformer", ""), *zip(("Pooling", "Normalize"), POOLING_FOLDERS, strict=True)]
-        )
-    ]
-    content = {
-        "word_embedding_dimension": width,
-        **{key: mode == POOLINGS[pooling].sentence_transformers for key, mode in _MODES.items()},
-        "include_prompt": True,
-    }
-    settings: dict[str, Any] = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
-    contents: dict[str, Any] = {
-        MODULES: modules,
-        _SETTINGS[0]: {"max_seq_length": max_length, "do_lower_case": False},
-        _SETTINGS[1]: settings,
-        f"{POOLING_FOLDERS[0]}/config.json": content,
-    }
-    _write(folder, contents)
+    kinds = {"Transformer": "", "Pooling": POOLING_FOLDERS[0], "Normalize": POOLING_FOLDERS[1]}
+    modes = {key: mode == POOLINGS[pooling].sentence_transformers for key, mode in _MODES.items()}
+    content = {"word_embedding_dimension": width, **modes, "include_prompt": True}
+    similarity = {"similarity_fn_name": "cosine"}
+    _write(folder, "sentence_transformers.models", kinds, content, max_length, similarity)
 
 
 def write_sparse_files(folder: Path, *, max_length: int, width: int) -> None:
-    """Makes the folder of a masked language model one of sentence-transformers' `SparseEncoder` (SPLADE).
+    """Makes the folder of a masked language model one of `SparseEncoder` (SPLADE) of sentence-transformers 5 and 6.
 
-    The files are those that sentence-transformers 5 and 6 read.
-
-    Args:
-        folder: With the model.
-        max_length: Longest text in tokens, special tokens included; longer ones are cut off there.
-        width: Numbers of a vector: of the vocabulary.
-
-    Raises:
-        WriteError: They cannot be written.
+    Arguments and errors as of `write_sentence_files`; `width` is that of the vocabulary.
     """
-    package = "sentence_transformers.sparse_encoder.models"
+    kinds = {"MLMTransformer": "", "SpladePooling": SPARSE_FOLDER}
+    content = {**_SPLADE_SETTINGS, "word_embedding_dimension": width}
+    similarity = {"model_type": "SparseEncoder", "similarity_fn_name": "dot"}
+    _write(folder, "sentence_transformers.sparse_encoder.models", kinds, content, max_length, similarity)
+
+
+def _write(
+    folder: Path, package: str, kinds: dict[str, str], pooling: Any, max_length: int, similarity: dict[str, str]
+) -> None:
     modules = [
-        {"idx": 0, "name": "0", "path": "", "type": f"{package}.MLMTransformer"},
-        {"idx": 1, "name": "1", "path": SPARSE_FOLDER, "type": f"{package}.SpladePooling"},
+        {"idx": number, "name": str(number), "path": path, "type": f"{package}.{kind}"}
+        for number, (kind, path) in enumerate(kinds.items())
     ]
-    pooling = {**_SPLADE_SETTINGS, "word_embedding_dimension": width}
-    settings: dict[str, Any] = {
-        "model_type": "SparseEncoder",
-        "prompts": {},
-        "default_prompt_name": None,
-        "similarity_fn_name": "dot",
-    }
-    contents = {
+    contents: dict[str, Any] = {
         MODULES: modules,
         _SETTINGS[0]: {"max_seq_length": max_length, "do_lower_case": False},
-        _SETTINGS[1]: settings,
-        f"{SPARSE_FOLDER}/config.json": pooling,
+        _SETTINGS[1]: {"prompts": {}, "default_prompt_name": None, **similarity},
+        f"{list(kinds.values())[1]}/config.json": pooling,
     }
-    _write(folder, contents)
-
-
-def _write(folder: Path, contents: dict[str, Any]) -> None:
     with writing(folder):
         for name, content in contents.items():
             (folder / name).parent.mkdir(exist_ok=True)
@@ -222,21 +193,21 @@ def _modules(folder: Path) -> list[tuple[str, str]]:
     if not file.is_file():
         return []
     try:
-        found = [(str(module["type"]).rpartition(".")[2], str(module["path"])) for module in _read(file)]
+        modules = [(str(module["type"]).rpartition(".")[2], str(module["path"])) for module in _read(file)]
     except (KeyError, TypeError) as error:
         raise ModelError(f"{file}: damaged ({error!r}); mend it or take it away") from error
-    for _, path in found:  # a folder in this one, since an export makes it anew
+    for _, path in modules:  # a folder in this one, since an export makes it anew
         if path and (path == ".." or Path(path).name != path or len(path) > _LETTERS):
             raise ModelError(f"{file}: damaged (path {shown(path)} is no name of a folder); mend it or take it away")
-    return found
+    return modules
 
 
 def _modes(content: Any, file: Path) -> list[str]:
     """The kinds of pooling, whose vectors stand side by side where there are several."""
     if not isinstance(content, dict):
         raise ModelError(f"{file}: damaged (no table); mend it, or {_WAY_OUT}")
-    if (said := content.get("pooling_mode")) is not None:
-        return [mode[:_LETTERS] for mode in map(str, said if isinstance(said, list) else [said])]
+    if (named := content.get("pooling_mode")) is not None:
+        return [mode[:_LETTERS] for mode in map(str, named if isinstance(named, list) else [named])]
     return [mode for key, mode in _MODES.items() if content.get(key)] or ["mean"]
 
 

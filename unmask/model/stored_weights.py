@@ -1,7 +1,7 @@
-"""Weights as they lie in a folder: in one file of safetensors, or in several that an index names.
+"""Weights in a folder: one file of safetensors, or several that an index names; and checksums of a model's files.
 
 A file begins with the name, type and shape of every tensor. These are compared with what config.json asks for before a
-network is made or a number is read, so that no configuration makes anybody allocate more than the file holds.
+network is made or a number is read, so that no configuration allocates more than the file holds.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from unmask.core.errors import ModelError, load_json, shown
 from unmask.core.files import file_sha256, write_atomically
 from unmask.core.hub import CONFIG, INDEX, WEIGHTS
 
+log = logging.getLogger("unmask")
 _FLOATS = ("F64", "F32", "F16", "BF16")
 
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """What a file says of a tensor before its numbers.
+    """A tensor's entry in the beginning of a file.
 
     Attributes:
         shape: Its size in each dimension.
@@ -56,8 +57,7 @@ def weight_files(folder: Path) -> list[Path]:
     if not (folder / INDEX).is_file():
         raise ModelError(f"{folder}: there is no {WEIGHTS}")
     try:
-        named = set(load_json(folder / INDEX)["weight_map"].values())
-        files = [folder / Path(name).name for name in sorted(named)]
+        files = [folder / Path(name).name for name in sorted(set(load_json(folder / INDEX)["weight_map"].values()))]
         missing = [file for file in files if not file.is_file()]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(f"{folder / INDEX}: damaged ({error!r})") from error
@@ -67,18 +67,18 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
-    """What a folder's files say of their tensors, by name; no number is read.
+    """The entries of a folder's tensors, by name; no number is read.
 
     Raises:
         ModelError: A file is missing or damaged: cut off, or its tensors overlap or lie beyond its end.
     """
-    found: dict[str, StoredTensor] = {}
+    tensors: dict[str, StoredTensor] = {}
     for file in weight_files(folder):
         with _damaged(file), safe_open(file, framework="pt") as opened:
             for name in opened.keys():  # noqa: SIM118  (it is no mapping)
                 tensor = opened.get_slice(name)
-                found[name] = StoredTensor(tuple(tensor.get_shape()), str(tensor.get_dtype()))
-    return found
+                tensors[name] = StoredTensor(tuple(tensor.get_shape()), str(tensor.get_dtype()))
+    return tensors
 
 
 def read_weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -97,10 +97,6 @@ def read_weights(folder: Path) -> dict[str, torch.Tensor]:
 def check_kinds(stored: Mapping[str, StoredTensor], where: str) -> None:
     """Makes sure that tensors hold what a network calculates with.
 
-    Args:
-        stored: Those that are used.
-        where: The file, for the error's text.
-
     Raises:
         ModelError: One holds integers or numbers of 8 bits, which mean nothing without the scale that was taken out.
     """
@@ -116,24 +112,19 @@ def check_kinds(stored: Mapping[str, StoredTensor], where: str) -> None:
 def _damaged(file: Path) -> Iterator[None]:
     try:
         yield
-    # What the library has no word for: types that torch lacks, and sizes that no memory has.
+    # Beside the library's own: types that torch lacks, and sizes that no memory has.
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise ModelError(f"{file}: damaged ({reason})") from error
 
 
 # ----------------------------------------
-# Checksums of the files of a model's folder that decide what it says: whether they are what was written there.
+# checksums.json    {"config.json": SHA-256, "model.safetensors": ..., "tokenizer.json": ..., ...}
 #
-#     checksums.json    {"config.json": SHA-256, "model.safetensors": ..., "tokenizer.json": ..., ...}
-#
-# `pretrain` and `finetune` write the file; transformers and the hub pass over it. What is not in it may be changed and
-# added by anybody (README.md, files of sentence-transformers). Where one of these files is another, it was damaged, or
-# written anew on purpose: by `save_pretrained` into the same folder, by merging, by hand. Nobody can tell these apart,
-# so
-# whoever loads the model is warned of both.
+# `pretrain` and `finetune` write it; transformers and the hub ignore it. A file that differs was damaged, or written
+# anew on purpose: by `save_pretrained` into the same folder, by merging, by hand. These cannot be told apart, so that
+# loading warns of both. Files that are not in it (README.md, files of sentence-transformers) may change freely.
 
-log = logging.getLogger("unmask")
 CHECKSUMS = "checksums.json"
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 _FILES = (
@@ -143,12 +134,12 @@ _FILES = (
 
 def write_checksums(folder: Path) -> None:
     """Writes the checksums of a folder's files; call it when they are all there."""
-    content = {path.name: file_sha256(path) for path in _deciding(folder)}
+    content = {path.name: file_sha256(path) for path in _checked_files(folder)}
     write_atomically(folder / CHECKSUMS, json.dumps(content, indent=2) + "\n")
 
 
 def read_checksums(folder: Path) -> dict[str, str] | None:
-    """File to SHA-256, or None where nobody wrote any (transformers does not).
+    """File to SHA-256, or None where there are none (transformers writes none).
 
     Raises:
         ModelError: The file is damaged.
@@ -157,16 +148,15 @@ def read_checksums(folder: Path) -> dict[str, str] | None:
     if not file.is_file():
         return None
     try:
-        content = load_json(file)
-        return {str(name): str(value) for name, value in content.items()}
+        return {str(name): str(value) for name, value in load_json(file).items()}
     except (OSError, ValueError, AttributeError) as error:
         raise ModelError(f"{file}: damaged ({error}); remove it to go without checksums") from error
 
 
 def weights_fingerprint(folder: Path) -> str:
-    """SHA-256 of a folder's configuration and weights together: whoever has the same one makes the same hidden states.
+    """SHA-256 of a folder's configuration and weights together: where it is equal, so are hidden states.
 
-    Of the tokenizer there is `Tokenizer.fingerprint`.
+    For the tokenizer there is `Tokenizer.fingerprint`.
     """
     files = {path.name: file_sha256(path) for pattern in (CONFIG, *_WEIGHTS) for path in folder.glob(pattern)}
     return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
@@ -174,21 +164,21 @@ def weights_fingerprint(folder: Path) -> str:
 
 @contextmanager
 def files_checked(folder: Path, *, strict: bool = False) -> Iterator[None]:
-    """While a model is loaded, its files are compared with their checksums, beside the loading where a core is free.
+    """Compares a model's files with their checksums while it is loaded, on another core where one is free.
 
-    A folder without checksums is taken as it is; so is one whose weights cannot be loaded, of which the loading tells.
+    A folder without checksums is taken as it is; if the loading fails, its own error is raised.
 
     Args:
         folder: Of the model.
-        strict: A file that was changed is an error, and no warning in the log.
+        strict: A file that was changed is an error instead of a warning in the log.
 
     Raises:
         ModelError: A file was changed, or the checksums cannot be read, and that is an error.
     """
     with ThreadPoolExecutor(1) as pool:
-        found = pool.submit(_complaint, folder)
+        pending = pool.submit(_complaint, folder)
         yield
-        if (complaint := found.result()) is None:
+        if (complaint := pending.result()) is None:
             return
         if strict:
             raise ModelError(complaint)
@@ -196,26 +186,28 @@ def files_checked(folder: Path, *, strict: bool = False) -> Iterator[None]:
 
 
 def _complaint(folder: Path) -> str | None:
-    """What is wrong, and the way out."""
     try:
-        wanted = read_checksums(folder)
+        checksums = read_checksums(folder)
     except ModelError as error:
         return str(error)
-    if wanted is None:
+    if checksums is None:
         return None
-    found = {path.name: path for path in _deciding(folder)}
-    changed = [name for name, path in found.items() if name in wanted and file_sha256(path) != wanted[name]]
-    changed += [name for name in found if name not in wanted and any(fnmatchcase(name, each) for each in _WEIGHTS)]
+    changed = []
+    for path in _checked_files(folder):
+        if path.name in checksums:
+            if file_sha256(path) != checksums[path.name]:
+                changed.append(path.name)
+        elif any(fnmatchcase(path.name, pattern) for pattern in _WEIGHTS):
+            changed.append(path.name)
     if not changed:
         return None
-    several = len(changed) > 1
+    are, them = ("are", "them") if len(changed) > 1 else ("is", "it")
     return (
-        f"{folder}: {', '.join(shown(name)[1:-1] for name in sorted(changed)[:4])} {'are' if several else 'is'} not "
-        f"what {CHECKSUMS} was written for: damaged, or saved anew since. If you changed {'them' if several else 'it'} "
-        f"on purpose (save_pretrained, merging, an edit), remove {CHECKSUMS}; else take another copy of the model"
+        f"{folder}: {', '.join(shown(name)[1:-1] for name in changed[:4])} {are} not what {CHECKSUMS} was written for: "
+        f"damaged, or saved anew since. If you changed {them} on purpose (save_pretrained, merging, an edit), remove "
+        f"{CHECKSUMS}; else take another copy of the model"
     )
 
 
-def _deciding(folder: Path) -> list[Path]:
-    """The files that decide what the model says, and nothing else."""
+def _checked_files(folder: Path) -> list[Path]:
     return sorted({path for pattern in _FILES for path in folder.glob(pattern) if path.is_file()})

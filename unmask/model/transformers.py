@@ -10,18 +10,16 @@ change nothing:
     of hidden tokens  [B, S, V]
     of none           [B, S, D]: the hidden states, where the model stands without a head
 
-A row holds one text, since these networks do not keep texts of a row apart. What inputs a network takes is read off it:
-each kind says it in its own way.
+A row holds one text, since these networks do not keep texts of a row apart.
 
-Shape suffixes: B = rows, S = positions, T = B x S in a line, C = outputs, V = vocabulary, N = places, D = hidden
-size.
+Shape suffixes: B = rows, S = positions, T = B x S in a line, C = outputs, V = vocabulary, N = places, D = hidden size.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,15 +31,18 @@ from torch.nn import functional
 from unmask.core.errors import ModelError, load_json
 from unmask.model.attention import Sequences
 
+LONGEST = 512  # tokens, where nothing says how long an input may be
+_UNBOUNDED = 1 << 20  # positions above which a number says that there is no bound
+
 
 @dataclass(frozen=True)
 class TransformersConfig:
-    """What inputs of a network of transformers look like; named as in `EncoderConfig`.
+    """The inputs of a network of transformers; named as in `EncoderConfig`.
 
     Attributes:
         hidden_size: Its width.
         max_position_embeddings: Longest input in tokens, special tokens included.
-        num_types: Token types that it tells apart: 1 where it takes none.
+        num_types: Token types: 1 where it takes none.
         pad_id: The tokenizer's.
         vocab_size: Tokens that it has vectors for.
     """
@@ -59,12 +60,15 @@ class TransformersEncoder(nn.Module):
     Args:
         model: Of transformers, with its head or without one.
         width: Logits of a position, or its hidden size.
-        takes_padding: Whether padding, told by a mask, leaves what is said of a text as it is.
+        takes_padding: Whether padding, masked, leaves the output for a text as it is.
 
     Attributes:
         compute_dtype: Of the activations: other types than float32 are autocast, by torch's rules, since the layers are
             not ours; weights stay in float32.
+        shares_rows: A row holds one text.
     """
+
+    shares_rows = False
 
     def __init__(self, model: Any, *, width: int, takes_padding: bool = True) -> None:
         super().__init__()
@@ -75,13 +79,8 @@ class TransformersEncoder(nn.Module):
         self._takes_mask = "attention_mask" in inspect.signature(model.forward).parameters
 
     @property
-    def shares_rows(self) -> bool:
-        """A row holds one text."""
-        return False
-
-    @property
     def device(self) -> torch.device:
-        """Where its weights are."""
+        """Of its weights."""
         return next(self.model.parameters()).device
 
     def forward(
@@ -113,37 +112,42 @@ class TransformersEncoder(nn.Module):
             raise ModelError("a model in training mode needs a dropout_seed; give one, or call eval()")
         inputs = {"input_ids": input_ids_BS}
         if self._takes_mask:
-            there = torch.ones_like(input_ids_BS) if segment_ids_BS is None else (segment_ids_BS >= 0).long()
-            inputs["attention_mask"] = there
+            real = torch.ones_like(input_ids_BS) if segment_ids_BS is None else (segment_ids_BS >= 0).long()
+            inputs["attention_mask"] = real
         if token_type_ids_BS is not None:
             inputs["token_type_ids"] = token_type_ids_BS
-        with self._precision(), drawn_from(dropout_seed if self.training else None, self.device):
-            found = self.model(**inputs, return_dict=True)
-        return _at_positions(found, input_ids_BS.shape[1]).float()
+        device, dtype = self.device, self.compute_dtype
+        cast = nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype=dtype)
+        with cast, drawn_from(dropout_seed if self.training else None, device):
+            output = self.model(**inputs, return_dict=True)
+        if "logits" not in output and "last_hidden_state" in output:
+            return output.last_hidden_state.float()
+        if "start_logits" in output:
+            return torch.stack([output.start_logits, output.end_logits], -1).float()
+        if output.logits.ndim == 3:
+            return output.logits.float()
+        return functional.pad(output.logits[:, None], (0, 0, 0, input_ids_BS.shape[1] - 1)).float()
 
-    def _precision(self) -> AbstractContextManager[object]:
-        if self.compute_dtype == torch.float32:
-            return nullcontext()
-        return torch.autocast(self.device.type, dtype=self.compute_dtype)
 
+class _TransformersNetwork(nn.Module):
+    """An encoder of transformers with what is known of its inputs.
 
-class TransformersTask(nn.Module):
-    """A network of transformers with the head of a task, to be called as ours is.
-
-    Args:
-        model: Of transformers, with the task's head.
-        config: What its inputs look like.
+    Texts of a batch must be equally long (`takes_padding`) where some models of the kind (FNet, those with
+    convolutions) take no attention mask or let padding through it.
     """
 
-    def __init__(self, model: Any, config: TransformersConfig) -> None:
+    def __init__(self, model: Any, config: TransformersConfig, *, width: int, takes_padding: bool) -> None:
         super().__init__()
-        self.encoder = TransformersEncoder(model, width=model.config.num_labels)
+        self.encoder = TransformersEncoder(model, width=width, takes_padding=takes_padding)
         self.config = config
+        self.pad_id = config.pad_id
 
-    @property
-    def pad_id(self) -> int:
-        """Stands in what is left of rows."""
-        return self.config.pad_id
+
+class TransformersTask(_TransformersNetwork):
+    """A network of transformers with the head of a task, to be called as ours is."""
+
+    def __init__(self, model: Any, config: TransformersConfig) -> None:
+        super().__init__(model, config, width=model.config.num_labels, takes_padding=True)
 
     @property
     def num_encoder_parameters(self) -> int:
@@ -151,73 +155,32 @@ class TransformersTask(nn.Module):
         return sum(parameter.numel() for parameter in self.encoder.model.base_model.parameters())
 
     def outputs(self, head: str, logits_NC: Tensor, *, dropout_seed: int | None = None) -> Tensor:
-        """The logits as they are, whatever the head is called: what is dropped was dropped by the encoder."""
+        """The logits as they are: the encoder has the head, and has dropped what is dropped."""
         return logits_NC
 
 
-class TransformersMaskedLM(nn.Module):
-    """A masked language model of transformers, to be asked as ours is.
-
-    Texts of a batch are equally long: some models (FNet, those with convolutions) take no attention mask or let padding
-    through it, and what stands beside a text must not change what is said of it.
-
-    Args:
-        model: Of `AutoModelForMaskedLM`.
-        config: What its inputs look like.
-    """
+class TransformersMaskedLM(_TransformersNetwork):
+    """A masked language model of `AutoModelForMaskedLM`, to be called as ours is."""
 
     def __init__(self, model: Any, config: TransformersConfig) -> None:
-        super().__init__()
-        self.encoder = TransformersEncoder(model, width=config.vocab_size, takes_padding=False)
-        self.config = config
-
-    @property
-    def pad_id(self) -> int:
-        """Stands in what is left of rows."""
-        return self.config.pad_id
+        super().__init__(model, config, width=config.vocab_size, takes_padding=False)
 
     def predict(self, logits_TV: Tensor, positions_N: Tensor) -> Tensor:
         """Logits [N, V] at some places, of those at all places of a batch in a line."""
         return logits_TV.index_select(0, positions_N)
 
 
-class TransformersBare(nn.Module):
-    """An encoder of transformers without a head: hidden states of texts, equally long in a batch as above.
-
-    Args:
-        model: The encoder, such as `base_model` of a model with a head, with which it shares its weights.
-        config: What its inputs look like.
-    """
+class TransformersBare(_TransformersNetwork):
+    """An encoder without a head, such as `base_model` of a model with one, with which it shares its weights."""
 
     def __init__(self, model: Any, config: TransformersConfig) -> None:
-        super().__init__()
-        self.encoder = TransformersEncoder(model, width=config.hidden_size, takes_padding=False)
-        self.config = config
-
-    @property
-    def pad_id(self) -> int:
-        """Stands in what is left of rows."""
-        return self.config.pad_id
-
-
-def _at_positions(found: Any, length: int) -> Tensor:
-    """What a model of transformers said, with an entry a position."""
-    if "logits" not in found and "last_hidden_state" in found:
-        return found.last_hidden_state
-    if "start_logits" in found:
-        return torch.stack([found.start_logits, found.end_logits], -1)
-    of_tokens = found.logits.ndim == 3
-    return found.logits if of_tokens else functional.pad(found.logits[:, None], (0, 0, 0, length - 1))
+        super().__init__(model, config, width=config.hidden_size, takes_padding=False)
 
 
 @contextmanager
 def drawn_from(seed: int | None, device: torch.device) -> Iterator[None]:
-    """Whatever draws from torch's own generators draws from a seed meanwhile; they are left as they were.
-
-    Args:
-        seed: Any 64-bit integer. None changes nothing.
-        device: Whose generator it is, besides the CPU's.
-    """
+    """Draws of torch's own generators (the CPU's and the device's) come from a seed meanwhile; they are left as they
+    were. The seed is any 64-bit integer; None changes nothing."""
     if seed is None:
         yield
         return
@@ -229,47 +192,17 @@ def drawn_from(seed: int | None, device: torch.device) -> Iterator[None]:
         yield
 
 
-LONGEST = 512  # tokens, where nothing says how long an input may be
-_UNBOUNDED = 1 << 20  # positions above which a number says that there is no bound
-
-
 def longest_of(model: Any) -> int:
     """Positions that a network has. RoBERTa's kind begins its table behind the padding's id; other tables are larger
     than what is used of them."""
-    said = getattr(model.config, "max_position_embeddings", None)
-    longest = said if isinstance(said, int) and 0 < said < _UNBOUNDED else None
+    positions = getattr(model.config, "max_position_embeddings", None)
+    longest = positions if isinstance(positions, int) and 0 < positions < _UNBOUNDED else None
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and hasattr(module, "weight"):
-            before = getattr(module, "padding_idx", None)
-            held = len(module.weight) - (0 if before is None else before + 1)
-            return held if longest is None else min(held, longest)
+            padding = getattr(module, "padding_idx", None)
+            rows = len(module.weight) - (0 if padding is None else padding + 1)
+            return rows if longest is None else min(rows, longest)
     return longest or LONGEST
-
-
-def transformers_config(model: Any, folder: Path, *, pad_id: int, max_length: int | None) -> TransformersConfig:
-    """What inputs of a network look like.
-
-    Args:
-        model: Of transformers, with a head or without.
-        folder: Where it lies with its tokenizer.
-        pad_id: The tokenizer's.
-        max_length: The longest input that is asked for. A network that knows distances between tokens only, and no
-            positions (DeBERTa), takes any; without this, what its tokenizer says, or 512.
-
-    Raises:
-        ModelError: It cannot be told what is padding.
-    """
-    arguments = inspect.signature(model.forward).parameters
-    if "attention_mask" not in arguments:
-        raise ModelError(
-            f"{folder}: a model of type {model.config.model_type!r} takes no attention mask, so that padding would "
-            "change what it says; take another model"
-        )
-    types = getattr(model.config, "type_vocab_size", None) if "token_type_ids" in arguments else 1
-    longest = longest_of(model)
-    if _knows_distances_only(model.config):
-        longest = max_length or _of_tokenizer(folder) or LONGEST
-    return TransformersConfig(width_of(model), longest, types or 1, pad_id, int(model.config.vocab_size))
 
 
 def width_of(model: Any) -> int:
@@ -277,15 +210,37 @@ def width_of(model: Any) -> int:
     return int(getattr(model.config, "hidden_size", None) or model.get_input_embeddings().weight.shape[1])
 
 
-def _knows_distances_only(config: Any) -> bool:
-    return bool(getattr(config, "relative_attention", False)) and not getattr(config, "position_biased_input", True)
+def transformers_config(model: Any, folder: Path, *, pad_id: int, max_length: int | None) -> TransformersConfig:
+    """Reads off a network what inputs it takes.
+
+    Args:
+        model: Of transformers, with a head or without.
+        folder: Of the model and its tokenizer.
+        pad_id: The tokenizer's.
+        max_length: The longest input of the task. A network that knows distances between tokens only, and no positions
+            (DeBERTa), takes any; without this, what its tokenizer says, or 512.
+
+    Raises:
+        ModelError: The network takes no attention mask.
+    """
+    arguments, config = inspect.signature(model.forward).parameters, model.config
+    if "attention_mask" not in arguments:
+        raise ModelError(
+            f"{folder}: a model of type {config.model_type!r} takes no attention mask, so that padding would "
+            "change what it says; take another model"
+        )
+    types = getattr(config, "type_vocab_size", None) if "token_type_ids" in arguments else 1
+    longest = longest_of(model)
+    if getattr(config, "relative_attention", False) and not getattr(config, "position_biased_input", True):
+        longest = max_length or _tokenizer_length(folder) or LONGEST
+    return TransformersConfig(width_of(model), longest, types or 1, pad_id, int(config.vocab_size))
 
 
-def _of_tokenizer(folder: Path) -> int | None:
+def _tokenizer_length(folder: Path) -> int | None:
     """The longest input that the tokenizer's files name; transformers writes a huge number where there is none."""
     file = folder / "tokenizer_config.json"
     try:
-        found = load_json(file).get("model_max_length") if file.is_file() else None
+        length = load_json(file).get("model_max_length") if file.is_file() else None
     except (OSError, ValueError, AttributeError) as error:
         raise ModelError(f"{file}: not readable as JSON ({error}); mend it or take it away") from error
-    return int(found) if isinstance(found, int | float) and 0 < found < _UNBOUNDED else None
+    return int(length) if isinstance(length, int | float) and 0 < length < _UNBOUNDED else None

@@ -9,18 +9,17 @@ from __future__ import annotations
 import copy
 import re
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules import module as hooks
+from torch import Tensor
 
-from unmask.core.errors import ModelError, SettingsError, UnsupportedError, shown, too_high
-from unmask.model.folder import CONFIG, KEY, LAYOUTS, WEIGHTS, TaskHead, label_content, read_config_file, read_content
+from unmask.core.errors import ModelError, SettingsError, UnsupportedError, shown
+from unmask.model.folder import CONFIG, KEY, WEIGHTS, TaskHead, label_content, read_config_file, read_content
+from unmask.model.layout_names import LAYOUTS
 from unmask.model.stored_weights import check_kinds, has_weights, stored_tensors
 from unmask.model.transformers import (
     TransformersBare,
@@ -33,118 +32,7 @@ from unmask.model.transformers import (
     width_of,
 )
 
-# ----------------------------------------
-# Models of transformers, kept from being made larger than their files: its classes make whatever config.json says.
-#
-# numbers of layers, labels, ...    against the tensors in the files, before transformers reads the configuration,
-#                                   since it writes lists of them
-# parts of the network              counted while it is made, once, where tensors have shapes and no numbers
-
 _TABLES = re.compile(r"(_ids|index|tracked|mask|buckets?)$")  # integers, and no weights
-USUAL = 10_000  # of layers, labels, ..., where the files hold little
-# Of parts and numbers of a network beside those in its files: heads that are missing are drawn, and tables computed.
-_MORE_PARTS, _MORE_NUMBERS, _FACTOR = 2_000, 1 << 26, 2
-_PARTS_OF_PICKLE = 100_000  # which only reading it would tell
-
-
-class _TooLargeError(Exception):
-    """Breaks off the making of a network."""
-
-
-def check_size(auto: Any, folder: Path, content: Mapping[str, Any]) -> None:
-    """Makes sure that the files of a model hold about as much as its configuration asks for.
-
-    Args:
-        auto: One of transformers' `AutoModel` classes.
-        folder: Of the model.
-        content: Of its config.json.
-
-    Raises:
-        ModelError: It asks for more; or weights are of no type that a network calculates with.
-    """
-    if has_weights(folder):
-        stored = {name: tensor for name, tensor in stored_tensors(folder).items() if not _TABLES.search(name)}
-        check_kinds(stored, str(folder))
-        parts = len(stored)
-        numbers = sum(torch.Size(tensor.shape).numel() for tensor in stored.values())
-        longest = max((size for tensor in stored.values() for size in tensor.shape), default=0)
-    else:
-        parts, longest = _PARTS_OF_PICKLE, USUAL
-        numbers = sum(file.stat().st_size for file in folder.glob("*.bin"))
-    check_counts(folder, content, max(USUAL, parts, longest))
-    try:
-        import transformers
-
-        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        with _bounded(_FACTOR * parts + _MORE_PARTS, _FACTOR * numbers + _MORE_NUMBERS), torch.device("meta"):
-            auto.from_config(config, trust_remote_code=False)
-    except _TooLargeError as error:
-        raise ModelError(
-            f"{folder / CONFIG}: asks for a network of {error}, but the weights beside it hold {parts:,} tensors with "
-            f"{numbers:,} numbers in all; give the configuration that belongs to them"
-        ) from error
-    except Exception:
-        pass
-
-
-def check_counts(folder: Path, content: Mapping[str, Any], most: int = USUAL) -> None:
-    """Makes sure that a configuration counts no further than a network can have, before transformers reads it at all.
-
-    Args:
-        folder: Of the model.
-        content: Of its config.json.
-        most: Layers, labels, ... that there may be.
-
-    Raises:
-        ModelError: There are more.
-    """
-    if (found := too_high(content, most)) is not None:
-        key, value = found
-        raise ModelError(
-            f"{folder / CONFIG}: {shown(key)} = {shown(value)} is no number of anything that the weights beside it "
-            "have; give the configuration that belongs to them"
-        )
-
-
-def check_finite(model: nn.Module, folder: Path) -> None:
-    """Makes sure that a loaded network says something.
-
-    Raises:
-        ModelError: A weight is NaN or infinite.
-    """
-    for name, weight in model.named_parameters():
-        if not weight.sum().isfinite() and not weight.isfinite().all():
-            raise ModelError(
-                f"{folder}: {shown(name)} holds values that are not finite (NaN or infinity), so the model says "
-                "nothing: its training has diverged, or the file is damaged; give another copy"
-            )
-
-
-@contextmanager
-def _bounded(most_parts: int, most_numbers: int) -> Iterator[None]:
-    """While it is entered, a network of more tensors or numbers is broken off."""
-    parts = numbers = 0
-
-    def count(module: nn.Module, name: str, tensor: Tensor | None) -> None:
-        nonlocal parts, numbers
-        if tensor is not None:
-            parts, numbers = parts + 1, numbers + tensor.numel()
-        if parts > most_parts:
-            raise _TooLargeError(f"more than {most_parts:,} tensors")
-        if numbers > most_numbers:
-            raise _TooLargeError(f"more than {most_numbers:,} numbers")
-
-    handles = (
-        hooks.register_module_parameter_registration_hook(count),
-        hooks.register_module_buffer_registration_hook(count),
-    )
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
 _OTHER_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _LINE = 300  # letters of what a library said
 _POOLER = "pooler"  # a layer before heads, which models without such a head were not trained with
@@ -184,7 +72,7 @@ def runs_in_transformers(folder: Path) -> bool:
     """Whether transformers runs a folder's model.
 
     It does where the layout is none of ours, where the model has a part that our encoder lacks, and where the weights
-    are in other files. What is no model's folder at all is left to whoever reads it.
+    are in other files. False of what is no model's folder at all: reading it is an error elsewhere.
     """
     try:
         kind = read_content(folder).get("model_type")
@@ -198,11 +86,7 @@ def runs_in_transformers(folder: Path) -> bool:
 
 
 def why_in_transformers(folder: Path) -> str:
-    """Why our encoder does not run a folder's model, in words.
-
-    Args:
-        folder: For which `runs_in_transformers` holds.
-    """
+    """Why our encoder does not run a folder's model for which `runs_in_transformers` holds, in words."""
     kind = _kind(folder)
     if kind not in LAYOUTS:
         return f"it is of type {shown(kind)}, which is none of our layouts ({', '.join(LAYOUTS)})"
@@ -210,13 +94,10 @@ def why_in_transformers(folder: Path) -> str:
 
 
 def unsupported(folder: Path) -> str | None:
-    """Which part a model of one of our layouts has that our encoder lacks, in words.
-
-    None: there is none, or the folder is broken, which is left to whoever reads it.
-    """
+    """The part of a model of one of our layouts that our encoder lacks, in words; None: there is none, or the folder is
+    broken."""
     try:
         content, layout = read_config_file(folder)
-        # Rates of dropout are no such part, and of some of them whoever loads the model is warned.
         layout.read_config({key: value for key, value in content.items() if "dropout" not in key}, mask_id=0)
     except UnsupportedError as error:
         return str(error)
@@ -226,11 +107,7 @@ def unsupported(folder: Path) -> str | None:
 
 
 def import_transformers(folder: Path, kind: str | None) -> Any:
-    """The library.
-
-    Args:
-        folder: What it is needed for, for the error's text.
-        kind: The `model_type` there.
+    """The library, for a folder with a model of that `model_type`.
 
     Raises:
         ModelError: It is not installed.
@@ -243,48 +120,39 @@ def import_transformers(folder: Path, kind: str | None) -> Any:
             "pip install 'unmask[transformers]'"
         ) from error
     transformers.utils.logging.disable_progress_bar()
-    transformers.utils.logging.set_verbosity_error()  # what is missing is told by our errors
+    transformers.utils.logging.set_verbosity_error()  # our errors say what is missing
     return transformers
 
 
 def load_transformers(folder: Path, *, vocab_size: int, pad_id: int, max_length: int | None) -> TransformersPretrained:
-    """Loads an encoder that transformers knows.
-
-    Args:
-        folder: With a config.json for which `runs_in_transformers` holds.
-        vocab_size, pad_id: The tokenizer's.
-        max_length: See `transformers_config`.
+    """Loads an encoder of a folder for which `runs_in_transformers` holds; other arguments as `transformers_config`.
 
     Raises:
         ModelError: transformers is not installed or cannot read the folder, weights of the encoder are missing, or it
-            is none that can be fine-tuned here.
+            takes no attention mask.
     """
     transformers = import_transformers(folder, _kind(folder))
-    model, missing = read_transformers(transformers.AutoModel, folder, what="encoder")
+    model, missing = read_transformers(transformers.AutoModel, folder, what="encoder", vocab_size=vocab_size)
     if lacking := [name for name in missing if _POOLER not in name]:
         raise ModelError(f"{folder}: the weights lack {_few(lacking)}, which an encoder of this type has")
-    _check_vocabulary(model, folder, vocab_size)
     config = transformers_config(model, folder, pad_id=pad_id, max_length=max_length)
     weights = {name: tensor for name, tensor in model.state_dict().items() if name not in missing}
     return TransformersPretrained(folder, config, model.config, weights)
 
 
 def load_transformers_model(folder: Path, *, vocab_size: int, pad_id: int) -> TransformersModel:
-    """Loads a masked language model, or the encoder of one, in float32.
-
-    Args:
-        folder: For which `runs_in_transformers` holds and `check_transformers` has nothing to say.
-        vocab_size, pad_id: The tokenizer's.
+    """Loads a masked language model, or the encoder of one, in float32; `check_transformers` has passed.
 
     Raises:
         ModelError: transformers is not installed or cannot read the folder, or weights of the encoder are missing.
     """
     transformers = import_transformers(folder, _kind(folder))
-    model, missing = read_transformers(transformers.AutoModelForMaskedLM, folder, what="masked language model")
+    model, missing = read_transformers(
+        transformers.AutoModelForMaskedLM, folder, what="masked language model", vocab_size=vocab_size
+    )
     inside = [name for name in missing if name.startswith(f"{model.base_model_prefix}.") and _POOLER not in name]
     if inside:
         raise ModelError(f"{folder}: the weights lack {_few(inside)}, which an encoder of this type has")
-    _check_vocabulary(model, folder, vocab_size)
     size = int(model.config.vocab_size)
     config = TransformersConfig(width_of(model), longest_of(model), 1, pad_id, size)
     base = model.base_model
@@ -297,9 +165,6 @@ def load_transformers_model(folder: Path, *, vocab_size: int, pad_id: int) -> Tr
 
 def check_transformers(folder: Path) -> None:
     """Makes sure that transformers knows masked language models of a folder's type. No weight is read.
-
-    Args:
-        folder: For which `runs_in_transformers` holds.
 
     Raises:
         ModelError: transformers is not installed, or knows none.
@@ -325,7 +190,7 @@ def transformers_with_head(
 
     Args:
         pretrained: The encoder.
-        head: What it gets.
+        head: The new one.
         seed: Of the head's weights; of all, where they are not taken over.
         dropout: Replaces every rate of dropout that the model's configuration has; None: they stay.
         trained: Whether the encoder's weights are taken over; else they are drawn anew.
@@ -353,13 +218,7 @@ def transformers_with_head(
 
 
 def save_transformers_task(network: TransformersTask, head: TaskHead, folder: Path) -> None:
-    """Writes a network that transformers' class for the task loads, with the same logits.
-
-    Args:
-        network: With the task's head.
-        head: That head.
-        folder: Made where missing.
-    """
+    """Writes a network that transformers' class for the task loads, with the same logits."""
     model = network.encoder.model
     setattr(model.config, KEY, dict(head.own))
     model.save_pretrained(folder)
@@ -370,52 +229,51 @@ def save_transformers_task(network: TransformersTask, head: TaskHead, folder: Pa
 def load_transformers_task(
     folder: Path, head: TaskHead, *, vocab_size: int, pad_id: int, max_length: int | None
 ) -> TransformersTask:
-    """Loads a fine-tuned network that unmask or transformers wrote.
-
-    Args:
-        folder: With a config.json for which `runs_in_transformers` holds.
-        head: As config.json has it.
-        vocab_size, pad_id: The tokenizer's.
-        max_length: See `transformers_config`.
+    """Loads a fine-tuned network that unmask or transformers wrote; arguments as of `load_transformers`.
 
     Raises:
         ModelError: transformers is not installed or cannot read the folder, or weights are missing.
     """
     transformers = import_transformers(folder, _kind(folder))
     auto = getattr(transformers, f"AutoModelFor{head.architecture}")
-    model, missing = read_transformers(auto, folder, what=f"model for {head.architecture}")
+    model, missing = read_transformers(auto, folder, what=f"model for {head.architecture}", vocab_size=vocab_size)
     if missing:
         raise ModelError(f"{folder}: the weights lack {_few(missing)}, which {type(model).__name__} has")
-    _check_vocabulary(model, folder, vocab_size)
     return TransformersTask(model, transformers_config(model, folder, pad_id=pad_id, max_length=max_length)).eval()
 
 
-def read_transformers(auto: Any, folder: Path, *, what: str) -> tuple[Any, list[str]]:
+def read_transformers(auto: Any, folder: Path, *, what: str, vocab_size: int) -> tuple[Any, list[str]]:
     """Reads a model of transformers. Code that a folder brings is neither run nor asked for.
 
     Args:
         auto: One of transformers' `AutoModel` classes.
         folder: With config.json and weights.
-        what: The kind of model, for the error.
+        what: The kind of model, for errors.
+        vocab_size: The tokenizer's.
 
     Returns:
         The model in float32, and the names of weights that the folder lacks.
-
-    Raises:
-        ModelError: transformers cannot read it.
     """
-    check_size(auto, folder, read_content(folder))
+    if has_weights(folder):
+        weights = {name: tensor for name, tensor in stored_tensors(folder).items() if not _TABLES.search(name)}
+        check_kinds(weights, str(folder))
     try:
-        with drawn_from(0, torch.device("cpu")):  # what is missing is drawn, which is to disturb nobody else's numbers
+        with drawn_from(0, torch.device("cpu")):  # missing weights are drawn, and leave torch's generator as it was
             model, report = auto.from_pretrained(
                 folder, output_loading_info=True, local_files_only=True, trust_remote_code=False
             )
     except Exception as error:
         why = "" if (lacking := unsupported(folder)) is None else f"{lacking}, and there is "
         raise ModelError(f"{folder}: {why}no {what} that transformers reads ({_reason(error)})") from error
-    missing = sorted(report["missing_keys"])
-    check_finite(model, folder)
-    return model.float(), missing
+    for name, weight in model.named_parameters():
+        if not weight.sum().isfinite() and not weight.isfinite().all():
+            raise ModelError(
+                f"{folder}: {shown(name)} holds values that are not finite (NaN or infinity), so the model says "
+                "nothing: its training has diverged, or the file is damaged; give another copy"
+            )
+    if vocab_size > model.config.vocab_size:
+        raise ModelError(f"{folder}: the tokenizer has {vocab_size} ids, but the model only {model.config.vocab_size}")
+    return model.float(), sorted(report["missing_keys"])
 
 
 def _config_for(pretrained: TransformersPretrained, head: TaskHead, dropout: float | None) -> Any:
@@ -442,22 +300,15 @@ def _config_for(pretrained: TransformersPretrained, head: TaskHead, dropout: flo
     return config
 
 
-def _check_vocabulary(model: Any, folder: Path, vocab_size: int) -> None:
-    if vocab_size > model.config.vocab_size:
-        raise ModelError(f"{folder}: the tokenizer has {vocab_size} ids, but the model only {model.config.vocab_size}")
-
-
 def _kind(folder: Path) -> str:
     return str(read_content(folder)["model_type"])
 
 
 def _reason(error: BaseException) -> str:
-    """Whatever it raised, in a line; many of them say nothing without their type."""
     lines = [line.strip() for line in str(error).strip().splitlines()] or [""]
     line = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
-    return (
-        line[:_LINE] if isinstance(error, OSError | ValueError) and line else f"{type(error).__name__}: {line}"[:_LINE]
-    )
+    says_enough = isinstance(error, OSError | ValueError) and line  # others say nothing without their type
+    return (line if says_enough else f"{type(error).__name__}: {line}")[:_LINE]
 
 
 def _few(names: list[str]) -> str:

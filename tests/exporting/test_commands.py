@@ -49,25 +49,3 @@ def test_export_then_verify(run: unmask.Run, tmp_path: Path) -> None:
     out, err = call("verify", run.folder / "model", "--onnx", tmp_path / "onnx", "--json")
     assert json.loads(out)["checks"]["onnx_fill_equals_ours"]["passed"]
     assert "Warning" not in err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("export", "nowhere", "--out", "x"), "unmask: nowhere: no such folder"),
-        (("export", "nowhere"), "Missing option '--out'"),
-        (("export", "nowhere", "--out", "x", "--format", "tf"), "unmask: unknown format 'tf'; known is 'onnx'"),
-    ],
-)
-def test_mistakes(
-    main: Main,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: tuple[str, ...],
-    message: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    code, out, err = main(*arguments)
-    assert (code, out) == (2, "")
-    assert message in " ".join(err.split())
-    assert not list(tmp_path.iterdir()), "a mistake leaves nothing behind"

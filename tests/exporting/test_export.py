@@ -15,10 +15,9 @@ import torch
 
 import unmask
 from tests.exporting.test_verify import CHECKS, change_weights, failed
-from unmask.core.errors import ModelError, RunError, SettingsError
+from unmask.core.errors import ModelError, SettingsError
 from unmask.exporting import graphs as onnx_writer
 from unmask.exporting import onnx as export_module
-from unmask.exporting import verify as verify_module
 from unmask.exporting.graphs import Graph
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_model
@@ -233,28 +232,6 @@ def test_a_graph_that_differs_is_not_kept(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_export_is_replaced_only_when_asked(
-    run: unmask.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def write(subject: object, folder: Path, kinds: object, *, int8: bool) -> dict[str, object]:
-        (folder / "config.json").write_text("new")
-        return {}
-
-    monkeypatch.setattr(export_module, "_write", write)
-    out = tmp_path / "out"
-    unmask.export(run.folder, out)
-    (out / "onnx").mkdir()
-    with pytest.raises(RunError, match="already holds an export"):
-        unmask.export(run.folder, out)
-    unmask.export(run.folder, out, overwrite=True)
-    assert {path.name: path.read_text() for path in out.iterdir()} == {"config.json": "new"}
-    (out / "mine.txt").write_text("x")
-    with pytest.raises(RunError, match=r"holds other files \(mine\.txt\); give a new or empty folder"):
-        unmask.export(run.folder, out, overwrite=True)
-    with pytest.raises(RunError, match="is a file; out takes a folder"):
-        unmask.export(run.folder, out / "mine.txt")
-
-
 def test_mistakes(run: unmask.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SettingsError, match="unknown format 'torchscript'; known is 'onnx'"):
         unmask.export(run.folder, tmp_path / "out", format="torchscript")
@@ -296,9 +273,3 @@ def test_a_changed_weight(copy: Path, onnx_folder: Path) -> None:
     assert "transformers_equals_ours" not in found
     (copy / CHECKSUMS).unlink()
     assert failed(copy) == {}
-
-
-def test_without_onnx(run: unmask.Run, onnx_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verify_module, "missing_onnx", lambda: "onnx not installed")
-    result = unmask.verify(run.folder, onnx=onnx_folder)
-    assert result.skipped == {"onnx_equals_ours": "onnx not installed"}

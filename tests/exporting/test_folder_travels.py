@@ -85,17 +85,6 @@ def test_sparse_encoder_makes_splade_of_the_trained_head(travelled: unmask.Run) 
         np.testing.assert_allclose(row, wanted, atol=1e-3)
 
 
-def test_cross_encoder_puts_a_new_head_on_the_trained_encoder(travelled: unmask.Run) -> None:
-    library = pytest.importorskip("sentence_transformers")
-    model = library.CrossEncoder(str(travelled.folder / "model"), num_labels=1, device="cpu")
-    assert model.predict([(TEXTS[0], TEXTS[1]), (TEXTS[0], TEXTS[2])]).shape == (2,)
-    encoder = getattr(model.model, model.model.base_model_prefix)
-    ids = model.tokenizer(TEXTS[0], return_tensors="pt")
-    with torch.no_grad():
-        states = encoder(**ids).last_hidden_state[0]
-    assert (states - hidden_states(travelled, TEXTS[0])).abs().max() < 1e-4
-
-
 def test_weights_in_several_files(travelled: unmask.Run, tmp_path: Path) -> None:
     """As transformers shares large ones out."""
     transformers = pytest.importorskip("transformers")

@@ -119,30 +119,19 @@ def test_a_damaged_file(copy: Path) -> None:
     assert "tokenizer.json is missing" in failed(copy)["files_unchanged"]
 
 
-def test_a_wrong_special_id(copy: Path) -> None:
-    change_json(copy / "config.json", sep_token_id=9)
-    assert failed(copy)["special_ids"] == "config.json says sep_token_id = 9, the tokenizer 3"
-
-
-def test_special_tokens_that_do_not_stand_around_texts(copy: Path) -> None:
-    change_json(copy / "tokenizer.json", post_processor=None)
-    assert failed(copy)["special_ids"] == "the tokenizer puts [] around texts, not [2, 3]"
-
-
-def test_a_tokenizer_larger_than_the_model(copy: Path) -> None:
-    content = json.loads((copy / "tokenizer.json").read_text())
-    content["model"]["vocab"]["surplus"] = 999
-    (copy / "tokenizer.json").write_text(json.dumps(content))
-    found = failed(copy)
-    assert found["special_ids"] == "the tokenizer has 1,000 ids, the model only 200"
-    assert "the tokenizer has 1000 ids" in found["packed_equals_alone"]
-
-
-def test_a_tokenizer_that_does_not_read_what_it_writes(copy: Path) -> None:
-    change_json(copy / "tokenizer.json", decoder=None)
-    found = failed(copy)
-    assert "comes back as" in found["tokenizer_round_trip"]
-    assert "more" in found["tokenizer_round_trip"], "the first ones are told, and how many more"
+@pytest.mark.parametrize(
+    ("file", "change", "check"),
+    [
+        ("config.json", {"sep_token_id": 9}, "special_ids"),
+        ("config.json", {"vocab_size": 199}, "special_ids"),
+        ("tokenizer.json", {"post_processor": None}, "special_ids"),
+        ("tokenizer.json", {"decoder": None}, "tokenizer_round_trip"),
+        ("config.json", {"tie_word_embeddings": False}, "tied_weights"),
+    ],
+)
+def test_a_change_is_found_by_its_check(copy: Path, file: str, change: dict[str, object], check: str) -> None:
+    change_json(copy / file, **change)
+    assert check in failed(copy)
 
 
 def test_a_tokenizer_that_transformers_reads_otherwise(copy: Path) -> None:
@@ -189,14 +178,7 @@ def test_a_bias_under_two_names(make_model: Callable[..., MaskedLM], tokenizer: 
     save_model(make_model(layout="roberta"), tmp_path)
     tokenizer.save(tmp_path, max_length=64)
     change_weights(tmp_path, lambda weights: weights["lm_head.decoder.bias"][0].add_(2.0))
-    assert failed(tmp_path)["tied_weights"] == "lm_head.decoder.bias and lm_head.bias"
-
-
-def test_a_tie_that_the_configuration_denies(copy: Path) -> None:
-    change_json(copy / "config.json", tie_word_embeddings=False)
-    found = failed(copy)
-    assert found["tied_weights"] == "config.json says tie_word_embeddings = false; these layouts tie them"
-    assert "tie_word_embeddings = False is not supported" in found["packed_equals_alone"]
+    assert "tied_weights" in failed(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram", "char"])

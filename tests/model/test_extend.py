@@ -63,14 +63,6 @@ def test_learned_positions_are_copied_in_turn(make_model: MakeModel, layout: str
     assert torch.isfinite(logits(longer, [2, *range(10, 48), 3])).all()
 
 
-def test_rotary_positions_need_no_table(make_model: MakeModel) -> None:
-    model = make_model(max_position_embeddings=16)
-    longer = with_positions(model, 40)
-    assert longer.config.max_position_embeddings == 40
-    assert longer.num_parameters == model.num_parameters
-    assert torch.equal(logits(longer, [2, 10, 11, 3]), logits(model, [2, 10, 11, 3]))
-
-
 @pytest.mark.parametrize("layout", ["bert", "roberta", "modernbert"])
 def test_what_was_extended_is_the_same_in_transformers(make_model: MakeModel, tmp_path: Path, layout: str) -> None:
     transformers = pytest.importorskip("transformers")

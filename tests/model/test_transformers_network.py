@@ -343,18 +343,6 @@ def test_transformers_runs_parts_that_our_encoder_lacks(
     assert not caplog.text, "nothing is said before the model is loaded"
 
 
-def test_weights_in_several_files(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    """A model of our layouts whose weights we do not read has the logits that it has elsewhere."""
-    one = save_transformers("Bert", tokenizer, tmp_path / "one", head="ForTokenClassification", num_labels=2)
-    model = transformers.AutoModelForTokenClassification.from_pretrained(one)
-    model.save_pretrained(tmp_path / "many", max_shard_size="20KB")
-    network, info = load_task(tmp_path / "many", tokenizer.vocab_size)
-    assert info == Tag(("LABEL_0", "LABEL_1"))
-    ids = torch.arange(5, 25)[None]
-    with torch.no_grad():
-        torch.testing.assert_close(network.encoder(ids), model.eval()(input_ids=ids).logits)
-
-
 def test_what_cannot_be_used(tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = save_transformers("DistilBert", tokenizer, tmp_path / "d")
     pretrained = load(folder, tokenizer)

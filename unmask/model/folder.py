@@ -1,4 +1,7 @@
-"""Model folders: config.json and model.safetensors, as transformers reads and writes them."""
+"""Model folders: config.json and model.safetensors, as transformers reads and writes them.
+
+Whatever is missing, damaged or not supported is a ModelError that names the file.
+"""
 
 from __future__ import annotations
 
@@ -52,9 +55,6 @@ def find_model(model: str | Path, *, way_out: str = _WAY_OUT) -> Path:
     Args:
         model: It, the folder of a run, or the name of a model on the hub; see `unmask.core.hub`.
         way_out: What errors advise.
-
-    Raises:
-        ModelError: There is none.
     """
     path = local_path(model, MODEL)
     if not os.path.isdir(path):
@@ -80,11 +80,7 @@ def find_weights(model: str | Path, *, way_out: str = _WAY_OUT) -> Path:
 
 
 def read_content(folder: Path) -> dict[str, Any]:
-    """The content of config.json.
-
-    Raises:
-        ModelError: The file is missing, or no table in JSON.
-    """
+    """The content of config.json."""
     file = folder / CONFIG
     if not file.is_file():
         raise ModelError(f"{folder}: there is no {CONFIG}; {_WAY_OUT}")
@@ -98,11 +94,7 @@ def read_content(folder: Path) -> dict[str, Any]:
 
 
 def read_config_file(folder: Path) -> tuple[dict[str, Any], FolderLayout]:
-    """The content of config.json, and the layout that it names.
-
-    Raises:
-        ModelError: The file is missing or no JSON, or the layout is not supported.
-    """
+    """The content of config.json, and the layout that it names."""
     content = read_content(folder)
     kind = content.get("model_type")
     if not isinstance(kind, str) or kind not in LAYOUTS:
@@ -121,11 +113,7 @@ def read_encoder_config(folder: Path, *, mask_id: int) -> EncoderConfig:
 
 
 def has_prediction_head(folder: Path, layout: Layout) -> bool:
-    """Whether a folder holds a head for masked tokens; `load_model` makes one where it does not.
-
-    Raises:
-        ModelError: The weights are missing or damaged.
-    """
+    """Whether a folder holds a head for masked tokens; `load_model` makes one where it does not."""
     names = LAYOUTS[layout].names
     return not set(names.theirs("head.bias")).isdisjoint(names.canonical(stored_tensors(folder)))
 
@@ -140,9 +128,6 @@ def save_model(model: MaskedLM, folder: Path, *, with_head: bool = True) -> None
             head for span boundaries and RetroMAE's decoder are left out, and the log says so.
         folder: Made where missing.
         with_head: False writes the folder of an encoder, without the head for masked tokens.
-
-    Raises:
-        WriteError: It cannot be written.
     """
     layout = LAYOUTS[model.config.layout]
     left_out = (*(f"{head.name}." for head in ONLY_TRAINED), *([] if with_head else ["head."]))
@@ -180,9 +165,6 @@ def load_model(folder: Path, *, mask_id: int) -> MaskedLM:
     Args:
         folder: With config.json and model.safetensors.
         mask_id: The tokenizer's.
-
-    Raises:
-        ModelError: A file is missing or damaged, or the layout is not supported.
     """
     content, layout = read_config_file(folder)
     config, where, names = layout.read_config(content, mask_id=mask_id), folder / WEIGHTS, layout.names
@@ -229,9 +211,6 @@ def make_checked(
         stored: The files' tensors, by canonical names.
         where: The file, for errors.
         needed: Those of its parameters that must be stored; None: all.
-
-    Raises:
-        ModelError: A weight is missing, of another shape, or of no type that a network calculates with.
     """
     names = LAYOUTS[config.layout].names
     names.find({"encoder.tokens": torch.Size((config.vocab_size, config.hidden_size))}, stored, where=str(where))
@@ -255,11 +234,7 @@ def label_content(names: Sequence[str]) -> dict[str, Any]:
 
 
 def label_names_of(content: Mapping[str, Any], folder: Path) -> tuple[str, ...] | None:
-    """The names of a head's outputs in the order of their numbers; None where there are none.
-
-    Raises:
-        ModelError: They cannot be read.
-    """
+    """The names of a head's outputs in the order of their numbers; None where there are none."""
     names = content.get("id2label")
     if names is None:
         return None
@@ -378,11 +353,7 @@ def save_task_model(model: MaskedLM, head: TaskHead, folder: Path) -> None:
 
 
 def load_task_model(folder: Path, head: TaskHead, *, mask_id: int) -> MaskedLM:
-    """Loads a fine-tuned model of one of our layouts, of any make; `head` is as config.json has it.
-
-    Raises:
-        ModelError: A file is missing or damaged, the layout is not supported, or it has another head than this.
-    """
+    """Loads a fine-tuned model of one of our layouts, of any make; `head` is as config.json has it."""
     content, layout = read_config_file(folder)
     config, where, names = layout.read_config(content, mask_id=mask_id), folder / WEIGHTS, layout.names
     stored = names.canonical(stored_tensors(folder))
@@ -409,11 +380,7 @@ def _task_weights(model: MaskedLM, head: TaskHead) -> set[str]:
 
 
 def pooling_of(content: Mapping[str, Any], folder: Path) -> ClassifierPooling:
-    """How a fine-tuned model pools whole texts, as its config.json says it.
-
-    Raises:
-        ModelError: In a way that is not supported.
-    """
+    """How a fine-tuned model pools whole texts, as its config.json says it."""
     layout = next((layout for name, layout in LAYOUTS.items() if name == content.get("model_type")), None)
     return "first" if layout is None else layout.pooling_of(content, str(folder / CONFIG))
 

@@ -94,9 +94,6 @@ class Names:
         Returns:
             The parameters by our names, without those of the masked-language-model head where the weights have nothing
             of one, or only what a classifier shares with it.
-
-        Raises:
-            ModelError: A weight is missing, of another shape, or not finite.
         """
         ours = {}
         for name, theirs in self.find(shapes, weights, where=where).items():
@@ -178,11 +175,7 @@ class FolderLayout:
     pooling_key: str | None = None
 
     def pooling_content(self, pooling: ClassifierPooling) -> dict[str, Any]:
-        """What config.json says of a classifier's pooling.
-
-        Raises:
-            ModelError: The layout's classifier is the first token's.
-        """
+        """What config.json says of a classifier's pooling."""
         if self.pooling_key is not None:
             return {self.pooling_key: _POOLING_NAMES[pooling]}
         if pooling != "first":
@@ -190,11 +183,7 @@ class FolderLayout:
         return {}
 
     def pooling_of(self, content: Mapping[str, Any], where: str) -> ClassifierPooling:
-        """A classifier's pooling; transformers' default is the first token.
-
-        Raises:
-            ModelError: It is neither that nor the mean.
-        """
+        """A classifier's pooling; transformers' default is the first token."""
         name = "cls" if self.pooling_key is None else content.get(self.pooling_key, "cls")
         for pooling, theirs in _POOLING_NAMES.items():
             if theirs == name:

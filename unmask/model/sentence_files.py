@@ -44,11 +44,7 @@ _WAY_OUT = (
 
 
 def read_pooling(folder: Path) -> str:
-    """How sentence-transformers makes a vector of the tokens of a folder's model; the mean, where no file says so.
-
-    Raises:
-        ModelError: In a way that is not offered; or a file is damaged.
-    """
+    """How sentence-transformers makes a vector of the tokens of a folder's model; the mean, where no file says so."""
     if sparse_file(folder) is not None:
         raise ModelError(
             f"{folder}: its vectors are sparse (SPLADE), which `unmask embed`, `search` and `evaluate-search` make, "
@@ -67,11 +63,7 @@ def read_pooling(folder: Path) -> str:
 
 
 def sparse_file(folder: Path) -> Path | None:
-    """Where a folder says how it makes sparse vectors; None: it makes none.
-
-    Raises:
-        ModelError: `modules.json` is damaged.
-    """
+    """Where a folder says how it makes sparse vectors; None: it makes none."""
     places = [path for kind, path in _modules(folder) if kind == "SpladePooling"]
     return folder / places[0] / "config.json" if places else None
 
@@ -81,9 +73,6 @@ def check_splade(folder: Path) -> None:
 
     Args:
         folder: One that makes sparse vectors (`sparse_file`).
-
-    Raises:
-        ModelError: They are made in another way; or a file is damaged.
     """
     if (file := sparse_file(folder)) is None:
         raise ModelError(f"{folder}: makes no sparse vectors")
@@ -102,21 +91,13 @@ def check_splade(folder: Path) -> None:
 
 
 def pooling_file(folder: Path) -> Path | None:
-    """Where a folder says how it pools; None: nowhere.
-
-    Raises:
-        ModelError: `modules.json` is damaged.
-    """
+    """Where a folder says how it pools; None: nowhere."""
     places = [path for kind, path in _modules(folder) if kind == "Pooling"]
     return folder / places[0] / "config.json" if places else None
 
 
 def read_normalize(folder: Path) -> bool:
-    """Whether sentence-transformers divides the vectors of a folder's model by their length.
-
-    Raises:
-        ModelError: A file is damaged.
-    """
+    """Whether sentence-transformers divides the vectors of a folder's model by their length."""
     return any(kind == "Normalize" for kind, _ in _modules(folder))
 
 
@@ -146,9 +127,6 @@ def write_sentence_files(folder: Path, *, max_length: int, width: int, pooling: 
         max_length: Longest text in tokens, special tokens included; longer ones are cut off there.
         width: Numbers of a vector.
         pooling: A name of `POOLINGS`.
-
-    Raises:
-        WriteError: They cannot be written.
     """
     kinds = {"Transformer": "", "Pooling": POOLING_FOLDERS[0], "Normalize": POOLING_FOLDERS[1]}
     modes = {key: mode == POOLINGS[pooling].sentence_transformers for key, mode in _MODES.items()}

@@ -1,7 +1,8 @@
 """Weights in a folder: one file of safetensors, or several that an index names; and checksums of a model's files.
 
 A file begins with the name, type and shape of every tensor. These are compared with what config.json asks for before a
-network is made or a number is read, so that no configuration allocates more than the file holds.
+network is made or a number is read, so that no configuration allocates more than the file holds. What is missing or
+damaged is a ModelError.
 """
 
 from __future__ import annotations
@@ -47,11 +48,7 @@ def has_weights(folder: Path) -> bool:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files of a folder's weights: one, or several that an index names.
-
-    Raises:
-        ModelError: One is missing, or the index is damaged.
-    """
+    """The files of a folder's weights: one, or several that an index names."""
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     if not (folder / INDEX).is_file():
@@ -67,11 +64,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
-    """The entries of a folder's tensors, by name; no number is read.
-
-    Raises:
-        ModelError: A file is missing or damaged: cut off, or its tensors overlap or lie beyond its end.
-    """
+    """The entries of a folder's tensors, by name; no number is read."""
     tensors: dict[str, StoredTensor] = {}
     for file in weight_files(folder):
         with _damaged(file), safe_open(file, framework="pt") as opened:
@@ -82,11 +75,7 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
 
 
 def read_weights(folder: Path) -> dict[str, torch.Tensor]:
-    """The weights of a folder, by the names they have there.
-
-    Raises:
-        ModelError: A file is missing or damaged.
-    """
+    """The weights of a folder, by the names they have there."""
     weights: dict[str, torch.Tensor] = {}
     for file in weight_files(folder):
         with _damaged(file):
@@ -95,11 +84,7 @@ def read_weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def check_kinds(stored: Mapping[str, StoredTensor], where: str) -> None:
-    """Makes sure that tensors hold what a network calculates with.
-
-    Raises:
-        ModelError: One holds integers or numbers of 8 bits, which mean nothing without the scale that was taken out.
-    """
+    """Makes sure that tensors hold what a network calculates with."""
     for name, tensor in stored.items():
         if tensor.kind not in _FLOATS:
             raise ModelError(
@@ -139,11 +124,7 @@ def write_checksums(folder: Path) -> None:
 
 
 def read_checksums(folder: Path) -> dict[str, str] | None:
-    """File to SHA-256, or None where there are none (transformers writes none).
-
-    Raises:
-        ModelError: The file is damaged.
-    """
+    """File to SHA-256, or None where there are none (transformers writes none)."""
     file = folder / CHECKSUMS
     if not file.is_file():
         return None
@@ -171,9 +152,6 @@ def files_checked(folder: Path, *, strict: bool = False) -> Iterator[None]:
     Args:
         folder: Of the model.
         strict: A file that was changed is an error instead of a warning in the log.
-
-    Raises:
-        ModelError: A file was changed, or the checksums cannot be read, and that is an error.
     """
     with ThreadPoolExecutor(1) as pool:
         pending = pool.submit(_complaint, folder)

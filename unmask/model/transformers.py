@@ -104,9 +104,6 @@ class TransformersEncoder(nn.Module):
 
         Returns:
             [B, S, C], float32.
-
-        Raises:
-            ModelError: The seed is missing.
         """
         if self.training and dropout_seed is None:
             raise ModelError("a model in training mode needs a dropout_seed; give one, or call eval()")
@@ -219,9 +216,6 @@ def transformers_config(model: Any, folder: Path, *, pad_id: int, max_length: in
         pad_id: The tokenizer's.
         max_length: The longest input of the task. A network that knows distances between tokens only, and no positions
             (DeBERTa), takes any; without this, what its tokenizer says, or 512.
-
-    Raises:
-        ModelError: The network takes no attention mask.
     """
     arguments, config = inspect.signature(model.forward).parameters, model.config
     if "attention_mask" not in arguments:

@@ -1,7 +1,7 @@
 """Folders of models that transformers runs: read without code from the folder, given a task's head, and written.
 
 The encoder's weights are read once; a network for a task is made anew from each seed, with a new head, also where the
-folder had one of the same size.
+folder had one of the same size. What transformers cannot read, and transformers where it is missing, is a ModelError.
 """
 
 from __future__ import annotations
@@ -107,11 +107,7 @@ def unsupported(folder: Path) -> str | None:
 
 
 def import_transformers(folder: Path, kind: str | None) -> Any:
-    """The library, for a folder with a model of that `model_type`.
-
-    Raises:
-        ModelError: It is not installed.
-    """
+    """The library, for a folder with a model of that `model_type`."""
     try:
         import transformers
     except ImportError as error:
@@ -125,12 +121,7 @@ def import_transformers(folder: Path, kind: str | None) -> Any:
 
 
 def load_transformers(folder: Path, *, vocab_size: int, pad_id: int, max_length: int | None) -> TransformersPretrained:
-    """Loads an encoder of a folder for which `runs_in_transformers` holds; other arguments as `transformers_config`.
-
-    Raises:
-        ModelError: transformers is not installed or cannot read the folder, weights of the encoder are missing, or it
-            takes no attention mask.
-    """
+    """Loads an encoder of a folder for which `runs_in_transformers` holds; other arguments as `transformers_config`."""
     transformers = import_transformers(folder, _kind(folder))
     model, missing = read_transformers(transformers.AutoModel, folder, what="encoder", vocab_size=vocab_size)
     if lacking := [name for name in missing if _POOLER not in name]:
@@ -141,11 +132,7 @@ def load_transformers(folder: Path, *, vocab_size: int, pad_id: int, max_length:
 
 
 def load_transformers_model(folder: Path, *, vocab_size: int, pad_id: int) -> TransformersModel:
-    """Loads a masked language model, or the encoder of one, in float32; `check_transformers` has passed.
-
-    Raises:
-        ModelError: transformers is not installed or cannot read the folder, or weights of the encoder are missing.
-    """
+    """Loads a masked language model, or the encoder of one, in float32; `check_transformers` has passed."""
     transformers = import_transformers(folder, _kind(folder))
     model, missing = read_transformers(
         transformers.AutoModelForMaskedLM, folder, what="masked language model", vocab_size=vocab_size
@@ -164,11 +151,7 @@ def load_transformers_model(folder: Path, *, vocab_size: int, pad_id: int) -> Tr
 
 
 def check_transformers(folder: Path) -> None:
-    """Makes sure that transformers knows masked language models of a folder's type. No weight is read.
-
-    Raises:
-        ModelError: transformers is not installed, or knows none.
-    """
+    """Makes sure that transformers knows masked language models of a folder's type. No weight is read."""
     kind = _kind(folder)
     import_transformers(folder, kind)
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
@@ -194,10 +177,6 @@ def transformers_with_head(
         seed: Of the head's weights; of all, where they are not taken over.
         dropout: Replaces every rate of dropout that the model's configuration has; None: they stay.
         trained: Whether the encoder's weights are taken over; else they are drawn anew.
-
-    Raises:
-        ModelError: transformers has no such head for the model, or one that does not fit it.
-        SettingsError: There is no rate of dropout to replace.
     """
     transformers = import_transformers(pretrained.folder, pretrained.theirs.model_type)
     config = _config_for(pretrained, head, dropout)
@@ -229,11 +208,7 @@ def save_transformers_task(network: TransformersTask, head: TaskHead, folder: Pa
 def load_transformers_task(
     folder: Path, head: TaskHead, *, vocab_size: int, pad_id: int, max_length: int | None
 ) -> TransformersTask:
-    """Loads a fine-tuned network that unmask or transformers wrote; arguments as of `load_transformers`.
-
-    Raises:
-        ModelError: transformers is not installed or cannot read the folder, or weights are missing.
-    """
+    """Loads a fine-tuned network that unmask or transformers wrote; arguments as of `load_transformers`."""
     transformers = import_transformers(folder, _kind(folder))
     auto = getattr(transformers, f"AutoModelFor{head.architecture}")
     model, missing = read_transformers(auto, folder, what=f"model for {head.architecture}", vocab_size=vocab_size)

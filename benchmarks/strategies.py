@@ -50,7 +50,7 @@ from tables import circumstances, shown, write_table
 from turns import own_output
 
 from unmask.commands.finetune_run import settings_of
-from unmask.commands.lexicon import wanted_lexicons
+from unmask.commands.masking_tables import wanted_lexicons
 from unmask.commands.run_folder import RunRequest
 from unmask.core.files import file_sha256
 from unmask.data.reading import bare_suffix, open_bytes

@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load_file
 
 import unmask
-from unmask.commands.lexicon import masking_tables
+from unmask.commands.masking_tables import masking_tables
 from unmask.commands.masks import ShownText
 from unmask.commands.reporting import LogReporter
 from unmask.commands.run_data import PreparedData, open_prepared

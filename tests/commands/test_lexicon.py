@@ -12,7 +12,8 @@ import torch
 
 import unmask
 from tests.conftest import SMALL
-from unmask.commands.lexicon import make_lexicon, wanted_lexicons
+from unmask.commands.lexicon import make_lexicon
+from unmask.commands.masking_tables import wanted_lexicons
 from unmask.commands.reporting import LogReporter
 from unmask.commands.run_data import open_prepared
 from unmask.core.errors import DataError, RunError, SettingsError

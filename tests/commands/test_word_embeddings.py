@@ -11,7 +11,7 @@ from tokenizers import Tokenizer as Backend
 
 import unmask
 from tests.conftest import SMALL
-from unmask.commands.lexicon import word_embeddings
+from unmask.commands.masking_tables import word_embeddings
 from unmask.core.errors import SettingsError
 from unmask.tokenizer.tokenizer import Tokenizer
 

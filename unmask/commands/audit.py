@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unmask.commands.lexicon import masking_tables
+from unmask.commands.masking_tables import masking_tables
 from unmask.commands.recipe import Recipe, load_recipe
 from unmask.commands.recipe_files import DEFAULT, Overrides, as_overrides
 from unmask.commands.reporting import LogReporter, Reporter, usual_reporter

@@ -14,7 +14,7 @@ from unmask.commands.evaluate import check_rates, evaluate
 from unmask.commands.finetune import finetune
 from unmask.commands.finetune_run import Files, class_weights, needs_packages, read_files, selecting_metric, settings_of
 from unmask.commands.from_checkpoint import check_tokenizer
-from unmask.commands.lexicon import named_lexicon
+from unmask.commands.masking_tables import named_lexicon
 from unmask.commands.pretrain import pretrain
 from unmask.commands.recipe import Recipe
 from unmask.commands.recipe_files import Overrides, as_overrides

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.commands.from_checkpoint import check_old_data, data_from_checkpoint
-from unmask.commands.lexicon import named_lexicon
+from unmask.commands.masking_tables import named_lexicon
 from unmask.commands.recipe import Recipe, find_checkpoint
 from unmask.commands.recipe_files import Overrides, as_overrides
 from unmask.commands.reporting import Reporter, SilentReporter, usual_reporter

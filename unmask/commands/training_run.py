@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import torch
 
 from unmask.commands.from_checkpoint import FACTS, open_old_text, start_model
-from unmask.commands.lexicon import masking_tables, score_board
+from unmask.commands.masking_tables import masking_tables, score_board
 from unmask.commands.recipe import Recipe, new_model
 from unmask.commands.reporting import (
     Board,

@@ -406,11 +406,11 @@ def _check_early(function: str, given: Mapping[str, Any]) -> None:
     """
     if function not in ("commands.pretrain:pretrain", "commands.prepare:prepare"):
         return
-    from unmask.commands.recipe_files import CONTINUING, DEFAULT, check_settings
+    from unmask.commands.recipe_files import CONTINUING, DEFAULT, light_recipe
     from unmask.data.sources import find_sources, is_stream
 
     recipe = given.get("recipe", CONTINUING if "from_" in given else DEFAULT)
-    check_settings(recipe, given.get("settings", ()))
+    light_recipe(recipe, overrides=given.get("settings", ()))
     paths = [path for path in given.get("paths", []) if not is_stream(path)]
     if paths and not (len(paths) == 1 and os.path.isfile(f"{paths[0]}/manifest.json")):
         find_sources(paths, announce=False)

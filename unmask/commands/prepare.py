@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unmask.commands.recipe_files import (
-    DEFAULT,
-    Overrides,
-    apply_overrides,
-    as_overrides,
-    check_settings,
-    read_recipe,
-    set_value,
-)
+from unmask.commands.recipe_files import Overrides, as_overrides, light_recipe
 from unmask.core.errors import SettingsError
 from unmask.core.remote import address_of, output_folder, path_at
 from unmask.core.results import Result, Shown, in_notebook, usual_notify
-from unmask.core.settings import validated
 from unmask.data.data_folder import DataFolder, Manifest
 from unmask.data.prepare import PreparationInput, join_parts, prepare_part
 from unmask.data.prepare import prepare as prepare_shards
-from unmask.data.settings import AnnotationSettings, CorpusSettings
 from unmask.data.sources import Texts, told_apart
-from unmask.tokenizer.settings import TokenizerKind, TokenizerSettings
+from unmask.tokenizer.settings import TokenizerKind
 
 if TYPE_CHECKING:
     from unmask.commands.reporting import Reporter
@@ -147,14 +137,14 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
         "tokenizer.vocab_size": vocab_size,
         "annotation.columns": None if annotate is None else list(annotate),
     }
-    corpus, tokenizing, annotation = _settings(options, as_overrides(settings))
+    recipe = light_recipe(options=options, overrides=as_overrides(settings))
     if path_at(out) is None and (shared or ray is not None):
         raise SettingsError(f"{out}: a shared preparation takes a folder on a disk that all see", options=["out"])
     with output_folder(out, lambda root: DataFolder(root).claimed, resume=resume, overwrite=overwrite) as output:
         root = output.path
         manifest: Manifest | str
         if shared:
-            asked = PreparationInput(told_apart(paths) or [], corpus, tokenizing, annotation)
+            asked = PreparationInput(told_apart(paths) or [], recipe.corpus, recipe.tokenizer, recipe.annotation)
             if number is None:
                 manifest = join_parts(asked, root, notify=notify, note=note)
             else:
@@ -168,9 +158,9 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
             manifest = prepare_shards(
                 told_apart(paths) or [],
                 root,
-                corpus=corpus,
-                tokenizer=tokenizing,
-                annotation=annotation,
+                corpus=recipe.corpus,
+                tokenizer=recipe.tokenizer,
+                annotation=recipe.annotation,
                 workers=workers,
                 ray=ray,
                 resume=resume,
@@ -181,25 +171,6 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
     for text in describe(manifest):
         note(text)
     return Prepared(_figures(manifest, address_of(out) or str(out)))
-
-
-def _settings(
-    options: Mapping[str, Any], overrides: Sequence[str]
-) -> tuple[CorpusSettings, TokenizerSettings, AnnotationSettings]:
-    """The sections of a recipe that say how text is prepared.
-
-    Raises:
-        SettingsError: A setting is unknown, malformed or out of range.
-    """
-    values, where = read_recipe(DEFAULT)
-    for key, value in options.items():
-        if value is not None:
-            set_value(values, key, value)
-    apply_overrides(values, overrides)
-    check_settings(DEFAULT, overrides)  # also of sections that are not used here
-    corpus = validated(CorpusSettings, values.get("corpus", {}), where=f"{where}: corpus")
-    tokenizer = validated(TokenizerSettings, values.get("tokenizer", {}), where=f"{where}: tokenizer")
-    return corpus, tokenizer, validated(AnnotationSettings, values.get("annotation", {}), where=f"{where}: annotation")
 
 
 def _read_part(part: str | None, *, join: bool, **others: object) -> tuple[int, int] | None:

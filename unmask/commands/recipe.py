@@ -11,14 +11,12 @@ from typing import Any
 import tomli_w
 from pydantic import Field, model_validator
 
-from unmask.commands.recipe_files import DEFAULT, apply_overrides, read_recipe, set_value
+from unmask.commands.recipe_files import DEFAULT, LightRecipe, apply_overrides, read_recipe, set_value
 from unmask.core.errors import ModelError, SettingsError
 from unmask.core.files import file_sha256
 from unmask.core.hub import MODEL, TOKENIZER, fetch, hub_name, lasting_name
 from unmask.core.settings import Settings, validated
-from unmask.data.settings import AnnotationSettings, CorpusSettings
 from unmask.masking.settings import MaskingSettings, span_units
-from unmask.model.card_head import CardSettings
 from unmask.model.config import PARTS, EncoderConfig, ModelSettings, Rotary, default_intermediate_size
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import find_weights, read_encoder_config
@@ -26,7 +24,6 @@ from unmask.model.heads import heads_for
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.settings import TokenizerSettings
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.train.settings import CheckpointSettings, EvaluationSettings, ObjectivesSettings, TrainingSettings
 
 _FILES = (*MODEL.files, "pytorch_model*.bin")  # the last are of folders that only transformers reads
 _SAME_NAMES = (
@@ -166,7 +163,7 @@ class StartSettings(Settings):
     old_data: tuple[str, ...] = ()
 
 
-class Recipe(Settings):
+class Recipe(LightRecipe):
     """Every setting of a pretraining run. Sections are documented in their own classes.
 
     Attributes:
@@ -176,18 +173,8 @@ class Recipe(Settings):
             so a run may go on with another one.
     """
 
-    description: str | None = None
     start: StartSettings | None = None
-    corpus: CorpusSettings = CorpusSettings()
-    tokenizer: TokenizerSettings = TokenizerSettings()
-    annotation: AnnotationSettings = AnnotationSettings()
     masking: MaskingSettings = MaskingSettings.model_validate({})
-    model: ModelSettings = ModelSettings()
-    objectives: ObjectivesSettings = ObjectivesSettings()
-    training: TrainingSettings
-    checkpoint: CheckpointSettings = CheckpointSettings()
-    evaluation: EvaluationSettings = EvaluationSettings()
-    card: CardSettings = CardSettings()
 
     @model_validator(mode="after")
     def _check(self) -> Recipe:

@@ -16,7 +16,17 @@ from typing import Any
 from unmask.core.errors import SettingsError, parse_toml, shown
 from unmask.core.files import absence
 from unmask.core.results import Result, Sheet, Shown, Styled
+from unmask.core.settings import Settings, validated
+from unmask.data.settings import AnnotationSettings, CorpusSettings
+from unmask.model.card_head import CardSettings
+from unmask.model.config import ModelSettings
 from unmask.tokenizer.settings import TokenizerSettings
+from unmask.train.settings import (
+    CheckpointSettings,
+    EvaluationSettings,
+    ObjectivesSettings,
+    TrainingSettings,
+)
 
 DEFAULT = "tiny"
 CONTINUING = "continue"  # where a checkpoint is given and no recipe
@@ -206,32 +216,45 @@ def toml_value(text: str) -> Any:
         return text
 
 
-def check_settings(source: str, overrides: Sequence[str]) -> None:
-    """Reports a misspelt recipe or setting in less time than torch takes to load.
+class LightRecipe(Settings):
+    """A recipe as far as it can be checked without torch.
 
-    The section `masking`, whose classes hold the masking itself, and what a checkpoint fills in are checked later.
+    The classes of `masking` hold the masking itself, and what `start` says is filled in from a checkpoint; both are
+    checked in `unmask.commands.recipe.Recipe`.
+    """
+
+    description: str | None = None
+    start: Any = None
+    corpus: CorpusSettings = CorpusSettings()
+    tokenizer: TokenizerSettings = TokenizerSettings()
+    annotation: AnnotationSettings = AnnotationSettings()
+    masking: Any = None
+    model: ModelSettings = ModelSettings()
+    objectives: ObjectivesSettings = ObjectivesSettings()
+    training: TrainingSettings
+    checkpoint: CheckpointSettings = CheckpointSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+    card: CardSettings = CardSettings()
+
+
+def light_recipe(
+    source: str = DEFAULT, *, options: Mapping[str, Any] | None = None, overrides: Sequence[str] = ()
+) -> LightRecipe:
+    """Reads a recipe in less time than torch takes to load, so that what is misspelt is reported at once.
+
+    Args:
+        source: Name of a packaged recipe, or a TOML file.
+        options: Values by dotted key; None values are passed over. Applied first.
+        overrides: `section.key=value`.
 
     Raises:
         SettingsError: The recipe is unknown, or a setting is unknown, malformed or out of range.
     """
-    from unmask.core.settings import validated
-    from unmask.data.settings import AnnotationSettings, CorpusSettings
-    from unmask.model.card_head import CardSettings
-    from unmask.model.config import ModelSettings
-    from unmask.train.settings import CheckpointSettings, EvaluationSettings, TrainingSettings
-
     values, where = read_recipe(source)
+    for key, value in (options or {}).items():
+        if value is not None:
+            set_value(values, key, value)
     apply_overrides(values, overrides)
     if values.get("start"):
-        return
-    for section, settings in (
-        ("corpus", CorpusSettings),
-        ("tokenizer", TokenizerSettings),
-        ("annotation", AnnotationSettings),
-        ("model", ModelSettings),
-        ("training", TrainingSettings),
-        ("checkpoint", CheckpointSettings),
-        ("evaluation", EvaluationSettings),
-        ("card", CardSettings),
-    ):
-        validated(settings, values.get(section, {}), where=f"{where}: {section}")
+        values.setdefault("training", {})  # which the checkpoint fills in
+    return validated(LightRecipe, values, where=where)

@@ -53,11 +53,6 @@ class VectorBlock:
     first: int
     known_longest: float | None = None
 
-    @property
-    def width(self) -> int:
-        """Numbers of a vector."""
-        return self.vectors_PD.shape[1]
-
     @cached_property
     def longest(self) -> float:
         """An upper bound of the vectors' Euclidean lengths; computing it takes as long as a query."""
@@ -74,11 +69,6 @@ class PostingBlock:
     postings: Postings
     documents_P: NDArray[np.int64]
     first: int
-
-    @property
-    def width(self) -> int:
-        """Numbers of a vector."""
-        return self.postings.width
 
 
 Block = VectorBlock | PostingBlock
@@ -132,9 +122,10 @@ def search_exactly(queries_QD: Vectors, blocks: Iterable[Block], top_k: int) -> 
     parts = [_Best(queries_QD[begin : begin + QUERIES_AT_ONCE], top_k) for begin in starts]
     width = queries_QD.width if isinstance(queries_QD, SparseVectors) else queries_QD.shape[1]
     for block in blocks:
-        if block.width != width:
+        block_width = block.postings.width if isinstance(block, PostingBlock) else block.vectors_PD.shape[1]
+        if block_width != width:
             raise SettingsError(
-                f"the vectors that are searched have {block.width} numbers each, but the queries {width}: they are of "
+                f"the vectors that are searched have {block_width} numbers each, but the queries {width}: they are of "
                 "different models; embed both with the same one"
             )
         if len(block.documents_P) and len(queries_QD):

@@ -10,7 +10,7 @@ Source: Malkov and Yashunin 2018 (Efficient and robust approximate nearest neigh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
@@ -80,21 +80,18 @@ def search_by_graph(stored: StoredIndex, queries_QD: NDArray[np.float32], top_k:
 
 def _enough(
     graph: Any, stored: StoredIndex, query_D: NDArray[np.float32], passages: NDArray[np.int64], top_k: int
-) -> Iterable[Block]:
-    """The passages that were found; more where they are of fewer documents than `top_k`, since a long document may have
-    all that are near; at last all.
+) -> Iterator[Block]:
+    """The passages that were found, each as a block of its own, so that it keeps its number. More are looked up where
+    they are of fewer documents than `top_k`, since a long document may have all that are near; at last all are taken.
     """
     count = len(passages)
     while len(np.unique(stored.documents[passages])) < top_k:
         count *= 4
         if count > stored.facts.passages * _MOST_PASSAGES:
-            return stored.blocks()
+            yield from stored.blocks()
+            return
         passages = graph.search(query_D, count).keys.astype(np.int64)
-    return _single_blocks(stored, np.unique(passages))
-
-
-def _single_blocks(stored: StoredIndex, passages: NDArray[np.int64]) -> Iterator[VectorBlock]:
-    """Each passage as a block of its own, so that it keeps its number."""
+    passages = np.unique(passages)
     blocks = np.searchsorted(stored.firsts, passages, side="right") - 1
     for block in np.unique(blocks).tolist():
         vectors, first = stored.vectors(block), int(stored.firsts[block])

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 import unmask
-from tests.command_line import Main
-from tests.hostile_models import CONFIG, DEEP, WEIGHTS, change_json, flip, write_text
+from tests.hostile_models import CONFIG, DEEP, WEIGHTS, flip, write_text
 from unmask.core.errors import ModelError
-from unmask.model.stored_weights import CHECKSUMS, read_checksums
+from unmask.model.stored_weights import CHECKSUMS
 
 CHANGED = (
     f"{WEIGHTS} is not what {CHECKSUMS} was written for: damaged, or saved anew since. If you changed it on purpose"
@@ -75,32 +74,3 @@ def test_damaged_checksums(copy: Path, caplog: pytest.LogCaptureFixture, content
     assert "checksums.json: damaged (" in caplog.text
     with pytest.raises(ModelError, match=r"checksums\.json: damaged .*; remove it to go without checksums"):
         unmask.load(copy, strict=True)
-
-
-def test_names_of_other_places_are_not_read(copy: Path) -> None:
-    found = read_checksums(copy)
-    assert found is not None
-    change_json(copy, CHECKSUMS, **{"../other": "0" * 64, "/dev/zero": "0" * 64})
-    unmask.load(copy, strict=True)
-
-
-def test_commands(copy: Path, main: Main, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    text, pairs = tmp_path / "text.txt", tmp_path / "pairs.jsonl"
-    text.write_text("The cat sees the dog.\n" * 9)
-    pairs.write_text('{"sentence_good": "The cat sees.", "sentence_bad": "cat The sees."}\n')
-    flip(copy)
-    for arguments in (
-        ("fill", copy, "The [MASK]."),
-        ("embed", copy, text, "--out", tmp_path / "v.npy"),
-        ("evaluate", copy, text, "--pseudo-tokens", 0),
-        ("score", copy, pairs),
-    ):
-        caplog.clear()
-        code, _, err = main(*arguments)
-        assert code == 0, err
-        assert caplog.text.count(CHANGED) == 1, arguments
-        (tmp_path / "v.npy").unlink(missing_ok=True)
-        code, out, err = main(*arguments, "--strict")
-        assert (code, out) == (2, "")
-        assert CHANGED in err
-        assert "Traceback" not in err

@@ -13,7 +13,6 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 import unmask
-from tests.command_line import Main
 from tests.commands.finetune_helpers import save_encoder
 from tests.commands.transformers_models import save_transformers
 from tests.hostile_models import (
@@ -31,7 +30,7 @@ from tests.hostile_models import (
     write_text,
 )
 from tests.tasks.test_fine_tuned import tuned
-from unmask.core.errors import ModelError, TokenizerError, UnmaskError
+from unmask.core.errors import TokenizerError, UnmaskError
 from unmask.model.encoder import MaskedLM
 from unmask.tasks.classify import Classify
 from unmask.tasks.predict import load_fine_tuned
@@ -154,48 +153,12 @@ def test_fine_tuned_folders(make_model: MakeModel, tokenizer: Tokenizer, tmp_pat
     assert "this model is not fine-tuned for a task" in said["architectures of numbers"]
 
 
-def test_every_way_in(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path, main: Main) -> None:
-    folder = save_encoder(make_model, tokenizer, tmp_path / "sound", layout="bert")
-    text, pairs = tmp_path / "text.txt", tmp_path / "pairs.jsonl"
-    text.write_text("The cat.\n")
-    pairs.write_text('{"sentence_good": "a", "sentence_bad": "b"}\n')
-    broken(folder, CONFIGS["a width of a billion"])
-    copy, out = tmp_path / "broken", tmp_path / "out"
-    for arguments in (
-        ("fill", copy, "The [MASK]."),
-        ("embed", copy, text, "--out", tmp_path / "v.npy"),
-        ("evaluate", copy, text),
-        ("score", copy, pairs),
-        ("export", copy, "--out", out),
-        ("pretrain", text, "--from", copy, "--out", out, "--steps", 1),
-        ("finetune", copy, "--task", "classify", "--train", pairs, "--validation", pairs, "--out", out),
-    ):
-        with bounded():
-            code, _, err = main(*arguments)
-        assert code == 2, arguments
-        assert "Traceback" not in err
-        assert "but config.json says (200, 1000000000)" in err, arguments
-    with bounded():
-        code, shown, err = main("verify", copy)
-    assert code == 1
-    assert "checks failed" in shown
-
-
 def test_a_sharded_model_whose_index_is_damaged(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
     folder = save_encoder(make_model, tokenizer, tmp_path / "sound")
     (folder / WEIGHTS).unlink()
     for text in (DEEP, '{"weight_map": {"a": 3}}', '{"weight_map": {"a": "%s"}}' % ("a" * 500), "[]"):
         write_text(folder, "model.safetensors.index.json", text)
         assert "model.safetensors.index.json" in said_of(folder)
-
-
-def test_names_of_500_letters(tokenizer: Tokenizer, tmp_path: Path, main: Main) -> None:
-    with pytest.raises(ModelError, match=r"cannot be looked at \(File name too long\)"):
-        unmask.load(tmp_path / ("a" * 500))
-    with pytest.raises(TokenizerError, match=r"there is no tokenizer\.json and no vocab\.txt"):
-        load_tokenizer(tmp_path / ("a" * 500))
-    code, _, err = main("fill", "a" * 500, "The [MASK].")
-    assert (code, "File name too long" in err) == (2, True)
 
 
 def test_a_vocabulary_of_transformers_with_a_far_id(tmp_path: Path) -> None:

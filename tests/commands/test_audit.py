@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.command_line import Main, call
+from tests.command_line import Main
 from tests.masking.helpers import frequencies_of, make_rows, masker_of, tables_of
 from unmask.core.settings import validated
 from unmask.data.rows import Rows
@@ -161,21 +161,6 @@ def test_a_single_document_has_an_error_of_its_own(tokenizer: Tokenizer) -> None
         found = audited(tokenizer, rows, masker(rows), masker)
         assert not found.broken
         assert found.rate_stderr > 0.01
-
-
-@pytest.mark.slow
-def test_on_the_command_line(data_folder: Path, tmp_path: Path) -> None:
-    page = tmp_path / "audit.html"
-    out, _ = call("audit", data_folder, "--json", "--out", page, "--max-tokens", 20_000)
-    result = json.loads(out)
-    assert result["passed"]
-    assert set(result["strategies"]) | set(result["not_audited"]) == set(STRATEGIES)
-    for entry in result["strategies"].values():
-        assert entry["special_targets"] == entry["special_replacements"] == 0
-        assert entry["rate"] == pytest.approx(0.3, abs=0.02)
-    text = page.read_text()
-    assert text.count("<svg") == 4 * len(result["strategies"])
-    assert "<script" not in text
 
 
 def test_one_strategy_of_raw_text(corpus_file: Path, main: Main) -> None:

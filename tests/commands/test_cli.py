@@ -34,36 +34,6 @@ def test_help_names_every_command(main: Main) -> None:
         assert (code, "Example: unmask" in shown) == (0, True), command
 
 
-def test_prepare_then_pretrain(main: Main, corpus_file: Path, tmp_path: Path) -> None:
-    code, out, err = main("prepare", corpus_file, "--out", tmp_path / "data", "--vocab-size", 200, "--json")
-    assert code == 0
-    ledger = json.loads(out)
-    assert ledger["documents"] == 400
-    assert ledger["bytes"] < corpus_file.stat().st_size
-    assert ledger["skipped"] == {}
-    assert ledger["tokens"] == ledger["train_tokens"] + ledger["validation_tokens"]
-    assert "a document is a block" in err
-    code, _, err = main("prepare", corpus_file, "--out", tmp_path / "data")
-    assert code == 2
-    assert "already holds prepared data: go on with --resume, replace it with --overwrite, or" in err
-    code, out, err = main("prepare", corpus_file, "--out", tmp_path / "data", "--vocab-size", 200, "--resume", "--json")
-    assert (code, json.loads(out)) == (0, ledger)
-    assert "is complete already" in err
-    code, _, err = main("prepare", corpus_file, "--out", tmp_path / "data", "--vocab-size", 150, "--resume")
-    assert (code, "tokenizer.vocab_size = 200, but now it is 150; " in err) == (2, True)
-    code, _, err = main("prepare", corpus_file, "--out", tmp_path / "data", "--resume", "--overwrite")
-    assert (code, "--resume and --overwrite exclude each other" in err) == (2, True)
-    again = ("prepare", corpus_file, "--out", tmp_path / "data", "--vocab-size", 200, "--overwrite", "--workers", 1)
-    assert json.loads(main(*again, "--json")[1]) == ledger
-    code, _, err = main(*again[:-1], 0)
-    assert code == 2
-    assert "workers" in err
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "file").write_text("x")
-    code, _, err = main("prepare", corpus_file, "--out", tmp_path / "mine")
-    assert (code, "holds other files" in err) == (2, True)
-
-
 def test_the_version() -> None:
     assert call("--version")[0] == f"unmask {unmask.__version__}\n"
 
@@ -120,36 +90,6 @@ def test_masks_without_a_tokenizer(main: Main) -> None:
     assert code == 0
     assert [s["name"] for s in json.loads(out)["strategies"]] == ["span"]
     assert "trained on Tiny Shakespeare" in err
-
-
-def test_lexicon(main: Main, data_folder: Path, tmp_path: Path) -> None:
-    file = tmp_path / "mine.lexicon"
-    code, out, err = main("lexicon", data_folder, "--out", file, "--size", 40, "--max-words", 3, "--json")
-    assert code == 0
-    result = json.loads(out)
-    assert result["collocations"] == 40 == sum(result["by_words"].values())
-    assert set(result["by_words"]) == {"2", "3"}
-    assert result["out"] == str(file)
-    assert result["candidates"] > 40
-    assert result["smallest_pmi"] > 0
-    assert "nats" not in err
-    shown = repr(unmask.LexiconMade(result))
-    for text in ("the strongest:", "nats", "in Constantinople", "least informative tokens:"):
-        assert text in shown
-    code, _, err = main("lexicon", data_folder, "--out", file)
-    assert (code, "is already there; replace it with --overwrite" in err) == (2, True)
-    code, again, _ = main(
-        "lexicon", data_folder, "--out", file, "--size", 40, "--max-words", 3, "--overwrite", "--json"
-    )
-    assert (code, json.loads(again)) == (0, result)
-    code, _, err = main("lexicon", data_folder, "--out", tmp_path)
-    assert (code, "is a folder; --out takes a file" in err) == (2, True)
-    text, tokenizer = "The king sees the queen in Constantinople.", data_folder / "tokenizer"
-    code, out, _ = main("masks", text, "--tokenizer", tokenizer, "--strategy", "pmi", "--lexicon", file, "--json")
-    assert code == 0
-    assert [s["name"] for s in json.loads(out)["strategies"]] == ["pmi"]
-    code, _, err = main("masks", text, "--strategy", "pmi", "--lexicon", file)
-    assert (code, "the lexicon was made with another tokenizer" in err) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -276,13 +216,6 @@ def test_one_held_out_document(main: Main, tmp_path: Path) -> None:
     assert "0.000" not in card
     evaluations = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert all(line["documents"] == 1 for line in evaluations if line["kind"] == "evaluation")
-
-
-def test_an_unknown_kind_of_tokenizer(main: Main, corpus_file: Path, tmp_path: Path) -> None:
-    code, _, err = main("prepare", corpus_file, "--out", tmp_path / "data", "--tokenizer-kind", "bpee")
-    assert code == 2
-    assert "--tokenizer-kind" in err
-    assert "'unigram'" in err
 
 
 def test_quiet_and_verbose(main: Main, corpus_file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

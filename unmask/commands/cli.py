@@ -264,11 +264,11 @@ def _default(module: str, node: ast.expr) -> str:
 def _read_arguments(docstring: str) -> dict[str, str]:
     """What a docstring says of each parameter; `a, b: text` is of both."""
     section = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", docstring, re.MULTILINE | re.DOTALL)
-    found: dict[str, str] = {}
+    helps: dict[str, str] = {}
     for entry in re.split(r"\n(?=    \w)", section[1].rstrip() if section else ""):
         names, _, said = entry.strip().partition(":")
-        found |= dict.fromkeys((name.strip() for name in names.split(",")), " ".join(said.replace("`", "").split()))
-    return found
+        helps |= dict.fromkeys((name.strip() for name in names.split(",")), " ".join(said.replace("`", "").split()))
+    return helps
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -336,20 +336,20 @@ def _add(app: typer.Typer, name: str, command: Command) -> None:
 def _run(command: Command, parameters: Mapping[str, Parameter], values: dict[str, Any]) -> None:
     """Calls the function with what was given, and prints its result."""
     flags = {name: values.pop(f"{name}_flag", False) for name in ("json", "quiet", "verbose", "dry_run", "tune")}
-    given = {
+    options = {
         name: _value(parameters[name], value)
         for name, value in values.items()
         if not (value is None or value == [] or (value is False and not parameters[name].can_be_none))
     }
     function = command.function
     if command.variant is not None:
-        function, given = _chosen(command, given, chosen=flags[command.variant[0]])
+        function, options = _chosen(command, options, chosen=flags[command.variant[0]])
     if flags["dry_run"]:
         function = str(command.dry_run)
-        given = {name: value for name, value in given.items() if name not in OUTPUT}
+        options = {name: value for name, value in options.items() if name not in OUTPUT}
     with verbosity(quiet=flags["quiet"], verbose=flags["verbose"]):
-        _check_early(function, given)
-        result = _call(function, given, goes_on=command.goes_on)
+        _check_early(function, options)
+        result = _call(function, options, goes_on=command.goes_on)
         if is_main_process():
             show(result, as_json=flags["json"])
     if not getattr(result, "passed", True):
@@ -375,7 +375,7 @@ def _value(parameter: Parameter, value: Any) -> Any:
     return value
 
 
-def _chosen(command: Command, given: dict[str, Any], *, chosen: bool) -> tuple[str, dict[str, Any]]:
+def _chosen(command: Command, options: dict[str, Any], *, chosen: bool) -> tuple[str, dict[str, Any]]:
     """The function and its options, where a flag chooses between two.
 
     Raises:
@@ -387,7 +387,7 @@ def _chosen(command: Command, given: dict[str, Any], *, chosen: bool) -> tuple[s
     known = [each.name for each in read_declaration(function).parameters]
     [mine, *_] = known
     [theirs, *_] = [each.name for each in read_declaration(command.function).parameters]
-    values = {mine if name == theirs else name: value for name, value in given.items()}
+    values = {mine if name == theirs else name: value for name, value in options.items()}
     for name in values:
         if name not in known:
             raise SettingsError(f"--{name} means nothing {'with' if chosen else 'without'} --{flag}; leave it out")
@@ -398,7 +398,7 @@ def _chosen(command: Command, given: dict[str, Any], *, chosen: bool) -> tuple[s
     return function, values
 
 
-def _check_early(function: str, given: Mapping[str, Any]) -> None:
+def _check_early(function: str, options: Mapping[str, Any]) -> None:
     """Reports files, recipes and settings that are not there before torch is loaded, which takes seconds.
 
     Raises:
@@ -409,14 +409,14 @@ def _check_early(function: str, given: Mapping[str, Any]) -> None:
     from unmask.commands.recipe_files import CONTINUING, DEFAULT, light_recipe
     from unmask.data.sources import find_sources, is_stream
 
-    recipe = given.get("recipe", CONTINUING if "from_" in given else DEFAULT)
-    light_recipe(recipe, overrides=given.get("settings", ()))
-    paths = [path for path in given.get("paths", []) if not is_stream(path)]
+    recipe = options.get("recipe", CONTINUING if "from_" in options else DEFAULT)
+    light_recipe(recipe, overrides=options.get("settings", ()))
+    paths = [path for path in options.get("paths", []) if not is_stream(path)]
     if paths and not (len(paths) == 1 and os.path.isfile(f"{paths[0]}/manifest.json")):
         find_sources(paths, announce=False)
 
 
-def _call(function: str, given: dict[str, Any], *, goes_on: str) -> Any:
+def _call(function: str, options: dict[str, Any], *, goes_on: str) -> Any:
     """Calls a function of the package, with the terminal where it says what is done."""
     from unmask.core.interruption import Interruption
 
@@ -426,14 +426,14 @@ def _call(function: str, given: dict[str, Any], *, goes_on: str) -> Any:
         entered.enter_context(Interruption(goes_on))
         if is_main_process():
             bar = entered.enter_context(ConsoleReporter())
-            given = given | {each: bar if each == "reporter" else getattr(bar, each) for each in channels}
+            options = options | {each: bar if each == "reporter" else getattr(bar, each) for each in channels}
             bar.begin_task("loading")
         target: Any = importlib.import_module(f"unmask.{module}")
         for part in name.split("."):
             target = getattr(target, part)
         positional = [each.name for each in read_declaration(function).parameters if each.positional]
-        arguments = [given.pop(each) for each in positional if each in given]
-        return target(*arguments, **given)
+        arguments = [options.pop(each) for each in positional if each in options]
+        return target(*arguments, **options)
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -91,15 +91,8 @@ class MixedOrder:
 
 
 class _Blocks:
-    """The blocks of an epoch.
-
-    Attributes:
-        shards: [num_shards]: in the order in which they are taken.
-        begins: [num_blocks + 1]: where each block's shards begin in that.
-        windows: [num_blocks + 1]: the first window of each.
-    """
-
     def __init__(self, counts: ShardCounts, *, key: tuple[int, ...] | None) -> None:
+        # Shards in the order in which they are taken, where each block begins among them, and its first window.
         every = np.arange(len(counts.pieces)) if key is None else permutation(len(counts.pieces), *key)
         self.shards: list[int] = every[counts.pieces[every] > 0].tolist()
         self.begins, windows = [0], [0]
@@ -165,19 +158,12 @@ _NONE = -1
 
 
 class _Rows(NamedTuple):
-    """Rows that are being filled: for every room that some row has left, the rows that have it, the last one first.
+    """Rows that are being filled: for every room that some row has left, the rows that have it, the last one first."""
 
-    Attributes:
-        last: [row_length + 1]: of each room, the row that was given it last.
-        before: [most_rows]: of each row, the one that had its room before it.
-        counts: [2]: rows that are begun, and fragments that are placed.
-        row, piece, start, length: [most_fragments]: what was placed.
-    """
-
-    last: Ints
-    before: Ints
-    counts: Ints
-    row: Ints
+    last: Ints  # [row_length + 1]: of each room, the row that was given it last
+    before: Ints  # [most_rows]: of each row, the one that had its room before it
+    counts: Ints  # [2]: rows that are begun, and fragments that are placed
+    row: Ints  # [most_fragments], as what follows: what was placed
     piece: Ints
     start: Ints
     length: Ints
@@ -286,22 +272,14 @@ def best_fit(lengths: Ints, by_length: Ints, row_length: int, overhead: int) -> 
 
 
 class Placed(NamedTuple):
-    """Fragments with their places.
+    """Fragments with their places, [F] each."""
 
-    Attributes:
-        at: [F]: the place of the first token in the rows, row after row in one line.
-        source: [F]: its place in the window's text.
-        length, half: [F]: as in `PackedRows`.
-        number: [F]: of its segment in the row, counted from 0.
-        key: [F]: of the segment or of the half of a pair.
-    """
-
-    at: Ints
-    source: Ints
-    length: Ints
+    at: Ints  # place of the first token in the rows, row after row in one line
+    source: Ints  # its place in the window's text
+    length: Ints  # as in `PackedRows`
     half: Ints
-    number: Ints
-    key: Ints
+    number: Ints  # of its segment in the row, counted from 0
+    key: Ints  # of the segment, or of the half of a pair
 
 
 @compiled
@@ -333,13 +311,7 @@ class RowColumns(NamedTuple):
 
     @classmethod
     def of_padding(cls, size: int, pad: int, *, with_types: bool) -> RowColumns:
-        """Nothing but padding, at so many places.
-
-        Args:
-            size: R x S.
-            pad: Id of the padding token.
-            with_types: Whether there are types of tokens, as of pairs.
-        """
+        """Nothing but padding, at R x S places; with types of tokens, as of pairs, or without."""
         return cls(
             input_ids=np.full(size, pad, dtype=np.int64),
             segment_ids=np.full(size, -1, dtype=np.int32),

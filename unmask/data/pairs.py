@@ -36,23 +36,14 @@ Ints = NDArray[np.int64]
 
 
 class Fragments(NamedTuple):
-    """Fragments, and where they may be cut.
+    """Fragments, and where they may be cut."""
 
-    Attributes:
-        source: [F]: places of their first tokens.
-        length: [F].
-        document: [F].
-        draw: [F]: a random number of each, in [0, 2**32).
-        only: [F]: the one place where it may be cut; -1: where words begin in its middle half.
-        starts: [N]: whether words begin.
-    """
-
-    source: Ints
-    length: Ints
-    document: Ints
-    draw: Ints
-    only: Ints
-    starts: NDArray[np.uint8]
+    source: Ints  # [F]: places of their first tokens
+    length: Ints  # [F]
+    document: Ints  # [F]
+    draw: Ints  # [F]: a random number of each, in [0, 2**32)
+    only: Ints  # [F]: the one place where it may be cut; -1: where words begin in its middle half
+    starts: NDArray[np.uint8]  # [N]: whether words begin
 
 
 @compiled

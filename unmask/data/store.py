@@ -68,17 +68,11 @@ def _read_numbers(address: NDArray[np.int64], size: int) -> NDArray[np.int64]:
 
 
 class TokenChunk(NamedTuple):
-    """Some pieces, one behind another, without a copy.
+    """Some pieces, one behind another, without a copy."""
 
-    Attributes:
-        input_ids: [num_tokens].
-        word_starts: [num_tokens].
-        lengths: [num_pieces], int64: tokens of each.
-    """
-
-    input_ids: NDArray[np.generic]
-    word_starts: NDArray[np.uint8]
-    lengths: NDArray[np.int64]
+    input_ids: NDArray[np.generic]  # [num_tokens]
+    word_starts: NDArray[np.uint8]  # [num_tokens]
+    lengths: NDArray[np.int64]  # [num_pieces]: tokens of each
 
 
 @dataclass(frozen=True)
@@ -133,14 +127,10 @@ class GatheredPieces:
 
 
 class ShardCounts(NamedTuple):
-    """How much is in each shard of a split, which is known before any is opened.
+    """How much is in each shard of a split, which is known before any is opened."""
 
-    Attributes:
-        pieces, tokens: [num_shards], int64.
-    """
-
-    pieces: NDArray[np.int64]
-    tokens: NDArray[np.int64]
+    pieces: NDArray[np.int64]  # [num_shards]
+    tokens: NDArray[np.int64]  # [num_shards]
 
 
 class MappedShard:
@@ -157,11 +147,6 @@ class MappedShard:
     """
 
     def __init__(self, file: Path) -> None:
-        """Maps it.
-
-        Raises:
-            DataError: It is missing, or is not a token shard.
-        """
         self.file = file
         try:
             with pa.memory_map(str(file)) as source:
@@ -213,11 +198,6 @@ class MappedShard:
 
 
 def _addresses(arrays: Sequence[pa.Array]) -> NDArray[np.int64]:
-    """Where the numbers of arrays lie.
-
-    Raises:
-        ValueError: One is missing, as in no shard of ours.
-    """
     if any(each.null_count for each in arrays):
         raise ValueError("numbers are missing in it")
     starts = [each.buffers()[1].address + each.offset * (each.type.bit_width // 8) for each in arrays]
@@ -225,17 +205,11 @@ def _addresses(arrays: Sequence[pa.Array]) -> NDArray[np.int64]:
 
 
 class Located(NamedTuple):
-    """Some pieces, and where they are.
+    """Some pieces, and where they are."""
 
-    Attributes:
-        pieces: Which of those that were asked for, as places among them.
-        local: [num_pieces], int64: their numbers in their record batches.
-        addresses: By column, [num_pieces], int64: where their record batches begin.
-    """
-
-    pieces: NDArray[np.int64]
-    local: NDArray[np.int64]
-    addresses: Callable[[str], NDArray[np.int64]]
+    pieces: NDArray[np.int64]  # places among those that were asked for
+    local: NDArray[np.int64]  # their numbers in their record batches
+    addresses: Callable[[str], NDArray[np.int64]]  # by column, where their record batches begin
 
     def number(self, name: str) -> NDArray[np.int64]:
         """[num_pieces]: what a column says of each."""
@@ -283,11 +257,7 @@ class OpenShards:
         return len(self._files)
 
     def shard(self, number: int) -> MappedShard:
-        """One of them, open.
-
-        Raises:
-            DataError: It is missing or damaged, or differs in its columns from the others.
-        """
+        """One of them, open; an error where it is missing or damaged, or differs in its columns from the others."""
         self.make_ready([number])
         with self._lock:
             shard = self._open.get(number)
@@ -309,11 +279,7 @@ class OpenShards:
             return shard
 
     def to_read(self, number: int) -> MappedShard:
-        """One of them, open, whose record batches are wanted; those of the last one are let go.
-
-        Raises:
-            DataError: As `shard`.
-        """
+        """One of them, open, whose record batches are wanted; those of the last one are let go."""
         shard, before = self.shard(number), self._read
         if before is not None and before is not shard:
             before.let_go()
@@ -321,11 +287,7 @@ class OpenShards:
         return shard
 
     def make_ready(self, numbers: Sequence[int]) -> None:
-        """Checks some of them, several at a time.
-
-        Raises:
-            DataError: As `shard`.
-        """
+        """Checks some of them, several at a time."""
         missing = [number for number in numbers if number not in self._was_ready]
         if len(missing) > 1:
             with ThreadPoolExecutor(OPENED_AT_ONCE) as threads:
@@ -335,14 +297,7 @@ class OpenShards:
         self._was_ready.update(missing)
 
     def locate(self, pieces: NDArray[np.int64]) -> Iterator[Located]:
-        """Finds pieces: all at once, or, where they lie in very many shards, those of some of these at a time.
-
-        Args:
-            pieces: [num_pieces], int64, in any order.
-
-        Raises:
-            DataError: As `shard`.
-        """
+        """Finds pieces ([num_pieces], in any order): all at once, or, of very many shards, those of some at a time."""
         shard = np.searchsorted(self.before, pieces, side="right") - 1
         used = np.unique(shard)
         for begin in range(0, len(used), MOST_OPEN):
@@ -406,16 +361,9 @@ class TokenBatch:
 
 @dataclass(frozen=True)
 class ShardFile:
-    """A finished shard, as the manifest lists it.
+    """A finished shard, as the manifest lists it."""
 
-    Attributes:
-        name: Path relative to the data folder.
-        pieces: Number of rows.
-        tokens: Number of tokens.
-        sha256: Of the file's bytes.
-    """
-
-    name: str
+    name: str  # path relative to the data folder
     pieces: int
     tokens: int
     sha256: str
@@ -561,8 +509,8 @@ class TokenStore:
 
     @property
     def is_one_document(self) -> bool:
-        """Whether all pieces are of one document. Documents are numbered as they come."""
-        ends = self.gather(np.array([0, len(self) - 1])).document
+        """Whether all pieces are of one document."""
+        ends = self.gather(np.array([0, len(self) - 1])).document  # documents are numbered as they come
         return bool(ends[0] == ends[1])
 
     def _in_order(self) -> Iterator[MappedShard]:

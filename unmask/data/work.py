@@ -65,15 +65,10 @@ _ODD, _RANGE = 0x9E3779B97F4A7C15, 1 << 64
 
 
 class Sample(NamedTuple):
-    """Which text a tokenizer is trained on.
+    """Which text a tokenizer is trained on."""
 
-    Attributes:
-        share: Of the documents, chosen by their hashes; 1 takes all.
-        held_too: Whether held-out text counts.
-    """
-
-    share: float
-    held_too: bool
+    share: float  # of the documents, chosen by their hashes; 1 takes all
+    held_too: bool  # whether held-out text counts
 
     def takes(self, beginning: str) -> bool:
         """Whether a document is in it; by other bits of its hash than those that hold it out."""
@@ -185,21 +180,13 @@ class Work:
 
 @dataclass
 class TaskCounts:
-    """What a task came to.
+    """What a task came to."""
 
-    Attributes:
-        text: Counts of its chunks.
-        documents: How many it has, those without tokens as well.
-        left_out: Training documents that were left out since they nearly stand in the held-out text.
-        skipped: What was left out: reason to number.
-        leaks: What of the held-out text was found in it.
-    """
-
-    text: TextCounts
-    documents: int
-    left_out: int
-    skipped: dict[str, int]
-    leaks: FoundLeaks
+    text: TextCounts  # of its chunks
+    documents: int  # those without tokens as well
+    left_out: int  # training documents that nearly stand in the held-out text
+    skipped: dict[str, int]  # what was left out: reason to number
+    leaks: FoundLeaks  # what of the held-out text was found in it
 
     def arrays(self) -> dict[str, Any]:
         """All of it as arrays."""
@@ -222,13 +209,7 @@ class TaskCounts:
 
 
 class KeptText:
-    """A small text, which is read once: what the survey has read, the shards are made of from memory.
-
-    Attributes:
-        may: Whether it is kept.
-        pieces: Of the one task that there is; None where it is too large, or was not read.
-        skipped: What was left out of it.
-    """
+    """A small text of one task, which is read once: what the survey has read, the shards are made of from memory."""
 
     def __init__(self, *, may: bool) -> None:
         self.pieces: list[tuple[Document, bool]] | None = None
@@ -250,12 +231,7 @@ class KeptText:
 
 
 class Tools:
-    """What is loaded once for many tasks of some work.
-
-    Args:
-        work: The work.
-        kept: What is read is kept there; None keeps nothing.
-    """
+    """What is loaded once for many tasks of some work; what is read is kept in `kept`."""
 
     def __init__(self, work: Work, kept: KeptText | None = None) -> None:
         self.work, self.kept = work, kept or KeptText(may=False)

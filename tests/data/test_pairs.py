@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -246,44 +244,6 @@ def test_a_window_of_mostly_one_document() -> None:
     wrong = [segment for segment in row if segment.label == WRONG]
     assert 4 <= len(wrong) <= 40
     assert all(documents[a.piece] != documents[b.piece] for a, b in (segment.parts for segment in wrong))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_pairs_do_not_depend_on_the_batch_and_differ_by_epoch_and_seed(
-    store: TokenStore, tokenizer: Tokenizer, kind: PairKind
-) -> None:
-    def pairs(seed: int, epoch: int, num_rows: int) -> set[tuple[int, ...]]:
-        batches = epoch_of(RowStream(store, tokenizer, length=64, seed=seed, pairs=kind), epoch, num_rows)
-        return {(segment.label, *segment.ids) for segment in found_in(batches)}
-
-    first = pairs(0, 0, 3)
-    assert first == pairs(0, 0, 8)
-    assert len(first & pairs(0, 1, 3)) < 0.3 * len(first)
-    assert len(first & pairs(1, 0, 3)) < 0.3 * len(first)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_length_changes_within_a_window_and_nothing_is_lost(
-    store: TokenStore, tokenizer: Tokenizer, kind: PairKind
-) -> None:
-    """What was exchanged with rows behind the change is neither lost nor repeated."""
-    stream = RowStream(store, tokenizer, length=64, seed=3, pairs=kind)
-    cursor, found, wrong, number = Cursor(), Counter[int](), 0, 0
-    while cursor.epoch == 0:
-        length = 16 if number < 4 else 24 if number < 9 else 64
-        batch = stream.batch(cursor, 6, length)
-        again = RowStream(store, tokenizer, length=64, seed=3, pairs=kind).batch(cursor, 6, length)
-        assert torch.equal(again.rows.input_ids, batch.rows.input_ids)
-        assert again.cursor == batch.cursor == Cursor.from_plain(json.loads(json.dumps(asdict(batch.cursor))))
-        wrong += int((batch.rows.classes[kind] == WRONG).sum())
-        found.update(batch.rows.input_ids[batch.rows.segment_ids >= 0].tolist())
-        cursor = batch.cursor
-        number += 1
-    for special in tokenizer.special.around:
-        del found[special]
-    assert found == Counter(token for text in texts_of(store) for token in text)
-    assert wrong > 100
 
 
 @pytest.mark.parametrize("strategy", ["random", "whole_word", "span"])

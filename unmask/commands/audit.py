@@ -75,10 +75,10 @@ class MaskingAudit(Readable):
             yield "\nPredicted, in % of the tokens of each part of speech:"
             yield _parts_of_speech(by_pos)
         for name, entry in self.audits.items():
-            if (found := entry.pairs) is not None:
+            if (pairs := entry.pairs) is not None:
                 yield (
-                    f"{name}: {found.first.rate:.2%} of the tokens in first halves of pairs are predicted, "
-                    f"{found.second.rate:.2%} in second halves, some in both of {found.with_both:,} of {found.pairs:,} "
+                    f"{name}: {pairs.first.rate:.2%} of the tokens in first halves of pairs are predicted, "
+                    f"{pairs.second.rate:.2%} in second halves, some in both of {pairs.with_both:,} of {pairs.pairs:,} "
                     "pairs"
                 )
         if len(self.audits) == 1:
@@ -264,26 +264,26 @@ def _by_strategy(audits: Mapping[str, Audit]) -> Sheet:
     return Sheet(heads, rows)
 
 
-def _parts_of_speech(found: Mapping[str, Mapping[str, tuple[int, int]]]) -> Sheet:
+def _parts_of_speech(rates: Mapping[str, Mapping[str, tuple[int, int]]]) -> Sheet:
     """A line for each part of speech, a column for each strategy."""
     rows = []
-    for tag in dict.fromkeys(tag for by_pos in found.values() for tag in by_pos):
-        cells = (by_pos.get(tag, (0, 0)) for by_pos in found.values())
+    for tag in dict.fromkeys(tag for by_pos in rates.values() for tag in by_pos):
+        cells = (by_pos.get(tag, (0, 0)) for by_pos in rates.values())
         rows.append((tag, *(f"{100 * chosen / tokens:.1f}" if tokens else "" for tokens, chosen in cells)))
-    return Sheet(("", *(f">{name}" for name in found)), rows)
+    return Sheet(("", *(f">{name}" for name in rates)), rows)
 
 
 def _inclusion(entry: Audit) -> Sheet:
     """A line for each group of units: how often they should be predicted, and how often they are."""
     rows, before = [], None
-    for kind, name, found in entry.inclusion.groups():
+    for kind, name, group in entry.inclusion.groups():
         shown = (
             "" if kind == before else kind,
             name,
-            f"{found.units:,}",
-            f"{found.asked:.2%}",
-            f"{found.realised:.2%}",
+            f"{group.units:,}",
+            f"{group.asked:.2%}",
+            f"{group.realised:.2%}",
         )
-        rows.append(tuple(Styled(cell, "red" if found.broken else "") for cell in shown))
+        rows.append(tuple(Styled(cell, "red" if group.broken else "") for cell in shown))
         before = kind
     return Sheet(("units by", "", ">units", ">asked", ">predicted"), rows)

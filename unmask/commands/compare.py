@@ -146,13 +146,13 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
             reporter.note(f"{name}, seed {seed}")
             run = root / "runs" / f"{_label(name)}-{seed}"
             try:
-                found = measured_run(name, plan, seed=seed, data=prepared, folder=run, reporter=reporter)
+                figures = measured_run(name, plan, seed=seed, data=prepared, folder=run, reporter=reporter)
             except (DivergedError, MemoryFullError) as error:  # written down, so that it is not made again
                 reporter.note(f"{name}, seed {seed} failed: {error} (remove {run} to try it again)")
-                found = {"name": name, "seed": seed, "failed": str(error)}
+                figures = {"name": name, "seed": seed, "failed": str(error)}
                 run.mkdir(parents=True, exist_ok=True)
-                write_atomically(run / EVALUATION, json.dumps(found, indent=1) + "\n")
-            runs[name].append(found)
+                write_atomically(run / EVALUATION, json.dumps(figures, indent=1) + "\n")
+            runs[name].append(figures)
     if all("failed" in run for of_recipe in runs.values() for run in of_recipe):
         raise RunError(f"{root}: every run failed, the first because of this: {runs[recipes[0]][0]['failed']}")
     values = _values(runs, reporter)

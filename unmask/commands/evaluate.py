@@ -257,12 +257,12 @@ def _at_rate(measured: Callable[[str, int], MeasuredPassages], text: _Text, rate
 
 def _pseudo(measured: MeasuredPassages, text: _Text, max_tokens: int) -> dict[str, Any]:
     losses = measure_pseudo(measured, text.passages, max_tokens)
-    found, some = losses.result, losses.denominator > 0
+    loss, some = losses.result, losses.denominator > 0
     return {
-        "pseudo_perplexity": math.exp(min(found.value, 700.0)) if some else None,
-        "pseudo_log_loss": found.value if some else None,
-        "pseudo_log_loss_stderr": found.stderr,
-        "pseudo_log_loss_interval": plain_interval(found.interval),
+        "pseudo_perplexity": math.exp(min(loss.value, 700.0)) if some else None,
+        "pseudo_log_loss": loss.value if some else None,
+        "pseudo_log_loss_stderr": loss.stderr,
+        "pseudo_log_loss_interval": plain_interval(loss.interval),
         "pseudo_tokens": int(losses.denominator),
     }
 

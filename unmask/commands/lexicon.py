@@ -53,10 +53,10 @@ class LexiconMade(Result):
 
     def shown(self) -> Iterator[Shown]:
         """The strongest collocations, some of the others, and the most and the least informative tokens."""
-        for title, found in self.examples.items():
+        for title, examples in self.examples.items():
             yield f"{title}:"
-            yield from (f"  {each['pmi']:6.2f} nats  {each['count']:>8,} times  {each['text']}" for each in found)
-        yield from (f"{title} informative tokens: {' '.join(found)}" for title, found in self.tokens.items())
+            yield from (f"  {each['pmi']:6.2f} nats  {each['count']:>8,} times  {each['text']}" for each in examples)
+        yield from (f"{title} informative tokens: {' '.join(tokens)}" for title, tokens in self.tokens.items())
         by_words = ", ".join(f"{count:,} of {n}" for n, count in self.by_words.items())
         yield (
             f"{self.collocations:,} collocations of {self.candidates:,} candidates in {self.words:,} words ({by_words} "

@@ -111,11 +111,11 @@ def word_embeddings(folder: Path, tokenizer: Tokenizer) -> Tensor:
     backend.no_truncation()
     ids = [id_ for id_ in range(tokenizer.vocab_size) if tokenizer.ordinary[id_]]
     pieces = [each.ids for each in backend.encode_batch([tokenizer.text(id_) for id_ in ids], add_special_tokens=False)]
-    found = torch.stack(
+    means = torch.stack(
         [table[torch.tensor(own, dtype=torch.int64)].mean(0) if own else table.mean(0) for own in pieces]
     )
     result = torch.zeros(tokenizer.vocab_size, min(32, table.shape[1]))
-    result[torch.tensor(ids)] = main_directions(found)
+    result[torch.tensor(ids)] = main_directions(means)
     return result
 
 
@@ -126,12 +126,12 @@ def _table(folder: Path) -> Tensor:
             raise SettingsError(f"{where} has no {name}; name the folder of an encoder that transformers has saved")
     try:
         with safe_open(folder / "model.safetensors", framework="pt") as file:
-            found = [name for name in file.keys() if name.endswith(_NAMES)]  # noqa: SIM118  (it is no mapping)
-            if len(found) != 1:
+            names = [name for name in file.keys() if name.endswith(_NAMES)]  # noqa: SIM118  (it is no mapping)
+            if len(names) != 1:
                 raise SettingsError(
-                    f"{where} has {len(found)} tables of word embeddings ({', '.join(_NAMES)}), not one"
+                    f"{where} has {len(names)} tables of word embeddings ({', '.join(_NAMES)}), not one"
                 )
-            tensor: Tensor = file.get_tensor(found[0])
+            tensor: Tensor = file.get_tensor(names[0])
     except SafetensorError as error:
         raise SettingsError(f"{where}: model.safetensors cannot be read: {error}") from error
     return tensor.float()

@@ -198,9 +198,9 @@ def _tables(tokenizer: Tokenizer, corpus: list[str], lexicon: str | Path | None)
     frequencies = np.bincount(encoded.input_ids, minlength=tokenizer.vocab_size)
     tables = Tables(tokenizer.vocab_size, torch.from_numpy(frequencies))
     if lexicon is not None:
-        found = load_lexicon(Path(lexicon))
-        found.check_tokenizer(tokenizer, name=str(lexicon))
-        return with_lexicon(tables, found)
+        collocations = load_lexicon(Path(lexicon))
+        collocations.check_tokenizer(tokenizer, name=str(lexicon))
+        return with_lexicon(tables, collocations)
     chunk = TokenChunk(encoded.input_ids, encoded.word_starts.view(np.uint8), lengths)
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
         made = build_lexicon(

@@ -49,8 +49,8 @@ def find_checkpoint(path: str | Path) -> Path:
 
 def checkpoint_sha256(folder: Path) -> str:
     """A hash of all that a training takes from a checkpoint: configuration, weights in all their files, tokenizer."""
-    found = {path for pattern in _FILES for path in folder.glob(pattern)}
-    content = {path.relative_to(folder).as_posix(): file_sha256(path) for path in found}
+    files = {path for pattern in _FILES for path in folder.glob(pattern)}
+    content = {path.relative_to(folder).as_posix(): file_sha256(path) for path in files}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

@@ -44,8 +44,8 @@ class Scored(Result):
     def shown(self) -> Iterator[Shown]:
         """A line a phenomenon."""
         rows: list[tuple[str | Styled, ...]] = [
-            (name, f"{found['accuracy']:.1%}", _interval(found["interval"]), _over(found))
-            for name, found in self.by_phenomenon.items()
+            (name, f"{figures['accuracy']:.1%}", _interval(figures["interval"]), _over(figures))
+            for name, figures in self.by_phenomenon.items()
         ]
         every = ("all", f"{self.accuracy:.1%}", _interval(self.interval), _over(self.to_dict()))
         rows.append(tuple(Styled(cell, "bold") for cell in every))
@@ -95,24 +95,24 @@ def score(
     return Scored(
         {
             **_plain(result.overall),
-            "phenomena": {name: found.accuracy for name, found in result.phenomena.items()},
-            "phenomena_intervals": {name: list(found.interval) for name, found in result.phenomena.items()},
-            "by_phenomenon": {name: _plain(found) for name, found in result.phenomena.items()},
+            "phenomena": {name: figures.accuracy for name, figures in result.phenomena.items()},
+            "phenomena_intervals": {name: list(figures.interval) for name, figures in result.phenomena.items()},
+            "by_phenomenon": {name: _plain(figures) for name, figures in result.phenomena.items()},
             "warning": few_paradigms(result.overall),
-            "paradigms": {name: _plain(found) for name, found in result.paradigms.items()},
+            "paradigms": {name: _plain(figures) for name, figures in result.paradigms.items()},
             "form": known,
         }
     )
 
 
-def _plain(found: Accuracy) -> dict[str, Any]:
-    return {**asdict(found), "interval": list(found.interval)}
+def _plain(figures: Accuracy) -> dict[str, Any]:
+    return {**asdict(figures), "interval": list(figures.interval)}
 
 
-def _over(found: dict[str, Any]) -> str:
+def _over(figures: dict[str, Any]) -> str:
     """What an interval takes as drawn, and how many of it."""
-    number = found["num_paradigms" if found["interval_over"] == "paradigms" else "pairs"]
-    return f"{number:,} {found['interval_over']}"
+    number = figures["num_paradigms" if figures["interval_over"] == "paradigms" else "pairs"]
+    return f"{number:,} {figures['interval_over']}"
 
 
 def _interval(interval: list[float]) -> str:

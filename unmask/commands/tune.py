@@ -337,18 +337,18 @@ def read_dimension(text: str) -> Dimension:
         raise malformed
     low, dots, high = values.partition("..")
     try:
-        found = [toml_value(part.strip()) for part in ((low, high) if dots else values.split(","))]
+        ends = [toml_value(part.strip()) for part in ((low, high) if dots else values.split(","))]
     except ValueError as error:
         raise SettingsError(f"search {shortened(text)}: a value cannot be read: {error}") from error
     if not dots:
-        if any(isinstance(each, list | dict) for each in found) or len(found) < 2 or len(set(found)) < len(found):
+        if any(isinstance(each, list | dict) for each in ends) or len(ends) < 2 or len(set(ends)) < len(ends):
             raise malformed
-        return DimensionChoice(key, tuple(found))
-    if any(isinstance(end, bool) or not isinstance(end, int | float) for end in found):
+        return DimensionChoice(key, tuple(ends))
+    if any(isinstance(end, bool) or not isinstance(end, int | float) for end in ends):
         raise malformed
-    if not (all(map(math.isfinite, found)) and found[0] < found[1]):
+    if not (all(map(math.isfinite, ends)) and ends[0] < ends[1]):
         raise SettingsError(f"search {text}: the first end must be less than the second")
-    return Range(key, *(found if all(isinstance(end, int) for end in found) else map(float, found)))
+    return Range(key, *(ends if all(isinstance(end, int) for end in ends) else map(float, ends)))
 
 
 def usual_dimensions(recipe: Recipe) -> tuple[Dimension, ...]:

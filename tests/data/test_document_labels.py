@@ -136,13 +136,12 @@ def test_without_the_setting_nothing_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.txt", "text\n", r"corpus.label = 'y' names a column of tables \(JSON, .*a.txt is text; give tables, or"),
-        ("a.csv", "text,label\none,1\n", r"a.csv: there is no column 'y' for corpus.label; columns are text, label"),
-        ("a.csv", "", r"a.csv: there is no column 'y' for corpus.label; columns are none"),
-        ("a.jsonl", '{"text": "one", "y": [1]}\n', r"a.jsonl: row 1 has list, which is no class \(a text, a whole "
-         r"number or a boolean\) in column 'y'; settings=.'corpus.bad_input"),
-        ("a.jsonl", '{"text": "one", "y": 0.5}\n', r"row 1 has the number 0.5, which is no class"),
-        ("a.jsonl", '{"text": "one"}\n{"text": "two", "y": ""}\n', r"corpus.label = 'y': no row of the corpus has a"),
+        ("a.txt", "text\n", r"corpus.label = 'y' .*a.txt is text"),
+        ("a.csv", "text,label\none,1\n", r"a.csv: .*'y' for corpus.label; columns are text, label"),
+        ("a.csv", "", r"a.csv: .*'y' for corpus.label"),
+        ("a.jsonl", '{"text": "one", "y": [1]}\n', r"a.jsonl: row 1 has list.* 'y'; .*corpus.bad_input"),
+        ("a.jsonl", '{"text": "one", "y": 0.5}\n', r"row 1 has the number 0.5"),
+        ("a.jsonl", '{"text": "one"}\n{"text": "two", "y": ""}\n', r"corpus.label = 'y'"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read(tmp_path: Path, name: str, text: str, message: str) -> None:

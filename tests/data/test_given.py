@@ -69,30 +69,22 @@ def test_parquet_has_them_as_structures(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change",
     [
-        ({"entities": None}, r"row 1 has no 'entities'; give an empty list where there are no entities"),
-        ({"entities": "PER"}, r"has str in 'entities', not a list of \[start, end, label\]"),
-        ({"entities": [[0, 8]]}, r"has \[0, 8\] in 'entities', not \[start, end, label\]"),
-        ({"entities": [["0", 8, "X"]]}, r"with whole numbers"),
-        ({"entities": [[0, 8, ""]]}, r"whose label is no text"),
-        ({"entities": [[8, 8, "X"]]}, r"but its text has the characters 0 to 16"),
-        ({"entities": [[0, 17, "X"]]}, r"but its text has the characters 0 to 16"),
-        ({"dependencies": [[0, 4, "nsubj"]]}, r"not \[start, end, label, head\]"),
-        ({"dependencies": [[0, 4, "nsubj", 1]]}, r"names the head 1 in 'dependencies', which has 1 words"),
-        ({"dependencies": [[0, 4, "a", 1], [5, 8, "b", 0]]}, r"has heads in 'dependencies' that run in a circle"),
-        ({"dependencies": [[5, 8, "a", 0], [0, 4, "b", 0]]}, r"words are given in the order of the text"),
+        {"entities": None}, {"entities": "PER"}, {"entities": [[0, 8]]}, {"entities": [["0", 8, "X"]]},
+        {"entities": [[0, 8, ""]]}, {"entities": [[8, 8, "X"]]}, {"entities": [[0, 17, "X"]]},
+        {"dependencies": [[0, 4, "nsubj"]]}, {"dependencies": [[0, 4, "nsubj", 1]]},
+        {"dependencies": [[0, 4, "a", 1], [5, 8, "b", 0]]}, {"dependencies": [[5, 8, "a", 0], [0, 4, "b", 0]]},
     ],
-)
-def test_rows_that_are_wrong(tmp_path: Path, change: dict[str, object], message: str) -> None:
+)  # fmt: skip
+def test_rows_that_are_wrong(tmp_path: Path, change: dict[str, object]) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps({**ROW, **change}) + "\n")
-    with pytest.raises(CorpusError, match=message):
-        read(path, {"entities": "entities", "dependencies": "dependencies"})
+    fields = {"entities": "entities", "dependencies": "dependencies"}
+    with pytest.raises(CorpusError, match=f"row 1 .*'{next(iter(change))}'"):
+        read(path, fields)
     bad = BadInput(skip=True)
-    assert not list(
-        read_documents(with_columns(find_sources([path]), "text", bad), bad, unit="line", fields=dict.fromkeys(ROW, ""))
-    )
+    assert not list(read_documents(with_columns(find_sources([path]), "text", bad), bad, unit="line", fields=fields))
     assert bad.counts["rows whose annotations cannot be read"] == 1
 
 
@@ -159,37 +151,23 @@ def test_conllu(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "fields", "message"),
+    ("name", "text", "fields", "named"),
     [
-        (
-            "a.conll",
-            "Anna\tPER\n",
-            {"entities": "entities"},
-            r"line 1: 'PER' is not a tag like O, B-person or I-person",
-        ),
-        ("a.conll", "Anna\n", {"entities": "entities"}, r"line 1: there is no column with tags, only 1 columns"),
-        ("a.conll", "Anna\tO\n", {"pos": "4"}, r"line 1: there is no column 4, only 2 columns"),
-        ("a.conll", "Anna\tO\n", {"dependencies": "dependencies"}, r"a \.conll file holds no dependencies"),
-        ("a.conllu", "1\tAnna\n", {}, r"line 1: 2 columns where CoNLL-U has 10"),
-        ("a.conllu", UD, {"chunks": "chunks", "entities": "x"}, r"holds no chunks and no entities"),
-        (
-            "a.conllu",
-            UD.replace("\t0\troot", "\t9\troot", 1),
-            {"dependencies": "dependencies"},
-            r"line 9: the head '9' is no word",
-        ),
-        (
-            "a.conllu",
-            UD.replace("\t0\troot", "\t1\troot", 1),
-            {"dependencies": "dependencies"},
-            r"heads .* run in a circle",
-        ),
-        ("a.conllu", UD.replace("\n5\t", "\nV\t", 1), {}, r"line 9: 'V' is not the number of a word"),
+        ("a.conll", "Anna\tPER\n", {"entities": "entities"}, "line 1: 'PER'"),
+        ("a.conll", "Anna\n", {"entities": "entities"}, "line 1: .* 1 columns"),
+        ("a.conll", "Anna\tO\n", {"pos": "4"}, "line 1: .*column 4"),
+        ("a.conll", "Anna\tO\n", {"dependencies": "dependencies"}, "dependencies"),
+        ("a.conllu", "1\tAnna\n", {}, "line 1: 2 columns"),
+        ("a.conllu", UD, {"chunks": "chunks", "entities": "x"}, "chunks and no entities"),
+        ("a.conllu", UD, {"pos": "x"}, "annotation.fields.pos"),
+        ("a.conllu", UD.replace("\t0\troot", "\t9\troot", 1), {"dependencies": "dependencies"}, "line 9: .*'9'"),
+        ("a.conllu", UD.replace("\t0\troot", "\t1\troot", 1), {"dependencies": "dependencies"}, "circle"),
+        ("a.conllu", UD.replace("\n5\t", "\nV\t", 1), {}, "line 9: 'V'"),
     ],
 )
-def test_treebanks_that_are_wrong(tmp_path: Path, name: str, text: str, fields: dict[str, str], message: str) -> None:
+def test_treebanks_that_are_wrong(tmp_path: Path, name: str, text: str, fields: dict[str, str], named: str) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(CorpusError, match=message):
+    with pytest.raises(CorpusError, match=f"{name}: .*{named}"):
         read(tmp_path / name, fields)
 
 

@@ -42,7 +42,6 @@ def of_datasets(make: Callable[[Any], Any]) -> Any:
         lambda: TEXTS,
         lambda: iter(TEXTS),
         lambda: ({"text": text} for text in TEXTS),
-        lambda: ROWS,
         lambda: np.array(TEXTS),
         lambda: pa.Table.from_pylist(ROWS),
         lambda: pytest.importorskip("pandas").DataFrame(ROWS),
@@ -84,16 +83,10 @@ def test_names_of_classes_come_along(tmp_path: Path) -> None:
 
 
 def test_what_json_has_no_form_for(tmp_path: Path) -> None:
-    row = {
-        "text": "A text.",
-        "vector": np.arange(2),
-        "number": np.int64(3),
-        "day": datetime.date(2026, 1, 2),
-        "x": object(),
-    }
+    row = {"text": "A.", "vector": np.arange(2), "number": np.int64(3), "day": datetime.date(2026, 1, 2), "x": object()}
     folder = InMemory([row]).keep(tmp_path / "given")
     (line,) = (folder / "rows.jsonl").read_text().splitlines()
-    assert json.loads(line) == {"text": "A text.", "vector": [0, 1], "number": 3, "day": "2026-01-02", "x": None}
+    assert json.loads(line) == {"text": "A.", "vector": [0, 1], "number": 3, "day": "2026-01-02", "x": None}
 
 
 def test_paths_and_texts_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,17 +117,15 @@ def failing() -> Iterator[str]:
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        (["word", "another"], "'word': no such file; and if these are texts, there is no white space in them"),
-        ([], "the list that was given is empty"),
-        ("x" * 300, "that is a text, where a path is taken; give texts as a list"),
-        (iter([]), "there is no text in what was given"),
-        (5, "int cannot be read as text; give paths, or texts"),
-        (["A text.", 5], "text 2 of those that were given is int, neither a string nor a row"),
-        (["A text.", ["a"]], "text 2 of those that were given is list"),
-        ({"text": TEXTS}, "there is no train among 'text'; give columns as a table, such as pandas.DataFrame"),
-        ({"train": "words"}, "but 'train' holds str; give rows as a list of dicts"),
-        ({"train": []}, "there is no text in what was given"),
-        (pa.table({"text": pa.array([], pa.string())}), "the table that was given has no rows"),
+        (["word", "another"], "'word'"),
+        ([], "empty"),
+        ("x" * 300, "give texts as a list"),
+        (iter([]), "no text"),
+        (5, "int"),
+        (["A text.", 5], "text 2 .* int"),
+        ({"text": TEXTS}, "no train among 'text'"),
+        ({"train": "words"}, "'train' holds str"),
+        (pa.table({"text": pa.array([], pa.string())}), "no rows"),
         ([*TEXTS, None], "row 61 has no text in column 'text'"),
         ([*TEXTS, "half a \ud800 character"], r"row 61 has U\+D800 in column 'text', which is no character"),
     ],

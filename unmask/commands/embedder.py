@@ -360,7 +360,7 @@ def open_data(folder: EmbedderFolder, request: EmbedderRequest, reporter: Report
         "pairs_file": None if request.pairs is None else str(request.pairs.absolute()),
         "pairs_sha256": None if request.pairs is None else file_sha256(request.pairs),
         "texts_sha256": None if texts is None else texts.fingerprint,
-        HELD_OUT: rule.plain(),
+        HELD_OUT: rule.model_dump(mode="json"),
         "embedder": choice.embedder.model_dump(),
         "minutes": choice.budget.minutes,
         "steps": choice.budget.steps,

@@ -231,7 +231,7 @@ def check_preparation(root: Path, manifest: Manifest, recipe: Recipe) -> None:
     """
     made = manifest.settings
     for name, asked, default in (
-        ("corpus", recipe.corpus.plain(), CorpusSettings().plain()),
+        ("corpus", recipe.corpus.model_dump(mode="json"), CorpusSettings().model_dump(mode="json")),
         ("tokenizer", recipe.tokenizer.model_dump(mode="json"), TokenizerSettings().model_dump(mode="json")),
         ("annotation", recipe.annotation.model_dump(mode="json"), AnnotationSettings().model_dump(mode="json")),
     ):

@@ -101,7 +101,7 @@ def preparation_settings(
     """What shapes the data, as the manifest keeps it: sources and settings; those of annotation where there is any."""
     settings: dict[str, Any] = {
         "sources": names_to_keep(paths),
-        "corpus": corpus.plain(),
+        "corpus": corpus.model_dump(mode="json"),
         "tokenizer": tokenizer.model_dump(mode="json"),
     }
     if annotation.columns:

@@ -140,13 +140,6 @@ class CorpusSettings(Settings):
             )
         return self
 
-    def plain(self) -> dict[str, Any]:
-        """As manifests keep it: without what came later where it is not set, so that older data is known."""
-        later = {name for name in ("label", "holdout_groups") if getattr(self, name) is None}
-        later |= {"splits"} if self.splits == "auto" else set()
-        later |= {"leaks"} if self.leaks == "keep" else set()
-        return self.model_dump(mode="json", exclude=later)
-
 
 class AnnotationSettings(Settings):
     """What is said of the text beside its words, and by whom.

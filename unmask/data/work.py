@@ -113,7 +113,13 @@ class Work:
     def key(self, kind: Kind, task: ReadTask) -> str:
         """What the file of a task says it was made of."""
         corpus = self.corpus
-        content: list[Any] = [VERSION, kind, task.stamp, corpus.settings.plain(), dataclasses.asdict(corpus.plan)]
+        content: list[Any] = [
+            VERSION,
+            kind,
+            task.stamp,
+            corpus.settings.model_dump(mode="json"),
+            dataclasses.asdict(corpus.plan),
+        ]
         content.append(dict(corpus.fields or {}))
         if kind == "survey":
             content += [self.decided, self.sample]

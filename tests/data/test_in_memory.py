@@ -17,7 +17,7 @@ from tests.conftest import SMALL, make_text
 from unmask.core.errors import CorpusError, WriteError
 from unmask.data.corpus import Corpus
 from unmask.data.settings import CorpusSettings
-from unmask.data.sources import InMemory, told_apart
+from unmask.data.sources import InMemory, paths_or_texts
 
 TEXTS = [" ".join(text.split()) for text in make_text(60).split("\n\n")]
 ROWS = [{"body": text, "mood": n % 2} for n, text in enumerate(TEXTS)]
@@ -92,7 +92,7 @@ def test_what_json_has_no_form_for(tmp_path: Path) -> None:
 def test_paths_and_texts_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a b").write_text("x")
-    assert told_apart(None) is None
+    assert paths_or_texts(None) is None
     for paths in (
         ["corpus.txt"],
         ["-"],
@@ -101,10 +101,10 @@ def test_paths_and_texts_are_told_apart(tmp_path: Path, monkeypatch: pytest.Monk
         [Path("x"), "Some text."],
         ("no.csv",),
     ):
-        assert told_apart(paths) == list(paths)
-    assert told_apart("corpus.txt") == ["corpus.txt"]
+        assert paths_or_texts(paths) == list(paths)
+    assert paths_or_texts("corpus.txt") == ["corpus.txt"]
     for texts in (["Some words."], ["word", "two words", "See README.md"], ["x" * 300], ["What is this?", "[a] b"]):
-        (given,) = told_apart(texts) or []
+        (given,) = paths_or_texts(texts) or []
         assert isinstance(given, InMemory)
         assert given.content == texts
 

@@ -35,7 +35,7 @@ from unmask.core.results import Finished, Sheet, Shown, duration
 from unmask.core.settings import validated
 from unmask.data.data_folder import MANIFEST, load_manifest
 from unmask.data.settings import CorpusSettings
-from unmask.data.sources import InMemory, Named, Texts, find_sources, is_stream, keep_given, told_apart
+from unmask.data.sources import InMemory, Named, Texts, find_sources, is_stream, keep_as_files, paths_or_texts
 from unmask.model.card_head import CARD, Origin, base_models, change_card
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import find_weights, has_prediction_head, load_model, save_model
@@ -226,7 +226,7 @@ def requested(
     if corpus is None and pairs is None:
         text = "give text to learn from: files or a folder, or pairs of your own"
         raise SettingsError(text, options=("pairs",))
-    given = told_apart(corpus) or []
+    given = paths_or_texts(corpus) or []
     files = [name for name in given if not isinstance(name, InMemory) and not is_stream(name)]
     if files and not is_prepared(files):
         find_sources(files, announce=False)
@@ -337,7 +337,7 @@ def open_data(folder: EmbedderFolder, request: EmbedderRequest, reporter: Report
     if request.given and is_kept:
         texts = TokenTexts.load(folder.texts)
     elif request.given:
-        files = list(keep_given(request.given, folder.root, kept=goes_on, notify=reporter.notify))
+        files = list(keep_as_files(request.given, folder.root, kept=goes_on, notify=reporter.notify))
         texts = read_texts(
             files,
             request.beginning.tokenizer,

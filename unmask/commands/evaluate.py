@@ -16,7 +16,7 @@ from unmask.core.settings import validated
 from unmask.data.corpus import Corpus
 from unmask.data.data_folder import MANIFEST, load_manifest, open_split
 from unmask.data.settings import CorpusSettings
-from unmask.data.sources import TextColumn, Texts, find_split, keep_given, told_apart
+from unmask.data.sources import TextColumn, Texts, find_split, keep_as_files, paths_or_texts
 from unmask.data.tables import AskedColumn, in_words
 from unmask.measure.held_out import DOCUMENTS, RATE, few_draws, unit_of
 from unmask.measure.questions import ask
@@ -187,7 +187,7 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
         reason = f"length: {scorable.folder} takes {least} to {longest} positions, not {size}"
         raise SettingsError(reason, options=["length"])
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
-        named = list(keep_given(told_apart(paths) or [], Path(scratch)))
+        named = list(keep_as_files(paths_or_texts(paths) or [], Path(scratch)))
         text = _read(scorable, named, max_tokens, column)
 
     tell = notify or usual_notify()

@@ -39,7 +39,7 @@ from unmask.core.files import ClaimedFolder, write_atomically, writing
 from unmask.core.hashing import permutation
 from unmask.core.settings import validated
 from unmask.data.rows import WHOLE, Cursor, RowBatch, Share
-from unmask.data.sources import InMemory, Texts, readable, told_apart
+from unmask.data.sources import InMemory, Texts, paths_or_texts, readable
 from unmask.measure.uncertainty import mean_interval
 from unmask.model.card_head import CardSettings, Origin, with_named
 from unmask.model.encoder import MaskedLM
@@ -152,7 +152,7 @@ def examples_given(train: Texts, validation: Texts | None, test: Texts | None) -
 
 def _place(name: str, given: Texts, *, scratch: Path, opened: ExitStack) -> tuple[Path, Path]:
     """Where examples lie, and what that is called."""
-    names = told_apart(given) or []
+    names = paths_or_texts(given) or []
     if len(names) != 1:
         raise CorpusError(f"{name}: give one file or folder, not {len(names)}")
     if isinstance(names[0], InMemory):

@@ -14,7 +14,7 @@ from unmask.core.results import Result, Shown, in_notebook, usual_notify
 from unmask.data.data_folder import DataFolder, Manifest
 from unmask.data.prepare import PreparationInput, join_parts, prepare_part
 from unmask.data.prepare import prepare as prepare_shards
-from unmask.data.sources import Texts, told_apart
+from unmask.data.sources import Texts, paths_or_texts
 from unmask.tokenizer.settings import TokenizerKind
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
         root = output.path
         manifest: Manifest | str
         if shared:
-            asked = PreparationInput(told_apart(paths) or [], recipe.corpus, recipe.tokenizer, recipe.annotation)
+            asked = PreparationInput(paths_or_texts(paths) or [], recipe.corpus, recipe.tokenizer, recipe.annotation)
             if number is None:
                 manifest = join_parts(asked, root, notify=notify, note=note)
             else:
@@ -156,7 +156,7 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
             if folder.is_complete:
                 folder.claimed.check(resume=resume, overwrite=overwrite)
             manifest = prepare_shards(
-                told_apart(paths) or [],
+                paths_or_texts(paths) or [],
                 root,
                 corpus=recipe.corpus,
                 tokenizer=recipe.tokenizer,

@@ -25,7 +25,7 @@ from unmask.core.remote import address_of, lasting_source, output_folder, path_a
 from unmask.core.results import Finished, Shown, Styled, documents, duration, margin
 from unmask.data.data_folder import DataFolder
 from unmask.data.lexicon import load_lexicon
-from unmask.data.sources import InMemory, Named, Texts, find_sources, is_stream, told_apart
+from unmask.data.sources import InMemory, Named, Texts, find_sources, is_stream, paths_or_texts
 from unmask.masking.settings import Strategy
 from unmask.model.card_head import CARD, change_card
 from unmask.tasks.loaded_model import Model, load
@@ -126,7 +126,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         UnmaskError: Whatever is wrong with files, settings or folders.
         Interrupted: SIGINT or SIGTERM; the state was saved.
     """
-    sources_given = told_apart(paths)
+    sources_given = paths_or_texts(paths)
     request = RunRequest(
         recipe=recipe,
         minutes=minutes,

@@ -38,7 +38,7 @@ from unmask.core.hub import hub_name
 from unmask.core.remote import lasting_source, source_named
 from unmask.core.results import Notify, ignore
 from unmask.core.settings import validated
-from unmask.data.sources import GIVEN, PIPES, STDIN_FILE, InMemory, Named, is_stream, keep_given
+from unmask.data.sources import GIVEN, PIPES, STDIN_FILE, InMemory, Named, is_stream, keep_as_files
 from unmask.model.card_head import CardSettings, with_named
 
 START_ANEW = "start anew with --overwrite"  # the way out where a file of a run is damaged
@@ -150,7 +150,7 @@ def claim_sources(folder: RunFolder, paths: Sequence[Named] | None, notify: Noti
 
     Raises:
         RunError: The run was begun on others, or the list of them is damaged.
-        CorpusError: As `keep_given`; or what was at an address is not on this machine, and cannot be fetched.
+        CorpusError: As `keep_as_files`; or what was at an address is not on this machine, and cannot be fetched.
     """
     if folder.holds_run:
         kept = _kept_sources(folder)
@@ -160,7 +160,7 @@ def claim_sources(folder: RunFolder, paths: Sequence[Named] | None, notify: Noti
                 f"{folder.root}: the run was begun on {', '.join(kept)}; leave the paths away, or use --overwrite"
             )
         return [source_named(name) for name in kept]
-    given = [_absolute(path) for path in keep_given(paths or [packaged_corpus()], folder.root, notify=notify)]
+    given = [_absolute(path) for path in keep_as_files(paths or [packaged_corpus()], folder.root, notify=notify)]
     write_atomically(folder.sources, json.dumps([lasting_source(path) for path in given], indent=1) + "\n")
     return given
 

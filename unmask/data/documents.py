@@ -21,7 +21,7 @@ from typing import Literal, Protocol, TypeVar, cast
 from unmask.core.errors import CorpusError
 from unmask.data.reading import BadInput, LinePart, read_fasta, read_lines
 from unmask.data.settings import DocumentUnit
-from unmask.data.sources import InMemory, Source, Texts, find_split, is_stream, keep_given, told_apart
+from unmask.data.sources import InMemory, Source, Texts, find_split, is_stream, keep_as_files, paths_or_texts
 from unmask.data.tables import AskedColumn, Role, columns_of, find_column, first_rows, read_table, with_columns
 from unmask.data.treebanks import DOCUMENT_BEGIN, read_conll
 from unmask.tokenizer.spans import Spans, cut_spans, join_spans, shift_spans
@@ -371,11 +371,11 @@ class Documents:
         with_titles: bool = True,
     ) -> None:
         columns = columns or DocumentColumns()
-        named = told_apart(texts) or []
+        named = paths_or_texts(texts) or []
         if any(isinstance(name, InMemory) or is_stream(name) for name in named):
             scratch = tempfile.mkdtemp(prefix="unmask-")
             weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
-            named = list(keep_given(named, Path(scratch)))
+            named = list(keep_as_files(named, Path(scratch)))
         paths = cast(Sequence[str | Path], named)
         self.skipped: Counter[str] = Counter()
         self._bad = BadInput(skip=False, way_out=None)

@@ -34,7 +34,7 @@ from unmask.data.near_duplicates import FoundLeaks, HeldTexts, held_texts, near_
 from unmask.data.reading import COMPRESSIONS
 from unmask.data.settings import AnnotationSettings, CorpusSettings
 from unmask.data.shards import SMALLEST_CHUNK_BYTES, TextCounts, chunk_bytes
-from unmask.data.sources import InMemory, Named, find_sources, is_stream, keep_given, names_to_keep
+from unmask.data.sources import InMemory, Named, find_sources, is_stream, keep_as_files, names_to_keep
 from unmask.data.survey import ReadTask
 from unmask.data.work import (
     DECISIONS,
@@ -442,7 +442,7 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
         before = None if overwrite else folder.unfinished()
         kept = KeptText(may=ray is None)
         executor = OnRay(ray) if ray is not None else _processes(given, workers, kept, stack)
-        files = list(keep_given(given.paths, out, kept=before is not None, notify=notify))
+        files = list(keep_as_files(given.paths, out, kept=before is not None, notify=notify))
         preparation = Preparation(folder, given, files, notify=notify, note=note, before=before)
         kept.may &= len(preparation.tasks) == 1 and preparation.corpus.fields is None
         if (finished := preparation.finished_before()) is not None:
@@ -490,7 +490,7 @@ def prepare_part(
         return f"{out} is complete already"
     with _forgetting_failure(folder, is_new=is_new), ExitStack() as stack:
         stack.enter_context(folder.held_part(number, of))
-        files = list(keep_given(given.paths, out))
+        files = list(keep_as_files(given.paths, out))
         preparation = Preparation(folder, given, files, notify=notify, note=note, before=folder.unfinished())
         if preparation.finished_before() is not None:
             return f"{out} is complete already"
@@ -528,7 +528,7 @@ def join_parts(
         if folder.is_complete:
             return _complete(folder, given.settings, note, options=())
         folder.check_no_parts()
-        files = list(keep_given(given.paths, out))
+        files = list(keep_as_files(given.paths, out))
         preparation = Preparation(folder, given, files, notify=notify, note=note, before=folder.unfinished())
         if (finished := preparation.finished_before()) is not None:
             return finished

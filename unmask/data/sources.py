@@ -492,7 +492,7 @@ Named = str | Path | InMemory
 Texts = str | Path | Sequence[str | Path] | Iterable[str] | Iterable[Mapping[str, Any]] | Mapping[str, Any]
 
 
-def told_apart(texts: Texts | None) -> list[Named] | None:
+def paths_or_texts(texts: Texts | None) -> list[Named] | None:
     """What a user gives as text: paths, or texts that are in memory.
 
     A list of strings is of paths, if one of them is there or ends like a file that can be read, and of texts, if none
@@ -540,7 +540,7 @@ def _names_file(string: str) -> bool:
     return bare_suffix(Path(string)) in SUFFIXES or (glob.has_magic(string) and bool(glob.glob(string, recursive=True)))
 
 
-def keep_given(
+def keep_as_files(
     names: Sequence[Named], folder: Path, *, kept: bool = False, notify: Notify = ignore
 ) -> Iterator[str | Path]:
     """Replaces what is no file by one: `-` and pipes by what comes out of them, texts in memory by a folder of them.

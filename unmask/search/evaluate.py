@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from unmask.core.errors import SettingsError
 from unmask.core.results import Notify, Progress, Result, Sheet, Shown, Styled, margin, over, usual_notify
 from unmask.data.settings import DocumentUnit
-from unmask.data.sources import Texts, keep_given, told_apart
+from unmask.data.sources import Texts, keep_as_files, paths_or_texts
 from unmask.data.tables import AskedColumn
 from unmask.measure.held_out import few_draws
 from unmask.measure.uncertainty import FEW, Uncertain, percent, plain_interval, ratio_over_draws, student_margin
@@ -220,14 +220,14 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
             raise SettingsError(text, options=("against",))
         searches[_called(other)] = ModelSearch(open_encoder(other, precision=precision, strict=strict))
 
-    named = told_apart(corpus) or []
+    named = paths_or_texts(corpus) or []
     is_judged = len(named) == 1 and isinstance(named[0], str | Path) and is_beir(named[0])
     if is_judged:
         tasks = [read_beir(Path(str(named[0])), split=split, num_queries=queries, seed=seed)]
         described, passed_over = [f"{named[0]}: a folder in BEIR's format, judgements of its part {split}"], {}
     else:
         with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
-            items = read_items(list(keep_given(named, Path(scratch))), encoder.model.folder, settings)
+            items = read_items(list(keep_as_files(named, Path(scratch))), encoder.model.folder, settings)
         described, passed_over = items.described, dict(items.passed_over)
         tasks = [crop_task(items.documents, settings)]
         titles = title_task(items.documents, settings)

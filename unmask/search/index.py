@@ -21,7 +21,7 @@ from unmask.core.files import write_atomically
 from unmask.core.hub import hub_name
 from unmask.core.results import Notify, Progress, Readable, Result, Shown, Styled, usual_notify
 from unmask.data.settings import DocumentUnit
-from unmask.data.sources import Texts, is_stream, keep_given, told_apart
+from unmask.data.sources import Texts, is_stream, keep_as_files, paths_or_texts
 from unmask.data.tables import AskedColumn
 from unmask.search import blocks
 from unmask.search.blocks import (
@@ -194,13 +194,13 @@ class Index(Readable):
         if approximate and (missing := why_missing()) is not None:
             raise RunError(f"approximate: {missing}", options=("approximate",))
         folder, notify = IndexFolder(Path(out)), notify or usual_notify()
-        named = told_apart(texts) or []
+        named = paths_or_texts(texts) or []
         inputs = [Path(name) for name in named if isinstance(name, str | Path) and not is_stream(name)]
         folder.claimed.check(resume=resume, overwrite=overwrite, inputs=inputs)
         with folder.claimed.held():
             if overwrite:
                 folder.claimed.clear(folder.ours)
-            paths = list(keep_given(named, folder.root, kept=resume, notify=notify))
+            paths = list(keep_as_files(named, folder.root, kept=resume, notify=notify))
             reading = {"column": column, "id_column": id_column, "title_column": title_column, "documents": documents}
             files = DocumentFiles(paths, **reading, within=folder.root)  # type: ignore[arg-type]
             is_plain = column is None or isinstance(column, str | int)

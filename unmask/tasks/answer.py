@@ -115,7 +115,7 @@ class AnswerTask(Task):
 
     @classmethod
     def of_row(cls, row: LabelledRow) -> QuestionRecord:
-        """See `Task`: with answers as `datasets` holds them: `{"text": [...], "answer_start": [...]}`.
+        """With answers as `datasets` holds them: `{"text": [...], "answer_start": [...]}`.
 
         An answer stands in the context where it is said to; the white space around it is no part of it.
         """
@@ -147,18 +147,16 @@ class AnswerTask(Task):
         return QuestionRecord(row.number, id_, question, context, tuple(answers))
 
     def of_input(self, number: int, given: Any) -> QuestionRecord | None:
-        """See `Task`."""
         is_pair = isinstance(given, list | tuple) and len(given) == 2 and all(isinstance(text, str) for text in given)
         return QuestionRecord(number, str(number), *given) if is_pair else None
 
     @property
     def takes(self) -> str:
-        """See `Task`."""
         return "(question, text)"
 
     @classmethod
     def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: ClassifierPooling) -> Self:
-        """See `Task`. Where a question has no answer, the model may find so."""
+        """Where a question has no answer, the model may find so."""
         return cls(
             max_length=settings.max_length,
             may_be_missing=any(not record.answers for record in train.records),
@@ -167,7 +165,7 @@ class AnswerTask(Task):
         )
 
     def check(self, held_out: Labelled, train: Path) -> str | None:
-        """See `Task`. Questions without an answer count as wrong where all of the training file have one."""
+        """Questions without an answer count as wrong where all of the training file have one."""
         count = sum(not record.answers for record in held_out.records)
         if self.may_be_missing or not count:
             return None
@@ -180,16 +178,14 @@ class AnswerTask(Task):
     def of_content(
         cls, own: Mapping[str, Any], names: tuple[str, ...], pooling: ClassifierPooling, max_length: int | None
     ) -> Self:
-        """See `Task`."""
         settings = {name: own[name] for name in ("may_be_missing", "stride", "longest_answer") if name in own}
         return cls(max_length=max_length, **settings)
 
     def content(self) -> dict[str, Any]:
-        """See `Task`."""
         return {name: getattr(self, name) for name in ("may_be_missing", "stride", "longest_answer")}
 
     def encode(self, records: Sequence[QuestionRecord], encoder: InputEncoder, *, with_targets: bool) -> EncodedInput:
-        """See `Task`: an example a window, whose places are `[CLS]`, for no answer, and the tokens of the text."""
+        """An example a window, whose places are `[CLS]`, for no answer, and the tokens of the text."""
         questions, contexts = [record.question for record in records], [record.context for record in records]
         windows = encoder.windows(questions, contexts, [record.id for record in records], stride=self.stride)
         examples: list[Example] = []
@@ -215,9 +211,7 @@ class AnswerTask(Task):
     def decode(
         self, records: Sequence[QuestionRecord], examples: Sequence[Example], outputs: Sequence[NDArray[np.float32]]
     ) -> list[AnswerPrediction]:
-        """See `Task`.
-
-        The likeliest span of all windows is the answer. Windows overlap: a span of the text that several hold is one
+        """The likeliest span of all windows is the answer. Windows overlap: a span of the text that several hold is one
         answer, with the highest of its scores. That of no answer is the least of all windows, since a window without
         the answer must give it a high one. A text without a token has no answer.
         """
@@ -255,7 +249,7 @@ class AnswerTask(Task):
         return AnswerPrediction(record.id, text.strip(), begin, float(np.exp(scores[best] - everything)))
 
     def objective(self, weights: Sequence[float] | None = None) -> Objective:
-        """See `Task`: the mean of the cross-entropies of begin and end, each among all tokens of the window."""
+        """The mean of the cross-entropies of begin and end, each among all tokens of the window."""
         return Objective(NAME, 1.0, _targets, self._losses)
 
     def _losses(self, model: TaskNetwork, hidden_TD: Tensor, targets: BatchTargets, dropout_seed: int | None) -> Losses:
@@ -272,11 +266,10 @@ class AnswerTask(Task):
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """See `Task`."""
         return ("f1", "exact_match")
 
     def measure(self, records: Sequence[QuestionRecord], predictions: Sequence[AnswerPrediction]) -> Metrics:
-        """See `Task`; of several right answers the one that is nearest."""
+        """Of several right answers the one that is nearest."""
         exact, overlap = [], []
         for record, prediction in zip(records, predictions, strict=True):
             answers = [answer.text for answer in record.answers or ()] or [""]

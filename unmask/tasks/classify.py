@@ -108,25 +108,22 @@ class TextTask(Task):
 
     @classmethod
     def of_row(cls, row: LabelledRow) -> TextRecord:
-        """See `Task`."""
         second = None if row.columns.second is None else row.text("second")
         label = {} if row.columns.label is None else cls.label_of(row)
         return TextRecord(row.number, row.text(), second, **label)
 
     def of_input(self, number: int, given: Any) -> TextRecord | None:
-        """See `Task`."""
         texts = given if self.paired else (given,)
         is_input = isinstance(texts, list | tuple) and len(texts) == 1 + self.paired
         return TextRecord(number, *texts) if is_input and all(isinstance(text, str) for text in texts) else None
 
     @property
     def takes(self) -> str:
-        """See `Task`."""
         return "(text, text)" if self.paired else "a text"
 
     @classmethod
     def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: ClassifierPooling) -> Self:
-        """See `Task`. There are two classes at least, each with enough examples."""
+        """There are two classes at least, each with enough examples."""
         records, least = train.records, settings.least_examples
         counts = Counter(name for record in records for name in set(cls.classes_of(record)))
         if len(counts) < 2:
@@ -142,7 +139,7 @@ class TextTask(Task):
         return cls(in_order(counts), is_paired(train), settings.max_length, pooling, train.column_names)
 
     def check(self, held_out: Labelled, train: Path) -> str | None:
-        """See `Task`: pairs are not compared with single texts."""
+        """Pairs are not compared with single texts."""
         if (paired := is_paired(held_out)) != self.paired:
             pairs, texts = (held_out.path, train) if paired else (train, held_out.path)
             raise CorpusError(
@@ -151,7 +148,6 @@ class TextTask(Task):
         return None
 
     def encode(self, records: Sequence[TextRecord], encoder: InputEncoder, *, with_targets: bool) -> EncodedInput:
-        """See `Task`."""
         seconds = [record.second or "" for record in records] if self.paired else None
         encodings = encoder.texts([record.first for record in records], seconds)
         examples = []
@@ -171,7 +167,6 @@ class TextTask(Task):
         return EncodedInput(examples, truncated=sum(bool(encoding.overflowing) for encoding in encodings))
 
     def logits(self, model: TaskNetwork, hidden_ND: Tensor, sizes: Sequence[int]) -> Tensor:
-        """See `Task`."""
         if self.pooling == "mean":
             lengths = torch.tensor(sizes, device=hidden_ND.device)
             hidden_ND = torch.segment_reduce(hidden_ND.float(), "mean", lengths=lengths).to(hidden_ND.dtype)
@@ -180,7 +175,6 @@ class TextTask(Task):
     def decode(
         self, records: Sequence[TextRecord], examples: Sequence[Example], outputs: Sequence[NDArray[np.float32]]
     ) -> list[Any]:
-        """See `Task`."""
         return [self.prediction(output[0]) for output in outputs]
 
     def places(self, rows: Rows, first_N: Tensor) -> Tensor:
@@ -251,21 +245,18 @@ class Classify(TextTask):
 
     @classmethod
     def reads(cls, content: Mapping[str, Any], names: Sequence[str]) -> bool:
-        """See `Task`."""
         return content.get("problem_type") in (None, cls.problem_type) and len(names) > 1
 
     @classmethod
     def label_of(cls, row: LabelledRow) -> dict[str, Any]:
-        """See `TextTask`."""
         return {"label": row.class_name()}
 
     @classmethod
     def classes_of(cls, record: TextRecord) -> Sequence[str]:
-        """See `Task`."""
         return () if record.label is None else (record.label,)
 
     def check(self, held_out: Labelled, train: Path) -> str | None:
-        """See `Task`. A class that training did not have is an error."""
+        """A class that training did not have is an error."""
         for record in held_out.records:
             if record.label not in self.names:
                 raise CorpusError(
@@ -275,17 +266,15 @@ class Classify(TextTask):
         return super().check(held_out, train)
 
     def targets_of(self, record: TextRecord) -> Targets:
-        """See `TextTask`."""
         return {TARGET: np.array([self.names.index(record.label or "")])}
 
     def prediction(self, logits_C: NDArray[np.float32]) -> ClassPrediction:
-        """See `TextTask`."""
         probabilities = torch.softmax(torch.from_numpy(logits_C).double(), 0).tolist()
         best = int(np.argmax(probabilities))
         return ClassPrediction(self.names[best], probabilities[best], dict(zip(self.names, probabilities, strict=True)))
 
     def objective(self, weights: Sequence[float] | None = None) -> Objective:
-        """See `Task`: the cross-entropy."""
+        """The cross-entropy."""
         weights_C = None if weights is None else torch.tensor(weights, dtype=torch.float32)
 
         def find(rows: Rows, masked: MaskedRows) -> BatchTargets:
@@ -300,17 +289,14 @@ class Classify(TextTask):
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """See `Task`."""
         return CLASS_METRICS
 
     def measure(self, records: Sequence[TextRecord], predictions: Sequence[ClassPrediction]) -> Metrics:
-        """See `Task`."""
         return class_metrics(*self.right_and_predicted(records, predictions))
 
     def right_and_predicted(
         self, records: Sequence[TextRecord], predictions: Sequence[ClassPrediction]
     ) -> tuple[list[str], list[str]]:
-        """See `Task`."""
         return [record.label or "" for record in records], [each.label for each in predictions]
 
 
@@ -325,7 +311,7 @@ class Pairs(Classify):
 
     @classmethod
     def reads(cls, content: Mapping[str, Any], names: Sequence[str]) -> bool:
-        """See `Task`. Folders of other tools do not tell pairs from single texts: those are `classify`."""
+        """Folders of other tools do not tell pairs from single texts: those are `classify`."""
         return False
 
 
@@ -365,21 +351,18 @@ class MultiLabel(TextTask):
 
     @classmethod
     def reads(cls, content: Mapping[str, Any], names: Sequence[str]) -> bool:
-        """See `Task`."""
         return content.get("problem_type") == cls.problem_type
 
     @classmethod
     def label_of(cls, row: LabelledRow) -> dict[str, Any]:
-        """See `TextTask`."""
         return {"labels": row.class_names()}
 
     @classmethod
     def classes_of(cls, record: TextRecord) -> Sequence[str]:
-        """See `Task`."""
         return record.labels or ()
 
     def check(self, held_out: Labelled, train: Path) -> str | None:
-        """See `Task`. Labels that training did not have count as wrong."""
+        """Labels that training did not have count as wrong."""
         super().check(held_out, train)
         unseen = Counter(label for record in held_out.records for label in record.labels if label not in self.names)
         if not unseen:
@@ -388,7 +371,7 @@ class MultiLabel(TextTask):
         return f"{held_out.path}: {unseen.total():,} labels are none that {train} has ({names}); they count as wrong"
 
     def targets_of(self, record: TextRecord) -> Targets:
-        """See `TextTask`: a column for each 62 labels, a bit a label."""
+        """A column for each 62 labels, a bit a label."""
         words = [0] * len(self._columns)
         for label in record.labels or ():
             number = self.names.index(label)
@@ -400,14 +383,13 @@ class MultiLabel(TextTask):
         return [f"labels{number}" for number in range(-(-len(self.names) // _BITS))]
 
     def prediction(self, logits_C: NDArray[np.float32]) -> LabelsPrediction:
-        """See `TextTask`."""
         shares = torch.sigmoid(torch.from_numpy(logits_C).double()).tolist()
         ranked = sorted(zip(self.names, shares, strict=True), key=lambda pair: -pair[1])
         likely = tuple(name for name, share in ranked if share >= _LIKELY)
         return LabelsPrediction(likely, dict(zip(self.names, shares, strict=True)))
 
     def objective(self, weights: Sequence[float] | None = None) -> Objective:
-        """See `Task`: the mean over labels of their binary cross-entropies, each label with its weight."""
+        """The mean over labels of their binary cross-entropies, each label with its weight."""
         num_labels, columns = len(self.names), self._columns
         weights_C = None if weights is None else torch.tensor(weights, dtype=torch.float32)
 
@@ -432,17 +414,16 @@ class MultiLabel(TextTask):
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """See `Task`."""
         return ("micro_f1", "macro_f1", "subset_accuracy", "ranking_precision")
 
     def items(self, records: Sequence[TextRecord], metric: str) -> int | None:
-        """See `Task`: of F1 each right label is an item."""
+        """Of F1 each right label is an item."""
         if not metric.endswith("_f1"):
             return len(records)
         return max(1, sum(len(record.labels or ()) for record in records))
 
     def measure(self, records: Sequence[TextRecord], predictions: Sequence[LabelsPrediction]) -> Metrics:
-        """See `Task`, by scikit-learn; `ranking_precision` is the label ranking average precision.
+        """By scikit-learn; `ranking_precision` is the label ranking average precision.
 
         Source: Tsoumakas et al. 2010, Mining Multi-label Data, section 34.4 (of the Data Mining Handbook), for both F1
         and average precision.
@@ -498,17 +479,15 @@ class Regress(TextTask):
 
     @classmethod
     def reads(cls, content: Mapping[str, Any], names: Sequence[str]) -> bool:
-        """See `Task`."""
         return content.get("problem_type") == cls.problem_type or len(names) == 1
 
     @classmethod
     def label_of(cls, row: LabelledRow) -> dict[str, Any]:
-        """See `TextTask`."""
         return {"value": row.value()}
 
     @classmethod
     def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: ClassifierPooling) -> Self:
-        """See `Task`. Numbers are not all equal."""
+        """Numbers are not all equal."""
         values = {record.value for record in train.records}
         if len(values) == 1:
             raise CorpusError(f"{train.path}: every example has the number {values.pop()}; there is nothing to learn")
@@ -516,34 +495,32 @@ class Regress(TextTask):
         return cls((columns.get("label", "value"),), is_paired(train), settings.max_length, pooling, columns)
 
     def while_learning(self, train: Labelled) -> Self:
-        """See `Task`: standardised numbers; the deviation is that of the sample."""
+        """Standardised numbers; the deviation is that of the sample."""
         values = [record.value for record in train.records]
         mean = math.fsum(values) / len(values)
         deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
         return replace(self, mean=mean, deviation=deviation)
 
     def check_network(self, model: TaskNetwork) -> None:
-        """See `Task`: its last layer can hold the scale of the numbers."""
+        """Its last layer can hold the scale of the numbers."""
         last_layer(model)
 
     def finish(self, model: TaskNetwork) -> None:
-        """See `Task`: a head that predicts standardised numbers predicts the numbers themselves."""
+        """A head that predicts standardised numbers predicts the numbers themselves."""
         weight, bias = last_layer(model)
         with torch.no_grad():
             weight.mul_(self.deviation)
             bias.mul_(self.deviation).add_(self.mean)
 
     def targets_of(self, record: TextRecord) -> Targets:
-        """See `TextTask`."""
         value = np.array([record.value], dtype=np.float64)
         return {TARGET: ((value - self.mean) / self.deviation).astype(np.float32)}
 
     def prediction(self, logits_C: NDArray[np.float32]) -> NumberPrediction:
-        """See `TextTask`."""
         return NumberPrediction(float(logits_C[0]) * self.deviation + self.mean)
 
     def objective(self, weights: Sequence[float] | None = None) -> Objective:
-        """See `Task`: squared errors. Here the right answers are numbers, float32."""
+        """Squared errors. Here the right answers are numbers, float32."""
 
         def find(rows: Rows, masked: MaskedRows) -> BatchTargets:
             values_T = rows.classes[TARGET].flatten()
@@ -559,15 +536,14 @@ class Regress(TextTask):
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """See `Task`."""
         return ("pearson", "spearman", "rmse")
 
     def items(self, records: Sequence[TextRecord], metric: str) -> int | None:
-        """See `Task`: no metric is a share."""
+        """No metric is a share."""
         return None
 
     def measure(self, records: Sequence[TextRecord], predictions: Sequence[NumberPrediction]) -> Metrics:
-        """See `Task`; correlations by scipy."""
+        """Correlations by scipy."""
         from scipy.stats import pearsonr, spearmanr
 
         right = np.array([record.value for record in records], dtype=np.float64)

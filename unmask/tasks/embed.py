@@ -75,9 +75,9 @@ class SparseVectors:
 
     def dense(self) -> NDArray[np.float32]:
         """All numbers: [N, width]."""
-        found = np.zeros((len(self), self.width), dtype=np.float32)
-        found[np.repeat(np.arange(len(self)), np.diff(self.begins)), self.tokens] = self.values
-        return found
+        dense_ND = np.zeros((len(self), self.width), dtype=np.float32)
+        dense_ND[np.repeat(np.arange(len(self)), np.diff(self.begins)), self.tokens] = self.values
+        return dense_ND
 
     def unit(self) -> SparseVectors:
         """Divided by their length; those of length 0 stay."""
@@ -162,7 +162,7 @@ PART_TEXTS = 8192  # tokenized and packed at once
 
 @dataclass(frozen=True)
 class EmbedSettings:
-    """How embeddings are made. `Model.embed_settings` takes from the model's folder what nobody asked for.
+    """How embeddings are made. `Model.embed_settings` takes from the model's folder what is not asked for.
 
     Attributes:
         pooling: A name of `unmask.model.pooling.POOLINGS`; the mean is what sentence-transformers makes of a plain
@@ -331,7 +331,7 @@ def sparse_texts(
 
     Source: Formal et al. 2021 (SPLADE v2), section 3.1; in training `unmask.train.contrast`.
     """
-    found = [SparseVectors.of(np.zeros((0, model.config.vocab_size), dtype=np.float32))]
+    parts = [SparseVectors.of(np.zeros((0, model.config.vocab_size), dtype=np.float32))]
     num_tokens = num_long = 0
     for begin in range(0, len(texts), _TEXTS_AT_ONCE):
         part = texts[begin : begin + _TEXTS_AT_ONCE]
@@ -344,12 +344,20 @@ def sparse_texts(
             for place, number in enumerate(rows.numbers.tolist()):
                 of_windows[number] = made[place : place + 1]
         windows = [each for each in of_windows if each is not None]
-        if len(windows) > len(part):
-            windows = _over_windows(windows, owners.tolist(), len(part))
-        found += windows
+        if len(windows) > len(part):  # the maximum over the windows of each text
+            of_text: list[list[SparseVectors]] = [[] for _ in part]
+            for owner, window in zip(owners.tolist(), windows, strict=True):
+                of_text[owner].append(window)
+            windows = []
+            for some in of_text:
+                largest_1V = np.zeros((1, model.config.vocab_size), dtype=np.float32)
+                for window in some:
+                    np.maximum.at(largest_1V[0], window.tokens, window.values)
+                windows.append(some[0] if len(some) == 1 else SparseVectors.of(largest_1V))
+        parts += windows
         num_tokens += count_tokens(tokenizer, sequences)
         num_long += long
-    vectors = SparseVectors.joined(found)
+    vectors = SparseVectors.joined(parts)
     return Embedded(vectors.unit() if unit else vectors, num_tokens, num_long)
 
 
@@ -371,17 +379,3 @@ def _largest(model: Predictor, hidden_TD: Tensor, rows: TextRows) -> Tensor:
                 left = lengths[text]
             begin = end
     return largest_EV
-
-
-def _over_windows(windows: Sequence[SparseVectors], owners: Sequence[int], num_texts: int) -> list[SparseVectors]:
-    """The maximum over the windows of each text."""
-    of_text: list[list[SparseVectors]] = [[] for _ in range(num_texts)]
-    for owner, window in zip(owners, windows, strict=True):
-        of_text[owner].append(window)
-    return [each[0] if len(each) == 1 else _largest_of(SparseVectors.joined(each)) for each in of_text]
-
-
-def _largest_of(windows: SparseVectors) -> SparseVectors:
-    largest_1V = np.zeros((1, windows.width), dtype=np.float32)
-    np.maximum.at(largest_1V[0], windows.tokens, windows.values)
-    return SparseVectors.of(largest_1V)

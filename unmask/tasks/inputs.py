@@ -157,7 +157,7 @@ class InputEncoder:
         self.check_known([*firsts, *seconds])
         overhead = self._whole.num_special_tokens_to_add(True)
         lengths = [len(e) for e in self._whole.encode_batch(list(firsts), add_special_tokens=False)]
-        found = []
+        windows = []
         for first, second, id_, length in zip(firsts, seconds, ids, lengths, strict=True):
             room = self.max_length - length - overhead
             if room < LEAST_WINDOW:
@@ -168,8 +168,8 @@ class InputEncoder:
             self._whole.enable_truncation(self.max_length, stride=min(stride, room // 2), strategy="only_second")
             encoding = self._whole.encode(first, second)
             self._whole.no_truncation()
-            found.append([encoding, *encoding.overflowing])
-        return found
+            windows.append([encoding, *encoding.overflowing])
+        return windows
 
     def type_ids(self, encoding: tokenizers.Encoding) -> NDArray[np.int64] | None:
         """Token types, where the model has several."""
@@ -212,8 +212,8 @@ def first_pieces(words: Sequence[str], encoding: tokenizers.Encoding) -> tuple[N
     inside = place < len(positions)
     inside[inside] &= offsets[positions[place[inside]], 0] < word_ends[inside]
     numbers = np.flatnonzero(inside)
-    found: NDArray[np.int64] = positions[place[numbers]]
-    return found, numbers.astype(np.int64)
+    first: NDArray[np.int64] = positions[place[numbers]]
+    return first, numbers.astype(np.int64)
 
 
 def ids_of(encoding: Any) -> NDArray[np.int64]:
@@ -305,9 +305,9 @@ def pack_examples(examples: Sequence[Example], *, pad_id: int, max_length: int, 
     }
     for begin, example in zip(begins, examples, strict=True):
         for name, column in targets.items():
-            found = example.targets[name]
-            places = example.places if len(found) == len(example.places) else np.zeros(1, dtype=np.int64)
-            column[begin + places] = found
+            right = example.targets[name]
+            places = example.places if len(right) == len(example.places) else np.zeros(1, dtype=np.int64)
+            column[begin + places] = right
     return Packed(_unmasked_rows(filled, targets), begins)
 
 

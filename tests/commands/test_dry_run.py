@@ -85,5 +85,5 @@ def test_of_a_preparation(corpus_file: Path, tmp_path: Path, main: Main) -> None
 
 
 def test_standard_input_would_be_used_up() -> None:
-    with pytest.raises(RunError, match="dry_run would use standard input or a pipe up; give a file"):
+    with pytest.raises(RunError, match="standard input"):
         forecast_run(["-"], load_recipe())

@@ -16,15 +16,15 @@ from unmask.model.encoder import compile_model
 from unmask.model.initial_weights import initialise
 from unmask.train.checkpoints import TrainState
 from unmask.train.hardware import choose_dtype, why_not_compiled, works_on_its_own
-from unmask.train.loop import StepReport, train
-from unmask.train.optimizer import Optimizer
 from unmask.train.settings import TrainingSettings
+from unmask.train.trainer import StepReport, Trainer
 
 
 @dataclass(frozen=True)
 class Training:
-    """What the loop is given."""
+    """What is trained."""
 
+    trainer: Trainer
     state: TrainState
     stream: RowStream
     masker: Masker
@@ -32,29 +32,27 @@ class Training:
 
     def reports(self, clock: Callable[[], float] = time.monotonic) -> Iterator[StepReport]:
         """Trains, a report a step."""
-        return train(self.state, self.stream, self.masker, self.settings, clock=clock)
+        self.trainer.clock = clock
+        return self.trainer.steps()
 
 
 def assemble(recipe: Recipe, data: PreparedData, device: torch.device) -> Training:
     """A training that has not begun."""
     settings = recipe.training
-    dtype = choose_dtype(settings.precision, device)
     model = new_model(recipe, data.tokenizer)
     initialise(model, seed=settings.seed, method=recipe.model.initialisation)
     model.to(device)
-    model.encoder.compute_dtype = dtype
+    model.encoder.compute_dtype = choose_dtype(settings.precision, device)
     choice, minutes, steps = settings.compile_blocks, settings.minutes, settings.known_steps
     if why_not_compiled(choice, device, minutes=minutes, steps=steps) is None:
-        compile_model(model, tuned=settings.tuned_products)
-    return Training(
-        TrainState(model, Optimizer(model, settings, dtype=dtype)),
-        RowStream(
-            data.train,
-            data.tokenizer,
-            length=settings.sequence_length,
-            seed=settings.seed,
-            ahead=works_on_its_own(device),
-        ),
-        Masker(recipe.masking, data.tokenizer, seed=settings.seed, tables=data.tables),
-        settings,
+        compile_model(model)
+    stream = RowStream(
+        data.train,
+        data.tokenizer,
+        length=settings.sequence_length,
+        seed=settings.seed,
+        ahead=works_on_its_own(device),
     )
+    masker = Masker(recipe.masking, data.tokenizer, seed=settings.seed, tables=data.tables)
+    trainer = Trainer(model, stream, settings, masker=masker)
+    return Training(trainer, trainer.state, stream, masker, settings)

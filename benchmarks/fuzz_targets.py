@@ -44,7 +44,7 @@ from unmask.tasks.predict import task_named
 from unmask.tasks.settings import Columns
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.train.checkpoints import TrainState, load_checkpoint, save_checkpoint
-from unmask.train.optimizer import Optimizer
+from unmask.train.optimizer import build_optimizer
 
 Read = Callable[[Path, str, int], object]
 """Reads what a case has left in a folder: the folder, the name of the damaged file, the number of the case."""
@@ -249,10 +249,10 @@ class Checkpoints:
     def __init__(self, model: Path, root: Path) -> None:
         network = unmask.load(model).network
         training = load_recipe("tiny", overrides=list(SMALL)).training
-        self.state = TrainState(network, Optimizer(network, training, dtype=torch.float32), step=1)
+        self.state = TrainState(network, build_optimizer(network, training), step=1)
         for parameter in network.parameters():
             parameter.grad = torch.zeros_like(parameter)
-        self.state.optimizer.step(1.0)  # the moments begin with it
+        self.state.optimizer.step()  # the moments begin with it
         self.folder = save_checkpoint(root, self.state, fingerprint="made here", keep=1)
         self.files = {path.name: path.read_bytes() for path in sorted(self.folder.iterdir())}
 

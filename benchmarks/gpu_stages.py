@@ -160,14 +160,14 @@ def _gradients(bench: Bench, device: torch.device, precision: str, *, rows: int)
     batch = training.stream.batch(Cursor(), rows).rows
     kept: dict[str, Tensor] = {}
 
-    def keep(scale: float, **_: object) -> None:
+    def keep() -> None:
         gradients = {name: parameter.grad for name, parameter in state.model.named_parameters()}
         kept.update({name: each.float().cpu().flatten() for name, each in gradients.items() if each is not None})
 
     state.optimizer.step = keep  # type: ignore[method-assign]
     state.model.train()
     masked = training.masker(batch)
-    result = training_step(state.model, state.optimizer, batch, masked, learning_rate_scale=1.0, step=1)
+    result = training_step(state.model, state.optimizer, batch, masked, learning_rate_scale=1.0, step=1, clip_norm=1e9)
     return result.loss, kept
 
 

@@ -27,7 +27,7 @@ GOAL = 10.0
 # Wraps the step, so that the end of the first is known to the clock of all processes.
 WATCH = """
 import sys, time
-import unmask.train.loop as loop
+import unmask.train.trainer as loop
 step = loop.training_step
 def watched(*arguments, **named):
     result = step(*arguments, **named)

@@ -21,10 +21,10 @@ from safetensors.torch import load_file
 import unmask
 from unmask.commands.masking_tables import masking_tables
 from unmask.commands.masks import ShownText
-from unmask.commands.reporting import LogReporter
 from unmask.commands.run_data import PreparedData, open_prepared
 from unmask.commands.run_folder import packaged_corpus
 from unmask.core.hashing import mix_ints
+from unmask.core.results import Reporter
 from unmask.core.settings import validated
 from unmask.data.prepare import prepare
 from unmask.data.rows import Rows
@@ -125,7 +125,7 @@ def static_tables(data: PreparedData, folder: Path) -> Tables:
     """Frequencies, numbers of documents, collocations and informativeness."""
     all_of_them = {"units": {"kind": "collocations"}, "weights": {"kind": "tfidf"}}
     settings = validated(MaskingSettings, all_of_them, where="masking")
-    tables, _ = masking_tables(settings, data, own_lexicon=folder / "lexicon", reporter=LogReporter())
+    tables, _ = masking_tables(settings, data, own_lexicon=folder / "lexicon", reporter=Reporter())
     return tables
 
 

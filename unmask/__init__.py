@@ -79,6 +79,9 @@ if TYPE_CHECKING:
     from unmask.tasks.predict import Predictions as Predictions
     from unmask.tasks.predict import TaskModel as TaskModel
     from unmask.tasks.predict import predict as predict
+    from unmask.train.callbacks import Callback as Callback
+    from unmask.train.objectives import Objective as Objective
+    from unmask.train.trainer import Trainer as Trainer
 
 __version__ = "0.1.0"
 

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -19,17 +19,16 @@ from torch import Tensor, nn
 import unmask
 from tests.train.group_runs import digest_of
 from unmask.commands import embedder as embedder_making
-from unmask.commands import embedder_run
 from unmask.commands.embedder_forecast import forecast_embedder
 from unmask.commands.embedder_run import EmbedderRun
 from unmask.core.errors import UnmaskError
 from unmask.core.interruption import Interrupted
 from unmask.model.heads import ContrastHead
-from unmask.train import loop
 from unmask.train import step as gradient_cache
+from unmask.train import trainer as loop
 from unmask.train.distributed import join_group
-from unmask.train.loop import StepReport, train
 from unmask.train.step import StepResult, training_step
+from unmask.train.trainer import StepReport
 
 
 def embedded(folder: Path, *, base: str, corpus: str, runs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -73,10 +72,9 @@ def _run(out: Path, *, trouble: tuple[str, int] | None = None, **asked: Any) -> 
             super().__init__(*given)
             made.append(self)
 
-    def noting(*given: Any, **named: Any) -> Iterator[StepReport]:
-        for report in train(*given, **named):
+    class Reports(unmask.Callback):
+        def on_step(self, trainer: unmask.Trainer, report: StepReport) -> None:
             reports.append(report)
-            yield report
 
     def troubled(model: Any, optimizer: Any, rows: Any, masked: Any, *, step: int, **named: Any) -> StepResult:
         rows_of[step] = [
@@ -92,15 +90,16 @@ def _run(out: Path, *, trouble: tuple[str, int] | None = None, **asked: Any) -> 
     ended = summary = None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(embedder_making, "EmbedderRun", NotingRun)
-        patch.setattr(embedder_run, "train", noting)
         patch.setattr(loop, "training_step", troubled)
         try:
-            summary = unmask.embedder(asked.pop("model"), asked.pop("corpus"), out=out, **asked).summary
+            summary = unmask.embedder(
+                asked.pop("model"), asked.pop("corpus"), out=out, callbacks=[Reports()], **asked
+            ).summary
         except (Interrupted, UnmaskError, ValueError) as error:
             ended = (type(error).__name__, str(error))
     weights: dict[str, Tensor] = {}
     if made:
-        parameters = made[0].state.module.named_parameters()  # the temperature is gone where the model was written
+        parameters = made[0].state.model.named_parameters()  # the temperature is gone where the model was written
         weights = {name: p.detach().clone() for name, p in parameters if not name.startswith(ContrastHead.name)}
         save_file(weights, out.parent / f"{out.name}-{group.share.rank}.safetensors")
     return {

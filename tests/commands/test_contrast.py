@@ -30,7 +30,7 @@ from unmask.train.contrast import (
     contrast_objective,
 )
 from unmask.train.objectives import PREDICT_MASKED
-from unmask.train.optimizer import Optimizer
+from unmask.train.optimizer import build_optimizer
 from unmask.train.settings import AdamWSettings, TrainingSettings
 from unmask.train.step import StepResult, parts_of, training_step
 
@@ -155,10 +155,15 @@ def gradients_of_a_step(model: MaskedLM, rows: Rows, masked: MaskedRows, **more:
     training = TrainingSettings(
         steps=1, sequence_length=64, clip_norm=float("inf"), optimizer=AdamWSettings(kind="adamw")
     )
-    optimizer = Optimizer(model.train(), training, dtype=torch.float32)  # type: ignore[arg-type]
-    optimizer.step = lambda *_, **__: None  # type: ignore[method-assign]
-    result = training_step(model, optimizer, rows, masked, learning_rate_scale=1.0, step=1, **more)
-    return result, {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    optimizer = build_optimizer(model.train(), training)  # type: ignore[arg-type]
+    gradients: Gradients = {}
+    optimizer.step = lambda: gradients.update(  # type: ignore[method-assign, assignment, misc]
+        {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    )
+    result = training_step(
+        model, optimizer, rows, masked, learning_rate_scale=1.0, step=1, clip_norm=float("inf"), **more
+    )
+    return result, gradients
 
 
 def test_gradients_by_way_of_vectors_are_those_of_all_at_once(
@@ -180,7 +185,7 @@ def test_gradients_by_way_of_vectors_are_those_of_all_at_once(
             model, rows, masked,
             micro_rows=micro_rows,
             objectives=(replace(PREDICT_MASKED, weight=0.2),),
-            leading=contrast_objective(temperature=9.0, dimensions=(8,)),
+            main=contrast_objective(temperature=9.0, dimensions=(8,)),
         )  # fmt: skip
         assert result.predicted_tokens == 24
         assert (result.micro_batches > 1) == (micro_rows is not None)
@@ -202,9 +207,7 @@ def test_both_passes_of_a_part_drop_the_same(make_model: Callable[..., MaskedLM]
     rows, _ = stream.rows(stream.drawer.draw(np.arange(24), 3))
     objective = contrast_objective(temperature=0.1)
     model = make_model(dropout=0.2)
-    result, gradients = gradients_of_a_step(
-        model, rows, unmasked(rows), micro_rows=2, dropout_seed=5, leading=objective
-    )
+    result, gradients = gradients_of_a_step(model, rows, unmasked(rows), micro_rows=2, dropout_seed=5, main=objective)
     model = make_model(dropout=0.2).train()
     parts = parts_of(rows, unmasked(rows), (objective,), micro_rows=2, device=torch.device("cpu"), width=32)
     vectors = [

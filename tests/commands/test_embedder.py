@@ -21,14 +21,13 @@ from safetensors.torch import load_file
 import unmask
 from tests.command_line import Main
 from unmask.commands.embedder_run import positions_on_cpu
-from unmask.commands.reporting import LogReporter
 from unmask.core.errors import CorpusError, ModelError, RunError, SettingsError
 from unmask.core.interruption import Interrupted
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_model
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train import loop
-from unmask.train.loop import StepReport
+from unmask.train.trainer import StepReport
 
 WORDS = ("king", "queen", "dog", "cat", "ship", "winter", "garden", "bridge", "sea", "mountaineer", "philosopher")
 FAST = {
@@ -111,13 +110,13 @@ def test_every_text_finds_its_partner(base: Path, tmp_path: Path) -> None:
     assert "masked tokens" not in repr(found)
 
 
-class Stopping(LogReporter):
+class Stopping(unmask.Callback):
     """Sends a signal behind a step, as `kill` would."""
 
     def __init__(self, step: int) -> None:
         self._step = step
 
-    def step(self, report: StepReport) -> None:
+    def on_step(self, trainer: unmask.Trainer, report: StepReport) -> None:
         if report.step == self._step:
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -134,7 +133,7 @@ def test_going_on_is_never_having_stopped(made: unmask.Embedder, base: Path, cor
     }
     out = tmp_path / "e"
     with pytest.raises(Interrupted, match=rf"stopped and saved at step {stopped}"):
-        unmask.embedder(base, [corpus], out=out, steps=12, settings=settings, reporter=Stopping(stopped))
+        unmask.embedder(base, [corpus], out=out, steps=12, settings=settings, callbacks=[Stopping(stopped)])
     found = unmask.embedder(base, [corpus], out=out, steps=12, settings=settings, resume=True)
     ours, wanted = (load_file(folder / "model" / "model.safetensors") for folder in (out, made.folder))
     assert ours.keys() == wanted.keys()

@@ -14,9 +14,9 @@ import unmask
 from tests.conftest import SMALL
 from unmask.commands.lexicon import make_lexicon
 from unmask.commands.masking_tables import wanted_lexicons
-from unmask.commands.reporting import LogReporter
 from unmask.commands.run_data import open_prepared
 from unmask.core.errors import DataError, RunError, SettingsError
+from unmask.core.results import Reporter
 from unmask.data.lexicon import LexiconSettings, load_lexicon
 from unmask.data.store import document_frequencies
 from unmask.masking.settings import MaskingSettings, Strategy
@@ -31,7 +31,7 @@ NAME = "lexicon.safetensors"
 @pytest.fixture(scope="module")
 def lexicon_file(data_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("lexicons") / "new" / "mine.lexicon"
-    make_lexicon(open_prepared(data_folder), out, LexiconSettings(size=50), LogReporter())
+    make_lexicon(open_prepared(data_folder), out, LexiconSettings(size=50), Reporter())
     assert [path.name for path in out.parent.iterdir()] == ["mine.lexicon"]
     return out
 
@@ -91,7 +91,7 @@ def test_a_lexicon_that_has_changed_is_noticed(data_folder: Path, lexicon_file: 
     mine.write_bytes(lexicon_file.read_bytes())
     settings = (*SMALL, "masking.weights.kind=informative", f"masking.weights.lexicon={mine}")
     unmask.pretrain([data_folder], out=tmp_path / "run", steps=2, settings=settings)
-    make_lexicon(open_prepared(data_folder), mine, LexiconSettings(size=9), LogReporter())
+    make_lexicon(open_prepared(data_folder), mine, LexiconSettings(size=9), Reporter())
     (tmp_path / "run" / "summary.json").unlink()
     with pytest.raises(RunError, match="checkpoint"):
         unmask.pretrain(out=tmp_path / "run", resume=True)
@@ -209,7 +209,7 @@ def test_tables_by_a_path(lexicon_file: Path, data_folder: Path, run: unmask.Run
 def test_a_file_that_cannot_be_written(data_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="the lexicon cannot be written"):
-        make_lexicon(open_prepared(data_folder), tmp_path / "file" / "x", LexiconSettings(), LogReporter())
+        make_lexicon(open_prepared(data_folder), tmp_path / "file" / "x", LexiconSettings(), Reporter())
 
 
 def test_the_settings_are_in_the_file(lexicon_file: Path, data_folder: Path) -> None:

@@ -258,18 +258,19 @@ def test_mean_and_deviation_of_seeds() -> None:
 
 def test_the_optimizers_groups_take_their_share(make_model) -> None:  # type: ignore[no-untyped-def]
     """The first step of AdamW is the rate times the sign of the gradient, nearly, so the shares can be read off."""
-    from unmask.train.optimizer import Optimizer
+    from unmask.train.optimizer import build_optimizer, set_learning_rates
     from unmask.train.settings import AdamWSettings, TrainingSettings
 
     model = make_model(num_layers=2)
     settings = TrainingSettings(
         steps=1, learning_rate=0.01, weight_decay=0.0, clip_norm=float("inf"), optimizer=AdamWSettings(kind="adamw")
     )
-    optimizer = Optimizer(model, settings, dtype=torch.float32, factor_of=layer_factors(2, 0.5))
+    optimizer = build_optimizer(model, settings, factor_of=layer_factors(2, 0.5))
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
-    optimizer.step(0.5)
+    set_learning_rates(optimizer, 0.5)
+    optimizer.step()
     for name, parameter in model.named_parameters():
         moved = (before[name] - parameter.detach()).mean().item()
         assert moved == pytest.approx(0.01 * 0.5 * layer_factors(2, 0.5)(name), rel=1e-3), name

@@ -15,7 +15,6 @@ from safetensors.torch import load_file
 
 import unmask
 from tests.conftest import SMALL, make_text
-from unmask.commands.reporting import read_metrics
 from unmask.commands.run_folder import RunFolder, claim_sources
 from unmask.commands.training_run import Watch
 from unmask.core.errors import CorpusError, DataError, DivergedError, RunError, SettingsError, TokenizerError
@@ -23,6 +22,7 @@ from unmask.measure.held_out import HeldOut, HeldOutSet
 from unmask.model.fused import Losses
 from unmask.model.heads import MLMHead
 from unmask.train.checkpoints import list_checkpoints
+from unmask.train.trackers import read_metrics
 
 SUMMARY_KEYS = {
     "model", "num_parameters", "vocab_size", "steps", "tokens_seen", "seconds", "tokens_per_second",

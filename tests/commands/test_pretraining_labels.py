@@ -15,12 +15,12 @@ from tests.command_line import Main
 from tests.conftest import SMALL
 from unmask.commands.dry_run import forecast_run
 from unmask.commands.recipe import load_recipe
-from unmask.commands.reporting import read_metrics
 from unmask.core.errors import CorpusError, DataError, SettingsError
 from unmask.data.data_folder import load_manifest
 from unmask.data.prepare import prepare
 from unmask.data.settings import CorpusSettings
 from unmask.tokenizer.settings import TokenizerSettings
+from unmask.train.trackers import read_metrics
 
 LEARN = ("objectives.label.weight=1",)
 READ = ("corpus.label=mood",)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from unmask.commands.cli import make_app
 from unmask.commands.finetune import forecast_finetune
 from unmask.commands.finetune_run import FinishedRun, ResultFolder
 from unmask.core.errors import RunError
+from unmask.core.interruption import Interrupted
 from unmask.tokenizer.tokenizer import Tokenizer
 
 pytest.importorskip("sklearn")
@@ -67,6 +70,31 @@ def test_stopped_in_the_second_seed(given: Given, tmp_path: Path, monkeypatch: p
     unmask.finetune(**given, out=out, settings=settings(3), resume=True)
     assert begun == [0, 1, 1, 2], "the first seed is not trained again"
     assert content(out) == content(tmp_path / "whole")
+
+
+class Stopping(unmask.Callback):
+    """Sends a signal behind a step, as `kill` would."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def on_step(self, trainer: unmask.Trainer, report: Any) -> None:
+        if report.step == self._step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize("step", [2, 4])
+def test_stopped_within_a_seed(given: Given, tmp_path: Path, step: int) -> None:
+    """Before the first evaluation and behind it: losses, best weights and patience are those of an unbroken run."""
+    longer = settings(1, "finetune.epochs=3", "finetune.patience=3")
+    unmask.finetune(**given, out=tmp_path / "whole", settings=longer)
+    out = tmp_path / "stopped"
+    with pytest.raises(Interrupted):
+        unmask.finetune(**given, out=out, settings=longer, callbacks=[Stopping(step)])
+    assert (out / "checkpoints" / f"step-{step:08d}").is_dir()
+    unmask.finetune(**given, out=out, settings=longer, resume=True)
+    assert content(out) == content(tmp_path / "whole")
+    assert not (out / "checkpoints").exists()
 
 
 def test_a_kill_while_the_best_model_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

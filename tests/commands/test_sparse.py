@@ -145,7 +145,7 @@ def test_gradients_by_way_of_vectors(make_model: Callable[..., MaskedLM], tokeni
     masked = Masker.from_tokenizer(tokenizer, rate=0.3)(rows)
     leading = splade_objective(temperature=1.0, weights=(0.1, 0.2), progress=lambda: 1.0)
     (whole, wanted), (parted, gradients) = (
-        gradients_of_a_step(make_model(), rows, masked, micro_rows=micro_rows, leading=leading,
+        gradients_of_a_step(make_model(), rows, masked, micro_rows=micro_rows, main=leading,
                             objectives=(replace(PREDICT_MASKED, weight=0.2),))
         for micro_rows in (None, 2)
     )  # fmt: skip
@@ -388,7 +388,7 @@ def test_going_on_is_never_having_stopped(sparse: unmask.Embedder, base: Path, c
     """While the regulariser's weight grows."""
     out: dict[str, Any] = {"out": tmp_path / "e", "steps": 9, "settings": SPARSE}
     with pytest.raises(Interrupted, match="stopped and saved at step 2"):
-        unmask.embedder(base, [corpus], **out, reporter=Stopping(2))
+        unmask.embedder(base, [corpus], **out, callbacks=[Stopping(2)])
     found = unmask.embedder(base, [corpus], **out, resume=True)
     ours, wanted = (load_file(each.folder / "model" / "model.safetensors") for each in (found, sparse))
     assert all(torch.equal(ours[name], wanted[name]) for name in wanted)

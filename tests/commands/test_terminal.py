@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,13 +23,13 @@ from tests.command_line import PATIENCE, Main
 from unmask.commands import terminal
 from unmask.commands.compare import by_pair, by_recipe
 from unmask.commands.evaluate import Evaluation
-from unmask.commands.reporting import PredictedToken
 from unmask.commands.terminal import ConsoleReporter, rendered, show
 from unmask.commands.tune import best_trials
 from unmask.core.results import Progress, Readable, Sheet, Shown, Styled
 from unmask.tasks.fill import Candidate, Filled
-from unmask.train.loop import StepReport
+from unmask.train.callbacks import ShowProgress
 from unmask.train.step import Figures
+from unmask.train.trainer import StepReport
 
 
 @pytest.fixture
@@ -71,11 +72,12 @@ def step(number: int, seconds: float, progress: float, loss: float) -> StepRepor
 
 
 def test_runs_in_turn_have_a_loss_a_speed_and_a_time_each(capsys: pytest.CaptureFixture[str], seconds: None) -> None:
+    trainer = SimpleNamespace(state=SimpleNamespace(micro_tokens=None), first_micro_tokens=None)
     with ConsoleReporter() as reporter:
         for loss in (6.0, 3.0):
-            reporter.begin()
+            shown = ShowProgress(reporter)  # type: ignore[arg-type]
             for number in range(1, 4):
-                reporter.step(step(number, number * 2.0, number / 4, loss))
+                shown.on_step(trainer, step(number, number * 2.0, number / 4, loss))  # type: ignore[arg-type]
             reporter.notify(Progress("tokens at 15%", 100, 400))
     first, second = (run for run in capsys.readouterr().err.split("tokens at 15%")[:2])
     assert "step 3, loss 6.000, 500 tokens/s, " in first
@@ -120,7 +122,7 @@ def test_texts_do_nothing_to_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None
         reporter.note(bad)
         reporter.show(0.5, bad)
         reporter.bar.refresh()
-        reporter.predictions(1, [[PredictedToken(bad), PredictedToken(bad, predicted=bad)]])
+        reporter.note((bad, Styled(bad, "bold red")))
     show(Shouting(bad), as_json=False)
     logging.getLogger("unmask").warning("%s", bad)
     text = screen.getvalue()

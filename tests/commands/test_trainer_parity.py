@@ -143,7 +143,7 @@ def test_the_same_weights_after_an_epoch(make_model: MakeModel, tmp_path: Path, 
     )
     plan = FitPlan(info, settings, "accuracy", None, examples, HeldOutData([], []))
     before = {name: parameter.detach().clone() for name, parameter in ours.named_parameters()}
-    steps = list(begin_training(ours, plan, seed=3).steps)
+    steps = list(begin_training(ours, plan, seed=3).steps())
     assert len(steps) == 4
 
     class InOurOrder(transformers.Trainer):  # type: ignore[misc, name-defined]

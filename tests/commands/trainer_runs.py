@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from unmask.commands.finetune_run import Runs, fit, load_pretrained, pooling_for, read_files, settings_of
-from unmask.commands.reporting import LogReporter
+from unmask.core.results import Reporter
 from unmask.tasks.classify import Classify
 from unmask.tasks.inputs import Example
 from unmask.tasks.predict import task_named
@@ -41,14 +41,12 @@ def runs_of(folder: Path, task: str, train: Path, validation: Path, settings: Se
     pooling = pooling_for(pretrained, kind, chosen.pooling)
     paths = {"train": train, "validation": validation}
     files, learned = read_files(kind, paths, chosen, lambda _: None, pooling=pooling)
-    return Runs(pretrained, tokenizer, files, learned, chosen, LogReporter())
+    return Runs(pretrained, tokenizer, files, learned, chosen, Reporter())
 
 
 def our_metric(runs: Runs, seed: int) -> float:
     """Of the last epoch, by the metric that tells the best model."""
-    found = fit(
-        runs.new_model(seed), runs.plan, seed=seed, on_step=lambda _: None, on_evaluation=lambda _: None
-    ).history[-1]
+    found = fit(runs.new_model(seed), runs.plan, seed=seed, reporter=Reporter()).history[-1]
     return found.metrics[runs.plan.metric] or 0.0
 
 

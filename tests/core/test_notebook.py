@@ -12,8 +12,7 @@ import pytest
 
 import unmask
 from tests.conftest import SMALL, make_text
-from unmask.commands.reporting import LogReporter, usual_reporter
-from unmask.core.results import NotebookLine, Progress, ignore, in_notebook, usual_notify
+from unmask.core.results import NotebookLine, Progress, Reporter, ignore, in_notebook, usual_notify, usual_reporter
 
 Drawn = list[list[str]]
 
@@ -38,7 +37,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> Drawn:
 def test_only_where_a_kernel_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not in_notebook()
     assert usual_notify() is ignore
-    assert isinstance(usual_reporter(), LogReporter)
+    assert type(usual_reporter()) is Reporter
     terminal: Any = ModuleType("IPython")
     terminal.get_ipython = SimpleNamespace
     monkeypatch.setitem(sys.modules, "IPython", terminal)

@@ -58,3 +58,38 @@ def test_read_another_kind_of_file(
     corpus = Corpus(["crawl.warc.gz"], CorpusSettings(), hold_out=False)
     assert [(piece.text, held) for piece, held in corpus.pieces()] == [("The king.\n\nA queen.", False)]
     del SUFFIXES[".warc"], READERS["warc"]
+
+
+@pytest.fixture
+def mine(run: unmask.Run, data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run as the page names it, beside its data."""
+    mine = tmp_path / "runs" / "mine"
+    mine.mkdir(parents=True)
+    (mine / "model").symlink_to(run.folder / "model")
+    (mine / "data").symlink_to(data_folder)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("mine")
+def test_add_a_callback() -> None:
+    names = example("Add a callback")
+    assert names["run"].steps == len(names["callback"].seen) < 20
+
+
+@pytest.mark.usefixtures("mine")
+def test_an_optimizer_of_your_own() -> None:
+    trainer = example("Train with an optimizer of your own")["trainer"]
+    assert trainer.state.step == 5
+    assert all("momentum_buffer" in state for state in trainer.state.optimizer.state.values())
+
+
+@pytest.mark.usefixtures("mine")
+def test_an_objective_of_your_own() -> None:
+    losses = [report.objectives["word_starts"].loss for report in example("Learn an objective of your own")["reports"]]
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.usefixtures("mine")
+def test_a_network_of_your_own() -> None:
+    losses = [report.loss for report in example("Train a network of your own")["reports"]]
+    assert losses[-1] < losses[0] - 0.1

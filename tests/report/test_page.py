@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import unmask
-from unmask.commands.reporting import PredictedToken
+from unmask.commands.held_out_watch import PredictedToken
 from unmask.data.data_folder import Manifest, load_manifest
 from unmask.report.pages import write_report
 

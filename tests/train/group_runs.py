@@ -8,9 +8,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Iterator
 from datetime import timedelta
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +16,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch._dynamo.exc import InternalTorchDynamoError
 
-from tests.model.on_gpu import tensor_operations
+import unmask
 from unmask.commands import pretrain as pretraining
 from unmask.commands import training_run
 from unmask.commands.dry_run import forecast_run
@@ -29,15 +26,10 @@ from unmask.commands.training_run import TrainingRun
 from unmask.core.errors import UnmaskError
 from unmask.core.interruption import Interrupted
 from unmask.masking.masker import MaskedRows, Masker
-from unmask.model.fused import losses_of_part
-from unmask.model.layers import run_block
-from unmask.train import distributed as group_module
-from unmask.train import loop
-from unmask.train import optimizer as optimizers
+from unmask.train import distributed, trainer
 from unmask.train.distributed import join_group
-from unmask.train.loop import StepReport, train
-from unmask.train.optimizer import FullSharding
 from unmask.train.step import StepResult, training_step
+from unmask.train.trainer import StepReport
 
 SMALL = (
     "model.num_layers=1", "model.hidden_size=32", "model.num_heads=2", "training.sequence_length=32",
@@ -60,11 +52,10 @@ def pretrained(
 
     Returns:
         Of each run: `masks`: a digest a row, of each step; `losses`, `lengths`, `rates`, `micro_batches` of the steps;
-        `weights`: their digest; `gathered`: types of the numbers that go around, where weights are shared out;
-        `evaluations`; `ended`: the type and the text of the error that it ended with.
+        `weights`: their digest; `evaluations`; `ended`: the type and the text of the error that it ended with.
     """
     if answer is not None:
-        group_module.ANSWER = group_module.GATHERING = timedelta(seconds=answer)
+        distributed.TIMEOUT = timedelta(seconds=answer)
     return {
         name: _forecast(data, **arguments) if name.startswith("forecast") else _run(folder / name, data, **arguments)
         for name, arguments in runs.items()
@@ -102,18 +93,15 @@ def _run(
         def __init__(self, *given: Any) -> None:
             super().__init__(*given)
             made.append(self)
-            if kind == "compiling":
-                model = self.state.model
-                model.encoder.compiled_block, model.head.compiled_losses = run_block, losses_of_part
+            if kind == "clock" and group.rank == 1:
+                self.trainer.clock = lambda: time.monotonic() * 30
 
-    def noting(*given: Any, **named: Any) -> Iterator[StepReport]:
-        fast = kind == "clock" and group.share.rank == 1
-        for report in train(*given, **named, clock=lambda: time.monotonic() * (30 if fast else 1)):
+    class Reports(unmask.Callback):
+        def on_step(self, trainer: unmask.Trainer, report: StepReport) -> None:
             reports.append(report)
-            yield report
 
     def troubled(*given: Any, step: int, **named: Any) -> StepResult:
-        if step == trouble_step and group.share.rank == 1 and not met:
+        if step == trouble_step and group.rank == 1 and not met:
             met.append(step)
             _meet(kind, *given)
         return training_step(*given, step=step, **named)
@@ -122,33 +110,21 @@ def _run(
     ended = None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training_run, "Masker", Noting)
-        patch.setattr(training_run, "train", noting)
         patch.setattr(pretraining, "TrainingRun", NotingRun)
-        patch.setattr(loop, "training_step", troubled)
+        patch.setattr(trainer, "training_step", troubled)
         if kind == "small":
-            fits = 64 if group.share.rank == 1 else None
-            patch.setattr(loop, "first_micro_tokens", lambda *given, **named: fits)
-        if kind in ("compiling", "operations", "half"):
-            tensor_operations(patch)
-            patch.setattr("unmask.model.encoder.choose_attention", lambda *given, **named: "bias")
-        if kind == "half":  # as on a GPU
-            patch.setattr(
-                optimizers, "FullSharding", lambda *given, **named: FullSharding(*given, dtype=torch.bfloat16)
-            )
+            fits = 64 if group.rank == 1 else None
+            patch.setattr(trainer, "first_micro_tokens", lambda *given, **named: fits)
         try:
-            pretraining.pretrain([data], out=out, settings=(*SMALL, *settings), **({"steps": 20} | more))
+            budget = {"steps": 20} | more
+            pretraining.pretrain([data], out=out, settings=(*SMALL, *settings), callbacks=[Reports()], **budget)
         except (Interrupted, UnmaskError, ValueError) as error:
             if not trouble or not made:
                 raise
             ended = (type(error).__name__, str(error))
-    state = made[0].state
-    if ended is None:
-        weights = {name: weight.clone() for name, weight in state.weights().items()}
-    else:  # a process may be gone
-        weights = {name: p.detach().clone() for name, p in state.model.named_parameters() if type(p) is nn.Parameter}
-    save_file(weights, out.parent / f"{out.name}-{group.share.rank}.safetensors")
-    sharding = state.optimizer.sharding
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()] if group.is_first else []
+    weights = {name: parameter.detach().clone() for name, parameter in made[0].model.named_parameters()}
+    save_file(weights, out.parent / f"{out.name}-{group.rank}.safetensors")
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()] if group.is_main else []
     return {
         "masks": masks,
         "losses": [report.loss for report in reports],
@@ -156,13 +132,12 @@ def _run(
         "rates": [report.learning_rate for report in reports],
         "micro_batches": [report.micro_batches for report in reports],
         "weights": digest_of(*weights.values()),
-        "gathered": sorted({str(each.dtype) for each in sharding.of_part or ()}) if sharding else [],
         "evaluations": [line for line in lines if line["kind"] == "evaluation"],
         "ended": ended,
     }
 
 
-def _meet(kind: str, model: Any, optimizer: Any, *_: Any) -> None:
+def _meet(kind: str, model: Any, *_: Any) -> None:
     """What happens in one step of one process; in the middle of a step, where its gradient is infinite or it fails."""
     if kind == "signal":
         os.kill(os.getpid(), signal.SIGTERM)
@@ -177,36 +152,14 @@ def _meet(kind: str, model: Any, optimizer: Any, *_: Any) -> None:
             out.register_hook(lambda gradient: gradient * math.inf)
 
         handle = model.encoder.norm.register_forward_hook(infinite)
-    elif kind in ("forward", "backward", "kill within", "hang within"):  # in a step's second part, within the model
-        num_calls = count()
-
-        def lacks_memory(*_: Any) -> None:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-
-        def fail(mlp: nn.Module, given: Any, out: Tensor) -> None:
-            if next(num_calls) == 1:
-                middle.remove()
-                if kind.endswith(" within"):
-                    _meet(kind.removesuffix(" within"), model, optimizer)
-                elif kind == "forward":
-                    lacks_memory()
-                else:
-                    out.register_hook(lacks_memory)
-
-        middle = model.encoder.blocks[1].mlp.register_forward_hook(fail)
     else:
-        errors = {
-            "memory": torch.OutOfMemoryError("CUDA out of memory"),
-            "compiling": InternalTorchDynamoError("no such kernel"),
-            "other": ValueError("something else"),
-        }
-        begin = optimizer.begin_last_part
+        errors = {"memory": torch.OutOfMemoryError("CUDA out of memory"), "other": ValueError("something else")}
 
-        def fails() -> None:
-            optimizer.begin_last_part = begin
+        def fails(norm: nn.Module, given: Any, out: Tensor) -> None:
+            handle.remove()
             raise errors[kind]
 
-        optimizer.begin_last_part = fails
+        handle = model.encoder.norm.register_forward_hook(fails)
 
 
 def _digests(masked: MaskedRows) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import wait
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,18 +11,20 @@ from typing import Any
 import pytest
 import torch
 
-from tests.train.test_loop import MakeModel, new_state, settings_of
-from unmask.commands.reporting import Arrivals, MetricsFile, read_metrics
+from tests.train.helpers import MakeModel, new_state, settings_of, train
 from unmask.core.errors import DivergedError
 from unmask.data.rows import Cursor, RowStream
 from unmask.data.store import TokenStore
 from unmask.masking.masker import Masker
 from unmask.masking.tables import Scores
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.train import loop as loop_module
+from unmask.train import trainer as loop_module
+from unmask.train.callbacks import Arrivals
 from unmask.train.checkpoints import TrainState
-from unmask.train.loop import Batches, BatchRequest, MaskedBatch, StepReport, train, with_empty_rows
+from unmask.train.optimizer import state_tensors
 from unmask.train.step import Figures, Measured
+from unmask.train.trackers import MetricsFile, read_metrics
+from unmask.train.trainer import Batches, BatchRequest, MaskedBatch, StepReport, with_empty_rows
 
 PAD = 0
 
@@ -69,7 +72,7 @@ def test_what_comes_is_made_once_and_is_what_would_be_made_in_time(
 ) -> None:
     request: BatchRequest | None = BatchRequest(Cursor(), 8, 32, 0.0)
     found: list[tuple[BatchRequest, MaskedBatch]] = []
-    with Batches(stream, masker, pad_id=PAD, by_clock=False, ahead=3, following=behind) as batches:
+    with closing(Batches(stream, masker, pad_id=PAD, by_clock=False, ahead=3, following=behind)) as batches:
         while request is not None:
             found.append((request, batches.take(request)))
             request = behind(*found[-1])
@@ -82,7 +85,7 @@ def test_what_was_made_of_another_version_of_the_stream_is_made_anew(
     stream: RowStream, masker: Masker, counted: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = BatchRequest(Cursor(), 8, 32, 0.0)
-    with Batches(stream, masker, pad_id=PAD, by_clock=False, ahead=3, following=behind) as batches:
+    with closing(Batches(stream, masker, pad_id=PAD, by_clock=False, ahead=3, following=behind)) as batches:
         taken = batches.take(first)
         wait(batches._queue)
         monkeypatch.setattr(stream, "version", 1, raising=False)
@@ -94,7 +97,7 @@ def test_what_was_made_of_another_version_of_the_stream_is_made_anew(
 
 
 def test_as_many_are_made_ahead_as_are_asked_for(stream: RowStream, masker: Masker, counted: list[float]) -> None:
-    with Batches(stream, masker, pad_id=PAD, by_clock=False, ahead=3, following=behind) as batches:
+    with closing(Batches(stream, masker, pad_id=PAD, by_clock=False, ahead=3, following=behind)) as batches:
         batches.take(BatchRequest(Cursor(), 8, 32, 0.0))
         wait(list(batches._queue))
         assert counted == [0.0, 0.1, 0.2, 0.3]
@@ -119,7 +122,7 @@ def test_what_was_not_expected_is_made_anew(stream: RowStream, masker: Masker, w
     def following(request: BatchRequest, batch: MaskedBatch, seconds: float) -> BatchRequest:
         return expected if request.length == 8 else replace(request, cursor=batch.cursor)
 
-    with Batches(stream, masker, pad_id=PAD, by_clock=False, ahead=3, following=following) as batches:
+    with closing(Batches(stream, masker, pad_id=PAD, by_clock=False, ahead=3, following=following)) as batches:
         batches.take(BatchRequest(Cursor(), 8, 8, 0.1))
         found = batches.take(wanted)
         behind_it = replace(wanted, cursor=found.cursor)
@@ -130,7 +133,7 @@ def test_what_was_not_expected_is_made_anew(stream: RowStream, masker: Masker, w
 def test_an_error_in_the_thread_is_raised_where_the_batch_is_taken(stream: RowStream, masker: Masker) -> None:
     bad = BatchRequest(Cursor(), 8, 32, 2.0)
     following = lambda request, batch, seconds: bad  # noqa: E731
-    with Batches(stream, masker, pad_id=PAD, by_clock=False, ahead=2, following=following) as batches:
+    with closing(Batches(stream, masker, pad_id=PAD, by_clock=False, ahead=2, following=following)) as batches:
         batches.take(BatchRequest(Cursor(), 8, 32, 0.0))
         with pytest.raises(Exception, match="progress is a number from 0 to 1, not 2.0"):
             batches.take(bad)
@@ -157,7 +160,7 @@ def weights_of(state: TrainState) -> torch.Tensor:
 
 def on_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """The loop and the step do as on a GPU."""
-    for module in ("loop", "step"):
+    for module in ("trainer", "step"):
         monkeypatch.setattr(f"unmask.train.{module}.works_on_its_own", lambda device: True)
 
 
@@ -218,7 +221,7 @@ def test_the_next_batch_waits_for_new_scores(
     assert len(counted) == len(reports) == 8
     plain = new_state(make_model, settings)
     plain.board = ScoreBoard({"loss"}, vocab_size=vocab_size, every_steps=3, device=torch.device("cpu"))
-    monkeypatch.setattr("unmask.train.loop.works_on_its_own", lambda device: False)
+    monkeypatch.setattr("unmask.train.trainer.works_on_its_own", lambda device: False)
     assert [each.loss for each in train(plain, stream, masker, settings)] == [each.loss for each in reports]
 
 
@@ -235,7 +238,7 @@ def test_a_loss_that_is_not_finite_is_found_some_steps_later(
         state.model.head.bias[7] = float("nan")
     report = next(training)
     metrics = MetricsFile(tmp_path / "metrics.jsonl", step=0)
-    metrics.step(report)
+    metrics.on_step(None, report)  # type: ignore[arg-type]
     with pytest.raises(DivergedError, match="the loss of step 2 is nan"):
         metrics.sync()
     for _ in range(loop_module.STEPS_AHEAD - 1):
@@ -258,7 +261,7 @@ def test_a_step_that_diverges_changes_nothing(
         next(training)
 
     def content() -> dict[str, torch.Tensor]:
-        tensors = {**dict(state.model.named_parameters()), **state.optimizer.state()}
+        tensors = {**dict(state.model.named_parameters()), **state_tensors(state.optimizer, state.model)}
         return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
     before = content()
@@ -266,7 +269,7 @@ def test_a_step_that_diverges_changes_nothing(
     broken.register_hook(lambda gradient: gradient * float("nan"))
     next(training)
     after = content()
-    assert any(name.startswith("muon") for name in before) == (kind == "muon")
+    assert any(name.startswith("momentum") for name in before) == (kind == "muon")
     assert all(torch.equal(before[name], after[name]) for name in before)
     with pytest.raises(DivergedError, match="the gradient of step 4 has the norm nan"):
         next(training)
@@ -303,13 +306,13 @@ def test_metrics_wait_for_nobody_until_they_must(tmp_path: Path) -> None:
     metrics = MetricsFile(tmp_path / "metrics.jsonl", step=0)
     reports = [late_report(step, float(step)) for step in range(1, 14)]
     for report in reports[:11]:
-        metrics.step(report)
+        metrics.on_step(None, report)  # type: ignore[arg-type]
     assert read_metrics(tmp_path / "metrics.jsonl") == []
     for report in reports:
         report.figures.here = True  # type: ignore[attr-defined]
-    metrics.step(reports[11])
+    metrics.on_step(None, reports[11])  # type: ignore[arg-type]
     reports[12].figures.here = False  # type: ignore[attr-defined]
-    metrics.step(reports[12])
+    metrics.on_step(None, reports[12])  # type: ignore[arg-type]
     assert [line["step"] for line in read_metrics(tmp_path / "metrics.jsonl")] == [10]
     metrics.sync()
     first, second = read_metrics(tmp_path / "metrics.jsonl")

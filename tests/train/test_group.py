@@ -6,6 +6,7 @@ import json
 import shutil
 import signal
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
@@ -17,8 +18,9 @@ from torch.distributed import HashStore
 
 from tests.command_line import PATIENCE
 from tests.processes import ended, in_processes, start
+from unmask.core.errors import EndedElsewhereError, RunError
 from unmask.train.checkpoints import list_checkpoints
-from unmask.train.distributed import ANSWER, agreed_name
+from unmask.train.distributed import Group, GroupError, agreed_name, check_same, join_group
 
 PRETRAINED = "tests.train.group_runs:pretrained"
 Told = dict[str, dict[str, Any]]
@@ -43,7 +45,7 @@ RUNS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 TROUBLES = {
     name: {"settings": ["checkpoint.every_steps=2"], "trouble": [name, 5]}
-    for name in ("memory", "compiling", "infinite", "signal", "other")
+    for name in ("memory", "infinite", "signal", "other")
 }
 
 
@@ -87,7 +89,7 @@ def test_two_processes_train_as_one(one: tuple[Path, Told], two: tuple[Path, lis
     assert first["losses"] == second["losses"] == pytest.approx(alone["losses"], abs=1e-6)
     assert first["weights"] == second["weights"]
     for number in (0, 1):
-        assert distance(folder_1 / f"{name}-0.safetensors", folder_2 / f"{name}-{number}.safetensors") < 1e-3
+        assert distance(folder_1 / f"{name}-0.safetensors", folder_2 / f"{name}-{number}.safetensors") < 1e-4
     assert alone["losses"][0] - min(alone["losses"]) > 0.1
     for figure in ("validation_loss", "validation_loss_stderr"):
         assert alone["evaluations"][0][figure] == pytest.approx(first["evaluations"][0][figure], abs=1e-9)
@@ -116,11 +118,13 @@ def test_the_time_is_the_first_ones(two: tuple[Path, list[Told]]) -> None:
 
 
 def test_memory_that_one_lacks(one: tuple[Path, Told], two: tuple[Path, list[Told]]) -> None:
-    """All take smaller parts."""
-    for told in two[1]:
-        assert told["memory"]["micro_batches"] == [1] * 4 + [2] * 16
-        assert told["memory"]["losses"] == pytest.approx(one[1]["plain"]["losses"], abs=1e-6)
-    assert two[1][0]["memory"]["weights"] == two[1][1]["memory"]["weights"]
+    """It takes smaller parts, the others do not, and nothing changes but rounding."""
+    first, second = (told["memory"] for told in two[1])
+    assert first["micro_batches"] == [1] * 20
+    assert second["micro_batches"] == [1] * 4 + [2] * 16
+    for told in (first, second):
+        assert told["losses"] == pytest.approx(one[1]["plain"]["losses"], abs=1e-6)
+    assert first["weights"] == second["weights"]
 
 
 def test_the_smallest_device_says_how_much_goes_at_once(one: tuple[Path, Told], two: tuple[Path, list[Told]]) -> None:
@@ -128,13 +132,6 @@ def test_the_smallest_device_says_how_much_goes_at_once(one: tuple[Path, Told], 
     for told in two[1]:
         assert told["small"]["micro_batches"] == [2] * 20
         assert told["small"]["losses"] == pytest.approx(one[1]["plain"]["losses"], abs=1e-6)
-
-
-def test_what_one_cannot_compile_none_compiles(one: tuple[Path, Told], two: tuple[Path, list[Told]]) -> None:
-    for told in two[1]:
-        assert told["compiling"]["ended"] is None
-        assert told["compiling"]["losses"] == pytest.approx(one[1]["plain"]["losses"], abs=1e-4), "other operations"
-    assert two[1][0]["compiling"]["weights"] == two[1][1]["compiling"]["weights"]
 
 
 def test_a_gradient_that_is_infinite_in_one_ends_all(two: tuple[Path, list[Told]]) -> None:
@@ -154,7 +151,7 @@ def test_a_signal_to_one_saves_and_ends_all(two: tuple[Path, list[Told]]) -> Non
     assert "stopped and saved at step 5" in told[0]["signal"]["ended"][1]
     saved = list_checkpoints(folder / "signal" / "checkpoints")[-1]
     assert sorted(path.name for path in saved.iterdir()) == [
-        "model.safetensors", "optimizer-1-of-2.safetensors", "optimizer-2-of-2.safetensors", "state.json",
+        "model.safetensors", "optimizer.safetensors", "state.json",
     ]  # fmt: skip
     assert not [path for path in saved.parent.iterdir() if not path.is_dir()]
 
@@ -162,7 +159,7 @@ def test_a_signal_to_one_saves_and_ends_all(two: tuple[Path, list[Told]]) -> Non
 def test_whatever_else_befalls_one_ends_all(two: tuple[Path, list[Told]]) -> None:
     first, second = (each["other"]["ended"] for each in two[1])
     assert second == ["ValueError", "something else"]
-    assert first[0] == "FailedElsewhereError"
+    assert first[0] == "GroupError"
 
 
 @pytest.mark.slow
@@ -180,11 +177,9 @@ def test_a_run_goes_on_with_other_numbers_of_processes(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["kill", "hang", "kill within", "hang within"])
+@pytest.mark.parametrize("kind", ["kill", "hang"])
 def test_who_dies_or_hangs_ends_the_others(data_folder: Path, tmp_path: Path, kind: str) -> None:
     settings = ["checkpoint.every_steps=2"]
-    if kind.endswith(" within"):  # while others wait for its part of the weights
-        settings += ["training.sharding=full", "model.num_layers=3", "training.micro_batch_tokens=64"]
     runs = {"run": {"settings": settings, "trouble": [kind, 5]}}
     processes = start(2, PRETRAINED, tmp_path, {"data": str(data_folder), "runs": runs, "answer": 9.0})
     assert processes[0].wait(timeout=PATIENCE) == 0, processes[0].communicate()[1]
@@ -194,7 +189,6 @@ def test_who_dies_or_hangs_ends_the_others(data_folder: Path, tmp_path: Path, ki
     assert kind_of == "GroupError"
     assert text.startswith("process 0 of 2 (counted from 0) ends, since another has ended or does not answer")
     assert "\n" not in text
-    assert ANSWER.total_seconds() < 60
     saved = list_checkpoints(tmp_path / "run" / "checkpoints")
     assert saved[-1].name in ("step-00000002", "step-00000004")
 
@@ -211,3 +205,29 @@ def test_processes_of_an_earlier_start_are_not_taken_for_those_of_this_one() -> 
             (name,) = {each.result() for each in agreed}
         names.append(name)
     assert len(set(names)) == 3
+
+
+class Others(Group):
+    """A group whose other process has something else."""
+
+    def all_gather(self, values: Sequence[float]) -> list[list[float]]:
+        other = [value + 1 for value in values]
+        return [list(values), other] if self.is_main else [other, list(values)]
+
+
+def test_processes_with_other_data_are_refused_by_name() -> None:
+    rank_0, rank_1 = Others(), Others()
+    rank_1.is_main = False
+    with pytest.raises(RunError, match="recipe"):
+        check_same(rank_0, {"recipe": "a"})
+    with pytest.raises(EndedElsewhereError):
+        check_same(rank_1, {"recipe": "a"})
+
+
+def test_tasks_of_slurm_do_not_train_alone_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(GroupError, match="MASTER_ADDR"):
+        join_group()

@@ -15,7 +15,7 @@ from tests.data.fake_store import FakeStore
 from tests.data.test_row_labels import first_ordinary
 from tests.masking.helpers import make_rows
 from tests.models import rich_model
-from tests.train.test_loop import MakeModel, settings_of
+from tests.train.helpers import MakeModel, settings_of, state_of, train
 from tests.train.test_objectives import gradients
 from unmask.data.rows import Rows, RowStream
 from unmask.masking.masker import MaskedRows, Masker
@@ -25,9 +25,7 @@ from unmask.model.heads import PairHead
 from unmask.model.initial_weights import initialise
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.checkpoints import TrainState, load_checkpoint, save_checkpoint
-from unmask.train.loop import train
 from unmask.train.objectives import extra_objectives
-from unmask.train.optimizer import Optimizer
 from unmask.train.settings import ObjectivesSettings
 
 LABEL = ObjectivesSettings.model_validate({"label": {"weight": 0.5}})
@@ -147,7 +145,7 @@ def test_what_can_be_told_is_learned(make_model: MakeModel, tokenizer: Tokenizer
         steps=250, sequence_length=24, batch_tokens=768, learning_rate=3e-3, optimizer={"kind": "adamw"}
     )
     model = model_of(make_model, layout, num_layers=2)
-    state = TrainState(model, Optimizer(model, settings, dtype=torch.float32))
+    state = state_of(model, settings)
     extra = extra_objectives(LABEL)
     unseen = Topics(tokenizer, seed=1)
     unseen.label = unseen.true
@@ -180,7 +178,7 @@ def test_resuming_equals_never_having_stopped(
 
     def new() -> TrainState:
         model = model_of(make_model, layout, num_layers=2, dropout=0.1)
-        return TrainState(model, Optimizer(model, settings, dtype=torch.float32))
+        return state_of(model, settings)
 
     whole = new()
     begin = {name: p.detach().clone() for name, p in whole.model.named_parameters()}

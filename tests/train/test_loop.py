@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -11,31 +11,26 @@ from typing import Any
 import pytest
 import torch
 
+from tests.train.helpers import MakeModel, new_state, settings_of, state_of, train
 from unmask.core.errors import DivergedError, RunError
 from unmask.data.rows import Cursor, RowStream
 from unmask.data.store import TokenStore
 from unmask.masking.masker import Masker
-from unmask.model.encoder import MaskedLM
-from unmask.model.initial_weights import initialise
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.train.checkpoints import Budget, Spent, TrainState, list_checkpoints, load_checkpoint, save_checkpoint
-from unmask.train.loop import train
-from unmask.train.optimizer import Optimizer
-from unmask.train.settings import AdamWSettings, Cosine, LinearDecay, Noam, TrainingSettings, WarmupStableDecay
+from unmask.train.callbacks import Callback
+from unmask.train.checkpoints import (
+    Checkpoints,
+    Spent,
+    begun_dtype,
+    list_checkpoints,
+    load_checkpoint,
+    progress_of,
+    save_checkpoint,
+)
+from unmask.train.optimizer import Together
+from unmask.train.settings import AdamWSettings, CheckpointSettings, Cosine, LinearDecay, Noam, WarmupStableDecay
 from unmask.train.step import training_step
-
-MakeModel = Callable[..., MaskedLM]
-
-
-def settings_of(**changes: object) -> TrainingSettings:
-    values = {"steps": 8, "sequence_length": 32, "batch_tokens": 256, "learning_rate": 5e-3} | changes
-    return TrainingSettings.model_validate(values)
-
-
-def new_state(make_model: MakeModel, settings: TrainingSettings) -> TrainState:
-    model = make_model(initializer_range=0.02)
-    initialise(model, seed=settings.seed)
-    return TrainState(model, Optimizer(model, settings, dtype=torch.float32))
+from unmask.train.trainer import StepReport, Trainer
 
 
 @pytest.fixture
@@ -74,10 +69,10 @@ def test_noam_is_the_formula_of_the_paper() -> None:
 
 
 def test_budgets() -> None:
-    assert Budget(steps=10).progress(Spent(4, 10**9, 1e9)) == 0.4
-    assert Budget(seconds=60).progress(Spent(10**9, 10**9, 30)) == 0.5
-    assert Budget(seconds=60).progress(Spent(0, 0, 90)) == 1.0
-    assert Budget(tokens=1000).progress(Spent(10**9, 250, 1e9)) == 0.25
+    assert progress_of(settings_of(steps=10), Spent(4, 10**9, 1e9)) == 0.4
+    assert progress_of(settings_of(steps=None, minutes=1), Spent(10**9, 10**9, 30)) == 0.5
+    assert progress_of(settings_of(steps=None, minutes=1), Spent(0, 0, 90)) == 1.0
+    assert progress_of(settings_of(steps=None, tokens=1000), Spent(10**9, 250, 1e9)) == 0.25
 
 
 @pytest.mark.parametrize("budget", [{"tokens": 100}, {"tokens": 300}, {"steps": 3}, {"minutes": 0.01}])
@@ -112,13 +107,12 @@ def test_one_batch_is_overfitted_in_every_layout(
 ) -> None:
     settings = settings_of(optimizer={"kind": optimizer}, learning_rate=3e-3, weight_decay=0.0)
     model = make_model(layout=layout, initializer_range=0.05)
-    state = TrainState(model, Optimizer(model, settings, dtype=torch.float32))
-    if state.optimizer.muon is not None:
-        matrices = {matrix.name for batch in state.optimizer.muon.batches for matrix in batch}
-        assert "encoder.blocks.0.attention.qkv.weight" in matrices
-        assert not any(
-            name.endswith("bias") or name in ("encoder.positions", "encoder.token_types") for name in matrices
-        )
+    state = state_of(model, settings)
+    if isinstance(state.optimizer, Together):
+        matrices = {parameter for group in state.optimizer.parts[0].param_groups for parameter in group["params"]}
+        names = {name for name, parameter in model.named_parameters() if parameter in matrices}
+        assert "encoder.blocks.0.attention.qkv.weight" in names
+        assert not any(n.endswith("bias") or n in ("encoder.positions", "encoder.token_types") for n in names)
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     rows = next(stream.batches(Cursor(), 4)).rows
     masked = masker(rows)
@@ -177,7 +171,7 @@ def test_dropout_and_checkpointing_in_the_loop(make_model: MakeModel, stream: Ro
         settings = settings_of(steps=3, seed=seed)
         model = make_model(layout="bert", dropout=dropout)
         model.encoder.gradient_checkpointing = checkpointing
-        state = TrainState(model, Optimizer(model, settings, dtype=torch.float32))
+        state = state_of(model, settings)
         for _ in train(state, stream, masker, settings):
             pass
         return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
@@ -381,13 +375,56 @@ def test_what_a_broken_removal_left_is_swept(make_model: MakeModel, tmp_path: Pa
     assert [p.name for p in tmp_path.iterdir()] == ["step-00000002"]
 
 
-def test_a_run_keeps_the_type_it_began_with(
+def test_the_type_that_a_run_began_with_is_known(make_model: MakeModel, tmp_path: Path) -> None:
+    assert begun_dtype(tmp_path) is None
+    save_checkpoint(tmp_path, state_of(make_model(), settings_of(), dtype=torch.bfloat16), fingerprint="x", keep=1)
+    assert begun_dtype(tmp_path) == torch.bfloat16
+
+
+def test_callbacks_are_called_and_may_stop_a_training(
     make_model: MakeModel, stream: RowStream, masker: Masker, tmp_path: Path
 ) -> None:
-    first, second = (new_state(make_model, settings_of()) for _ in range(2))
-    next(train(first, stream, masker, settings_of()))
-    first.set_dtype(torch.bfloat16)
-    load_checkpoint(save_checkpoint(tmp_path, first, fingerprint="x", keep=1), second, fingerprint="x")
-    assert second.model.encoder.compute_dtype == torch.bfloat16
-    assert second.optimizer.muon is not None
-    assert second.optimizer.muon.dtype == torch.bfloat16
+    calls: list[str] = []
+
+    class Noting(Callback):
+        def on_step(self, trainer: Trainer, report: StepReport) -> None:
+            calls.append(f"step {report.step}")
+            if report.step == 2:
+                trainer.evaluated({"loss": report.loss})
+                trainer.request_save()
+            if report.step == 3:
+                trainer.request_stop()
+
+        def on_evaluation(self, trainer: Trainer, figures: Mapping[str, Any]) -> None:
+            calls.append(f"evaluation {list(figures)}")
+
+        def on_checkpoint(self, trainer: Trainer, folder: Path) -> None:
+            calls.append(folder.name)
+
+        def on_end(self, trainer: Trainer) -> None:
+            calls.append(f"end {trainer.error}")
+
+    saving = Checkpoints(tmp_path, CheckpointSettings(), fingerprint="x")
+    model = new_state(make_model, settings_of()).model
+    Trainer(model, stream, settings_of(), masker=masker, callbacks=[Noting(), saving]).fit()
+    assert [call for call in calls if not call.startswith("step-")] == [
+        "step 1", "step 2", "evaluation ['loss']", "step 3", "end None",
+    ]  # fmt: skip
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000002", "step-00000003"]
+
+
+def test_a_failure_reaches_the_callbacks(make_model: MakeModel, stream: RowStream) -> None:
+    errors: list[object] = []
+
+    class Failing(Callback):
+        def on_step(self, trainer: Trainer, report: StepReport) -> None:
+            raise ValueError("enough")
+
+        def on_end(self, trainer: Trainer) -> None:
+            errors.append(trainer.error)
+
+    model = new_state(make_model, settings_of()).model
+    masker = Masker.from_tokenizer(stream.tokenizer, rate=0.2)
+    with pytest.raises(ValueError, match="enough") as raised:
+        Trainer(model, stream, settings_of(), masker=masker, callbacks=[Failing()]).fit()
+    assert errors == [raised.value]

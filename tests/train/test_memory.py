@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import torch
 
-from tests.train.test_loop import MakeModel, new_state, settings_of
+from tests.train.helpers import MakeModel, new_state, settings_of, train
 from unmask.core.errors import MemoryFullError
 from unmask.data.rows import Cursor, Rows, RowStream
 from unmask.data.store import TokenStore
 from unmask.masking.masker import MaskedRows, Masker
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.checkpoints import TrainState, load_checkpoint, save_checkpoint
-from unmask.train.loop import StepReport, train
 from unmask.train.step import training_step
+from unmask.train.trainer import StepReport
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def gradients(
 ) -> tuple[float, torch.Tensor]:
     state = new_state(make_model, settings_of(optimizer={"kind": "adamw"}))
     kept: list[torch.Tensor] = []
-    state.optimizer.step = lambda scale, **_: kept.extend(p.grad for p in state.model.parameters())  # type: ignore[method-assign, misc]
+    state.optimizer.step = lambda: kept.extend(p.grad for p in state.model.parameters())  # type: ignore[method-assign, misc]
     result = training_step(
         state.model, state.optimizer, rows, masked, learning_rate_scale=1.0, step=1, micro_rows=micro_rows
     )
@@ -60,8 +60,8 @@ def test_an_update_that_memory_did_not_suffice_for_is_not_made_twice(
     state = new_state(make_model, settings)
     tries = []
 
-    def fails(scale: float, **_: object) -> None:
-        tries.append(scale)
+    def fails() -> None:
+        tries.append(1)
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     state.optimizer.step = fails  # type: ignore[method-assign]

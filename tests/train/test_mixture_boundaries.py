@@ -10,10 +10,9 @@ import torch
 import unmask
 from tests.conftest import SMALL
 from tests.masking.helpers import make_rows
-from tests.train.test_loop import MakeModel
+from tests.train.helpers import MakeModel
 from tests.train.test_objectives import gradients, model_of, step_of
 from unmask.commands.recipe import load_recipe
-from unmask.commands.reporting import read_metrics
 from unmask.core.errors import SettingsError
 from unmask.data.rows import Cursor, Rows, RowStream
 from unmask.data.store import TokenStore
@@ -23,6 +22,7 @@ from unmask.masking.units import SpanUnits
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.objectives import extra_objectives
 from unmask.train.settings import ObjectivesSettings
+from unmask.train.trackers import read_metrics
 
 BOUNDARIES = ObjectivesSettings.model_validate({"span_boundary": {"max_length": 6}})
 

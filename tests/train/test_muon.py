@@ -1,17 +1,25 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from unmask.train.optimizer import POLYNOMIALS, Matrix, Muon, orthogonalise
+from unmask.train.optimizer import POLYNOMIALS, Muon, load_state_tensors, orthogonalise, state_tensors
 
 
-def muon(matrices: list[Matrix], **changes: float) -> Muon:
+@dataclass(frozen=True)
+class Matrix:
+    name: str
+    weight: nn.Parameter
+    num_fused: int = 1
+
+
+def muon(matrices: list[Matrix], lr: float = 0.1, dtype: torch.dtype = torch.float32, **changes: float) -> Muon:
     options = {"momentum": 0.9, "iterations": 5, "weight_decay": 0.1} | changes
-    return Muon(matrices, dtype=torch.float32, **options)  # type: ignore[arg-type]
+    return Muon({m.weight: m.num_fused for m in matrices}, lr=lr, dtype=dtype, **options)  # type: ignore[arg-type]
 
 
 def matrix(rows: int, columns: int, num_fused: int = 1, seed: int = 0, name: str = "w") -> Matrix:
@@ -59,8 +67,7 @@ def test_matrices_of_rank_1_in_bf16(iterations: int, loops: bool, monkeypatch: p
         error = torch.cat([error[1:], -error[1:].sum(dim=0, keepdim=True)])
         weight = nn.Parameter(torch.zeros(rows, columns))
         weight.grad = error * torch.randn(1, columns, generator=generator)
-        options = {"momentum": 0.9, "iterations": iterations, "weight_decay": 0.0}
-        Muon([Matrix("w", weight, 1)], dtype=torch.bfloat16, **options).step(1.0)  # type: ignore[arg-type]
+        muon([Matrix("w", weight)], 1.0, torch.bfloat16, iterations=iterations, weight_decay=0.0).step()
         largest = torch.linalg.matrix_norm(weight.detach(), 2) / (0.2 * columns**0.5)
         assert 0.7 < largest < 1.3
 
@@ -81,11 +88,11 @@ def test_a_single_matrix_agrees_with_torchs_own_muon(rows: int, columns: int, mo
         [theirs.weight], lr=0.02, weight_decay=0.1, momentum=0.9, nesterov=True, ns_steps=5,
         adjust_lr_fn="match_rms_adamw",
     )  # fmt: skip
-    mine = muon([ours])
+    mine = muon([ours], 0.02)
     for step in range(3):
         for m in (ours, theirs):
             m.weight.grad = torch.randn(rows, columns, generator=torch.Generator().manual_seed(step))
-        mine.step(0.02)
+        mine.step()
         other.step()
     # torch multiplies in bfloat16, so single entries differ; the direction is the same.
     moved = [(m.weight - matrix(rows, columns).weight).detach().flatten() for m in (ours, theirs)]
@@ -99,18 +106,18 @@ def test_fused_matrices_are_taken_apart() -> None:
     assert fused.weight.grad is not None
     for part, gradient in zip(parts, fused.weight.grad.split(10), strict=True):
         part.weight.grad = gradient.clone()
-    muon([fused]).step(0.1)
+    muon([fused]).step()
     for part in parts:
-        muon([part]).step(0.1)
+        muon([part]).step()
     assert torch.allclose(fused.weight, torch.cat([p.weight for p in parts]), atol=1e-5)
 
 
 def test_matrices_of_one_shape_are_trained_as_if_alone() -> None:
     together = [matrix(12, 30, name="a"), matrix(30, 12, seed=1, name="b"), matrix(24, 30, 2, seed=2, name="c")]
     alone = [matrix(12, 30, name="a"), matrix(30, 12, seed=1, name="b"), matrix(24, 30, 2, seed=2, name="c")]
-    muon(together).step(0.1)
+    muon(together).step()
     for one in alone:
-        muon([one]).step(0.1)
+        muon([one]).step()
     for a, b in zip(together, alone, strict=True):
         assert torch.allclose(a.weight, b.weight, atol=1e-5)
 
@@ -124,43 +131,45 @@ def test_loops_and_operations_agree(monkeypatch: pytest.MonkeyPatch) -> None:
         for m in (*looped, *plain):
             generator = torch.Generator().manual_seed(step)
             m.weight.grad = torch.randn(m.weight.shape, generator=generator)
-        optimizers[0].step(0.1)
+        optimizers[0].step()
         with monkeypatch.context() as patched:
             patched.setattr("unmask.train.optimizer.serves", lambda tensor: False)
-            optimizers[1].step(0.1)
+            optimizers[1].step()
     for a, b in zip(looped, plain, strict=True):
         torch.testing.assert_close(a.weight, b.weight, rtol=1e-4, atol=1e-5)
-    for name, running in optimizers[0].state().items():
-        torch.testing.assert_close(running, optimizers[1].state()[name], rtol=1e-5, atol=1e-6)
+    for a, b in zip(looped, plain, strict=True):
+        running = [each.state[m.weight]["momentum"] for each, m in zip(optimizers, (a, b), strict=True)]
+        torch.testing.assert_close(*running, rtol=1e-5, atol=1e-6)
 
 
 def test_a_cpu_takes_as_many_at_once_as_its_caches_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unmask.train.optimizer._CACHED", 4 * 12 * 30 * 4)  # four matrices of these in float32
     counts = [3, 1, 3, 1, 1, 5, 1]
     matrices = [matrix(12 * count, 30, count, name=str(place)) for place, count in enumerate(counts)]
-    found = [[m.num_fused for m in batch] for batch in muon(matrices).batches]
-    assert found == [[3, 1], [3, 1], [1], [5], [1]]
+    together = [[len(weight) // 12 for weight in batch] for batch in muon(matrices)._batches]
+    assert together == [[3, 1], [3, 1], [1], [5], [1]]
     elsewhere = [Matrix(m.name, nn.Parameter(m.weight.detach().to("meta")), m.num_fused) for m in matrices]
-    assert [len(batch) for batch in muon(elsewhere).batches] == [len(counts)]
+    assert [len(batch) for batch in muon(elsewhere)._batches] == [len(counts)]
 
 
 def test_the_update_has_the_size_of_adamws() -> None:
     one = matrix(64, 64)
     before = one.weight.detach().clone()
-    muon([one], weight_decay=0.0).step(1.0)
+    muon([one], 1.0, weight_decay=0.0).step()
     assert 0.1 < float((one.weight.detach() - before).square().mean().sqrt()) < 0.3
 
 
 def test_momentum_survives_saving() -> None:
     first = [matrix(12, 30, name="a"), matrix(60, 12, 2, seed=1, name="b")]
     optimizer = muon(first)
-    optimizer.step(0.1)
+    optimizer.step()
     second = [Matrix(m.name, nn.Parameter(m.weight.detach().clone()), m.num_fused) for m in first]
     restored = muon(second)
-    restored.load_state({name: tensor.clone() for name, tensor in optimizer.state().items()})
+    before, after = (nn.ParameterDict({m.name: m.weight for m in each}) for each in (first, second))
+    load_state_tensors(restored, after, state_tensors(optimizer, before))
     for m in (*first, *second):
         m.weight.grad = torch.ones_like(m.weight) * torch.arange(m.weight.shape[1])
-    optimizer.step(0.1)
-    restored.step(0.1)
+    optimizer.step()
+    restored.step()
     for a, b in zip(first, second, strict=True):
         assert torch.equal(a.weight, b.weight)

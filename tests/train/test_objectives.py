@@ -16,7 +16,7 @@ from torch.nn import functional
 from tests.data.fake_store import FakeStore
 from tests.masking.helpers import make_rows
 from tests.models import rich_model
-from tests.train.test_loop import MakeModel, settings_of
+from tests.train.helpers import MakeModel, settings_of, state_of, train
 from unmask.core.errors import DivergedError
 from unmask.data.rows import Cursor, Rows, RowStream
 from unmask.data.store import TokenStore
@@ -26,9 +26,8 @@ from unmask.model.encoder import MaskedLM
 from unmask.model.initial_weights import initialise
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.checkpoints import TrainState, load_checkpoint, save_checkpoint
-from unmask.train.loop import train
 from unmask.train.objectives import Objective, extra_objectives
-from unmask.train.optimizer import Optimizer
+from unmask.train.optimizer import build_optimizer
 from unmask.train.settings import ObjectivesSettings
 from unmask.train.step import StepResult, training_step
 
@@ -62,7 +61,7 @@ def model_of(make_model: MakeModel, objectives: ObjectivesSettings = BOTH, **cha
 
 def step_of(model: MaskedLM, rows: Rows, masked: MaskedRows, objectives: Sequence[Objective]) -> StepResult:
     """A step that changes nothing."""
-    optimizer = Optimizer(model, settings_of(), dtype=torch.float32)
+    optimizer = build_optimizer(model, settings_of())
     return training_step(model, optimizer, rows, masked, learning_rate_scale=0.0, step=1, objectives=objectives)
 
 
@@ -70,17 +69,17 @@ def gradients(
     model: MaskedLM, rows: Rows, masked: MaskedRows, objectives: Sequence[Objective], micro_rows: int | None = None
 ) -> tuple[StepResult, dict[str, torch.Tensor]]:
     settings = settings_of(optimizer={"kind": "adamw"}, clip_norm=math.inf)
-    optimizer = Optimizer(model, settings, dtype=torch.float32)
+    optimizer = build_optimizer(model, settings)
     kept: dict[str, torch.Tensor] = {}
 
-    def keep(scale: float, **_: object) -> None:
+    def keep() -> None:
         kept.update({n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None})
-        optimizer.clear()
 
     optimizer.step = keep  # type: ignore[method-assign]
     result = training_step(
-        model, optimizer, rows, masked, learning_rate_scale=1.0, step=1, micro_rows=micro_rows, objectives=objectives
-    )
+        model, optimizer, rows, masked, learning_rate_scale=1.0, step=1, micro_rows=micro_rows, objectives=objectives,
+        clip_norm=math.inf,
+    )  # fmt: skip
     return result, kept
 
 
@@ -174,7 +173,7 @@ def test_one_batch_is_overfitted(make_model: MakeModel, tokenizer: Tokenizer, op
     """All heads to almost no loss at once."""
     settings = settings_of(optimizer={"kind": optimizer}, learning_rate=3e-3, weight_decay=0.0)
     model = model_of(make_model)
-    trained = Optimizer(model, settings, dtype=torch.float32)
+    trained = build_optimizer(model, settings)
     rows, masked = one_pair_a_row(tokenizer, 6)
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     results = [
@@ -235,7 +234,7 @@ def test_resuming_equals_never_having_stopped(
 
     def new() -> TrainState:
         model = model_of(make_model, objectives, dropout=0.1)
-        return TrainState(model, Optimizer(model, settings, dtype=torch.float32))
+        return state_of(model, settings)
 
     whole = new()
     for _ in train(whole, stream, masker, settings, objectives=extra):
@@ -279,7 +278,7 @@ def test_what_can_be_learned_of_pairs_is_learned(
         steps=350, sequence_length=32, batch_tokens=1024, learning_rate=3e-3, optimizer={"kind": "adamw"}
     )
     model = model_of(make_model, objectives, num_layers=2)
-    state = TrainState(model, Optimizer(model, settings, dtype=torch.float32))
+    state = state_of(model, settings)
     for _ in train(state, stream, Masker.from_tokenizer(tokenizer), settings, objectives=extra_objectives(objectives)):
         pass
     rows = unseen.batch(Cursor(), 300).rows

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.masking.helpers import LABELS
-from tests.train.test_loop import MakeModel, new_state, settings_of
+from tests.train.helpers import MakeModel, new_state, settings_of, train
 from tests.train.test_memory import weights_of
 from tests.train.test_scores import CPU
 from unmask.data.rows import Cursor, RowBatch, RowStream
@@ -22,7 +22,6 @@ from unmask.masking.tables import Tables
 from unmask.measure.held_out import HeldOutSet
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.checkpoints import TrainState, load_checkpoint, save_checkpoint
-from unmask.train.loop import train
 from unmask.train.scores import ScoreBoard
 from unmask.train.step import Observed, training_step
 

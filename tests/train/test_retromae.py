@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from tests.masking.helpers import make_rows
 from tests.models import rich_model
-from tests.train.test_loop import MakeModel, settings_of
+from tests.train.helpers import MakeModel, settings_of, state_of, train
 from tests.train.test_objectives import gradients, step_of
 from unmask.core.hashing import REBUILT, SEEN
 from unmask.data.rows import Rows, RowStream
@@ -23,11 +23,10 @@ from unmask.model.encoder import MaskedLM
 from unmask.model.heads import DecodedRows, RetroMAEHead
 from unmask.model.initial_weights import initialise
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.train import loop
+from unmask.train import trainer as loop
 from unmask.train.checkpoints import TrainState, load_checkpoint, save_checkpoint
-from unmask.train.loop import begin_with_parts, train
 from unmask.train.objectives import Objective, TextsToRebuild, extra_objectives, text_means
-from unmask.train.optimizer import Optimizer
+from unmask.train.optimizer import build_optimizer
 from unmask.train.settings import ObjectivesSettings
 from unmask.train.step import training_step
 
@@ -257,7 +256,7 @@ def test_texts_are_learned_by_heart_and_vectors_matter(make_model: MakeModel, to
     settings = settings_of(learning_rate=3e-3, weight_decay=0.0, optimizer={"kind": "adamw"})
     for rate in (1.0, 0.5):
         model, objective = model_of(make_model, initializer_range=0.05), objective_of(rate=rate, prediction_rate=1.0)
-        optimizer = Optimizer(model, settings, dtype=torch.float32)
+        optimizer = build_optimizer(model, settings)
         results = [
             training_step(model, optimizer, rows, masker(rows, epoch=i), learning_rate_scale=1.0, step=i,
                           objectives=[objective])
@@ -287,7 +286,7 @@ def test_resuming_equals_never_having_stopped(
 
     def new() -> TrainState:
         model = model_of(make_model, dropout=0.1, num_layers=1)
-        return TrainState(model, Optimizer(model, settings, dtype=torch.float32))
+        return state_of(model, settings)
 
     whole, first, second = new(), new(), new()
     for _ in train(whole, stream, masker, settings, objectives=extra):
@@ -302,7 +301,7 @@ def test_resuming_equals_never_having_stopped(
 
 
 def test_memory_is_forecast_with_it(
-    make_model: MakeModel, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+    make_model: MakeModel, tokenizer: Tokenizer, store: TokenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The prediction head is asked at more positions than are masked."""
     settings, asked = settings_of(), []
@@ -310,6 +309,6 @@ def test_memory_is_forecast_with_it(
     model = model_of(make_model)
     masker = Masker.from_tokenizer(tokenizer, rate=0.3)
     for objectives in ((), (objective_of(prediction_rate=0.5),)):
-        state = TrainState(model, Optimizer(model, settings, dtype=torch.float32))
-        begin_with_parts(state, masker, settings, objectives)
+        state = state_of(model, settings)
+        next(train(state, RowStream(store, tokenizer, length=32, seed=0), masker, settings, objectives=objectives))
     assert asked == pytest.approx([0.3, 0.8])

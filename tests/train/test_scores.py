@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.train.test_loop import MakeModel, new_state, settings_of
+from tests.train.helpers import MakeModel, new_state, settings_of, train
 from tests.train.test_memory import weights_of
 from unmask.data.rows import Cursor, RowStream
 from unmask.data.store import TokenStore, document_frequencies
@@ -18,7 +18,6 @@ from unmask.masking.tables import Scores
 from unmask.model.encoder import attention_received
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.checkpoints import TrainState, load_checkpoint, save_checkpoint
-from unmask.train.loop import train
 from unmask.train.scores import ScoreBoard, main_directions
 from unmask.train.step import Observed
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._dynamo.exc import BackendCompilerFailed, InternalTorchDynamoError
 
 from tests.model.on_gpu import tensor_operations
-from tests.train.test_loop import MakeModel, new_state, settings_of
+from tests.train.helpers import MakeModel, new_state, settings_of, train
 from unmask.core.errors import SettingsError
 from unmask.data.rows import RowStream
 from unmask.data.store import TokenStore
@@ -21,7 +21,6 @@ from unmask.model.fused import losses_of_part
 from unmask.model.layers import run_block
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.checkpoints import TrainState
-from unmask.train.loop import train
 from unmask.train.step import failed_to_compile
 
 

@@ -11,10 +11,9 @@ from typing import Any
 from unmask.commands.masking_tables import masking_tables
 from unmask.commands.recipe import Recipe, load_recipe
 from unmask.commands.recipe_files import DEFAULT, Overrides, as_overrides
-from unmask.commands.reporting import LogReporter, Reporter, usual_reporter
 from unmask.commands.run_data import PreparedData, check_annotations, is_prepared, open_prepared, prepare_by
 from unmask.core.errors import DataError, SettingsError
-from unmask.core.results import NORMAL, Readable, Sheet, Shown, Styled, counted
+from unmask.core.results import NORMAL, Readable, Reporter, Sheet, Shown, Styled, counted, usual_reporter
 from unmask.data.rows import Cursor, Rows, RowStream
 from unmask.masking.masker import MaskedRows, Masker, WeighedRows
 from unmask.masking.settings import STRATEGIES, MaskingSettings, Strategy, followed_scores
@@ -181,7 +180,7 @@ def _audit_one(
     count: Callable[[int], None],
 ) -> Audit:
     training, pairs = recipe.training, recipe.objectives.pairs
-    tables, _ = masking_tables(masking, data, own_lexicon=scratch / "lexicon", reporter=LogReporter())
+    tables, _ = masking_tables(masking, data, own_lexicon=scratch / "lexicon", reporter=Reporter())
     masker = Masker(masking, data.tokenizer, seed=training.seed, tables=tables)
     stream = RowStream(
         data.train,

@@ -120,6 +120,7 @@ OPTION_NAMES = {"from_": "from", "settings": "set", "every": "all"}  # where the
 METAVARS = {"settings": "SECTION.KEY=VALUE", "search": "KEY=LOW..HIGH", "part": "I/N", "ray": "[ADDRESS]"}
 OUTPUT = ("out", "resume", "overwrite", "workers", "ray", "part", "join")  # what a dry run has no use for
 CHANNELS = ("reporter", "note", "notify")  # parameters that say what is done, and how far it is
+IN_PYTHON = ("callbacks",)  # parameters that only Python can give
 ABOUT = "Pretrain masked language models on your own text, and use them in transformers."
 
 
@@ -179,7 +180,7 @@ def read_declaration(function: str) -> Declaration:
         tuple(
             _parameter(module, each, default, helps.get(each.arg, ""), positional=each in positional)
             for each, default in every
-            if each.arg not in CHANNELS
+            if each.arg not in (*CHANNELS, *IN_PYTHON)
         ),
         tuple(each.arg for each, _ in every if each.arg in CHANNELS),
     )

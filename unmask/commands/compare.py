@@ -28,11 +28,10 @@ from typing import Any, Literal
 
 from unmask.commands.many_runs import EVALUATION, RunPlan, begin, items_of, measured_run, state_of
 from unmask.commands.recipe_files import Overrides
-from unmask.commands.reporting import Reporter, usual_reporter
 from unmask.core.errors import DivergedError, MemoryFullError, RunError, SettingsError
 from unmask.core.files import ClaimedFolder, write_atomically
 from unmask.core.remote import refused
-from unmask.core.results import Result, Sheet, Shown
+from unmask.core.results import Reporter, Result, Sheet, Shown, usual_reporter
 from unmask.masking.settings import STRATEGIES
 from unmask.measure.uncertainty import PairedComparison, compare_figures, error_of_look, percent
 from unmask.report.plots import comparison_plot

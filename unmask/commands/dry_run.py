@@ -20,7 +20,6 @@ from typing import Any
 from unmask.commands.from_checkpoint import check_tokenizer, tokenizer_and_notes
 from unmask.commands.recipe import Recipe, load_recipe
 from unmask.commands.recipe_files import Overrides, as_overrides
-from unmask.commands.reporting import LogReporter
 from unmask.commands.run_data import (
     PreparedData,
     check_annotations,
@@ -32,9 +31,8 @@ from unmask.commands.run_data import (
 from unmask.commands.run_folder import RunFolder, RunRequest, packaged_corpus
 from unmask.commands.training_run import TrainingRun
 from unmask.core.errors import RunError
-from unmask.core.interruption import Interruption
 from unmask.core.remote import with_local_copies
-from unmask.core.results import Readable, Result, Shown, Styled, duration
+from unmask.core.results import Readable, Reporter, Result, Shown, Styled, duration
 from unmask.data.documents import Document
 from unmask.data.prepare import open_annotated, prepare
 from unmask.data.settings import AnnotationSettings, CorpusSettings
@@ -42,9 +40,10 @@ from unmask.data.sources import is_stream
 from unmask.tokenizer.settings import TokenizerSettings
 from unmask.tokenizer.spans import written_fields
 from unmask.tokenizer.trainers import default_vocab_size
-from unmask.train.distributed import ALONE, Group, alike, by_first, join_group
+from unmask.train.distributed import ALONE, Group, join_group, on_every_rank, on_rank_zero
 from unmask.train.hardware import peak_memory
-from unmask.train.loop import step_cost, train
+from unmask.train.optimizer import state_tensors
+from unmask.train.trainer import Trainer, step_cost
 
 READ_SECONDS = 20.0
 SAMPLE_BYTES = 4 << 20
@@ -112,18 +111,13 @@ class RunForecast(Result):
 
     def shown(self) -> Iterator[Shown]:
         """A fact a line."""
-        steps_are, time_is = ("about ", "") if self.by_clock else ("", "about ")
         yield from fact_lines(
             [
                 *(("start" if number == 0 else "", line) for number, line in enumerate(self.start)),
                 *_text_lines(self.to_dict()),
                 ("preparation", f"about {duration(self.prepare_seconds)}"),
                 ("model", f"{self.num_parameters:,} parameters, vocabulary {self.vocab_size:,}"),
-                (
-                    "training",
-                    f"{steps_are}{self.steps:,} steps in {time_is}{duration(self.seconds)}, "
-                    f"{self.tokens_per_second:,.0f} tokens a second on {self.device}",
-                ),
+                training_fact(self),
                 ("", f"{self.tokens_seen:,} tokens seen, {self.epochs:.1f} times the text"),
                 memory_fact(self.memory_bytes, self.processes),
                 ("disk", f"{self.disk_bytes / 2**30:.2f} GiB at most, data and checkpoints"),
@@ -135,10 +129,59 @@ class RunForecast(Result):
         return {name: value for name, value in super().to_dict().items() if name != "by_clock"}
 
 
+@dataclass(frozen=True)
+class MeasuredSteps:
+    """What the first steps of a training took, of which the rest is calculated.
+
+    Attributes:
+        steps: Of the whole training.
+        step_seconds, step_tokens: Of a step: the median without the first one's, and the mean.
+        memory_bytes: The most that a process held; None where the system does not say.
+        processes: That train together.
+        device: `cpu`, `cuda` or `mps`.
+    """
+
+    steps: int
+    step_seconds: float
+    step_tokens: float
+    memory_bytes: int | None
+    processes: int
+    device: str
+
+    @property
+    def seconds(self) -> float:
+        """Of the whole training, without evaluations."""
+        return self.steps * self.step_seconds
+
+
+def measure_steps(trainer: Trainer, num_steps: int = NUM_STEPS) -> MeasuredSteps:
+    """Makes some steps with the real model, and says what all of the training would take."""
+    settings, device = trainer.settings, trainer.model.encoder.device
+    seconds, tokens = step_cost(trainer.steps(), num_steps, within=STEPS_SECONDS)
+    if settings.steps is not None:
+        steps = settings.steps
+    elif settings.tokens is not None:
+        steps = math.ceil(settings.tokens / tokens)
+    else:
+        steps = max(1, round((settings.minutes or 0.0) * 60.0 / seconds))
+    memory = max(int(most) for (most,) in trainer.group.all_gather([peak_memory(device) or 0]))
+    return MeasuredSteps(steps, seconds, tokens, memory or None, trainer.group.world_size, device.type)
+
+
 def fact_lines(facts: Iterable[tuple[str, str]]) -> Iterator[Shown]:
     """What would happen, a name and a fact a line."""
     yield from (f"{name:<12} {value}" for name, value in facts)
     yield Styled("nothing was written (--dry-run)", "dim")
+
+
+def training_fact(forecast: Result) -> tuple[str, str]:
+    """Steps, time and speed of the training; by the clock the time is known and the steps are not."""
+    steps_are, time_is = ("about ", "") if forecast["by_clock"] else ("", "about ")
+    return (
+        "training",
+        f"{steps_are}{forecast['steps']:,} steps in {time_is}{duration(forecast['seconds'])}, "
+        f"{forecast['tokens_per_second']:,.0f} tokens a second on {forecast['device']}",
+    )
 
 
 def memory_fact(num_bytes: int | None, processes: int = 1) -> tuple[str, str]:
@@ -149,12 +192,12 @@ def memory_fact(num_bytes: int | None, processes: int = 1) -> tuple[str, str]:
     return "memory", f"{num_bytes / 2**30:.1f} GiB{each}, measured in the first steps"
 
 
-def _text_lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    at_least = "" if found["complete"] else "at least "
-    counts = f"{found['documents']:,} documents, {found['bytes']:,} bytes, about {found['tokens']:,} tokens"
+def _text_lines(text: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    at_least = "" if text["complete"] else "at least "
+    counts = f"{text['documents']:,} documents, {text['bytes']:,} bytes, about {text['tokens']:,} tokens"
     yield "text", f"{at_least}{counts}"
-    yield "", found["plan"]
-    yield from (("", f"left out: {number:,} {reason}") for reason, number in found["skipped"].items())
+    yield "", text["plan"]
+    yield from (("", f"left out: {number:,} {reason}") for reason, number in text["skipped"].items())
 
 
 def forecast_preparation(
@@ -260,7 +303,7 @@ def forecast_pretrain(paths: Sequence[str | Path] | None = None, **asked: Any) -
     """
     group = join_group()
     request = RunRequest(**asked)
-    return forecast_run(paths, alike(group, request.load), group)
+    return forecast_run(paths, on_every_rank(group, request.load), group)
 
 
 def forecast_run(paths: Sequence[str | Path] | None, recipe: Recipe, group: Group = ALONE) -> RunForecast:
@@ -274,11 +317,13 @@ def forecast_run(paths: Sequence[str | Path] | None, recipe: Recipe, group: Grou
     Raises:
         UnmaskError: As the real run.
     """
-    sources = alike(group, lambda: with_local_copies(paths or [packaged_corpus()]))
+    sources = on_every_rank(group, lambda: with_local_copies(paths or [packaged_corpus()]))
     with ExitStack() as held:
-        said = by_first(group, lambda: _sample(sources, recipe, held))
+        said = on_rank_zero(group, lambda: _sample(sources, recipe, held))
         scratch, text = Path(said["scratch"]), TextForecast(**said["text"])
-        data = alike(group, lambda: open_prepared(Path(sources[0]) if is_prepared(sources) else scratch / "data"))
+        data = on_every_rank(
+            group, lambda: open_prepared(Path(sources[0]) if is_prepared(sources) else scratch / "data")
+        )
         by_clock = recipe.training.minutes is not None
         measured = _measured(data, text, recipe, scratch, group)
         return RunForecast({**measured, "start": said["notes"], "by_clock": by_clock})
@@ -326,17 +371,13 @@ def _sample(sources: Sequence[str | Path], recipe: Recipe, held: ExitStack) -> d
 
 
 def _measured(data: PreparedData, text: TextForecast, recipe: Recipe, scratch: Path, group: Group) -> dict[str, Any]:
-    training = recipe.training.model_copy(update={"length_schedule": None})  # the longest rows take the most memory
-    folder = RunFolder(scratch / "run")
-    made = alike(group, partial(TrainingRun, folder, recipe, data, LogReporter(), Interruption(), group))
-    steps_made = train(made.state, made.stream, made.masker, training, objectives=made.objectives)
-    step_seconds, step_tokens = step_cost(steps_made, NUM_STEPS, within=STEPS_SECONDS)
-    steps = _steps(recipe, step_seconds, step_tokens)
-    model = made.state.model
-    own_states = sum(tensor.nbytes for tensor in made.state.optimizer.state().values())
-    found = group.told([own_states, peak_memory(made.device) or 0], patient=True)
-    states, memory = sum(int(said) for said, _ in found), max(int(said) for _, said in found)
-    weights = sum(parameter.nbytes for parameter in model.parameters())
+    longest = recipe.training.model_copy(update={"length_schedule": None})  # the longest rows take the most memory
+    recipe = recipe.model_copy(update={"training": longest})
+    run = on_every_rank(group, partial(TrainingRun, RunFolder(scratch / "run"), recipe, data, Reporter(), group))
+    measured = measure_steps(run.trainer)
+    states = sum(tensor.nbytes for tensor in state_tensors(run.state.optimizer, run.model).values())
+    weights = sum(parameter.nbytes for parameter in run.model.parameters())
+    tokens_seen = measured.steps * measured.step_tokens
     result = {
         "documents": text.documents,
         "bytes": text.bytes,
@@ -345,27 +386,17 @@ def _measured(data: PreparedData, text: TextForecast, recipe: Recipe, scratch: P
         "plan": text.plan,
         "skipped": text.skipped,
         "vocab_size": text.vocab_size,
-        "num_parameters": model.num_parameters,
-        "steps": steps,
-        "seconds": steps * step_seconds,
-        "tokens_seen": round(steps * step_tokens),
-        "epochs": steps * step_tokens / max(text.tokens * (1.0 - recipe.corpus.holdout), 1.0),
-        "tokens_per_second": step_tokens / step_seconds,
+        "num_parameters": run.model.num_parameters,
+        "steps": measured.steps,
+        "seconds": measured.seconds,
+        "tokens_seen": round(tokens_seen),
+        "epochs": tokens_seen / max(text.tokens * (1.0 - recipe.corpus.holdout), 1.0),
+        "tokens_per_second": measured.step_tokens / measured.step_seconds,
         "prepare_seconds": text.seconds,
-        "memory_bytes": memory or None,
-        "processes": group.share.world_size,
+        "memory_bytes": measured.memory_bytes,
+        "processes": measured.processes,
         "disk_bytes": text.tokens * 3 + (weights + states) * (recipe.checkpoint.keep + 2) + weights,
-        "device": made.device.type,
+        "device": measured.device,
     }
-    del data, made  # unmaps the shards before their folder goes
+    del data, run  # unmaps the shards before their folder goes
     return result
-
-
-def _steps(recipe: Recipe, step_seconds: float, step_tokens: float) -> int:
-    training = recipe.training
-    if training.steps is not None:
-        return training.steps
-    if training.tokens is not None:
-        return math.ceil(training.tokens / step_tokens)
-    assert training.minutes is not None, "one of the budgets is given"
-    return max(1, round(training.minutes * 60.0 / step_seconds))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -25,13 +25,12 @@ from unmask.commands.embedder_settings import MINUTES, EmbedderSettings
 from unmask.commands.embedder_texts import TokenTexts, read_texts
 from unmask.commands.recipe import checkpoint_sha256, read_fitting_config
 from unmask.commands.recipe_files import Overrides, apply_overrides, as_overrides, set_value
-from unmask.commands.reporting import Reporter, SilentReporter, read_metrics, usual_reporter
 from unmask.commands.run_data import is_prepared
 from unmask.core.errors import ModelError, SettingsError, UnmaskError
 from unmask.core.files import file_sha256, typed, whole_folder, write_atomically, writing
 from unmask.core.hub import lasting_name
 from unmask.core.interruption import Interruption
-from unmask.core.results import Finished, Sheet, Shown, duration
+from unmask.core.results import Finished, Reporter, Sheet, Shown, SilentReporter, duration, usual_reporter
 from unmask.core.settings import validated
 from unmask.data.data_folder import MANIFEST, load_manifest
 from unmask.data.settings import CorpusSettings
@@ -47,7 +46,9 @@ from unmask.search.known_items import HELD_OUT, held_out_rule
 from unmask.tasks.predict import is_fine_tuned
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.train.distributed import Group, alike, by_first, first_before_others, join_group
+from unmask.train.callbacks import Callback
+from unmask.train.distributed import Group, join_group, on_every_rank, on_rank_zero, rank_zero_first
+from unmask.train.trackers import read_metrics
 
 _SECTIONS = {"embedder", "corpus", "card"}
 
@@ -432,6 +433,7 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
     settings: Overrides = (),
     resume: bool = False,
     overwrite: bool = False,
+    callbacks: Sequence[Callback] = (),
     reporter: Reporter | None = None,
 ) -> Embedder:
     """Makes an embedding model for search of a masked language model and text without labels.
@@ -449,6 +451,7 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
         settings: `embedder.key=value`, `corpus.key=value` and `card.key=value` overrides, or a dict of them.
         resume: Go on with the training in `out`.
         overwrite: Replace what is in `out`.
+        callbacks: Called as it trains, see `unmask.Callback`.
         reporter: Called with the progress; by default the log.
 
     Raises:
@@ -456,25 +459,26 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
         Interrupted: SIGINT or SIGTERM; the state was saved.
     """
     group = join_group()
-    reporter = (reporter or usual_reporter()) if group.is_first else SilentReporter()
+    reporter = (reporter or usual_reporter()) if group.is_main else SilentReporter()
     folder = EmbedderFolder(Path(out))
     chosen = partial(chosen_embedder, settings, minutes=minutes, steps=steps, seed=seed, sparse=sparse)
     begun = folder.model if resume and folder.claimed.is_claimed else None
-    request = alike(group, lambda: requested(model, corpus, pairs, chosen, begun=begun))
+    request = on_every_rank(group, lambda: requested(model, corpus, pairs, chosen, begun=begun))
     with Interruption() as interruption, ExitStack() as held:
-        goes_on = by_first(group, lambda: _claim(folder, request, held, reporter, resume=resume, overwrite=overwrite))
+        goes_on = on_rank_zero(
+            group, lambda: _claim(folder, request, held, reporter, resume=resume, overwrite=overwrite)
+        )
         if goes_on is None:
             return Embedder(folder.root, folder.read_summary())
         try:
-            run = alike(group, lambda: begin_run(folder, request, reporter, interruption, group, goes_on=goes_on))
+            run = on_every_rank(group, lambda: begin_run(folder, request, reporter, group, goes_on=goes_on))
         except UnmaskError:
-            if not goes_on and group.is_first:  # nothing was begun: the next try shall not be told of it
+            if not goes_on and group.is_main:  # nothing was begun: the next try shall not be told of it
                 folder.clear()
             raise
-        reporter.begin(may_end_early=request.fitted.patience is not None)
-        run.run()
+        run.run(interruption, callbacks)
         reporter.note("writing the model")
-        return Embedder(folder.root, by_first(group, lambda: write_embedder(folder, run, request)))
+        return Embedder(folder.root, on_rank_zero(group, lambda: write_embedder(folder, run, request)))
 
 
 def _claim(
@@ -509,7 +513,6 @@ def begin_run(
     folder: EmbedderFolder,
     request: EmbedderRequest,
     reporter: Reporter,
-    interruption: Interruption,
     group: Group,
     *,
     goes_on: bool,
@@ -520,17 +523,14 @@ def begin_run(
         folder: Of the training.
         request: What is asked for.
         reporter: Told of what is found.
-        interruption: Asked after every step.
         group: The processes that train together.
         goes_on: Whether the folder holds the training already.
 
     Raises:
         UnmaskError: As `open_data`, or a file of the model is damaged.
     """
-    data = first_before_others(
-        group, lambda: open_data(folder, request, reporter, goes_on=goes_on or not group.is_first)
-    )
+    data = rank_zero_first(group, lambda: open_data(folder, request, reporter, goes_on=goes_on or not group.is_main))
     beginning = request.beginning
     goes_on_sparse = sparse_file(beginning.folder) is not None
     plan = EmbedderPlan(request.fitted, request.choice.budget, data.fingerprint, goes_on_sparse)
-    return EmbedderRun(folder, beginning.load(), beginning.tokenizer, data.pairs, plan, reporter, interruption, group)
+    return EmbedderRun(folder, beginning.load(), beginning.tokenizer, data.pairs, plan, reporter, group)

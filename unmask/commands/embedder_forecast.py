@@ -9,19 +9,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from unmask.commands.dry_run import NUM_STEPS, STEPS_SECONDS, fact_lines, memory_fact
+from unmask.commands.dry_run import fact_lines, measure_steps, memory_fact, training_fact
 from unmask.commands.embedder import EmbedderRequest, begin_run, chosen_embedder, requested
 from unmask.commands.embedder_run import EmbedderFolder, EmbedderRun
 from unmask.commands.embedder_stream import KINDS
 from unmask.commands.recipe_files import Overrides
-from unmask.commands.reporting import Reporter, SilentReporter, usual_reporter
 from unmask.core.errors import RunError
-from unmask.core.interruption import Interruption
-from unmask.core.results import Result, Shown, duration
+from unmask.core.results import Reporter, Result, Shown, SilentReporter, usual_reporter
 from unmask.data.sources import InMemory, Texts, is_stream
-from unmask.train.distributed import Group, alike, by_first, join_group
-from unmask.train.hardware import peak_memory
-from unmask.train.loop import step_cost, train
+from unmask.train.distributed import join_group, on_every_rank, on_rank_zero
 
 
 class EmbedderForecast(Result):
@@ -44,7 +40,6 @@ class EmbedderForecast(Result):
 
     def shown(self) -> Iterator[Shown]:
         """A fact a line."""
-        steps_are, time_is = ("about ", "") if self.by_clock else ("", "about ")
         kinds = ", ".join(f"{kind} {number:,}" for kind, number in self.pairs.items() if number)
         text = f"{self.documents:,} documents, {self.held_out_documents:,} held out; {self.tokens:,} tokens"
         yield from fact_lines(
@@ -56,11 +51,7 @@ class EmbedderForecast(Result):
                     f"{self.num_parameters:,} parameters, {'sparse ' if self.sparse else ''}"
                     f"vectors of {self.dimension:,}",
                 ),
-                (
-                    "training",
-                    f"{steps_are}{self.steps:,} steps in {time_is}{duration(self.seconds)}, "
-                    f"{self.step_seconds:.2f} s a step, {self.tokens_per_second:,.0f} tokens a second on {self.device}",
-                ),
+                training_fact(self),
                 memory_fact(self.memory_bytes, self.processes),
             ]
         )
@@ -88,7 +79,7 @@ def forecast_embedder(  # noqa: PLR0913  (as `embedder`)
         UnmaskError: As `embedder`; or standard input or a pipe is among the corpus.
     """
     group = join_group()
-    reporter = (reporter or usual_reporter()) if group.is_first else SilentReporter()
+    reporter = (reporter or usual_reporter()) if group.is_main else SilentReporter()
     chosen = partial(chosen_embedder, settings, minutes=minutes, steps=steps, seed=seed, sparse=sparse)
 
     def looked() -> EmbedderRequest:
@@ -97,24 +88,17 @@ def forecast_embedder(  # noqa: PLR0913  (as `embedder`)
             raise RunError("--dry-run would use standard input or a pipe up; give a file")
         return found
 
-    request = alike(group, looked)
+    request = on_every_rank(group, looked)
     with ExitStack() as held:
-        scratch = by_first(group, lambda: held.enter_context(tempfile.TemporaryDirectory(prefix="unmask-")))
+        scratch = on_rank_zero(group, lambda: held.enter_context(tempfile.TemporaryDirectory(prefix="unmask-")))
         folder = EmbedderFolder(Path(scratch) / "embedder")
-        run = alike(group, lambda: begin_run(folder, request, reporter, Interruption(), group, goes_on=False))
-        return _measured(run, request, group)
+        run = on_every_rank(group, lambda: begin_run(folder, request, reporter, group, goes_on=False))
+        return _measured(run, request)
 
 
-def _measured(run: EmbedderRun, request: EmbedderRequest, group: Group) -> EmbedderForecast:
+def _measured(run: EmbedderRun, request: EmbedderRequest) -> EmbedderForecast:
     run.make_ready()
-    made = train(run.state, run.stream, run.masker, run.training, objectives=run.others, leading=run.leading)
-    step_seconds, step_tokens = step_cost(made, NUM_STEPS, within=STEPS_SECONDS)
-    minutes, steps = request.choice.budget.minutes, request.choice.budget.steps
-    if steps is None:
-        assert minutes is not None, "one of the two is given"
-        steps = max(1, round(minutes * 60.0 / step_seconds))
-    facts, encoder = run.data.facts, run.state.model.encoder
-    memory = max(int(said) for (said,) in group.told([peak_memory(encoder.device) or 0], patient=True))
+    measured, facts = measure_steps(run.trainer), run.data.facts
     kinds = {kind: facts[kind] for kind in KINDS if kind in facts}
     return EmbedderForecast(
         {
@@ -126,13 +110,13 @@ def _measured(run: EmbedderRun, request: EmbedderRequest, group: Group) -> Embed
             "dimension": run.width,
             "sparse": request.fitted.sparse is not None,
             "pairs_a_step": run.stream.pairs_a_step,
-            "steps": steps,
-            "step_seconds": step_seconds,
-            "seconds": steps * step_seconds,
-            "tokens_per_second": step_tokens / step_seconds,
-            "memory_bytes": memory or None,
-            "processes": group.share.world_size,
-            "device": encoder.device.type,
-            "by_clock": minutes is not None,
+            "steps": measured.steps,
+            "step_seconds": measured.step_seconds,
+            "seconds": measured.seconds,
+            "tokens_per_second": measured.step_tokens / measured.step_seconds,
+            "memory_bytes": measured.memory_bytes,
+            "processes": measured.processes,
+            "device": measured.device,
+            "by_clock": run.training.minutes is not None,
         }
     )

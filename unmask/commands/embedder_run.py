@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
@@ -21,26 +22,25 @@ from unmask.commands.embedder_measure import (
 from unmask.commands.embedder_pairs import PairData
 from unmask.commands.embedder_settings import EmbedderSettings
 from unmask.commands.embedder_stream import PairStream
-from unmask.commands.reporting import MetricsFile, NoMetrics, Reporter, read_metrics
-from unmask.commands.training_run import CHECKPOINT_SECONDS
-from unmask.core.errors import DivergedError, EndedElsewhereError, RunError
-from unmask.core.files import ClaimedFolder, read_object, typed
-from unmask.core.interruption import Interrupted, Interruption
+from unmask.core.errors import DivergedError, RunError
+from unmask.core.files import ClaimedFolder, read_object
+from unmask.core.interruption import Interruption
+from unmask.core.results import Reporter
 from unmask.data.sources import GIVEN, PIPES, STDIN_FILE
 from unmask.masking.masker import Masker
 from unmask.model.config import EncoderConfig
 from unmask.model.encoder import MaskedLM, compile_model
 from unmask.model.heads import ContrastHead
 from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.train.callbacks import Callback, ShowProgress, StopAtSignal
 from unmask.train.checkpoints import (
     Best,
-    Budget,
-    CheckpointWriter,
-    TrainState,
+    Checkpoints,
+    begun_dtype,
     checkpoint_path,
-    clear_parts,
-    list_checkpoints,
+    last_checkpoint,
     load_checkpoint,
+    progress_of,
 )
 from unmask.train.contrast import (
     SPARSE,
@@ -49,13 +49,13 @@ from unmask.train.contrast import (
     lower_logits,
     splade_objective,
 )
-from unmask.train.distributed import ALONE, Group, alike, by_first
+from unmask.train.distributed import ALONE, Group, on_every_rank, on_rank_zero
 from unmask.train.hardware import choose_device, choose_dtype, why_not_compiled
-from unmask.train.loop import StepReport, begin_with_parts, train
 from unmask.train.objectives import PREDICT_MASKED, Objective
-from unmask.train.optimizer import Optimizer
+from unmask.train.optimizer import build_optimizer
 from unmask.train.settings import LinearDecay, TrainingSettings
-from unmask.train.step import in_smaller_parts
+from unmask.train.trackers import MetricsFile
+from unmask.train.trainer import StepReport, Trainer
 
 # ----------------------------------------
 # The folder of an embedding model's training.
@@ -134,7 +134,6 @@ class EmbedderFolder:
         return summary
 
 
-EVALUATION = "evaluation"
 _ON_CPU = 2 << 30  # bytes that a step keeps for its backward pass, about
 _SPARSE_STAGES = 4  # largest logits, vectors, the gradient, and where numbers come from
 _TEMPERATURE_RATE = 10.0  # of the learning rate, for the temperature: it is one number, and has far to go
@@ -225,7 +224,6 @@ class EmbedderRun:
         data: Pairs.
         plan: How.
         reporter: Called with the progress.
-        interruption: Asked after every step.
         group: The processes that train together; the first writes into the folder.
     """
 
@@ -237,13 +235,12 @@ class EmbedderRun:
         data: PairData,
         plan: EmbedderPlan,
         reporter: Reporter,
-        interruption: Interruption,
         group: Group = ALONE,
     ) -> None:
         settings, budget = plan.settings, plan.budget
         self.group = group
         self.folder, self.settings, self.data = folder, settings, data
-        self.reporter, self.interruption = reporter, interruption
+        self.reporter = reporter
         self.fingerprint, self.goes_on_sparse = plan.fingerprint, plan.goes_on_sparse
         device = choose_device()
         self.stream = PairStream(
@@ -255,7 +252,7 @@ class EmbedderRun:
             most_positions=model.config.max_position_embeddings,
         )
         self.training = training_settings(settings, budget, self.stream, model.config)
-        dtype = choose_dtype(settings.precision, device)
+        dtype = begun_dtype(folder.checkpoints) or choose_dtype(settings.precision, device)
         if settings.learn_temperature:
             model.add_module(ContrastHead.name, ContrastHead(settings.heat))
         model = model.to(device)
@@ -263,26 +260,35 @@ class EmbedderRun:
         model.encoder.gradient_checkpointing = settings.gradient_checkpointing
         steps = self.training.known_steps
         if why_not_compiled("auto", device, minutes=budget.minutes, steps=steps) is None:
-            compile_model(model, tuned=False)
-        optimizer = Optimizer(model, self.training, dtype=dtype, factor_of=_factor_of, group=group)
-        self.state = TrainState(model, optimizer)
-        self.progress = 0.0
+            compile_model(model)
         self.kind = dense(settings.pooling) if settings.sparse is None else SPARSE
-        self.leading = self._leading(model.config.hidden_size)
         with_mlm = settings.mlm_weight > 0.0
-        self.others = (replace(PREDICT_MASKED, weight=settings.mlm_weight),) if with_mlm else ()
         self.masker = (
             Masker.from_tokenizer(tokenizer, rate=settings.mask_rate, seed=settings.seed) if with_mlm else None
         )
-        self.history: list[dict[str, Any]] = []
+        self.trainer = Trainer(
+            model,
+            self.stream,
+            self.training,
+            masker=self.masker,
+            objective=self._objective(model.config.hidden_size),
+            objectives=(replace(PREDICT_MASKED, weight=settings.mlm_weight),) if with_mlm else (),
+            optimizer=lambda model: build_optimizer(model, self.training, factor_of=_factor_of),
+            fingerprint=plan.fingerprint,
+            group=group,
+        )
+        self.state = self.trainer.state
+        self.history = self.state.history
 
-    def _leading(self, hidden_size: int) -> Objective:
+    def _objective(self, hidden_size: int) -> Objective:
         heat, sparse = self.settings.heat, self.settings.sparse
         if sparse is None:
             dimensions = self.settings.dimensions_for(hidden_size)
             return contrast_objective(temperature=heat, dimensions=dimensions, kind=self.kind)
         weights = sparse.first_weight, sparse.second_weight
-        return splade_objective(temperature=heat, weights=weights, progress=lambda: self.progress)
+        return splade_objective(
+            temperature=heat, weights=weights, progress=lambda: progress_of(self.training, self.state.spent)
+        )
 
     @property
     def width(self) -> int:
@@ -296,8 +302,12 @@ class EmbedderRun:
         head = self.state.model.find_head(ContrastHead)
         return self.settings.heat if head is None else head.temperature.item()
 
-    def run(self) -> None:
+    def run(self, interruption: Interruption, callbacks: Sequence[Callback] = ()) -> None:
         """Trains from the last checkpoint on; afterwards the state's model is the result.
+
+        Args:
+            interruption: Notes signals, at which the training saves and leaves.
+            callbacks: Of the user, called before evaluations and checkpoints.
 
         Raises:
             DivergedError: The loss is not finite; the text says what to do.
@@ -305,32 +315,46 @@ class EmbedderRun:
             RunError: A checkpoint cannot be written or read.
             MemoryFullError: Not even one row fits into memory.
         """
+        folder, trainer = self.folder, self.trainer
         self._announce()
-        self._resume()
-        self.metrics: MetricsFile | NoMetrics = NoMetrics()
-        if self.group.is_first:
-            self.metrics = MetricsFile(self.folder.metrics, step=self.state.step)
-        self.history = by_first(self.group, self._evaluations)
+        if (name := on_rank_zero(self.group, lambda: last_checkpoint(folder.checkpoints))) is not None:
+
+            def load() -> None:
+                load_checkpoint(folder.checkpoints / name, self.state, fingerprint=self.fingerprint)
+                self.stream.negatives = load_negatives(folder.negatives, self.state.step)
+
+            on_every_rank(self.group, load)
+            self.reporter.note(f"going on from step {self.state.step:,} ({name})")
+        self.history = self.state.history
+        metrics = MetricsFile(folder.metrics, step=self.state.step) if self.group.is_main else None
+        if metrics is not None:
+            may_end_early = self.settings.patience is not None
+            trainer.callbacks += [metrics, ShowProgress(self.reporter, may_end_early=may_end_early)]
+        trainer.callbacks += [*callbacks, EmbedderWatch(self), StopAtSignal(interruption, folder.root)]
+        if metrics is not None:
+            settings = self.settings.checkpoint
+            trainer.callbacks.append(
+                Checkpoints(folder.checkpoints, settings, fingerprint=self.fingerprint, sync=metrics.sync)
+            )
         if self.state.step == 0:
             self.make_ready()
-            self._evaluate()
-        with (
-            self.interruption.patience(),
-            CheckpointWriter(
-                self.folder.checkpoints, fingerprint=self.fingerprint, keep=self.settings.checkpoint.keep
-            ) as self.checkpoints,
-        ):
-            self._consume()
-            self._evaluate()  # by the clock nobody knows which step is the last
-            self._save()
-        self.group.told([0.0], patient=True)  # by now the first one's thread has all files
-        alike(self.group, self._take_best)
+            self.evaluate()
+        try:
+            with interruption.patience():
+                trainer.fit()
+        except DivergedError as error:
+            rate = self.training.learning_rate / 3
+            raise DivergedError(
+                f"{error}; start anew with a lower learning rate: --set embedder.learning_rate={rate:.2g} --overwrite"
+            ) from error
+        on_rank_zero(self.group, lambda: None)  # by now its checkpoints are whole
+        on_every_rank(self.group, self._take_best)
 
     def make_ready(self) -> None:
         """What is done to a model that has learned nothing of this training: sparse vectors begin sparse."""
         if self.settings.sparse is None or self.goes_on_sparse:
             return
-        less = by_first(self.group, lambda: surplus_of(self.state.model, self.stream))
+        less = on_rank_zero(self.group, lambda: surplus_of(self.state.model, self.stream))
         if less > 0.0:
             lower_logits(self.state.model, less)
             self.reporter.note(f"all logits are less by {less:.2f}, so that vectors are sparse from the beginning")
@@ -352,122 +376,58 @@ class EmbedderRun:
                 f"steps are made in parts of about {parts:,} positions, by way of their vectors (the same result)"
             )
 
-    def _resume(self) -> None:
-        name = by_first(self.group, self._last_checkpoint)
-        if name is None:
-            return
-
-        def load() -> None:
-            load_checkpoint(self.folder.checkpoints / name, self.state, fingerprint=self.fingerprint)
-            self.stream.negatives = load_negatives(self.folder.negatives, self.state.step)
-
-        alike(self.group, load)
-        self.reporter.note(f"going on from step {self.state.step:,} ({name})")
-
-    def _last_checkpoint(self) -> str | None:
-        clear_parts(self.folder.checkpoints)
-        checkpoints = list_checkpoints(self.folder.checkpoints)
-        return checkpoints[-1].name if checkpoints else None
-
-    def _evaluations(self) -> list[dict[str, Any]]:
-        return [line for line in read_metrics(self.folder.metrics) if line.get("kind") == EVALUATION]
-
-    def _consume(self) -> None:
-        """Takes the loop's reports."""
-        self.progress = Budget.of(self.training).progress(self.state.spent)
-        done, saved = int(self.progress * self.settings.evaluations), self.state.seconds
-        begin_with_parts(self.state, self.masker, self.training)
-        micro_tokens = self.state.micro_tokens
-        loop = train(self.state, self.stream, self.masker, self.training, objectives=self.others, leading=self.leading)
-        try:
-            for report in loop:
-                self.progress = report.progress
-                self.metrics.step(report)
-                self.reporter.step(report)
-                if self.state.micro_tokens != micro_tokens:
-                    micro_tokens = self.state.micro_tokens
-                    self.reporter.note(in_smaller_parts(micro_tokens))
-                due = self._mine(report) or self._checkpoint_due(report, saved)
-                number = int(report.progress * self.settings.evaluations)
-                if number > done or report.progress >= 1.0:
-                    done = number
-                    due = self._evaluate() or due
-                signum = max(int(said) for (said,) in self.group.told([self.interruption.signum or 0]))
-                if due or signum:
-                    self._save()
-                    saved = report.seconds
-                if signum:
-                    self._stop(signum, report.step)
-                if self._has_waited():
-                    self.reporter.note(f"the held-out loss has not fallen for a while: ended at step {report.step:,}")
-                    break
-        except DivergedError as error:
-            if not self.group.is_first:
-                raise EndedElsewhereError(f"{error}; the first process says what to do") from error
-            rate = self.training.learning_rate / 3
-            raise DivergedError(
-                f"{error}; start anew with a lower learning rate: --set embedder.learning_rate={rate:.2g} --overwrite"
-            ) from error
-
-    def _mine(self, report: StepReport) -> bool:
+    def mine_negatives(self, report: StepReport) -> bool:
         """Looks for hard negatives when it is time; whether that was done."""
-        wanted = self.settings.hard_negatives
-        if wanted is None or self.stream.negatives is not None or not wanted.after <= report.progress < 1.0:
+        settings = self.settings.hard_negatives
+        if settings is None or self.stream.negatives is not None or not settings.after <= report.progress < 1.0:
             return False
 
         def look() -> None:
-            save_negatives(self.folder.negatives, mine(self.state.model, self.stream, wanted, self.kind), report.step)
+            negatives = mine(self.state.model, self.stream, settings, self.kind)
+            save_negatives(self.folder.negatives, negatives, report.step)
 
-        by_first(self.group, look)
-        found = alike(self.group, lambda: load_negatives(self.folder.negatives, report.step))
+        on_rank_zero(self.group, look)
+        found = on_every_rank(self.group, lambda: load_negatives(self.folder.negatives, report.step))
         assert found is not None, "they were found by this step"
         self.stream.negatives = found
         have = int((found.parts >= 0).any(1).sum())
         self.reporter.note(f"step {report.step:,}: hard negatives for {have:,} of {len(found.parts):,} parts")
         return True
 
-    def _evaluate(self) -> bool:
-        """Measures the model; whether it is the best so far.
+    def evaluate(self) -> None:
+        """Measures the model on held-out pairs, unless that was done after this step.
 
         Raises:
             DivergedError: The held-out loss is not finite.
         """
-        if not self.data.held or (self.history and self.history[-1]["step"] == self.state.step):
-            return False
-        found = EmbedderMeasured.of_plain(by_first(self.group, self._measured))
-        self._record(found)
-        if self.state.step == 0 or (self.state.best is not None and found.loss >= self.state.best.loss):
-            return False
-        self.state.best = Best(self.state.step, found.loss)
-        return self.settings.patience is not None
-
-    def _measured(self) -> dict[str, Any]:
-        found = measure(
-            self.state.model,
-            self.stream,
-            self.data.held,
-            temperature=self.settings.heat,
-            masker=self.masker,
-            kind=self.kind,
-        )
-        if not math.isfinite(found.loss):
-            raise DivergedError(f"the held-out loss behind step {self.state.step} is {found.loss}")
-        return found.plain()
-
-    def _record(self, found: EmbedderMeasured) -> None:
         state = self.state
-        line = {
-            "kind": EVALUATION,
-            "step": state.step,
-            "seconds": round(state.seconds, 3),
-            "loss": found.loss,
-            **found.plain(),
-        }
-        self.metrics.other(line)
-        self.history.append(line)
-        self.reporter.note(f"step {state.step:>6,}: {found.in_words()}")
+        if not self.data.held or (self.history and self.history[-1]["step"] == state.step):
+            return
 
-    def _has_waited(self) -> bool:
+        def measured() -> dict[str, Any]:
+            figures = measure(
+                state.model,
+                self.stream,
+                self.data.held,
+                temperature=self.settings.heat,
+                masker=self.masker,
+                kind=self.kind,
+            )
+            if not math.isfinite(figures.loss):
+                raise DivergedError(f"the held-out loss behind step {state.step} is {figures.loss}")
+            return figures.plain()
+
+        figures = EmbedderMeasured.of_plain(on_rank_zero(self.group, measured))
+        line = {"loss": figures.loss, **figures.plain()}
+        self.trainer.evaluated(line)
+        self.history.append({"step": state.step, **line})
+        self.reporter.note(f"step {state.step:>6,}: {figures.in_words()}")
+        if state.step and (state.best is None or figures.loss < state.best.loss):
+            state.best = Best(state.step, figures.loss)
+            if self.settings.patience is not None:
+                self.trainer.request_save()
+
+    def has_waited(self) -> bool:
         """Whether the held-out loss has not fallen for too long."""
         patience = self.settings.patience
         losses = [line["loss"] for line in self.history if line["step"]]
@@ -483,22 +443,31 @@ class EmbedderRun:
         state.step, state.tokens_seen, state.seconds = spent
         self.reporter.note(f"the best model is that of step {best.step:,}")
 
-    def _checkpoint_due(self, report: StepReport, saved_seconds: float) -> bool:
-        every_steps = self.settings.checkpoint.every_steps
-        if every_steps is not None:
-            return report.step % every_steps == 0
-        return report.seconds - saved_seconds >= CHECKPOINT_SECONDS
 
-    def _save(self) -> None:
-        self.metrics.sync()
-        self.checkpoints.save(self.state)
+class EmbedderWatch(Callback):
+    """Looks for hard negatives, evaluates, and ends a training whose held-out loss has not fallen for too long."""
 
-    def _stop(self, signum: int, step: int) -> NoReturn:
-        """Ends in all processes, whichever was sent the signal; the first says so."""
-        self.checkpoints.wait()
-        self.group.told([0.0], patient=True)
-        way_on = f"go on with --out {typed(self.folder.root)} --resume"
-        raise Interrupted(signum, f"stopped and saved at step {step:,}; {way_on}" if self.group.is_first else "")
+    def __init__(self, run: EmbedderRun) -> None:
+        self._run = run
+        self._done = int(progress_of(run.training, run.state.spent) * run.settings.evaluations)
+
+    def on_step(self, trainer: Trainer, report: StepReport) -> None:
+        """Does what it is time for."""
+        run = self._run
+        if run.mine_negatives(report):
+            trainer.request_save()
+        number = int(report.progress * run.settings.evaluations)
+        if number > self._done or report.progress >= 1.0:
+            self._done = number
+            run.evaluate()
+        if run.has_waited():
+            run.reporter.note(f"the held-out loss has not fallen for a while: ended at step {report.step:,}")
+            trainer.request_stop()
+
+    def on_end(self, trainer: Trainer) -> None:
+        """Evaluates: by the clock no step is known to be the last."""
+        if trainer.error is None:
+            self._run.evaluate()
 
 
 def _factor_of(name: str) -> float:

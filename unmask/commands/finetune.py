@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from unmask.commands.dry_run import fact_lines, memory_fact
+from unmask.commands.dry_run import fact_lines, measure_steps, memory_fact
 from unmask.commands.finetune_run import (
     FinishedRun,
     ResultFolder,
@@ -25,12 +26,12 @@ from unmask.commands.finetune_run import (
 )
 from unmask.commands.recipe import checkpoint_sha256
 from unmask.commands.recipe_files import Overrides
-from unmask.commands.reporting import Reporter, SilentReporter, usual_reporter
 from unmask.core.errors import UnmaskError
 from unmask.core.files import ClaimedFolder, typed
 from unmask.core.hub import lasting_name
+from unmask.core.interruption import Interruption
 from unmask.core.remote import output_folder
-from unmask.core.results import Finished, Result, Sheet, Shown, duration
+from unmask.core.results import Finished, Reporter, Result, Sheet, Shown, SilentReporter, duration, usual_reporter
 from unmask.data.sources import Texts
 from unmask.model.card_head import Origin, base_models
 from unmask.model.folder import find_model
@@ -39,9 +40,8 @@ from unmask.tasks.files import ExampleFiles
 from unmask.tasks.predict import TaskModel, load_fine_tuned, outputs_of, task_named
 from unmask.tasks.settings import FinetuneSettings
 from unmask.tokenizer.loading import load_tokenizer
-from unmask.train.distributed import Group, alike, by_first, join_group
-from unmask.train.hardware import peak_memory
-from unmask.train.loop import step_cost
+from unmask.train.callbacks import Callback
+from unmask.train.distributed import Group, join_group, on_every_rank, on_rank_zero
 
 NUM_STEPS = 6
 NUM_PREDICTED = 256  # inputs
@@ -93,15 +93,13 @@ def forecast(runs: Runs) -> FinetuneForecast:
         UnmaskError: As the real training.
     """
     plan, settings = runs.plan, runs.settings
-    model = runs.new_model(settings.seed)
-    learning = begin_training(model, plan, seed=settings.seed)
-    cost = step_cost(learning.steps, NUM_STEPS)
+    trainer = begin_training(runs.new_model(settings.seed), plan, seed=settings.seed)
+    model, measured = trainer.state.model, measure_steps(trainer, NUM_STEPS)
     begin = time.monotonic()
     examples = plan.validation.examples[:NUM_PREDICTED]
     outputs_of(model.eval(), plan.task, examples)
     evaluation = (time.monotonic() - begin) * len(plan.validation.examples) / len(examples)
-    steps = settings.epochs * learning.batches
-    evaluations = settings.epochs * min(settings.evaluations_per_epoch, learning.batches)
+    evaluations = settings.epochs * min(settings.evaluations_per_epoch, measured.steps // settings.epochs)
     return FinetuneForecast(
         {
             "task": runs.task.kind,
@@ -110,11 +108,11 @@ def forecast(runs: Runs) -> FinetuneForecast:
             "learning_rate": settings.learning_rate_for(model.config.hidden_size),
             "num_parameters": model.num_encoder_parameters,
             "seeds": settings.seeds,
-            "steps": steps,
-            "seconds": settings.seeds * (steps * cost.seconds + evaluations * evaluation),
-            "memory_bytes": peak_memory(model.encoder.device),
-            "processes": plan.group.share.world_size,
-            "device": str(model.encoder.device),
+            "steps": measured.steps,
+            "seconds": settings.seeds * (measured.seconds + evaluations * evaluation),
+            "memory_bytes": measured.memory_bytes,
+            "processes": measured.processes,
+            "device": measured.device,
         }
     )
 
@@ -160,6 +158,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
     settings: Overrides = (),
     resume: bool = False,
     overwrite: bool = False,
+    callbacks: Sequence[Callback] = (),
     reporter: Reporter | None = None,
 ) -> FineTuned:
     """Fine-tunes a model for a task, with early stopping and several seeds.
@@ -180,13 +179,15 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
         settings: `finetune.key=value` and `card.key=value` overrides, or a dict of them.
         resume: Go on with the result in `out`.
         overwrite: Replace the result in `out`.
+        callbacks: Called as it trains, see `unmask.Callback`.
         reporter: Called with the progress; by default the log.
 
     Raises:
         UnmaskError: Whatever is wrong with files, settings or folders.
+        Interrupted: SIGINT or SIGTERM; the state was saved.
     """
     group = join_group()
-    reporter = (reporter or usual_reporter()) if group.is_first else SilentReporter()
+    reporter = (reporter or usual_reporter()) if group.is_main else SilentReporter()
 
     def opened() -> tuple[Runs, dict[str, Any], Origin]:
         """What is trained, what it is about, and where the encoder comes from."""
@@ -209,9 +210,9 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
         }
         return runs, content, Origin(name, model_sha256, base_models(name, source))
 
-    with ExitStack() as held:
-        folder = ResultFolder(Path(by_first(group, lambda: _root(out, held, resume=resume, overwrite=overwrite))))
-        runs, content, origin = alike(group, opened)
+    with Interruption() as interruption, ExitStack() as held:
+        folder = ResultFolder(Path(on_rank_zero(group, lambda: _root(out, held, resume=resume, overwrite=overwrite))))
+        runs, content, origin = on_every_rank(group, opened)
 
         def begun() -> list[dict[str, Any]]:
             """The runs that are over."""
@@ -220,11 +221,16 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
             goes_on = resume and folder.claimed.is_claimed
             return [asdict(run) for run in (folder.go_on(content) if goes_on else folder.begin(content))]
 
-        finished = [FinishedRun(**run) for run in by_first(group, begun)]
+        finished = [FinishedRun(**run) for run in on_rank_zero(group, begun)]
         try:
-            return FineTuned(folder.root, runs.run(folder, finished, origin))
+            deciding = {**content, "finetune": {**content["finetune"], "seeds": None, "card": None}}
+            fingerprint = json.dumps({name: deciding[name] for name in ("task", "sha256", "finetune")}, sort_keys=True)
+            summary = runs.run(
+                folder, finished, origin, fingerprint=fingerprint, interruption=interruption, callbacks=callbacks
+            )
+            return FineTuned(folder.root, summary)
         except UnmaskError:
-            if group.is_first:
+            if group.is_main:
                 folder.discard()
             raise
 
@@ -261,14 +267,14 @@ def forecast_finetune(  # noqa: PLR0913  (as `finetune`)
         UnmaskError: As `finetune`.
     """
     group = join_group()
-    reporter = (reporter or usual_reporter()) if group.is_first else SilentReporter()
+    reporter = (reporter or usual_reporter()) if group.is_main else SilentReporter()
 
     def opened() -> Runs:
         chosen = chosen_settings(settings, text=text, second=second, label=label, seeds=seeds, seed=seed)
         with examples_given(train, validation, test) as given:
             return _opened(find_model(model), task, given, chosen, reporter, group)
 
-    return forecast(alike(group, opened))
+    return forecast(on_every_rank(group, opened))
 
 
 def _opened(

@@ -13,7 +13,7 @@ import statistics
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -21,14 +21,10 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from torch import Tensor
 
 from unmask.commands.recipe_files import Overrides, apply_overrides, as_overrides, set_value
-from unmask.commands.reporting import Reporter
 from unmask.core.errors import (
     CorpusError,
-    DivergedError,
-    EndedElsewhereError,
     RunError,
     SettingsError,
     parse_json,
@@ -37,6 +33,8 @@ from unmask.core.errors import (
 )
 from unmask.core.files import ClaimedFolder, write_atomically, writing
 from unmask.core.hashing import permutation
+from unmask.core.interruption import Interruption
+from unmask.core.results import Reporter
 from unmask.core.settings import validated
 from unmask.data.rows import WHOLE, Cursor, RowBatch, Share
 from unmask.data.sources import InMemory, Texts, paths_or_texts, readable
@@ -62,12 +60,13 @@ from unmask.tasks.predict import open_fine_tuned, outputs_of
 from unmask.tasks.settings import FinetuneSettings
 from unmask.tasks.task import LOWER_IS_BETTER, Labelled, Metrics, Task, few
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.train.checkpoints import TrainableState
-from unmask.train.distributed import ALONE, Group, by_first
+from unmask.train.callbacks import Arrivals, Callback, ShowProgress, StopAtSignal
+from unmask.train.checkpoints import Checkpoints, TrainState, last_checkpoint, load_checkpoint
+from unmask.train.distributed import ALONE, Group, on_rank_zero
 from unmask.train.hardware import choose_device, choose_dtype
-from unmask.train.loop import StepReport, train
-from unmask.train.optimizer import Optimizer
-from unmask.train.settings import AdamWSettings, LinearDecay, TrainingSettings
+from unmask.train.optimizer import build_optimizer
+from unmask.train.settings import AdamWSettings, CheckpointSettings, LinearDecay, TrainingSettings
+from unmask.train.trainer import StepReport, Trainer
 
 # ----------------------------------------
 # The files and the settings of a fine-tuning, read and found to fit each other.
@@ -423,21 +422,6 @@ class Fitted:
 
 
 @dataclass(frozen=True)
-class Learning:
-    """A training before its first step.
-
-    Attributes:
-        state: Model and optimizer.
-        steps: Makes a step whenever it is asked for the next report.
-        batches: Steps of an epoch.
-    """
-
-    state: TrainableState[TaskNetwork]
-    steps: Iterator[StepReport]
-    batches: int
-
-
-@dataclass(frozen=True)
 class FitPlan:
     """What every run of a fine-tuning shares.
 
@@ -460,13 +444,60 @@ class FitPlan:
     group: Group = ALONE
 
 
-def fit(
+class FitWatch(Callback):
+    """Evaluates a model as it learns, keeps the best weights, and ends the training where the metric has not risen for
+    too long."""
+
+    def __init__(self, plan: FitPlan, reporter: Reporter) -> None:
+        self._plan, self._reporter = plan, reporter
+        self._arrivals = Arrivals()
+
+    def on_step(self, trainer: Trainer, report: StepReport) -> None:
+        """Evaluates where it is time: so often an epoch, and at its end."""
+        plan, state, model = self._plan, trainer.state, trainer.state.model
+        state.recent_losses += [each.loss for each in self._arrivals.add(report)]
+        batches = (trainer.settings.steps or 0) // plan.settings.epochs
+        evaluations = min(plan.settings.evaluations_per_epoch, batches)
+        if report.step * evaluations // batches == (report.step - 1) * evaluations // batches:
+            return
+        self.read_losses(trainer.state)
+        evaluated = Evaluated(
+            step=report.step,
+            epoch=report.step / batches,
+            loss=math.fsum(state.recent_losses) / len(state.recent_losses),
+            # Rank 0's for all: by them all end alike.
+            metrics=on_rank_zero(plan.group, lambda: evaluate(model, plan.task, plan.validation)[0]),
+        )
+        model.train()
+        state.recent_losses = []
+        ranks = [rank(each["metrics"], plan.metric) for each in state.history]
+        if not ranks or rank(evaluated.metrics, plan.metric) > max(ranks):
+            state.best_weights = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+            best = len(ranks)
+        else:
+            best = ranks.index(max(ranks))
+        state.history.append(vars(evaluated))
+        trainer.evaluated(vars(evaluated))
+        self._reporter.note(f"  {evaluated.in_words()}")
+        if plan.settings.patience is not None and len(ranks) - best >= plan.settings.patience:
+            trainer.request_stop()
+
+    def read_losses(self, state: TrainState) -> None:
+        """Waits for the losses that a GPU is still computing."""
+        state.recent_losses += [each.loss for each in self._arrivals.rest()]
+
+
+def fit(  # noqa: PLR0913  (what a run of fine-tuning is made of)
     model: TaskNetwork,
     plan: FitPlan,
     *,
     seed: int,
-    on_step: Callable[[StepReport], None],
-    on_evaluation: Callable[[Evaluated], None],
+    reporter: Reporter,
+    what: str = "training",
+    folder: Path | None = None,
+    fingerprint: str = "",
+    interruption: Interruption | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Fitted:
     """Trains a model, with a head drawn anew, until the metric has not risen for a while or the epochs are over.
 
@@ -474,71 +505,80 @@ def fit(
         model: On its device; changed in place.
         plan: Data and settings.
         seed: Of order and dropout.
-        on_step, on_evaluation: Called with the progress.
+        reporter: Called with the progress.
+        what: Name of the training.
+        folder: Of the result; checkpoints are in it, from the last of which the training goes on. None: there are none.
+        fingerprint: Of all that decides the weights but the seed.
+        interruption: Notes signals; None: they are not looked at.
+        callbacks: Of the user.
 
     Raises:
-        DivergedError, MemoryFullError: As `train`.
+        DivergedError, MemoryFullError: As `Trainer.fit`.
+        Interrupted: A signal came; the state was saved.
     """
-    settings = plan.settings
-    learning = begin_training(model, plan, seed=seed)
-    batches, state = learning.batches, learning.state
-    evaluations = min(settings.evaluations_per_epoch, batches)
-    history: list[Evaluated] = []
-    best: tuple[Evaluated, dict[str, Tensor]] | None = None
-    reports: list[StepReport] = []  # since the last evaluation; a GPU may still be computing their losses
-    waited = 0
-    for report in learning.steps:
-        reports.append(report)
-        on_step(report)
-        if report.step * evaluations // batches == (report.step - 1) * evaluations // batches:
-            continue
-        evaluated = Evaluated(
-            step=report.step,
-            epoch=report.step / batches,
-            loss=math.fsum(each.loss for each in reports) / len(reports),
-            # The first one's, for all: by them all end alike.
-            metrics=by_first(plan.group, lambda: evaluate(model, plan.task, plan.validation)[0]),
-        )
-        model.train()
-        reports.clear()
-        history.append(evaluated)
-        on_evaluation(evaluated)
-        waited += 1
-        if best is None or rank(evaluated.metrics, plan.metric) > rank(best[0].metrics, plan.metric):
-            best, waited = (evaluated, {name: t.detach().clone() for name, t in model.state_dict().items()}), 0
-        if settings.patience is not None and waited >= settings.patience:
-            break
-    assert best is not None, "the last step of an epoch is evaluated"
-    model.load_state_dict(best[1])
-    return Fitted(
-        model.eval(), seed, tuple(history), best[0], state.seconds, stopped_early=state.step < settings.epochs * batches
-    )
+    trainer = begin_training(model, plan, seed=seed)
+    state, watch = trainer.state, FitWatch(plan, reporter)
+    root, fingerprint = folder and folder / CHECKPOINTS, f"{fingerprint}, seed {seed}"
+    if root is not None and (name := on_rank_zero(plan.group, lambda: last_checkpoint(root))) is not None:
+        load_checkpoint(root / name, state, fingerprint=fingerprint)
+        reporter.note(f"going on from step {state.step:,} of seed {seed}")
+    if plan.group.is_main:
+        trainer.callbacks.append(ShowProgress(reporter, what, may_end_early=plan.settings.patience is not None))
+    trainer.callbacks += [*callbacks, watch]
+    if folder is not None and interruption is not None:
+        trainer.callbacks.append(StopAtSignal(interruption, folder))
+    if root is not None and plan.group.is_main:
+        sync = partial(watch.read_losses, state)
+        trainer.callbacks.append(Checkpoints(root, CheckpointSettings(keep=1), fingerprint=fingerprint, sync=sync))
+    with interruption.patience() if interruption is not None else nullcontext():
+        trainer.fit()
+    assert state.best_weights is not None, "the last step of an epoch is evaluated"
+    model.load_state_dict(state.best_weights)
+    history = [Evaluated(**each) for each in state.history]
+    best = max(history, key=lambda each: rank(each.metrics, plan.metric))  # the first of equal ones
+    stopped_early = state.step < (trainer.settings.steps or 0)
+    return Fitted(model.eval(), seed, tuple(history), best, state.seconds, stopped_early)
 
 
-def begin_training(model: TaskNetwork, plan: FitPlan, *, seed: int) -> Learning:
-    """The training loop of a model, with a head drawn anew, before its first step.
+def begin_training(model: TaskNetwork, plan: FitPlan, *, seed: int) -> Trainer:
+    """The trainer of a model, with a head drawn anew, before its first step.
 
     Args:
-        model: On its device; its steps change it in place.
+        model: On its device; steps change it in place.
         plan: Data and settings.
         seed: Of order and dropout.
     """
+    settings = plan.settings
     stream = ExampleStream(
         plan.train,
-        batch_size=plan.settings.batch_size,
+        batch_size=settings.batch_size,
         pad_id=model.pad_id,
         max_length=model.config.max_position_embeddings,
         seed=seed,
         alone=not model.encoder.shares_rows,
     )
-    training = _training_settings(plan, model.config.hidden_size, stream.batches, seed)
-    dtype = choose_dtype(plan.settings.precision, model.encoder.device)
-    model.encoder.compute_dtype = dtype
-    factors = factors_of(model, plan.settings.layer_decay)
-    optimizer = Optimizer(model, training, dtype=dtype, factor_of=factors, group=plan.group)
-    state = TrainableState(model, optimizer)
-    leading = plan.task.objective(plan.weights)
-    return Learning(state, train(state, stream, None, training, leading=leading), stream.batches)
+    training = TrainingSettings(
+        steps=settings.epochs * stream.batches,
+        sequence_length=ROW,
+        batch_tokens=ROW,  # the stream makes batches by examples
+        learning_rate=settings.learning_rate_for(model.config.hidden_size),
+        schedule=LinearDecay(kind="linear", warmup=settings.warmup),
+        weight_decay=settings.weight_decay,
+        clip_norm=settings.clip_norm,
+        optimizer=AdamWSettings(kind="adamw", betas=(0.9, 0.999), eps=1e-8),
+        precision=settings.precision,
+        seed=seed,
+    )
+    model.encoder.compute_dtype = choose_dtype(settings.precision, model.encoder.device)
+    factors = factors_of(model, settings.layer_decay)
+    return Trainer(
+        model,
+        stream,
+        training,
+        objective=plan.task.objective(plan.weights),
+        optimizer=lambda model: build_optimizer(model, training, factor_of=factors),
+        group=plan.group,
+    )
 
 
 def evaluate(model: TaskNetwork, task: Task, data: HeldOutData) -> tuple[Metrics, list[Any]]:
@@ -560,22 +600,6 @@ def rank(metrics: Metrics, name: str) -> float:
     return -math.inf if value is None else -value if name in LOWER_IS_BETTER else value
 
 
-def _training_settings(plan: FitPlan, hidden_size: int, batches: int, seed: int) -> TrainingSettings:
-    settings = plan.settings
-    return TrainingSettings(
-        steps=settings.epochs * batches,
-        sequence_length=ROW,
-        batch_tokens=ROW,  # the stream makes batches by examples
-        learning_rate=settings.learning_rate_for(hidden_size),
-        schedule=LinearDecay(kind="linear", warmup=settings.warmup),
-        weight_decay=settings.weight_decay,
-        clip_norm=settings.clip_norm,
-        optimizer=AdamWSettings(kind="adamw", betas=(0.9, 0.999), eps=1e-8),
-        precision=settings.precision,
-        seed=seed,
-    )
-
-
 # ----------------------------------------
 # The folder of a fine-tuned model.
 #
@@ -584,9 +608,11 @@ def _training_settings(plan: FitPlan, hidden_size: int, batches: int, seed: int)
 # settings.json    task, files and settings; a folder with it holds a result
 # runs.jsonl       a line for each seed whose training is over: its figures and evaluations, with their checksum
 # metrics.jsonl    a line at every evaluation
+# checkpoints/     the latest state of the seed that is trained
 # summary.json     figures of the result, written last
 # report.html      all of it for the eye
 
+CHECKPOINTS = "checkpoints"
 # What may have changed when a fine-tuning goes on: the number of seeds, what the card says, and where files lie whose
 # content is the same.
 MAY_DIFFER = {"finetune.seeds", "finetune.card", "model", "train", "validation", "test"}
@@ -618,6 +644,7 @@ class ResultFolder:
         self.metrics = root / "metrics.jsonl"
         self.summary = root / "summary.json"
         self.report = root / "report.html"
+        self.checkpoints = root / CHECKPOINTS
         self.claimed = ClaimedFolder(root=root, marker=self.settings.name, what="a result")
 
     def go_on(self, content: dict[str, Any]) -> list[FinishedRun]:
@@ -700,7 +727,7 @@ class ResultFolder:
         """
         if self.claimed.is_claimed:
             self._remove_waiting()
-            files = (self.model, self.runs, self.metrics, self.summary, self.report)
+            files = (self.model, self.runs, self.metrics, self.summary, self.report, self.checkpoints)
             self.claimed.clear(path.name for path in files)
         self.claimed.make()
         self._claim(content)
@@ -820,7 +847,16 @@ class Runs:
         )
         self.test = None if files.test is None else self._held_out("test", files.test)
 
-    def run(self, folder: ResultFolder, finished: Sequence[FinishedRun], origin: Origin) -> dict[str, Any]:
+    def run(
+        self,
+        folder: ResultFolder,
+        finished: Sequence[FinishedRun],
+        origin: Origin,
+        *,
+        fingerprint: str = "",
+        interruption: Interruption | None = None,
+        callbacks: Sequence[Callback] = (),
+    ) -> dict[str, Any]:
         """Trains from every seed, saves the best model, and writes what came of it.
 
         Args:
@@ -828,6 +864,7 @@ class Runs:
             finished: Seeds whose training is over, of an earlier call that was stopped; the best one's model is in the
                 folder.
             origin: What the encoder is, for the card.
+            fingerprint, interruption, callbacks: As for `fit`.
         """
         self._announce()
         runs, group = list(finished), self.plan.group
@@ -835,10 +872,25 @@ class Runs:
             self.reporter.note(f"going on: the training of {len(runs)} of {self.settings.seeds} seeds is over")
         for number in range(len(runs), self.settings.seeds):
             seed = self.settings.seed + number
-            self._begin(seed, number + 1)
-            fitted = self._fit(seed)
-            by_first(group, lambda: self._keep(fitted, folder, runs))  # noqa: B023  (called at once)
-        return by_first(group, lambda: self._finish(folder, runs, origin))
+            what = "training"
+            if self.settings.seeds > 1:
+                what = f"seed {seed} ({number + 1} of {self.settings.seeds})"
+                self.reporter.note(what)
+            fitted = fit(
+                self.new_model(seed),
+                self.plan,
+                seed=seed,
+                reporter=self.reporter,
+                what=what,
+                folder=folder.root,
+                fingerprint=fingerprint,
+                interruption=interruption,
+                callbacks=callbacks,
+            )
+            self.plan.task.finish(fitted.model)
+            fitted.model.encoder.compute_dtype = torch.float32  # figures are those of the saved model elsewhere
+            on_rank_zero(group, lambda: self._keep(fitted, folder, runs))  # noqa: B023  (called at once)
+        return on_rank_zero(group, lambda: self._finish(folder, runs, origin))
 
     def _keep(self, fitted: Fitted, folder: ResultFolder, runs: list[FinishedRun]) -> None:
         """Writes down what a seed has come to, and its model where it is better than those before it."""
@@ -853,6 +905,7 @@ class Runs:
             write_checksums(place)
         runs.append(FinishedRun(figures, history, is_best))
         folder.keep(runs)
+        shutil.rmtree(folder.checkpoints, ignore_errors=True)
 
     def new_model(self, seed: int) -> TaskNetwork:
         """What a run begins with, on its device.
@@ -864,32 +917,8 @@ class Runs:
         self.plan.task.check_network(model)
         return model.to(choose_device())
 
-    def _begin(self, seed: int, number: int) -> None:
-        what = "training"
-        if self.settings.seeds > 1:
-            what = f"seed {seed} ({number} of {self.settings.seeds})"
-            self.reporter.note(what)
-        self.reporter.begin(what, may_end_early=self.settings.patience is not None)
-
     def _rank(self, figures: dict[str, Any]) -> float:
         return rank(figures["metrics"], self.plan.metric)
-
-    def _fit(self, seed: int) -> Fitted:
-        try:
-            fitted = fit(
-                self.new_model(seed),
-                self.plan,
-                seed=seed,
-                on_step=self.reporter.step,
-                on_evaluation=lambda evaluated: self.reporter.note(f"  {evaluated.in_words()}"),
-            )
-        except DivergedError as error:
-            if self.plan.group.is_first:
-                raise
-            raise EndedElsewhereError("the first process says so") from error
-        self.plan.task.finish(fitted.model)
-        fitted.model.encoder.compute_dtype = torch.float32  # what is reported is what the saved model does elsewhere
-        return fitted
 
     def _figures(self, fitted: Fitted) -> dict[str, Any]:
         """Of a run, measured once more with the weights that are saved."""

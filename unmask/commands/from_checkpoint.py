@@ -25,13 +25,13 @@ from unmask.commands.recipe import (
     new_model,
     read_fitting_config,
 )
-from unmask.commands.reporting import Reporter
 from unmask.commands.run_data import PreparedData, is_prepared, obtain_data
 from unmask.commands.run_folder import START_ANEW, RunFolder
 from unmask.core.errors import DataError, RunError, parse_json
 from unmask.core.files import read_object, typed, whole_folder, writing
 from unmask.core.hub import lasting_name
 from unmask.core.remote import source_named
+from unmask.core.results import Reporter
 from unmask.data.corpus import Corpus
 from unmask.data.data_folder import MANIFEST, Manifest, checked_files, load_manifest
 from unmask.data.settings import CorpusSettings

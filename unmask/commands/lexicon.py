@@ -20,8 +20,8 @@ from unmask.data.lexicon import CHUNK_TOKENS, Lexicon, LexiconSettings, build_le
 from unmask.tokenizer.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from unmask.commands.reporting import Reporter
     from unmask.commands.run_data import PreparedData
+    from unmask.core.results import Reporter
 
 _SHOWN = 8  # collocations and tokens of each kind
 
@@ -92,8 +92,8 @@ def lexicon(
     given = {"min_count": min_count, "max_words": max_words, **({} if size is None else {"size": size})}
     settings, target = validated(LexiconSettings, given, where="lexicon"), Path(out)
     check_file(target, overwrite=overwrite)
-    from unmask.commands.reporting import usual_reporter
     from unmask.commands.run_data import open_prepared  # which loads torch
+    from unmask.core.results import usual_reporter
 
     opened = open_prepared(Path(data))
     made = make_lexicon(opened, target, settings, reporter or usual_reporter())

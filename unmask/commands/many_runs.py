@@ -18,13 +18,13 @@ from unmask.commands.masking_tables import named_lexicon
 from unmask.commands.pretrain import pretrain
 from unmask.commands.recipe import Recipe
 from unmask.commands.recipe_files import Overrides, as_overrides
-from unmask.commands.reporting import Reporter
 from unmask.commands.run_data import check_annotations, check_labels, check_preparation, is_prepared
 from unmask.commands.run_folder import RunRequest
 from unmask.commands.score import score
 from unmask.core.errors import SettingsError
 from unmask.core.files import ClaimedFolder, differences, file_sha256, read_object, typed, write_atomically
 from unmask.core.interruption import GOES_ON, Interrupted
+from unmask.core.results import Reporter
 from unmask.data.data_folder import load_manifest
 from unmask.data.lexicon import load_lexicon
 from unmask.data.prepare import prepare

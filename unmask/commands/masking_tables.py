@@ -15,9 +15,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from unmask.commands.lexicon import make_lexicon
-from unmask.commands.reporting import Reporter
 from unmask.commands.run_data import PreparedData
 from unmask.core.errors import DataError, SettingsError
+from unmask.core.results import Reporter
 from unmask.core.settings import settings_within
 from unmask.data.data_folder import load_manifest
 from unmask.data.lexicon import Lexicon, LexiconSettings, load_lexicon

@@ -18,7 +18,7 @@ from unmask.data.sources import Texts, paths_or_texts
 from unmask.tokenizer.settings import TokenizerKind
 
 if TYPE_CHECKING:
-    from unmask.commands.reporting import Reporter
+    from unmask.core.results import Reporter
 
 SHOWN_CLASSES = 8
 WARN_UNKNOWN = 0.01  # of the tokens

@@ -11,18 +11,27 @@ from typing import Any
 
 from unmask.commands.from_checkpoint import check_old_data, data_from_checkpoint
 from unmask.commands.masking_tables import named_lexicon
-from unmask.commands.recipe import Recipe, find_checkpoint
+from unmask.commands.recipe import Recipe, find_checkpoint, load_recipe
 from unmask.commands.recipe_files import Overrides, as_overrides
-from unmask.commands.reporting import Reporter, SilentReporter, usual_reporter
 from unmask.commands.run_data import is_prepared, obtain_data
-from unmask.commands.run_folder import RunFolder, RunRequest, claim_recipe, claim_sources, kept_recipe, masks_by_tokens
+from unmask.commands.run_folder import RunFolder, RunRequest, claim_recipe, claim_sources
 from unmask.commands.training_run import TrainingRun
 from unmask.core.errors import RunError, UnmaskError
 from unmask.core.files import read_object, typed
 from unmask.core.hub import TOKENIZER, local_path
 from unmask.core.interruption import Interruption
 from unmask.core.remote import address_of, lasting_source, output_folder, path_at, source_named
-from unmask.core.results import Finished, Shown, Styled, documents, duration, margin
+from unmask.core.results import (
+    Finished,
+    Reporter,
+    Shown,
+    SilentReporter,
+    Styled,
+    documents,
+    duration,
+    margin,
+    usual_reporter,
+)
 from unmask.data.data_folder import DataFolder
 from unmask.data.lexicon import load_lexicon
 from unmask.data.sources import InMemory, Named, Texts, find_sources, is_stream, paths_or_texts
@@ -30,8 +39,8 @@ from unmask.masking.settings import Strategy
 from unmask.model.card_head import CARD, change_card
 from unmask.tasks.loaded_model import Model, load
 from unmask.tokenizer.loading import load_tokenizer
-from unmask.tokenizer.settings import TokenizerKind
-from unmask.train.distributed import Group, by_first, first_before_others, join_group
+from unmask.train.callbacks import Callback
+from unmask.train.distributed import join_group, on_rank_zero, rank_zero_first
 
 
 @dataclass(frozen=True, repr=False)
@@ -44,10 +53,9 @@ class Run(Finished):
         return load(self.folder / "model")
 
     def shown(self) -> Iterator[Shown]:
-        """The result in a few lines, and what to do next; of a run of an earlier version what its summary has of it."""
+        """The result in a few lines, and what to do next."""
         s = self.summary
         gain = s["unigram_entropy"] - s["validation_loss"]
-        bits = s["bits_per_token_byte"] if "bits_per_token_byte" in s else s["bits_per_byte"]  # as it was called before
         for name, value in (
             (
                 "held-out loss",
@@ -59,7 +67,10 @@ class Run(Finished):
                 f"({s['unigram_entropy']:.3f})",
             ),
             ("accuracy", f"{s['validation_accuracy']:.1%} of {s['predicted_tokens']:,} hidden tokens"),
-            ("bits per byte", f"{bits:.3f}{margin(s.get('bits_per_token_byte_interval'))} of hidden tokens"),
+            (
+                "bits per byte",
+                f"{s['bits_per_token_byte']:.3f}{margin(s.get('bits_per_token_byte_interval'))} of hidden tokens",
+            ),
             *([] if s.get("validation_loss_interval") is None else [("", f"± 95 %, over {documents(s)} held out")]),
             *(
                 (name.replace("_", " "), f"{figures['accuracy']:.1%} of {figures['count']:,} right")
@@ -87,7 +98,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
     tokens: int | None = None,
     strategy: Strategy | None = None,
     tokenizer: str | Path | None = None,
-    tokenizer_kind: TokenizerKind | None = None,
+    tokenizer_kind: str | None = None,
     vocab_size: int | None = None,
     seed: int | None = None,
     settings: Overrides = (),
@@ -96,6 +107,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
     old_data: str | Path | Sequence[str | Path] | None = None,
     resume: bool = False,
     overwrite: bool = False,
+    callbacks: Sequence[Callback] = (),
     reporter: Reporter | None = None,
 ) -> Run:
     """Trains a model on raw text or prepared shards.
@@ -120,13 +132,15 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
             of the run that made it.
         resume: Go on with the run in `out` from its last checkpoint.
         overwrite: Remove the run in `out` and start anew.
+        callbacks: Called as it trains, see `unmask.Callback`.
         reporter: Called with the progress; by default the log.
 
     Raises:
         UnmaskError: Whatever is wrong with files, settings or folders.
         Interrupted: SIGINT or SIGTERM; the state was saved.
     """
-    sources_given = paths_or_texts(paths)
+    named = paths_or_texts(paths)
+    old_texts = [old_data] if isinstance(old_data, str | Path) else old_data or ()
     request = RunRequest(
         recipe=recipe,
         minutes=minutes,
@@ -140,47 +154,55 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         settings=as_overrides(settings),
         from_=from_,
         extend_vocab=extend_vocab,
-        old_data=_old_paths(old_data),
+        old_data=None if old_data is None else tuple(map(str, old_texts)),
     )
     group = join_group()
-    reporter = (reporter or usual_reporter()) if group.is_first else SilentReporter()
-    with Interruption() as interruption, ExitStack() as held:
-        root = by_first(group, lambda: _root(out, held, resume=resume, overwrite=overwrite))
+    reporter = (reporter or usual_reporter()) if group.is_main else SilentReporter()
+    with Interruption() as interruption, ExitStack() as stack:
+        root = on_rank_zero(group, lambda: _root(out, stack, resume=resume, overwrite=overwrite))
         folder = RunFolder(Path(root))
-        begun = by_first(
-            group, lambda: _begin(folder, sources_given, request, held, reporter, resume=resume, overwrite=overwrite)
+        begun = on_rank_zero(
+            group, lambda: _begin(folder, named, request, stack, reporter, resume=resume, overwrite=overwrite)
         )
         if begun is None:
             return _finished(folder)
-        resolved = kept_recipe(folder)
-        try:
-            training = first_before_others(
-                group,
-                lambda: _training(folder, begun["sources"], resolved, reporter, interruption, group),
+        resolved = load_recipe(str(folder.recipe), complete=False)
+
+        def opened() -> TrainingRun:
+            """Opens the data, after preparing it where that was not done, and makes the model."""
+            sources = list(map(source_named, begun["sources"]))  # each machine has its own copies of what is remote
+            from_start = resolved.start is not None
+            data = (
+                data_from_checkpoint(sources, folder, resolved, reporter)
+                if from_start
+                else obtain_data(sources, folder.data, resolved, reporter)
             )
+            return TrainingRun(folder, resolved, data, reporter, group)
+
+        try:
+            training = rank_zero_first(group, opened)
         except UnmaskError:
-            if begun["is_new"] and group.is_first:  # no run was made: the next try shall not be told that one is there
+            if begun["is_new"] and group.is_main:  # no run was made: the next try shall find none
                 # Parts of a preparation are checked by content when the next try goes on with them; whole data is not.
                 folder.clear(keep_data=not DataFolder(folder.data).is_complete)
             raise
-        reporter.begin()
-        summary = training.run()
+        summary = training.run(interruption, callbacks)
     if path_at(out) is None:
         reporter.note(f"all of it is at {address_of(out)}")
     return Run(folder.root, summary)
 
 
-def _root(out: str | Path, held: ExitStack, *, resume: bool, overwrite: bool) -> str:
-    """The folder of the run; of one at an address that whose files are sent there until `held` is left."""
+def _root(out: str | Path, stack: ExitStack, *, resume: bool, overwrite: bool) -> str:
+    """The folder of the run; of one at an address that whose files are sent there until the stack is left."""
     output = output_folder(out, lambda root: RunFolder(root).claimed, resume=resume, overwrite=overwrite)
-    return str(held.enter_context(output).path)
+    return str(stack.enter_context(output).path)
 
 
 def _begin(
     folder: RunFolder,
-    given: Sequence[Named] | None,
+    named: Sequence[Named] | None,
     request: RunRequest,
-    held: ExitStack,
+    stack: ExitStack,
     reporter: Reporter,
     *,
     resume: bool,
@@ -190,58 +212,36 @@ def _begin(
 
     Args:
         folder: Of the run.
-        given: The text.
+        named: The text, as the user named it.
         request: What is asked for.
-        held: Keeps the folder from other runs.
+        stack: Keeps the folder from other runs.
         reporter: Told of what is done.
         resume, overwrite: As for `pretrain`.
 
     Returns:
         `sources`: those of the run; `is_new`: whether it begins. None: it is finished.
     """
-    goes_on = resume and folder.holds_run
-    wanted = None if goes_on and request.is_empty else request.load()
-    card = request.card() if wanted is None else wanted.card
-    inputs = _check_before(given, request.tokenizer, wanted)
+    recipe = None if resume and folder.holds_run and request.is_empty else request.load()
+    card = request.card() if recipe is None else recipe.card
+    inputs = _check_before(named, request.tokenizer, recipe)
     folder.claimed.check(resume=resume, overwrite=overwrite, inputs=inputs)
-    held.enter_context(folder.claimed.held())
-    folder.claimed.check(resume=resume, overwrite=overwrite)  # again: nobody else comes from now on
-    goes_on = resume and folder.holds_run
+    stack.enter_context(folder.claimed.held())
+    folder.claimed.check(resume=resume, overwrite=overwrite)  # again: no other process comes from now on
     if overwrite:
         folder.clear()
-    begins = not folder.holds_run
-    if resume and begins:
+    goes_on = folder.holds_run
+    if resume and not goes_on:
         reporter.note(f"there is no run in {folder.root} yet: a new one begins")
-    sources = claim_sources(folder, given, reporter.notify)
-    if not begins and any(isinstance(name, InMemory) for name in given or ()):
-        reporter.note("the run goes on with the texts that it began with; those that are given now are not read")
-    if goes_on and masks_by_tokens(folder):
-        reporter.note("the run was begun with masking.budget = 'tokens', by an earlier version, and goes on with it")
-    named = any(setting.startswith("masking.budget") for setting in request.settings)
-    claim_recipe(folder, wanted, card=card, names_budget=named)
+    sources = claim_sources(folder, named, reporter.notify)
+    if goes_on and any(isinstance(name, InMemory) for name in named or ()):
+        reporter.note("the run goes on with the texts that it began with; those in memory now are not read")
+    claim_recipe(folder, recipe, card=card)
     if goes_on and folder.summary.is_file():
         if change_card(folder.model, card):
             reporter.note(f"{folder.model / CARD} was changed as asked for")
         reporter.note(f"the run in {folder.root} is finished: nothing is left to do")
         return None
-    return {"sources": list(map(lasting_source, sources)), "is_new": begins}
-
-
-def _training(
-    folder: RunFolder,
-    sources: Sequence[str],
-    recipe: Recipe,
-    reporter: Reporter,
-    interruption: Interruption,
-    group: Group,
-) -> TrainingRun:
-    """Opens the data, after preparing it where that was not done, and makes the model."""
-    sources = list(map(source_named, sources))  # each machine has copies of its own of what lies at addresses
-    if recipe.start is None:
-        data = obtain_data(sources, folder.data, recipe, reporter)
-    else:
-        data = data_from_checkpoint(sources, folder, recipe, reporter)
-    return TrainingRun(folder, recipe, data, reporter, interruption, group)
+    return {"sources": list(map(lasting_source, sources)), "is_new": not goes_on}
 
 
 def _finished(folder: RunFolder) -> Run:
@@ -259,47 +259,36 @@ def _finished(folder: RunFolder) -> Run:
     return run
 
 
-def _old_paths(given: str | Path | Sequence[str | Path] | None) -> tuple[str, ...] | None:
-    if given is None:
-        return None
-    return tuple(map(str, [given] if isinstance(given, str | Path) else given))
-
-
-def _check_before(paths: Sequence[Named] | None, tokenizer: str | Path | None, wanted: Recipe | None) -> list[Path]:
-    """Finds mistakes before a folder is touched, and so before a long preparation.
-
-    Returns:
-        What is read.
-    """
-    named = [path for path in paths or () if not isinstance(path, InMemory) and not is_stream(path)]
-    if named and not is_prepared(named):
-        find_sources(named, announce=False)
-    inputs = [Path(path) for path in named]
+def _check_before(named: Sequence[Named] | None, tokenizer: str | Path | None, recipe: Recipe | None) -> list[Path]:
+    """Finds mistakes before a folder is touched, and so before a long preparation; returns what is read."""
+    paths = [path for path in named or () if not isinstance(path, InMemory) and not is_stream(path)]
+    if paths and not is_prepared(paths):
+        find_sources(paths, announce=False)
+    inputs = [Path(path) for path in paths]
     if tokenizer is not None:
         load_tokenizer(tokenizer)
         inputs.append(local_path(tokenizer, TOKENIZER))
-    if wanted is not None and (lexicon := named_lexicon(wanted.masking)) is not None:
+    if recipe is not None and (lexicon := named_lexicon(recipe.masking)) is not None:
         load_lexicon(lexicon)
         inputs.append(lexicon)
-    if wanted is not None and wanted.start is not None:
-        check_old_data(wanted.start.old_data)
-        inputs += [find_checkpoint(wanted.start.checkpoint), *map(Path, wanted.start.old_data)]
+    if recipe is not None and recipe.start is not None:
+        check_old_data(recipe.start.old_data)
+        inputs += [find_checkpoint(recipe.start.checkpoint), *map(Path, recipe.start.old_data)]
     return inputs
 
 
-def _figure(found: dict[str, Any], name: str) -> str:
-    return f"{found[name]:.3f}{margin(found.get(f'{name}_interval'))}"
-
-
-def _domain_lines(domains: dict[str, Any]) -> list[tuple[str, str]]:
+def _domain_lines(domains: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """What a training from a checkpoint brought on the new text and cost on the old."""
-    return [
-        (
-            f"{name} text",
-            f"{_figure(found['before'], 'loss')} nats per token before, {_figure(found['after'], 'loss')} after; "
-            f"{_figure(found['before'], 'bits_per_token_byte')} bits per token byte before, "
-            f"{_figure(found['after'], 'bits_per_token_byte')} after",
-        )
-        for name, found in domains.items()
-        if found is not None
-    ]
+
+    def figure(figures: dict[str, Any], name: str) -> str:
+        return f"{figures[name]:.3f}{margin(figures.get(f'{name}_interval'))}"
+
+    for name, figures in domains.items():
+        if figures is not None:
+            before, after = figures["before"], figures["after"]
+            yield (
+                f"{name} text",
+                f"{figure(before, 'loss')} nats per token before, {figure(after, 'loss')} after; "
+                f"{figure(before, 'bits_per_token_byte')} bits per token byte before, "
+                f"{figure(after, 'bits_per_token_byte')} after",
+            )

@@ -206,8 +206,8 @@ class Recipe(LightRecipe):
         return tomli_w.dumps(values)
 
     def fingerprinted(self) -> str:
-        """What a checkpoint belongs to: the recipe without what changes no weight, the card and the sharing of work."""
-        return tomli_w.dumps(_without_none(self.model_dump(exclude={"card": True, "training": {"sharding"}})))
+        """What a checkpoint belongs to: the recipe without what changes no weight."""
+        return tomli_w.dumps(_without_none(self.model_dump(exclude={"card": True, "evaluation": {"trackers"}})))
 
 
 def load_recipe(

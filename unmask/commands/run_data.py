@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from unmask.commands.prepare import describe
 from unmask.commands.recipe import Recipe
-from unmask.commands.reporting import Reporter
 from unmask.core.errors import DataError, SettingsError
 from unmask.core.remote import origin_of
+from unmask.core.results import Reporter
 from unmask.data.data_folder import MANIFEST, Manifest, load_manifest, open_split
 from unmask.data.packing import is_mixed
 from unmask.data.prepare import preparation_settings, prepare

@@ -32,7 +32,7 @@ from typing import Any
 
 from unmask.commands.recipe import Recipe, load_recipe
 from unmask.commands.recipe_files import CONTINUING, DEFAULT, apply_overrides
-from unmask.core.errors import RunError, parse_json, parse_toml
+from unmask.core.errors import RunError, parse_json
 from unmask.core.files import ClaimedFolder, write_atomically
 from unmask.core.hub import hub_name
 from unmask.core.remote import lasting_source, source_named
@@ -94,57 +94,37 @@ def packaged_corpus() -> Path:
     return Path(str(resources.files("unmask") / "data" / "tinyshakespeare.txt"))
 
 
-def masks_by_tokens(folder: RunFolder) -> bool:
-    """Whether a run was begun before `masking.budget` was a setting: its masks fill a budget of tokens."""
-    try:
-        return "budget" not in parse_toml(folder.recipe.read_text(encoding="utf-8")).get("masking", {})
-    except (OSError, ValueError):
-        return False  # whoever loads the recipe says what is wrong with it
-
-
-def kept_recipe(folder: RunFolder) -> Recipe:
-    """The recipe of a run, with the masks that it began with.
-
-    Raises:
-        SettingsError: It is damaged.
-    """
-    options = {"masking.budget": "tokens"} if masks_by_tokens(folder) else {}
-    return load_recipe(str(folder.recipe), options=options, complete=False)
-
-
-def claim_recipe(folder: RunFolder, wanted: Recipe | None, *, card: CardSettings, names_budget: bool = False) -> None:
+def claim_recipe(folder: RunFolder, recipe: Recipe | None, *, card: CardSettings) -> Recipe:
     """Writes the recipe into a new folder, or checks what is asked for by that of the run that goes on.
-
-    What is asked for of the card holds from now on, and the rest of it stays; so does how processes share the work.
 
     Args:
         folder: Of the run.
-        wanted: What is asked for; None: to go on.
-        card: What is asked for of the card.
-        names_budget: Whether `masking.budget` is among what is asked for.
+        recipe: What is asked for; None: to go on.
+        card: What is asked for of the card: it holds from now on, and the rest of the card stays.
+
+    Returns:
+        The recipe of the run.
 
     Raises:
         RunError: Other settings are asked for than the run has.
-        SettingsError: What the card says from now on contradicts itself.
+        SettingsError: The recipe is damaged, or what the card says from now on contradicts itself.
     """
     if not folder.holds_run:
-        assert wanted is not None
-        folder.claimed.claim(wanted.to_toml())
-        return
-    kept = kept_recipe(folder)
-    if wanted is not None and masks_by_tokens(folder) and not names_budget:
-        wanted = wanted.model_copy(update={"masking": wanted.masking.model_copy(update={"budget": "tokens"})})
-    if wanted is not None:
-        folder.claimed.check_same(kept.model_dump(), wanted.model_dump(), but_for={"card", "training.sharding"})
-    said = with_named(kept.card.model_dump(), card, where=f"{folder.recipe}: card")
-    sharding = kept.training.sharding if wanted is None else wanted.training.sharding
-    if said != kept.card or sharding != kept.training.sharding:
-        training = kept.training.model_copy(update={"sharding": sharding})
-        folder.claimed.claim(kept.model_copy(update={"card": said, "training": training}).to_toml())
+        assert recipe is not None, "a new run has a recipe"
+        folder.claimed.claim(recipe.to_toml())
+        return recipe
+    begun = load_recipe(str(folder.recipe), complete=False)
+    if recipe is not None:
+        folder.claimed.check_same(begun.model_dump(), recipe.model_dump(), but_for={"card"})
+    said = with_named(begun.card.model_dump(), card, where=f"{folder.recipe}: card")
+    if said != begun.card:
+        begun = begun.model_copy(update={"card": said})
+        folder.claimed.claim(begun.to_toml())
+    return begun
 
 
 def claim_sources(folder: RunFolder, paths: Sequence[Named] | None, notify: Notify = ignore) -> list[str]:
-    """The sources of the run: those given now, or those it began with. Called before the recipe is claimed.
+    """The sources of the run: those named now, or those it began with. Called before the recipe is claimed.
 
     Standard input, pipes and texts in memory are kept in the folder, so that a run that goes on has them.
 
@@ -153,26 +133,21 @@ def claim_sources(folder: RunFolder, paths: Sequence[Named] | None, notify: Noti
         CorpusError: As `keep_as_files`; or what was at an address is not on this machine, and cannot be fetched.
     """
     if folder.holds_run:
-        kept = _kept_sources(folder)
-        new = [path for path in paths or () if not isinstance(path, InMemory) and not is_stream(path)]
-        if new and len(new) == len(paths or ()) and [lasting_source(_absolute(path)) for path in new] != kept:
+        try:
+            begun = parse_json(folder.sources.read_text(encoding="utf-8"))
+            if not isinstance(begun, list) or not all(isinstance(path, str) for path in begun):
+                raise ValueError("it is no list of paths")
+        except (OSError, ValueError) as error:
+            raise RunError(f"{folder.sources}: damaged ({error}); {START_ANEW}") from error
+        named = [path for path in paths or () if not isinstance(path, InMemory) and not is_stream(path)]
+        if named and len(named) == len(paths or ()) and [lasting_source(_absolute(path)) for path in named] != begun:
             raise RunError(
-                f"{folder.root}: the run was begun on {', '.join(kept)}; leave the paths away, or use --overwrite"
+                f"{folder.root}: the run was begun on {', '.join(begun)}; leave the paths away, or use --overwrite"
             )
-        return [source_named(name) for name in kept]
-    given = [_absolute(path) for path in keep_as_files(paths or [packaged_corpus()], folder.root, notify=notify)]
-    write_atomically(folder.sources, json.dumps([lasting_source(path) for path in given], indent=1) + "\n")
-    return given
-
-
-def _kept_sources(folder: RunFolder) -> list[str]:
-    try:
-        kept = parse_json(folder.sources.read_text(encoding="utf-8"))
-        if not isinstance(kept, list) or not all(isinstance(path, str) for path in kept):
-            raise ValueError("it is no list of paths")
-    except (OSError, ValueError) as error:
-        raise RunError(f"{folder.sources}: damaged ({error}); {START_ANEW}") from error
-    return kept
+        return [source_named(name) for name in begun]
+    sources = [_absolute(path) for path in keep_as_files(paths or [packaged_corpus()], folder.root, notify=notify)]
+    write_atomically(folder.sources, json.dumps([lasting_source(path) for path in sources], indent=1) + "\n")
+    return sources
 
 
 def _absolute(path: str | Path) -> str:
@@ -200,57 +175,46 @@ class RunRequest:
     extend_vocab: int | None = None
     old_data: tuple[str, ...] | None = None
 
-    def __post_init__(self) -> None:
-        """Checks what excludes each other.
-
-        Raises:
-            RunError: More than one budget is given.
-        """
-        if sum(budget is not None for budget in (self.minutes, self.steps, self.tokens)) > 1:
-            raise RunError("give one of minutes, steps and tokens")
-
     @property
     def is_empty(self) -> bool:
         """Whether nothing was asked for, but of the card perhaps."""
-        return replace(self, settings=()) == RunRequest() and all(map(_is_of_card, self.settings))
+        of_card = all(setting.lstrip().startswith("card.") for setting in self.settings)
+        return of_card and replace(self, settings=()) == RunRequest()
 
     def card(self) -> CardSettings:
-        """What was asked for of the card, of a request that is empty but for that.
+        """What was asked for of the card.
 
         Raises:
             SettingsError: It is nothing that a card can say.
         """
         values: dict[str, Any] = {}
-        apply_overrides(values, self.settings)
+        apply_overrides(values, [setting for setting in self.settings if setting.lstrip().startswith("card.")])
         return validated(CardSettings, values.get("card", {}), where="card")
 
     def load(self) -> Recipe:
         """The recipe with the options on top.
 
         Raises:
+            RunError: More than one budget is given.
             UnmaskError: As `unmask.commands.recipe.load_recipe`.
         """
+        if sum(budget is not None for budget in (self.minutes, self.steps, self.tokens)) > 1:
+            raise RunError("give one of minutes, steps and tokens")
+        tokenizer = self.tokenizer
+        if tokenizer is not None and hub_name(tokenizer) is None:
+            tokenizer = Path(tokenizer).resolve()  # so that a run may go on wherever its command is started
         options: dict[str, Any] = {
             "training.minutes": self.minutes,
             "training.steps": self.steps,
             "training.tokens": self.tokens,
             "training.seed": self.seed,
             "masking.strategy": self.strategy,
-            "tokenizer.path": None if self.tokenizer is None else _named(self.tokenizer),
+            "tokenizer.path": None if tokenizer is None else str(tokenizer),
             "tokenizer.kind": self.tokenizer_kind,
             "tokenizer.vocab_size": self.vocab_size,
             "start.checkpoint": str(self.from_.absolute()) if isinstance(self.from_, Path) else self.from_,
             "start.extend_vocab": self.extend_vocab,
-            "start.old_data": None if self.old_data is None else [str(Path(path).absolute()) for path in self.old_data],
+            "start.old_data": None if self.old_data is None else [_absolute(path) for path in self.old_data],
         }
         usual = DEFAULT if self.from_ is None else CONTINUING
         return load_recipe(self.recipe or usual, options=options, overrides=self.settings)
-
-
-def _is_of_card(setting: str) -> bool:
-    return setting.lstrip().startswith("card.")
-
-
-def _named(source: str | Path) -> str:
-    """A whole path, so that a run may go on wherever its command is started; or a name of the hub."""
-    return str(Path(source).resolve()) if hub_name(source) is None else str(source)

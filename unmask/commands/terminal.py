@@ -10,10 +10,10 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from unmask.core.errors import SettingsError, printable
 
@@ -22,10 +22,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from unmask.commands.reporting import Line
     from unmask.core.results import Progress, Readable, Shown
-    from unmask.measure.held_out import HeldOut
-    from unmask.train.loop import StepReport
 
 LINE_SECONDS = 15.0
 _quiet = False
@@ -33,7 +30,7 @@ _quiet = False
 
 def is_main_process() -> bool:
     """Whether this process, of those that train together, is the one that shows something."""
-    return os.environ.get("RANK", "0") == "0"
+    return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
 
 
 def prepare_streams() -> None:
@@ -156,7 +153,7 @@ def styled(part: object, style: str = "") -> Text:
 
 
 class ConsoleReporter:
-    """Notes and progress on stderr, also of a training, or of several in turn."""
+    """Notes and progress on stderr; a `unmask.core.results.Reporter`, which is not loaded for `--help`."""
 
     def __init__(self) -> None:
         from rich import progress as bars
@@ -175,9 +172,8 @@ class ConsoleReporter:
             disable=not self.console.is_terminal,
         )
         self._task: bars.TaskID | None = None
-        self._what, self._training = "", "training"
+        self._what = ""
         self._pace = Pace()
-        self._step_pace: Any = None
         self._last_line = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -189,9 +185,12 @@ class ConsoleReporter:
     ) -> None:
         self.bar.stop()
 
-    def note(self, text: str) -> None:
+    def note(self, text: Shown) -> None:
         """Prints it on a line of its own."""
-        self.console.print(styled(text), soft_wrap=True)
+        from rich.text import Text
+
+        parts = text if isinstance(text, tuple) else (text,)
+        self.console.print(Text.assemble(*map(styled, parts)), soft_wrap=True)
 
     def begin_task(self, what: str) -> None:
         """Draws a new bar in the place of the last one, unless that is of the same thing."""
@@ -220,39 +219,3 @@ class ConsoleReporter:
         """How much of how much is done, how fast, and the time left."""
         self.begin_task(progress.what)
         self.show(*self._pace.facts(progress))
-
-    def begin(self, what: str = "training", *, may_end_early: bool = False) -> None:
-        """A new bar, whose loss, speed and time left are of this training alone."""
-        from unmask.commands.reporting import StepPace
-
-        self._training, self._what = what, ""
-        self._step_pace = StepPace(may_end_early=may_end_early)
-
-    def step(self, report: StepReport) -> None:
-        """Loss, smoothed; the speed of the last seconds; and the time left."""
-        if self._step_pace is None:
-            self.begin()
-        self.begin_task(self._training)
-        if (facts := self._step_pace.facts(report)) is not None:
-            self.show(report.progress, facts)
-
-    def evaluation(self, step: int, result: HeldOut) -> None:
-        """Prints a line."""
-        from unmask.commands.reporting import evaluation_line
-
-        self.note(f"  {evaluation_line(step, result)}")
-
-    def predictions(self, step: int, lines: Sequence[Line]) -> None:
-        """Prints the lines, what is predicted right in green and what is wrong in red."""
-        from rich.text import Text
-
-        for line in lines:
-            text = Text("          ")
-            for token in line:
-                text.append(" " * token.space_before)
-                if token.predicted is None:
-                    text.append(styled(token.token, "dim"))
-                else:
-                    is_right = token.predicted == token.token
-                    text.append(styled(token.predicted, "bold green" if is_right else "bold red"))
-            self.console.print(text, soft_wrap=True)

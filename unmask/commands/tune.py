@@ -28,12 +28,11 @@ import tomli_w
 from unmask.commands.many_runs import RunPlan, begin, measured_run
 from unmask.commands.recipe import Recipe
 from unmask.commands.recipe_files import Overrides, toml_value
-from unmask.commands.reporting import Reporter, usual_reporter
 from unmask.core.errors import DivergedError, MemoryFullError, RunError, SettingsError, shortened
 from unmask.core.files import ClaimedFolder, typed, write_atomically
 from unmask.core.interruption import Interrupted
 from unmask.core.remote import refused
-from unmask.core.results import Result, Sheet, Shown
+from unmask.core.results import Reporter, Result, Sheet, Shown, usual_reporter
 from unmask.report.plots import search_plot
 
 if TYPE_CHECKING:

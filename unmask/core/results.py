@@ -12,6 +12,7 @@ A result says what is to be shown once, as sheets and lines without any library;
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from statistics import NormalDist
 from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
+log = logging.getLogger("unmask")
 _SPACE = "  "
 
 
@@ -238,14 +240,17 @@ class Progress:
     Attributes:
         what: Is done now, in words.
         done: How much of it.
-        total: Of how much, about; None where nobody knows.
+        total: Of how much, about; None where that is not known.
         unit: What is counted.
+        share, facts: Of work that says it in words of its own instead: how much of it is done, in [0, 1].
     """
 
     what: str
-    done: int
+    done: int = 0
     total: int | None = None
     unit: Unit = "tokens"
+    share: float | None = None
+    facts: str | None = None
 
 
 class Pace:
@@ -256,6 +261,8 @@ class Pace:
 
     def facts(self, progress: Progress) -> tuple[float | None, str]:
         """The share that is done, and how much of how much, how fast, and the time left."""
+        if progress.facts is not None:
+            return progress.share, progress.facts
         if progress.what != self._what:
             self._what, self._begin = progress.what, time.monotonic()
         done, total = progress.done, progress.total
@@ -352,3 +359,43 @@ class NotebookLine:
             self._handle = display.display(drawn, display_id=True)
         else:
             self._handle.update(drawn)
+
+
+class Reporter:
+    """Is told of long work: notes, and how far it has come. This one writes notes to the log `unmask`."""
+
+    def note(self, text: Shown) -> None:
+        """A decision or a fact, in one line."""
+        log.info("%s", as_text(text))
+
+    def notify(self, progress: Progress) -> None:
+        """How far the work has come."""
+
+
+class SilentReporter(Reporter):
+    """Says nothing: of several processes the first one speaks."""
+
+    def note(self, text: Shown) -> None:
+        """Nothing."""
+
+
+class NotebookReporter(Reporter):
+    """Draws a bar in a notebook, a new one for each kind of work; notes stand below."""
+
+    def __init__(self) -> None:
+        self._line, self._what = NotebookLine(), ""
+
+    def note(self, text: Shown) -> None:
+        """Prints it."""
+        print(as_text(text))
+
+    def notify(self, progress: Progress) -> None:
+        """Moves the bar."""
+        if progress.what != self._what:
+            self._line, self._what = NotebookLine(), progress.what
+        self._line.notify(progress)
+
+
+def usual_reporter() -> Reporter:
+    """A notebook's where this is one, else the log."""
+    return NotebookReporter() if in_notebook() else Reporter()

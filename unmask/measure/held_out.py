@@ -206,7 +206,7 @@ class HeldOutSet:
                 hidden_TD = hidden_states(model, masked.input_ids, rows.segment_ids, rows.position_ids)
                 found.append(judge(model, hidden_TD, positions_N, masked.labels.flatten()[positions_N], top=1))
         losses_N, ranks_N = (torch.from_numpy(np.concatenate(part)) for part in zip(*found, strict=True))
-        return group.joined(losses_N, patient=True).numpy(), group.joined(ranks_N, patient=True).numpy()
+        return group.all_gather_rows(losses_N).numpy(), group.all_gather_rows(ranks_N).numpy()
 
 
 def _documents_of(rows: Rows, positions_N: Tensor, documents: NDArray[np.int64]) -> NDArray[np.int64]:

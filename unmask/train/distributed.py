@@ -1,62 +1,316 @@
-"""The processes that train one model together, and what they say to each other.
+"""The processes that train one model together, in torch's words.
 
-One process is the case that the code is read as; `torchrun` makes several of them, or whatever made a process group of
-torch's before (Ray Train, a notebook's launcher). Each takes its share of the rows of every step:
+`torchrun` starts them, or SLURM, or whatever made a process group of torch's before (Ray Train, a notebook's launcher).
+Each takes its share of the rows of every step; gradients are summed by DistributedDataParallel, and every process
+computes the same update:
 
-    process 0   rows 0..3 ──▶ gradient ─┐                              ┌─▶ new weights
-    process 1   rows 4..7 ──▶ gradient ─┴─ added, and applied by owners ─┴─▶ new weights
+    rank 0   rows 0..3 ──▶ gradient ─┐            ┌─▶ update
+    rank 1   rows 4..7 ──▶ gradient ─┴─ all-reduce ┴─▶ update
 
-Words, a few numbers a step, go by gloo from host to host, also where gradients go from GPU to GPU: nobody waits for a
-device to be told something. What is decided (too little memory, a signal, the clock) is decided from such words, so
-that all decide alike and nobody waits for who has left.
+A few numbers a step (counts of targets, the clock, signals) go by gloo from host to host, so that no device is waited
+for. Where a process fails, the others end as well and `torchrun` starts all of them anew: a resume is exact.
 """
 
 from __future__ import annotations
 
 import atexit
+import hashlib
 import json
 import os
 import re
 import time
 import uuid
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
+from torch.nn.parallel import DistributedDataParallel
 
-from unmask.core.errors import EndedElsewhereError, UnmaskError
-from unmask.data.rows import WHOLE, Share
+from unmask.core.errors import EndedElsewhereError, RunError, UnmaskError
+from unmask.data.rows import Share
+from unmask.train.hardware import says_out_of_memory
+
+Value = TypeVar("Value")
+TIMEOUT = timedelta(minutes=10)  # that a process may take between two messages of a step; it may compile meanwhile
+PATIENCE = timedelta(days=7)  # while rank 0 prepares data, evaluates or writes
+_SLICE = timedelta(seconds=0.2)  # in which signals are looked at while waiting
+
+
+class GroupError(UnmaskError):
+    """Another process has ended, or does not answer."""
+
+
+class Group:
+    """The processes, as one of them sees the others. Every method is called by all, in the same order.
+
+    Attributes:
+        rank, world_size: This process's number, and how many there are.
+        share: The same, as what a process takes of a batch.
+        is_main: Whether this is rank 0, which writes and shows what all have done.
+    """
+
+    def __init__(self, rank: int = 0, world_size: int = 1) -> None:
+        self.rank, self.world_size = rank, world_size
+        self.share = Share(rank, world_size)
+        self.is_main = rank == 0
+        self._hosts = None if world_size == 1 else dist.new_group(backend="gloo", timeout=PATIENCE)
+
+    def all_gather(self, values: Sequence[float]) -> list[list[float]]:
+        """The numbers of every process, by rank; as many of each."""
+        if self._hosts is None:
+            return [list(values)]
+        own = torch.tensor(list(values), dtype=torch.float64)
+        gathered = [torch.empty_like(own) for _ in range(self.world_size)]
+        self._wait(lambda: dist.all_gather(gathered, own, group=self._hosts, async_op=True), TIMEOUT)
+        return [each.tolist() for each in gathered]
+
+    def broadcast_object(self, value: Value) -> Value:
+        """Rank 0's value, which JSON must be able to hold. The others wait for it as long as it takes."""
+        if self._hosts is None:
+            return value
+        content = json.dumps(value).encode() if self.is_main else b""
+        size = torch.tensor([len(content)])
+        self._wait(lambda: dist.broadcast(size, 0, group=self._hosts, async_op=True), PATIENCE)
+        held = torch.frombuffer(bytearray(content or bytes(int(size))), dtype=torch.uint8)
+        self._wait(lambda: dist.broadcast(held, 0, group=self._hosts, async_op=True), TIMEOUT)
+        received: Value = json.loads(bytes(held.tolist()))
+        return received
+
+    def all_reduce(self, tensor: Tensor) -> Tensor:
+        """A tensor's sum over all processes, where it is."""
+        if self._hosts is None:
+            return tensor
+        total = tensor.clone()
+        self._wait(lambda: dist.all_reduce(total, async_op=True), TIMEOUT, on_host=not total.is_cuda)
+        return total
+
+    def all_gather_rows(self, rows_EK: Tensor) -> Tensor:
+        """Rows [E, ...] of every process, one rank's behind another's; their numbers may differ."""
+        if self._hosts is None:
+            return rows_EK
+        sizes = [int(size) for (size,) in self.all_gather([len(rows_EK)])]
+        dtype = torch.uint8 if rows_EK.dtype == torch.bool else rows_EK.dtype
+        padded = rows_EK.new_zeros((max(sizes), *rows_EK.shape[1:]), dtype=dtype)
+        padded[: len(rows_EK)] = rows_EK
+        gathered = [torch.empty_like(padded) for _ in sizes]
+        self._wait(lambda: dist.all_gather(gathered, padded, async_op=True), TIMEOUT, on_host=not padded.is_cuda)
+        return torch.cat([each[:size] for each, size in zip(gathered, sizes, strict=True)]).to(rows_EK.dtype)
+
+    def _wait(self, start: Callable[[], Any], timeout: timedelta, *, on_host: bool = True) -> None:
+        """Waits in slices, since Python handles no SIGTERM while it waits within torch. A GPU waits by itself."""
+        with self.answered():
+            work = start()
+            deadline = time.monotonic() + timeout.total_seconds()
+            while on_host and not work.is_completed() and time.monotonic() < deadline:
+                try:
+                    work.wait(_SLICE)
+                except RuntimeError:  # also "timed out", of the slice
+                    if work.is_completed():
+                        raise
+            if on_host and not work.is_completed():
+                raise RuntimeError(f"no answer within {timeout.total_seconds():.0f} seconds")
+            work.wait()
+
+    @contextmanager
+    def answered(self) -> Iterator[None]:
+        """Turns errors of torch's backends into `GroupError`."""
+        try:
+            yield
+        except RuntimeError as error:
+            of_backend = type(error) is RuntimeError or isinstance(error, dist.DistError)
+            if self.world_size == 1 or not of_backend or says_out_of_memory(error):
+                raise
+            raise GroupError(
+                f"process {self.rank} of {self.world_size} (counted from 0) ends, since another has ended or does not "
+                f"answer ({_first_sentence(error)}); its own message says why. Go on with --resume"
+            ) from error
+
+
+ALONE = Group()
+_joined: Group | None = None
+
+
+def join_group() -> Group:
+    """The group that this process was started in: torch's where there is one, that of `torchrun`, or of SLURM's `srun`.
+
+    A process that is one of several on a machine takes the GPU of its number there.
+
+    Raises:
+        GroupError: The other processes are not found, or SLURM's tasks do not know where to meet.
+        RunError: Another process runs another version.
+    """
+    global _joined  # noqa: PLW0603  (groups of torch's are made once in a process)
+    if not dist.is_available():
+        return ALONE
+    if not dist.is_initialized():
+        environment = _with_slurm(os.environ)
+        if int(environment.get("WORLD_SIZE", "1")) == 1 or "RANK" not in environment:
+            return ALONE
+        if torch.cuda.is_available():
+            torch.cuda.set_device(int(environment.get("LOCAL_RANK", "0")))
+        try:
+            store, rank, size = _store_of_this_start(int(environment["RANK"]), int(environment["WORLD_SIZE"]))
+            backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+            dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
+            atexit.register(dist.destroy_process_group)
+        except (RuntimeError, ValueError) as error:
+            raise GroupError(f"the other processes are not found ({_first_sentence(error)})") from error
+    if dist.get_world_size() == 1:
+        return ALONE
+    if _joined is None:
+        from unmask import __version__
+
+        _joined = Group(dist.get_rank(), dist.get_world_size())
+        check_same(_joined, {"version of unmask": __version__, "version of torch": torch.__version__})
+    return _joined
+
+
+def _with_slurm(environment: Mapping[str, str]) -> Mapping[str, str]:
+    """Variables as torchrun sets them, from those of SLURM where `srun` started several tasks without torchrun.
+
+    Raises:
+        GroupError: Nothing says where they meet. Each would else train a model of its own into the same folder.
+    """
+    num_tasks = int(environment.get("SLURM_STEP_NUM_TASKS", "1"))  # set by srun alone, not within a batch script
+    if "RANK" in environment or num_tasks == 1:
+        return environment
+    if not {"MASTER_ADDR", "MASTER_PORT"} <= set(environment):
+        raise GroupError(
+            f"srun started {num_tasks} tasks, but nothing says where they meet; start torchrun once a machine (srun "
+            "torchrun ..., docs/scaling.md), or set MASTER_ADDR to the first machine and MASTER_PORT to a free port"
+        )
+    slurm = {"RANK": "SLURM_PROCID", "LOCAL_RANK": "SLURM_LOCALID"}
+    return {**environment, "WORLD_SIZE": str(num_tasks), **{name: environment[key] for name, key in slurm.items()}}
+
+
+def check_same(group: Group, facts: Mapping[str, str]) -> None:
+    """Compares what all processes must have alike, by name.
+
+    Raises:
+        RunError: Another process has something else; the error names it.
+    """
+    digests = [int(hashlib.sha256(text.encode()).hexdigest()[:12], 16) for text in facts.values()]  # exact in float64
+    first, *others = group.all_gather(digests)
+    for rank, theirs in enumerate(others, start=1):
+        for name, one, other in zip(facts, first, theirs, strict=True):
+            if one != other:
+                if not group.is_main:
+                    raise EndedElsewhereError("rank 0 says why")
+                raise RunError(f"process {rank} has another {name} than process 0; start all with the same")
+
+
+def on_rank_zero(group: Group, work: Callable[[], Value]) -> Value:
+    """What rank 0 finds or does alone (JSON must be able to hold it), for all.
+
+    Raises:
+        EndedElsewhereError: Rank 0 could not do it, and says why.
+    """
+    if not group.is_main:
+        went_well, value = group.broadcast_object((False, None))
+        if not went_well:
+            raise EndedElsewhereError("rank 0 says why")
+        return value  # type: ignore[return-value]
+    try:
+        value = work()
+    except BaseException:
+        group.broadcast_object((False, None))
+        raise
+    group.broadcast_object((True, value))
+    return value
+
+
+def on_every_rank(group: Group, work: Callable[[], Value]) -> Value:
+    """Does the same in all processes. Where rank 0 fails, too, it alone says why.
+
+    Raises:
+        EndedElsewhereError: Another process could not do it, and says why.
+    """
+    error: UnmaskError | None = None
+    try:
+        value = work()
+    except UnmaskError as raised:
+        error = raised
+    failed = [bool(said) for (said,) in group.all_gather([float(error is not None)])]
+    if error is not None and (group.is_main or not failed[0]):
+        raise error
+    if any(failed):
+        raise EndedElsewhereError("another process says why") from error
+    return value
+
+
+def rank_zero_first(group: Group, work: Callable[[], Value]) -> Value:
+    """Has rank 0 do something that writes, and then each of the others, which finds it done.
+
+    Raises:
+        EndedElsewhereError: Rank 0 could not do it, and says why.
+    """
+    done: list[Value] = []
+    on_rank_zero(group, lambda: done.append(work()))
+    return done[0] if group.is_main else work()
+
+
+# ----------------------------------------
+# Gradients: DistributedDataParallel around the network. Losses are divided by the targets of all processes, so
+# gradients are summed, not averaged.
+
+
+class _Work(nn.Module):
+    """A module whose forward pass is any work with the model: DDP only sees calls of the module that it wraps."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, work: Callable[[], Any]) -> Any:
+        return work()
+
+
+def _sum(_, bucket):  # type: ignore[no-untyped-def]
+    future = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+    return future.then(lambda done: done.value()[0])
+
+
+Synced = Callable[[Callable[[], Tensor]], Tensor]
+"""Runs the forward pass of a step's last part, whose backward pass then sums the gradients over all processes."""
+
+
+def synced_over(model: nn.Module, group: Group) -> Synced:
+    """Wraps a model. Other parts of a step are run without it, and add to the gradients of their process alone.
+
+    Parts may be unequal in number and in what they reach: a process may have no row, or no target of some objective.
+    """
+    if group.world_size == 1:
+        return lambda work: work()
+    warnings.filterwarnings("ignore", "find_unused_parameters=True was specified", UserWarning)
+    parallel = DistributedDataParallel(_Work(model), broadcast_buffers=False, find_unused_parameters=True)
+    parallel.register_comm_hook(None, _sum)
+    return parallel
+
 
 # ----------------------------------------
 # Where the processes of `torchrun` find each other, also when it has started them anew.
 #
 # torchrun keeps one store of keys over all its starts, in which the processes of a new start would find the addresses
-# of
-# those that are gone. So every start agrees on a name, under which its keys stand:
+# of those that are gone. So every start agrees on a name, under which its keys stand:
 #
-#     first   start = name                      name/1/heard = word
-#     second            start? name/1 = word                        name/1/heard is its own word: that name holds
+#     rank 0   start = name                      name/1/heard = word
+#     rank 1            start? name/1 = word                        name/1/heard is its own word: that name holds
 #
 # How often torchrun says that it has started them is no such name: it may count differently on different machines.
 
-PATIENCE_SECONDS = 1800.0  # as long as torch waits for a key
+_MEETING_SECONDS = 1800.0  # as long as torch waits for a key
 _EVERY_SECONDS = 0.05
 
 
-def store_of_this_start() -> tuple[Store, int, int]:
-    """The store of keys, this process's rank and the number of processes.
-
-    Raises:
-        RuntimeError, ValueError: As torch calls it when the others are not found.
-    """
-    store, rank, size = next(rendezvous("env://"))
+def _store_of_this_start(rank: int, world_size: int) -> tuple[Store, int, int]:
+    store, rank, size = next(rendezvous("env://", rank, world_size))
     if "TORCHELASTIC_RUN_ID" in os.environ:
         store = PrefixStore(agreed_name(store, rank, size), store)
     return store, rank, size
@@ -76,558 +330,17 @@ def agreed_name(store: Store, rank: int, size: int) -> str:
             store.set(f"{key}/heard", store.get(key).decode())
         return own
     begin = time.monotonic()
-    while time.monotonic() - begin < PATIENCE_SECONDS:
-        start = store.get("unmask/start").decode()  # that of an earlier start, until the first process has come
+    while time.monotonic() - begin < _MEETING_SECONDS:
+        start = store.get("unmask/start").decode()  # that of an earlier start, until rank 0 has come
         key = f"unmask/{start}/{rank}"
         store.set(key, own)
         if store.check([f"{key}/heard"]) and store.get(f"{key}/heard").decode() == own:
             return start
         time.sleep(_EVERY_SECONDS)
-    raise RuntimeError("the first process does not answer")
-
-
-Value = TypeVar("Value")
-
-ANSWER = timedelta(seconds=50)  # that another process may take between two words of a step
-GATHERING = timedelta(minutes=5)  # that it may be at work, or compile a loop, before it gives its part of the weights
-PATIENCE = timedelta(days=7)  # while the first one prepares data; whoever dies is noticed at once nevertheless
-
-
-class GroupError(UnmaskError):
-    """Another process has ended, or does not answer."""
-
-
-class Group(Protocol):
-    """The processes, as one of them sees the others. Whatever is called is called by all, in the same order.
-
-    Attributes:
-        share: This process's place, and how many there are.
-        of_weights: Torch's group in which weights that are shared out go around; None: there is one process.
-    """
-
-    share: Share
-
-    @property
-    def of_weights(self) -> dist.ProcessGroup | None:
-        """See above."""
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this is the process that writes and shows what all have done."""
-
-    def told(self, values: Sequence[float], *, patient: bool = False) -> list[list[float]]:
-        """What every process says, in their order.
-
-        Args:
-            values: What this one says; as many numbers as the others.
-            patient: Whether the others may take longer than usual to say theirs (they compile, say).
-
-        Raises:
-            GroupError: Another process has ended, or does not answer.
-        """
-
-    def of_first(self, value: Value) -> Value:
-        """What the first process has: anything that JSON can say. The others wait for it, however long.
-
-        Raises:
-            GroupError: It has ended.
-        """
-
-    def summed(self, tensor: Tensor) -> Tensor:
-        """A tensor's sum over all processes, where it is."""
-
-    def joined(self, tensor_N: Tensor, *, patient: bool = False) -> Tensor:
-        """Tensors of every process, of unequal lengths, one after the other."""
-
-    def gather(self, every: Sequence[Tensor], own: Tensor) -> None:
-        """Puts what every process has, as much each, into tensors of the same shape, in their order."""
-
-    def reduce(self, tensor: Tensor, owner: int) -> Callable[[], object]:
-        """Begins to add a tensor up, into that of one process; what is returned waits for it."""
-
-    def spread(self, tensor: Tensor, owner: int) -> Callable[[], object]:
-        """Begins to copy one process's tensor into that of all; what is returned waits for it."""
-
-    def gather_into(self, whole_N: Tensor, own_P: Tensor) -> None:
-        """Puts what every process has, as much each, into one tensor, in their order."""
-
-    def scatter_sum(self, own_P: Tensor, whole_N: Tensor) -> None:
-        """Adds a tensor up, and gives each process its part of the sum, as much each, in their order."""
-
-    def deal(self, tensor_N: Tensor, given: Sequence[int], taken: Sequence[int]) -> Tensor:
-        """Gives each process its part of a tensor, and has what they give, in their order.
-
-        Args:
-            tensor_N: The parts for all processes, one after the other.
-            given: How much each is given.
-            taken: How much each gives.
-        """
-
-
-class Alone:
-    """One process."""
-
-    share = WHOLE
-    is_first = True
-    of_weights: dist.ProcessGroup | None = None
-
-    def told(self, values: Sequence[float], *, patient: bool = False) -> list[list[float]]:
-        """What was given."""
-        return [list(values)]
-
-    def of_first(self, value: Value) -> Value:
-        """What was given."""
-        return value
-
-    def summed(self, tensor: Tensor) -> Tensor:
-        """What was given."""
-        return tensor
-
-    def joined(self, tensor_N: Tensor, *, patient: bool = False) -> Tensor:
-        """What was given."""
-        return tensor_N
-
-    def gather(self, every: Sequence[Tensor], own: Tensor) -> None:
-        """A copy."""
-        every[0].copy_(own)
-
-    def reduce(self, tensor: Tensor, owner: int) -> Callable[[], object]:
-        """Nothing is to be done."""
-        return _done
-
-    def spread(self, tensor: Tensor, owner: int) -> Callable[[], object]:
-        """Nothing is to be done."""
-        return _done
-
-    def gather_into(self, whole_N: Tensor, own_P: Tensor) -> None:
-        """A copy."""
-        whole_N.copy_(own_P)
-
-    def scatter_sum(self, own_P: Tensor, whole_N: Tensor) -> None:
-        """A copy."""
-        own_P.copy_(whole_N)
-
-    def deal(self, tensor_N: Tensor, given: Sequence[int], taken: Sequence[int]) -> Tensor:
-        """What was given."""
-        return tensor_N
-
-
-def _done() -> None:
-    pass
-
-
-ALONE = Alone()
-
-
-class Processes:
-    """Several processes of a group of torch's that has been initialised.
-
-    Words have groups of their own, by gloo: one whose members must answer soon, and one with patience. So have weights
-    that are shared out, with patience for what is computed between two of them.
-
-    Attributes:
-        share, of_weights: See `Group`.
-    """
-
-    def __init__(self) -> None:
-        self.share = Share(dist.get_rank(), dist.get_world_size())
-        self._words = dist.new_group(backend="gloo", timeout=ANSWER)
-        self._patient = dist.new_group(backend="gloo", timeout=PATIENCE)
-        self.of_weights: dist.ProcessGroup | None = dist.new_group(timeout=GATHERING)
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this is the process that writes and shows what all have done."""
-        return self.share.rank == 0
-
-    def told(self, values: Sequence[float], *, patient: bool = False) -> list[list[float]]:
-        """See `Group.told`."""
-        own = torch.tensor(list(values), dtype=torch.float64)
-        every = [torch.empty_like(own) for _ in range(self.share.world_size)]
-        with self._answered():
-            dist.all_gather(every, own, group=self._patient if patient else self._words)
-        return [each.tolist() for each in every]
-
-    def of_first(self, value: Value) -> Value:
-        """See `Group.of_first`."""
-        content = json.dumps(value).encode() if self.is_first else b""
-        size = torch.tensor([len(content)])
-        with self._answered():
-            dist.broadcast(size, 0, group=self._patient)
-            found = torch.zeros(int(size), dtype=torch.uint8)
-            if self.is_first:
-                found.copy_(torch.frombuffer(bytearray(content), dtype=torch.uint8))
-            dist.broadcast(found, 0, group=self._patient)
-        result: Value = json.loads(bytes(found.tolist()))
-        return result
-
-    def summed(self, tensor: Tensor) -> Tensor:
-        """See `Group.summed`."""
-        total = tensor.clone()
-        with self._answered():
-            dist.all_reduce(total)
-        return total
-
-    def joined(self, tensor_N: Tensor, *, patient: bool = False) -> Tensor:
-        """See `Group.joined`."""
-        sizes = [int(size) for (size,) in self.told([len(tensor_N)], patient=patient)]
-        longest = tensor_N.new_zeros(max(sizes), dtype=torch.uint8 if tensor_N.dtype == torch.bool else tensor_N.dtype)
-        longest[: len(tensor_N)] = tensor_N
-        every = [torch.empty_like(longest) for _ in sizes]
-        self.gather(every, longest)
-        return torch.cat([each[:size] for each, size in zip(every, sizes, strict=True)]).to(tensor_N.dtype)
-
-    def gather(self, every: Sequence[Tensor], own: Tensor) -> None:
-        """See `Group.gather`."""
-        with self._answered():
-            dist.all_gather(list(every), own)
-
-    def reduce(self, tensor: Tensor, owner: int) -> Callable[[], object]:
-        """See `Group.reduce`."""
-        return self._later(dist.reduce(tensor, owner, async_op=True))
-
-    def spread(self, tensor: Tensor, owner: int) -> Callable[[], object]:
-        """See `Group.spread`."""
-        return self._later(dist.broadcast(tensor, owner, async_op=True))
-
-    def gather_into(self, whole_N: Tensor, own_P: Tensor) -> None:
-        """See `Group.gather_into`."""
-        with self._answered():
-            dist.all_gather_single(whole_N, own_P, group=self.of_weights)
-
-    def scatter_sum(self, own_P: Tensor, whole_N: Tensor) -> None:
-        """See `Group.scatter_sum`."""
-        with self._answered():
-            dist.reduce_scatter_single(own_P, whole_N, group=self.of_weights)
-
-    def deal(self, tensor_N: Tensor, given: Sequence[int], taken: Sequence[int]) -> Tensor:
-        """See `Group.deal`."""
-        found_N = tensor_N.new_empty(sum(taken))
-        with self._answered():
-            dist.all_to_all_single(found_N, tensor_N, list(taken), list(given), group=self.of_weights)
-        return found_N
-
-    def _later(self, work: Any) -> Callable[[], object]:
-        def wait() -> None:
-            with self._answered():
-                work.wait()
-
-        return wait
-
-    @contextmanager
-    def _answered(self) -> Iterator[None]:
-        try:
-            yield
-        except RuntimeError as error:  # as torch calls what its backends say
-            reason = _first_sentence(error)
-            raise GroupError(
-                f"process {self.share.rank} of {self.share.world_size} (counted from 0) ends, since another has ended "
-                f"or does not answer ({reason}); what that one said tells why. Go on with --resume"
-            ) from error
-
-
-def join_group() -> Group:
-    """The group that this process was started in: torch's where there is one, or that of `torchrun`; else it is alone.
-
-    A process that is one of several on a machine takes the GPU of its number there.
-
-    Raises:
-        GroupError: The other processes are not found.
-    """
-    if not dist.is_available():
-        return ALONE
-    if not dist.is_initialized():
-        if int(os.environ.get("WORLD_SIZE", "1")) == 1 or "RANK" not in os.environ:
-            return ALONE
-        if torch.cuda.is_available():
-            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-        try:
-            store, rank, size = store_of_this_start()
-            backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-            dist.init_process_group(backend, store=store, rank=rank, world_size=size)
-            atexit.register(dist.destroy_process_group)
-        except (RuntimeError, ValueError) as error:
-            reason = _first_sentence(error)
-            raise GroupError(f"the other processes that torchrun speaks of are not found ({reason})") from error
-    if dist.get_world_size() == 1:
-        return ALONE
-    global _joined  # noqa: PLW0603  (groups of torch's are made once in a process)
-    if _joined is None:
-        _joined = Processes()
-    return _joined
-
-
-_joined: Processes | None = None
+    raise RuntimeError("rank 0 does not answer")
 
 
 def _first_sentence(error: Exception) -> str:
     """What a backend says, without the place in its source, and without what it adds."""
     line = str(error).splitlines()[0]
     return re.sub(r"^\[[^]]*\] *", "", line).split(". ")[0]
-
-
-def by_first(group: Group, work: Callable[[], Value]) -> Value:
-    """What the first process finds or does alone, for all of them.
-
-    Args:
-        group: The processes.
-        work: Gives something that JSON can say.
-
-    Raises:
-        EndedElsewhereError: The first could not do it, and says why.
-    """
-    if not group.is_first:
-        went_well, value = group.of_first((False, None))
-        if not went_well:
-            raise EndedElsewhereError("the first process says why")
-        return value  # type: ignore[return-value]
-    try:
-        value = work()
-    except BaseException:
-        group.of_first((False, None))
-        raise
-    group.of_first((True, value))
-    return value
-
-
-def alike(group: Group, work: Callable[[], Value]) -> Value:
-    """Does the same in all processes. Where the first fails, too, it alone says why.
-
-    Raises:
-        EndedElsewhereError: Another process could not do it, and says why.
-    """
-    try:
-        value = work()
-    except UnmaskError as error:
-        first_failed, *_ = group.told([1.0], patient=True)
-        if group.is_first or not first_failed[0]:
-            raise
-        raise EndedElsewhereError("the first process says why") from error
-    if any(failed for (failed,) in group.told([0.0], patient=True)):
-        raise EndedElsewhereError("another process says why")
-    return value
-
-
-def first_before_others(group: Group, work: Callable[[], Value]) -> Value:
-    """Has the first process do something that writes, and then each of the others, who finds it done.
-
-    Raises:
-        EndedElsewhereError: The first could not do it, and says why.
-    """
-    done: list[Value] = []
-    by_first(group, lambda: done.append(work()))
-    return done[0] if group.is_first else work()
-
-
-# ----------------------------------------
-# Gradients of several processes, added up for the owner of each parameter, who applies them and gives weights back.
-#
-# Every parameter is owned by one process, which alone keeps the optimizer's memory of it and does the optimizer's work
-# on
-# it. Gradients go there once a step, in buckets, each as soon as the last backward pass has made all that is in it:
-#
-#     backward   layer 12   layer 11   layer 10 ...
-#     buckets         [ to owner 0 ][ to owner 1 ][ to owner 0 ] ...  ──▶ update ──▶ weights, the same way back
-#
-# Buckets go in one order in every process, and always all of them: a process in which the step failed sends zeros for
-# the
-# rest, since the others cannot know of it while they wait for its share.
-#
-# Source: Rajbhandari et al. 2020 (ZeRO), section 5.1, whose optimizer states are split so; there parameters are cut to
-# equal sizes, here matrices stay whole, for Muon.
-
-Value_of_gradients = TypeVar("Value_of_gradients")
-BUCKET_BYTES = 16 << 20  # enough that sending outweighs the call, and few enough that sending begins early
-
-
-@dataclass(frozen=True)
-class Bucket:
-    """Parameters of one owner that travel together.
-
-    Attributes:
-        owner: Number of the process.
-        parameters: By name.
-        flat: float32, where the parameters are: room for all of them.
-    """
-
-    owner: int
-    parameters: Mapping[str, nn.Parameter]
-    flat: Tensor
-
-    def views(self) -> dict[str, Tensor]:
-        """The parameters' places in the room, in their shapes."""
-        parts = self.flat.split([p.numel() for p in self.parameters.values()])
-        return {name: part.view_as(p) for part, (name, p) in zip(parts, self.parameters.items(), strict=True)}
-
-
-class Exchange(Protocol):
-    """What goes between processes in a step: gradients, and weights."""
-
-    def begin(self, num_parts: int) -> None:
-        """A step begins, of so many parts."""
-
-    def run(self, work: Callable[[], Value_of_gradients]) -> Value_of_gradients:
-        """Does the forward pass of a part."""
-
-    def begin_last_part(self) -> None:
-        """The backward pass that follows is the last of this step."""
-
-    def finish(self, error: BaseException | None = None) -> None:
-        """The parts are computed, or there was an error; the other processes wait for nothing after it."""
-
-    @property
-    def has_gradient(self) -> list[bool]:
-        """What this process says to the others about each parameter; after `finish`."""
-
-    def sum_gradients(self, has_gradient: Sequence[bool]) -> None:
-        """Gives what this process trains its gradients, and takes those of all else away."""
-
-    def forget(self) -> None:
-        """Begins anew: the step is made again, or is over."""
-
-    def spread_weights(self) -> None:
-        """Gives every process the weights of this step."""
-
-
-def owners_of(costs: Mapping[str, float], size: int) -> dict[str, int]:
-    """Whose each parameter is: the costliest first, each to whoever has least so far.
-
-    Args:
-        costs: What the optimizer does for each parameter, in any unit.
-        size: How many processes there are.
-    """
-    loads = [0.0] * size
-    owners: dict[str, int] = {}
-    for name in sorted(costs, key=lambda each: (-costs[each], each)):
-        owner = loads.index(min(loads))
-        owners[name] = owner
-        loads[owner] += costs[name]
-    return owners
-
-
-class GradientExchange:
-    """Adds gradients up over the processes, and spreads the weights that come of them.
-
-    Args:
-        parameters: All of a model's, by name.
-        owners: Whose each is.
-        group: The processes.
-    """
-
-    def __init__(self, parameters: Mapping[str, nn.Parameter], owners: Mapping[str, int], group: Group) -> None:
-        self._group = group
-        self._parameters = parameters
-        self._buckets = _buckets(parameters, owners)
-        self._views = {name: view for bucket in self._buckets for name, view in bucket.views().items()}
-        self._bucket_of = {name: number for number, bucket in enumerate(self._buckets) for name in bucket.parameters}
-        self._waits: list[Callable[[], object]] = []
-        self._missing = [len(bucket.parameters) for bucket in self._buckets]
-        self._has_gradient: dict[str, bool] = {}
-        self._is_last_part = False
-        for name, parameter in parameters.items():
-            parameter.register_post_accumulate_grad_hook(self._hook(name))
-
-    def begin(self, num_parts: int) -> None:
-        """See `Exchange.begin`; the processes' numbers of parts may differ."""
-
-    def run(self, work: Callable[[], Value_of_gradients]) -> Value_of_gradients:
-        """See `Exchange.run`: nothing travels in it."""
-        return work()
-
-    def begin_last_part(self) -> None:
-        """The backward pass that follows is the last of this step: what it completes is sent at once."""
-        self._is_last_part = True
-
-    def finish(self, error: BaseException | None = None) -> None:
-        """Sends what has not been sent: zeros for parameters that no backward pass has reached."""
-        for name, parameter in self._parameters.items():
-            if name not in self._has_gradient:
-                self._take(name, parameter.grad)
-        self._is_last_part = False
-
-    @property
-    def has_gradient(self) -> list[bool]:
-        """Whether this process has a gradient, of each parameter; after `finish`."""
-        return [self._has_gradient[name] for name in self._parameters]
-
-    def sum_gradients(self, has_gradient: Sequence[bool]) -> None:
-        """Waits for all gradients, and gives the parameters that this process owns theirs; the others have none.
-
-        Args:
-            has_gradient: Whether any process has one, of each parameter; where none has, there is none after it.
-        """
-        self._wait()
-        number = self._group.share.rank
-        for (name, parameter), is_there in zip(self._parameters.items(), has_gradient, strict=True):
-            own = self._buckets[self._bucket_of[name]].owner == number
-            parameter.grad = self._views[name] if own and is_there else None
-
-    def forget(self) -> None:
-        """Waits for what was sent, and begins anew: the step is made again, or is over."""
-        if self._waits:
-            self._wait()
-        self._missing = [len(bucket.parameters) for bucket in self._buckets]
-        self._has_gradient = {}
-
-    @torch.no_grad()
-    def spread_weights(self) -> None:
-        """Gives every process the weights of their owners."""
-        own = self._group.share.rank
-        for bucket in self._buckets:
-            if bucket.owner == own:
-                for name, parameter in bucket.parameters.items():
-                    self._views[name].copy_(parameter)
-            self._waits.append(self._group.spread(bucket.flat, bucket.owner))
-        self._wait()
-        for bucket in self._buckets:
-            if bucket.owner != own:
-                for name, parameter in bucket.parameters.items():
-                    parameter.copy_(self._views[name])
-
-    def _hook(self, name: str) -> Callable[[Tensor], None]:
-        def arrived(parameter: Tensor) -> None:
-            if self._is_last_part:
-                self._take(name, parameter.grad)
-
-        return arrived
-
-    @torch.no_grad()
-    def _take(self, name: str, gradient: Tensor | None) -> None:
-        """Puts a gradient into its bucket, and sends the buckets that are full, in their order."""
-        if gradient is None:
-            self._views[name].zero_()
-        else:
-            self._views[name].copy_(gradient)
-        self._has_gradient[name] = gradient is not None
-        self._missing[self._bucket_of[name]] -= 1
-        while len(self._waits) < len(self._buckets) and not self._missing[len(self._waits)]:
-            bucket = self._buckets[len(self._waits)]
-            self._waits.append(self._group.reduce(bucket.flat, bucket.owner))
-
-    def _wait(self) -> None:
-        waits, self._waits = self._waits, []
-        for wait in waits:
-            wait()
-
-
-def _buckets(parameters: Mapping[str, nn.Parameter], owners: Mapping[str, int]) -> list[Bucket]:
-    """The parameters, the last of the model first, as backward passes reach them, a bucket closed when it is large."""
-    closed: list[tuple[int, list[str]]] = []
-    filling: dict[int, list[str]] = {}
-    room: dict[int, int] = {}
-    for name in reversed(list(parameters)):
-        owner, size = owners[name], 4 * parameters[name].numel()
-        if filling.get(owner) and room[owner] < size:
-            closed.append((owner, filling.pop(owner)))
-        if owner not in filling:
-            filling[owner], room[owner] = [], BUCKET_BYTES
-        filling[owner].append(name)
-        room[owner] -= size
-    closed += filling.items()
-    return [_bucket(owner, {name: parameters[name] for name in names}) for owner, names in closed]
-
-
-def _bucket(owner: int, parameters: Mapping[str, nn.Parameter]) -> Bucket:
-    device = next(iter(parameters.values())).device
-    size = sum(parameter.numel() for parameter in parameters.values())
-    return Bucket(owner, parameters, torch.empty(size, dtype=torch.float32, device=device))

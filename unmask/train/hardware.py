@@ -193,7 +193,6 @@ def step_memory(
     positions: int,
     rate: float,
     segment: int = SEGMENT,
-    processes: int = 1,
 ) -> StepMemory:
     """What a step in bf16 takes with variable-length attention.
 
@@ -203,18 +202,10 @@ def step_memory(
         positions: That are computed at once.
         rate: Share of them that is predicted.
         segment: Positions of a segment on average.
-        processes: That share weights out; 1 where each has them all.
     """
     config = model.config
     matrices = sum(p.numel() for block in model.encoder.blocks for p in block.parameters() if p.ndim == 2)
     weights = (2 * _FLOAT + _HALF) * model.num_parameters
-    if (
-        processes > 1
-    ):  # rows and their gradients, what is done to matrices, and what is gathered: the root and two blocks
-        in_blocks = sum(parameter.numel() for parameter in model.encoder.blocks.parameters())
-        root, block = model.num_parameters - in_blocks, in_blocks // config.num_layers
-        rows = (2 * model.num_parameters + matrices) // processes
-        weights = _FLOAT * (rows + 2 * root) + 2 * (2 * _HALF + _FLOAT) * block
     rest = model.num_parameters - matrices
     moments = matrices + 2 * rest if isinstance(settings.optimizer, MuonSettings) else 2 * (matrices + rest)
     of_layer = _kept_by_a_layer(config) * positions
@@ -224,7 +215,7 @@ def step_memory(
     predicted = rate * positions
     return StepMemory(
         weights=weights,
-        optimizer=_FLOAT * moments // processes,
+        optimizer=_FLOAT * moments,
         blocks=int(kept),
         head=int(predicted * (_HALF * 2 * config.vocab_size + (_FLOAT + 4 * _HALF) * config.hidden_size)),
         attention=int(_FLOAT * config.hidden_size * (positions + 128 * positions / segment)),
@@ -246,12 +237,11 @@ def fitting_positions(
     memory: int,
     rate: float,
     segment: int = SEGMENT,
-    processes: int = 1,
 ) -> int | None:
     """Positions that go at once: the whole step, or the half, a quarter, ... of it.
 
     Args:
-        model, settings, rate, segment, processes: As for `step_memory`.
+        model, settings, rate, segment: As for `step_memory`.
         memory: Bytes of the GPU.
 
     Returns:
@@ -260,7 +250,7 @@ def fitting_positions(
     positions = settings.batch_tokens
 
     def takes() -> int:
-        found = step_memory(model, settings, positions=positions, rate=rate, segment=segment, processes=processes)
+        found = step_memory(model, settings, positions=positions, rate=rate, segment=segment)
         return found.total
 
     while takes() > USED * memory:
@@ -270,19 +260,15 @@ def fitting_positions(
     return positions
 
 
-def first_micro_tokens(
-    model: object, settings: TrainingSettings, device: torch.device, *, rate: float, processes: int = 1
-) -> int | None:
+def first_micro_tokens(model: object, settings: TrainingSettings, device: torch.device, *, rate: float) -> int | None:
     """Positions that a training begins to compute at once; None: all of a step.
-
-    Weights are shared out over the processes, or each has them all and counts as one.
 
     On CPUs that is what the settings say. A GPU that takes what it is told tells too late that it was too much, so
     there it is also what fits by calculation.
     """
-    asked = settings.micro_batch_tokens
-    if asked is not None or device.type != "cuda" or not isinstance(model, MaskedLM):
-        return asked
+    chosen = settings.micro_batch_tokens
+    if chosen is not None or device.type != "cuda" or not isinstance(model, MaskedLM):
+        return chosen
     memory = torch.cuda.get_device_properties(device).total_memory
-    fits = fitting_positions(model, settings, memory=memory, rate=rate, processes=processes)
+    fits = fitting_positions(model, settings, memory=memory, rate=rate)
     return None if fits == settings.batch_tokens else fits or settings.sequence_length

@@ -114,12 +114,14 @@ class EvaluationSettings(Settings):
         max_tokens: Validation tokens of each of these.
         prompts: Lines whose hidden tokens are predicted and shown at each of these.
         final_max_tokens: Validation tokens of the one behind the training, whose figures the summary gives.
+        trackers: Services that the figures are sent to, which must be installed.
     """
 
     times: int = Field(default=10, ge=0)
     max_tokens: int = Field(default=32_768, ge=1)
     prompts: tuple[str, ...] = ()
     final_max_tokens: int = Field(default=1_000_000, ge=1)
+    trackers: tuple[Literal["trackio", "wandb", "mlflow"], ...] = ()
 
 
 Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
@@ -214,12 +216,6 @@ class TrainingSettings(Settings):
             Triton and a C compiler are installed, unless the budget is less than five minutes or 100 steps, and goes on
             without where it fails, which is an error with `yes`. CPUs have compiled loops instead, so `yes` is an error
             there.
-        tuned_products: With compiled blocks, try several kernels for each matrix product and take the quickest, which
-            takes minutes at the beginning. Whether that pays has not been measured.
-        sharding: What each of several processes has. `owners`: all weights, and the optimizer's memory of those that it
-            owns. `full`: a part of all of that, and of the gradients; whole weights are gathered block by block for
-            each part of a step, which takes longer and serves models that do not fit a GPU (docs/scaling.md). One
-            process has all of it either way. It changes no result but by rounding, and may change when a run goes on.
         seed: Of the initial weights, the order of the text, the masks and the dropout.
     """
 
@@ -238,8 +234,6 @@ class TrainingSettings(Settings):
     precision: Literal["auto", "bf16", "float32"] = "auto"
     gradient_checkpointing: bool = False
     compile_blocks: Literal["auto", "yes", "no"] = "auto"
-    tuned_products: bool = False
-    sharding: Literal["owners", "full"] = "owners"
     seed: int = Field(default=0, ge=0, lt=2**31)
 
     @model_validator(mode="before")
@@ -256,11 +250,6 @@ class TrainingSettings(Settings):
     def _check(self) -> Self:
         if sum(budget is not None for budget in (self.steps, self.tokens, self.minutes)) != 1:
             raise ValueError("give one of steps, tokens and minutes as the budget")
-        if self.sharding == "full" and self.compile_blocks == "yes":
-            raise ValueError(
-                "sharding = 'full' does not combine with compile_blocks = 'yes': weights are gathered around blocks as "
-                "they are written; take compile_blocks = 'no', or sharding = 'owners'"
-            )
         longest = self.sequence_length
         for name, tokens in (("batch_tokens", self.batch_tokens), ("micro_batch_tokens", self.micro_batch_tokens)):
             if tokens is not None and tokens < longest:

@@ -1,0 +1,59 @@
+"""Small trainings for tests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from unmask.masking.masker import Masker
+from unmask.model.encoder import MaskedLM
+from unmask.model.initial_weights import initialise
+from unmask.train.checkpoints import TrainState
+from unmask.train.objectives import Objective
+from unmask.train.optimizer import build_optimizer
+from unmask.train.settings import TrainingSettings
+from unmask.train.trainer import StepReport, Trainer
+
+MakeModel = Callable[..., MaskedLM]
+
+
+def settings_of(**changes: object) -> TrainingSettings:
+    values = {"steps": 8, "sequence_length": 32, "batch_tokens": 256, "learning_rate": 5e-3} | changes
+    return TrainingSettings.model_validate(values)
+
+
+def state_of(model: MaskedLM, settings: TrainingSettings, *, dtype: torch.dtype = torch.float32) -> TrainState:
+    model.encoder.compute_dtype = dtype
+    return TrainState(model, build_optimizer(model, settings))
+
+
+def new_state(make_model: MakeModel, settings: TrainingSettings) -> TrainState:
+    model = make_model(initializer_range=0.02)
+    initialise(model, seed=settings.seed)
+    return state_of(model, settings)
+
+
+def train(
+    state: TrainState,
+    stream: Any,
+    masker: Masker | None,
+    settings: TrainingSettings,
+    *,
+    objectives: Sequence[Objective] = (),
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[StepReport]:
+    """The steps of a trainer that goes on from a state."""
+    trainer = Trainer(
+        state.model,
+        stream,
+        settings,
+        masker=masker,
+        objectives=objectives,
+        optimizer=lambda model: state.optimizer,
+        clock=clock,
+    )
+    trainer.state = state
+    return trainer.steps()

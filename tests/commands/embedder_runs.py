@@ -26,9 +26,9 @@ from unmask.core.interruption import Interrupted
 from unmask.model.heads import ContrastHead
 from unmask.train import step as gradient_cache
 from unmask.train import trainer as loop
+from unmask.train.callbacks import StepReport
 from unmask.train.distributed import join_group
 from unmask.train.step import StepResult, training_step
-from unmask.train.trainer import StepReport
 
 
 def embedded(folder: Path, *, base: str, corpus: str, runs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

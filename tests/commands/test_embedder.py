@@ -27,7 +27,7 @@ from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_model
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train import loop
-from unmask.train.trainer import StepReport
+from unmask.train.callbacks import StepReport
 
 WORDS = ("king", "queen", "dog", "cat", "ship", "winter", "garden", "bridge", "sea", "mountaineer", "philosopher")
 FAST = {

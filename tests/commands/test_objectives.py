@@ -80,9 +80,9 @@ def test_a_run_without_them_says_nothing_of_them(run: unmask.Run) -> None:
 
 def test_metrics_weigh_steps_by_their_targets(corpus_file: Path, tmp_path: Path) -> None:
     """Ten steps become a line; it gives the loss per target, not the mean of means."""
+    from unmask.train.callbacks import StepReport
     from unmask.train.step import Figures, MeanLoss, Measured
     from unmask.train.trackers import MetricsFile
-    from unmask.train.trainer import StepReport
 
     metrics = MetricsFile(tmp_path / "metrics.jsonl", step=0)
     for step, (loss, count) in enumerate(((1.0, 30), (2.0, 10)), 1):

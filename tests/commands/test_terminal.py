@@ -27,9 +27,8 @@ from unmask.commands.terminal import ConsoleReporter, rendered, show
 from unmask.commands.tune import best_trials
 from unmask.core.results import Progress, Readable, Sheet, Shown, Styled
 from unmask.tasks.fill import Candidate, Filled
-from unmask.train.callbacks import ShowProgress
+from unmask.train.callbacks import ShowProgress, StepReport
 from unmask.train.step import Figures
-from unmask.train.trainer import StepReport
 
 
 @pytest.fixture

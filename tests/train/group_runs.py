@@ -27,9 +27,9 @@ from unmask.core.errors import UnmaskError
 from unmask.core.interruption import Interrupted
 from unmask.masking.masker import MaskedRows, Masker
 from unmask.train import distributed, trainer
+from unmask.train.callbacks import StepReport
 from unmask.train.distributed import join_group
 from unmask.train.step import StepResult, training_step
-from unmask.train.trainer import StepReport
 
 SMALL = (
     "model.num_layers=1", "model.hidden_size=32", "model.num_heads=2", "training.sequence_length=32",

@@ -19,12 +19,12 @@ from unmask.masking.masker import Masker
 from unmask.masking.tables import Scores
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train import trainer as loop_module
-from unmask.train.callbacks import Arrivals
+from unmask.train.callbacks import Arrivals, StepReport
 from unmask.train.checkpoints import TrainState
 from unmask.train.optimizer import state_tensors
 from unmask.train.step import Figures, Measured
 from unmask.train.trackers import MetricsFile, read_metrics
-from unmask.train.trainer import Batches, BatchRequest, MaskedBatch, StepReport, with_empty_rows
+from unmask.train.trainer import Batches, BatchRequest, MaskedBatch, with_empty_rows
 
 PAD = 0
 

@@ -17,7 +17,7 @@ from unmask.data.rows import Cursor, RowStream
 from unmask.data.store import TokenStore
 from unmask.masking.masker import Masker
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.train.callbacks import Callback
+from unmask.train.callbacks import Callback, StepReport
 from unmask.train.checkpoints import (
     Checkpoints,
     Spent,
@@ -30,7 +30,7 @@ from unmask.train.checkpoints import (
 from unmask.train.optimizer import Together
 from unmask.train.settings import AdamWSettings, CheckpointSettings, Cosine, LinearDecay, Noam, WarmupStableDecay
 from unmask.train.step import training_step
-from unmask.train.trainer import StepReport, Trainer
+from unmask.train.trainer import Trainer
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from unmask.data.rows import Cursor, Rows, RowStream
 from unmask.data.store import TokenStore
 from unmask.masking.masker import MaskedRows, Masker
 from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.train.callbacks import StepReport
 from unmask.train.checkpoints import TrainState, load_checkpoint, save_checkpoint
 from unmask.train.step import training_step
-from unmask.train.trainer import StepReport
 
 
 @pytest.fixture

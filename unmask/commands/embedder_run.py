@@ -32,7 +32,7 @@ from unmask.model.config import EncoderConfig
 from unmask.model.encoder import MaskedLM, compile_model
 from unmask.model.heads import ContrastHead
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.train.callbacks import Callback, ShowProgress, StopAtSignal
+from unmask.train.callbacks import Callback, ShowProgress, StepReport, StopAtSignal
 from unmask.train.checkpoints import (
     Best,
     Checkpoints,
@@ -55,7 +55,7 @@ from unmask.train.objectives import PREDICT_MASKED, Objective
 from unmask.train.optimizer import build_optimizer
 from unmask.train.settings import LinearDecay, TrainingSettings
 from unmask.train.trackers import MetricsFile
-from unmask.train.trainer import StepReport, Trainer
+from unmask.train.trainer import Trainer
 
 # ----------------------------------------
 # The folder of an embedding model's training.

@@ -60,13 +60,13 @@ from unmask.tasks.predict import open_fine_tuned, outputs_of
 from unmask.tasks.settings import FinetuneSettings
 from unmask.tasks.task import LOWER_IS_BETTER, Labelled, Metrics, Task, few
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.train.callbacks import Arrivals, Callback, ShowProgress, StopAtSignal
+from unmask.train.callbacks import Arrivals, Callback, ShowProgress, StepReport, StopAtSignal
 from unmask.train.checkpoints import Checkpoints, TrainState, last_checkpoint, load_checkpoint
 from unmask.train.distributed import ALONE, Group, on_rank_zero
 from unmask.train.hardware import choose_device, choose_dtype
 from unmask.train.optimizer import build_optimizer
 from unmask.train.settings import AdamWSettings, CheckpointSettings, LinearDecay, TrainingSettings
-from unmask.train.trainer import StepReport, Trainer
+from unmask.train.trainer import Trainer
 
 # ----------------------------------------
 # The files and the settings of a fine-tuning, read and found to fit each other.

@@ -5,16 +5,64 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from unmask.core.files import typed
 from unmask.core.interruption import Interrupted, Interruption
 from unmask.core.results import Progress, Reporter, duration
 
-if TYPE_CHECKING:
-    from pathlib import Path
+Trainer = Any  # `unmask.train.trainer.Trainer`, which stands behind this file in the flow
 
-    from unmask.train.trainer import StepReport, Trainer
+
+@dataclass(frozen=True)
+class StepReport:
+    """What one step did. The state that it leads to is already in place when the report is handed out.
+
+    Attributes:
+        step: Its number, counted from 1.
+        progress: Share of the budget used up after it, in [0, 1]; 1 at the last step, or by the clock a
+            little less where what was done between steps used up the rest.
+        epoch: Of its rows.
+        figures: Its losses and the gradient's norm, which a GPU may still be computing.
+        predicted_tokens: Targets of the step.
+        tokens: Tokens of text in its rows.
+        learning_rate: The peak rate of the settings, times the schedule.
+        length: Positions of its rows.
+        micro_batches: Parts that it was computed in; more than before where memory ran out.
+        seconds: Training time so far, this step included.
+    """
+
+    step: int
+    progress: float
+    epoch: int
+    figures: Any
+    predicted_tokens: int
+    tokens: int
+    learning_rate: float
+    length: int
+    micro_batches: int
+    seconds: float
+
+    @property
+    def loss(self) -> float:
+        """Nats per target of the main objective, before the update. On a GPU this waits for the step.
+
+        Raises:
+            DivergedError: It is not finite.
+        """
+        return self.figures.read().loss
+
+    @property
+    def gradient_norm(self) -> float:
+        """Before clipping; waits likewise."""
+        return self.figures.read().gradient_norm
+
+    @property
+    def objectives(self) -> Mapping[str, Any]:
+        """`loss` and `count` of the other objectives, by name, without their weights; waits likewise."""
+        return self.figures.read().objectives
 
 
 class Callback:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -31,13 +31,10 @@ from unmask.core.errors import RunError, parse_json, sealed, unsealed
 from unmask.core.files import file_sha256, sync_folder, whole_folder
 from unmask.core.interruption import Interrupted
 from unmask.data.rows import Cursor
-from unmask.train.callbacks import Callback
+from unmask.train.callbacks import Callback, StepReport, Trainer
 from unmask.train.optimizer import load_state_tensors, state_tensors
 from unmask.train.scores import ScoreBoard
 from unmask.train.settings import CheckpointSettings, TrainingSettings
-
-if TYPE_CHECKING:
-    from unmask.train.trainer import StepReport, Trainer
 
 
 @dataclass(frozen=True)

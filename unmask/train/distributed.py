@@ -18,6 +18,7 @@ import hashlib
 import json
 import os
 import re
+import sys
 import time
 import uuid
 import warnings
@@ -165,10 +166,10 @@ def join_group() -> Group:
     if dist.get_world_size() == 1:
         return ALONE
     if _joined is None:
-        from unmask import __version__
-
         _joined = Group(dist.get_rank(), dist.get_world_size())
-        check_same(_joined, {"version of unmask": __version__, "version of torch": torch.__version__})
+        check_same(
+            _joined, {"version of unmask": sys.modules["unmask"].__version__, "version of torch": torch.__version__}
+        )
     return _joined
 
 

@@ -8,14 +8,11 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from unmask.core.errors import SettingsError, parse_json
 from unmask.core.files import write_atomically, writing
-from unmask.train.callbacks import Arrivals, Callback
-
-if TYPE_CHECKING:
-    from unmask.train.trainer import StepReport, Trainer
+from unmask.train.callbacks import Arrivals, Callback, StepReport, Trainer
 
 EVERY_STEPS = 10
 

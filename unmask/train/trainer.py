@@ -21,7 +21,7 @@ from unmask.data.rows import WHOLE, Cursor, RowBatch, Rows, Share
 from unmask.masking.masker import MaskedRows, Masker, unmasked
 from unmask.masking.settings import rate_at
 from unmask.masking.tables import Scores
-from unmask.train.callbacks import Callback
+from unmask.train.callbacks import Callback, StepReport
 from unmask.train.checkpoints import Spent, TrainState, progress_of
 from unmask.train.distributed import ALONE, Group, check_same, synced_over
 from unmask.train.hardware import first_micro_tokens, keep_freed_memory, works_on_its_own
@@ -29,7 +29,7 @@ from unmask.train.objectives import PREDICT_MASKED, Objective
 from unmask.train.optimizer import build_optimizer
 from unmask.train.scores import ScoreBoard
 from unmask.train.settings import TrainingSettings
-from unmask.train.step import Figures, HasFigures, training_step
+from unmask.train.step import Figures, training_step
 
 BATCHES_AHEAD = 3  # of a GPU: a new window or epoch takes longer than a step of a small model
 STEPS_AHEAD = 2  # of a GPU that the host may be: enough that it never waits for work, and no more memory than needed
@@ -50,36 +50,6 @@ class BatchSource(Protocol):
 
     def batch(self, cursor: Cursor, num_rows: int, length: int | None = None, *, share: Share = WHOLE) -> RowBatch:
         """The batch at a place, or a share of it, and the place behind it."""
-
-
-@dataclass(frozen=True)
-class StepReport(HasFigures):
-    """What one step did. The state that it leads to is already in place when the report is handed out.
-
-    Attributes:
-        step: Its number, counted from 1.
-        progress: Share of the budget used up after it, in [0, 1]; 1 at the last step, or by the clock a
-            little less where what was done between steps used up the rest.
-        epoch: Of its rows.
-        figures: Its losses and the gradient's norm, which a GPU may still be computing.
-        predicted_tokens: Targets of the step.
-        tokens: Tokens of text in its rows.
-        learning_rate: The peak rate of the settings, times the schedule.
-        length: Positions of its rows.
-        micro_batches: Parts that it was computed in; more than before where memory ran out.
-        seconds: Training time so far, this step included.
-    """
-
-    step: int
-    progress: float
-    epoch: int
-    figures: Figures
-    predicted_tokens: int
-    tokens: int
-    learning_rate: float
-    length: int
-    micro_batches: int
-    seconds: float
 
 
 class Trainer:

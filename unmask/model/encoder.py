@@ -41,16 +41,16 @@ class RowEncoder(Protocol):
     compute_dtype: torch.dtype
 
     @property
-    def device(self) -> torch.device: ...  # noqa: D102
+    def device(self) -> torch.device: ...
 
     @property
-    def shares_rows(self) -> bool: ...  # noqa: D102
+    def shares_rows(self) -> bool: ...
 
     @property
-    def takes_padding(self) -> bool: ...  # noqa: D102
+    def takes_padding(self) -> bool: ...
 
     @property
-    def width(self) -> int: ...  # noqa: D102
+    def width(self) -> int: ...
 
     def __call__(
         self,
@@ -74,12 +74,12 @@ class Trainable(Protocol):
     """
 
     @property
-    def encoder(self) -> RowEncoder: ...  # noqa: D102
+    def encoder(self) -> RowEncoder: ...
 
     @property
-    def pad_id(self) -> int: ...  # noqa: D102
+    def pad_id(self) -> int: ...
 
-    def train(self, mode: bool = True) -> nn.Module: ...  # noqa: D102
+    def train(self, mode: bool = True) -> nn.Module: ...
 
 
 def run_embedding_norm(norm: nn.Module, x_BSD: Tensor, dtype: torch.dtype) -> Tensor:

@@ -44,13 +44,13 @@ class Token(Protocol):
     """A token of a line with what was predicted for it."""
 
     @property
-    def token(self) -> str: ...  # noqa: D102
+    def token(self) -> str: ...
     @property
-    def space_before(self) -> bool: ...  # noqa: D102
+    def space_before(self) -> bool: ...
     @property
-    def predicted(self) -> str | None: ...  # noqa: D102
+    def predicted(self) -> str | None: ...
     @property
-    def probability(self) -> float | None: ...  # noqa: D102
+    def probability(self) -> float | None: ...
 
 
 def write_report(
@@ -195,69 +195,69 @@ class AuditedPairs(Protocol):
     """Of sentence pairs; see `unmask.measure.masking.PairAudit`. A rate comes with its standard error."""
 
     @property
-    def first(self) -> tuple[float, float]: ...  # noqa: D102
+    def first(self) -> tuple[float, float]: ...
     @property
-    def second(self) -> tuple[float, float]: ...  # noqa: D102
+    def second(self) -> tuple[float, float]: ...
     @property
-    def pairs(self) -> int: ...  # noqa: D102
+    def pairs(self) -> int: ...
     @property
-    def with_both(self) -> int: ...  # noqa: D102
+    def with_both(self) -> int: ...
 
 
 class AuditedUnits(Protocol):
     """Some units; see `unmask.measure.masking.Inclusion`."""
 
     @property
-    def units(self) -> int: ...  # noqa: D102
+    def units(self) -> int: ...
     @property
-    def asked(self) -> float: ...  # noqa: D102
+    def asked(self) -> float: ...
     @property
-    def realised(self) -> float: ...  # noqa: D102
+    def realised(self) -> float: ...
     @property
-    def broken(self) -> bool: ...  # noqa: D102
+    def broken(self) -> bool: ...
 
 
 class AuditedInclusion(Protocol):
     """How often units are predicted; see `unmask.measure.masking.InclusionAudit`."""
 
-    def groups(self) -> Iterable[tuple[str, str, AuditedUnits]]: ...  # noqa: D102
+    def groups(self) -> Iterable[tuple[str, str, AuditedUnits]]: ...
 
 
 class Audited(Protocol):
     """What the page shows of an audit; see `unmask.measure.masking.Audit`."""
 
     @property
-    def tokens(self) -> int: ...  # noqa: D102
+    def tokens(self) -> int: ...
     @property
-    def rows(self) -> int: ...  # noqa: D102
+    def rows(self) -> int: ...
     @property
-    def expected_rate(self) -> float: ...  # noqa: D102
+    def expected_rate(self) -> float: ...
     @property
-    def rate(self) -> float: ...  # noqa: D102
+    def rate(self) -> float: ...
     @property
-    def rate_stderr(self) -> float: ...  # noqa: D102
+    def rate_stderr(self) -> float: ...
     @property
-    def shares(self) -> tuple[float, float, float]: ...  # noqa: D102
+    def shares(self) -> tuple[float, float, float]: ...
     @property
-    def rows_without_target(self) -> int: ...  # noqa: D102
+    def rows_without_target(self) -> int: ...
     @property
-    def by_pieces(self) -> NDArray[np.int64]: ...  # noqa: D102
+    def by_pieces(self) -> NDArray[np.int64]: ...
     @property
-    def by_bytes(self) -> NDArray[np.int64]: ...  # noqa: D102
+    def by_bytes(self) -> NDArray[np.int64]: ...
     @property
-    def by_frequency(self) -> NDArray[np.int64]: ...  # noqa: D102
+    def by_frequency(self) -> NDArray[np.int64]: ...
     @property
-    def span_lengths(self) -> NDArray[np.int64]: ...  # noqa: D102
+    def span_lengths(self) -> NDArray[np.int64]: ...
     @property
-    def by_pos(self) -> Mapping[str, tuple[int, int]] | None: ...  # noqa: D102
+    def by_pos(self) -> Mapping[str, tuple[int, int]] | None: ...
     @property
-    def pairs(self) -> AuditedPairs | None: ...  # noqa: D102
+    def pairs(self) -> AuditedPairs | None: ...
     @property
-    def tokens_a_draw(self) -> float: ...  # noqa: D102
+    def tokens_a_draw(self) -> float: ...
     @property
-    def inclusion(self) -> AuditedInclusion: ...  # noqa: D102
+    def inclusion(self) -> AuditedInclusion: ...
     @property
-    def broken(self) -> tuple[str, ...]: ...  # noqa: D102
+    def broken(self) -> tuple[str, ...]: ...
 
 
 def write_audit(path: Path, audits: Mapping[str, Audited], *, data: str, left_out: Mapping[str, str]) -> None:

@@ -49,7 +49,7 @@ from finetune import TASKS
 from tables import circumstances, shown, write_table
 from turns import own_output
 
-from unmask.commands.finetune_run import settings_of
+from unmask.commands.finetune_files import settings_of
 from unmask.commands.masking_tables import wanted_lexicons
 from unmask.commands.run_folder import RunRequest
 from unmask.core.files import file_sha256

@@ -8,15 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from unmask.commands.finetune_run import (
-    ExampleStream,
-    _spread,
-    class_weights,
-    layer_factors,
-    needs_packages,
-    rank,
-    selecting_metric,
-)
+from unmask.commands.finetune_files import class_weights, needs_packages, selecting_metric
+from unmask.commands.finetune_run import ExampleStream, _spread, layer_factors, rank
 from unmask.core.errors import CorpusError, SettingsError
 from unmask.data.rows import Cursor
 from unmask.tasks.answer import AnswerPrediction, AnswerTask, GivenAnswer, QuestionRecord, answer_f1, normalised

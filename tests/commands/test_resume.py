@@ -17,7 +17,7 @@ from tests.commands.finetune_helpers import FAST, MakeModel, save_encoder, write
 from unmask.commands import finetune_run as runs
 from unmask.commands.cli import make_app
 from unmask.commands.finetune import forecast_finetune
-from unmask.commands.finetune_run import FinishedRun, ResultFolder
+from unmask.commands.finetune_folder import FinishedRun, ResultFolder
 from unmask.core.errors import RunError
 from unmask.core.interruption import Interrupted
 from unmask.tokenizer.tokenizer import Tokenizer

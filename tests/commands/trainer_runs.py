@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unmask.commands.finetune_run import Runs, fit, load_pretrained, pooling_for, read_files, settings_of
+from unmask.commands.finetune_files import read_files, settings_of
+from unmask.commands.finetune_run import Runs, fit, load_pretrained, pooling_for
 from unmask.core.results import Reporter
 from unmask.tasks.classify import Classify
 from unmask.tasks.inputs import Example

@@ -12,18 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from unmask.commands.dry_run import fact_lines, measure_steps, memory_fact
-from unmask.commands.finetune_run import (
-    FinishedRun,
-    ResultFolder,
-    Runs,
-    begin_training,
-    chosen_settings,
-    examples_given,
-    load_pretrained,
-    needs_packages,
-    pooling_for,
-    read_files,
-)
+from unmask.commands.finetune_files import chosen_settings, examples_given, needs_packages, read_files
+from unmask.commands.finetune_folder import FinishedRun, ResultFolder
+from unmask.commands.finetune_run import Runs, begin_training, load_pretrained, pooling_for
 from unmask.commands.recipe import checkpoint_sha256
 from unmask.commands.recipe_files import Overrides
 from unmask.core.errors import UnmaskError
@@ -246,22 +237,18 @@ def _root(out: str | Path, held: ExitStack, *, resume: bool, overwrite: bool) ->
     return str(held.enter_context(output_folder(out, claim, resume=resume, overwrite=overwrite)).path)
 
 
-def forecast_finetune(  # noqa: PLR0913  (as `finetune`)
+def forecast_finetune(
     model: str | Path,
     *,
     task: str,
     train: Texts,
     validation: Texts | None = None,
     test: Texts | None = None,
-    text: str | None = None,
-    second: str | None = None,
-    label: str | None = None,
-    seeds: int | None = None,
-    seed: int | None = None,
     settings: Overrides = (),
     reporter: Reporter | None = None,
+    **short: Any,
 ) -> FinetuneForecast:
-    """What `finetune` would do with the same arguments; nothing is written.
+    """What `finetune` would do with the same options but those of its output: a few steps and predictions are timed.
 
     Raises:
         UnmaskError: As `finetune`.
@@ -270,9 +257,8 @@ def forecast_finetune(  # noqa: PLR0913  (as `finetune`)
     reporter = (reporter or usual_reporter()) if group.is_main else SilentReporter()
 
     def opened() -> Runs:
-        chosen = chosen_settings(settings, text=text, second=second, label=label, seeds=seeds, seed=seed)
         with examples_given(train, validation, test) as given:
-            return _opened(find_model(model), task, given, chosen, reporter, group)
+            return _opened(find_model(model), task, given, chosen_settings(settings, **short), reporter, group)
 
     return forecast(on_every_rank(group, opened))
 

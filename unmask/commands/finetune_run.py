@@ -5,16 +5,14 @@ A run begins with an encoder, of ours or of transformers, and a new head that is
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import shutil
 import statistics
-import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,26 +20,20 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from unmask.commands.recipe_files import Overrides, apply_overrides, as_overrides, set_value
+from unmask.commands.finetune_files import Files, class_weights, selecting_metric
+from unmask.commands.finetune_folder import CHECKPOINTS, FinishedRun, ResultFolder
 from unmask.core.errors import (
-    CorpusError,
-    RunError,
     SettingsError,
-    parse_json,
-    sealed,
-    unsealed,
 )
-from unmask.core.files import ClaimedFolder, write_atomically, writing
+from unmask.core.files import write_atomically, writing
 from unmask.core.hashing import permutation
 from unmask.core.interruption import Interruption
 from unmask.core.results import Reporter
-from unmask.core.settings import validated
 from unmask.data.rows import WHOLE, Cursor, RowBatch, Share
-from unmask.data.sources import InMemory, Texts, paths_or_texts, readable
 from unmask.measure.uncertainty import mean_interval
-from unmask.model.card_head import CardSettings, Origin, with_named
+from unmask.model.card_head import Origin
 from unmask.model.encoder import MaskedLM
-from unmask.model.folder import TaskHead, TaskNetwork, load_model, save_task_model, with_task_head
+from unmask.model.folder import TaskNetwork, load_model, save_task_model, with_task_head
 from unmask.model.layout_names import LAYOUTS, ClassifierPooling
 from unmask.model.stored_weights import write_checksums
 from unmask.model.transformers import TransformersTask
@@ -54,11 +46,10 @@ from unmask.model.transformers_folder import (
 )
 from unmask.report.cards import write_task_card
 from unmask.report.pages import write_finetune_report
-from unmask.tasks.files import ExampleFiles, example_files, read_labelled
 from unmask.tasks.inputs import ROW, EncodedInput, Example, InputEncoder, pack_examples
 from unmask.tasks.predict import open_fine_tuned, outputs_of
 from unmask.tasks.settings import FinetuneSettings
-from unmask.tasks.task import LOWER_IS_BETTER, Labelled, Metrics, Task, few
+from unmask.tasks.task import LOWER_IS_BETTER, Labelled, Metrics, Task
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.callbacks import Arrivals, Callback, ShowProgress, StepReport, StopAtSignal
 from unmask.train.checkpoints import Checkpoints, TrainState, last_checkpoint, load_checkpoint
@@ -67,181 +58,6 @@ from unmask.train.hardware import choose_device, choose_dtype
 from unmask.train.optimizer import build_optimizer
 from unmask.train.settings import AdamWSettings, CheckpointSettings, LinearDecay, TrainingSettings
 from unmask.train.trainer import Trainer
-
-# ----------------------------------------
-# The files and the settings of a fine-tuning, read and found to fit each other.
-
-_PACKAGES = {"sklearn": "scikit-learn", "scipy": "scipy", "seqeval": "seqeval"}
-
-
-@dataclass(frozen=True)
-class Files:
-    """The files that were given, read."""
-
-    train: Labelled
-    validation: Labelled
-    test: Labelled | None
-
-
-def settings_of(overrides: Sequence[str]) -> FinetuneSettings:
-    """The settings that `finetune.key=value` overrides say, and those of the card that `card.key=value` ones do.
-
-    Raises:
-        SettingsError: One is of another section, or not known, or has a value that it cannot have.
-    """
-    values: dict[str, Any] = {}
-    apply_overrides(values, overrides)
-    if strangers := sorted(set(values) - {"finetune", "card"}):
-        raise SettingsError(
-            f"{strangers[0]}: fine-tuning has one section of settings, finetune, as in finetune.epochs=3, and that of "
-            "the card, as in card.license=mit"
-        )
-    for name, value in values.get("card", {}).items():
-        set_value(values, f"finetune.card.{name}", value)
-    columns = values.get("finetune", {}).get("columns")
-    for name, value in columns.items() if isinstance(columns, dict) else ():
-        if isinstance(value, int) and not isinstance(value, bool):
-            set_value(values, f"finetune.columns.{name}", str(value))  # a column's number
-    return validated(FinetuneSettings, values.get("finetune", {}), where="finetune")
-
-
-def chosen_settings(
-    settings: Overrides,
-    *,
-    text: str | None,
-    second: str | None,
-    label: str | None,
-    seeds: int | None,
-    seed: int | None,
-) -> FinetuneSettings:
-    """The settings that were asked for, by overrides and by their short forms.
-
-    Raises:
-        SettingsError: As `settings_of`.
-    """
-    short = {"columns.text": text, "columns.second": second, "columns.label": label, "seeds": seeds, "seed": seed}
-    given = [f"finetune.{name}={value}" for name, value in short.items() if value is not None]
-    return settings_of([*as_overrides(settings), *given])
-
-
-@contextmanager
-def examples_given(train: Texts, validation: Texts | None, test: Texts | None) -> Iterator[dict[str, ExampleFiles]]:
-    """The files of what a user gives; as long as it is entered, those of rows in memory are there as well.
-
-    Args:
-        train: A file or folder, or rows in memory; or a folder or dataset with parts.
-        validation: Likewise; None: the part for validation of what is trained on.
-        test: Likewise; None: there is none.
-
-    Raises:
-        CorpusError: One cannot be read, or nothing says what the best model is told by.
-    """
-    with tempfile.TemporaryDirectory(prefix="unmask-") as scratch, ExitStack() as opened:
-        here = partial(_place, scratch=Path(scratch), opened=opened)
-        source = here("train", train)
-        found = {"train": example_files(*source, part="train")}
-        if validation is None:
-            found["validation"] = example_files(*source, part="validation")
-        else:
-            found["validation"] = example_files(*here("validation", validation))
-        if test is not None:
-            found["test"] = example_files(*here("test", test))
-        yield found
-
-
-def _place(name: str, given: Texts, *, scratch: Path, opened: ExitStack) -> tuple[Path, Path]:
-    """Where examples lie, and what that is called."""
-    names = paths_or_texts(given) or []
-    if len(names) != 1:
-        raise CorpusError(f"{name}: give one file or folder, not {len(names)}")
-    if isinstance(names[0], InMemory):
-        return names[0].keep(scratch / name), Path(f"{name} in memory")
-    return opened.enter_context(readable(names[0])), Path(names[0])
-
-
-def read_files(
-    kind: type[Task],
-    paths: Mapping[str, ExampleFiles],
-    settings: FinetuneSettings,
-    note: Callable[[str], None],
-    *,
-    pooling: ClassifierPooling = "first",
-) -> tuple[Files, Task]:
-    """Reads the files of a task.
-
-    Args:
-        kind: The task.
-        paths: Files of `train` and `validation`, and of `test` where there is one.
-        settings: Name columns.
-        note: Told which columns were found, and what is remarkable about labels.
-        pooling: What whole texts will be told from.
-
-    Returns:
-        The files, and what a model of the training file will do.
-
-    Raises:
-        CorpusError: A file cannot be read, or has labels that do not fit.
-    """
-    train = read_labelled(paths["train"], kind, settings.columns)
-    if train.columns is not None:
-        found = {name: column for name, column in vars(train.columns).items() if column is not None}
-        note("columns: " + ", ".join(f"{name} in {column!r}" for name, column in found.items()))
-    task = kind.learned_from(train, settings, pooling)
-    if remark := task.remark(train):
-        note(remark)
-    others = {}
-    for name in ("validation", "test"):
-        if name in paths:
-            others[name] = read_labelled(paths[name], kind, train.columns or settings.columns)
-            if remark := task.check(others[name], train.path):
-                note(remark)
-    return Files(train, others["validation"], others.get("test")), task
-
-
-def class_weights(train: Labelled, task: Task, wanted: str | Mapping[str, float] | None) -> list[float] | None:
-    """Weights of the losses by class, in the order of the classes.
-
-    Raises:
-        SettingsError: The task has no classes, or the table names others than the training file.
-
-    Example: 30 examples of `a` and 10 of `b`, balanced: 40 / (2 x 30) = 2/3 and 40 / (2 x 10) = 2.
-    """
-    if wanted is None:
-        return None
-    counts = Counter(name for record in train.records for name in task.classes_of(record))
-    if not counts:
-        raise SettingsError(f"finetune.class_weights: the task {task.kind!r} has no classes; remove it")
-    if not isinstance(wanted, str):
-        if unknown := sorted(set(wanted) - set(task.names)):
-            raise SettingsError(
-                f"finetune.class_weights: there is no class {unknown[0]!r} in {train.path}; it has {few(task.names)}"
-            )
-        return [wanted.get(name, 1.0) for name in task.names]
-    return [counts.total() / (len(task.names) * counts[name]) for name in task.names]
-
-
-def selecting_metric(task: Task, wanted: str | None) -> str:
-    """The metric that the best model is chosen by.
-
-    Raises:
-        SettingsError: The task has no such metric.
-    """
-    names = task.metric_names
-    if wanted is not None and wanted not in names:
-        raise SettingsError(f"finetune.metric = {wanted!r}: metrics of this task are {', '.join(names)}")
-    return wanted or names[0]
-
-
-def needs_packages() -> None:
-    """Finds out before training that the packages that metrics need are there.
-
-    Raises:
-        SettingsError: One is missing.
-    """
-    for name, package in _PACKAGES.items():
-        if importlib.util.find_spec(name) is None:
-            raise SettingsError(f"metrics need {package}; install it with: pip install 'unmask[metrics]'")
-
 
 # ----------------------------------------
 # One run of fine-tuning, from one seed: rates by layer, batches, loop, evaluations, early stopping, best weights.
@@ -428,7 +244,7 @@ class FitPlan:
     Attributes:
         task: What the model learns.
         settings: As given.
-        metric: What the best model is told by.
+        metric: By which the best model is chosen.
         weights: Of the losses by class; None: all 1.
         train: Inputs to learn from.
         validation: What it is measured on.
@@ -600,209 +416,38 @@ def rank(metrics: Metrics, name: str) -> float:
     return -math.inf if value is None else -value if name in LOWER_IS_BETTER else value
 
 
-# ----------------------------------------
-# The folder of a fine-tuned model.
-#
-# model/           the best model: a transformers folder, with its tokenizer and its card
-# model.N/         that of the N-th seed, until runs.jsonl says that it is over and the best; a kill may leave it
-# settings.json    task, files and settings; a folder with it holds a result
-# runs.jsonl       a line for each seed whose training is over: its figures and evaluations, with their checksum
-# metrics.jsonl    a line at every evaluation
-# checkpoints/     the latest state of the seed that is trained
-# summary.json     figures of the result, written last
-# report.html      all of it for the eye
-
-CHECKPOINTS = "checkpoints"
-# What may have changed when a fine-tuning goes on: the number of seeds, what the card says, and where files lie whose
-# content is the same.
-MAY_DIFFER = {"finetune.seeds", "finetune.card", "model", "train", "validation", "test"}
-
-
-@dataclass(frozen=True)
-class FinishedRun:
-    """What is kept of a seed whose training is over.
-
-    Attributes:
-        figures: As `summary.json` has them under `seeds`.
-        history: Its evaluations, as `metrics.jsonl` has them.
-        is_best: Whether it is better than those before it.
-    """
-
-    figures: dict[str, Any]
-    history: list[dict[str, Any]]
-    is_best: bool = False
-
-
-class ResultFolder:
-    """Paths within the folder; see the module's docstring."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.model = root / "model"
-        self.settings = root / "settings.json"
-        self.runs = root / "runs.jsonl"
-        self.metrics = root / "metrics.jsonl"
-        self.summary = root / "summary.json"
-        self.report = root / "report.html"
-        self.checkpoints = root / CHECKPOINTS
-        self.claimed = ClaimedFolder(root=root, marker=self.settings.name, what="a result")
-
-    def go_on(self, content: dict[str, Any]) -> list[FinishedRun]:
-        """The runs that are over, of a result that was begun with the same settings and the same content of the files.
-
-        The number of seeds may differ, what the card says, and where the files lie.
-
-        Raises:
-            RunError: The settings or files are others, there are fewer seeds than runs that are over, or a file is
-                damaged.
-        """
-        begun = self._begun()
-        try:
-            lines = self.runs.read_text(encoding="utf-8").splitlines() if self.runs.is_file() else []
-            finished = [FinishedRun(**unsealed(parse_json(line))) for line in lines]
-        except (ValueError, TypeError) as error:
-            raise self._damaged(error) from error
-        self.claimed.check_same(begun, json.loads(json.dumps(content)), but_for=MAY_DIFFER)
-        if len(finished) > (seeds := content["finetune"]["seeds"]):
-            raise RunError(
-                f"{self.root} holds {len(finished)} seeds whose training is over, but finetune.seeds is {seeds}; ask "
-                "for as many at least, or replace the result with --overwrite"
-            )
-        self._claim(content)
-        self._settle(finished)
-        return finished
-
-    def card(self, named: CardSettings) -> CardSettings:
-        """What the card of the result that is here says, where this is asked for now.
-
-        Raises:
-            RunError: The result is damaged.
-            SettingsError: What was asked for then and now contradicts itself.
-        """
-        kept = self._begun().get("finetune")
-        if not isinstance(kept, dict) or not isinstance(kept.get("card", {}), dict):
-            raise self._damaged(ValueError(f"{self.settings.name} does not say how it was begun"))
-        return with_named(kept.get("card", {}), named, where=f"{self.settings}: card")
-
-    def _begun(self) -> dict[str, Any]:
-        try:
-            begun = parse_json(self.settings.read_text(encoding="utf-8"))
-            if not isinstance(begun, dict):
-                raise ValueError(f"{self.settings.name} is no JSON object")
-        except ValueError as error:
-            raise self._damaged(error) from error
-        return begun
-
-    def _damaged(self, error: Exception) -> RunError:
-        return RunError(f"{self.root}: the result is damaged ({error}); replace it with --overwrite")
-
-    def waiting(self, number: int) -> Path:
-        """Where the model of the N-th seed is written, if it is the best so far."""
-        return self.root / f"model.{number}"
-
-    def keep(self, finished: list[FinishedRun]) -> None:
-        """Writes down the runs that are over; the last one's model takes the best one's place, where it is better."""
-        write_atomically(self.runs, "".join(json.dumps(sealed(asdict(run))) + "\n" for run in finished))
-        evaluations = (line for run in finished for line in run.history)
-        write_atomically(self.metrics, "".join(json.dumps(line) + "\n" for line in evaluations))
-        self._settle(finished)
-
-    def _settle(self, finished: list[FinishedRun]) -> None:
-        """Brings the models to what the runs that are over say, also behind a kill."""
-        last = self.waiting(len(finished))
-        if finished and finished[-1].is_best and last.is_dir():
-            shutil.rmtree(self.model, ignore_errors=True)
-            last.rename(self.model)
-        self._remove_waiting()
-
-    def _remove_waiting(self) -> None:
-        for left in self.root.glob("model.*"):
-            shutil.rmtree(left)
-
-    def begin(self, content: dict[str, Any]) -> list[FinishedRun]:
-        """Removes the result that is there, if any, and makes the folder one that holds a result; no run is over yet.
-
-        Raises:
-            RunError: A file cannot be removed or made.
-        """
-        if self.claimed.is_claimed:
-            self._remove_waiting()
-            files = (self.model, self.runs, self.metrics, self.summary, self.report, self.checkpoints)
-            self.claimed.clear(path.name for path in files)
-        self.claimed.make()
-        self._claim(content)
-        return []
-
-    def _claim(self, content: dict[str, Any]) -> None:
-        self.claimed.claim(json.dumps(content, indent=2) + "\n")
-
-    def discard(self) -> None:
-        """Takes the mark of a result away where nothing came of it, so that the next try is not told of one."""
-        if not self.runs.is_file():
-            self.settings.unlink(missing_ok=True)
-
-
 Pretrained = MaskedLM | TransformersPretrained
 
 
 def load_pretrained(folder: Path, tokenizer: Tokenizer, *, max_length: int | None) -> Pretrained:
-    """Loads the encoder of a folder.
-
-    Args:
-        folder: Of a model.
-        tokenizer: Its tokenizer.
-        max_length: Longest input that the settings ask for.
-
-    Raises:
-        ModelError: The folder cannot be used.
-    """
+    """Loads the encoder of a folder; `max_length` is the longest input that the settings ask for."""
     special = tokenizer.special
     if runs_in_transformers(folder):
         return load_transformers(folder, vocab_size=tokenizer.vocab_size, pad_id=special.pad, max_length=max_length)
     return load_model(folder, mask_id=special.mask)
 
 
-def pooling_for(pretrained: Pretrained, kind: type[Task], asked: ClassifierPooling | None) -> ClassifierPooling:
-    """What whole texts are told from.
+def pooling_for(pretrained: Pretrained, kind: type[Task], named: ClassifierPooling | None) -> ClassifierPooling:
+    """How whole texts are pooled.
 
     Args:
         pretrained: The encoder.
         kind: The task.
-        asked: What the settings say.
+        named: By the settings.
 
     Raises:
         SettingsError: The model's head, or the task, has no place for it.
     """
     if isinstance(pretrained, TransformersPretrained) or not kind.of_texts:
-        if asked is not None:
+        if named is not None:
             whose = "transformers' head pools in its own way" if kind.of_texts else "the task has no whole texts"
-            raise SettingsError(f"finetune.pooling={asked}: {whose}; omit it")
+            raise SettingsError(f"finetune.pooling={named}: {whose}; omit it")
         return "first"
     layout = pretrained.config.layout
     has_choice = LAYOUTS[layout].pooling_key is not None
-    if asked == "mean" and not has_choice:
+    if named == "mean" and not has_choice:
         raise SettingsError(f"finetune.pooling=mean: classifiers of the layout {layout} take the first token; omit it")
-    return asked or ("mean" if has_choice else "first")
-
-
-def begin(pretrained: Pretrained, task: Task, *, seed: int, settings: FinetuneSettings) -> TaskNetwork:
-    """A network before its first step.
-
-    Args:
-        pretrained: The encoder; it stays as it is.
-        task: What the head is for.
-        seed: Of the head's weights, and of all where all are drawn.
-        settings: Dropout and initial weights.
-
-    Raises:
-        ModelError, SettingsError: As `transformers_with_head`.
-    """
-    drawn = settings.initial_weights == "random"
-    if isinstance(pretrained, TransformersPretrained):
-        return transformers_with_head(
-            pretrained, task.task_head, seed=seed, dropout=settings.dropout, trained=not drawn
-        )
-    return with_task_head(pretrained, task.task_head, seed=seed, dropout=settings.dropout, trained=not drawn)
+    return named or ("mean" if has_choice else "first")
 
 
 class Runs:
@@ -866,7 +511,10 @@ class Runs:
             origin: What the encoder is, for the card.
             fingerprint, interruption, callbacks: As for `fit`.
         """
-        self._announce()
+        names, records = self.task.names, self.ledger["train"]["records"]
+        labels = f", {len(names)} labels" if len(names) > 1 else ""
+        rate = self.settings.learning_rate_for(self.pretrained.config.hidden_size)
+        self.reporter.note(f"{self.task.kind}: {records:,} training examples{labels}; learning rate {rate:.2g}")
         runs, group = list(finished), self.plan.group
         if runs:
             self.reporter.note(f"going on: the training of {len(runs)} of {self.settings.seeds} seeds is over")
@@ -899,7 +547,11 @@ class Runs:
         is_best = all(self._rank(figures) > self._rank(other.figures) for other in runs)
         if is_best:
             place = folder.waiting(len(runs) + 1)
-            save_network(fitted.model, self.task.task_head, place)
+            with writing(place, SafetensorError):  # a folder that transformers' class for the task loads
+                if isinstance(fitted.model, TransformersTask):
+                    save_transformers_task(fitted.model, self.task.task_head, place)
+                else:
+                    save_task_model(fitted.model, self.task.task_head, place)
             # so that transformers gives the model the token types that it was trained with
             self.tokenizer.save(place, max_length=self.encoder.max_length, with_types=self.encoder.with_types)
             write_checksums(place)
@@ -913,7 +565,14 @@ class Runs:
         Raises:
             ModelError: The model cannot do the task.
         """
-        model = begin(self.pretrained, self.task, seed=seed, settings=self.settings)
+        head, trained = self.task.task_head, self.settings.initial_weights == "model"
+        model: TaskNetwork
+        if isinstance(self.pretrained, TransformersPretrained):
+            model = transformers_with_head(
+                self.pretrained, head, seed=seed, dropout=self.settings.dropout, trained=trained
+            )
+        else:
+            model = with_task_head(self.pretrained, head, seed=seed, dropout=self.settings.dropout, trained=trained)
         self.plan.task.check_network(model)
         return model.to(choose_device())
 
@@ -924,7 +583,7 @@ class Runs:
         """Of a run, measured once more with the weights that are saved."""
         figures: dict[str, Any] = {
             "seed": fitted.seed,
-            "metrics": self._measure(fitted.model, self.plan.validation)[0],
+            "metrics": evaluate(fitted.model, self.task, self.plan.validation)[0],
             "epochs": fitted.history[-1].epoch,
             "best_epoch": fitted.best.epoch,
             "steps": fitted.history[-1].step,
@@ -932,14 +591,11 @@ class Runs:
             "stopped_early": fitted.stopped_early,
         }
         if self.test is not None:
-            figures["test_metrics"] = self._measure(fitted.model, self.test)[0]
+            figures["test_metrics"] = evaluate(fitted.model, self.task, self.test)[0]
         return figures
 
-    def _measure(self, model: TaskNetwork, data: HeldOutData) -> tuple[Metrics, list[Any]]:
-        return evaluate(model, self.task, data)
-
     def _finish(self, folder: ResultFolder, finished: Sequence[FinishedRun], origin: Origin) -> dict[str, Any]:
-        """The summary, the report and the card; what is told of the best model is told by the one that was saved."""
+        """The summary, the report and the card, all of the model as it was saved."""
         own = max((run.figures for run in finished), key=self._rank)
         runs = [run.figures for run in finished]
         best = open_fine_tuned(folder.model, self.tokenizer).network.to(choose_device())
@@ -958,7 +614,7 @@ class Runs:
         }
         if self.test is not None:
             summary |= {"test_metrics": own["test_metrics"], **_spread("test_metrics", runs, prefix="test_")}
-        _, predictions = self._measure(best, self.plan.validation)
+        _, predictions = evaluate(best, self.task, self.plan.validation)
         names = {name: file.path.name for name, file in vars(self.files).items() if file is not None}
         write_finetune_report(
             folder.report,
@@ -992,42 +648,23 @@ class Runs:
             "truncated": encoded.truncated,
             "split": encoded.split,
         }
-        longest = self.encoder.max_length
-        if encoded.truncated:
-            self.reporter.note(
-                f"{file.path}: {encoded.truncated:,} of {len(file.records):,} texts are longer than {longest} tokens; "
-                "their ends are not seen"
-            )
-        if encoded.split:
-            self.reporter.note(
-                f"{file.path}: {encoded.split:,} of {len(file.records):,} texts are longer than {longest} tokens; they "
-                f"are seen in several parts, {len(encoded.examples):,} in all"
-            )
-        if encoded.lost:
-            self.reporter.note(
-                f"{file.path}: {encoded.lost:,} of {len(file.records):,} answers are longer than a window of {longest} "
-                "tokens has room for, or end in characters that the tokenizer leaves out; they are learned as no answer"
-            )
+        longest, total = self.encoder.max_length, len(file.records)
+        for count, what in (
+            (encoded.truncated, f"texts are longer than {longest} tokens; their ends are not seen"),
+            (
+                encoded.split,
+                f"texts are longer than {longest} tokens; they are seen in several parts, {len(encoded.examples):,} in "
+                "all",
+            ),
+            (
+                encoded.lost,
+                f"answers are longer than a window of {longest} tokens has room for, or end in characters that the "
+                "tokenizer leaves out; they are learned as no answer",
+            ),
+        ):
+            if count:
+                self.reporter.note(f"{file.path}: {count:,} of {total:,} {what}")
         return encoded
-
-    def _announce(self) -> None:
-        names, records = self.task.names, self.ledger["train"]["records"]
-        what = f", {len(names)} labels" if len(names) > 1 else ""
-        rate = self.settings.learning_rate_for(self.pretrained.config.hidden_size)
-        self.reporter.note(f"{self.task.kind}: {records:,} training examples{what}; learning rate {rate:.2g}")
-
-
-def save_network(model: TaskNetwork, head: TaskHead, folder: Path) -> None:
-    """Writes a model that transformers' class for the task loads, with the same logits.
-
-    Raises:
-        WriteError: It cannot be written.
-    """
-    with writing(folder, SafetensorError):
-        if isinstance(model, TransformersTask):
-            save_transformers_task(model, head, folder)
-        else:
-            save_task_model(model, head, folder)
 
 
 def _spread(key: str, runs: Sequence[dict[str, Any]], *, prefix: str = "") -> dict[str, Metrics]:

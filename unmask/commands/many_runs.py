@@ -12,7 +12,14 @@ from typing import Any, cast
 
 from unmask.commands.evaluate import check_rates, evaluate
 from unmask.commands.finetune import finetune
-from unmask.commands.finetune_run import Files, class_weights, needs_packages, read_files, selecting_metric, settings_of
+from unmask.commands.finetune_files import (
+    Files,
+    class_weights,
+    needs_packages,
+    read_files,
+    selecting_metric,
+    settings_of,
+)
 from unmask.commands.from_checkpoint import check_tokenizer
 from unmask.commands.masking_tables import named_lexicon
 from unmask.commands.pretrain import pretrain

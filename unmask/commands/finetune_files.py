@@ -1,0 +1,189 @@
+"""The settings of a fine-tuning and its labelled files, read and found to fit each other."""
+
+from __future__ import annotations
+
+import importlib.util
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unmask.commands.recipe_files import Overrides, apply_overrides, as_overrides, set_value
+from unmask.core.errors import (
+    CorpusError,
+    SettingsError,
+)
+from unmask.core.settings import validated
+from unmask.data.sources import InMemory, Texts, paths_or_texts, readable
+from unmask.model.layout_names import ClassifierPooling
+from unmask.tasks.files import ExampleFiles, example_files, read_labelled
+from unmask.tasks.settings import FinetuneSettings
+from unmask.tasks.task import Labelled, Task, few
+
+_PACKAGES = {"sklearn": "scikit-learn", "scipy": "scipy", "seqeval": "seqeval"}
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files that were given, read."""
+
+    train: Labelled
+    validation: Labelled
+    test: Labelled | None
+
+
+def settings_of(overrides: Sequence[str]) -> FinetuneSettings:
+    """The settings that `finetune.key=value` overrides say, and those of the card that `card.key=value` ones do.
+
+    Raises:
+        SettingsError: One is of another section, or not known, or has a value that it cannot have.
+    """
+    values: dict[str, Any] = {}
+    apply_overrides(values, overrides)
+    if others := sorted(set(values) - {"finetune", "card"}):
+        raise SettingsError(
+            f"{others[0]}: fine-tuning has one section of settings, finetune, as in finetune.epochs=3, and that of "
+            "the card, as in card.license=mit"
+        )
+    for name, value in values.get("card", {}).items():
+        set_value(values, f"finetune.card.{name}", value)
+    columns = values.get("finetune", {}).get("columns")
+    for name, value in columns.items() if isinstance(columns, dict) else ():
+        if isinstance(value, int) and not isinstance(value, bool):
+            set_value(values, f"finetune.columns.{name}", str(value))  # a column's number
+    return validated(FinetuneSettings, values.get("finetune", {}), where="finetune")
+
+
+def chosen_settings(
+    settings: Overrides,
+    *,
+    text: str | None = None,
+    second: str | None = None,
+    label: str | None = None,
+    seeds: int | None = None,
+    seed: int | None = None,
+) -> FinetuneSettings:
+    """The settings, by overrides and by the options that are short for some; raises as `settings_of`."""
+    short = {"columns.text": text, "columns.second": second, "columns.label": label, "seeds": seeds, "seed": seed}
+    given = [f"finetune.{name}={value}" for name, value in short.items() if value is not None]
+    return settings_of([*as_overrides(settings), *given])
+
+
+@contextmanager
+def examples_given(train: Texts, validation: Texts | None, test: Texts | None) -> Iterator[dict[str, ExampleFiles]]:
+    """The files of what a user gives; as long as it is entered, those of rows in memory are there as well.
+
+    Args:
+        train: A file or folder, or rows in memory; or a folder or dataset with parts.
+        validation: Likewise; None: the part for validation of what is trained on.
+        test: Likewise; None: there is none.
+
+    Raises:
+        CorpusError: One cannot be read, or nothing says what the best model is told by.
+    """
+    with tempfile.TemporaryDirectory(prefix="unmask-") as scratch, ExitStack() as opened:
+
+        def place(name: str, given: Texts) -> tuple[Path, Path]:
+            """Where examples lie, and what that is called."""
+            names = paths_or_texts(given) or []
+            if len(names) != 1:
+                raise CorpusError(f"{name}: give one file or folder, not {len(names)}")
+            if isinstance(names[0], InMemory):
+                return names[0].keep(Path(scratch) / name), Path(f"{name} in memory")
+            return opened.enter_context(readable(names[0])), Path(names[0])
+
+        source = place("train", train)
+        files = {"train": example_files(*source, part="train")}
+        if validation is None:
+            files["validation"] = example_files(*source, part="validation")
+        else:
+            files["validation"] = example_files(*place("validation", validation))
+        if test is not None:
+            files["test"] = example_files(*place("test", test))
+        yield files
+
+
+def read_files(
+    kind: type[Task],
+    paths: Mapping[str, ExampleFiles],
+    settings: FinetuneSettings,
+    note: Callable[[str], None],
+    *,
+    pooling: ClassifierPooling = "first",
+) -> tuple[Files, Task]:
+    """Reads the files of a task.
+
+    Args:
+        kind: The task.
+        paths: Files of `train` and `validation`, and of `test` where there is one.
+        settings: Name columns.
+        note: Told which columns were found, and warnings about labels.
+        pooling: What whole texts will be told from.
+
+    Returns:
+        The files, and what a model of the training file will do.
+
+    Raises:
+        CorpusError: A file cannot be read, or has labels that do not fit.
+    """
+    train = read_labelled(paths["train"], kind, settings.columns)
+    if train.columns is not None:
+        note("columns: " + ", ".join(f"{role} in {name!r}" for role, name in train.column_names.items()))
+    task = kind.learned_from(train, settings, pooling)
+    if remark := task.remark(train):
+        note(remark)
+    others = {}
+    for name in ("validation", "test"):
+        if name in paths:
+            others[name] = read_labelled(paths[name], kind, train.columns or settings.columns)
+            if remark := task.check(others[name], train.path):
+                note(remark)
+    return Files(train, others["validation"], others.get("test")), task
+
+
+def class_weights(train: Labelled, task: Task, weights: str | Mapping[str, float] | None) -> list[float] | None:
+    """Weights of the losses by class, in the order of the classes.
+
+    Raises:
+        SettingsError: The task has no classes, or the table names others than the training file.
+
+    Example: 30 examples of `a` and 10 of `b`, balanced: 40 / (2 x 30) = 2/3 and 40 / (2 x 10) = 2.
+    """
+    if weights is None:
+        return None
+    counts = Counter(name for record in train.records for name in task.classes_of(record))
+    if not counts:
+        raise SettingsError(f"finetune.class_weights: the task {task.kind!r} has no classes; remove it")
+    if not isinstance(weights, str):
+        if unknown := sorted(set(weights) - set(task.names)):
+            raise SettingsError(
+                f"finetune.class_weights: there is no class {unknown[0]!r} in {train.path}; it has {few(task.names)}"
+            )
+        return [weights.get(name, 1.0) for name in task.names]
+    return [counts.total() / (len(task.names) * counts[name]) for name in task.names]
+
+
+def selecting_metric(task: Task, named: str | None) -> str:
+    """The metric that the best model is chosen by.
+
+    Raises:
+        SettingsError: The task has no such metric.
+    """
+    names = task.metric_names
+    if named is not None and named not in names:
+        raise SettingsError(f"finetune.metric = {named!r}: metrics of this task are {', '.join(names)}")
+    return named or names[0]
+
+
+def needs_packages() -> None:
+    """Finds out before training that the packages that metrics need are there.
+
+    Raises:
+        SettingsError: One is missing.
+    """
+    for name, package in _PACKAGES.items():
+        if importlib.util.find_spec(name) is None:
+            raise SettingsError(f"metrics need {package}; install it with: pip install 'unmask[metrics]'")

@@ -292,7 +292,7 @@ def test_a_result_is_not_overwritten_unasked(encoder: Path, tmp_path: Path) -> N
     assert (out / "mine.txt").read_text() == "stays"
     with pytest.raises(RunError, match="holds other files"):
         ResultFolder(tmp_path).claimed.check(overwrite=True, inputs=[])
-    with pytest.raises(RunError, match="is a file; out takes a folder"):
+    with pytest.raises(RunError, match="is a file"):
         ResultFolder(train).claimed.check(overwrite=False, inputs=[])
     with pytest.raises(RunError, match="lies in .*"):
         unmask.finetune(out / "model", out=out, overwrite=True, **given)

@@ -91,7 +91,7 @@ def test_mistakes_of_users(main: Main, make_model: MakeModel, tokenizer: Tokeniz
         ({"train": empty}, (), "empty.csv: there is no example in this file"),
         ({"train": tagged}, (), "holds words with tags, for --task tag"),
         ({}, ("--text", "body"), "there is no column 'body'"),
-        ({}, ("--label", "lable"), "there is no column 'lable'; did you mean 'label'?"),
+        ({}, ("--label", "lable"), "(did you mean 'label'?)"),
         ({}, ("--set", "finetune.epoch=3"), "unknown key 'epoch'; did you mean 'epochs'?"),
         ({}, ("--set", "training.steps=3"), "training: fine-tuning has one section of settings, finetune"),
         ({}, ("--set", "finetune.metric=f9"), "finetune.metric = 'f9': metrics of this task are accuracy"),

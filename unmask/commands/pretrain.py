@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unmask.commands.from_checkpoint import check_old_data, data_from_checkpoint
 from unmask.commands.masking_tables import named_lexicon
@@ -20,7 +20,7 @@ from unmask.core.errors import RunError, UnmaskError
 from unmask.core.files import read_object, typed
 from unmask.core.hub import TOKENIZER, local_path
 from unmask.core.interruption import Interruption
-from unmask.core.remote import address_of, lasting_source, output_folder, path_at, source_named
+from unmask.core.remote import OutputFolder, address_of, lasting_source, output_folder, path_at, source_named
 from unmask.core.results import (
     Finished,
     Reporter,
@@ -41,6 +41,9 @@ from unmask.tasks.loaded_model import Model, load
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.train.callbacks import Callback
 from unmask.train.distributed import join_group, on_rank_zero, rank_zero_first
+
+if TYPE_CHECKING:
+    from unmask.train.trainer import Trainer
 
 
 @dataclass(frozen=True, repr=False)
@@ -159,8 +162,14 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
     group = join_group()
     reporter = (reporter or usual_reporter()) if group.is_main else SilentReporter()
     with Interruption() as interruption, ExitStack() as stack:
-        root = on_rank_zero(group, lambda: _root(out, stack, resume=resume, overwrite=overwrite))
-        folder = RunFolder(Path(root))
+        outputs: list[OutputFolder] = []  # of rank 0
+
+        def root() -> str:
+            claim = output_folder(out, lambda root: RunFolder(root).claimed, resume=resume, overwrite=overwrite)
+            outputs.append(stack.enter_context(claim))
+            return str(outputs[0].path)
+
+        folder = RunFolder(Path(on_rank_zero(group, root)))
         begun = on_rank_zero(
             group, lambda: _begin(folder, named, request, stack, reporter, resume=resume, overwrite=overwrite)
         )
@@ -186,16 +195,20 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
                 # Parts of a preparation are checked by content when the next try goes on with them; whole data is not.
                 folder.clear(keep_data=not DataFolder(folder.data).is_complete)
             raise
-        summary = training.run(interruption, callbacks)
+        summary = training.run(interruption, [*callbacks, *map(SendCheckpoints, outputs)])
     if path_at(out) is None:
         reporter.note(f"all of it is at {address_of(out)}")
     return Run(folder.root, summary)
 
 
-def _root(out: str | Path, stack: ExitStack, *, resume: bool, overwrite: bool) -> str:
-    """The folder of the run; of one at an address that whose files are sent there until the stack is left."""
-    output = output_folder(out, lambda root: RunFolder(root).claimed, resume=resume, overwrite=overwrite)
-    return str(stack.enter_context(output).path)
+class SendCheckpoints(Callback):
+    """Sends a run's files to the address that its folder stands for, whenever a checkpoint is whole."""
+
+    def __init__(self, output: OutputFolder) -> None:
+        self._output = output
+
+    def on_checkpoint(self, trainer: Trainer, folder: Path) -> None:
+        self._output.put()
 
 
 def _begin(

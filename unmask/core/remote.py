@@ -41,7 +41,7 @@ _OF_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _PERMANENT = (FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError, NotImplementedError)
 # An output's files that say that others are whole: sent after those, in this order.
 _LAST = ("checkpoints/*/state.json", "recipe.toml", "settings.json", "*/manifest.json", "summary.json", "manifest.json")
-_NEVER = (LOCK, HOLDER, "*.partial", "*.tmp", ".*.lock")
+_NEVER = (LOCK, HOLDER, "*.partial", "partial*", "*.tmp", ".*.lock")
 log = logging.getLogger(__name__)
 Value = TypeVar("Value")
 

@@ -408,11 +408,12 @@ def _check_early(function: str, options: Mapping[str, Any]) -> None:
     if function not in ("commands.pretrain:pretrain", "commands.prepare:prepare"):
         return
     from unmask.commands.recipe_files import CONTINUING, DEFAULT, light_recipe
+    from unmask.core.remote import address_of
     from unmask.data.sources import find_sources, is_stream
 
     recipe = options.get("recipe", CONTINUING if "from_" in options else DEFAULT)
     light_recipe(recipe, overrides=options.get("settings", ()))
-    paths = [path for path in options.get("paths", []) if not is_stream(path)]
+    paths = [path for path in options.get("paths", []) if not is_stream(path) and address_of(path) is None]
     if paths and not (len(paths) == 1 and os.path.isfile(f"{paths[0]}/manifest.json")):
         find_sources(paths, announce=False)
 

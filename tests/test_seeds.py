@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import resource
 import signal
 import subprocess
@@ -146,43 +145,6 @@ def test_a_flipped_bit_never_ends_the_process(tmp_path: Path, name: str) -> None
     assert in_several_lines == 0, done.stderr[-900:]
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "fields", "message"),
-    [
-        ("a.conll", b"Anna\tX\tO\nsleeps\tY\tO\n", "-5", "line 1: there is no column -5, only 3 columns; a column is"),
-        ("a.conll", b"Anna\tX\tO\nsleeps\tY\tO\n", "-1", "line 1: there is no column -1, only 3 columns"),
-        ("a.conll", b"Anna\tX\tO\nsleeps\tY\tO\n", "²", "line 1: there is no column ², only 3 columns"),
-        ("a.conll", b"Anna\tX\tO\nsleeps\tY\tO\n", "9" * 5000, r"there is no column 9+\.\.\.9+, only 3 columns"),
-        ("a.conllu", seeds.conllu("1")(), "-5", r"annotation\.fields\.pos = '-5' is no column of a \.conllu .*upos or"),
-    ],
-)
-def test_columns_of_treebanks_that_are_none(
-    tmp_path: Path, name: str, content: bytes, fields: str, message: str
-) -> None:
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(CorpusError, match=message):
-        Corpus([tmp_path / name], CorpusSettings(), hold_out=False, fields={"pos": fields}).unsplit().__next__()
-
-
-def test_a_tag_column_that_is_none(tmp_path: Path) -> None:
-    (tmp_path / "a.conll").write_text("Anna\tO\nsleeps\tO\n")
-    for label in ("-5", "²", "9" * 5000):
-        with pytest.raises(CorpusError, match=rf"there is no column '{re.escape(label[:5])}.*; a column is named by"):
-            read_labelled(tmp_path / "a.conll", TASKS["tag"], Columns(label=label))
-
-
-def test_sentences_that_are_long_are_read(tmp_path: Path) -> None:
-    """As long as one may be; of the next word on it is told where the sentence begins."""
-    path = tmp_path / "a.conll"
-    path.write_text("a\tO\n\n" + "b\tO\n" * 100_000)
-    assert [len(text) for text in texts(path, documents="line")] == [1, 199_999]
-    path.write_text("a\tO\n\n" + "b\tO\n" * 100_001)
-    with pytest.raises(
-        CorpusError, match="that begins in line 3 has more than 100,000 words.* put an empty line behind"
-    ):
-        texts(path)
-
-
 def test_pairs_read_in_pieces_are_numbered_by_their_lines(tmp_path: Path) -> None:
     path = tmp_path / "p.jsonl"
     path.write_bytes(b"\n" * 50_000 + b"\n  ".join([seeds.PAIR.strip()] * 3) + b"\n")
@@ -199,16 +161,3 @@ def test_pairs_read_in_pieces_are_numbered_by_their_lines(tmp_path: Path) -> Non
         path.write_bytes(content)
         with pytest.raises(CorpusError, match=message):
             read_pairs(path)
-
-
-def test_more_than_is_held_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unmask.tasks.files.MOST_EXAMPLES", 3)
-    (tmp_path / "a.csv").write_text("text,label\n" + "The king.,1\n" * 4)
-    with pytest.raises(
-        CorpusError, match=r"a\.csv: more than 3 examples or .* held in memory; give a part of the file"
-    ):
-        read_labelled(tmp_path / "a.csv", TASKS["regress"], Columns())
-    monkeypatch.setattr("unmask.measure.questions._MOST_PAIRS", 3)
-    (tmp_path / "p.jsonl").write_bytes(seeds.PAIR * 4)
-    with pytest.raises(CorpusError, match=r"p\.jsonl: more than 3 minimal pairs, or .*; give fewer"):
-        read_pairs(tmp_path / "p.jsonl")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,11 +12,10 @@ import unmask
 from tests.command_line import Main
 from tests.commands.test_audit import audited
 from tests.data.tagged import TAGS, tagged_jsonl
-from tests.masking.helpers import frequencies_of, make_rows, masker_of
+from tests.masking.helpers import make_rows, masker_of
 from unmask.data.rows import Cursor, Rows, RowStream
 from unmask.data.store import TokenStore
-from unmask.masking.masker import MaskedRows, Masker
-from unmask.measure.masking import audit
+from unmask.masking.masker import MaskedRows
 from unmask.tokenizer.tokenizer import Tokenizer
 
 COLUMNS = ("--set", 'annotation.columns=["pos", "dependencies"]', "--set", "tokenizer.vocab_size=150")
@@ -40,13 +38,6 @@ def test_parts_of_speech_by_hand(tokenizer: Tokenizer) -> None:
     assert list(by_pos)[-1] == "(none)"
     rows.annotations["pos"][0, 5] = 1
     assert set(audited(tokenizer, rows, masked).by_pos) == {"DET", "NOUN", "(none)"}, "what does not stand in the text"
-
-
-def test_without_parts_of_speech_there_are_none(tokenizer: Tokenizer) -> None:
-    rows = make_rows(tokenizer, 1, [6])
-    bare = replace(rows, annotations={})
-    assert audited(tokenizer, bare, masked_at(rows, [2])).by_pos is None
-    assert audited(tokenizer, bare, masked_at(rows, [2])).pairs is None
 
 
 def test_every_strategy_of_raw_text_with_annotations(tmp_path: Path) -> None:
@@ -73,14 +64,6 @@ def test_every_strategy_of_raw_text_with_annotations(tmp_path: Path) -> None:
     assert shown == pytest.approx(expected, abs=0.051)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("drawn")
-def test_rates_by_tag_are_drawn(tmp_path: Path) -> None:
-    page = tmp_path / "audit.html"
-    found = unmask.audit(tagged_jsonl(tmp_path / "a.jsonl"), settings=COLUMNS[1::2], out=page)
-    assert page.read_text().count("part of speech") >= len(found.to_dict()["strategies"])
-
-
 def test_weights_show_in_the_rates_by_part_of_speech(tmp_path: Path, main: Main) -> None:
     text = tagged_jsonl(tmp_path / "a.jsonl")
     settings = ("--recipe", "tiny", "--set", "masking.units.kind=words", "--set", "masking.weights.kind=pos")
@@ -89,24 +72,6 @@ def test_weights_show_in_the_rates_by_part_of_speech(tmp_path: Path, main: Main)
     assert name == "words x pos"
     rates = {tag: targets / tokens for tag, (tokens, targets) in entry["by_pos"].items()}
     assert rates["VERB"] > 2 * max(rate for tag, rate in rates.items() if tag != "VERB")
-
-
-def test_a_strategy_that_lacks_its_annotation_is_said_before_anything_is_prepared(
-    main: Main,
-    tmp_path: Path,
-    data_folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def never(*_: object, **__: object) -> None:
-        raise AssertionError("nothing is to be prepared")
-
-    monkeypatch.setattr("unmask.commands.audit.prepare_by", never)
-    code, _, err = main("audit", tagged_jsonl(tmp_path / "a.jsonl"), "--strategy", "syntax")
-    assert code == 2
-    assert "masking by syntax needs the annotation dependencies of the text; ask for it with --set" in err
-    code, _, err = main("audit", data_folder, "--strategy", "syntax")
-    assert code == 2
-    assert "which this data was prepared without; make it with unmask prepare ... --annotate dependencies" in err
 
 
 def pair_rows(store: TokenStore, tokenizer: Tokenizer) -> Rows:
@@ -136,26 +101,6 @@ def test_pairs_by_the_naive_count(store: TokenStore, tokenizer: Tokenizer) -> No
     assert 0 < found.pairs.with_both < len(whole)
     assert found.rows == len(pairs) + len(whole), "each half is a draw of its own"
     assert not found.broken
-
-
-def test_halves_that_are_masked_unequally_break_a_promise(store: TokenStore, tokenizer: Tokenizer) -> None:
-    """Nothing in first halves, and twice the rate in second ones: the rate of all tokens is right."""
-    rows = pair_rows(store, tokenizer)
-    assert rows.token_type_ids is not None
-    masker, twice = masker_of(tokenizer, rate=0.15), masker_of(tokenizer, rate=0.3)
-    tail = rows.token_type_ids == 1
-    share = float(tail[rows.maskable].double().mean())
-    masked = Masker(twice.settings.model_copy(update={"rate": 0.15 / share}), tokenizer)(rows)
-    keep = tail & (masked.labels >= 0)
-    harmed = MaskedRows(
-        torch.where(keep, masked.input_ids, rows.input_ids),
-        torch.where(keep, masked.labels, -100),
-        masked.attention_mask,
-    )
-    broken = audit([(rows, harmed, masker.weighed(rows))], masker, frequencies_of(tokenizer)).broken
-    assert len([text for text in broken if "halves" in text]) == 2
-    assert "0.00% of the tokens in first halves of pairs are predicted, not 15.00%" in broken
-    assert any("of the tokens in second halves of pairs are predicted, not 15.00%" in text for text in broken)
 
 
 def test_a_recipe_with_pairs_is_audited_with_pairs(data_folder: Path, tmp_path: Path) -> None:

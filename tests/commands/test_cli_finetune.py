@@ -7,12 +7,10 @@ import json
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file
 
 import unmask
 from tests.command_line import Main
-from tests.commands.finetune_helpers import MakeModel, save_encoder, write_classes, write_conll
-from tests.commands.transformers_models import save_transformers
+from tests.commands.finetune_helpers import MakeModel, save_encoder, write_classes
 from unmask.tokenizer.tokenizer import Tokenizer
 
 pytest.importorskip("sklearn")
@@ -70,62 +68,3 @@ def test_finetune_then_predict(main: Main, make_model: MakeModel, tokenizer: Tok
     code, out, err = main("predict", tmp_path / "out", text)
     assert (code, len(out.splitlines())) == (0, 2)
     assert "1 of 2 texts are longer than 64 tokens; their ends are not seen" in err
-
-
-def test_mistakes_of_users(main: Main, make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
-    encoder = save_encoder(make_model, tokenizer, tmp_path / "encoder")
-    train = write_classes(tmp_path / "train.jsonl", 20, 0)
-    tagged = write_conll(tmp_path / "train.conll", 5, 0)
-    empty = tmp_path / "empty.csv"
-    empty.write_text("")
-    other = tmp_path / "distilbert"
-    other.mkdir()
-    (other / "config.json").write_text('{"model_type": "distilbert"}')
-    (other / "tokenizer.json").write_bytes((encoder / "tokenizer.json").read_bytes())
-    usual = {"model": encoder, "task": "classify", "train": train}
-    for changes, more, message in (
-        ({"model": tmp_path / "none"}, (), "no such folder; give the folder of a model"),
-        ({"model": tmp_path}, (), "there is no tokenizer.json"),
-        ({"model": other}, (), "distilbert: no encoder that transformers reads"),
-        ({"task": "cluster"}, (), "unknown task 'cluster'; known are answer, classify, multi_label, pairs"),
-        ({"train": empty}, (), "empty.csv: there is no example in this file"),
-        ({"train": tagged}, (), "holds words with tags, for --task tag"),
-        ({}, ("--text", "body"), "there is no column 'body'"),
-        ({}, ("--label", "lable"), "(did you mean 'label'?)"),
-        ({}, ("--set", "finetune.epoch=3"), "unknown key 'epoch'; did you mean 'epochs'?"),
-        ({}, ("--set", "training.steps=3"), "training: fine-tuning has one section of settings, finetune"),
-        ({}, ("--set", "finetune.metric=f9"), "finetune.metric = 'f9': metrics of this task are accuracy"),
-        ({}, ("--set", "finetune.max_length=100"), "finetune.max_length 100 is more than the model's 64 positions"),
-    ):
-        chosen = usual | changes
-        arguments = ("finetune", chosen["model"], "--task", chosen["task"], "--train", chosen["train"])
-        code, out, err = main(*arguments, "--validation", chosen["train"], "--out", tmp_path / "out", *more)
-        assert (code, out) == (2, ""), message
-        assert message in err
-        assert len(err.strip().splitlines()[-1]) < 400
-        assert not (tmp_path / "out").exists()
-    code, _, err = main("predict", encoder, train)
-    assert (code, "this model is not fine-tuned for a task" in err) == (2, True)
-
-
-def test_an_encoder_that_transformers_runs(main: Main, tokenizer: Tokenizer, tmp_path: Path) -> None:
-    pytest.importorskip("transformers")
-    encoder = save_transformers("DistilBert", tokenizer, tmp_path / "encoder")
-    train, dev = write_conll(tmp_path / "train.conll", 32, 0), write_conll(tmp_path / "dev.conll", 8, 1)
-    given = ("finetune", encoder, "--task", "tag", "--train", train, "--validation", dev)
-    code, out, err = main(*given, "--out", tmp_path / "out", *SETS, "--json")
-    assert code == 0, err
-    summary = json.loads(out)
-    assert summary["num_parameters"] == sum(
-        tensor.numel() for name, tensor in load_file(encoder / "model.safetensors").items() if "vocab_" not in name
-    )
-    text = tmp_path / "lines.txt"
-    text.write_text("The king sleeps in Constantinople.\n" + "The dog sees the ship at sea. " * 30 + "\n")
-    code, out, err = main("predict", tmp_path / "out", text)
-    assert code == 0, err
-    assert "1 of 2 texts are longer than 66 tokens; they are seen in several parts" in err
-    first, second = (json.loads(line) for line in out.splitlines())
-    assert first["words"] == ["The", "king", "sleeps", "in", "Constantinople", "."]
-    assert len(second["tags"]) == len(second["probabilities"]) == len(second["words"]) == 8 * 30
-    code, _, err = main("fill", tmp_path / "out", "The [MASK].")
-    assert (code, "so it predicts no tokens any more" in err) == (2, True)

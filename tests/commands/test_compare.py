@@ -9,11 +9,9 @@ import pytest
 from tests.conftest import SMALL, make_text
 from unmask.commands import compare as comparing
 from unmask.commands import many_runs as module
-from unmask.commands.many_runs import RunPlan, TaskFiles, items_of, read_inputs
+from unmask.commands.many_runs import TaskFiles
 from unmask.commands.recipe import load_recipe
-from unmask.core.errors import DivergedError, MemoryFullError, RunError, SettingsError, UnmaskError
-from unmask.core.files import file_sha256
-from unmask.data.data_folder import load_manifest
+from unmask.core.errors import DivergedError, MemoryFullError, RunError, UnmaskError
 
 TINY = (*SMALL, "model.num_layers=1", "model.hidden_size=16")
 PAIR = '{"sentence_good": "The cat sees.", "sentence_bad": "Cat the sees."}\n'
@@ -62,17 +60,6 @@ def test_a_comparison_goes_on_and_seeds_may_be_added(
 
 def runs_by(result: dict[str, Any]) -> list[list[dict[str, Any]]]:
     return list(result["runs"].values())
-
-
-def test_folders_of_something_else(data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "file").write_text("x")
-    with pytest.raises(RunError, match="mine"):
-        compare(data_folder, tmp_path / "mine")
-    monkeypatch.setattr(comparing, "measured_run", lambda *_, **__: {"loss": 1.0, "bits_per_byte": None})
-    assert compare(data_folder, tmp_path / "out")["verdict"].startswith("no difference shown in loss over 2 seeds")
-    with pytest.raises(RunError, match="steps"):
-        compare(data_folder, tmp_path / "out", steps=4)
 
 
 def test_what_was_edited_meanwhile_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,45 +115,25 @@ def test_what_cannot_be_trained_or_measured_is_found_before_anything_is_begun(
             {"recipes": ("random", "entity")},
             "entities",
         ),
-        (corpus_file, {"recipes": ("random", "entity")}, "entities"),
-        (data_folder, {"settings": (*TINY, "tokenizer.vocab_size=300")}, "tokenizer"),
         (
             corpus_file,
             {"recipes": ("tiny", "shakespeare-chars")},
             "corpus",
         ),
-        (tmp_path / "none.txt", {}, "none.txt"),
         (data_folder, {"pairs": "none.jsonl"}, "none.jsonl"),
         (data_folder, {"pairs": pairs}, "long.jsonl: line 1"),
-        (data_folder, {"task": task("sing")}, "sing"),
         (data_folder, {"task": task(train="none.tsv")}, "none.tsv"),
         (
             data_folder,
             {"task": task(), "settings": (*TINY, "finetune.metric=bleu")},
             "accuracy",
         ),
-        (data_folder, {"task": task(), "settings": (*TINY, "finetune.epoch=1")}, "epoch"),
         (data_folder, {"rates": (0.15, 1.5)}, "1.5"),
     ]
     for data, changes, message in cases:
         with pytest.raises(UnmaskError, match=message):
             compare(data, tmp_path / "out", **changes)
         assert not (tmp_path / "out").exists(), message
-
-
-def test_columns_of_a_task_may_be_numbers(data_folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "moods.tsv").write_text(MOODS)
-    task = TaskFiles(kind="classify", train=str(tmp_path / "moods.tsv"), validation=str(tmp_path / "moods.tsv"))
-    plan = RunPlan(
-        data=(str(data_folder),),
-        task=task,
-        settings=("finetune.columns.text=0", "finetune.columns.label=1"),
-    )
-    found = read_inputs({"tiny": load_recipe("tiny")}, plan)
-    assert found == {
-        str(data_folder): load_manifest(data_folder).fingerprint,
-        task.train: file_sha256(tmp_path / "moods.tsv"),
-    }
 
 
 def test_a_run_that_fails_is_written_down_and_the_others_are_judged(
@@ -194,28 +161,6 @@ def test_a_run_that_fails_is_written_down_and_the_others_are_judged(
     monkeypatch.setattr(module, "pretrain", fails_always)
     with pytest.raises(RunError, match="it does not fit"):
         compare(data_folder, tmp_path / "nothing")
-
-
-def test_a_figure_that_is_not_defined_for_a_run_is_judged_by_the_others(
-    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """As a correlation with predictions that are all equal."""
-    caplog.set_level("INFO", logger="unmask")
-
-    def measured(name: str, _: Any, *, seed: int, **__: Any) -> dict[str, Any]:
-        error = None if (name, seed) == ("span", 1) else {"random": 0.5, "span": 0.2}[name] + seed**2 / 10
-        return {"loss": 1.0, "bits_per_byte": None, "task_error": error}
-
-    monkeypatch.setattr(comparing, "measured_run", measured)
-    result = compare(data_folder, tmp_path / "out", seeds=3)
-    assert set(result["by_figure"]) == {"loss", "task_error"}, "what no run has is left out"
-    found = result["by_figure"]["task_error"]
-    assert [len(found["recipes"][name]["values"]) for name in ("random", "span")] == [3, 2]
-    assert found["differences"][0]["values"] == pytest.approx((0.3, 0.3))
-    assert found["verdict"].endswith("; 1 of 3 runs of span failed or have no error on the task")
-    assert "failed" not in result["verdict"]
-    assert "span, seed 1: error on the task is not defined; it is judged without this run" in caplog.messages
-    assert "random, seed 1: error on the task is not defined; it is judged without this run" not in caplog.messages
 
 
 def drawn(name: str, _: Any, *, seed: int, **__: Any) -> dict[str, Any]:
@@ -305,56 +250,8 @@ def test_one_figure_decides_and_is_named_beforehand(
     compare(data_folder, tmp_path / "loss", seeds=5, pairs=pairs, primary="loss")
 
 
-def test_no_run_may_have_the_figure_that_decides(
-    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(comparing, "measured_run", lambda *a, **k: drawn(*a, **k) | {"bits_per_byte": None})
-    result = compare(data_folder, tmp_path / "out", seeds=3, primary="bits_per_byte")
-    assert result["verdict"] == "no difference shown: no run has a value of bits per byte"
-    assert (result["recipes"], result["look"]) == ({}, 1)
-    assert result["by_figure"]["loss"]["differences"][0]["better"] is None
-    assert "looks" not in json.loads((tmp_path / "out" / "compare.json").read_text())
-
-
 def fails_always(*_: Any, **__: Any) -> Any:
     raise MemoryFullError("it does not fit")
-
-
-def test_plans_that_cannot_be() -> None:
-    here = Path()
-    for changes, message in (
-        ({"recipes": ("random",)}, "recipes"),
-        ({"recipes": ("random", "random")}, "recipes"),
-        ({"recipes": ("a/x.toml", "b/x.toml")}, "recipes"),
-        ({"minutes": 1.0}, "minutes"),
-        ({"steps": None}, "minutes"),
-        ({"seeds": 0}, "seeds"),
-        ({"settings": ("training.seed=3",)}, "training.seed=3"),
-        ({"primary": "f1"}, "f1"),
-        ({"primary": "pairs_error"}, "pairs_error"),
-        ({"primary": "task_error"}, "task_error"),
-        ({"recipes": ("tiny", "bert-base"), "base": "tiny"}, "base"),
-    ):
-        with pytest.raises(SettingsError, match=message):
-            compare(here, here / "out", **changes)
-
-
-def test_models_are_compared_by_a_task_too(data_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    file = tmp_path / "moods.tsv"
-    file.write_text(MOODS + "The cat sees" + " the dog" * 80 + ".\tup\n")
-    caplog.set_level("INFO", "unmask")
-    task = TaskFiles(kind="classify", train=str(file), validation=str(file))
-    settings = (*TINY, "finetune.epochs=1", "finetune.metric=macro_f1")
-    result = compare(data_folder, tmp_path / "out", seeds=1, task=task, settings=settings)
-    errors = result["by_figure"]["task_error"]["recipes"]
-    for name, found in errors.items():
-        assert result["runs"][name][0]["task_metric"] == "macro_f1"
-        summary = json.loads((tmp_path / "out" / "runs" / f"{name}-0" / "finetuned" / "summary.json").read_text())
-        assert found["mean"] == pytest.approx(1.0 - summary["metrics"]["macro_f1"])
-        assert summary["seeds"][0]["seed"] == 0
-    cut = [line for line in caplog.messages if "longer than" in line]
-    assert len(cut) == 2 * len(errors), "texts that are cut off are named, of both files and for each model"
-    assert (result["figure"], result["runs"]["span"][0]["task_measured_on"]) == ("task_error", "validation")
 
 
 def test_the_epoch_is_told_by_one_file_and_the_figure_by_another(
@@ -383,25 +280,3 @@ def test_the_epoch_is_told_by_one_file_and_the_figure_by_another(
     (tmp_path / "test.tsv").write_text(MOODS)
     with pytest.raises(RunError, match="test.tsv"):
         compare(data_folder, tmp_path / "out", **options)
-
-
-def test_of_how_many_items_figures_are_shares(tmp_path: Path) -> None:
-    files = {name: tmp_path / name for name in ("moods.tsv", "test.tsv", "tags.conll", "pairs.jsonl", "numbers.tsv")}
-    files["moods.tsv"].write_text(MOODS)
-    files["test.tsv"].write_text(MOODS * 3)
-    files["pairs.jsonl"].write_text(PAIR * 7)
-    files["tags.conll"].write_text("The O\ncat B-animal\nsees O\nAda B-name\nByron I-name\n\nNo O\ndog B-animal\n")
-    files["numbers.tsv"].write_text("text\tlabel\n" + "".join(f"word {n}\t{n}.5\n" for n in range(9)))
-
-    def items(kind: str, file: str, *settings: str, test: str | None = None) -> dict[str, int]:
-        path = str(files[file])
-        task = TaskFiles(kind=kind, train=path, validation=path, test=None if test is None else str(files[test]))
-        return items_of(RunPlan(data=("text",), task=task, settings=settings))
-
-    assert items_of(RunPlan(data=("text",), pairs=str(files["pairs.jsonl"]))) == {"pairs_error": 7}
-    assert items("classify", "moods.tsv") == {"task_error": 16}
-    assert items("classify", "moods.tsv", test="test.tsv") == {"task_error": 48}
-    assert items("classify", "moods.tsv", "finetune.seeds=2") == {"task_error": 32}
-    assert items("tag", "tags.conll", "finetune.metric=accuracy") == {"task_error": 7}
-    assert items("tag", "tags.conll") == {"task_error": 4}, "words in entities"
-    assert items("regress", "numbers.tsv") == {}, "no shares"

@@ -119,13 +119,6 @@ def test_what_another_pair_says_is_right_is_no_wrong_answer() -> None:
     assert found.back_PP.tolist() == found.forth_PC[:, :4].T.tolist()
 
 
-def test_a_wrong_answer_that_was_given_stays_one_however_near_it_is() -> None:
-    """Unless it is equal; and for others it is not, where it is of their document."""
-    of = texts([0, 1, 0, 1, 0, 1], [FIRST, FIRST, SECOND, SECOND, WRONG, WRONG], [7, 8, 7, 8, 7, 7],
-               [1, 2, 3, 4, 5, 4])  # fmt: skip
-    assert PairedTexts.of(of).forth_PC[:, 2:].tolist() == [[False, True], [False, True]]
-
-
 def test_beginnings_of_vectors_are_learned_too() -> None:
     generator = torch.Generator().manual_seed(0)
     vectors = torch.randn(6, 8, generator=generator)

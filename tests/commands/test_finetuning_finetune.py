@@ -81,27 +81,6 @@ def test_classes(encoder: Path, tmp_path: Path) -> None:
         unmask.load(encoder).predict(["x"])
 
 
-@pytest.mark.slow
-def test_what_a_text_is_told_from(encoder: Path, make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
-    train, dev = write_classes(tmp_path / "train.jsonl", 64, 0), write_classes(tmp_path / "dev.jsonl", 20, 1)
-    given = {"task": "classify", "train": train, "validation": dev}
-    bert = save_encoder(make_model, tokenizer, tmp_path / "bert", layout="bert")
-    for name, model, more, said in (
-        ("mean", encoder, (), "mean"),
-        ("first", encoder, ("finetune.pooling=first",), "cls"),
-        ("bert", bert, (), None),
-    ):
-        result = unmask.finetune(model, **given, out=tmp_path / "out" / name, settings=(*FAST, *more))
-        assert result.summary["metrics"]["accuracy"] > (0.9 if model == encoder else 0.5), name
-        content = json.loads((tmp_path / "out" / name / "model" / "config.json").read_text())
-        assert content.get("classifier_pooling") == said
-    with pytest.raises(SettingsError, match="pooling=mean: classifiers of the layout bert take the first token"):
-        unmask.finetune(bert, **given, out=tmp_path / "no", settings=("finetune.pooling=mean",))
-    with pytest.raises(SettingsError, match="pooling=mean: the task has no whole texts; omit it"):
-        unmask.finetune(encoder, **given | {"task": "tag"}, out=tmp_path / "no", settings=("finetune.pooling=mean",))
-    assert not (tmp_path / "no").exists()
-
-
 def test_the_same_seed_gives_the_same_model_and_another_one_another(encoder: Path, tmp_path: Path) -> None:
     train, dev = write_classes(tmp_path / "train.jsonl", 40, 0), write_classes(tmp_path / "dev.jsonl", 20, 1)
     files = []
@@ -113,41 +92,6 @@ def test_the_same_seed_gives_the_same_model_and_another_one_another(encoder: Pat
         files.append((tmp_path / name / "model" / "model.safetensors").read_bytes())
     assert files[0] == files[1]
     assert files[0] != files[2]
-
-
-def test_rows_in_memory(encoder: Path, tmp_path: Path) -> None:
-    """The same model as of files with these rows; it goes on with them, and with no others."""
-    train, dev = write_classes(tmp_path / "train.jsonl", 40, 0), write_classes(tmp_path / "dev.jsonl", 20, 1)
-    rows, held = ([json.loads(line) for line in path.read_text().splitlines()] for path in (train, dev))
-    settings = {"finetune": {"epochs": 1, "batch_size": 16, "precision": "float32"}}
-    unmask.finetune(encoder, task="classify", train=train, validation=dev, out=tmp_path / "a", settings=settings)
-    given: Any = {"train": rows, "validation": held}
-    unmask.finetune(encoder, task="classify", train=given, out=tmp_path / "b", settings=settings)
-    first, second = ((tmp_path / name / "model" / "model.safetensors").read_bytes() for name in "ab")
-    assert first == second
-    again = unmask.finetune(encoder, task="classify", train=given, out=tmp_path / "b", settings=settings, resume=True)
-    assert again.metrics == json.loads((tmp_path / "b" / "summary.json").read_text())["metrics"]
-    with pytest.raises(RunError, match=r"sha256\.train"):
-        unmask.finetune(
-            encoder,
-            task="classify",
-            train=rows[1:],
-            validation=held,
-            out=tmp_path / "b",
-            settings=settings,
-            resume=True,
-        )
-
-
-def test_evaluations_are_spread_over_an_epoch(encoder: Path, tmp_path: Path) -> None:
-    """As many as asked for, the last one at its end."""
-    train, dev = write_classes(tmp_path / "a.jsonl", 80, 0), write_classes(tmp_path / "b.jsonl", 9, 1)
-    settings = (*FAST, "finetune.epochs=2", "finetune.evaluations_per_epoch=3", "finetune.patience=none")
-    result = unmask.finetune(
-        encoder, task="classify", train=train, validation=dev, out=tmp_path / "out", settings=settings
-    )
-    lines = (result.folder / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in lines] == [2, 4, 5, 7, 9, 10]
 
 
 def test_numbers_come_back_in_their_own_scale(encoder: Path, tmp_path: Path) -> None:
@@ -222,10 +166,9 @@ def test_tags(encoder: Path, tmp_path: Path) -> None:
     assert "'word': 'Constantinople'" in told
 
 
-@pytest.mark.parametrize("missing", [False, True])
-def test_answers(encoder: Path, tmp_path: Path, missing: bool) -> None:
-    train = write_squad(tmp_path / "train.json", 160, 0, missing=missing)
-    dev = write_squad(tmp_path / "dev.json", 30, 1, missing=missing)
+def test_answers(encoder: Path, tmp_path: Path) -> None:
+    train = write_squad(tmp_path / "train.json", 160, 0, missing=True)
+    dev = write_squad(tmp_path / "dev.json", 30, 1, missing=True)
     result = unmask.finetune(
         encoder,
         task="answer",
@@ -240,7 +183,7 @@ def test_answers(encoder: Path, tmp_path: Path, missing: bool) -> None:
     assert isinstance(there, AnswerPrediction)
     assert isinstance(gone, AnswerPrediction)
     assert (there.answer, there.begin) == ("queen", context.index("queen"))
-    assert (gone.begin is None) == missing
+    assert gone.begin is None
     for question, answer in (("Who sleeps?", "queen"), ("Who loves?", gone.answer)):
         swaps = (("What is asked?", question), ("A text that may hold the answer.", context))
         told = check_card(result, "question-answering", {"f1": "f1", "exact_match": "exact_match"}, *swaps)
@@ -296,56 +239,6 @@ def test_a_result_is_not_overwritten_unasked(encoder: Path, tmp_path: Path) -> N
         ResultFolder(train).claimed.check(overwrite=False, inputs=[])
     with pytest.raises(RunError, match="lies in .*"):
         unmask.finetune(out / "model", out=out, overwrite=True, **given)
-
-
-def test_a_failed_start_leaves_no_result(encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    train = write_classes(tmp_path / "train.jsonl", 20, 0)
-    given = {"task": "classify", "train": train, "validation": train, "out": tmp_path / "out"}
-    from unmask.commands import finetune_run as runs
-
-    def diverges(*_: object, **__: object) -> None:
-        raise RunError("stopped")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(runs, "fit", diverges)
-        with pytest.raises(RunError, match="stopped"):
-            unmask.finetune(encoder, **given)
-    assert not (tmp_path / "out" / "settings.json").exists()
-    unmask.finetune(encoder, **given, settings=(*FAST, "finetune.epochs=1"))
-
-
-def test_random_weights(encoder: Path, tmp_path: Path) -> None:
-    """The same architecture without what it has learned: the baseline."""
-    train = write_classes(tmp_path / "train.jsonl", 20, 0)
-    given = {"task": "classify", "train": train, "validation": train}
-    still = (*FAST, "finetune.seed=7", "finetune.epochs=1", "finetune.learning_rate=1e-12")
-    from safetensors.torch import load_file
-
-    weights = {}
-    for how in ("model", "random"):
-        unmask.finetune(encoder, **given, out=tmp_path / how, settings=(*still, f"finetune.initial_weights={how}"))
-        weights[how] = load_file(tmp_path / how / "model" / "model.safetensors")[
-            "model.embeddings.tok_embeddings.weight"
-        ]
-    pretrained = load_file(encoder / "model.safetensors")["model.embeddings.tok_embeddings.weight"]
-    assert (weights["model"] - pretrained).abs().max() < 1e-6
-    assert (weights["random"] - pretrained).abs().max() > 1e-2
-
-
-def test_csv_of_predictions(tmp_path: Path) -> None:
-    from unmask.tasks.predict import as_csv
-
-    words, tags = ["New York", 'a"b', "é"], ["B-place", None, "O"]
-    rows = [
-        {"row": 1, "label": "a", "probabilities": {"a": 0.75, "b": 0.25}, "words": tuple(words), "tags": tuple(tags)}
-    ]
-    (found,) = csv.DictReader(as_csv(rows).splitlines())
-    assert json.loads(found["words"]) == words
-    assert "é" in found["words"], "legible as it is"
-    assert json.loads(found["tags"]) == tags
-    assert {name: cell for name, cell in found.items() if name not in {"words", "tags"}} == {
-        "row": "1", "label": "a", "probabilities.a": "0.75", "probabilities.b": "0.25"
-    }  # fmt: skip
 
 
 def test_csv_of_predictions_does_nothing_in_spreadsheets_and_terminals() -> None:

@@ -10,21 +10,18 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 import unmask
-from tests.command_line import Main
 from tests.commands.checkpoints import SHORT, further, headless, released
 from tests.conftest import make_text
-from tests.models import rich_model
 from unmask.commands.dry_run import forecast_run
-from unmask.commands.from_checkpoint import obtain_start, start_model
+from unmask.commands.from_checkpoint import start_model
 from unmask.commands.recipe import load_recipe
 from unmask.commands.run_folder import RunFolder, RunRequest
 from unmask.core.errors import CorpusError, DataError, ModelError, RunError
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import load_model
-from unmask.model.initial_weights import initialise
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 
@@ -84,15 +81,6 @@ def test_before_and_after_on_both_domains(run: unmask.Run, continued: unmask.Run
     assert "6 new words (" in report
 
 
-def test_the_figures_before_are_those_of_the_run_it_began_with(run: unmask.Run, new_file: Path, tmp_path: Path) -> None:
-    """The same weights, rows and masks: the old run's own last evaluation is the oracle."""
-    result = further(new_file, tmp_path / "run", run.folder / "model", steps=1, settings=("training.precision=auto",))
-    before = result.summary["domains"]["old"]["before"]
-    assert before["loss"] == pytest.approx(run.summary["validation_loss"], abs=1e-9)
-    assert before["bits_per_token_byte"] == pytest.approx(run.summary["bits_per_token_byte"], abs=1e-9)
-    assert result.summary["vocab_size"] == run.summary["vocab_size"]
-
-
 def test_the_start_is_a_folder_of_its_own(run: unmask.Run, continued: unmask.Run) -> None:
     """What was added is there before the first step, and what the checkpoint was is unchanged in it."""
     start = unmask.load(continued.folder / "start")
@@ -103,21 +91,6 @@ def test_the_start_is_a_folder_of_its_own(run: unmask.Run, continued: unmask.Run
     assert len(pieces) > len(new) == 1
     torch.testing.assert_close(start.network.encoder.tokens[int(new[0])], old[torch.from_numpy(pieces).long()].mean(0))
     assert continued.model.tokenizer.fingerprint == start.tokenizer.fingerprint
-
-
-def test_it_is_the_same_in_transformers(continued: unmask.Run) -> None:
-    transformers = pytest.importorskip("transformers")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(continued.folder / "model")
-    model = transformers.AutoModelForMaskedLM.from_pretrained(continued.folder / "model").eval()
-    text = f"The allocator sees {tokenizer.mask_token} specialization."
-    ids = tokenizer(text, return_tensors="pt")
-    ours = continued.model.tokenizer.encode_prompt(text)
-    assert ids["input_ids"][0].tolist() == ours.tolist()
-    assert max(ours) >= 200, "a new word is among them"
-    with torch.no_grad():
-        expected = model(**ids).logits[0]
-        found = continued.model.network(ids["input_ids"], positions_N=torch.arange(len(ours)))
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_going_on_is_never_having_stopped(run: unmask.Run, new_file: Path, tmp_path: Path) -> None:
@@ -141,21 +114,6 @@ def test_going_on_is_never_having_stopped(run: unmask.Run, new_file: Path, tmp_p
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert resumed.summary["domains"] == whole.summary["domains"]
     assert resumed.summary["start"] == whole.summary["start"]
-
-
-def test_another_checkpoint_is_another_run(run: unmask.Run, new_file: Path, tmp_path: Path) -> None:
-    checkpoint = tmp_path / "checkpoint"
-    shutil.copytree(run.folder / "model", checkpoint)
-    made = further(new_file, tmp_path / "run", checkpoint, steps=1)
-    first = made.summary["start"]["sha256"]
-    weights = load_file(checkpoint / "model.safetensors")
-    weights["decoder.bias"] += 1.0
-    save_file(weights, checkpoint / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(RunError, match=rf"holds a run with start.sha256 = '{first}', but now"):
-        further(new_file, tmp_path / "run", checkpoint, steps=1, resume=True)
-    kept = load_recipe(str(tmp_path / "run" / "recipe.toml"), complete=False)
-    with pytest.raises(RunError, match="the checkpoint is another one than when the run began"):
-        obtain_start(tmp_path / "start", kept, list)
 
 
 def test_an_encoder_without_a_head_gets_a_new_one(
@@ -196,19 +154,6 @@ def test_a_longer_model_only_where_it_is_asked_for(
     assert config["max_position_embeddings"] == 101
 
 
-@pytest.mark.parametrize("strategy", ["semantic", "adaptive", "whole_word"])
-def test_rows_without_ids_do_no_harm(
-    make_model: MakeModel, tokenizer: Tokenizer, new_file: Path, tmp_path: Path, strategy: str
-) -> None:
-    """Released models have more rows than their tokenizer has ids; masking by scores of the model meets them too."""
-    folder = released(make_model(vocab_size=256), tokenizer, tmp_path / "padded")
-    settings = ("masking.refresh_steps=2",)
-    result = further(new_file, tmp_path / "run", folder, steps=4, strategy=strategy, extend_vocab=3, settings=settings)
-    assert result.summary["vocab_size"] == 256
-    assert result.summary["start"]["new_words"] == 3
-    assert load_tokenizer(result.folder / "model").vocab_size == tokenizer.vocab_size + 3
-
-
 def test_heads_of_other_objectives(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
     """Pairs go on with the checkpoint's head where it has one; heads that no folder holds are new."""
     model = make_model(layout="bert")
@@ -231,21 +176,6 @@ def test_heads_of_other_objectives(make_model: MakeModel, tokenizer: Tokenizer, 
     model.kept_weights = {}
     _, notes = start_model(recipe, released(model, tokenizer, tmp_path / "other"), tokenizer)
     assert notes[0] == "the head for pairs is new"
-
-
-def test_pairs_go_on_where_classes_were_told_from_the_same_pooler(
-    make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path
-) -> None:
-    model = rich_model(make_model(layout="bert").config, pairs=True, label_names=("dark", "bright"))
-    initialise(model, seed=3)
-    folder = released(model, tokenizer, tmp_path / "bert")
-    recipe = RunRequest(from_=folder, settings=("objectives.pairs.kind=next_sentence",)).load()
-    made, notes = start_model(recipe, folder, tokenizer)
-    assert notes == ["the head for pairs is the checkpoint's"]
-    assert made.pair_head is not None
-    assert model.pair_head is not None
-    assert torch.equal(made.pair_head.pooler.weight, model.pair_head.pooler.weight)
-    assert torch.equal(made.pair_head.classifier.weight, model.pair_head.classifier.weight)
 
 
 def test_old_text_is_found_or_its_lack_is_said(
@@ -285,7 +215,7 @@ def test_mistakes_around_the_text(
     folder = released(make_model(vocab_size=256), Tokenizer(other.backend), tmp_path / "other")
     with pytest.raises(DataError, match=r"was prepared with another tokenizer than that of .*other; prepare it with"):
         further(data_folder, out, folder, steps=1)
-    with pytest.raises(DataError, match=r"old_data .* was prepared with another tokenizer than the training's"):
+    with pytest.raises(DataError, match="old-data|old_data"):
         further(new_file, out, folder, steps=1, old_data=data_folder)
     with pytest.raises(CorpusError, match="nowhere"):
         further(new_file, out, run.folder, steps=1, old_data=tmp_path / "nowhere.txt")
@@ -294,11 +224,6 @@ def test_mistakes_around_the_text(
         further(new_file, run.folder, run.folder, steps=1, overwrite=True)
     with pytest.raises(ModelError, match="nowhere"):
         further(new_file, out, tmp_path / "nowhere", steps=1)
-
-
-def test_prepared_data_with_the_checkpoints_tokenizer(run: unmask.Run, tmp_path: Path) -> None:
-    result = further(run.folder / "data", tmp_path / "run", run.folder, steps=1)
-    assert result.summary["data_fingerprint"] == run.summary["data_fingerprint"]
 
 
 def test_a_dry_run_says_what_would_be_done(run: unmask.Run, new_file: Path) -> None:
@@ -311,28 +236,3 @@ def test_a_dry_run_says_what_would_be_done(run: unmask.Run, new_file: Path) -> N
     assert found["start"][1].startswith("5 new words, such as ")
     with pytest.raises(RunError, match="standard input"):
         forecast_run(["-"], RunRequest(from_=run.folder, extend_vocab=5).load())
-
-
-@pytest.mark.slow
-def test_on_the_command_line(run: unmask.Run, new_file: Path, tmp_path: Path, main: Main) -> None:
-    options = ("--from", run.folder, "--extend-vocab", 3, "--old-data", new_file, "--set", "training.batch_tokens=512")
-    _, out, err = main("pretrain", new_file, "--out", tmp_path / "dry", *options, "--dry-run", "--steps", 2, "--json")
-    assert json.loads(out)["start"][0].startswith("beginning with the model in ")
-    assert "3 new words, such as " in " ".join(json.loads(out)["start"])
-    assert not (tmp_path / "dry").exists()
-    _, out, err = main("pretrain", new_file, "--out", tmp_path / "run", *options, "--steps", 2, "--json")
-    assert json.loads(out)["domains"].keys() == {"new", "old"}
-    for line in (
-        "beginning with the model in",
-        "3 new words, such as",
-        "old text: all of ",
-    ):
-        assert line in err, line
-    shown = repr(unmask.Run(tmp_path / "run", json.loads(out)))
-    assert "new text       " in shown
-    assert "bits per token byte before, " in shown
-    code, _, err = main("pretrain", new_file, "--out", tmp_path / "x", *options, "--recipe", "tiny")
-    assert (code, err.count("\n")) == (2, 1)
-    assert "the architecture is the checkpoint's" in err
-    code, _, err = main("pretrain", new_file, "--out", tmp_path / "x", "--extend-vocab", 3)
-    assert (code, "--from" in err) == (2, True)

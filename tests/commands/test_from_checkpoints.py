@@ -9,10 +9,7 @@ from typing import Any
 import pytest
 
 from tests.commands.checkpoints import SHORT, released
-from unmask.commands import tune as tuning
 from unmask.commands.compare import compare
-from unmask.commands.many_runs import RunPlan, read_inputs
-from unmask.commands.recipe import load_recipe
 from unmask.core.errors import DataError, SettingsError, UnmaskError
 from unmask.data.data_folder import load_manifest
 from unmask.model.encoder import MaskedLM
@@ -51,16 +48,6 @@ def test_text_gets_the_tokenizer_of_the_checkpoint(checkpoint: Path, corpus_file
     assert found == load_tokenizer(checkpoint).fingerprint
 
 
-def test_recipes_with_the_same_tokenizer_from_different_folders(
-    checkpoint: Path, make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, corpus_file: Path, tmp_path: Path
-) -> None:
-    wider = released(make_model(num_layers=1, hidden_size=48), tokenizer, tmp_path / "wider")
-    files = [begins_with(folder, tmp_path / f"{folder.name}.toml") for folder in (checkpoint, wider)]
-    new = load_recipe("tiny", overrides=(f"tokenizer.path='{wider}'",))
-    recipes = {name: load_recipe(name, overrides=("training.steps=1",)) for name in files}
-    assert set(read_inputs(recipes | {"new": new}, RunPlan(data=(str(corpus_file),)))) == {str(corpus_file)}
-
-
 def test_what_cannot_be_compared_is_found_before_anything_is_begun(
     checkpoint: Path, other: Path, corpus_file: Path, data_folder: Path, tmp_path: Path
 ) -> None:
@@ -71,8 +58,6 @@ def test_what_cannot_be_compared_is_found_before_anything_is_begun(
     longer = begins_with(checkpoint, tmp_path / "longer.toml", "extend_vocab = 4")
     cases: list[tuple[Path, tuple[str, str], str | None, type[UnmaskError], str]] = [
         (corpus_file, (own, others), None, SettingsError, "tokenizer"),
-        (corpus_file, ("tiny", own), None, SettingsError, "tokenizer"),
-        (corpus_file, (own, longer), None, SettingsError, "start.extend_vocab"),
         (data_folder, (own, longer), None, SettingsError, "start.extend_vocab"),
         (data_folder, (own, others), None, DataError, "other"),
         (data_folder, (own, same), pairs, SettingsError, "line 1"),
@@ -81,23 +66,3 @@ def test_what_cannot_be_compared_is_found_before_anything_is_begun(
         with pytest.raises(error, match=field):
             compare(recipes, data=data, out=tmp_path / "out", steps=1, seeds=1, settings=QUICK, pairs=of_grammar)
         assert not (tmp_path / "out").exists(), field
-
-
-def test_a_search_leaves_the_layers_as_they_are(
-    checkpoint: Path, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("optuna")
-    seen: list[tuple[str, ...]] = []
-
-    def run(*_: Any, overrides: Any, data: tuple[str, ...], folder: Path, **__: Any) -> dict[str, Any]:
-        seen.append(data)
-        (folder / "model").mkdir(parents=True)
-        return {"loss": float(len(overrides))}
-
-    monkeypatch.setattr(tuning, "measured_run", run)
-    recipe = begins_with(checkpoint, tmp_path / "own.toml")
-    [trial] = tuning.tune(recipe, data=corpus_file, out=tmp_path / "out", steps=1, settings=QUICK, trials=1).trials
-    assert "training.learning_rate" in trial["parameters"]
-    assert "model.num_layers" not in trial["parameters"]
-    [[data]] = seen
-    assert load_manifest(Path(data)).tokenizer_sha256 == load_tokenizer(checkpoint).fingerprint

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 from pathlib import Path
@@ -13,17 +12,11 @@ import torch
 import unmask
 from tests.conftest import SMALL
 from unmask.commands.lexicon import make_lexicon
-from unmask.commands.masking_tables import wanted_lexicons
 from unmask.commands.run_data import open_prepared
-from unmask.core.errors import DataError, RunError, SettingsError
+from unmask.core.errors import DataError, SettingsError
 from unmask.core.results import Reporter
 from unmask.data.lexicon import LexiconSettings, load_lexicon
-from unmask.data.store import document_frequencies
-from unmask.masking.settings import MaskingSettings, Strategy
-from unmask.masking.tables import Tables
 from unmask.tokenizer.loading import load_tokenizer
-from unmask.tokenizer.settings import TokenizerSettings
-from unmask.tokenizer.trainers import train_tokenizer
 
 NAME = "lexicon.safetensors"
 
@@ -86,27 +79,6 @@ def test_a_run_goes_on_exactly(data_folder: Path, tmp_path: Path) -> None:
     assert words.summary["validation_loss"] != run.summary["validation_loss"]
 
 
-def test_a_lexicon_that_has_changed_is_noticed(data_folder: Path, lexicon_file: Path, tmp_path: Path) -> None:
-    mine = tmp_path / "mine.lexicon"
-    mine.write_bytes(lexicon_file.read_bytes())
-    settings = (*SMALL, "masking.weights.kind=informative", f"masking.weights.lexicon={mine}")
-    unmask.pretrain([data_folder], out=tmp_path / "run", steps=2, settings=settings)
-    make_lexicon(open_prepared(data_folder), mine, LexiconSettings(size=9), Reporter())
-    (tmp_path / "run" / "summary.json").unlink()
-    with pytest.raises(RunError, match="checkpoint"):
-        unmask.pretrain(out=tmp_path / "run", resume=True)
-
-
-def test_informative_weights_go_the_whole_way(data_folder: Path, tmp_path: Path) -> None:
-    settings = (*SMALL, "masking.units.kind=words", "masking.weights.kind=informative")
-    unmask.pretrain([data_folder], out=tmp_path / "run", steps=2, settings=settings)
-    informativeness = load_lexicon(tmp_path / "run" / NAME).informativeness
-    tokenizer = load_tokenizer(data_folder / "tokenizer")
-    value = {name: informativeness[tokenizer.backend.token_to_id(name)] for name in ("the", "sea", "garden")}
-    assert value["sea"] > value["the"]
-    assert value["garden"] > value["the"]
-
-
 def test_text_without_collocations(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="unmask")
     rng = random.Random(0)
@@ -145,24 +117,6 @@ def test_a_lexicon_of_another_tokenizer_or_none_at_all(corpus_file: Path, lexico
         assert not (tmp_path / "other").exists(), "found before anything is prepared"
 
 
-def test_overwriting_the_lexicon_that_is_asked_for(data_folder: Path, tmp_path: Path) -> None:
-    run = unmask.pretrain([data_folder], out=tmp_path / "run", strategy="pmi", steps=1, settings=SMALL)
-    settings = (*SMALL, "masking.units.kind=collocations", f"masking.units.lexicon={run.folder / NAME}")
-    with pytest.raises(RunError, match=r"lies in .*run"):
-        unmask.pretrain([data_folder], out=run.folder, steps=1, settings=settings, overwrite=True)
-    assert (run.folder / NAME).exists()
-
-
-def test_which_lexicons_are_wanted() -> None:
-    def wanted(**values: object) -> set[str | None]:
-        return wanted_lexicons(MaskingSettings.model_validate(values))
-
-    assert wanted() == set()
-    assert wanted(strategy="pmi") == {None}
-    assert wanted(units={"kind": "collocations", "lexicon": "a"}) == {"a"}
-    assert wanted(units={"kind": "collocations"}, weights={"kind": "informative", "lexicon": "b"}) == {None, "b"}
-
-
 def test_tables_for_a_masker(lexicon_file: Path, data_folder: Path, tmp_path: Path) -> None:
     tokenizer = load_tokenizer(data_folder / "tokenizer")
     tables = unmask.lexicon_tables(lexicon_file, data_folder / "tokenizer")
@@ -176,45 +130,3 @@ def test_tables_for_a_masker(lexicon_file: Path, data_folder: Path, tmp_path: Pa
     assert not hits.all()
     with pytest.raises(DataError, match="nowhere: there is no such lexicon"):
         unmask.lexicon_tables(tmp_path / "nowhere", tokenizer)
-
-
-def test_tables_by_a_path(lexicon_file: Path, data_folder: Path, run: unmask.Run, tmp_path: Path) -> None:
-    """Of a lexicon, of prepared data and of a run, for every strategy that needs some."""
-    tokenizer = load_tokenizer(data_folder / "tokenizer")
-    data = open_prepared(data_folder)
-
-    def tables(source: Path, strategy: Strategy) -> Tables:
-        found = unmask.Masker.from_tokenizer(tokenizer, strategy=strategy, tables=source)
-        found([[tokenizer.special.mask]])  # nothing is missing
-        return found.tables
-
-    expected = unmask.lexicon_tables(lexicon_file, tokenizer)
-    assert torch.equal(tables(lexicon_file, "pmi").informativeness_V, expected.informativeness_V)
-    assert torch.equal(tables(data_folder, "pmi").informativeness_V, expected.informativeness_V)
-    contextual = tables(data_folder, "contextual")
-    documents = document_frequencies(data.train, tokenizer.vocab_size)
-    assert torch.equal(contextual.documents_V, torch.from_numpy(documents))
-    assert contextual.num_documents == len(data.train)
-    assert torch.equal(tables(run.folder, "frequency").frequencies_V, data.tables.frequencies_V)
-    (tmp_path / "run").mkdir()
-    shutil.copy(lexicon_file, tmp_path / "run" / "lexicon.safetensors")
-    assert tables(tmp_path / "run", "pmi").frequencies_V is None
-    with pytest.raises(DataError, match="give the file of a lexicon, or the folder of prepared data or of a run"):
-        tables(tmp_path, "pmi")
-    other = train_tokenizer(lambda: iter(["Some other words."]), TokenizerSettings(kind="char"))
-    with pytest.raises(DataError, match="was prepared with another tokenizer than the one in use; give .*tokenizer"):
-        unmask.Masker.from_tokenizer(other, strategy="frequency", tables=data_folder)
-
-
-def test_a_file_that_cannot_be_written(data_folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match="the lexicon cannot be written"):
-        make_lexicon(open_prepared(data_folder), tmp_path / "file" / "x", LexiconSettings(), Reporter())
-
-
-def test_the_settings_are_in_the_file(lexicon_file: Path, data_folder: Path) -> None:
-    facts = load_lexicon(lexicon_file).facts
-    manifest = json.loads((data_folder / "manifest.json").read_text())
-    assert facts["settings"] == {"size": 50, "min_count": 10, "max_words": 5}
-    assert facts["data_sha256"] == manifest["fingerprint"]
-    assert facts["tokenizer_sha256"] == manifest["tokenizer_sha256"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from unmask.commands.finetune_files import class_weights, needs_packages, selecting_metric
+from unmask.commands.finetune_files import class_weights
 from unmask.commands.finetune_run import ExampleStream, _spread, layer_factors, rank
 from unmask.core.errors import CorpusError, SettingsError
 from unmask.data.rows import Cursor
@@ -82,12 +82,6 @@ def test_weights_of_classes() -> None:
         class_weights(train, Regress(("x",)), "balanced")
     words = labelled(WordsRecord(1, ("x", "y", "z", "w"), ("O", "O", "O", "B-x")))
     assert class_weights(words, Tag(("B-x", "O")), "balanced") == pytest.approx([2.0, 2 / 3])
-
-
-def test_mean_and_deviation() -> None:
-    train = labelled(*(TextRecord(n, "t", value=value) for n, value in enumerate((2.0, 4.0, 9.0))))
-    task = Regress().while_learning(train)
-    assert (task.mean, task.deviation) == pytest.approx((5.0, 13**0.5))
 
 
 def test_metrics_of_classes() -> None:
@@ -182,26 +176,6 @@ def test_answers_are_normalised_as_by_squads_script(answer: str, words: list[str
     assert normalised(answer) == words
 
 
-def test_the_selecting_metric(monkeypatch: pytest.MonkeyPatch) -> None:
-    info = Classify(("a", "b"))
-    assert selecting_metric(info, None) == "accuracy"
-    assert selecting_metric(info, "matthews") == "matthews"
-    with pytest.raises(SettingsError, match="finetune.metric = 'f2': metrics of this task are accuracy, macro_f1"):
-        selecting_metric(info, "f2")
-    needs_packages()
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "seqeval" else object())
-    with pytest.raises(SettingsError, match=r"metrics need seqeval; install it with: pip install 'unmask\[metrics\]'"):
-        needs_packages()
-
-
-def test_rates_by_layer() -> None:
-    factor = layer_factors(2, 0.5)
-    assert factor("label_head.classifier.weight") == factor("head.dense.weight") == 1.0
-    assert factor("encoder.blocks.1.mlp.out.weight") == factor("encoder.final_norm.weight") == 0.5
-    assert factor("encoder.blocks.0.attention.qkv.weight") == 0.25
-    assert factor("encoder.tokens") == factor("encoder.norm.weight") == 0.125
-
-
 def test_learning_rate_by_width() -> None:
     assert SETTINGS.learning_rate_for(768) == pytest.approx(5e-5)
     assert SETTINGS.learning_rate_for(256) == pytest.approx(4.5e-4)
@@ -267,14 +241,3 @@ def test_the_optimizers_groups_take_their_share(make_model) -> None:  # type: ig
     for name, parameter in model.named_parameters():
         moved = (before[name] - parameter.detach()).mean().item()
         assert moved == pytest.approx(0.01 * 0.5 * layer_factors(2, 0.5)(name), rel=1e-3), name
-
-
-@pytest.mark.usefixtures("drawn")
-def test_confusion_of_many_classes() -> None:
-    from unmask.report.pages import confusion_plot
-
-    names = [f"class {n}" for n in range(40) for _ in range(40 - n)]
-    picture = confusion_plot(names, names)
-    assert picture.startswith("<svg")
-    few = confusion_plot(["$a$", "b"], ["b", "b"])
-    assert few.startswith("<svg")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import torch
 from safetensors.torch import load_file
 
 import unmask
 from tests.conftest import SMALL
 from tests.data.tagged import tagged_jsonl
-from unmask.core.errors import SettingsError
 
 SETTINGS = (
     *SMALL,
@@ -37,12 +35,3 @@ def test_the_syntax_strategy_with_losses_of_parts_of_speech(tmp_path: Path) -> N
     assert found.min() > 1.0
     assert not torch.equal(found, held[1]["scores.pos_loss"])
     assert held[0]["pos.gathered.count"].sum() > 10
-
-
-def test_missing_parts_of_speech_are_said_before_anything_is_made(tmp_path: Path) -> None:
-    text = tagged_jsonl(tmp_path / "a.jsonl")
-    with pytest.raises(
-        SettingsError, match=r"masking by these units and weights needs the annotation pos of the text; ask for it"
-    ):
-        unmask.pretrain([text], out=tmp_path / "run", steps=1, vocab_size=150, settings=SETTINGS)
-    assert not (tmp_path / "run" / "data").exists()

@@ -1,71 +1,22 @@
 from __future__ import annotations
 
 import json
-import math
 import random
 import shutil
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
 import unmask
-from tests.conftest import SMALL, make_text
-from unmask.commands.run_folder import RunFolder, claim_sources
-from unmask.commands.training_run import Watch
-from unmask.core.errors import CorpusError, DataError, DivergedError, RunError, SettingsError, TokenizerError
-from unmask.measure.held_out import HeldOut, HeldOutSet
+from tests.conftest import SMALL
+from unmask.core.errors import DataError, DivergedError, RunError, TokenizerError
+from unmask.measure.held_out import HeldOutSet
 from unmask.model.fused import Losses
 from unmask.model.heads import MLMHead
 from unmask.train.checkpoints import list_checkpoints
 from unmask.train.trackers import read_metrics
-
-SUMMARY_KEYS = {
-    "model", "num_parameters", "vocab_size", "steps", "tokens_seen", "seconds", "tokens_per_second",
-    "validation_loss", "validation_accuracy", "unigram_entropy", "bits_per_token_byte",
-}  # fmt: skip
-
-
-def test_a_run_leaves_what_is_promised(run: unmask.Run) -> None:
-    for name in ("model/config.json", "model/model.safetensors", "model/tokenizer.json", "metrics.jsonl",
-                 "recipe.toml", "summary.json", "report.html", "checkpoints"):  # fmt: skip
-        assert (run.folder / name).exists(), name
-    summary = json.loads((run.folder / "summary.json").read_text())
-    assert summary == run.summary
-    assert set(summary) >= SUMMARY_KEYS
-    assert summary["steps"] == 300
-    assert summary["model"] == str(run.folder / "model")
-    assert math.isclose(summary["tokens_per_second"], summary["tokens_seen"] / summary["seconds"])
-    assert summary["validation_loss"] < summary["unigram_entropy"], "it has learned more than word frequencies"
-
-
-@pytest.mark.parametrize("layout", ["bert", "roberta", "roberta-prelayernorm"])
-def test_other_layouts_go_the_whole_way(corpus_file: Path, tmp_path: Path, layout: str) -> None:
-    """With dropout, checkpointing and another initialisation; the model that is loaded is the one that was measured."""
-    run = unmask.pretrain(
-        [corpus_file],
-        out=tmp_path / "run",
-        steps=6,
-        vocab_size=200,
-        settings=(
-            *SMALL,
-            f"model.layout={layout}",
-            "model.dropout=0.2",
-            "model.initialisation=xavier",
-            "training.gradient_checkpointing=true",
-        ),
-    )
-    network = run.model.network
-    assert network.config.layout == layout
-    assert network.config.dropout == 0.2
-    assert network.config.max_position_embeddings == 64
-    assert network.num_parameters == run.summary["num_parameters"]
-    assert math.isfinite(run.summary["validation_loss"])
-    assert len(run.model.fill("The [MASK] in the garden.", top_k=2).masks[0]) == 2
 
 
 def test_tokens_are_those_of_the_text(run: unmask.Run) -> None:
@@ -87,13 +38,6 @@ def test_metrics_tell_the_story(run: unmask.Run) -> None:
     share = [line["predicted_share"] for line in lines if line["kind"] == "train"]
     assert share[0] == pytest.approx(0.3, abs=0.03), "the packaged recipe begins with 30 %"
     assert share[-1] == pytest.approx(0.15, abs=0.03)
-
-
-def test_the_model_of_the_run_is_what_was_evaluated(run: unmask.Run) -> None:
-    weights = load_file(run.folder / "model" / "model.safetensors")
-    assert sum(w.numel() for w in weights.values()) == run.summary["num_parameters"]
-    assert run.model.network.num_parameters == run.summary["num_parameters"]
-    assert all(w.dtype == torch.float32 for w in weights.values())
 
 
 def test_characters_without_special_tokens_go_the_whole_way(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -167,12 +111,6 @@ def test_curves_for_tensorboard(run: unmask.Run) -> None:
     assert events.Scalars("validation/loss")[-1].value == pytest.approx(run.summary["validation_loss"], rel=1e-6)
 
 
-def test_prepared_shards_are_used_as_they_are(data_folder: Path, tmp_path: Path) -> None:
-    run = unmask.pretrain([data_folder], out=tmp_path / "run", steps=2, strategy="span", settings=SMALL)
-    assert not (tmp_path / "run" / "data").exists()
-    assert run.summary["vocab_size"] == 200
-
-
 @pytest.mark.parametrize("kind", ["accuracy", "attention", "anchors"])
 def test_weights_without_a_name_train(data_folder: Path, tmp_path: Path, kind: str) -> None:
     settings = [*SMALL, "masking.units.kind=words", f"masking.weights.kind={kind}", "masking.refresh_steps=1"]
@@ -181,15 +119,6 @@ def test_weights_without_a_name_train(data_folder: Path, tmp_path: Path, kind: s
     run = unmask.pretrain([data_folder], out=tmp_path / "run", steps=3, settings=settings)
     assert run.summary["steps"] == 3
     assert (list_checkpoints(run.folder / "checkpoints")[-1] / "scores.safetensors").is_file()
-
-
-def test_equal_seeds_give_equal_models(data_folder: Path, tmp_path: Path) -> None:
-    models = []
-    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        run = unmask.pretrain([data_folder], out=tmp_path / name, steps=3, seed=seed, settings=SMALL)
-        models.append((run.folder / "model" / "model.safetensors").read_bytes())
-    assert models[0] == models[1]
-    assert models[0] != models[2]
 
 
 def test_a_run_is_never_overwritten_unasked(run: unmask.Run, corpus_file: Path) -> None:
@@ -217,31 +146,6 @@ def test_overwriting_starts_anew_and_keeps_strangers(data_folder: Path, tmp_path
     assert "step-00000003" not in [p.name for p in (out / "checkpoints").iterdir()]
 
 
-@pytest.mark.parametrize("again", [{}, {"steps": 4, "strategy": "whole_word"}], ids=["alone", "in full"])
-def test_a_run_of_an_earlier_version_goes_on_with_its_masks(
-    data_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, again: dict[str, Any]
-) -> None:
-    """Its recipe does not name the budget, which was one of tokens; it ends at the weights of a run that named it."""
-    caplog.set_level("INFO", logger="unmask")
-    settings = (*SMALL, "checkpoint.every_steps=2", "checkpoint.keep=9")
-    asked = {"steps": 4, "strategy": "whole_word"}
-    whole = unmask.pretrain([data_folder], out=tmp_path, settings=(*settings, 'masking.budget="tokens"'), **asked)
-    weights = (tmp_path / "model" / "model.safetensors").read_bytes()
-    recipe = tmp_path / "recipe.toml"
-    recipe.write_text("".join(f"{line}\n" for line in recipe.read_text().splitlines() if "budget =" not in line))
-    for path in ("model", "checkpoints/step-00000004"):
-        shutil.rmtree(tmp_path / path)
-    whole.folder.joinpath("summary.json").unlink()
-    unmask.pretrain(out=tmp_path, resume=True, **({"settings": settings, **again} if again else {}))
-    assert "the run was begun with masking.budget = 'tokens', by an earlier version, and goes on with it" in caplog.text
-    assert "going on from step 3" in caplog.text
-    assert (tmp_path / "model" / "model.safetensors").read_bytes() == weights
-    with pytest.raises(RunError, match="a run with masking.budget = 'tokens', but now it is 'units'"):
-        unmask.pretrain(out=tmp_path, resume=True, settings=(*settings, 'masking.budget="units"'), **asked)
-    other = unmask.pretrain([data_folder], out=tmp_path / "units", settings=settings, **asked)
-    assert (other.folder / "model" / "model.safetensors").read_bytes() != weights
-
-
 @pytest.mark.parametrize("stopped", [False, True])
 def test_resuming_at_the_end_changes_nothing(
     data_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, stopped: bool
@@ -259,32 +163,6 @@ def test_resuming_at_the_end_changes_nothing(
     assert again.summary["steps"] == 3
 
 
-@pytest.mark.parametrize(
-    ("paths", "options", "error", "message"),
-    [
-        (["none.txt"], {}, CorpusError, "none.txt: no such file"),
-        (["bad.txt"], {}, CorpusError, "not UTF-8"),
-        (["corpus.txt"], {"recipe": "tinny"}, SettingsError, "did you mean 'tiny'"),
-        (["corpus.txt"], {"minutes": 1.0}, RunError, "one of minutes, steps and tokens"),
-        (["corpus.txt"], {"tokenizer": "nowhere"}, ValueError, "there is no tokenizer.json"),
-    ],
-)
-def test_a_mistake_leaves_the_folder_free_for_the_next_try(
-    corpus_file: Path,
-    tmp_path: Path,
-    paths: list[str],
-    options: dict[str, object],
-    error: type[Exception],
-    message: str,
-) -> None:
-    (tmp_path / "corpus.txt").write_bytes(corpus_file.read_bytes())
-    (tmp_path / "bad.txt").write_bytes(b"good \xff bad\n" * 100)
-    out = tmp_path / "run"
-    with pytest.raises(error, match=message):
-        unmask.pretrain([tmp_path / p for p in paths], out=out, steps=2, settings=SMALL, **options)  # type: ignore[arg-type]
-    assert not out.exists() or not list(out.iterdir())
-
-
 def test_a_preparation_that_failed_goes_on(corpus_file: Path, tmp_path: Path) -> None:
     """The folder is no run yet, and what was found in the text is kept for the next try."""
     (tmp_path / "run" / "data" / "train" / "00000-00000.arrow").mkdir(parents=True)  # in the way of the shard
@@ -295,13 +173,6 @@ def test_a_preparation_that_failed_goes_on(corpus_file: Path, tmp_path: Path) ->
     (tmp_path / "run" / "data" / "train" / "00000-00000.arrow").rmdir()
     run = unmask.pretrain([corpus_file], out=tmp_path / "run", steps=1, vocab_size=200, settings=SMALL)
     assert run.summary["steps"] == 1
-
-
-def test_a_mistake_in_overwriting_loses_nothing(data_folder: Path, tmp_path: Path) -> None:
-    unmask.pretrain([data_folder], out=tmp_path / "run", steps=1, settings=SMALL)
-    with pytest.raises(CorpusError, match="no such file"):
-        unmask.pretrain([tmp_path / "none.txt"], out=tmp_path / "run", steps=1, overwrite=True)
-    assert (tmp_path / "run" / "summary.json").is_file()
 
 
 def test_folders_with_other_files_are_left_alone(corpus_file: Path, tmp_path: Path) -> None:
@@ -329,46 +200,6 @@ def test_divergence_names_the_step_the_checkpoint_and_the_way_out(
     assert run.summary["steps"] == 9
 
 
-def test_a_held_out_loss_that_is_no_number_is_divergence(
-    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An update may ruin a model whose losses were finite until then. It is neither the best nor saved."""
-    real, numbers = Watch.measure, count()  # of evaluations: behind steps 0, 2 and 4
-
-    def measure(self: Watch, *given: Any, **named: Any) -> HeldOut:
-        result = real(self, *given, **named)
-        return replace(result, loss=float("nan")) if next(numbers) == 2 else result
-
-    monkeypatch.setattr(Watch, "measure", measure)
-    settings = (*SMALL, "checkpoint.every_steps=2", "evaluation.times=4")
-    with pytest.raises(DivergedError, match=r"the held-out loss behind step 4 is nan; the latest .*step-00000002"):
-        unmask.pretrain([data_folder], out=tmp_path, steps=8, settings=settings)
-
-
-@pytest.mark.usefixtures("drawn")
-def test_without_files_the_packaged_text_is_used(tmp_path: Path) -> None:
-    settings = (*SMALL, "evaluation.times=0", "evaluation.final_max_tokens=500")
-    run = unmask.pretrain(out=tmp_path, steps=1, vocab_size=512, settings=settings)
-    manifest = json.loads((run.folder / "data" / "manifest.json").read_text())
-    assert manifest["sources"][0]["path"].endswith("tinyshakespeare.txt")
-    assert manifest["documents"] > 7000
-
-
-def test_a_run_that_was_half_removed_does_not_lend_its_data_to_the_next(corpus_file: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    unmask.pretrain([corpus_file], out=out, steps=1, settings=SMALL)
-    for name in ("recipe.toml", "sources.json"):
-        (out / name).unlink()
-    (out / "recipe.toml.partial").write_text("half")
-    other = tmp_path / "other.txt"
-    other.write_text(make_text(300, seed=9))
-    again = unmask.pretrain(str(other), out=out, steps=1, settings=SMALL, overwrite=True)
-    manifest = json.loads((out / "data" / "manifest.json").read_text())
-    assert [Path(s["path"]).name for s in manifest["sources"]] == ["other.txt"]
-    assert again.summary["steps"] == 1
-    assert not list(out.glob("*.partial"))
-
-
 def test_overwriting_does_not_destroy_its_own_input(data_folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     shutil.copytree(data_folder, out / "data")
@@ -384,18 +215,6 @@ def test_settings_that_the_shards_do_not_have(data_folder: Path, tmp_path: Path)
         unmask.pretrain([data_folder], out=tmp_path / "a", steps=1, settings=SMALL, vocab_size=999)
 
 
-def test_the_same_tokenizer_by_another_path(data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "link").symlink_to(data_folder / "tokenizer")
-    monkeypatch.chdir(tmp_path)
-    unmask.pretrain([data_folder], out=tmp_path / "run", steps=1, settings=SMALL, tokenizer="link")
-    other = json.loads((data_folder / "tokenizer" / "tokenizer.json").read_text())
-    other["normalizer"] = None
-    shutil.copytree(data_folder / "tokenizer", tmp_path / "other")
-    (tmp_path / "other" / "tokenizer.json").write_text(json.dumps(other))
-    with pytest.raises(DataError, match=r"other settings than \[tokenizer\]"):
-        unmask.pretrain([data_folder], out=tmp_path / "b", steps=1, settings=SMALL, tokenizer="other")
-
-
 def test_text_that_the_tokenizer_does_not_know(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("\n".join("MKV" * 80 + "ACDEFGHIKLMNPQ"[i % 14] * 9 for i in range(300)))
     with pytest.raises(DataError, match="tokens are unknown to the tokenizer: it does not fit this text"):
@@ -409,29 +228,8 @@ def test_too_little_to_evaluate_is_said_before_training(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists(), "nothing came of it"
 
 
-def test_a_finished_run_tells_its_final_evaluation_once(data_folder: Path, tmp_path: Path) -> None:
-    """Without a summary, as if it had been stopped before the end; a damaged one is to be taken away."""
-    summary = tmp_path / "summary.json"
-    unmask.pretrain([data_folder], out=tmp_path, steps=2, settings=SMALL)
-    summary.write_bytes(summary.read_bytes()[:99])
-    with pytest.raises(RunError, match=r"summary\.json: damaged .* take it away, and the run is evaluated again"):
-        unmask.pretrain(out=tmp_path, resume=True)
-    summary.unlink()
-    assert unmask.pretrain(out=tmp_path, resume=True).summary["steps"] == 2
-    assert sum(line.get("final", False) for line in read_metrics(tmp_path / "metrics.jsonl")) == 1
-
-
 @pytest.mark.parametrize("rest", [b"\xff\xfe\x80\n", b"5\n", b"{}\n", b'{"kind": "tr'])
 def test_metrics_are_read_up_to_what_is_damaged(tmp_path: Path, rest: bytes) -> None:
     file = tmp_path / "metrics.jsonl"
     file.write_bytes(b'{"kind": "train", "step": 10}\n' + rest)
     assert read_metrics(file) == [{"kind": "train", "step": 10}]
-
-
-@pytest.mark.parametrize("content", [b"\xff\xfe\x80", b"", b"[1]", b'"a"'])
-def test_a_damaged_list_of_sources(tmp_path: Path, content: bytes) -> None:
-    folder = RunFolder(tmp_path)
-    folder.recipe.write_text("")
-    folder.sources.write_bytes(content)
-    with pytest.raises(RunError, match=r"sources\.json: damaged"):
-        claim_sources(folder, None)

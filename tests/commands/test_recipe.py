@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from unmask.commands.recipe import Recipe, encoder_config, load_recipe
+from unmask.commands.recipe import encoder_config, load_recipe
 from unmask.commands.recipe_files import as_overrides
 from unmask.core.errors import SettingsError
-from unmask.masking.settings import STRATEGIES, LinearRate
+from unmask.masking.settings import STRATEGIES
 from unmask.masking.units import SpanUnits
 from unmask.model.config import Rotary
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -84,11 +84,6 @@ def test_settings_as_a_dict() -> None:
         as_overrides({"masking": {"rate": {0.3}}})
 
 
-def test_a_schedule_of_the_rate() -> None:
-    recipe = load_recipe(overrides=('masking.rate={kind="linear", start=0.4, end=0.1}',))
-    assert recipe.masking.rate == LinearRate(kind="linear", start=0.4, end=0.1)
-
-
 def test_a_strategy_is_shorthand_for_a_pair() -> None:
     recipe = load_recipe(options={"masking.strategy": "span"})
     assert recipe.masking.units == SpanUnits()
@@ -114,41 +109,29 @@ def test_a_strategy_on_the_command_line_replaces_the_pair(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("overrides", "message"),
+    ("overrides", "named"),
     [
-        (("training.learning_rat=1",), "unknown key 'training.learning_rat'; did you mean 'learning_rate'"),
-        (("trainin.steps=1",), "unknown key 'trainin'; did you mean 'training'"),
-        (("model.zzz=1",), "unknown key 'model.zzz'; known keys: layout, num_layers"),
-        (("training.learning_rate=-1",), "training.learning_rate = -1: input should be greater than 0"),
-        (("training.learning_rate=fast",), "training.learning_rate = 'fast': input should be a valid number"),
-        (("training.steps=1.5",), "training.steps = 1.5: input should be a valid integer"),
-        (("model.hidden_size=30",), r"model: hidden_size 30 must be a multiple of 2 x num_heads \(8\)"),
-        (("model.layout=bart",), "model.layout = 'bart': input should be 'modernbert', 'bert', 'roberta', "),
-        (
-            ("model.layout=bert", "model.local_window=64", "model.global_every=2"),
-            "model: global_every, local_window: means nothing to the layout 'bert'; remove it",
-        ),
-        (("model.type_vocab_size=2",), "model: type_vocab_size: means nothing to the layout 'modernbert'; remove it"),
-        (("model.layout=roberta", "model.hidden_size=30"), r"hidden_size 30 must be a multiple of num_heads \(4\)"),
-        (("model.dropout=1",), "model.dropout = 1: input should be less than 1"),
-        (("model.initialisation=zero",), "model.initialisation = 'zero': input should be 'truncated_normal', "),
-        (("masking.strategy=spam",), "masking: unknown strategy 'spam'; known are random"),
-        (("masking.units.kind=spam",), "masking.units: input tag 'spam' found using 'kind' does not match"),
-        (("masking.rate=2",), "masking.rate = 2: input should be less than 1"),
-        (("training.optimizer.momentu=1",), "unknown key 'training.optimizer.momentu'"),
-        (("corpus.documents=page",), "corpus.documents = 'page': input should be"),
-        (("learning_rate=1",), r"learning_rate=1"),
-        (("training.steps",), "expected section.key=value"),
-        (("training.minutes=2", "training.minutes.x=1"), "training.minutes is 2, which has no keys"),
-        (("masking.strategy=[1]",), r"unknown strategy \[1\]"),
+        (("training.learning_rat=1",), "learning_rate"),
+        (("trainin.steps=1",), "training"),
+        (("training.steps=1.5",), "training.steps"),
+        (("model.hidden_size=30",), "hidden_size"),
+        (("model.layout=bert", "model.local_window=64", "model.global_every=2"), "global_every, local_window"),
+        (("model.type_vocab_size=2",), "type_vocab_size"),
+        (("model.dropout=1",), "model.dropout"),
+        (("model.initialisation=zero",), "model.initialisation"),
+        (("masking.strategy=[1]",), "strategy"),
+        (("masking.units.kind=spam",), "masking.units"),
+        (("corpus.documents=page",), "corpus.documents"),
+        (("learning_rate=1",), "learning_rate=1"),
+        (("training.minutes=2", "training.minutes.x=1"), "training.minutes"),
         (("masking.replacement.shares=[1, 0]",), "masking.replacement.shares"),
         (("training.optimizer.betas=[1.5, 2.0]",), "training.optimizer.betas"),
-        (("tokenizer.path=x", "tokenizer.vocab_size=99"), "tokenizer: vocab_size is of a tokenizer that is trained"),
-        (("model.max_position_embeddings=64",), "model.max_position_embeddings 64 is less than"),
+        (("tokenizer.path=x", "tokenizer.vocab_size=99"), "vocab_size"),
+        (("model.max_position_embeddings=64",), "model.max_position_embeddings"),
     ],
 )
-def test_wrong_settings_are_named_with_the_way_out(overrides: tuple[str, ...], message: str) -> None:
-    with pytest.raises(SettingsError, match=message):
+def test_wrong_settings_are_named(overrides: tuple[str, ...], named: str) -> None:
+    with pytest.raises(SettingsError, match=named):
         load_recipe(overrides=overrides)
 
 
@@ -165,26 +148,3 @@ def test_a_layout_fills_in_what_is_left_open(tokenizer: Tokenizer) -> None:
     config = encoder_config(load_recipe(overrides=odd), tokenizer)
     assert (config.hidden_size // config.num_heads, config.norm_eps, config.type_vocab_size) == (9, 1e-6, 3)
     assert config.first_position == tokenizer.special.pad + 1
-
-
-def test_recipes_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"unknown recipe 'tinny'; did you mean 'tiny'\?"):
-        load_recipe("tinny")
-    with pytest.raises(SettingsError, match=r"none\.toml: no such recipe file"):
-        load_recipe(str(tmp_path / "none.toml"))
-    (tmp_path / "latin.toml").write_bytes(b"# \xe9\n")
-    with pytest.raises(SettingsError, match="cannot be read as UTF-8 text"):
-        load_recipe(str(tmp_path / "latin.toml"))
-    (tmp_path / "flat.toml").write_text("masking = 3\n")
-    with pytest.raises(SettingsError, match="masking is 3, which has no keys"):
-        load_recipe(str(tmp_path / "flat.toml"), options={"masking.strategy": "span"})
-    (tmp_path / "bad.toml").write_text("[training\n")
-    with pytest.raises(SettingsError, match=r"bad\.toml: not TOML"):
-        load_recipe(str(tmp_path / "bad.toml"))
-
-
-def test_settings_are_frozen() -> None:
-    recipe = load_recipe()
-    assert isinstance(recipe, Recipe)
-    with pytest.raises(ValueError, match="frozen"):
-        recipe.training.seed = 3  # type: ignore[misc]

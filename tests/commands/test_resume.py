@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +12,10 @@ from typer.testing import CliRunner
 
 import unmask
 from tests.commands.finetune_helpers import FAST, MakeModel, save_encoder, write_classes
+from tests.commands.stopping import Stopping
 from unmask.commands import finetune_run as runs
 from unmask.commands.cli import make_app
 from unmask.commands.finetune import forecast_finetune
-from unmask.commands.finetune_folder import FinishedRun, ResultFolder
 from unmask.core.errors import RunError
 from unmask.core.interruption import Interrupted
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -72,58 +70,17 @@ def test_stopped_in_the_second_seed(given: Given, tmp_path: Path, monkeypatch: p
     assert content(out) == content(tmp_path / "whole")
 
 
-class Stopping(unmask.Callback):
-    """Sends a signal behind a step, as `kill` would."""
-
-    def __init__(self, step: int) -> None:
-        self._step = step
-
-    def on_step(self, trainer: unmask.Trainer, report: Any) -> None:
-        if report.step == self._step:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-
-@pytest.mark.parametrize("step", [2, 4])
-def test_stopped_within_a_seed(given: Given, tmp_path: Path, step: int) -> None:
-    """Before the first evaluation and behind it: losses, best weights and patience are those of an unbroken run."""
+def test_stopped_within_a_seed(given: Given, tmp_path: Path) -> None:
+    """Behind the first evaluation: losses, best weights and patience are those of an unbroken run."""
     longer = settings(1, "finetune.epochs=3", "finetune.patience=3")
     unmask.finetune(**given, out=tmp_path / "whole", settings=longer)
     out = tmp_path / "stopped"
     with pytest.raises(Interrupted):
-        unmask.finetune(**given, out=out, settings=longer, callbacks=[Stopping(step)])
-    assert (out / "checkpoints" / f"step-{step:08d}").is_dir()
+        unmask.finetune(**given, out=out, settings=longer, callbacks=[Stopping(4)])
+    assert (out / "checkpoints" / "step-00000004").is_dir()
     unmask.finetune(**given, out=out, settings=longer, resume=True)
     assert content(out) == content(tmp_path / "whole")
     assert not (out / "checkpoints").exists()
-
-
-def test_a_kill_while_the_best_model_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model in the folder is that of a seed which is known to be over: the earlier best one, or the new one."""
-    folder, content = ResultFolder(tmp_path / "out"), {"finetune": {"seeds": 3}}
-    folder.begin(content)
-
-    def write(number: int) -> None:
-        folder.waiting(number).mkdir()
-        (folder.waiting(number) / "config.json").write_text(str(number))
-
-    def models() -> dict[str, str]:
-        return {path.name: (path / "config.json").read_text() for path in folder.root.glob("model*")}
-
-    first, worse, better = (FinishedRun({"seed": n}, [], is_best=n != 1) for n in range(3))
-    write(1)
-    folder.keep([first])
-    assert models() == {"model": "1"}
-    write(2)  # and no more: the seed is made again
-    assert folder.go_on(content) == [first]
-    assert models() == {"model": "1"}
-    folder.keep([first, worse])
-    write(3)
-    with monkeypatch.context() as killed:
-        killed.setattr(ResultFolder, "_settle", lambda *given: None)
-        folder.keep([first, worse, better])
-    assert models() == {"model": "1", "model.3": "3"}
-    assert folder.go_on(content) == [first, worse, better]
-    assert models() == {"model": "3"}
 
 
 def test_more_seeds_are_asked_for_later(given: Given, tmp_path: Path) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +17,16 @@ from safetensors.torch import load_file
 
 import unmask
 from tests.command_line import Main
-from tests.commands.test_contrast import SETTINGS, gradients_of_a_step, stream_of, texts
-from tests.commands.test_embedder import FAST, WORDS, Stopping, base, corpus, passages
-from unmask.commands.embedder_forecast import forecast_embedder
-from unmask.core.errors import DataError, ModelError, RunError
+from tests.commands.stopping import Stopping
+from tests.commands.test_contrast import texts
+from tests.commands.test_embedder import FAST, WORDS, base, corpus, passages
+from unmask.core.errors import DataError, ModelError
 from unmask.core.interruption import Interrupted
-from unmask.masking.masker import Masker
 from unmask.model.encoder import MaskedLM
-from unmask.model.folder import save_model
 from unmask.search import blocks as index_folder
-from unmask.search.encoder import open_encoder
-from unmask.tasks.embed import SparseVectors, sparse_texts
-from unmask.tasks.loaded_model import load
-from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.tasks.embed import sparse_texts
 from unmask.train import contrast as splade
-from unmask.train.contrast import TextTargets, contrast_losses, flops, rising, splade_objective, splade_vectors, surplus
-from unmask.train.objectives import PREDICT_MASKED
+from unmask.train.contrast import TextTargets, contrast_losses, flops, rising, splade_objective, splade_vectors
 
 __all__ = ["base", "corpus"]  # fixtures
 SPARSE = FAST | {
@@ -138,24 +130,6 @@ def test_the_loss_is_that_of_products_and_the_regulariser(make_model: Callable[.
     assert dense.each_N.tolist() != pytest.approx(pairs, abs=1e-2)
 
 
-def test_gradients_by_way_of_vectors(make_model: Callable[..., MaskedLM], tokenizer: Tokenizer) -> None:
-    """Of steps in parts and of all at once, with the regulariser and masked tokens."""
-    stream = stream_of(tokenizer, SETTINGS)
-    rows, _ = stream.rows(stream.drawer.draw(np.arange(24), 3))
-    masked = Masker.from_tokenizer(tokenizer, rate=0.3)(rows)
-    leading = splade_objective(temperature=1.0, weights=(0.1, 0.2), progress=lambda: 1.0)
-    (whole, wanted), (parted, gradients) = (
-        gradients_of_a_step(make_model(), rows, masked, micro_rows=micro_rows, main=leading,
-                            objectives=(replace(PREDICT_MASKED, weight=0.2),))
-        for micro_rows in (None, 2)
-    )  # fmt: skip
-    assert parted.micro_batches > 1 == whole.micro_batches
-    assert parted.loss == pytest.approx(whole.loss, rel=1e-5)
-    assert gradients.keys() == wanted.keys()
-    for name, gradient in gradients.items():
-        torch.testing.assert_close(gradient, wanted[name], atol=1e-5, rtol=1e-3)
-
-
 def test_every_text_finds_its_partner(base: Path, tmp_path: Path) -> None:
     """Titles and bodies that have no word in common, learned by heart by few numbers."""
     library = pytest.importorskip("sentence_transformers")
@@ -176,31 +150,6 @@ def test_every_text_finds_its_partner(base: Path, tmp_path: Path) -> None:
     )
     assert (one @ other.T).argmax(1).tolist() == list(range(5))
     assert (other > 0).sum() < (dense > 0).sum() / 2
-
-
-def test_the_folder_in_sentence_transformers(sparse: unmask.Embedder) -> None:
-    library = pytest.importorskip("sentence_transformers")
-    folder = sparse.folder / "model"
-    theirs = library.SparseEncoder(str(folder), device="cpu")
-    assert [type(module).__name__ for module in theirs] == ["MLMTransformer", "SpladePooling"]
-    assert theirs.max_seq_length == 64
-    assert theirs.similarity_fn_name == "dot"
-    assert theirs.get_embedding_dimension() == sparse.dimension == sparse.model.tokenizer.vocab_size
-    some = [*passages(4), "the king", "a ship at sea " * 3]
-    vectors = theirs.encode(some, convert_to_sparse_tensor=False, batch_size=3)
-    encoder = open_encoder(folder)
-    for ours in (encoder.embed_documents(some), encoder.embed_queries(some)):
-        assert isinstance(ours, SparseVectors)
-        np.testing.assert_allclose(ours.dense(), vectors, atol=1e-4)
-    model, tokenizer = sparse.model.network, sparse.model.tokenizer
-    for text, vector in zip(some, vectors, strict=True):
-        ids = torch.from_numpy(tokenizer.encode_prompt(text).astype(np.int64))[None]
-        assert ids[0, [0, -1]].tolist() == [tokenizer.special.cls, tokenizer.special.sep]
-        hidden = model.encoder(ids).flatten(0, 1)
-        none = torch.zeros(0, dtype=torch.int64)
-        of = TextTargets(torch.arange(len(hidden)), none, none, none, none, none, 1, lengths=(len(hidden),))
-        np.testing.assert_allclose(splade_vectors(model, hidden, of)[0].detach(), vector, atol=1e-4)
-    assert 0 < (vectors > 0).sum() < vectors.numel()
 
 
 def test_a_file_of_sparse_vectors(sparse: unmask.Embedder, tmp_path: Path, main: Main) -> None:
@@ -286,102 +235,6 @@ def test_long_texts_have_the_largest_numbers_of_their_windows(sparse: unmask.Emb
         parts.append(network.predict(hidden, torch.arange(whole.shape[1])).amax(0).relu().log1p().detach().numpy())
     found = sparse_texts(network, model.tokenizer, ["the king", text], "split").vectors.dense()
     np.testing.assert_allclose(found[1], np.max(parts, axis=0), atol=1e-4)
-
-
-def test_it_is_evaluated_beside_dense_vectors(sparse: unmask.Embedder, base: Path, corpus: Path) -> None:
-    found = unmask.evaluate_search(sparse.folder / "model", [corpus], against=[base], every=True, crop_chars=20)
-    ours, theirs = (found.vectors[str(folder)] for folder in (sparse.folder / "model", base))
-    assert ours["dimension"] == sparse.dimension > theirs["dimension"]
-    assert 1 < ours["effective_rank"] <= sparse.dimension
-    assert 0 < ours["alignment"]["crop"] < 2, "numbers below 0 are none of theirs"
-    encoding = found["encoding"][str(sparse.folder / "model")]
-    assert (encoding["pooling"], encoding["similarity"]) == ("splade", "dot")
-    systems = found.tasks["crop"]["systems"]
-    assert systems[str(sparse.folder / "model")]["ndcg_at_10"] > 0.1
-    dense = open_encoder(sparse.folder / "model", pooling="mean")
-    assert (dense.settings.similarity, dense.width) == ("cosine", theirs["dimension"])
-    assert np.linalg.norm(dense.embed_queries(["the king"])) == pytest.approx(1.0)
-    with pytest.raises(ModelError, match="makes no sparse vectors"):
-        open_encoder(base, pooling="splade")
-
-
-def test_of_sums_the_mean_alone_is_offered(sparse: unmask.Embedder, tmp_path: Path) -> None:
-    other = shutil.copytree(sparse.folder / "model", tmp_path / "other")
-    (other / "1_SpladePooling" / "config.json").write_text('{"pooling_strategy": "sum"}')
-    with pytest.raises(ModelError, match="pooling_strategy = 'sum' is not offered"):
-        open_encoder(other)
-    assert open_encoder(other, pooling="mean").settings.similarity == "cosine"
-
-
-def test_it_begins_sparse(base: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever the logits stand; and what is said of masked tokens stays."""
-    monkeypatch.setattr(splade, "NUMBERS_A_TOKEN", 0.5)
-    higher = load(base).network
-    with torch.no_grad():
-        higher.head.bias += 9.0
-    shutil.copytree(base, tmp_path / "higher")
-    save_model(higher, tmp_path / "higher")
-    found = [
-        unmask.embedder(model, [corpus], out=tmp_path / f"e{n}", steps=1, sparse=True, settings=FAST)
-        for n, model in enumerate((base, tmp_path / "higher"))
-    ]
-    (one, loss), (other, same_loss) = ((each.nonzero["before"], each.before["mlm_loss"]) for each in found)
-    assert 1 < one < 50
-    again = unmask.embedder(found[0].folder / "model", [corpus], out=tmp_path / "again", steps=1, sparse=True,
-                            settings=FAST)  # fmt: skip
-    assert again.nonzero["before"] == pytest.approx(found[0].nonzero["after"], rel=1e-6), "what it learned stays"
-    assert other == pytest.approx(one, rel=0.05)
-    assert same_loss == pytest.approx(loss, rel=1e-4)
-
-
-def test_the_surplus_by_hand() -> None:
-    vectors = torch.tensor([[0.0, 1.0, 2.0], [0.5, 0.0, 3.0]]).log1p()
-    assert surplus(vectors, 1) == pytest.approx(1.0)  # two numbers are left: 2 and 3
-    assert surplus(vectors, 2) == surplus(vectors, 9) == 0.0
-
-
-def test_a_dry_run_measures_and_writes_nothing(base: Path, corpus: Path, tmp_path: Path, main: Main) -> None:
-    asked = ("embedder", base, corpus, "--out", tmp_path / "e", "--steps", 7, "--sparse", "--dry-run")
-    asked += tuple(word for name, value in FAST.items() for word in ("--set", f"{name}={value}"))
-    code, out, err = main(*asked, "--json")
-    assert code == 0, err
-    found = json.loads(out)
-    assert found["documents"] + found["held_out_documents"] == 80
-    assert found["pairs"].keys() == {"crops", "titles", "neighbours"}
-    assert found["tokens"] > 1000
-    assert found["steps"] == 7
-    assert found["dimension"] == 200
-    assert found["seconds"] == pytest.approx(7 * found["step_seconds"])
-    assert found["num_parameters"] > 0 == len(list(tmp_path.iterdir()))
-    code, out, err = main(*asked)
-    assert code == 0, err
-    assert "7 steps in about" in out
-    assert "sparse vectors of 200" in out
-    assert "nothing was written (--dry-run)" in out
-    by_clock = forecast_embedder(base, [corpus], minutes=0.5, settings=FAST)
-    assert by_clock.steps >= 1
-    assert "about" in repr(by_clock)
-    with pytest.raises(RunError, match="standard input"):
-        forecast_embedder(base, ["-"], steps=1)
-
-
-def test_what_it_leaves(sparse: unmask.Embedder, tmp_path: Path, main: Main) -> None:
-    """It stays a masked language model, and says who makes its vectors."""
-    folder = sparse.folder / "model"
-    assert len(sparse.model.fill("the [MASK] sees", top_k=2).masks[0]) == 2
-    assert unmask.verify(folder).passed
-    other = shutil.copytree(folder, tmp_path / "other")
-    (other / "1_SpladePooling" / "config.json").write_text('{"word_embedding_dimension": 7}')
-    assert "says word_embedding_dimension = 7, config.json vocab_size = 200" in repr(unmask.verify(other))
-    assert set(sparse.nonzero) == {"before", "after"}
-    assert 0 < sparse.nonzero["after"] <= sparse.dimension
-    assert sparse.before["kinds"].keys() == sparse.after["kinds"].keys()
-    assert sparse.dimensions == []
-    assert (sparse.folder / "negatives.safetensors").is_file()
-    assert f"unmask search index {folder} FILES" in repr(sparse)
-    card = (folder / "README.md").read_text()
-    assert "from sentence_transformers import SparseEncoder" in card
-    assert "- splade" in card
 
 
 def test_going_on_is_never_having_stopped(sparse: unmask.Embedder, base: Path, corpus: Path, tmp_path: Path) -> None:

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import io
 import itertools
-import json
 import logging
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from rich.console import Console
 
-import unmask
 from tests.command_line import PATIENCE, Main
 from unmask.commands import terminal
 from unmask.commands.compare import by_pair, by_recipe
@@ -27,7 +23,7 @@ from unmask.commands.terminal import ConsoleReporter, rendered, show
 from unmask.commands.tune import best_trials
 from unmask.core.results import Progress, Readable, Sheet, Shown, Styled
 from unmask.tasks.fill import Candidate, Filled
-from unmask.train.callbacks import ShowProgress, StepReport
+from unmask.train.callbacks import StepReport
 from unmask.train.step import Figures
 
 
@@ -70,21 +66,6 @@ def step(number: int, seconds: float, progress: float, loss: float) -> StepRepor
     )
 
 
-def test_runs_in_turn_have_a_loss_a_speed_and_a_time_each(capsys: pytest.CaptureFixture[str], seconds: None) -> None:
-    trainer = SimpleNamespace(state=SimpleNamespace(micro_tokens=None), first_micro_tokens=None)
-    with ConsoleReporter() as reporter:
-        for loss in (6.0, 3.0):
-            shown = ShowProgress(reporter)  # type: ignore[arg-type]
-            for number in range(1, 4):
-                shown.on_step(trainer, step(number, number * 2.0, number / 4, loss))  # type: ignore[arg-type]
-            reporter.notify(Progress("tokens at 15%", 100, 400))
-    first, second = (run for run in capsys.readouterr().err.split("tokens at 15%")[:2])
-    assert "step 3, loss 6.000, 500 tokens/s, " in first
-    assert "step 3, loss 3.000, 500 tokens/s, " in second
-    times = [[line.rsplit(", ", 1)[1] for line in run.splitlines() if "step" in line] for run in (first, second)]
-    assert times[0] == times[1]
-
-
 def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("TERM", "xterm")  # on a dumb one no bar is drawn
     monkeypatch.setenv("FORCE_COLOR", "1")
@@ -93,18 +74,6 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
         [task] = reporter.bar.tasks
         assert (task.description, task.completed, task.total) == ("hidden tokens", 0.25, 1.0)
     assert "100 of 400 tokens" in capsys.readouterr().err
-
-
-def test_score_reports_its_progress(main: Main, run: unmask.Run, tmp_path: Path) -> None:
-    file = tmp_path / "order.jsonl"
-    pair = {"sentence_good": "The cat sees the dog at sea.", "sentence_bad": "The cat the dog sees sea at."}
-    file.write_text(json.dumps(pair) + "\n")
-    total = sum(len(tokens.input_ids) for tokens in run.model.tokenizer.encode_corpus(list(pair.values())))
-    reports: list[Any] = []
-    result = unmask.score(run.model, file, notify=reports.append)
-    assert reports == [Progress("each token hidden in turn", total, total, "tokens")]
-    code, out, _ = main("score", run.folder / "model", file, "--json")
-    assert (code, json.loads(out)) == (0, result.to_dict())
 
 
 def test_texts_do_nothing_to_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +111,6 @@ class Shouting(Readable):
         yield Styled(self.text, "dim")
 
 
-ODD = ("[i]", "[/b]", "[red]king", ":smile:", "\\[x]", "end\\")
 ESTIMATE = {"mean": 1.0, "interval": None}
 PAIR = {"first": "a", "second": "b", "better": None, **ESTIMATE}
 DECIDING = {"exploratory": False, "confidence": 0.97}
@@ -158,42 +126,15 @@ TABLES: list[Callable[[str], Any]] = [
 ]
 
 
-@pytest.mark.parametrize("text", ODD)
-@pytest.mark.parametrize("make", TABLES)
-def test_what_users_name_stands_in_tables_as_it_is(make: Callable[[str], Any], text: str) -> None:
-    assert any(text in row for row in rows_of(make(text)))
-
-
 def rows_of(sheet: Sheet) -> list[str]:
     out = io.StringIO()
     Console(file=out, width=120).print(rendered(sheet))
     return [" ".join(line.split()) for line in out.getvalue().splitlines()]
 
 
-def test_a_recipe_without_a_figure() -> None:
-    by_figure = {"loss": {"recipes": {"a": ESTIMATE, "b": ESTIMATE}}, "task_error": {"recipes": {"a": ESTIMATE}}}
-    rows = rows_of(by_recipe(by_figure))
-    assert rows == ["recipe loss (95 %, over seeds) task error (95 %, over seeds)", "a 1.000 1.000", "b 1.000 -"]
-
-
-def test_differences_of_pairs() -> None:
-    better = {"first": "span", "second": "random", "mean": -1.0, "interval": (-1.5, -0.5), "better": "span"}
-    by_figure = {
-        "loss": {**DECIDING, "differences": [better, PAIR]},
-        "task_error": {**DECIDING, "confidence": 0.9925, "exploratory": True, "differences": [PAIR]},
-    }
-    assert rows_of(by_pair(by_figure))[1:] == [
-        "span - random loss -1.000 (-1.500 to -0.500) at 97 % span is better",
-        "a - b loss 1.000 at 97 % no difference shown",
-        "a - b task error 1.000 at 99.25 % exploratory: no difference shown",
-    ]
-
-
 # What a shell is given; exit code and beginning of stderr of a command that prints, and of one with a mistake.
 UNKNOWN = "unmask: No such command 'nosuch'"
 STREAMS = {
-    "<&-": (0, "", 2, UNKNOWN),
-    ">&-": (0, "", 2, UNKNOWN),
     ">/dev/full": (2, "unmask: standard output is full", 2, UNKNOWN),
     "2>&-": (0, "", 2, ""),
 }
@@ -209,15 +150,6 @@ def test_streams_that_cannot_be_used(streams: str) -> None:
         assert done.returncode == expected, (streams, done.stderr)
         assert done.stderr.startswith(begin)
         assert done.stderr.count("\n") == bool(begin), done.stderr
-
-
-def test_a_pipe_without_a_reader_ends_a_command_quietly() -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    command = [sys.executable, "-m", "unmask", "--help"]
-    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=PATIENCE, check=False)
-    os.close(writing)
-    assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_standard_input_that_is_closed(main: Main, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unmask.commands.embedder_pairs import PairData, pair_data, read_pairs
+from unmask.commands.embedder_pairs import pair_data, read_pairs
 from unmask.commands.embedder_settings import EmbedderSettings, PairColumns
-from unmask.commands.embedder_stream import KINDS, PairDrawer, PairParts, PairStream, Tokens
+from unmask.commands.embedder_stream import PairDrawer, PairParts, PairStream, Tokens
 from unmask.commands.embedder_texts import (
-    DOCUMENT_TOKENS,
     DocumentParts,
     TextsBuilder,
     TokenTexts,
@@ -77,20 +76,6 @@ def test_documents_are_tokens_in_one_line(tokenizer: Tokenizer, tmp_path: Path) 
     (tmp_path / "t.safetensors").write_bytes(b"no")
     with pytest.raises(RunError, match=r"t\.safetensors: damaged"):
         TokenTexts.load(tmp_path / "t.safetensors")
-
-
-def test_long_documents_are_several_and_near_duplicates_are_one(tokenizer: Tokenizer) -> None:
-    book = [f"the king {word(n)} sees the queen and the dog at sea in the garden" for n in range(1200)]
-    texts = built(tokenizer, ["the ship of the king in winter"], book, [*book[:-1], "the end"], ["the dog"], ["a cat"])
-    sizes = texts.ends - texts.begins
-    assert sizes.max() < DOCUMENT_TOKENS + 100
-    assert len(texts) > 6
-    assert sizes.sum() == len(texts.ids)
-    copies = (len(texts) - 3) // 2
-    first, second = texts.cluster[1 : 1 + copies], texts.cluster[1 + copies : 1 + 2 * copies]
-    assert first.tolist() == second.tolist(), "the n-th stretches of near-duplicates"
-    assert len(set(texts.cluster.tolist())) == copies + 3
-    assert len(set(texts.held[1 : 1 + 2 * copies].tolist())) == 1, "all of them are on one side"
 
 
 SHORT = EmbedderSettings(first_lengths=(2, 5), second_lengths=(3, 9), part_tokens=16, batch_size=4)
@@ -161,63 +146,10 @@ def test_an_epoch_has_each_part_once(tokenizer: Tokenizer) -> None:
     assert not set(seen) & set(np.unique(texts.cluster[texts.held == 1]).tolist())
 
 
-@pytest.mark.parametrize(
-    ("documents", "settings", "message"),
-    [
-        (
-            [["the king"], ["the queen"]],
-            EmbedderSettings(),
-            "no document has a pair of texts: the longest has 2 tokens",
-        ),
-        ([["the king sees the queen and the dog at sea"]], SHORT, "one document to train on, and nothing to tell it"),
-    ],
-)
-def test_too_little_text(tokenizer: Tokenizer, documents: list[list[str]], settings: EmbedderSettings,
-                         message: str) -> None:  # fmt: skip
-    with pytest.raises(CorpusError, match=message):
-        pair_data(built(tokenizer, *documents), None, tokenizer, settings, note=lambda text: None)
-
-
-def test_tables_give_titles_and_empty_texts_are_passed_over(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    rows = "".join(f'"the {word(n)}","{word(n)} sees the {word(n + 70)} at sea."\n' for n in range(40))
-    (tmp_path / "t.csv").write_text(f'title,text\n{rows}"","the queen."\n')
-    texts = read(tmp_path / "t.csv", tokenizer)
-    assert texts.titled.sum() == 40
-    assert spelled(tokenizer, texts, texts.paragraph[0], texts.paragraph[1]).startswith("the")
-    (tmp_path / "t.txt").write_text("\n\n\n")
-    with pytest.raises(CorpusError, match="there is no text in it"):
-        read(tmp_path / "t.txt", tokenizer)
-
-
 def read(path: Path, tokenizer: Tokenizer, note: Callable[[str], None] = lambda text: None, *,
          given: Sequence[str] = (), **settings: Any) -> TokenTexts:  # fmt: skip
     asked = CorpusSettings.model_validate(settings)
     return read_texts([path], tokenizer, asked, given=given, note=note, notify=lambda progress: None)
-
-
-def test_rows_without_a_title_and_copies_under_another(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    """A paragraph is no title because other rows have one; what the corpus leaves out goes by the text."""
-
-    def body(n: int) -> str:
-        return f"the {word(n)} sees the {word(n + 70)} at sea.\n\nThe {word(n)} loves the {word(n + 90)} in winter."
-
-    titles = [f"a {word(n)}" if n % 2 else "" for n in range(40)]
-    rows = [f'"{title}","{body(n)}"\n' for n, title in enumerate(titles)]
-    copies = [f'"again","{body(n)}"\n' for n in range(10)]
-    (tmp_path / "t.csv").write_text("title,text\n" + "".join(rows + copies))
-    assert read(tmp_path / "t.csv", tokenizer).titled.tolist() == [n % 2 for n in range(40)] + [1] * 10
-    notes: list[str] = []
-    found = read(tmp_path / "t.csv", tokenizer, notes.append, cleaning={"duplicates": "drop"})
-    assert found.titled.tolist() == [n % 2 for n in range(40)]
-    assert "left out: 10 duplicates" in notes
-
-
-def test_one_heading_makes_no_titles_of_first_lines(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    texts = [f"The {word(n)} sees the {word(n + 70)} at sea.\nThe {word(n)} loves the king." for n in range(40)]
-    texts[:10] = [f"The {word(n)}\n{text}" for n, text in enumerate(texts[:10])]
-    texts[5] = f"# {texts[5]}"
-    (tmp_path / "t.txt").write_text("\n\n".join(texts))
-    assert np.flatnonzero(read(tmp_path / "t.txt", tokenizer, documents="block").titled).tolist() == [5]
 
 
 def test_prepared_data(data_folder: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -270,21 +202,6 @@ def test_bad_pairs(tmp_path: Path, name: str, content: str, columns: dict[str, s
         read_pairs(tmp_path / name, PairColumns(**columns))
 
 
-def test_pairs_of_one_text(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    def data(*rows: str) -> PairData:
-        (tmp_path / "p.csv").write_text("query,text\n" + "".join(f"{row}\n" for row in rows))
-        pairs = read_pairs(tmp_path / "p.csv", PairColumns())
-        return pair_data(None, pairs, tokenizer, SHORT, note=lambda text: None)
-
-    with pytest.raises(CorpusError, match="all pairs have the same text"):
-        data("a king,the dog", "a dog,The  dog")
-    with pytest.raises(CorpusError, match="all pairs have the same query"):
-        data("a king,the dog", "a king,the cat")
-    assert len(set(data("a king,1914", "a dog,1789").given.key.tolist())) == 2, "numbers are different answers"
-    near = "the king sees the queen in the garden in winter and the dog at sea"
-    assert len(set(data(f"a king,{near}", f"a dog,{near}!", "a cat,the ship").given.key.tolist())) == 2
-
-
 def test_pairs_beside_documents_are_held_out_with_them(tokenizer: Tokenizer, data_folder: Path,
                                                        tmp_path: Path) -> None:  # fmt: skip
     """What is a text of a pair and a document has one key and stands on one side; so do wrong answers."""
@@ -309,11 +226,3 @@ def test_pairs_beside_documents_are_held_out_with_them(tokenizer: Tokenizer, dat
     store = read(data_folder, tokenizer)
     equal = tokenizer.backend.decode(store.ids[store.begins[3] : store.ends[3]].tolist())
     assert read(data_folder, tokenizer, given=[equal, "the king"]).given[0] == store.cluster[3]
-
-
-def test_bad_settings() -> None:
-    for values in ({"first_lengths": (9, 3)}, {"part_tokens": 20}, {"kinds": dict.fromkeys(KINDS, 0)}):
-        with pytest.raises(ValueError):  # noqa: PT011
-            EmbedderSettings.model_validate(values)
-    assert EmbedderSettings().dimensions_for(256) == (128, 64)
-    assert EmbedderSettings(dimensions=(32, 300)).dimensions_for(256) == (32,)

@@ -54,20 +54,6 @@ def test_a_search_on_real_runs(data_folder: Path, tmp_path: Path) -> None:
         assert (folder / "model").is_dir() == (trial["number"] == best["number"]), "only the best keeps its model"
 
 
-def test_a_search_asks_for_the_same_numbers_again(
-    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "measured_run", loss_by_rate)
-
-    def asked(folder: str, **changes: Any) -> list[Any]:
-        trials = tune(data_folder, tmp_path / folder, trials=14, **changes)["trials"]
-        return [trial["parameters"] for trial in trials]
-
-    first = asked("first")
-    assert asked("again") == first
-    assert len({numbers["training.learning_rate"] for numbers in first}) == 14
-
-
 def test_numbers_that_do_not_fit_together_are_passed_over(
     data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,68 +100,6 @@ def test_a_search_goes_on_and_makes_again_what_was_interrupted(
         tune(data_folder, out, search=(RATES,))
 
 
-def test_the_recipes_own_numbers_are_known_though_their_trial_was_interrupted(
-    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By Ctrl-C while the model was measured."""
-    seen: list[Any] = []
-
-    def run(*arguments: Any, **options: Any) -> Any:
-        seen.append(options["overrides"])
-        if len(seen) == 1:
-            raise KeyboardInterrupt
-        return loss_by_rate(*arguments, **options)
-
-    monkeypatch.setattr(module, "measured_run", run)
-    with pytest.raises(KeyboardInterrupt):
-        tune(data_folder, tmp_path / "out")
-    result = tune(data_folder, tmp_path / "out")
-    assert seen[1] == seen[0]
-    assert [trial["state"] for trial in result["trials"]] == ["FAIL", *["COMPLETE"] * 3]
-    own = load_recipe("tiny").training.learning_rate
-    assert result["own"] == {
-        "number": 1,
-        "state": "COMPLETE",
-        "loss": abs(own - 0.004),
-        "parameters": {"training.learning_rate": own, "model.num_layers": 1},
-    }
-
-
-def test_without_the_recipes_own_numbers_there_is_no_baseline(
-    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "measured_run", loss_by_rate)
-    result = tune(data_folder, tmp_path / "a", search=("training.learning_rate=0.1..0.2", "model.num_layers=1,2"))
-    assert result["trials"][0]["parameters"]["model.num_layers"] == 1, "begun with, as far as it is searched"
-    assert result["own"] is None
-    assert (
-        "(the recipe's own training.learning_rate is not in what is searched, so there is no base" in result["verdict"]
-    )
-
-    def diverges(*arguments: Any, **options: Any) -> Any:
-        if options["folder"].name == "0":
-            raise DivergedError("not finite")
-        return loss_by_rate(*arguments, **options)
-
-    monkeypatch.setattr(module, "measured_run", diverges)
-    result = tune(data_folder, tmp_path / "b")
-    assert result["own"] is None
-    assert "(no trial of the recipe's own numbers succeeded, so there is no baseline)" in result["verdict"]
-
-
-def test_a_recipe_that_was_edited_meanwhile(data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The best recipe would have its settings, with numbers that were found for another."""
-    monkeypatch.setattr(module, "measured_run", loss_by_rate)
-    file = tmp_path / "mine.toml"
-    file.write_text(load_recipe("tiny").to_toml())
-    tune(data_folder, tmp_path / "out", recipe=str(file))
-    file.write_text(load_recipe("tiny", overrides=("training.weight_decay=0.03",)).to_toml())
-    with pytest.raises(
-        RunError, match=r"holds a search with recipe .*training\.weight_decay = .*, but now it is 0\.03;"
-    ):
-        tune(data_folder, tmp_path / "out", recipe=str(file))
-
-
 def join(data: Path, out: Path) -> None:
     module.measured_run = loss_by_rate  # type: ignore[assignment]
     tune(data, out, trials=10)
@@ -193,15 +117,6 @@ def test_processes_share_a_search(data_folder: Path, tmp_path: Path) -> None:
     trials = json.loads((out / "result.json").read_text())["trials"]
     assert 10 <= len(trials) <= 11
     assert sorted(trial["number"] for trial in trials) == list(range(len(trials)))
-
-
-def test_no_trial_succeeds(data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def diverges(*_: Any, **__: Any) -> Any:
-        raise DivergedError("not finite")
-
-    monkeypatch.setattr(module, "measured_run", diverges)
-    with pytest.raises(RunError, match="out"):
-        tune(data_folder, tmp_path / "out", trials=2)
 
 
 def test_dimensions() -> None:

@@ -96,20 +96,3 @@ def test_it_is_read_trained_on_and_written_as_what_it_was(kind: str, corpus_file
     moved = after.roberta.embeddings.position_embeddings.weight - before.roberta.embeddings.position_embeddings.weight
     assert moved.abs().max() > 0.0, "it was trained"
     assert unmask.verify(again).passed
-
-
-def test_it_is_fine_tuned_in_our_encoder(tmp_path: Path) -> None:
-    folder = save("xlm-roberta", tmp_path / "m")
-    rows = [{"text": f"The {word} sees the dog.", "label": word} for word in ("cat", "king")] * 8
-    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    result = unmask.finetune(
-        folder, task="classify", train=tmp_path / "train.jsonl", validation=tmp_path / "train.jsonl",
-        out=tmp_path / "out", settings=("finetune.epochs=1",),
-    )  # fmt: skip
-    assert isinstance(result.model.network, MaskedLM)
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "out" / "model").eval()
-    assert type(model).__name__ == "XLMRobertaForSequenceClassification"
-    ids = torch.from_numpy(result.model.tokenizer.encode_prompt(rows[0]["text"])).long()[None]
-    with torch.no_grad():
-        shares = model(input_ids=ids).logits.softmax(-1)[0].tolist()
-    assert list(result.model.predict([rows[0]["text"]])[0].probabilities.values()) == pytest.approx(shares, abs=1e-5)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import wait
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +14,11 @@ from unmask.core.errors import DivergedError
 from unmask.data.rows import Cursor, RowStream
 from unmask.data.store import TokenStore
 from unmask.masking.masker import Masker
-from unmask.masking.tables import Scores
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train import trainer as loop_module
-from unmask.train.callbacks import Arrivals, StepReport
 from unmask.train.checkpoints import TrainState
 from unmask.train.optimizer import state_tensors
-from unmask.train.step import Figures, Measured
-from unmask.train.trackers import MetricsFile, read_metrics
+from unmask.train.trackers import MetricsFile
 from unmask.train.trainer import Batches, BatchRequest, MaskedBatch, with_empty_rows
 
 PAD = 0
@@ -79,55 +74,6 @@ def test_what_comes_is_made_once_and_is_what_would_be_made_in_time(
     assert counted == [0.0, 0.1, 0.2, 0.3, 0.4]
     assert all(same(batch, in_time(stream, masker).take(request)) for request, batch in found)
     assert not same(found[0][1], found[1][1])
-
-
-def test_what_was_made_of_another_version_of_the_stream_is_made_anew(
-    stream: RowStream, masker: Masker, counted: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = BatchRequest(Cursor(), 8, 32, 0.0)
-    with closing(Batches(stream, masker, pad_id=PAD, by_clock=False, ahead=3, following=behind)) as batches:
-        taken = batches.take(first)
-        wait(batches._queue)
-        monkeypatch.setattr(stream, "version", 1, raising=False)
-        second = behind(first, taken)
-        assert second is not None
-        batches.take(second)
-        wait(batches._queue)
-    assert counted == [0.0, 0.1, 0.2, 0.3, 0.1, 0.2, 0.3, 0.4]
-
-
-def test_as_many_are_made_ahead_as_are_asked_for(stream: RowStream, masker: Masker, counted: list[float]) -> None:
-    with closing(Batches(stream, masker, pad_id=PAD, by_clock=False, ahead=3, following=behind)) as batches:
-        batches.take(BatchRequest(Cursor(), 8, 32, 0.0))
-        wait(list(batches._queue))
-        assert counted == [0.0, 0.1, 0.2, 0.3]
-
-
-@pytest.mark.parametrize(
-    "wanted",
-    [
-        BatchRequest(Cursor(), 8, 32, 0.2),
-        BatchRequest(Cursor(row=3, lengths=((0, 32),)), 8, 32, 0.1),
-        BatchRequest(Cursor(), 8, 24, 0.1),
-        BatchRequest(Cursor(), 6, 32, 0.1),
-        BatchRequest(Cursor(), 8, 32, 0.1, scores=Scores(7, {})),
-    ],
-)
-def test_what_was_not_expected_is_made_anew(stream: RowStream, masker: Masker, wanted: BatchRequest) -> None:
-    """And what was made behind that is dropped, which would be of another place."""
-    expected = BatchRequest(Cursor(), 8, 32, 0.1)
-    assert not expected.serves(wanted, by_clock=False)
-    assert expected.serves(wanted, by_clock=True) == (wanted.progress != 0.1)
-
-    def following(request: BatchRequest, batch: MaskedBatch, seconds: float) -> BatchRequest:
-        return expected if request.length == 8 else replace(request, cursor=batch.cursor)
-
-    with closing(Batches(stream, masker, pad_id=PAD, by_clock=False, ahead=3, following=following)) as batches:
-        batches.take(BatchRequest(Cursor(), 8, 8, 0.1))
-        found = batches.take(wanted)
-        behind_it = replace(wanted, cursor=found.cursor)
-        assert same(found, in_time(stream, masker).take(wanted))
-        assert same(batches.take(behind_it), in_time(stream, masker).take(behind_it))
 
 
 def test_an_error_in_the_thread_is_raised_where_the_batch_is_taken(stream: RowStream, masker: Masker) -> None:
@@ -193,17 +139,6 @@ def test_training_ahead_is_training(
     assert (plain.cursor, plain.step, plain.tokens_seen) == (ahead.cursor, ahead.step, ahead.tokens_seen)
     assert counted == in_time
     assert len(in_time) == len(losses) > 5
-
-
-def test_by_the_clock_what_was_made_a_moment_ago_serves(
-    make_model: MakeModel, stream: RowStream, masker: Masker, monkeypatch: pytest.MonkeyPatch, counted: list[float]
-) -> None:
-    on_its_own(monkeypatch)
-    settings = settings_of(steps=None, minutes=0.5)
-    ticks = iter(range(10_000))
-    reports = list(train(new_state(make_model, settings), stream, masker, settings, clock=lambda: float(next(ticks))))
-    more = loop_module.BATCHES_AHEAD
-    assert len(reports) <= len(counted) <= len(reports) + more, "some may be made that nobody wants any more"
 
 
 def test_the_next_batch_waits_for_new_scores(
@@ -273,68 +208,3 @@ def test_a_step_that_diverges_changes_nothing(
     assert all(torch.equal(before[name], after[name]) for name in before)
     with pytest.raises(DivergedError, match="the gradient of step 4 has the norm nan"):
         next(training)
-
-
-class Late(Figures):
-    """Figures that come when they are told to."""
-
-    here = False
-
-    @property
-    def arrived(self) -> bool:
-        return self.here
-
-
-def late_report(step: int, loss: float) -> StepReport:
-    figures = Late(step, {"masked_tokens": 10}, torch.tensor([loss, 1.0], dtype=torch.float64))
-    return StepReport(step, 0.5, 0, figures, 10, 100, 1e-3, 32, 1, float(step))
-
-
-def test_reports_are_handed_on_in_order_when_their_figures_are_there() -> None:
-    arrivals, reports = Arrivals(), [late_report(step, 3.0) for step in range(1, 5)]
-    assert arrivals.add(reports[0]) == []
-    assert arrivals.add(reports[1]) == []
-    reports[1].figures.here = True  # type: ignore[attr-defined]
-    assert arrivals.add(reports[2]) == []
-    reports[0].figures.here = True  # type: ignore[attr-defined]
-    assert arrivals.add(reports[3]) == reports[:2]
-    assert arrivals.rest() == reports[2:]
-    assert arrivals.rest() == []
-
-
-def test_metrics_wait_for_nobody_until_they_must(tmp_path: Path) -> None:
-    metrics = MetricsFile(tmp_path / "metrics.jsonl", step=0)
-    reports = [late_report(step, float(step)) for step in range(1, 14)]
-    for report in reports[:11]:
-        metrics.on_step(None, report)  # type: ignore[arg-type]
-    assert read_metrics(tmp_path / "metrics.jsonl") == []
-    for report in reports:
-        report.figures.here = True  # type: ignore[attr-defined]
-    metrics.on_step(None, reports[11])  # type: ignore[arg-type]
-    reports[12].figures.here = False  # type: ignore[attr-defined]
-    metrics.on_step(None, reports[12])  # type: ignore[arg-type]
-    assert [line["step"] for line in read_metrics(tmp_path / "metrics.jsonl")] == [10]
-    metrics.sync()
-    first, second = read_metrics(tmp_path / "metrics.jsonl")
-    assert (first["step"], first["loss"]) == (10, 5.5)
-    assert (second["step"], second["loss"]) == (13, 12.0)
-
-
-def test_known_figures() -> None:
-    measured = Measured(3.0, 1.5)
-    figures = Figures.known(measured)
-    assert figures.arrived
-    assert figures.read() is measured
-
-
-@pytest.mark.parametrize(
-    ("values", "text"),
-    [
-        ([1.0, float("nan"), 2.0], r"the loss of step 4 is 1.0 \(masked_tokens\), nan \(next_sentence\)"),
-        ([1.0, 1.0, float("inf")], "the gradient of step 4 has the norm inf"),
-    ],
-)
-def test_figures_that_are_not_finite(values: list[float], text: str) -> None:
-    figures = Figures(4, {"masked_tokens": 3, "next_sentence": 2}, torch.tensor(values, dtype=torch.float64))
-    with pytest.raises(DivergedError, match=text):
-        figures.read()

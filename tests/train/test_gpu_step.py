@@ -5,10 +5,8 @@ What would need a number, which is what a host waits for, fails there.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +17,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tests.model.on_gpu import GPU, tensor_operations
 from tests.models import rich_model
 from tests.train.helpers import new_state, settings_of, state_of, train
-from unmask.core.errors import SettingsError
 from unmask.data.rows import Cursor, RowStream
 from unmask.data.store import TokenStore
 from unmask.masking.masker import Masker
@@ -28,10 +25,10 @@ from unmask.model.attention import abilities_of, choose_attention
 from unmask.model.encoder import MaskedLM
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train import step as step_module
-from unmask.train.hardware import choose_device, choose_dtype, sums_dtype, why_not_compiled, works_on_its_own
-from unmask.train.objectives import PREDICT_MASKED, Targets, capacity, extra_objectives
+from unmask.train.hardware import choose_dtype, sums_dtype, works_on_its_own
+from unmask.train.objectives import PREDICT_MASKED, capacity, extra_objectives
 from unmask.train.settings import ObjectivesSettings
-from unmask.train.step import most_rows, parts_of, training_step
+from unmask.train.step import parts_of, training_step
 
 MakeModel = Callable[..., MaskedLM]
 CPU, CUDA, META = (torch.device(name) for name in ("cpu", "cuda", "meta"))
@@ -195,14 +192,6 @@ def test_a_step_of_tensor_operations_needs_no_float64(
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
-def test_apples_gpu_is_taken_where_it_is_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert choose_device() == torch.device("mps")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert choose_device() == torch.device("cuda")
-
-
 def test_targets_in_capacity_change_no_loss_and_no_gradient(
     make_model: MakeModel, stream: RowStream, masker: Masker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,20 +229,6 @@ def test_capacities() -> None:
         assert count <= capacity(count, positions, CUDA) <= 1.11 * count
 
 
-def test_filled_targets() -> None:
-    targets = Targets(
-        torch.tensor([5, 9]), torch.tensor([7, 8]), (torch.tensor([4, 7]), torch.tensor([6, 11])), torch.ones(2)
-    )
-    filled = targets.filled(4)
-    assert filled.positions_N.tolist() == [5, 9, 1, 1]
-    assert filled.classes_N.tolist() == [7, 8, -100, -100]
-    assert filled.boundaries_N is not None
-    assert (filled.positions_N - filled.boundaries_N[0] - 1).tolist() == [0, 1, 0, 0], "places that a span has"
-    assert [column.tolist() for column in filled.boundaries_N] == [[4, 7, 0, 0], [6, 11, 0, 0]]
-    assert filled.weights_N is not None
-    assert filled.weights_N.tolist() == [1, 1, 0, 0]
-
-
 def test_parts_on_the_host_are_counted_there_and_sent(stream: RowStream, masker: Masker) -> None:
     """To a device that has no numbers at all."""
     rows = stream.batch(Cursor(), 7).rows
@@ -269,96 +244,6 @@ def test_parts_on_the_host_are_counted_there_and_sent(stream: RowStream, masker:
         moved = [sent.input_ids_BS, sent.segment_ids_BS, sent.position_ids_BS, sent.sequences.cu_seqlens]
         moved += [sent.targets[0].positions_N, sent.targets[0].classes_N]
         assert all(tensor.is_meta for tensor in moved)
-
-
-def test_no_part_has_more_sequences_than_a_kernel_takes(
-    stream: RowStream, masker: Masker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = stream.batch(Cursor(), 9).rows
-    of_a_row = int(rows.segment_ids.max()) + 2
-    for most, sizes in ((9 * of_a_row, [9]), (5 * of_a_row, [4, 5]), (1, [1] * 9)):
-        monkeypatch.setattr("unmask.train.step.MOST", most)
-        parts = parts_of(rows, masker(rows), (PREDICT_MASKED,), micro_rows=None, device=META, width=32)
-        assert [len(part.input_ids_BS) for part in parts] == sizes
-        assert len(parts_of(rows, masker(rows), (PREDICT_MASKED,), micro_rows=None, device=CPU, width=32)) == 1
-
-
-def test_no_part_needs_more_memory_for_short_sequences_than_is_set(stream: RowStream) -> None:
-    """The flash kernels' backward pass has float32 [positions + 128 a sequence, heads, size of a head]."""
-    rows = stream.batch(Cursor(), 9).rows
-    short = replace(rows, segment_ids=torch.arange(512).repeat(9, 1), input_ids=torch.zeros(9, 512, dtype=torch.int64))
-    one = replace(short, segment_ids=torch.zeros(9, 512, dtype=torch.int64))
-    assert most_rows(one, 768) * 512 > 131_072, "rows of long segments are not cut by it"
-    for width in (256, 768, 1024):
-        taken = most_rows(short, width)
-        assert 4 * width * (512 + 128 * 512) * taken <= 4 << 30 < 4 * width * (512 + 128 * 512) * 2 * taken
-
-
-@pytest.mark.parametrize("choice", ["auto", "no"])
-def test_cpus_compile_no_blocks(choice: Any) -> None:
-    assert why_not_compiled(choice, CPU) is not None
-    assert not works_on_its_own(CPU)
-
-
-def test_who_asks_for_compiled_blocks_is_told_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(SettingsError, match="compile_blocks = 'yes' needs a GPU; here the device is cpu, .* 'auto'"):
-        why_not_compiled("yes", CPU)
-    monkeypatch.setattr("torch.utils._triton.has_triton", lambda: False)
-    assert "Triton is not installed" in str(why_not_compiled("auto", CUDA))
-    with pytest.raises(SettingsError, match="cannot be done: .*`pip install triton`.; take 'auto' or 'no'"):
-        why_not_compiled("yes", CUDA)
-    assert works_on_its_own(CUDA)
-
-
-def test_what_triton_lacks_is_found_before_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is there, but the C compiler that it calls is not: `auto` goes on without, `yes` is an error."""
-
-    def fails(function: Any) -> Any:
-        def call(*_: Any) -> None:
-            raise RuntimeError("Failed to find C compiler\nand much more")
-
-        return call
-
-    monkeypatch.setattr("torch.utils._triton.has_triton", lambda: True)
-    monkeypatch.setattr(torch, "ones", lambda *_, **__: None)
-    with monkeypatch.context() as patch:
-        patch.setattr(torch, "compile", fails)
-        assert why_not_compiled("auto", CUDA) == "Failed to find C compiler"
-        with pytest.raises(SettingsError, match="cannot be done: Failed to find C compiler; take"):
-            why_not_compiled("yes", CUDA)
-    monkeypatch.setattr(torch, "compile", lambda _: lambda _: None)
-    assert why_not_compiled("auto", CUDA) is None
-    assert why_not_compiled("auto", CUDA, minutes=60.0) is None
-    assert "5 minutes" in str(why_not_compiled("auto", CUDA, minutes=2.0))
-    assert why_not_compiled("yes", CUDA, minutes=2.0) is None
-    assert why_not_compiled("auto", CUDA, steps=100) is None
-    assert "fewer than 100 steps it may not pay; training.compile_blocks = 'yes'" in str(
-        why_not_compiled("auto", CUDA, steps=99)
-    )
-    assert why_not_compiled("yes", CUDA, steps=99) is None
-    assert why_not_compiled("no", CUDA) == "the recipe says so"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. Its .grad attribute won't be set",
-        "TensorFloat32 tensor cores for float32 matrix multiplication available but not enabled. Consider setting",
-        "\nOnline softmax is disabled on the fly since Inductor decides to\nsplit the reduction.",
-        "Synchronization debug mode is a prototype feature and does not yet detect all synchronizing operations",
-    ],
-)
-def test_what_torch_says_on_gpus_ends_no_test(text: str) -> None:
-    """Else no test that compiles could pass there; other warnings stay errors."""
-    warnings.warn(text, stacklevel=1)
-    with pytest.raises(UserWarning, match="other"):
-        warnings.warn(f"other: {text}", stacklevel=1)
-
-
-def test_steps_of_a_budget() -> None:
-    tokens = {"steps": None, "tokens": 1025, "batch_tokens": 256}
-    assert [settings_of(**each).known_steps for each in ({"steps": 20}, tokens)] == [20, 5]
-    assert settings_of(steps=None, minutes=2.0).known_steps is None
 
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
-import unmask
-from tests.conftest import SMALL
 from tests.masking.helpers import make_rows
 from tests.train.helpers import MakeModel
-from tests.train.test_objectives import gradients, model_of, step_of
-from unmask.commands.recipe import load_recipe
-from unmask.core.errors import SettingsError
+from tests.train.test_objectives import model_of, step_of
 from unmask.data.rows import Cursor, Rows, RowStream
 from unmask.data.store import TokenStore
 from unmask.masking.masker import MaskedRows, Masker
-from unmask.masking.settings import MaskingSettings, span_units
-from unmask.masking.units import SpanUnits
+from unmask.masking.settings import MaskingSettings
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.objectives import extra_objectives
 from unmask.train.settings import ObjectivesSettings
-from unmask.train.trackers import read_metrics
 
 BOUNDARIES = ObjectivesSettings.model_validate({"span_boundary": {"max_length": 6}})
 
@@ -96,21 +88,6 @@ def test_the_step_divides_by_the_targets_in_spans(make_model: MakeModel, rows: R
     assert found.predicted_tokens == int((masked.labels >= 0).sum()) > wanted.count
 
 
-def test_a_step_of_another_strategy_has_no_such_targets(
-    make_model: MakeModel, rows: Rows, tokenizer: Tokenizer
-) -> None:
-    """By steps, all texts are masked alike: either all targets have boundaries, or none has."""
-    some, model, shares = rows.part(0, 4), model_of(make_model, BOUNDARIES), set()
-    for progress in (0.0, 0.1, 0.2, 0.3, 0.4, 0.5):
-        masked = masked_by(mixture(per="step"), tokenizer, some, progress)
-        result, found = gradients(model, some, masked, extra_objectives(BOUNDARIES))
-        count = result.objectives["span_boundary"].count
-        shares.add(count / result.predicted_tokens)
-        heads = [float(found[n].abs().max()) for n, _ in model.named_parameters() if n.startswith("boundary_head")]
-        assert all(value > 0 for value in heads) if count else not any(heads)
-    assert shares == {0.0, 1.0}
-
-
 def test_the_mixture_of_spans_alone_is_spans(tokenizer: Tokenizer) -> None:
     rows = make_rows(tokenizer, 20, [30, 20])
     alone = masked_by(MaskingSettings.model_validate({"strategy": "span", "rate": 0.3}), tokenizer, rows)
@@ -121,35 +98,3 @@ def test_the_mixture_of_spans_alone_is_spans(tokenizer: Tokenizer) -> None:
     assert alone.boundaries is not None
     assert torch.equal(mixed.boundaries.before[targets], alone.boundaries.before[targets])
     assert torch.equal(mixed.boundaries.behind[targets], alone.boundaries.behind[targets])
-
-
-def test_which_spans() -> None:
-    assert span_units(MaskingSettings.model_validate({"strategy": "mixture"})) == SpanUnits()
-    assert span_units(MaskingSettings.model_validate({"units": {"kind": "span", "p": 0.4}})) == SpanUnits(p=0.4)
-    assert span_units(MaskingSettings.model_validate({"strategy": "whole_word"})) is None
-
-
-def test_a_mixture_without_spans_is_refused() -> None:
-    parts = 'masking.units.parts=[{strategy="random"}, {strategy="whole_word"}]'
-    with pytest.raises(SettingsError, match=r"masking by mixture has no spans; set masking\.strategy to 'span', or"):
-        load_recipe(overrides=("masking.units.kind=mixture", parts, "objectives.span_boundary.weight=1"))
-
-
-def test_a_run_by_a_mixture_has_figures(corpus_file: Path, tmp_path: Path) -> None:
-    settings = (*SMALL, "evaluation.times=1", "objectives.span_boundary.weight=0.5")
-    run = unmask.pretrain(
-        [corpus_file], out=tmp_path / "run", steps=2, vocab_size=200, strategy="mixture", settings=settings
-    )
-    assert run.summary["objectives"]["span_boundary"]["count"] > 20
-    (trained,) = [line for line in read_metrics(run.folder / "metrics.jsonl") if line["kind"] == "train"]
-    assert trained["objectives"]["span_boundary"] == pytest.approx(5.2, abs=0.35)
-
-
-def test_steps_without_targets_have_no_figure(corpus_file: Path, tmp_path: Path) -> None:
-    """A mean over nothing is not a loss of 0."""
-    parts = 'masking.units.parts=[{strategy="random"}, {strategy="span", share={kind="linear", start=0.0, end=0.001}}]'
-    settings = (*SMALL, "evaluation.times=1", "objectives.span_boundary.weight=0.5", "masking.units.kind=mixture")
-    run = unmask.pretrain([corpus_file], out=tmp_path / "run", steps=1, vocab_size=200, settings=(*settings, parts))
-    (trained,) = [line for line in read_metrics(run.folder / "metrics.jsonl") if line["kind"] == "train"]
-    assert "objectives" not in trained
-    assert run.summary["objectives"]["span_boundary"]["count"] > 20

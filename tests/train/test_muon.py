@@ -142,16 +142,6 @@ def test_loops_and_operations_agree(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.testing.assert_close(*running, rtol=1e-5, atol=1e-6)
 
 
-def test_a_cpu_takes_as_many_at_once_as_its_caches_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unmask.train.optimizer._CACHED", 4 * 12 * 30 * 4)  # four matrices of these in float32
-    counts = [3, 1, 3, 1, 1, 5, 1]
-    matrices = [matrix(12 * count, 30, count, name=str(place)) for place, count in enumerate(counts)]
-    together = [[len(weight) // 12 for weight in batch] for batch in muon(matrices)._batches]
-    assert together == [[3, 1], [3, 1], [1], [5], [1]]
-    elsewhere = [Matrix(m.name, nn.Parameter(m.weight.detach().to("meta")), m.num_fused) for m in matrices]
-    assert [len(batch) for batch in muon(elsewhere)._batches] == [len(counts)]
-
-
 def test_the_update_has_the_size_of_adamws() -> None:
     one = matrix(64, 64)
     before = one.weight.detach().clone()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +15,6 @@ from tests.data.fake_store import FakeStore
 from tests.masking.helpers import make_rows
 from tests.models import rich_model
 from tests.train.helpers import MakeModel, settings_of, state_of, train
-from unmask.core.errors import DivergedError
 from unmask.data.rows import Cursor, Rows, RowStream
 from unmask.data.store import TokenStore
 from unmask.masking.masker import MaskedRows, Masker
@@ -25,7 +22,6 @@ from unmask.masking.settings import MaskingSettings
 from unmask.model.encoder import MaskedLM
 from unmask.model.initial_weights import initialise
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.train.checkpoints import TrainState, load_checkpoint, save_checkpoint
 from unmask.train.objectives import Objective, extra_objectives
 from unmask.train.optimizer import build_optimizer
 from unmask.train.settings import ObjectivesSettings
@@ -165,90 +161,6 @@ def test_parts_give_the_gradient_of_the_whole(
         assert again.objectives[name].count == mean.count
     for name, gradient in whole.items():
         torch.testing.assert_close(in_parts[name], gradient, rtol=1e-3, atol=1e-6, msg=name)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
-def test_one_batch_is_overfitted(make_model: MakeModel, tokenizer: Tokenizer, optimizer: str) -> None:
-    """All heads to almost no loss at once."""
-    settings = settings_of(optimizer={"kind": optimizer}, learning_rate=3e-3, weight_decay=0.0)
-    model = model_of(make_model)
-    trained = build_optimizer(model, settings)
-    rows, masked = one_pair_a_row(tokenizer, 6)
-    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    results = [
-        training_step(model, trained, rows, masked, learning_rate_scale=1.0, step=i, objectives=extra_objectives(BOTH))
-        for i in range(300)
-    ]
-    first, last = results[0], results[-1]
-    assert first.objectives["span_boundary"].loss > 4.5
-    assert first.objectives["next_sentence"].loss > 0.5
-    assert last.loss < 0.05
-    assert all(mean.loss < 0.05 for mean in last.objectives.values()), last.objectives
-    for name, parameter in model.named_parameters():
-        assert not torch.equal(before[name], parameter), f"{name} was not trained"
-
-
-@pytest.mark.parametrize("layout", ["modernbert", "roberta", "roberta-prelayernorm"])
-def test_span_boundaries_in_every_layout(
-    make_model: MakeModel, store: TokenStore, tokenizer: Tokenizer, layout: str
-) -> None:
-    spans = ObjectivesSettings.model_validate({"span_boundary": {}})
-    model = model_of(make_model, spans, layout=layout)
-    rows = RowStream(store, tokenizer, length=64, seed=0).batch(Cursor(), 4).rows
-    masked = Masker(SPANS, tokenizer, with_boundaries=True)(rows)
-    result, found = gradients(model, rows, masked, extra_objectives(spans))
-    assert result.objectives["span_boundary"].loss > 4.0
-    assert all(found[name].abs().max() > 0 for name, _ in model.named_parameters() if name.startswith("boundary_head"))
-
-
-def test_a_step_without_other_objectives_is_what_it_was(
-    make_model: MakeModel, store: TokenStore, tokenizer: Tokenizer
-) -> None:
-    rows = RowStream(store, tokenizer, length=64, seed=0).batch(Cursor(), 4).rows
-    result = step_of(make_model(), rows, Masker.from_tokenizer(tokenizer)(rows), ())
-    assert result.objectives == {}
-
-
-def test_a_loss_that_is_not_finite_is_named(make_model: MakeModel, batch: tuple[Rows, MaskedRows]) -> None:
-    model = model_of(make_model)
-    assert model.pair_head is not None
-    with torch.no_grad():
-        model.pair_head.classifier.weight[0, 0] = float("nan")
-    with pytest.raises(DivergedError, match=r"the loss of step 1 is 5\.\d+ \(masked_tokens\), nan \(next_sentence\), "):
-        step_of(model, *batch, extra_objectives(BOTH))
-
-
-@pytest.mark.parametrize("kind", ["next_sentence", "sentence_order"])
-def test_resuming_equals_never_having_stopped(
-    make_model: MakeModel, store: TokenStore, tokenizer: Tokenizer, tmp_path: Path, kind: str
-) -> None:
-    """With rows that grow, dropout, and the weights and momentum of all heads."""
-    objectives = ObjectivesSettings.model_validate({"pairs": {"kind": kind}, "span_boundary": {"max_length": 6}})
-    settings = settings_of(
-        steps=8, sequence_length=64, batch_tokens=512, length_schedule={"places": [0.0, 0.5], "lengths": [32, 64]}
-    )
-    stream = RowStream(store, tokenizer, length=64, seed=0, pairs=kind)  # type: ignore[arg-type]
-    masker = Masker(SPANS, tokenizer, with_boundaries=True)
-    extra = extra_objectives(objectives)
-
-    def new() -> TrainState:
-        model = model_of(make_model, objectives, dropout=0.1)
-        return state_of(model, settings)
-
-    whole = new()
-    for _ in train(whole, stream, masker, settings, objectives=extra):
-        pass
-    for stop in (1, 5):
-        first, second = new(), new()
-        for report in islice(train(first, stream, masker, settings, objectives=extra), stop):
-            assert set(report.objectives) == {kind, "span_boundary"}
-        folder = save_checkpoint(tmp_path, first, fingerprint="x", keep=2)
-        load_checkpoint(folder, second, fingerprint="x")
-        for _ in train(second, stream, masker, settings, objectives=extra):
-            pass
-        for (name, a), (_, b) in zip(whole.model.named_parameters(), second.model.named_parameters(), strict=True):
-            assert torch.equal(a, b), f"{name} differs when stopped at step {stop}"
 
 
 class TopicStore(FakeStore):

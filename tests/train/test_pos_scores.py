@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import islice
-from pathlib import Path
 
 import pytest
 import torch
@@ -21,7 +19,7 @@ from unmask.masking.settings import MaskingSettings
 from unmask.masking.tables import Tables
 from unmask.measure.held_out import HeldOutSet
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.train.checkpoints import TrainState, load_checkpoint, save_checkpoint
+from unmask.train.checkpoints import TrainState
 from unmask.train.scores import ScoreBoard
 from unmask.train.step import Observed, training_step
 
@@ -99,41 +97,6 @@ def fresh(make_model: MakeModel, tokenizer: Tokenizer) -> Callable[[], TrainStat
         return state
 
     return make
-
-
-def test_resuming_is_exact(
-    fresh: Callable[[], TrainState], stream: TaggedStream, tokenizer: Tokenizer, tmp_path: Path
-) -> None:
-    """Before the first refresh, right behind one, and between two."""
-    settings, whole = settings_of(steps=9), fresh()
-    assert len(list(train(whole, stream, masker_of(tokenizer), settings))) == 9
-    assert whole.board is not None
-    assert whole.board.scores.version == 9
-    assert whole.board.scores.tables["pos_loss"].std() > 0
-    for stop in (2, 3, 7):
-        first, second = fresh(), fresh()
-        for _ in islice(train(first, stream, masker_of(tokenizer), settings), stop):
-            pass
-        load_checkpoint(save_checkpoint(tmp_path, first, fingerprint="x", keep=1), second, fingerprint="x")
-        assert second.board is not None
-        assert second.board.scores.version == stop // 3 * 3
-        for _ in train(second, stream, masker_of(tokenizer), settings):
-            pass
-        assert torch.equal(weights_of(whole), weights_of(second)), f"differs when stopped at step {stop}"
-        assert torch.equal(whole.board.scores.tables["pos_loss"], second.board.scores.tables["pos_loss"])
-
-
-def test_the_scores_make_a_difference(
-    fresh: Callable[[], TrainState], stream: TaggedStream, tokenizer: Tokenizer
-) -> None:
-    """Without a refresh the same training ends elsewhere: the test above is not vacuous."""
-    settings, followed, unmoved = settings_of(steps=9), fresh(), fresh()
-    assert unmoved.board is not None
-    unmoved.board.every_steps = 1000
-    for state in (followed, unmoved):
-        for _ in train(state, stream, masker_of(tokenizer), settings):
-            pass
-    assert not torch.equal(weights_of(followed), weights_of(unmoved))
 
 
 def test_evaluation_and_scores_do_not_touch_each_other(

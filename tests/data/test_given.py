@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from unmask.core.errors import CorpusError, SettingsError
@@ -58,14 +56,6 @@ def test_rows_with_spans(tmp_path: Path) -> None:
     assert two.text == "A\nB in C"
     assert named(two, "entities") == [("A", "P"), ("B in C", "O")], "of nested spans the outermost"
     assert read(path, {"entities": "entities"})[0].spans == {"entities": one.spans["entities"]}
-
-
-def test_parquet_has_them_as_structures(tmp_path: Path) -> None:
-    spans = [[{"start": 0, "end": 4, "label": "PER"}], []]
-    pq.write_table(pa.table({"text": ["Anna sleeps", "so"], "people": spans}), tmp_path / "a.parquet")
-    one, two = read(tmp_path / "a.parquet", {"entities": "people"})
-    assert named(one, "entities") == [("Anna", "PER")]
-    assert named(two, "entities") == []
 
 
 @pytest.mark.parametrize(
@@ -196,15 +186,6 @@ def test_cutting_pieces_and_spans() -> None:
     assert piece.part(4, 8) == Document(3, 15, "d ef", True, {"pos": (Span(0, 1, "B", 1), Span(2, 4, "C"))})
     assert cut_spans({"pos": ()}, 0, 5) == {"pos": ()}
     assert outermost([Span(4, 6, "a"), Span(0, 5, "b"), Span(5, 7, "c")]) == (Span(0, 5, "b"), Span(5, 7, "c"))
-
-
-def test_the_end_that_is_held_out_keeps_its_annotations(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "Anna sees Bonn", "entities": [[0, 4, "P"], [10, 14, "L"]]}))
-    corpus = Corpus(
-        [tmp_path / "a.jsonl"], CorpusSettings(holdout_from="end", holdout=0.5), fields={"entities": "entities"}
-    )
-    (one, _), (two, held) = corpus.pieces()
-    assert (named(one, "entities"), named(two, "entities"), held) == ([("Anna", "P")], [("Bonn", "L")], True)
 
 
 @pytest.mark.parametrize("cleaning", [{"unicode": "NFC"}, {"control_characters": "drop"}, {"white_space": "collapse"}])

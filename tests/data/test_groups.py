@@ -7,21 +7,17 @@ import random
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.data.test_split_check import WORDS, changed, compared, jaccard, random_text
-from unmask.commands.recipe import load_recipe
+from tests.data.test_split_check import changed, compared, jaccard, random_text
 from unmask.core.errors import CorpusError
 from unmask.core.settings import validated
 from unmask.data.corpus import Corpus
 from unmask.data.groups import MOST_NEIGHBOURS, Clusters, choose_groups
 from unmask.data.near_duplicates import NearDuplicates
 from unmask.data.settings import ColumnGroups, CorpusSettings, NearDuplicateGroups
-from unmask.data.values import group_name
 
 
 def write_rows(path: Path, rows: list[dict[str, object]]) -> Path:
@@ -69,14 +65,6 @@ def test_the_short_forms_of_the_setting(given_: object, meant: object) -> None:
     assert CorpusSettings.model_validate(asked.model_dump(mode="json")) == asked
 
 
-def test_the_setting_on_the_command_line() -> None:
-    for text in ("patient", '"patient"', '{kind="column", column="patient"}'):
-        recipe = load_recipe(overrides=(f"corpus.holdout_groups={text}",))
-        assert recipe.corpus.holdout_groups == ColumnGroups(column="patient")
-    recipe = load_recipe(overrides=("corpus.holdout_groups.kind=column", "corpus.holdout_groups.column=patient"))
-    assert recipe.corpus.holdout_groups == ColumnGroups(column="patient")
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -114,27 +102,6 @@ def test_a_group_is_never_on_both_sides(
     assert set(held) == {group for _, group in rows}
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "csv", "tsv", "parquet"])
-def test_every_kind_of_table(tmp_path: Path, kind: str) -> None:
-    rows = patients(60)
-    path = tmp_path / f"a.{kind}"
-    if kind == "jsonl":
-        write_rows(path, rows)
-    elif kind == "parquet":
-        pq.write_table(pa.Table.from_pylist(rows), path)
-    else:
-        mark = "," if kind == "csv" else "\t"
-        lines = [mark.join(("text", "patient")), *(mark.join(map(str, row.values())) for row in rows)]
-        path.write_text("\n".join(lines), encoding="utf-8")
-    found = sides(Corpus([path], by_patient()))
-    groups = {str(row["text"]): str(row["patient"]) for row in rows}
-    assert set(found) == set(groups)
-    held = {groups[text] for text, side in found.items() if side}
-    assert held
-    assert not held & {groups[text] for text, side in found.items() if not side}
-    assert found == sides(Corpus([write_rows(tmp_path / "b.jsonl", rows)], by_patient()))
-
-
 def test_the_choice_is_of_the_groups_and_not_of_their_order(tmp_path: Path) -> None:
     rows = patients(200)
     one = sides(Corpus([write_rows(tmp_path / "a.jsonl", rows)], by_patient()))
@@ -142,14 +109,6 @@ def test_the_choice_is_of_the_groups_and_not_of_their_order(tmp_path: Path) -> N
     rng.shuffle(rows)
     files = [write_rows(tmp_path / f"{n}.jsonl", rows[n::3]) for n in (2, 0, 1)]
     assert sides(Corpus(files, by_patient())) == one
-
-
-def test_many_groups_stay_where_they_are_when_the_corpus_grows(tmp_path: Path) -> None:
-    small, large = patients(400, most=3), patients(400, most=3)
-    large += [{**row, "patient": f"new {row['patient']}"} for row in patients(400, seed=1, most=3)]
-    before = sides(Corpus([write_rows(tmp_path / "a.jsonl", small)], by_patient(holdout=0.1)))
-    after = sides(Corpus([write_rows(tmp_path / "b.jsonl", large)], by_patient(holdout=0.1)))
-    assert all(after[text] == side for text, side in before.items())
 
 
 @pytest.mark.parametrize("number", [12, 60, 2000])
@@ -181,28 +140,12 @@ def test_a_large_group_is_trained_on(tmp_path: Path) -> None:
     assert 0.025 < held / total < 0.075
 
 
-def test_where_all_groups_are_large_the_smallest_is_held_out(tmp_path: Path) -> None:
-    rows = [{"text": f"{name} {n} words", "patient": name} for name in "abc" for n in range(40 + 9 * (name != "b"))]
-    corpus = Corpus([write_rows(tmp_path / "a.jsonl", rows)], by_patient())
-    assert {piece.group for piece, held in corpus.pieces() if held} == {"b"}
-    assert "that is not the 5.0% asked for, since groups are large" in corpus.describe(corpus.decided())
-    assert 'corpus.validation=["FILE"]' in corpus.describe(corpus.decided())
-
-
 def test_rows_without_a_value_go_by_their_text(tmp_path: Path) -> None:
     rows = patients(50) + [{"text": f"nobody's {n}", "patient": None} for n in range(3000)]
     found = Corpus([write_rows(tmp_path / "a.jsonl", rows)], by_patient())
     alone = [held for piece, held in found.pieces() if piece.group is None]
     assert abs(sum(alone) / len(alone) - 0.05) < 4 * (0.05 * 0.95 / len(alone)) ** 0.5
     assert "3,000 documents without a value there go by their text" in found.describe(found.decided())
-
-
-@pytest.mark.parametrize(
-    ("value", "name"),
-    [(" a ", "a"), ("", None), (None, None), (3, "3"), (3.0, "3"), (2.5, "2.5"), (True, "True"), (float("nan"), None)],
-)
-def test_names_of_groups(value: object, name: str | None) -> None:
-    assert group_name(value) == name
 
 
 def test_errors_of_columns(tmp_path: Path) -> None:
@@ -269,38 +212,6 @@ def test_near_duplicates_are_never_on_both_sides(tmp_path: Path) -> None:
     assert sides(Corpus(files, asked)) == found
 
 
-def test_clusters_of_parts(tmp_path: Path) -> None:
-    rng = random.Random(1)
-    words = " ".join(rng.choices(WORDS, k=60_000))
-    path = tmp_path / "a.txt"
-    path.write_text(words + "\n\n" + words.upper() + "\n", encoding="utf-8")
-    asked = CorpusSettings.model_validate({"documents": "block", "holdout_groups": "near_duplicates"})
-    corpus = Corpus([path], asked)
-    assert corpus.plan.holdout_unit == "part"
-    found = {True: 0, False: 0}
-    for _, held in corpus.pieces():
-        found[held] += 1
-    assert min(found.values()) > 0
-    assert looked_at(corpus).share == 0.0
-    assert looked_at(Corpus([path], CorpusSettings(documents="block"))).share > 0.8
-
-
-def test_long_documents_count_whole_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unmask.data.groups.BATCH_CHARS", 500)
-    rng = random.Random(2)
-    texts = [random_text(rng, rng.choice([5, 80_000])) if n < 4 else random_text(rng, 200) for n in range(150)]
-    asked = CorpusSettings.model_validate({"documents": "line", "holdout_groups": "near_duplicates"})
-    chosen = []
-    for order in (texts, texts[::-1]):
-        path = tmp_path / "a.txt"
-        path.write_text("\n".join(order) + "\n", encoding="utf-8")
-        corpus = Corpus([path], asked)
-        held = {piece.text[:80] for piece, side in corpus.pieces() if side and piece.offset == 0}
-        assert corpus.decided().groups is not None
-        chosen.append((held, corpus.decided().groups.share))
-    assert chosen[0] == chosen[1]
-
-
 @pytest.mark.parametrize(("num_own", "low", "high"), [(40, 0.55, 0.62), (60, 0.45, 0.52)])
 def test_a_template_makes_no_cluster(num_own: int, low: float, high: float) -> None:
     """Forms, logs and licence headers: all documents are half alike, and only those that are nearly equal are joined,
@@ -323,31 +234,6 @@ def test_a_template_makes_no_cluster(num_own: int, low: float, high: float) -> N
     assert together >= 0.95 * len(planted)
     assert choice.num_groups == len(texts) - together, "nothing else is joined"
     assert choice.num_large == 0
-
-
-def test_held_out_near_duplicates_tell_their_cluster(tmp_path: Path) -> None:
-    rng = random.Random(3)
-    clusters = clustered(rng)
-    path = tmp_path / "a.txt"
-    path.write_text("\n".join(text for cluster in clusters for text in cluster) + "\n", encoding="utf-8")
-    asked = CorpusSettings.model_validate({"documents": "line", "holdout_groups": "near_duplicates"})
-    names = {piece.text: piece.group for piece, held in Corpus([path], asked).pieces() if held}
-    held = [{names[text] for text in cluster} for cluster in clusters if cluster[0] in names]
-    assert len(held) > 5
-    assert all(len(found) == 1 for found in held)
-    assert len(set.union(*held)) == len(held)
-
-
-def test_a_file_that_grows_between_passes(tmp_path: Path) -> None:
-    rng = random.Random(3)
-    path = tmp_path / "a.txt"
-    path.write_text("\n".join(random_text(rng, 9) for _ in range(300)) + "\n", encoding="utf-8")
-    corpus = Corpus([path], CorpusSettings.model_validate({"documents": "line", "holdout_groups": "near_duplicates"}))
-    list(corpus.pieces())
-    with path.open("a", encoding="utf-8") as file:
-        file.write("one more\n")
-    with pytest.raises(CorpusError, match="changed"):
-        list(corpus.pieces())
 
 
 def test_one_cluster_cannot_be_held_out(tmp_path: Path) -> None:

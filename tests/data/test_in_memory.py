@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import datetime
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 
 import unmask
 from tests.conftest import SMALL, make_text
-from unmask.core.errors import CorpusError, WriteError
+from unmask.core.errors import CorpusError
 from unmask.data.corpus import Corpus
 from unmask.data.settings import CorpusSettings
 from unmask.data.sources import InMemory, paths_or_texts
@@ -74,21 +73,6 @@ def test_parts_are_what_their_names_say(kind: str, tmp_path: Path) -> None:
     assert read(parts, tmp_path) == (TEXTS[:40], TEXTS[40:50])
 
 
-def test_names_of_classes_come_along(tmp_path: Path) -> None:
-    for number, stream in enumerate((False, True)):
-        given = of_datasets(lambda dataset, stream=stream: dataset.to_iterable_dataset() if stream else dataset)
-        folder = InMemory(given).keep(tmp_path / str(number))
-        pieces = Corpus([folder], CorpusSettings(label="mood")).unsplit()
-        assert [piece.label for piece in pieces] == ["bad", "good"] * 30
-
-
-def test_what_json_has_no_form_for(tmp_path: Path) -> None:
-    row = {"text": "A.", "vector": np.arange(2), "number": np.int64(3), "day": datetime.date(2026, 1, 2), "x": object()}
-    folder = InMemory([row]).keep(tmp_path / "given")
-    (line,) = (folder / "rows.jsonl").read_text().splitlines()
-    assert json.loads(line) == {"text": "A.", "vector": [0, 1], "number": 3, "day": "2026-01-02", "x": None}
-
-
 def test_paths_and_texts_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a b").write_text("x")
@@ -107,11 +91,6 @@ def test_paths_and_texts_are_told_apart(tmp_path: Path, monkeypatch: pytest.Monk
         (given,) = paths_or_texts(texts) or []
         assert isinstance(given, InMemory)
         assert given.content == texts
-
-
-def failing() -> Iterator[str]:
-    yield "One text."
-    raise ConnectionError("the line is down")
 
 
 @pytest.mark.parametrize(
@@ -135,18 +114,6 @@ def test_what_is_no_text_is_an_error(given: Any, expected: str, tmp_path: Path) 
         unmask.prepare(given, out=tmp_path / "data", vocab_size=200)
 
 
-def test_nothing_is_left_of_texts_that_end_in_an_error(tmp_path: Path) -> None:
-    """Those of an earlier time stay until all of the new ones came."""
-    InMemory(TEXTS).keep(tmp_path / "given")
-    with pytest.raises(ConnectionError, match="the line is down"):
-        InMemory(failing()).keep(tmp_path / "given")
-    assert [path.name for path in tmp_path.iterdir()] == ["given"]
-    assert len((tmp_path / "given" / "rows.jsonl").read_text().splitlines()) == 60
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(WriteError, match="file"):
-        InMemory(TEXTS).keep(tmp_path / "file" / "given")
-
-
 def test_a_run_keeps_them_and_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The same run as of a table with these texts, and after a stop without being given them again."""
     table = tmp_path / "texts.jsonl"
@@ -164,12 +131,3 @@ def test_a_run_keeps_them_and_goes_on(tmp_path: Path, caplog: pytest.LogCaptureF
     assert (data.documents, data.train_tokens > 0) == (60, True)
     assert (tmp_path / "data" / "given" / "rows.jsonl").is_file()
     assert unmask.prepare(TEXTS, out=tmp_path / "data", vocab_size=150, overwrite=True).fingerprint == data.fingerprint
-
-
-def test_evaluation_reads_the_part_for_validation(run: unmask.Run, tmp_path: Path) -> None:
-    (tmp_path / "held.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS[40:]))
-    expected = unmask.evaluate(run.model, tmp_path / "held.jsonl", pseudo_tokens=0)
-    found = unmask.evaluate(run.model, {"train": TEXTS[:40], "validation": TEXTS[40:]}, pseudo_tokens=0)
-    assert found.loss == expected.loss
-    assert found.columns == {"given/validation/rows.jsonl": "text"}
-    assert unmask.evaluate(run.model, TEXTS[40:], pseudo_tokens=0).loss == expected.loss

@@ -70,19 +70,6 @@ def test_strings_are_texts(tmp_path: Path) -> None:
     assert read(tmp_path / "c.json")[0] == []
 
 
-def test_what_datasets_and_pandas_write(tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets")
-    rows = [{"id": n, "text": f"Sentence {n}."} for n in range(5)]
-    made = datasets.Dataset.from_list(rows)
-    made.to_json(tmp_path / "whole.json", lines=False)
-    made.to_json(tmp_path / "lines.json")
-    made.to_pandas().to_json(tmp_path / "records.json", orient="records")
-    assert [read(tmp_path / f"{name}.json")[0] for name in ("whole", "lines", "records")] == [rows] * 3
-    made.to_pandas().to_json(tmp_path / "columns.json")
-    with pytest.raises(CorpusError, match=r"columns.json: .* id, text"):
-        read(tmp_path / "columns.json")
-
-
 NUMBER = "1" * 5000
 DEEP = "[" * 5_000 + "]" * 5_000
 
@@ -128,19 +115,6 @@ def test_damaged_files(tmp_path: Path, text: str, line: int, count: str) -> None
     assert read(tmp_path / "a.json", skip=True) == ([{"text": "one"}], {count: 1})
 
 
-def test_cut_off_archives_are_counted_once(tmp_path: Path) -> None:
-    noise = random.Random(0)
-    rows = [{"text": "".join(noise.choices("abcdefgh ", k=50))} for _ in range(3000)]
-    packed = gzip.compress(json.dumps(rows).encode())
-    (tmp_path / "a.json.gz").write_bytes(packed[: len(packed) // 2])
-    with pytest.raises(CorpusError, match=r"a.json.gz: .* byte \d+"):
-        read(tmp_path / "a.json.gz")
-    found, counts = read(tmp_path / "a.json.gz", skip=True)
-    assert 500 < len(found) < 3000
-    assert found == rows[: len(found)]
-    assert counts == {reading.CUT_OFF: 1}
-
-
 @pytest.mark.parametrize("name", ["a.json", "object.json", "lines.json", "indented.jsonl"])
 def test_no_damage_is_anything_but_one_clear_error(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut off anywhere, and bytes changed: rows before it are whole, and nothing else is raised."""
@@ -159,33 +133,6 @@ def test_no_damage_is_anything_but_one_clear_error(tmp_path: Path, name: str, mo
         for skip in (False, True):
             with suppress(CorpusError):
                 read(path, skip=skip)
-
-
-def test_rows_have_a_longest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("json_rows", "reading"):
-        monkeypatch.setattr(f"unmask.data.{module}.LONGEST_ROW", 1000)
-    monkeypatch.setattr(reading, "CHUNK_BYTES", 100)
-    for name, around in (("a.json", "[%s]"), ("a.jsonl", "%s")):
-        (tmp_path / name).write_text(around % json.dumps({"text": "x" * 700}))
-        assert len(read(tmp_path / name)[0]) == 1
-        (tmp_path / name).write_text(around % json.dumps({"text": "x" * 5000}))
-        for skip in (False, True):
-            with pytest.raises(CorpusError, match=f"{name}: .* 1,000 characters"):
-                read(tmp_path / name, skip=skip)
-
-
-def test_objects_with_several_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [{"text": "x"}] * 3
-    (tmp_path / "a.json").write_text(json.dumps({"train": rows, "test": rows}))
-    message = "a.json: .* train, test"
-    with pytest.raises(CorpusError, match=message):
-        json_rows(tmp_path / "a.json", BadInput(skip=True))
-    monkeypatch.setattr(forms, "_LOOK_CHARS", 1)
-    monkeypatch.setattr(reading, "CHUNK_BYTES", 20)
-    found = json_rows(tmp_path / "a.json", BadInput(skip=False))
-    assert next(found) == (1, rows[0]), "the second one is far away"
-    with pytest.raises(CorpusError, match=message):
-        list(found)
 
 
 def test_what_is_no_text_in_a_folder(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,18 +39,3 @@ def test_counts_are_those_of_a_naive_counter(keys: list[int], cut: int, run_keys
     assert dict(zip(often.keys.tolist(), often.counts.tolist(), strict=True)) == {
         key: count for key, count in naive.items() if count > above
     }
-
-
-def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys that are all different go to the disk, and come back in parts of about as many as may be held."""
-    rng = np.random.default_rng(0)
-    keys = rng.integers(ENDS.min, ENDS.max, 100_000)
-    with KeyCounter(tmp_path, run_keys=1000) as counter:
-        for begin in range(0, len(keys), 100):
-            counter.add(keys[begin : begin + 100])
-        on_disk = len(list(next(tmp_path.iterdir()).iterdir()))
-        parts = list(counter.merged())
-    assert on_disk >= 2 * 90, "two files a run"
-    assert len(parts) > 40
-    assert max(len(part.keys) for part in parts) < 4000
-    assert np.array_equal(np.concatenate([part.keys for part in parts]), np.sort(keys))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from unmask.commands.run_data import open_prepared
 from unmask.core.errors import DataError
 from unmask.data import data_folder as opening
 from unmask.data import packing as order_module
@@ -55,52 +53,6 @@ def test_any_pieces_of_many_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert len(store._shards._open) <= most
     assert not store.is_one_document
     assert store.read(40, 0, 1)[0].tolist() == [40]
-
-
-def test_only_what_is_wanted_is_opened(tmp_path: Path) -> None:
-    files = write_shards(tmp_path, 5)
-    wanted: list[int] = []
-    paths = [tmp_path / file.name for file in files]
-    store = TokenStore(paths, files, ready=wanted.append)
-    assert wanted == [0], "the first says which columns there are"
-    last = sum(file.pieces for file in files[:4])
-    assert store.gather(np.array([last, 0])).document.tolist() == [0, last]
-    assert wanted == [0, 4]
-    paths[2].unlink()
-    with pytest.raises(DataError, match=r"00002\.arrow: not a readable token shard .* prepare the data again"):
-        store.gather(np.array([last - 12]))
-
-
-def test_shards_that_do_not_fit_the_manifest_or_each_other(tmp_path: Path) -> None:
-    files = write_shards(tmp_path, 3)
-    paths = [tmp_path / file.name for file in files]
-    more = [files[0], ShardFile(files[1].name, files[1].pieces + 1, files[1].tokens, ""), files[2]]
-    with pytest.raises(DataError, match=r"00001\.arrow: it holds 7 pieces, and the manifest says 8; prepare the data"):
-        _ = TokenStore(paths, more).lengths
-    write_shards(tmp_path / "wide", 2, vocab_size=100_000)
-    with pytest.raises(DataError, match="columns of different widths"):
-        TokenStore([paths[0], tmp_path / "wide" / files[1].name])
-    with pytest.raises(DataError, match="the split holds no rows"):
-        TokenStore([])
-
-
-def damage(root: Path, *, number: int = -1) -> Path:
-    """Turns a bit of a training shard's tokens."""
-    path = root / load_manifest(root).train.files[number].name
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-    return path
-
-
-def test_small_data_is_checked_when_it_is_opened(data_folder: Path, tmp_path: Path) -> None:
-    root = Path(shutil.copytree(data_folder, tmp_path / "data"))
-    path = damage(root)
-    with pytest.raises(DataError, match=rf"{path}: its content does not fit the checksum; prepare the data again"):
-        open_prepared(root)
-    path.unlink()
-    with pytest.raises(DataError, match=rf"{path}: the manifest lists this file, but it is not there"):
-        open_prepared(root)
 
 
 @pytest.mark.parametrize("ahead", [False, True])

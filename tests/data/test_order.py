@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from unmask.data import packing as order_module
-from unmask.data.packing import BlockOrder, MixedOrder, order_of
+from unmask.data.packing import BlockOrder
 from unmask.data.rows import Cursor, RowStream
 from unmask.data.store import ShardCounts, TokenStore
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -65,15 +65,6 @@ def test_without_shuffling_it_is_the_corpus() -> None:
     found = windows(BlockOrder(COUNTS, seed=0, shuffle=False), 0)
     assert [piece for window in found for piece in window] == list(range(77))
     assert len(found) > 10
-
-
-def test_by_size_one_or_the_other(store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(order_of(store, seed=0, shuffle=True), MixedOrder)
-    monkeypatch.setattr(order_module, "MIXED_TOKENS", store.num_tokens - 1)
-    assert isinstance(order_of(store, seed=0, shuffle=True), BlockOrder)
-    monkeypatch.setattr(order_module, "MIXED_TOKENS", store.num_tokens)
-    monkeypatch.setattr(order_module, "MIXED_PIECES", len(store) - 1)
-    assert isinstance(order_of(store, seed=0, shuffle=True), BlockOrder)
 
 
 def test_a_stream_of_blocks_has_every_token_once(

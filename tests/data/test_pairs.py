@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-import torch
 
 from tests.data.fake_store import FakeStore
 from tests.data.segments import Segment, segments_of
@@ -21,7 +20,6 @@ from unmask.data.packing import PackedRows
 from unmask.data.pairs import RIGHT, WRONG, PairKind, make_pairs
 from unmask.data.rows import Cursor, RowBatch, RowStream
 from unmask.data.store import TokenStore
-from unmask.masking.masker import Masker
 from unmask.tokenizer.tokenizer import Tokenizer
 
 KINDS: list[PairKind] = ["next_sentence", "sentence_order"]
@@ -142,26 +140,6 @@ def test_wrong_halves_are_of_another_document(store: TokenStore, tokenizer: Toke
             assert first != second
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_halves_begin_with_words_in_the_middle_half(store: TokenStore, tokenizer: Tokenizer, kind: PairKind) -> None:
-    stream = RowStream(store, tokenizer, length=64, seed=7, pairs=kind)
-    cuts, inner = [], 0
-    for row in segments_of(stream.window(Cursor(lengths=((0, 64),))).rows):
-        for segment in row:
-            if len(segment.parts) < 2:
-                continue
-            second = max(segment.parts) if kind == "sentence_order" else segment.parts[1]
-            whole = sum(part.length for part in segment.parts)
-            starts = store.read(*second)[1]
-            inner += bool(starts[0])
-            if whole >= 12:
-                assert whole / 4 <= second.length <= 3 * whole / 4 or kind == "next_sentence"
-                cuts.append(second.length / whole)
-    assert inner > 0.99 * len(cuts)
-    assert len(cuts) > 300
-    assert np.std(cuts) > 0.1, "drawn, not the middle"
-
-
 def test_lengths_do_not_tell_the_label(store: TokenStore, tokenizer: Tokenizer) -> None:
     """The mean length of both halves, and of their difference, is the same for right and wrong pairs."""
     lengths: dict[int, list[tuple[int, int]]] = {RIGHT: [], WRONG: []}
@@ -226,66 +204,6 @@ def test_cuts_where_hardly_any_is_possible() -> None:
         assert heads == [1, 7, 4, 1, 1, 1]
         assert [len(segment.parts) for segment in row] == [2, 2, 2, 2, 1, 2]
         assert row[4].label is None
-
-
-def test_where_there_is_nobody_to_exchange_with_a_pair_stays_right() -> None:
-    one_document = words([9, 9, 9, 9], ["1" * 9] * 4, [0, 0, 0, 0])
-    no_common_length = words([8, 2], ["11111111", "10"], [0, 1])
-    for key in range(12):
-        for store in (one_document, no_common_length):
-            assert {segment.label for segment in make("next_sentence", store, key)} == {RIGHT}
-
-
-def test_a_window_of_mostly_one_document() -> None:
-    """Most of the wrong pairs find nobody, but whoever exchanges does so with another document."""
-    documents = [0] * 180 + list(range(1, 21))
-    store = words([9] * 200, ["1" * 9] * 200, documents)
-    row = make("next_sentence", store, 1)
-    wrong = [segment for segment in row if segment.label == WRONG]
-    assert 4 <= len(wrong) <= 40
-    assert all(documents[a.piece] != documents[b.piece] for a, b in (segment.parts for segment in wrong))
-
-
-@pytest.mark.parametrize("strategy", ["random", "whole_word", "span"])
-def test_a_half_has_the_same_mask_whatever_stands_beside_it(
-    store: TokenStore, tokenizer: Tokenizer, strategy: str
-) -> None:
-    """As first half, as second half, exchanged or not: what is masked is a function of the half's text."""
-    masker = Masker.from_tokenizer(tokenizer, strategy=strategy, rate=0.3)
-    seen: dict[int, tuple[list[int], list[int]]] = {}
-    partners: dict[int, set[int]] = {}
-    twice = 0
-    for kind in KINDS:
-        for seed in range(3):
-            stream = RowStream(store, tokenizer, length=64, seed=seed, pairs=kind)
-            for batch in epoch_of(stream):
-                masked = masker(batch.rows, epoch=0)
-                keys, ids = batch.rows.segment_keys, batch.rows.input_ids
-                for r in range(len(ids)):
-                    ends = [*torch.nonzero(keys[r][1:] != keys[r][:-1])[:, 0].tolist(), ids.shape[1] - 1]
-                    begin = 0
-                    for end in ends:
-                        part = slice(begin, end + 1)
-                        text = batch.rows.maskable[r, part]
-                        value = ids[r, part][text].tolist(), masked.labels[r, part][text].tolist()
-                        key = int(keys[r, begin])
-                        known = seen.setdefault(key, value)
-                        if known[0] == value[0]:  # the same text: halves of two cuts may begin at the same token
-                            twice += key in partners
-                            assert known == value
-                        partners.setdefault(key, set()).add(int(keys[r, begin - 1]) if begin else 0)
-                        begin = end + 1
-    assert twice > 100
-
-
-def test_the_share_of_masked_tokens_stays_exact(store: TokenStore, tokenizer: Tokenizer) -> None:
-    masker = Masker.from_tokenizer(tokenizer, strategy="span", rate=0.2)
-    masked = total = 0
-    for epoch in range(3):
-        for batch in epoch_of(RowStream(store, tokenizer, length=64, seed=0, pairs="next_sentence"), epoch, 16):
-            masked += int((masker(batch.rows, epoch=epoch).labels >= 0).sum())
-            total += int(batch.rows.maskable.sum())
-    assert abs(masked / total - 0.2) < 4 * math.sqrt(0.2 * 0.8 * 4 / total)  # spans of about four tokens
 
 
 def test_texts_that_make_no_pairs(store: TokenStore, tokenizer: Tokenizer) -> None:

@@ -6,29 +6,22 @@ import json
 import os
 import re
 import shlex
-import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 import unmask
-from tests.command_line import PATIENCE, Main
+from tests.command_line import PATIENCE
 from tests.conftest import make_text
-from unmask.commands import cli
-from unmask.core.errors import CorpusError, ModelError
+from unmask.core.errors import CorpusError
 from unmask.data.data_folder import load_manifest
 from unmask.data.documents import DocumentColumns, Documents
-from unmask.data.sources import find_sources, is_stream, keep_stream, kept_source, names_to_keep, readable
-from unmask.measure.questions import read_pairs
-from unmask.tasks.files import read_labelled
-from unmask.tasks.predict import TASKS
-from unmask.tasks.settings import Columns
+from unmask.data.sources import keep_stream, readable
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
 
@@ -41,68 +34,6 @@ def pipe(path: Path, content: bytes) -> Iterator[Path]:
     writer.start()
     yield path
     writer.join(PATIENCE)
-
-
-def odd_things(folder: Path) -> dict[Path, str]:
-    """What may stand where a file is expected, and what is said of it."""
-    with socket.socket(socket.AF_UNIX) as made:
-        made.bind(str(folder / "a.sock"))
-    (folder / "link.txt").symlink_to(folder / "nowhere")
-    (folder / "a.txt").write_text("text")
-    os.mkfifo(folder / "pipe.txt")
-    return {
-        folder / "a.sock": "this is a socket, not a file",
-        folder / "link.txt": "this link leads to no file",
-        folder / "a.txt" / "b.txt": "no such file: a part of this path is no folder",
-        folder / "no.txt": "no such file",
-        folder / "pipe.txt": "this is a pipe, which can be read only once, not a file",
-        folder / ("a" * 300): "",
-        Path("/dev/null"): "this is a device, not a file",
-        Path("/dev/zero"): "this is a device, not a file",
-    }
-
-
-def test_what_stands_in_the_place_of_a_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # sockets have short names
-    for path, said in odd_things(Path()).items():
-        for read in (find_sources, read_pairs, partial(read_labelled, task=TASKS["answer"], columns=Columns())):
-            with pytest.raises(CorpusError, match=re.escape(f"{path}: {said}")):
-                read([path] if read is find_sources else path)  # type: ignore[operator]
-        with pytest.raises(ModelError, match=re.escape(f"{path}: ")) as caught:
-            unmask.load(path)
-        assert said[:10].replace("no such fi", "no such fo") in str(caught.value)
-
-
-def test_arguments_of_commands_are_paths(main: Main, tmp_path: Path) -> None:
-    for name in ("some words here", "a" * 300):
-        code, _, err = main("prepare", name, "--out", tmp_path / "data")
-        assert (code, err.startswith(f"unmask: {name}")) == (2, True), err
-    code, _, err = main("masks", "x", "--tokenizer", "/dev/null")
-    assert (code, err.splitlines()[-1].partition(";")[0]) == (2, "unmask: /dev/null: this is a device, not a file")
-    code, _, err = main("pretrain", "--recipe", "/dev/null", "--out", tmp_path / "run")
-    assert (code, err.partition(";")[0]) == (2, "unmask: /dev/null: this is a device, not a file")
-
-
-def test_what_the_system_refuses_is_one_line(main: Main, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> str:
-        raise PermissionError(13, "Permission denied", "/closed/x")
-
-    monkeypatch.setattr(cli, "read_stdin", refuse)
-    code, _, err = main("fill", "model", "-")
-    assert code == 2
-    assert err == "unmask: /closed/x: Permission denied; mind its name, and the rights and room that there are\n"
-
-
-def test_names_of_streams(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "rows.v1.JSONL.gz")
-    os.mkfifo(tmp_path / "other.pipe")
-    names = ["-", tmp_path / "rows.v1.JSONL.gz", "a.txt", str(tmp_path / "other.pipe")]
-    assert [is_stream(name) for name in names] == [True, True, False, True]
-    kept = names_to_keep(names)
-    assert kept == ["-", "<(pipes/1.jsonl.gz)", "a.txt", "<(pipes/2.txt)"]
-    assert [kept_source(Path("data"), name) for name in kept] == [
-        "data/stdin.txt", "data/pipes/1.jsonl.gz", "a.txt", "data/pipes/2.txt"
-    ]  # fmt: skip
 
 
 def test_a_pipe_is_kept_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import make_text
 from unmask.commands.run_data import open_prepared
-from unmask.core.errors import DataError, TokenizerError
+from unmask.core.errors import DataError
 from unmask.core.files import file_sha256
 from unmask.data.corpus import Corpus
 from unmask.data.data_folder import Manifest, load_manifest, verify_files
@@ -42,17 +42,6 @@ def test_the_ledger_adds_up(corpus_file: Path, manifest: Manifest, store: TokenS
     assert manifest.train.tokens == store.num_tokens == sum(manifest.token_frequencies)
     assert store.num_bytes.sum() == manifest.train.bytes
     assert manifest.skipped == {}
-
-
-def test_shards_open_in_datasets(data_folder: Path, manifest: Manifest) -> None:
-    datasets = pytest.importorskip("datasets")
-    file = manifest.train.files[0]
-    dataset = datasets.Dataset.from_file(str(data_folder / file.name))
-    assert len(dataset) == file.pieces
-    assert set(dataset.column_names) == {"input_ids", "word_starts", "document", "offset", "num_bytes"}
-    assert str(dataset.features["input_ids"].feature.dtype) == "uint16"
-    assert str(dataset.features["word_starts"].feature.dtype) == "uint8"
-    assert sum(len(row) for row in dataset["input_ids"]) == file.tokens
 
 
 def test_a_long_document_comes_in_pieces_that_join(tmp_path: Path) -> None:
@@ -112,16 +101,6 @@ def test_texts_without_tokens_are_counted(tmp_path: Path) -> None:
     assert manifest.skipped == {"documents without tokens": 3}
 
 
-def test_a_given_tokenizer_is_used(corpus_file: Path, data_folder: Path, tmp_path: Path) -> None:
-    settings = TokenizerSettings(path=str(data_folder / "tokenizer"))
-    manifest = prepare([corpus_file], tmp_path, corpus=CorpusSettings(), tokenizer=settings)
-    assert manifest.tokenizer_sha256 == load_manifest(data_folder).tokenizer_sha256
-    with pytest.raises(TokenizerError, match="there is no tokenizer"):
-        prepare(
-            [corpus_file], tmp_path, corpus=CorpusSettings(), tokenizer=TokenizerSettings(path=str(tmp_path / "none"))
-        )
-
-
 def test_damage_is_found(data_folder: Path, manifest: Manifest, tmp_path: Path) -> None:
     root = tmp_path / "data"
     shutil.copytree(data_folder, root)
@@ -157,34 +136,6 @@ def test_another_tokenizer_beside_the_shards_is_found(data_folder: Path, tmp_pat
     file.write_text(file.read_text().replace('"lowercase": false', '"lowercase": true'))
     with pytest.raises(DataError, match="is not the one that the shards were made with"):
         open_prepared(root)
-
-
-@pytest.mark.parametrize("kind", ["bpe", "unigram", "char"])
-def test_every_kind_of_tokenizer_is_trained(kind: str, corpus_file: Path, tmp_path: Path) -> None:
-    settings = TokenizerSettings.model_validate({"kind": kind, "vocab_size": None if kind == "char" else 300})
-    manifest = prepare([corpus_file], tmp_path, corpus=CorpusSettings(), tokenizer=settings)
-    data = open_prepared(tmp_path)
-    assert manifest.train.unknown_tokens == 0
-    letters = len(set(corpus_file.read_text()))
-    assert manifest.vocab_size <= 300
-    assert manifest.vocab_size == 5 + letters if kind == "char" else manifest.vocab_size > 100
-    ids, _ = data.train.read(0, 0, int(data.train.lengths[0]))
-    text = data.tokenizer.decode(ids.astype(int).tolist())
-    documents = corpus_file.read_text().split("\n\n")
-    assert " ".join(text.split()) in [" ".join(document.split()) for document in documents]
-    assert kind == "unigram" or text in documents
-
-
-def test_texts_without_words_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = tmp_path / "proteins.txt"
-    path.write_text("".join("MKVLA"[n % 5 :] * (n % 7 + 4) + "\n" for n in range(200)))
-    corpus = CorpusSettings(documents="line")
-    prepare([path], tmp_path / "out", corpus=corpus, tokenizer=TokenizerSettings(kind="char"))
-    assert "200 of 200 texts are a single word each" in caplog.text
-    caplog.clear()
-    path.write_text(make_text(100))
-    prepare([path], tmp_path / "out", corpus=CorpusSettings(), tokenizer=TokenizerSettings(kind="char"))
-    assert "single word" not in caplog.text
 
 
 def test_chunks_are_the_store_in_order(store: TokenStore) -> None:

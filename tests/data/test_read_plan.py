@@ -15,7 +15,7 @@ from tests.data.test_split_check import random_text
 from unmask.core.errors import CorpusError
 from unmask.data.corpus import Corpus
 from unmask.data.settings import CorpusSettings
-from unmask.data.survey import LARGEST_TASK_BYTES, PLACE_BITS, SMALLEST_TASK_BYTES, task_bytes
+from unmask.data.survey import PLACE_BITS
 
 SIZE = 4000
 
@@ -71,25 +71,6 @@ def test_a_corpus_is_the_same_in_tasks(tmp_path: Path, name: str, cut: bool, set
         places = {document - task.first_document for document in documents if document >> PLACE_BITS == task.number}
         assert places == set(range(len(places)))
     assert sum(task.num_bytes for task in parts.tasks) == pytest.approx(path.stat().st_size, rel=0.5)
-
-
-def test_small_files_are_read_together_and_held_out_ones_apart(tmp_path: Path) -> None:
-    for number in range(20):
-        (tmp_path / f"{number:02d}.txt").write_text("\n".join(texts()[number * 5 : number * 5 + 5]))
-    held = tmp_path / "00.txt"
-    corpus = Corpus([tmp_path], CorpusSettings(documents="line", validation=(str(held),)), task_bytes=SIZE)
-    assert 1 < len(corpus.tasks) < 8
-    *training, last = corpus.tasks
-    assert [task.is_held for task in corpus.tasks] == [False] * len(training) + [True]
-    assert [source.path for source in last.sources] == [held]
-    assert [s.path.name for task in training for s in task.sources] == [f"{n:02d}.txt" for n in range(1, 20)]
-    assert all(task.num_bytes >= SIZE for task in training[:-1])
-
-
-def test_sizes_of_tasks() -> None:
-    assert task_bytes(10) == SMALLEST_TASK_BYTES
-    assert task_bytes(100 << 30) == (100 << 30) // 1024
-    assert task_bytes(100 << 40) == LARGEST_TASK_BYTES
 
 
 def test_errors_in_the_middle_of_a_file_name_their_place(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import make_text
 from tests.tokenizer.families import FAMILIES, SENTENCE, trained
-from unmask.core.errors import CorpusError, DataError, SettingsError
+from unmask.core.errors import DataError
 from unmask.core.files import LOCK
 from unmask.core.results import Progress
 from unmask.data import executors
@@ -23,7 +23,7 @@ from unmask.data.data_folder import Manifest
 from unmask.data.documents import Document
 from unmask.data.prepare import prepare
 from unmask.data.settings import CorpusSettings
-from unmask.data.shards import chunk_bytes, cut_chunks, write_shards
+from unmask.data.shards import cut_chunks, write_shards
 from unmask.data.store import TokenStore
 from unmask.tokenizer.settings import TokenizerSettings
 
@@ -73,26 +73,6 @@ def test_every_token_arrives_exactly_once(
         assert counts.frequencies.sum() == sum(file.tokens for file in counts.train.files)
 
 
-@pytest.mark.parametrize(("size_bytes", "several"), [(1500, 3), (6000, 2), (10**9, 2)])
-def test_the_files_are_the_same_for_any_number_of_workers(
-    corpus_file: Path, tmp_path: Path, size_bytes: int, several: int
-) -> None:
-    made = []
-    for workers in (1, several):
-        done: list[int] = []
-        out = tmp_path / str(workers)
-        prepare(
-            [corpus_file], out, corpus=CorpusSettings(), tokenizer=SMALL, workers=workers, size_bytes=size_bytes,
-            notify=lambda now, done=done: done.append(now.done if now.what == "tokenizing" else 0),
-        )  # fmt: skip
-        made.append(contents(out))
-        assert done[-1] == max(done) > 50_000, "progress ends at all of the text"
-    assert made[0] == made[1]
-    num_shards = sum(name.startswith("train/") for name in made[0])
-    assert {1500: num_shards > 30, 6000: 8 < num_shards < 30, 10**9: num_shards == 1}[size_bytes]
-    assert {name.split("/")[0] for name in made[0]} == {"manifest.json", "tokenizer", "train", "validation"}
-
-
 @pytest.mark.parametrize("unit", ["block", "file"])
 def test_counts_do_not_depend_on_how_the_corpus_is_cut(tmp_path: Path, unit: str) -> None:
     """Documents of several pieces span chunks, and are held out in parts; each counts once in each split."""
@@ -112,15 +92,6 @@ def test_counts_do_not_depend_on_how_the_corpus_is_cut(tmp_path: Path, unit: str
     assert [len(m.train.files) for m in manifests] == sorted((len(m.train.files) for m in manifests), reverse=True)
     assert manifests[0].documents == manifests[0].train.documents == (3 if unit == "block" else 1)
     assert 1 <= manifests[0].validation.documents <= 3
-
-
-def test_chunks_depend_on_the_sources_alone() -> None:
-    assert chunk_bytes(0) == chunk_bytes(200 << 20) == 1 << 20
-    assert chunk_bytes(1 << 30) == 4 << 20
-    assert chunk_bytes(1 << 40) == 32 << 20
-    pieces = [(Document(n, 0, "é" * (n % 3 + 1)), False) for n in range(7)]
-    sizes = [chunk.num_bytes.tolist() for chunk in cut_chunks(pieces, 8)]
-    assert sizes == [[2, 4, 6], [2, 4, 6], [2]]
 
 
 @pytest.fixture
@@ -170,21 +141,8 @@ def test_one_error_ends_all_workers(
     assert contents(out) == contents(tmp_path / "whole")
 
 
-def test_workers_that_wait_when_the_text_is_found_wanting_are_ended(tmp_path: Path, watched: list[Any]) -> None:
-    text = tmp_path / "one.txt"
-    text.write_bytes(b"\xff" * (2 << 20))  # enough for workers to be started at once
-    with pytest.raises(CorpusError):
-        prepare([text], tmp_path / "out", corpus=CorpusSettings(), tokenizer=SMALL, workers=2)
-    assert [process.exitcode is not None for process in watched] == [True, True]
-
-
 def test_workers_start_without_what_they_do_not_need() -> None:
     code = "import sys, unmask.data.executors; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "pyarrow" in loaded
     assert not {"torch", "pydantic", "pyarrow.parquet", "spacy", "unmask.data.corpus"} & set(loaded)
-
-
-def test_a_number_of_workers_that_cannot_be(corpus_file: Path, tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="workers"):
-        prepare([corpus_file], tmp_path, corpus=CorpusSettings(), tokenizer=SMALL, workers=0)

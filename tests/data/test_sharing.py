@@ -5,19 +5,14 @@ from __future__ import annotations
 import gzip
 import json
 import random
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.data.test_shards import SMALL, contents
 from tests.data.test_split_check import changed, jaccard, random_text, words_of
-from tests.data.test_stopped import kill, wait_for_tasks
 from unmask.commands.prepare import prepare as prepare_verb
-from unmask.core.errors import CorpusError, DataError, SettingsError, WriteError
+from unmask.core.errors import CorpusError, DataError, SettingsError
 from unmask.core.results import Progress
 from unmask.data.data_folder import DataFolder, Manifest, load_manifest
 from unmask.data.prepare import PreparationInput, join_parts, prepare, prepare_part
@@ -111,34 +106,6 @@ def test_a_ray_cluster_of_two_nodes_makes_the_same(
     finally:
         ray.shutdown()
         cluster.shutdown()
-
-
-PART = """
-import sys
-from pathlib import Path
-from tests.data.test_sharing import given
-from unmask.data.prepare import prepare_part
-prepare_part(given(Path(sys.argv[1])), Path(sys.argv[2]), (1, 2), workers=2)
-"""
-
-
-@pytest.mark.slow
-def test_a_part_that_is_killed_is_run_again(corpus: Path, tmp_path: Path) -> None:
-    asked, out = given(corpus), tmp_path / "out"
-    for _ in range(2):
-        for number in (1, 2):
-            prepare_part(asked, out, (number, 2), workers=1)
-        assert isinstance(join_parts(asked, out), str)
-    process = subprocess.Popen([sys.executable, "-c", PART, str(corpus), str(out)], stderr=subprocess.PIPE, text=True)
-    wait_for_tasks(out, 3, process)
-    kill(process)
-    assert process.returncode == -signal.SIGKILL
-    with pytest.raises(DataError, match="tasks are not done"):
-        join_parts(asked, out)
-    found, rounds = in_parts(asked, out, 2)
-    assert rounds == 1
-    assert found == alone(asked, tmp_path / "one")
-    assert contents(out) == contents(tmp_path / "one")
 
 
 def test_duplicates_are_found_over_all_tasks(tmp_path: Path) -> None:
@@ -245,73 +212,6 @@ def test_mistakes_in_sharing(corpus: Path, tmp_path: Path, options: dict[str, ob
     assert not (tmp_path / "out").exists()
 
 
-def test_parts_read_files(tmp_path: Path) -> None:
-    texts: Iterator[str] = iter(["one", "two"])
-    with pytest.raises(SettingsError, match="files"):
-        prepare_verb(texts, out=tmp_path / "out", part="1/2")
-
-
-def test_the_end_is_held_out_of_what_is_left(tmp_path: Path) -> None:
-    """Also where documents are left out, in several tasks; and whole groups by what is left of them."""
-    rows = [f"{random_text(random.Random(n % 700), 9)} {n % 700}" for n in range(2000)]
-    lines = [json.dumps({"text": row, "who": str(len(row) % 40)}) + "\n" for row in rows]
-    (tmp_path / "a.jsonl").write_text("".join(lines))
-    left = [len(row.encode()) for row in rows[:700]]
-    end = CorpusSettings.model_validate({"holdout_from": "end", "holdout": 0.2, "cleaning": {"duplicates": "drop"}})
-    for size in (None, 20_000):
-        found = prepare(
-            [tmp_path / "a.jsonl"], tmp_path / "end", corpus=end, tokenizer=SMALL, workers=1, task_bytes=size
-        )
-        assert found.documents == 700
-        assert found.validation.bytes == round(sum(left) * 0.2)
-        assert found.train.bytes == sum(left) - found.validation.bytes
-    grouped = CorpusSettings.model_validate(
-        {"holdout_groups": "who", "holdout": 0.2, "cleaning": {"duplicates": "drop"}}
-    )
-    found = prepare(
-        [tmp_path / "a.jsonl"], tmp_path / "end", corpus=grouped, tokenizer=SMALL, workers=1, task_bytes=20_000
-    )
-    assert f"{found.validation.bytes / found.bytes:.1%} of the text" in found.plan
-
-
-def test_an_error_of_the_disk_in_a_worker_ends_all(tmp_path: Path) -> None:
-    """In a pass, where it is one of the system's, as that of a worker that died would be."""
-    rng = random.Random(1)
-    (tmp_path / "a.txt").write_text("\n".join(random_text(rng, 30) for _ in range(400)))
-    out = tmp_path / "out"
-    (out / "parts" / "sample-00001.arrow.partial").mkdir(parents=True)
-    with pytest.raises(WriteError, match=r"sample-00001\.arrow: cannot be written"):
-        prepare(
-            [tmp_path / "a.txt"], out, corpus=CorpusSettings(documents="line"), tokenizer=SMALL, workers=2,
-            task_bytes=20_000,
-        )  # fmt: skip
-
-
-def test_shards_that_another_try_has_made_are_not_taken(tmp_path: Path) -> None:
-    """A task's file is of the shards that it made: they may have been made anew, of other sizes, meanwhile."""
-    rng, text, out = random.Random(2), tmp_path / "a.txt", tmp_path / "out"
-    text.write_text("\n".join(random_text(rng, 30) for _ in range(400)))
-    prepare([text], tmp_path / "first", corpus=CorpusSettings(documents="line"), tokenizer=SMALL, workers=1)
-    tokenizer = TokenizerSettings(path=str(tmp_path / "first" / "tokenizer"))
-
-    def run(folder: Path, size: int, stop_at: int | None = None) -> Manifest:
-        def stop(progress: Progress) -> None:
-            if progress.what == "tokenizing" and stop_at is not None and progress.done > stop_at:
-                raise KeyboardInterrupt
-
-        return prepare(
-            [text], folder, corpus=CorpusSettings(documents="line"), tokenizer=tokenizer, workers=1, task_bytes=30_000,
-            size_bytes=size, notify=stop,
-        )  # fmt: skip
-
-    for size, stop_at in ((9000, 50_000), (14_000, 10_000)):
-        with pytest.raises(KeyboardInterrupt):
-            run(out, size, stop_at)
-        assert (out / "parts" / "shards-00000.npz").is_file()
-    assert run(out, 9000) == run(tmp_path / "whole", 9000)
-    assert contents(out) == contents(tmp_path / "whole")
-
-
 def test_text_that_changes_meanwhile_is_no_result(tmp_path: Path) -> None:
     text = tmp_path / "a.txt"
     text.write_text("\n".join(f"line {n} of the text" for n in range(6000)))
@@ -322,29 +222,6 @@ def test_text_that_changes_meanwhile_is_no_result(tmp_path: Path) -> None:
 
     with pytest.raises(CorpusError, match=r"a\.txt: has changed while it was read; run the same command again"):
         prepare([text], tmp_path / "out", corpus=CorpusSettings(), tokenizer=SMALL, workers=1, notify=change)
-
-
-@pytest.mark.parametrize("damage", ["truncated", "sample"])
-def test_damaged_findings_are_found_anew(corpus: Path, tmp_path: Path, damage: str) -> None:
-    asked, out = given(corpus), tmp_path / "out"
-    prepare_part(asked, out, (1, 1), workers=1)
-    join_parts(asked, out)
-    prepare_part(asked, out, (1, 1), workers=1)
-    file = out / "parts" / ("survey-00001.npz" if damage == "truncated" else "sample-00001.arrow")
-    file.write_bytes(file.read_bytes()[:-200])
-    with pytest.raises(DataError, match="1 of 15 tasks"):
-        join_parts(asked, out)
-    prepare_part(asked, out, (1, 1), workers=1)
-    assert isinstance(join_parts(asked, out), str)
-
-
-def test_a_failure_leaves_nothing_where_there_was_nothing(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes(b"one line\n" * 99 + b"\xff")
-    asked = PreparationInput([tmp_path / "a.txt"], CorpusSettings(), SMALL, AnnotationSettings())
-    for work in (lambda: prepare_part(asked, tmp_path / "out", (1, 2)), lambda: alone(asked, tmp_path / "out")):
-        with pytest.raises(CorpusError):
-            work()
-        assert not (tmp_path / "out").exists()
 
 
 def test_parts_and_whole_preparations_keep_out_of_each_other(corpus: Path, tmp_path: Path) -> None:

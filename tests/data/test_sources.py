@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 
@@ -11,10 +10,8 @@ import pytest
 import unmask
 from unmask.core.errors import CorpusError, SettingsError
 from unmask.data.corpus import Corpus
-from unmask.data.reading import BadInput
 from unmask.data.settings import CleaningSettings, CorpusSettings
-from unmask.data.sources import Source, find_sources, find_split, keep_stream
-from unmask.data.tables import rows_of
+from unmask.data.sources import find_sources, find_split
 
 SENTENCES = [f"This is sentence number {i} of the corpus." for i in range(300)]
 
@@ -160,14 +157,6 @@ def test_each_table_has_its_own_column(tmp_path: Path) -> None:
         Corpus([tmp_path / "a.jsonl"], CorpusSettings(column="spam"))
 
 
-def test_numbers_and_dates_are_no_text(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text(
-        "id,x,date\n" + "\n".join(f"{i},{i / 7},2024-01-{i % 28 + 1:02d}" for i in range(99))
-    )
-    with pytest.raises(CorpusError, match=r"no column looks like text; columns are id, x, date; name one with"):
-        Corpus([tmp_path / "a.csv"], CorpusSettings())
-
-
 def test_quotes_and_line_ends_within_cells(tmp_path: Path) -> None:
     rows = "\n".join(f'"He said ""no"" {i},\nand left",0' for i in range(200))
     (tmp_path / "a.csv").write_text("text,label\n" + rows)
@@ -221,19 +210,6 @@ def test_bad_rows_are_errors_or_counted(tmp_path: Path, name: str, content: str,
     assert corpus.skipped == {reason: 1}
 
 
-def test_a_quote_that_is_never_closed_is_named_by_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "a.csv"
-    file.write_text('text,label\n"fine, so far",a\n"open,b\n' + "some words of a row,c\n" * 50)
-    with pytest.raises(CorpusError, match="a.csv: line 3: .* line 53"):
-        texts(file)
-    bad = BadInput(skip=True)
-    assert [row["text"] for _, row in rows_of(Source(file, "csv"), bad, "text")] == ["fine, so far"]
-    assert bad.counts["rows that are not CSV"] == 51, "all lines that the quote took in"
-    monkeypatch.setattr("unmask.data.tables.LONGEST_ROW", 300)
-    with pytest.raises(CorpusError, match="a.csv: line 3: .* line 17"):
-        texts(file)
-
-
 def test_damaged_binary_tables(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_bytes(b"PAR1 no more")
     with pytest.raises(CorpusError, match="damaged or not a Parquet file"):
@@ -266,35 +242,6 @@ def test_duplicates_are_dropped_where_a_tokenizer_is_trained(tmp_path: Path) -> 
     assert (data.documents, data.skipped) == (len(SENTENCES), {"duplicates": 50})
 
 
-def test_long_documents_are_cleaned_whole_where_parts_of_them_are_held_out(tmp_path: Path) -> None:
-    rows = [f"{number} " + "word and again " * 400 for number in range(20)]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": row}) + "\n" for row in [*rows, *rows, "short"]))
-    cleaning = CleaningSettings(duplicates="drop", min_chars=1000, white_space="collapse")
-    corpus = Corpus([tmp_path / "a.jsonl"], CorpusSettings(cleaning=cleaning))
-    marked = list(corpus.pieces())
-    assert corpus.plan.holdout_unit == "part"
-    assert corpus.skipped == {"duplicates": 20, "documents that are too short": 1}
-    assert {p.document for p, _ in marked} == set(range(20)), "numbers without gaps"
-    assert len(marked) > 20
-    assert {held for _, held in marked} == {False, True}
-    assert "".join(p.text for p, _ in marked if p.document == 3) == rows[3].strip()
-
-
-def test_the_caches_of_a_saved_dataset_are_no_corpus(tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets")
-    datasets.Dataset.from_dict({"text": SENTENCES}).save_to_disk(tmp_path / "set")
-    loaded = datasets.load_from_disk(tmp_path / "set")
-    loaded.map(lambda row: {"text": row["text"].upper()}, cache_file_name=str(tmp_path / "set" / "cache-0.arrow"))
-    assert len(list((tmp_path / "set").glob("*.arrow"))) == 2
-    assert texts(tmp_path / "set") == SENTENCES
-    next(iter((tmp_path / "set").glob("data-*.arrow"))).unlink()
-    with pytest.raises(CorpusError, match=r"no such file, but .*state.json names it; save the dataset again"):
-        texts(tmp_path / "set")
-    (tmp_path / "set" / "state.json").write_text("{}")
-    with pytest.raises(CorpusError, match=r"state.json: not as datasets writes it"):
-        texts(tmp_path / "set")
-
-
 def test_validation_files_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "train.txt").write_text("\n".join(SENTENCES))
     (tmp_path / "held.txt").write_text("Held out one.\nHeld out two.\n" + SENTENCES[5])
@@ -307,16 +254,3 @@ def test_validation_files_of_their_own(tmp_path: Path) -> None:
     assert [p.document for p, _ in marked] == [*range(300), *held]
     with pytest.raises(CorpusError, match=r"corpus.validation"):
         Corpus([tmp_path / "held.txt"], settings)
-
-
-def test_standard_input_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Stdin(io.TextIOWrapper):
-        def isatty(self) -> bool:
-            return False
-
-    monkeypatch.setattr("sys.stdin", Stdin(io.BytesIO(b"some text\n")))
-    kept = keep_stream("-", tmp_path / "stdin.txt", kept=False)
-    assert Path(kept).read_text() == "some text\n"
-    monkeypatch.setattr("sys.stdin", Stdin(io.BytesIO(b"")))
-    with pytest.raises(CorpusError, match="standard input is empty"):
-        keep_stream("-", tmp_path / "stdin.txt", kept=False)

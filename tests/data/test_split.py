@@ -11,7 +11,6 @@ import pytest
 import unmask
 from tests.data.test_split_check import random_text, words_of
 from unmask.commands.prepare import describe
-from unmask.core.errors import CorpusError
 from unmask.data.corpus import Corpus
 from unmask.data.data_folder import Manifest, load_manifest
 from unmask.data.near_duplicates import NearDuplicates
@@ -19,7 +18,6 @@ from unmask.data.prepare import prepare
 from unmask.data.settings import CorpusSettings
 from unmask.tokenizer.settings import TokenizerSettings
 
-GROUPED = CorpusSettings.model_validate({"documents": "line", "holdout_groups": "near_duplicates"})
 PLAIN = CorpusSettings(documents="line")
 
 
@@ -60,16 +58,6 @@ def test_the_manifest_tells_of_near_duplicates(log_file: Path, tmp_path: Path) -
     assert first.equal + first.normalised == twice > 0.9 * first.held_out
 
 
-def test_with_groups_there_are_none_for_any_number_of_workers(log_file: Path, tmp_path: Path) -> None:
-    manifests = [made(log_file, tmp_path / str(w), GROUPED, workers=w) for w in (1, 3)]
-    assert manifests[0] == manifests[1]
-    assert manifests[0].near_duplicates is not None
-    assert manifests[0].near_duplicates.share == 0.0
-    assert "clusters of near-duplicate documents" in manifests[0].plan
-    assert 0.02 < manifests[0].validation.bytes / manifests[0].bytes < 0.08
-    assert not any("--set" in line for line in describe(manifests[0]))
-
-
 @pytest.mark.parametrize(
     ("asked", "sha256"),
     [
@@ -88,23 +76,3 @@ def test_without_the_setting_the_split_is_what_it_was(asked: dict[str, object], 
     for piece, held in Corpus([Path(unmask.__file__).parent / "data" / "tinyshakespeare.txt"], corpus).pieces():
         digest.update(repr((piece.document, piece.offset, piece.text, held)).encode())
     assert digest.hexdigest() == sha256
-
-
-def test_files_of_their_own_are_told_of_once(tmp_path: Path) -> None:
-    """One count of equal texts, under both names, and one line."""
-    rng = random.Random(1)
-    training = [random_text(rng, 20) for _ in range(400)]
-    held = [random_text(rng, 20) for _ in range(60)] + training[:3] + [training[3]] * 2
-    (tmp_path / "train.txt").write_text("\n".join(training) + "\n", encoding="utf-8")
-    (tmp_path / "held.txt").write_text("\n".join(held) + "\n", encoding="utf-8")
-    corpus = CorpusSettings(documents="line", validation=(str(tmp_path / "held.txt"),))
-    manifest = made(tmp_path / "train.txt", tmp_path / "data", corpus)
-    assert manifest.near_duplicates is not None
-    assert manifest.overlap == manifest.near_duplicates.equal == 5
-    assert [line for line in describe(manifest) if "training text" in line] == [
-        manifest.near_duplicates.describe(way_out=False)
-    ]
-    (tmp_path / "empty.txt").write_text("\n", encoding="utf-8")
-    empty = CorpusSettings(documents="line", validation=(str(tmp_path / "empty.txt"),))
-    with pytest.raises(CorpusError, match=r"empty.txt: there is no text in it"):
-        made(tmp_path / "train.txt", tmp_path / "none", empty)

@@ -7,20 +7,14 @@ import json
 import random
 import re
 from collections.abc import Iterable
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from unmask.data import near_duplicates as held_module
-from unmask.data import near_duplicates as split_check
-from unmask.data.corpus import Corpus
 from unmask.data.documents import Document
-from unmask.data.near_duplicate_loops import Ints
 from unmask.data.near_duplicates import (
     SIMILAR,
     SKETCH,
-    DuplicateExample,
     FoundLeaks,
     HeldIndex,
     HeldTexts,
@@ -33,7 +27,6 @@ from unmask.data.near_duplicates import (
     similarity,
     to_words,
 )
-from unmask.data.settings import CorpusSettings
 
 WORDS = [a + b + c for a in ("ka", "lo", "mi", "ter", "su") for b in ("ra", "ne", "vo", "lin") for c in ("", "s", "to")]
 
@@ -108,35 +101,6 @@ def test_the_kinds_are_told_apart() -> None:
     assert found.example.kind == "equal"
     assert found.example.held_out == found.example.training
     assert from_plain(found.plain()) == found
-
-
-def test_a_log_is_counted_exactly() -> None:
-    rng = random.Random(0)
-    events = [f"worker {{}} took {random_text(rng, 3)} from {{}} in {{}} ms" for _ in range(40)]
-
-    def line(number: int) -> str:
-        if number % 33 == 0:
-            return (
-                f"only here: {WORDS[number % 60]} {WORDS[number // 60 % 60]} {WORDS[number % 7]} {WORDS[number % 11]}x"
-            )
-        return events[number % 37].format(*(rng.randrange(10**6) for _ in range(3)))
-
-    lines = [line(number) for number in range(6000)]
-    held, training = lines[::20], [text for number, text in enumerate(lines) if number % 20]
-    known = {tuple(words_of(text)) for text in training}
-    expected = sum(tuple(words_of(text)) in known and text not in training for text in held)
-    found = check(held, training)
-    assert expected > 0.9 * len(held) > 0
-    assert (found.equal, found.normalised) == (0, expected)
-    assert found.example is not None
-    assert words_of(found.example.held_out) == words_of(found.example.training)
-    line_ = found.describe(way_out=True)
-    assert f"{found.share:.1%} of {len(held):,} held-out documents have a near-duplicate in the training text" in line_
-    assert f"{expected:,} equal but for numbers, case, white space or punctuation" in line_
-    assert repr(found.example.held_out) in line_
-    assert line_.startswith("warning: ")
-    assert line_.endswith("--set corpus.holdout_groups=near_duplicates keeps such texts on one side")
-    assert found.describe(way_out=False).endswith("; --set corpus.leaks=drop leaves such training texts out")
 
 
 def planted(seed: int) -> tuple[list[str], list[str]]:
@@ -219,74 +183,6 @@ def test_normal_forms(one: str, other: str, same: bool) -> None:
     assert normal[0] == normal[2]
 
 
-def test_signs_of_chinese_are_words() -> None:
-    text = "我们昨天去了北京的一个很大的公园看了很多漂亮的花还有一些非常可爱的小动物在那里玩得很开心然后回家吃饭"
-    words = to_words([text, text[:-1] + "酒"])
-    assert (words.ends - words.begins).tolist() == [len(text)] * 2
-    found = check([text], [text[:-1] + "酒"])
-    assert found.similar == 1
-
-
-def test_of_many_texts_a_sample_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which does not depend on the order; equal texts are in it all or none; its share is that of all texts."""
-    monkeypatch.setattr(held_module, "MOST_TEXTS", 400)
-    rng = random.Random(3)
-    names = [random_text(rng, 6) for _ in range(2000)]
-    held = [f"{name} {number}" for number, name in enumerate(names)] + [f"{names[0]} 0"] * 50
-    training = [f"{name} 7777" for name in names[:600]]
-    results = []
-    for seed in range(3):
-        order = random.Random(seed).sample(held, len(held))
-        results.append(check(order, training))
-    first = results[0]
-    assert {(r.held_out, r.compared, r.equal, r.normalised, r.similar) for r in results} == {
-        (2050, first.compared, 0, first.normalised, 0)
-    }
-    assert first.compared in (400, 400 + 50)
-    different = first.normalised - 50 * (first.compared == 450)  # names[0] is of the 600
-    assert abs(different / 400 - 0.3) < 4 * (0.3 * 0.7 / 400) ** 0.5
-    assert f"{first.compared:,} of the 2,050 held-out documents, chosen by a hash," in first.summary
-
-
-def test_parts_are_compared_as_parts_and_neighbours_are_no_duplicates(tmp_path: Path) -> None:
-    rng = random.Random(0)
-    path = tmp_path / "a.txt"
-    path.write_text("\n".join(random_text(rng, 60) for _ in range(1500)), encoding="utf-8")
-    corpus = Corpus([path], CorpusSettings(documents="file"))
-    assert corpus.plan.holdout_unit == "part"
-    pieces = list(corpus.pieces())
-    number = sum(held for _, held in pieces)
-    assert number > 0
-    result = compared(pieces, parts=True)
-    assert (result.unit, result.held_out, result.share) == ("parts", number, 0.0)
-    assert compared(pieces, size=1, parts=True) == compared(pieces, tasks=3, parts=True) == result
-    assert result.describe(way_out=True) == (
-        f"none of {number:,} held-out parts has a near-duplicate in the training text"
-    )
-
-
-def test_templates_do_not_hide_near_duplicates(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where more texts share a band than are compared with one; and of these no more are."""
-    calls = 0
-
-    def counted(one: Ints, other: Ints) -> float:
-        nonlocal calls
-        calls += 1
-        return similarity(one, other)
-
-    monkeypatch.setattr(split_check, "similarity", counted)
-    rng = random.Random(8)
-    template = random_text(rng, 120)
-    own = [random_text(rng, 40) for _ in range(1500)]
-    planted_ = rng.sample(range(len(own)), 100)
-    training = [f"{template} {changed(rng, own[n], 1)}" for n in planted_]
-    training += [f"{template} {random_text(rng, 40)}" for _ in range(100)]
-    sides = [(f"{template} {text}", True) for text in own] + [(text, False) for text in training]
-    pieces = [(Document(number, 0, text), side) for number, (text, side) in enumerate(sides)]
-    assert 95 <= compared(pieces).similar <= 100
-    assert 100 * split_check.MOST_CANDIDATES < calls <= split_check.MOST_COMPARED * len(training)
-
-
 def test_of_a_long_document_the_first_piece_counts() -> None:
     pieces = [
         (Document(0, 0, "a long text begins here", last=False), True),
@@ -313,16 +209,3 @@ def test_every_leak_is_found_where_all_are_wanted() -> None:
     assert abs(found.left_out - sum(leaking)) <= 2  # about 1 in 20 is missed at the very border of similarity
     assert compared(pieces, every=True, tasks=4) == found
     assert found.summary.endswith(f"; the {found.left_out:,} training documents were left out")
-
-
-def test_nothing_is_held_out() -> None:
-    found = check([], ["a", "b"])
-    assert (found.held_out, found.share, found.example) == (0, 0.0, None)
-    said = "no held-out documents were compared with the training text, since there are none"
-    assert found.describe(way_out=True) == said
-
-
-def test_an_example_is_of_the_most_frequent_kind() -> None:
-    found = check(["Same", "A 1", "B 2"], ["Same", "a", "a 2", "b 3"])
-    assert (found.equal, found.normalised) == (1, 2)
-    assert found.example in (DuplicateExample("normalised", "A 1", "a 2"), DuplicateExample("normalised", "B 2", "b 3"))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
 import signal
 import subprocess
@@ -17,11 +15,9 @@ from tests.command_line import PATIENCE
 from tests.conftest import make_text
 from tests.data.test_shards import SMALL, contents
 from unmask.core.errors import CorpusError, DataError, SettingsError
-from unmask.core.results import Progress
-from unmask.data.data_folder import Manifest, load_manifest
+from unmask.data.data_folder import Manifest
 from unmask.data.prepare import prepare
 from unmask.data.settings import CorpusSettings
-from unmask.tokenizer.settings import TokenizerSettings
 
 # Many small tasks of several shards each; no guard of `__main__` is needed.
 # What a shell starts in the background ignores interrupts, and so do its children, unless they say otherwise.
@@ -106,23 +102,6 @@ def test_killed_many_times_the_files_are_the_same(text_file: Path, tmp_path: Pat
     assert contents(out) == whole
 
 
-def test_a_kill_at_the_very_end_leaves_whole_data(text_file: Path, tmp_path: Path, whole: dict[str, bytes]) -> None:
-    """Between the manifest and the last of the tidying."""
-    out = tmp_path / "out"
-    process = start(text_file, out)
-    wait_for_tasks(out, 5, process)
-    kill(process)
-    unfinished = (out / "unfinished.json").read_bytes()
-    start(text_file, out).communicate(timeout=PATIENCE)
-    (out / "parts").mkdir()
-    (out / "parts" / "shards-00007.npz").write_text("{}")
-    (out / "unfinished.json").write_bytes(unfinished)
-    before = (out / "train" / "00000-00000.arrow").stat().st_mtime_ns
-    start(text_file, out).communicate(timeout=PATIENCE)
-    assert contents(out) == whole
-    assert (out / "train" / "00000-00000.arrow").stat().st_mtime_ns == before, "nothing was made again"
-
-
 def test_a_source_that_changed_is_read_anew(text_file: Path, tmp_path: Path) -> None:
     source, out = tmp_path / "text.txt", tmp_path / "out"
     source.write_bytes(text_file.read_bytes())
@@ -133,32 +112,6 @@ def test_a_source_that_changed_is_read_anew(text_file: Path, tmp_path: Path) -> 
     output, _ = start(source, out).communicate(timeout=PATIENCE)
     assert "the settings or the files have changed since the last try" in output
     assert contents(out) == undisturbed(source, tmp_path / "whole")
-
-
-def test_tasks_that_still_fit_are_kept(text_file: Path, data_folder: Path, tmp_path: Path) -> None:
-    """With a given tokenizer, a file that is added leaves the tasks of the others as they are."""
-    (tmp_path / "text").mkdir()
-    (tmp_path / "text" / "a.txt").write_bytes(text_file.read_bytes())
-    out, tokenizer = tmp_path / "out", TokenizerSettings(path=str(data_folder / "tokenizer"))
-    corpus = CorpusSettings(documents="block", splits="ignore")
-
-    def run(folder: Path, **options: object) -> Manifest:
-        options = {"corpus": corpus, "tokenizer": tokenizer, "workers": 1, **SIZES, **options}
-        return prepare([tmp_path / "text"], folder, **options)  # type: ignore[arg-type]
-
-    def stop(progress: Progress) -> None:
-        if progress.what == "tokenizing" and progress.done > 60_000:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run(out, notify=stop)
-    kept = (out / "train" / "00000-00000.arrow").stat().st_mtime_ns
-    (out / "train" / "00001-00000.arrow").write_bytes(b"damaged")
-    (tmp_path / "text" / "b.txt").write_text("And the cat follows the dog at sea.\n")
-    run(out)
-    assert (out / "train" / "00000-00000.arrow").stat().st_mtime_ns == kept
-    run(tmp_path / "whole")
-    assert contents(out) == contents(tmp_path / "whole")
 
 
 def children(process: subprocess.Popen[str]) -> list[int]:
@@ -182,44 +135,6 @@ def test_workers_end_with_the_process_that_started_them(text_file: Path, tmp_pat
     while any(Path(f"/proc/{pid}/cmdline").exists() for pid in workers):
         assert time.monotonic() < deadline
         time.sleep(0.01)
-
-
-def test_standard_input_that_was_cut_off_is_not_taken_for_whole(tmp_path: Path) -> None:
-    text = make_text(300)
-    out = tmp_path / "out"
-    process = start("-", out)
-    assert process.stdin is not None
-    process.stdin.write(text[: len(text) // 2])
-    process.stdin.flush()
-    deadline = time.monotonic() + PATIENCE
-    while not (out / "stdin.txt.partial").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    kill(process)
-    assert not (out / "stdin.txt").exists()
-    _, errors = start("-", out).communicate("", timeout=PATIENCE)
-    assert "standard input is empty" in errors
-    again = start("-", out)
-    _, errors = again.communicate(text, timeout=PATIENCE)
-    assert again.returncode == 0, errors
-    assert (out / "stdin.txt").read_text() == text
-    assert not list(out.glob("*.partial"))
-
-
-def test_standard_input_that_was_read_whole_need_not_come_again(text_file: Path, tmp_path: Path) -> None:
-    text, out = text_file.read_text(), tmp_path / "out"
-    process = start("-", out)
-    assert process.stdin is not None
-    process.stdin.write(text)
-    process.stdin.close()
-    wait_for_tasks(out, 5, process)
-    kill(process)
-    again = start("-", out)
-    output, errors = again.communicate("", timeout=PATIENCE)
-    assert again.returncode == 0, errors
-    assert output.startswith("going on: ")
-    assert (out / "stdin.txt").read_text() == text
-    assert load_manifest(out).bytes > 0.9 * len(text)
 
 
 def test_resume_and_overwrite(corpus_file: Path, tmp_path: Path) -> None:
@@ -264,33 +179,3 @@ def test_other_files_are_not_touched(corpus_file: Path, tmp_path: Path, name: st
         with pytest.raises(DataError, match=name):
             prepare([corpus_file], out, corpus=CorpusSettings(), tokenizer=SMALL)
     assert (tmp_path / name).read_text() == "mine"
-
-
-@pytest.mark.slow
-def test_the_command_is_interrupted_and_run_again(text_file: Path, tmp_path: Path) -> None:
-    source = tmp_path / "text.txt"
-    source.write_text(text_file.read_text() * 16)
-    command = [sys.executable, "-m", "unmask", "prepare", str(source), "--vocab-size", "200", "--workers", "2"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-
-    def begin(out: Path) -> subprocess.Popen[str]:
-        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        return subprocess.Popen([*command, "--json", "--out", str(out)], **streams, text=True, env=environment)
-
-    process = begin(tmp_path / "out")
-    deadline = time.monotonic() + PATIENCE
-    while process.poll() is None and not (tmp_path / "out" / "train" / "00000-00001.arrow").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130, errors
-    assert "Traceback" not in errors
-    results = []
-    for name in ("out", "whole"):
-        process = begin(tmp_path / name)
-        output, errors = process.communicate(timeout=PATIENCE)
-        assert process.returncode == 0, errors
-        results.append({**json.loads(output), "out": None})
-    assert results[0] == results[1]
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole")

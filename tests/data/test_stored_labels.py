@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 
 from unmask.core.errors import DataError
-from unmask.core.results import Progress
 from unmask.data.data_folder import Manifest, load_manifest
 from unmask.data.prepare import prepare
 from unmask.data.settings import CorpusSettings
@@ -66,45 +64,6 @@ def test_pieces_of_a_long_document_count_as_one(tmp_path: Path) -> None:
     assert labels.tolist().count(1) == 1
 
 
-def test_names_are_part_of_the_fingerprint(tmp_path: Path) -> None:
-    """Equal numbers under other names are other data; how many documents there are is not asked."""
-    one = make(write_rows(tmp_path / "a.jsonl"), tmp_path / "one")
-    two = make(write_rows(tmp_path / "a.jsonl", moods=["good", "worse", None, "good"]), tmp_path / "two")
-    assert [file.sha256 for file in one.train.files] == [file.sha256 for file in two.train.files]
-    assert one.fingerprint != two.fingerprint
-    assert dataclasses.replace(one, labels={"glad": 1, "sad": 2}).fingerprint == one.fingerprint
-
-
-@pytest.mark.parametrize("changed", [False, True])
-def test_going_on_keeps_only_tasks_with_the_same_classes(tmp_path: Path, changed: bool) -> None:
-    """Stopped after some tasks; then a further file brings a class that moves the numbers of the others.
-
-    The tokenizer is given, so that nothing else tells the tasks apart.
-    """
-    (tmp_path / "text").mkdir()
-    path = write_rows(tmp_path / "text" / "a.jsonl")
-    make(path, tmp_path / "before")
-    given = {"tokenizer": TokenizerSettings(path=str(tmp_path / "before" / "tokenizer")), "task_bytes": 3000}
-
-    def stop(progress: Progress) -> None:
-        if progress.what == "tokenizing" and progress.done > 3000:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        make(tmp_path / "text", tmp_path / "out", **given, notify=stop)
-    done = len(list((tmp_path / "out" / "parts").glob("shards-*")))
-    assert done > 1
-    kept = {n: (tmp_path / "out" / "train" / f"{n:05d}-00000.arrow").stat().st_mtime_ns for n in range(done)}
-    if changed:
-        (tmp_path / "text" / "b.jsonl").write_text(json.dumps({"text": "document number 240", "mood": "bored"}) + "\n")
-    again = make(tmp_path / "text", tmp_path / "out", **given)
-    whole = make(tmp_path / "text", tmp_path / "whole", **given)
-    assert again == whole
-    assert list(again.labels) == (["bored", "glad", "sad"] if changed else ["glad", "sad"])
-    now = {n: (tmp_path / "out" / "train" / f"{n:05d}-00000.arrow").stat().st_mtime_ns for n in range(done)}
-    assert [now[n] != kept[n] for n in kept] == [changed] * done
-
-
 def test_data_is_known_by_its_columns(tmp_path: Path) -> None:
     """One column is written as before there could be several, also where it is the only one of a list."""
     path = write_rows(tmp_path / "a.jsonl")
@@ -115,11 +74,3 @@ def test_data_is_known_by_its_columns(tmp_path: Path) -> None:
     assert make(path, tmp_path / "two", CorpusSettings(column=("text", "mood")), resume=True) == both
     with pytest.raises(DataError, match=r"corpus\.column"):
         make(path, tmp_path / "two", CorpusSettings(column="text"), resume=True)
-
-
-def test_resume_asks_for_the_same_column(tmp_path: Path) -> None:
-    path = write_rows(tmp_path / "a.jsonl")
-    made = make(path, tmp_path / "out")
-    assert make(path, tmp_path / "out", resume=True) == made
-    with pytest.raises(DataError, match=r"holds prepared data with corpus\.label = .*, but now it is None"):
-        make(path, tmp_path / "out", CorpusSettings(), resume=True)

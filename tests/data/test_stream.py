@@ -5,7 +5,6 @@ import json
 from collections import Counter
 from dataclasses import asdict
 from itertools import islice, takewhile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -92,13 +91,6 @@ def test_the_drawing_of_rows_is_true(store: TokenStore, tokenizer: Tokenizer) ->
                 inside = numbers == n
                 assert rows.position_ids[r][inside].tolist() == list(range(int(inside.sum())))
                 assert len(set(rows.segment_keys[r][inside].tolist())) == 1
-
-
-def test_word_starts_are_those_of_the_tokenizer(store: TokenStore, tokenizer: Tokenizer) -> None:
-    rows = next(RowStream(store, tokenizer, length=64, seed=0).batches(Cursor(), 8)).rows
-    inner = rows.maskable & (rows.position_ids > 1)
-    assert torch.equal(rows.word_starts[inner], torch.from_numpy(tokenizer.starts(rows.input_ids.numpy()))[inner])
-    assert not rows.word_starts[inner].all()
 
 
 def test_segment_keys_do_not_depend_on_the_place(store: TokenStore, tokenizer: Tokenizer) -> None:
@@ -191,28 +183,6 @@ def test_rows_stay_what_they_are(
         digest.update(batch.documents.tobytes())
         cursor, number = batch.cursor, number + 1
     assert digest.hexdigest()[:16] == DIGESTS[pairs, lengths]
-
-
-def test_a_batch_never_mixes_epochs(store: TokenStore, tokenizer: Tokenizer) -> None:
-    stream = RowStream(store, tokenizer, length=64, seed=0)
-    batches = list(islice(stream.batches(Cursor(), 7), 150))
-    tokens: Counter[int] = Counter()
-    for batch in batches:
-        tokens[batch.epoch] += batch.num_tokens
-    assert tokens[0] == tokens[1] == store.num_tokens
-
-
-def test_rows_of_natural_text_are_full(shared_data: Path, tokenizer: Tokenizer) -> None:
-    import gzip
-
-    from unmask.data.packing import pack_pieces
-
-    with gzip.open(shared_data / "novels" / "novels.valid.txt.gz", "rt", encoding="utf-8") as file:
-        paragraphs = [line for line in file.read(2_000_000).split("\n") if line.strip()]
-    lengths = np.array([len(e.input_ids) for e in tokenizer.encode_corpus(paragraphs)])
-    for row_length in (64, 128, 512):
-        rows = pack_pieces(lengths, row_length=row_length, overhead=2)
-        assert (rows.num_tokens + 2 * len(rows.piece)) / (row_length * len(rows)) > 0.98
 
 
 def test_rows_without_room(store: TokenStore, tokenizer: Tokenizer) -> None:

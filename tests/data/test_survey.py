@@ -7,7 +7,7 @@ import pytest
 from tests.conftest import make_text
 from unmask.core.errors import CorpusError
 from unmask.data.corpus import Corpus
-from unmask.data.settings import CleaningSettings, CorpusSettings
+from unmask.data.settings import CorpusSettings
 from unmask.data.survey import CorpusPlan
 
 
@@ -33,36 +33,6 @@ def test_the_unit_is_chosen_from_the_text(tmp_path: Path, text: str, unit: str) 
     plan = plan_corpus([write(tmp_path / "a.txt", text)], CorpusSettings())
     assert plan.unit == unit
     assert plan.reason in plan.describe()
-
-
-def test_only_the_beginning_tells_the_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path / "a.txt", "a line of text\n" * 3000 + "\n" + "another line of text\n" * 3000)
-    assert plan_corpus([path], CorpusSettings()).unit == "block"
-    monkeypatch.setattr("unmask.data.documents.LOOK_CHARS", 100)
-    assert plan_corpus([path], CorpusSettings(holdout_from="end")).unit == "line"
-
-
-def test_what_is_not_looked_at_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One endless line is text; and of many files with several lines each the first few tell."""
-    monkeypatch.setattr("unmask.data.documents.LOOK_CHARS", 3000)
-    endless = write(tmp_path / "endless.txt", "word " * 500_000)
-    assert plan_corpus([endless], CorpusSettings()).unit == "file"
-    files = [write(tmp_path / f"{n}.txt", f"a line of text {n}\nanother line\n" * 5) for n in range(300)]
-    assert plan_corpus(files, CorpusSettings()).unit == "line"
-
-
-def test_texts_that_cleaning_changes_are_held_out_all_the_same(tmp_path: Path) -> None:
-    """What is held out is told by the cleaned text, in the plan too."""
-    for number in range(20):
-        path = write(tmp_path / f"{number}.txt", f"  some   words {number}  \n" * 200)
-        cleaning = CleaningSettings(white_space="collapse")
-        corpus = Corpus([path], CorpusSettings(documents="file", cleaning=cleaning))
-        assert {held for _, held in corpus.pieces()} == {False, True}
-
-
-def test_trailing_empty_lines_do_not_make_blocks(tmp_path: Path) -> None:
-    plan = plan_corpus([write(tmp_path / "a.txt", "\n\n" + "some line\nother line\n" * 500 + "\n\n")], CorpusSettings())
-    assert plan.unit == "line"
 
 
 def test_whole_documents_are_held_out_where_there_are_many(tmp_path: Path) -> None:
@@ -109,24 +79,6 @@ def test_too_little_text(tmp_path: Path) -> None:
         plan_corpus([write(tmp_path / "b.txt", "one short line")], CorpusSettings())
     with pytest.raises(CorpusError, match="no files"):
         plan_corpus([], CorpusSettings())
-
-
-def test_trailing_empty_lines_of_several_files_do_not_make_blocks(tmp_path: Path) -> None:
-    paths = [write(tmp_path / f"{n}.txt", "".join(f"line {i} of {n}\n" for i in range(300)) + "\n") for n in "ab"]
-    assert plan_corpus(paths, CorpusSettings()).unit == "line"
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_a_small_share_of_few_documents_is_never_nothing(tmp_path: Path, seed: int) -> None:
-    path = write(tmp_path / "a.txt", make_text(130, seed=seed))
-    corpus = Corpus([path], CorpusSettings(holdout=0.001))
-    assert corpus.plan.holdout_unit == "document"
-    assert 1 <= sum(held for _, held in corpus.pieces()) <= 3
-
-
-def test_equal_documents_do_not_empty_the_held_out_side(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.txt", "\n\n".join(["the same text"] * 6 + ["another text"]))
-    assert {held for _, held in Corpus([path], CorpusSettings()).pieces()} == {True, False}
 
 
 def test_the_end_of_the_text_is_held_out_when_asked(tmp_path: Path) -> None:

@@ -62,12 +62,6 @@ def test_bad_files_say_what_where_and_the_way_out(tmp_path: Path, name: str, con
         list(read_text(write(tmp_path / name, content), STRICT))
 
 
-def test_a_bad_byte_in_a_later_chunk_has_its_place_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text, "CHUNK_BYTES", 4)
-    with pytest.raises(CorpusError, match="byte 10 "):
-        list(read_text(write(tmp_path / "a.txt", "abcdefgé".encode() + b"x\xffyy"), STRICT))
-
-
 def test_every_compression(tmp_path: Path) -> None:
     content = "\ufefferste Zeile\nzweite Zeile\n".encode() * 1 + b"dritte\n" * 1000
     zst = pa.BufferOutputStream()
@@ -92,17 +86,6 @@ def test_bad_input_is_passed_over_and_counted_where_that_is_asked_for(tmp_path: 
     cut = write(tmp_path / "b.txt.gz", gzip.compress(b"line\n" * 500_000)[:-200])
     assert sum(1 for _ in read_lines(cut, skip)) > 1000
     assert skip.counts == {"lines that are not UTF-8 text": 2, "files that are cut off": 1}
-
-
-def test_a_broken_part_of_a_long_line_does_not_join_it_with_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("unmask.data.reading.CHUNK_BYTES", 16)
-    path = write(tmp_path / "a.txt", b"long " * 10 + b"b\xe9d\nnext\n")
-    parts = list(read_lines(path, BadInput(skip=True)))
-    assert [part.starts for part in parts].count(True) == [part.ends for part in parts].count(True) == 2
-    assert parts[-1].text == "next"
-    assert "\udce9" not in "".join(part.text for part in parts)
 
 
 def varied(num_lines: int) -> bytes:
@@ -139,16 +122,3 @@ def test_a_file_that_is_cut_off_is_read_up_to_that_place(
     skip = BadInput(skip=True)
     assert "".join(read_text(path, skip)).encode() == readable
     assert skip.counts["files that are cut off"] == 1
-
-
-def test_a_zst_file_that_is_cut_off_loses_its_last_block_and_less_than_a_piece(tmp_path: Path) -> None:
-    """The format unpacks 128 KiB of text or nothing of them, and the library does not hand out all that it has."""
-    content, zst = varied(100_000), pa.BufferOutputStream()
-    with pa.CompressedOutputStream(zst, "zstd") as file:
-        file.write(content)
-    path = write(tmp_path / "a.txt.zst", zst.getvalue().to_pybytes()[:-4])
-    found = "".join(read_text(path, BadInput(skip=True))).encode()
-    assert content.startswith(found)
-    assert 0 < len(content) - len(found) < (1 << 17) + text.PIECE_BYTES
-    with pytest.raises(CorpusError, match=rf"readable up to byte {len(found)} of its content"):
-        list(read_text(path, STRICT))

@@ -10,11 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from unmask.commands.recipe_files import apply_overrides
 from unmask.core.errors import CorpusError, SettingsError
-from unmask.core.settings import validated
 from unmask.data.corpus import Corpus
-from unmask.data.documents import EMPTY, DocumentColumns, Documents
+from unmask.data.documents import DocumentColumns, Documents
 from unmask.data.settings import CorpusSettings
 from unmask.data.tables import USUAL, find_column
 from unmask.data.values import text_in, value_at
@@ -75,19 +73,6 @@ def test_values_by_hand() -> None:
             value_at(row, name)
 
 
-def test_nulls_on_the_way(tmp_path: Path) -> None:
-    """They say nothing of whether a field is there, and a row without it has no text."""
-    rows = [{"doc": None}, {"doc": {"text": "One."}}, {}, {"doc": {}}]
-    path = written(tmp_path, rows)
-    with pytest.raises(CorpusError, match="row 1 has no text in column 'doc.text'"):
-        texts(path, column="doc.text")
-    corpus = opened(path, column="doc.text", bad_input="skip")
-    assert [piece.text for piece, _ in corpus.pieces()] == ["One."]
-    assert corpus.skipped == {"rows without text": 3}
-    with pytest.raises(CorpusError, match="there is no column 'doc.txt'; columns are doc, doc.text"):
-        opened(path, column="doc.txt")
-
-
 def test_a_name_with_a_dot_or_a_comma_has_precedence(tmp_path: Path) -> None:
     rows = [{"a.b": "Itself.", "a": {"b": "Within."}, "a,c": "Both.", "c": "C."}]
     for kind in WRITERS[:3]:
@@ -130,17 +115,6 @@ def test_several_columns(tmp_path: Path) -> None:
     assert texts(tmp_path / "b.tsv", column=[0, "1"]) == ["one\n\ntwo", "four\n\nfive"]
 
 
-def test_settings_of_columns() -> None:
-    values: dict[str, Any] = {}
-    apply_overrides(values, ['corpus.column=["title", "body"]'])
-    settings = validated(CorpusSettings, values["corpus"], where="corpus")
-    assert settings.column == ("title", "body")
-    assert CorpusSettings(column=("text",)) == CorpusSettings(column="text")
-    for wrong in ([], ["a", "a"]):
-        with pytest.raises(SettingsError, match=r'column.*name each of the columns once, such as \["title", "body"\]'):
-            validated(CorpusSettings, {"column": wrong}, where="corpus")
-
-
 def test_annotations_are_of_one_text(tmp_path: Path) -> None:
     row = {"title": "Anna", "text": "Anna", "lines": ["Anna", "B"], "doc": {"text": "Anna"}, "entities": [[0, 4, "P"]]}
     path = written(tmp_path, [row])
@@ -177,22 +151,6 @@ SAID = [{"role": "user", "content": "Who is there?"}, {"role": "assistant", "con
 )  # fmt: skip
 def test_texts_of_values(value: object, text: str | None) -> None:
     assert text_in(value) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        ([{"role": "user", "content": 3}], "a message with int, not of texts"),
-        ([{"role": "user", "content": {"a": 1}}], "a message with dict, not of texts; its fields are a"),
-        ([*SAID, {"text": "x"}], "a list of dict, not of texts; its fields are role, content: name the one"),
-        ([["a"]], "a list of list, not of texts"),
-        (b"x", "bytes, not a text"),
-        ({}, "dict, not a text"),
-    ],
-)
-def test_values_that_are_no_text(value: object, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        text_in(value)
 
 
 @pytest.mark.parametrize("kind", WRITERS)
@@ -247,13 +205,6 @@ def test_documents_of_a_table(tmp_path: Path) -> None:
         Documents(path, DocumentColumns("title", "meta.no"))
     with pytest.raises(CorpusError, match="no column is named in an empty list; name one, or none at all"):
         Documents(path, DocumentColumns([]))
-
-
-def test_a_row_without_text_has_its_title_as_text(tmp_path: Path) -> None:
-    path = written(tmp_path, [{"text": "", "title": "Only a title"}, {"text": " ", "title": ""}, {"text": "x"}])
-    documents = Documents(path)
-    assert [(d.id, d.text) for d in documents] == [(1, "Only a title"), (3, "x")]
-    assert documents.skipped == {EMPTY: 1}
 
 
 def test_documents_of_lines_are_numbered_by_their_lines(tmp_path: Path) -> None:

@@ -45,10 +45,3 @@ def test_a_word_is_known_by_its_tokens_and_their_order(tokenizer: Tokenizer) -> 
     assert pairs[0] == pairs[1]
     assert len(set(pairs.tolist())) == len(pairs) - 1, "all others differ, also with the same tokens in other words"
     assert hashes[3][1].sum() == 1
-
-
-def test_nothing_to_read(tokenizer: Tokenizer) -> None:
-    none = np.zeros(0, dtype=np.int64)
-    words = WordReader(tokenizer).read(none, none, np.zeros(2, dtype=np.int64))
-    assert words.num_words == 0
-    assert [len(hashes) for hashes, _ in words.grams(3)] == [0, 0, 0]

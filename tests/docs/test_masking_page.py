@@ -152,22 +152,3 @@ def test_a_picture_shows_what_the_masker_did(drawing: types.ModuleType, run: unm
                     units.append(set())
                 units[-1].add(bool(token.state))
             assert all(len(states) == 1 for states in units), (name, epoch)
-
-
-def test_words_of_any_length_are_masked_as_it_is_written(tokenizer: Tokenizer) -> None:
-    """Ten tokens, one word of four: all with 15 %; with a budget of tokens, by hand, with 7.1 % and 20.2 %.
-
-    There, the long word is taken where it is the first of seven units, with (1.5 / 4), or the second, with (0.5 / 4).
-    """
-    assert "Every unit is masked with the probability that its weight names" in PAGE
-    assert "long words are masked too rarely" in " ".join(PAGE.split())
-    long = (1.5 / 4 + 0.5 / 4) / 7
-    short = (1.5 - 4 * long) / 6
-    for budget, expected in (("units", (0.15, 0.15)), ("tokens", (long, short))):
-        rows = make_rows(tokenizer, 40_000, [10])
-        rows.word_starts[:, 1:11] = torch.tensor([True] + [False] * 3 + [True] * 6)
-        settings = validated(MaskingSettings, {"strategy": "whole_word", "budget": budget}, where="masking")
-        chosen = (Masker(settings, tokenizer)(rows).labels >= 0)[:, 1:11].double()
-        for place, share in zip((0, 9), expected, strict=True):
-            deviation = (share * (1 - share) / len(chosen)) ** 0.5
-            assert abs(float(chosen[:, place].mean()) - share) < 4 * deviation

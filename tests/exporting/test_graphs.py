@@ -13,7 +13,6 @@ import torch
 
 import unmask
 from tests.tasks.test_embed import ask_for, sentence_folder  # noqa: F401  (a fixture)
-from unmask.core.errors import ModelError
 from unmask.exporting import checks as onnx_checks
 from unmask.exporting import graphs
 from unmask.exporting.graphs import EMBED, Graph, open_checked_model
@@ -80,19 +79,6 @@ def test_a_graph_is_compared_with_what_embed_gives(
     assert not check.passed
     assert check.largest_difference is not None
     assert check.largest_difference > 0.01
-
-
-def test_pooling_that_is_not_offered_is_said(
-    sentence_folder: Path,  # noqa: F811
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
-    out = tmp_path_factory.mktemp("out")
-    ask_for(sentence_folder, {"pooling_mode_lasttoken": True})
-    with pytest.raises(ModelError, match="by lasttoken is not offered"):
-        unmask.export(sentence_folder, out / "graphs")
-    assert list(out.iterdir()) == []
 
 
 @pytest.mark.slow

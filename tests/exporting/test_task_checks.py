@@ -12,14 +12,11 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 import unmask
-from tests.commands.finetune_helpers import FAST, save_encoder, write_classes
 from tests.commands.transformers_models import save_transformers
 from tests.model.test_task_parity import INFOS, LAYOUTS, model_for
-from unmask.exporting import checks as transformers_side
 from unmask.exporting.verify import Verification
 from unmask.model.encoder import MaskedLM
-from unmask.model.folder import KEY, save_task_model
-from unmask.tasks.classify import Classify
+from unmask.model.folder import save_task_model
 from unmask.tasks.task import Task
 from unmask.tokenizer.tokenizer import Tokenizer
 
@@ -32,11 +29,6 @@ def tuned(make_model: MakeModel, tokenizer: Tokenizer, folder: Path, info: Task,
     save_task_model(model_for(make_model, layout, info), info.task_head, folder)
     tokenizer.save(folder, max_length=64, with_types=layout == "bert")
     return folder
-
-
-def change_config(folder: Path, **values: object) -> None:
-    content = json.loads((folder / "config.json").read_text()) | values
-    (folder / "config.json").write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
 
 
 @pytest.mark.parametrize(
@@ -93,35 +85,10 @@ def test_a_head_that_is_gone(make_model: MakeModel, tokenizer: Tokenizer, tmp_pa
     assert "the weights lack" in result.checks[ROW].detail
 
 
-def test_a_head_that_is_read_otherwise(
-    make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tuned(make_model, tokenizer, tmp_path, INFOS[0])
-    monkeypatch.setattr(
-        Classify, "logits", lambda self, model, hidden, sizes: model.outputs("label_head", hidden) + 0.01
-    )
-    result = unmask.verify(folder)
-    assert [name for name, check in result.checks.items() if not check.passed] == [ROW]
-    assert result.checks[ROW].largest_difference == pytest.approx(0.01, abs=1e-4)
-
-
 def skipped(folder: Path) -> str:
     result: Verification = unmask.verify(folder)
     assert ROW not in result.checks
     return result.skipped[ROW]
-
-
-def test_where_it_is_not_made(
-    make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tuned(make_model, tokenizer, tmp_path / "own", INFOS[0])
-    change_config(folder, architectures=["LaterForSequenceClassification"])
-    assert skipped(folder) == f"transformers {transformers.__version__} has no LaterForSequenceClassification"
-    change_config(folder, architectures=["ModernBertForSequenceClassification"], classifier_pooling="max")
-    change_config(folder, **{KEY: None})
-    assert "classifier_pooling = 'max' is not supported" in skipped(folder)
-    monkeypatch.setattr(transformers_side, "find_spec", lambda name: None)
-    assert skipped(folder) == "transformers is not installed: pip install 'unmask[transformers]'"
 
 
 def test_a_model_that_transformers_runs(tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -140,23 +107,3 @@ def test_a_model_that_transformers_runs(tokenizer: Tokenizer, tmp_path: Path) ->
     weights["classifier.bias"][0] = float("nan")
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     assert "classifier.bias holds 1 values" in unmask.verify(folder).checks["finite_weights"].detail
-
-
-def test_what_finetune_writes_has_checksums(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
-    """A head that says something else in all libraries alike is known by its file."""
-    pytest.importorskip("sklearn")
-    encoder = save_encoder(make_model, tokenizer, tmp_path / "encoder")
-    train, dev = write_classes(tmp_path / "train.jsonl", 16, 0), write_classes(tmp_path / "dev.jsonl", 8, 1)
-    settings = (*FAST, "finetune.epochs=1")
-    out = tmp_path / "out"
-    unmask.finetune(encoder, task="classify", train=train, validation=dev, out=out, settings=settings)
-    result = unmask.verify(out)
-    assert result.passed, result.to_dict()
-    assert result.checks["files_unchanged"].detail == "checksums of 5 files"
-    file = out / "model" / "model.safetensors"
-    weights = load_file(file)
-    weights["classifier.weight"].zero_()
-    save_file(weights, file, metadata={"format": "pt"})
-    failed = {name: check.detail for name, check in unmask.verify(out).checks.items() if not check.passed}
-    assert list(failed) == ["files_unchanged"]
-    assert failed["files_unchanged"].startswith("model.safetensors is not what was written")

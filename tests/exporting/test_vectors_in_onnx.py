@@ -15,14 +15,13 @@ import unmask
 from tests.exporting.test_graphs import TEXTS, Session, padded
 from tests.exporting.test_verify import failed
 from tests.hostile_models import change_json
-from unmask.core.errors import ModelError, SettingsError
 from unmask.exporting import checks as onnx_checks
 from unmask.exporting import graphs
 from unmask.exporting.checks import at_least
 from unmask.exporting.graphs import EMBED, SPLADE, Graph, open_checked_model
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_model
-from unmask.model.sentence_files import copy_sentence_files, write_sentence_files, write_sparse_files
+from unmask.model.sentence_files import write_sentence_files, write_sparse_files
 from unmask.tokenizer.tokenizer import Tokenizer
 
 library = pytest.importorskip("sentence_transformers")
@@ -79,35 +78,6 @@ def test_verify_compares_sparse_vectors(sparse: Path) -> None:
     said = failed(sparse)
     assert set(said) == {"sparse_vectors_equal_ours"}
     assert "pooling_strategy = 'sum' is not offered, only 'max'; a copy of the folder without" in said.popitem()[1]
-
-
-def test_sparse_folders_that_have_no_graph(
-    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path
-) -> None:
-    pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
-    folder, out = sparse_folder(make_model(), tokenizer, tmp_path / "sparse"), tmp_path / "out"
-    with pytest.raises(SettingsError, match="unknown task 'feature-extraction' for .*; it has fill-mask$"):
-        unmask.export(folder, out, task="feature-extraction")
-    change_json(folder, f"{SPARSE}/config.json", activation_function="log1p_relu")
-    with pytest.raises(ModelError, match="activation_function = 'log1p_relu' is not offered, only 'relu'"):
-        unmask.export(folder, out)
-    (folder / SPARSE / "config.json").write_text("[]")
-    with pytest.raises(ModelError, match=r"config\.json: damaged \(no table\)"):
-        unmask.export(folder, out)
-    bare = sparse_folder(make_model(layout="bert"), tokenizer, tmp_path / "bare", with_head=False)
-    with pytest.raises(ModelError, match="bare: holds no masked-language-model head to make sparse vectors of"):
-        unmask.export(bare, out)
-    assert not out.exists()
-
-
-def test_files_of_a_model_are_not_those_of_its_sparse_vectors(sparse: Path, tmp_path: Path) -> None:
-    """`MLMTransformer` lies in the folder itself."""
-    (tmp_path / "out").mkdir()
-    copy_sentence_files(sparse, tmp_path / "out")
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", SPARSE,
-    }  # fmt: skip
 
 
 def test_cosines_of_an_eight_bit_graph_by_hand(sparse: Path, monkeypatch: pytest.MonkeyPatch) -> None:

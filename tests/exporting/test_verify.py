@@ -13,12 +13,9 @@ from safetensors.torch import load_file, save_file
 
 import unmask
 from tests.model.test_layouts import make_theirs
-from unmask.core.errors import ModelError
 from unmask.data.prepare import prepare
 from unmask.data.settings import CorpusSettings
-from unmask.exporting import checks as transformers_side
 from unmask.exporting.checks import compare, probe_texts
-from unmask.exporting.graphs import packed, padded, probe_ids
 from unmask.model.encoder import Encoder, MaskedLM
 from unmask.model.folder import save_model
 from unmask.tokenizer.loading import load_tokenizer
@@ -105,20 +102,6 @@ def test_a_weight_that_is_no_number(copy: Path) -> None:
     json.dumps(result.to_dict(), allow_nan=False)
 
 
-def test_a_damaged_file(copy: Path) -> None:
-    file = copy / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:2000])
-    found = failed(copy)
-    assert set(found) == CHECKS - {
-        "tokenizer_round_trip", "special_ids", "side_files_agree", "tokenizer_in_transformers"
-    }  # fmt: skip
-    assert "damaged" in found["transformers_equals_ours"]
-    assert "damaged" in found["packed_equals_alone"]
-    file_missing = copy / "tokenizer.json"
-    file_missing.unlink()
-    assert "tokenizer.json is missing" in failed(copy)["files_unchanged"]
-
-
 @pytest.mark.parametrize(
     ("file", "change", "check"),
     [
@@ -132,20 +115,6 @@ def test_a_damaged_file(copy: Path) -> None:
 def test_a_change_is_found_by_its_check(copy: Path, file: str, change: dict[str, object], check: str) -> None:
     change_json(copy / file, **change)
     assert check in failed(copy)
-
-
-def test_a_tokenizer_that_transformers_reads_otherwise(copy: Path) -> None:
-    """As a folder whose tokenizer_config.json is of another model: no bytes of tokenizer.json are changed."""
-    change_json(copy / "tokenizer_config.json", pad_token="<nothing>")
-    (copy / "checksums.json").unlink()
-    assert failed(copy) == {
-        "side_files_agree": "tokenizer_config.json says pad_token = '<nothing>', tokenizer.json has '[PAD]'",
-        "tokenizer_in_transformers": "transformers takes 200 for the pad token, not 0",
-    }
-    change_json(copy / "tokenizer_config.json", pad_token="[PAD]", additional_special_tokens=["a"])
-    assert "has other ids in transformers" in failed(copy)["tokenizer_in_transformers"]
-    change_json(copy / "tokenizer_config.json", mask_token="king")
-    assert "config.json says mask_token_id = 4, the tokenizer" in failed(copy)["special_ids"]
 
 
 @pytest.mark.parametrize(
@@ -172,13 +141,6 @@ def test_a_broken_tie(
 
     change_weights(tmp_path, lambda weights: weights.update({name: weights[name][:50].clone()}))
     assert "of shapes (50, 32) and (200, 32)" in failed(tmp_path)["tied_weights"]
-
-
-def test_a_bias_under_two_names(make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path) -> None:
-    save_model(make_model(layout="roberta"), tmp_path)
-    tokenizer.save(tmp_path, max_length=64)
-    change_weights(tmp_path, lambda weights: weights["lm_head.decoder.bias"][0].add_(2.0))
-    assert "tied_weights" in failed(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram", "char"])
@@ -211,61 +173,6 @@ def test_a_network_whose_documents_see_each_other(run: unmask.Run, monkeypatch: 
     assert {"packed_equals_alone", "padded_equals_unpadded", "transformers_equals_ours"} == set(found)
 
 
-def test_another_model_in_transformers(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    load = transformers_side.load_in_transformers
-
-    def other(folder: Path, auto: str, **options: Any) -> torch.nn.Module:
-        model = load(folder, auto, **options)
-        with torch.no_grad():
-            model.head.norm.weight[0] += 1.0  # type: ignore[union-attr, operator, index]
-        return model
-
-    monkeypatch.setattr(transformers_side, "load_in_transformers", other)
-    result = unmask.verify(copy).checks["transformers_equals_ours"]
-    assert not result.passed
-    assert result.largest_difference > 1e-2  # type: ignore[operator]
-
-
-def test_what_transformers_cannot_load(copy: Path) -> None:
-    def rename(weights: dict[str, torch.Tensor]) -> None:
-        weights["model.final_norm.other"] = weights.pop("model.final_norm.weight")
-
-    change_weights(copy, rename)
-    found = failed(copy)
-    assert "transformers finds no value for model.final_norm.weight" in found["transformers_equals_ours"]
-    assert "the weights lack model.final_norm.weight" in found["packed_equals_alone"]
-
-
-def test_without_transformers(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transformers_side, "find_spec", lambda name: None)
-    result = unmask.verify(copy)
-    assert result.passed
-    reason = "transformers is not installed: pip install 'unmask[transformers]'"
-    assert result.skipped["transformers_equals_ours"] == result.skipped["tokenizer_in_transformers"] == reason
-    assert "transformers_equals_ours" not in result.checks
-
-
-def test_folders_that_are_no_model(copy: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="nowhere: no such folder; give the folder of a model"):
-        unmask.verify(tmp_path / "nowhere")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ModelError, match=r"empty: there is no config\.json; give the folder of a model"):
-        unmask.verify(tmp_path / "empty")
-    with pytest.raises(ModelError, match="empty: there is no graph; write them with unmask export"):
-        unmask.verify(copy, onnx=tmp_path / "empty")
-    (copy / "model.safetensors").unlink()
-    with pytest.raises(ModelError, match=r"there is no model\.safetensors"):
-        unmask.verify(copy)
-
-
-def test_a_configuration_that_cannot_be_read(copy: Path) -> None:
-    (copy / "config.json").write_text("{")
-    assert "config.json: not JSON" in failed(copy)["special_ids"]
-    (copy / "config.json").write_text('{"model_type": "t5"}')
-    with pytest.raises(ModelError, match=r"the layout 't5' is none of ours \(modernbert, bert, .* optimum expo"):
-        unmask.verify(copy)
-
-
 def test_compare_by_hand() -> None:
     a, b = torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.25])
     assert compare(a, b, "x").largest_difference == 0.25
@@ -273,19 +180,3 @@ def test_compare_by_hand() -> None:
     assert compare(a, b, "x", tolerance=0.25).passed
     assert compare(a, a[:1], "x").detail == "x: of shapes (2,) and (1,)"
     assert not compare(a, torch.tensor([1.0, float("nan")]), "x", tolerance=float("inf")).passed
-
-
-def test_the_probe_by_hand(make_model: Callable[..., MaskedLM], tokenizer: Tokenizer) -> None:
-    texts = probe_ids(make_model(max_position_embeddings=12).config, tokenizer)
-    assert [len(ids) for ids in texts] == [6, 4, 2]
-    everything = torch.cat(texts)
-    assert (everything == 4).nonzero()[:, 0].tolist() == [3, 9]
-    in_one_row = packed(texts)
-    assert in_one_row["input_ids_BS"].tolist() == [everything.tolist()]
-    assert in_one_row["segment_ids_BS"].tolist() == [[0] * 6 + [1] * 4 + [2] * 2]
-    assert in_one_row["position_ids_BS"].tolist() == [[0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 0, 1]]
-    rows = padded(texts, 0)
-    assert rows["attention_mask"].tolist() == [[1] * 6, [1] * 4 + [0] * 2, [1] * 2 + [0] * 4]
-    assert rows["token_type_ids"].tolist() == [[0, 0, 0, 1, 1, 1], [0, 0, 1, 1, 0, 0], [0, 1, 0, 0, 0, 0]]
-    assert rows["input_ids"][1].tolist() == [*texts[1].tolist(), 0, 0]
-    assert tokenizer.ordinary[everything[everything != 4].numpy()].all()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from unmask.model.attention import Abilities, AttentionKind, abilities_of, choose_attention
+from unmask.model.attention import Abilities, AttentionKind, choose_attention
 
 CPU = Abilities(loops=True, varlen=False, windows=False)
 OLD_GPU = Abilities(loops=False, varlen=False, windows=False)
@@ -34,18 +34,3 @@ def test_the_choice(
     abilities: Abilities, dtype: torch.dtype, head_dim: int, window: int | None, kind: AttentionKind
 ) -> None:
     assert choose_attention(abilities, dtype, head_dim=head_dim, window=window) == kind
-
-
-def test_abilities_of_devices_without_cuda() -> None:
-    assert abilities_of(torch.device("cpu")) == CPU
-    assert abilities_of(torch.device("meta")) == OLD_GPU
-
-
-@pytest.mark.parametrize(("capability", "able"), [((7, 5), False), ((8, 0), True), ((9, 0), True)])
-def test_abilities_of_cuda_devices(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], able: bool) -> None:
-    monkeypatch.setattr(torch.version, "hip", None)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    found = abilities_of.__wrapped__(torch.device("cuda"))
-    assert (found.loops, found.varlen) == (False, able)
-    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", lambda query, key, value: None)
-    assert not abilities_of.__wrapped__(torch.device("cuda")).windows, "as in versions that lack the argument"

@@ -9,13 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from tests.models import rich_model
-from unmask.core.errors import ModelError
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import load_model, save_model
-from unmask.model.heads import LabelHead
 from unmask.model.initial_weights import initialise
 
 transformers = pytest.importorskip("transformers")
@@ -95,14 +93,6 @@ def test_what_is_saved_is_loaded_and_saved_again(
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
-def test_a_pooler_is_shared_with_pairs(make_model: MakeModel) -> None:
-    """As transformers' classes share it; otherwise the head has its own."""
-    names = {name for name, _ in with_head(make_model, "bert", pairs=True).named_parameters()}
-    assert {"pair_head.pooler.weight", "label_head.classifier.weight"} <= names
-    assert "label_head.dense.weight" not in names
-    assert "label_head.dense.weight" in {name for name, _ in with_head(make_model, "bert").named_parameters()}
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_head_changes_nothing_of_the_others(make_model: MakeModel, tmp_path: Path, layout: str) -> None:
     """Neither what the encoder is drawn as, nor what a folder without classes says."""
@@ -117,46 +107,3 @@ def test_the_head_changes_nothing_of_the_others(make_model: MakeModel, tmp_path:
     assert all(name.startswith("label_head.") for name in theirs)
     save_model(plain, tmp_path)
     assert not {"id2label", "label2id"} & set(json.loads((tmp_path / "config.json").read_text()))
-
-
-def changed(folder: Path, **values: object) -> None:
-    content = json.loads((folder / "config.json").read_text())
-    content = {key: value for key, value in (content | values).items() if value is not None}
-    (folder / "config.json").write_text(json.dumps(content))
-
-
-def test_folders_of_others(make_model: MakeModel, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """transformers leaves the usual names out; a head that pools otherwise, or lacks its layer, is none of ours."""
-    save_model(with_head(make_model, "modernbert"), tmp_path)
-    changed(tmp_path, id2label=None, label2id=None)
-    assert load_model(tmp_path, mask_id=4).label_names == ("LABEL_0", "LABEL_1", "LABEL_2")
-    changed(tmp_path, classifier_pooling="mean")
-    assert not caplog.records
-    assert load_model(tmp_path, mask_id=4).find_head(LabelHead) is None
-    assert "left out, since a masked language model has no place for it: classifier.bias" in caplog.text
-    changed(tmp_path, classifier_pooling="cls", id2label={"0": "a", "1": "b"})
-    with pytest.raises(ModelError, match=r"classifier.weight has the shape \(3, 32\), but config.json says \(2, 32\)"):
-        load_model(tmp_path, mask_id=4)
-
-
-def test_names_are_in_the_order_of_their_numbers(make_model: MakeModel, tmp_path: Path) -> None:
-    """`10` stands behind `9`, whatever order the file has."""
-    names = [f"class {number}" for number in range(12)]
-    model = rich_model(make_model().config, label_names=names)
-    initialise(model, seed=0)
-    save_model(model, tmp_path)
-    changed(tmp_path, id2label={str(n): names[n] for n in sorted(range(12), key=str)})
-    assert load_model(tmp_path, mask_id=4).label_names == tuple(names)
-
-
-def test_a_classifier_without_its_layer(
-    make_model: MakeModel, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    save_model(with_head(make_model, "roberta"), tmp_path)
-    weights = load_file(tmp_path / "model.safetensors")
-    save_file(
-        {name: tensor for name, tensor in weights.items() if "classifier.dense" not in name},
-        tmp_path / "model.safetensors",
-    )
-    assert load_model(tmp_path, mask_id=4).label_names is None
-    assert "no place for it: classifier.out_proj.bias, classifier.out_proj.weight" in caplog.text

@@ -17,7 +17,6 @@ from tests.model.test_parity import ACTIVATIONS, all_logits, theirs_of
 from unmask.core.errors import ModelError
 from unmask.data.rows import Cursor, RowStream
 from unmask.data.store import TokenStore
-from unmask.model.config import EncoderConfig
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import load_model, save_model
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -29,13 +28,6 @@ FAMILY = {
     "xlm-roberta": "XLMRoberta",
     "camembert": "Camembert",
     "roberta-prelayernorm": "RobertaPreLayerNorm",
-}
-ROOT = {
-    "bert": "bert",
-    "roberta": "roberta",
-    "xlm-roberta": "roberta",
-    "camembert": "roberta",
-    "roberta-prelayernorm": "roberta_prelayernorm",
 }
 ALL = {**FAMILY, "modernbert": "ModernBert"}
 MakeModel = Callable[..., MaskedLM]
@@ -171,17 +163,6 @@ def test_a_bare_encoder_gets_a_new_head_and_keeps_its_pooler(
     assert (ours - wanted).abs().max() < 1e-4
 
 
-def test_a_bare_modernbert_loads_too(make_model: MakeModel, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    model = make_model()
-    save_model(model, tmp_path)
-    bare = transformers.ModernBertModel.from_pretrained(tmp_path)
-    bare.save_pretrained(tmp_path / "bare")
-    again = load_model(tmp_path / "bare", mask_id=4).eval()
-    assert "a new, untrained one is made" in caplog.text
-    with torch.no_grad():
-        assert torch.equal(again.encoder(some_ids()), model.encoder(some_ids()))
-
-
 def test_the_head_for_next_sentences_is_kept_and_written_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     theirs = make_theirs("bert", "ForPreTraining")
     theirs.save_pretrained(tmp_path)
@@ -196,17 +177,6 @@ def test_the_head_for_next_sentences_is_kept_and_written_back(tmp_path: Path, ca
         found, wanted = again(input_ids=some_ids()), theirs(input_ids=some_ids())
     assert (found.prediction_logits - all_logits(model, some_ids())).abs().max() < 1e-4
     assert torch.equal(found.seq_relationship_logits, wanted.seq_relationship_logits)
-
-
-def test_a_classifier_is_left_out_and_its_encoder_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    theirs = make_theirs("roberta", "ForTokenClassification")
-    theirs.save_pretrained(tmp_path)
-    model = load_model(tmp_path, mask_id=4).eval()
-    assert "no place for it: classifier.bias, classifier.weight" in caplog.text
-    assert "a new, untrained one is made" in caplog.text
-    with torch.no_grad():
-        hidden = theirs.roberta(input_ids=some_ids()).last_hidden_state
-        assert (hidden - model.encoder(some_ids())).abs().max() < 1e-4
 
 
 def test_old_folders_with_tensorflows_names_and_tied_copies(make_model: MakeModel, tmp_path: Path) -> None:
@@ -251,41 +221,3 @@ def test_folders_that_cannot_be_loaded(
     (tmp_path / "config.json").write_text(json.dumps(config | change))
     with pytest.raises(ModelError, match=message):
         load_model(tmp_path, mask_id=4)
-
-
-def test_a_key_that_is_missing(make_model: MakeModel, tmp_path: Path) -> None:
-    save_model(make_model(layout="bert"), tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    del config["vocab_size"]
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ModelError, match=r"config\.json: vocab_size is missing"):
-        load_model(tmp_path, mask_id=4)
-
-
-def test_a_part_of_the_head_is_not_a_head(make_model: MakeModel, tmp_path: Path) -> None:
-    save_model(make_model(layout="bert"), tmp_path)
-    weights = load_file(tmp_path / "model.safetensors")
-    del weights["cls.predictions.bias"]
-    save_file(weights, tmp_path / "model.safetensors")
-    with pytest.raises(ModelError, match=r"the weights lack cls\.predictions\.bias"):
-        load_model(tmp_path, mask_id=4)
-
-
-def test_modernbert_with_several_dropouts(
-    make_model: MakeModel, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    save_model(make_model(dropout=0.1), tmp_path)
-    assert load_model(tmp_path, mask_id=4).config.dropout == 0.1
-    assert not caplog.text
-    config = json.loads((tmp_path / "config.json").read_text()) | {"mlp_dropout": 0.3}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    assert load_model(tmp_path, mask_id=4).config.dropout == 0.3
-    assert "dropout of embeddings, attention, MLP = [0.1, 0.1, 0.3]; the highest is taken for all" in caplog.text
-
-
-def test_a_configuration_fits_its_layout(make_model: MakeModel) -> None:
-    config = make_model(layout="bert").config
-    assert not EncoderConfig.model_validate(config.model_dump()).parts.rotary
-    for change in ({"rotary": {}}, {"type_vocab_size": None}, {"layout": "modernbert"}):
-        with pytest.raises(ValueError, match="Assertion failed"):
-            EncoderConfig.model_validate(config.model_dump() | change)

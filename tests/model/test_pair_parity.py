@@ -59,21 +59,6 @@ def theirs(ours: MaskedLM, tmp_path: Path) -> torch.nn.Module:
     return model.eval()
 
 
-def test_padded_pairs(ours: MaskedLM, theirs: torch.nn.Module) -> None:
-    ids = torch.randint(5, 190, (4, 40), generator=torch.Generator().manual_seed(0))
-    lengths, cuts = torch.tensor([40, 31, 12, 5])[:, None], torch.tensor([20, 9, 7, 2])[:, None]
-    places = torch.arange(40)[None]
-    inside, types = places < lengths, ((places >= cuts) & (places < lengths)).long()
-    with torch.no_grad():
-        wanted = theirs(input_ids=ids, attention_mask=inside.long(), token_type_ids=types)
-    tokens, pairs = both_logits(ours, ids, segment_ids_BS=torch.where(inside, 0, -1), token_type_ids_BS=types)
-    assert (tokens - wanted.prediction_logits)[inside].abs().max() < 1e-4
-    assert (pairs[:, 0] - wanted.seq_relationship_logits).abs().max() < 1e-4
-    assert wanted.seq_relationship_logits.std() > 0.05
-    plain = both_logits(ours, ids, segment_ids_BS=torch.where(inside, 0, -1))[1]
-    assert (plain[:, 0] - pairs[:, 0]).abs().max() > 1e-3, "token types matter"
-
-
 @pytest.mark.parametrize("kind", ["next_sentence", "sentence_order"])
 def test_packed_pairs(
     ours: MaskedLM, theirs: torch.nn.Module, store: TokenStore, tokenizer: Tokenizer, kind: str
@@ -151,15 +136,3 @@ def test_what_is_saved_is_also_a_masked_language_model(
     with torch.no_grad():
         pairs = theirs(input_ids=ids).seq_relationship_logits
     assert (pairs - both_logits(model, ids)[1][:, 0]).abs().max() < 1e-4, "a head that is not used is written back"
-
-
-def test_other_heads_change_nothing_of_what_the_encoder_draws(make_model: MakeModel) -> None:
-    plain = MaskedLM(make_model(layout="bert").config)
-    rich = rich_model(make_model(layout="bert").config, pairs=True, boundary_length=4)
-    for model in (plain, rich):
-        initialise(model, seed=5)
-    drawn = dict(rich.named_parameters())
-    for name, parameter in plain.named_parameters():
-        assert torch.equal(parameter, drawn[name]), name
-    assert rich.boundary_head is not None
-    assert rich.boundary_head.places.std() > 0.05

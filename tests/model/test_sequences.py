@@ -38,12 +38,6 @@ def test_the_longest_is_told_by_its_bucket_and_padding_is_cut() -> None:
     assert Sequences.of(torch.full((2, 700), -1)).max_length == 128
 
 
-def test_a_sequence_a_row() -> None:
-    device = torch.device("cpu")
-    assert Sequences.of_rows(3, 5, device).cu_seqlens.tolist() == [0, 5, 10, 15]
-    assert torch.equal(Sequences.of_rows(4, 7, device).cu_seqlens, Sequences.of(torch.zeros(4, 7)).cu_seqlens)
-
-
 @given(st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=6), min_size=1, max_size=9), st.integers(0, 4))
 def test_lengths_come_back(rows: list[list[int]], padding: int) -> None:
     """An oracle that walks over the rows."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +11,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.models import rich_model
-from unmask.core.errors import ModelError
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import (
     load_model,
@@ -23,7 +20,6 @@ from unmask.model.folder import (
     save_task_model,
     with_task_head,
 )
-from unmask.model.initial_weights import initialise
 from unmask.tasks.answer import AnswerTask
 from unmask.tasks.classify import Classify, MultiLabel, Pairs, Regress
 from unmask.tasks.inputs import Example
@@ -133,16 +129,6 @@ def test_transformers_pools_by_the_mean_as_we_do(make_model: MakeModel, tmp_path
     assert (expected - our_logits(ours, info)[:3]).abs().max() > 1e-2, "the first token says something else"
 
 
-@pytest.mark.parametrize("info", INFOS, ids=lambda info: info.kind)
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_what_is_saved_is_loaded(make_model: MakeModel, tmp_path: Path, layout: str, info: Task) -> None:
-    ours = model_for(make_model, layout, info)
-    save_task_model(ours, info.task_head, tmp_path)
-    again, same = loaded(tmp_path)
-    assert same == info
-    assert torch.equal(our_logits(again, info), our_logits(ours, info))
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_what_transformers_has_fine_tuned(make_model: MakeModel, tmp_path: Path, layout: str) -> None:
     """Without our own key, the architecture and the labels tell the task."""
@@ -156,19 +142,6 @@ def test_what_transformers_has_fine_tuned(make_model: MakeModel, tmp_path: Path,
         assert found.kind == ("classify" if info.kind == "pairs" else info.kind)
         assert found.names == info.names
         torch.testing.assert_close(our_logits(again, info), our_logits(ours, info), rtol=1e-6, atol=1e-6)
-
-
-def test_a_fine_tuned_folder_is_an_encoder_to_go_on_from(
-    make_model: MakeModel, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    for layout in LAYOUTS:
-        ours = model_for(make_model, layout, INFOS[0])
-        save_task_model(ours, INFOS[0].task_head, tmp_path / layout)
-        caplog.clear()
-        again = load_model(tmp_path / layout, mask_id=4)
-        assert "there is no masked-language-model head" in caplog.text
-        with torch.no_grad():
-            torch.testing.assert_close(again.eval().encoder(some_ids()), ours.encoder(some_ids()))
 
 
 def test_berts_pooler_begins_the_classifier(make_model: MakeModel, tmp_path: Path) -> None:
@@ -187,60 +160,3 @@ def test_berts_pooler_begins_the_classifier(make_model: MakeModel, tmp_path: Pat
     assert torch.equal(model.label_head.dense.weight, pooler["bert.pooler.dense.weight"])
     assert model.label_head.dense.bias is not None
     assert torch.equal(model.label_head.dense.bias, pooler["bert.pooler.dense.bias"])
-
-
-def test_a_pooler_that_classes_were_told_from_begins_the_classifier(make_model: MakeModel, tmp_path: Path) -> None:
-    """Where the folder's own classes take it, which other labels do not."""
-    model = rich_model(make_model(layout="bert").config, label_names=("dark", "bright"))
-    initialise(model, seed=3)
-    save_model(model, tmp_path)
-    found = load_model(tmp_path, mask_id=4)
-    assert found.label_head is not None
-    assert found.label_head.dense is not None
-    new = with_task_head(found, INFOS[0].task_head, seed=0).label_head
-    assert new is not None
-    assert new.dense is not None
-    assert torch.equal(new.dense.weight, found.label_head.dense.weight)
-    assert new.dense.bias is not None
-    assert found.label_head.dense.bias is not None
-    assert torch.equal(new.dense.bias, found.label_head.dense.bias)
-
-
-def test_a_new_head_depends_on_its_seed_alone(make_model: MakeModel) -> None:
-    heads = [with_task_head(make_model(), INFOS[3].task_head, seed=seed).tag_head for seed in (1, 1, 2)]
-    weights = [head.weight for head in heads if head is not None]
-    assert torch.equal(weights[0], weights[1])
-    assert not torch.equal(weights[0], weights[2])
-    assert 0.05 < weights[0].std() < 0.3
-
-
-def test_dropout_replaces_the_models_own(make_model: MakeModel) -> None:
-    model = make_model()
-    assert model.config.dropout == 0.0
-    assert with_task_head(model, INFOS[0].task_head, seed=0, dropout=0.1).config.dropout == 0.1
-
-
-def changed(folder: Path, **values: object) -> None:
-    content = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({k: v for k, v in (content | values).items() if v is not None}))
-
-
-def test_folders_that_are_not_fine_tuned_or_pool_otherwise(make_model: MakeModel, tmp_path: Path) -> None:
-    save_model(make_model(), tmp_path / "plain")
-    with pytest.raises(
-        ModelError, match=r"not fine-tuned for a task \(it is ModernBertForMaskedLM\); fine-tune it with"
-    ):
-        loaded(tmp_path / "plain")
-    changed(tmp_path / "plain", architectures=None)
-    with pytest.raises(ModelError, match="it is a bare encoder"):
-        loaded(tmp_path / "plain")
-    save_task_model(model_for(make_model, "modernbert", INFOS[0]), INFOS[0].task_head, tmp_path / "fine")
-    changed(tmp_path / "fine", classifier_pooling="max")
-    with pytest.raises(ModelError, match="classifier_pooling = 'max' is not supported, only cls or mean"):
-        loaded(tmp_path / "fine")
-    by_mean = replace(INFOS[0], pooling="mean")
-    with pytest.raises(ModelError, match="classifiers of this layout take the first token"):
-        save_task_model(model_for(make_model, "bert", by_mean), by_mean.task_head, tmp_path / "bert")
-    changed(tmp_path / "fine", classifier_pooling="cls", id2label={"x": "a"})
-    with pytest.raises(ModelError, match="id2label is no table of numbers to names"):
-        loaded(tmp_path / "fine")

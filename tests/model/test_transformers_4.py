@@ -3,7 +3,7 @@
 UNMASK_TRANSFORMERS_4 names the Python interpreter of an environment with it:
 
     python -m venv old && old/bin/pip install transformers==4.48.0 torch==2.13.0
-    UNMASK_TRANSFORMERS_4=old/bin/python pytest tests/network/test_transformers_4.py
+    UNMASK_TRANSFORMERS_4=old/bin/python pytest tests/model/test_transformers_4.py
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.commands.transformers_models import FAMILIES, SIZES, save_transformers
 from unmask.commands.finetune_run import factors_of, transformers_layer_factors
-from unmask.core.errors import ModelError, SettingsError
+from unmask.core.errors import ModelError
 from unmask.masking.masker import unmasked
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_model
@@ -29,7 +28,7 @@ from unmask.model.transformers_folder import (
     transformers_with_head,
 )
 from unmask.tasks.answer import BEGIN, END, AnswerTask, GivenAnswer, QuestionRecord
-from unmask.tasks.classify import Classify, Pairs, Regress, TextRecord, last_layer
+from unmask.tasks.classify import Classify, Pairs, Regress, TextRecord
 from unmask.tasks.inputs import Example, InputEncoder, pack_examples
 from unmask.tasks.predict import outputs_of, task_of
 from unmask.tasks.tag import Tag, WordsRecord
@@ -217,20 +216,6 @@ def test_what_is_dropped_is_a_function_of_the_seed(tokenizer: Tokenizer, tmp_pat
     assert not torch.equal(state, torch.get_rng_state())
 
 
-def test_bf16_is_of_activations(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    network = network_of("DebertaV2", INFOS["tag"], tokenizer, tmp_path)
-    ids = torch.arange(5, 25)[None]
-    exact = network.encoder(ids)
-    seen = []
-    layer = network.encoder.model.deberta.encoder.layer[0].intermediate.dense
-    layer.register_forward_hook(lambda module, given, out: seen.append(out.dtype))
-    network.encoder.compute_dtype = torch.bfloat16
-    rough = network.encoder(ids)
-    assert seen == [torch.bfloat16]
-    assert (rough.dtype, layer.weight.dtype) == (torch.float32, torch.float32)
-    assert 0.0 < (rough - exact).abs().max() < 0.1
-
-
 @pytest.mark.parametrize(
     ("name", "changes", "longest", "types"),
     [
@@ -295,20 +280,6 @@ def test_rates_by_layer(tokenizer: Tokenizer, tmp_path: Path) -> None:
             assert all(part in each or "pooler" in each for each in found[share]), (name, share, found[share])
 
 
-def test_which_folders_transformers_runs(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    assert not runs_in_transformers(tmp_path)
-    assert runs_in_transformers(save_transformers("DistilBert", tokenizer, tmp_path / "distilbert"))
-    bert = save_transformers("Bert", tokenizer, tmp_path / "bert", head="ForMaskedLM")
-    assert not runs_in_transformers(bert)
-    (bert / "model.safetensors").rename(bert / "pytorch_model.bin")
-    assert runs_in_transformers(bert)
-    (bert / "pytorch_model.bin").unlink()
-    assert not runs_in_transformers(bert), "our own reader says what is missing"
-    for content in ("{", "[]", "{}"):
-        (bert / "config.json").write_text(content)
-        assert not runs_in_transformers(bert)
-
-
 @pytest.mark.parametrize(
     ("layout", "change", "expected"),
     [
@@ -341,64 +312,3 @@ def test_transformers_runs_parts_that_our_encoder_lacks(
     (tmp_path / "config.json").write_text(json.dumps(content | change))
     assert runs_in_transformers(tmp_path) == expected
     assert not caplog.text, "nothing is said before the model is loaded"
-
-
-def test_what_cannot_be_used(tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = save_transformers("DistilBert", tokenizer, tmp_path / "d")
-    pretrained = load(folder, tokenizer)
-    with pytest.raises(ModelError, match=r"the tokenizer has 9999 ids, but the model only \d+"):
-        load_transformers(folder, vocab_size=9999, pad_id=0, max_length=None)
-    weights = load_file(folder / "model.safetensors")
-    del weights["distilbert.transformer.layer.1.ffn.lin1.weight"]
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ModelError, match=r"the weights lack transformer\.layer\.1\.ffn\.lin1\.weight, which an enc"):
-        load(folder, tokenizer)
-    (folder / "model.safetensors").unlink()
-    with pytest.raises(ModelError, match="no encoder that transformers reads"):
-        load(folder, tokenizer)
-    for content, message in (
-        ({"model_type": "no-such-model"}, "no encoder that transformers reads"),
-        ({"model_type": "x", "auto_map": {"AutoConfig": "code.Config"}}, "no encoder that transformers reads"),
-    ):
-        (folder / "config.json").write_text(json.dumps(content))
-        with pytest.raises(ModelError, match=message):
-            load(folder, tokenizer)
-    with pytest.raises(ModelError, match="a model of type 'fnet' takes no attention mask"):
-        load(save_transformers("FNet", tokenizer, tmp_path / "fnet"), tokenizer)
-    esm = load(save_transformers("Esm", tokenizer, tmp_path / "esm"), tokenizer)
-    with pytest.raises(ModelError, match="transformers has no head for QuestionAnswering for models of type 'esm'"):
-        transformers_with_head(esm, INFOS["answer"].task_head, seed=0, dropout=None)
-    for rate in ("dropout", "attention_dropout", "seq_classif_dropout", "qa_dropout"):
-        monkeypatch.delattr(pretrained.theirs, rate)
-    monkeypatch.setattr(type(pretrained.theirs), "to_dict", lambda self: {"dim": 32, "dropout_kind": "none"})
-    with pytest.raises(SettingsError, match=r"finetune\.dropout: the config\.json in .* has no rate of dropout"):
-        transformers_with_head(pretrained, INFOS["tag"].task_head, seed=0, dropout=0.1)
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    for use in (load, lambda folder, tokenizer: load_task(folder, 9)):
-        (folder / "config.json").write_text(
-            '{"model_type": "distilbert", "architectures": ["XForTokenClassification"]}'
-        )
-        with pytest.raises(ModelError, match=r"not installed: pip install 'unmask\[transformers\]'"):
-            use(folder, tokenizer)  # type: ignore[operator]
-
-
-def test_heads_that_cannot_hold_a_scale(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    network = network_of("Electra", INFOS["regress"], tokenizer, tmp_path)
-    assert last_layer(network)[0] is network.encoder.model.classifier.out_proj.weight
-    network.encoder.model.classifier.out_proj.bias = None
-    with pytest.raises(ModelError, match="Electra.*regress"):
-        last_layer(network)
-
-
-def test_a_fine_tuned_folder_that_lacks_its_head(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    folder = save_transformers("DistilBert", tokenizer, tmp_path, head="ForSequenceClassification")
-    weights = load_file(folder / "model.safetensors")
-    save_file({name: w for name, w in weights.items() if "classifier" not in name}, folder / "model.safetensors",
-              metadata={"format": "pt"})  # fmt: skip
-    with pytest.raises(
-        ModelError, match=r"the weights lack classifier\.bias, classifier\.weight, pre_classifier\.bias"
-    ):
-        load_task(folder, tokenizer.vocab_size)
-    save_transformers("DistilBert", tokenizer, tmp_path)
-    with pytest.raises(ModelError, match=r"not fine-tuned for a task \(it is DistilBertForMaskedLM\)"):
-        load_task(folder, tokenizer.vocab_size)

@@ -15,11 +15,10 @@ from unmask.model.config import PARTS
 from unmask.model.encoder import MaskedLM, compile_model
 from unmask.model.fused import losses_of_decoder
 from unmask.model.heads import run_transform
-from unmask.model.layers import dropout, run_block
+from unmask.model.layers import dropout
 
 MakeModel = Callable[..., MaskedLM]
 SEGMENTS = torch.tensor([[0] * 40, [0] * 13 + [1] * 20 + [-1] * 7, [0] * 3 + [1] * 3 + [2] * 34], dtype=torch.int32)
-ALL = torch.arange(SEGMENTS.numel())
 
 
 def batch(seed: int = 0) -> dict[str, Tensor]:
@@ -65,19 +64,6 @@ def test_rows_without_segments_are_a_sequence_each(make_model: MakeModel, monkey
     loops = model.encoder(ids)
     attend_in_line(monkeypatch)
     torch.testing.assert_close(model.encoder(ids), loops, rtol=1e-4, atol=2e-5)
-
-
-def test_only_local_layers_have_a_window(make_model: MakeModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Versions of torch that lack the argument are not given it."""
-    seen: list[dict[str, Any]] = []
-
-    def record(query: Tensor, *rest: Any, **named: Any) -> Tensor:
-        seen.append(named)
-        return query
-
-    attend_in_line(monkeypatch, record)
-    make_model().encoder(**batch())
-    assert seen == [{}, {"window_size": (4, 4)}, {"window_size": (4, 4)}, {}]
 
 
 class Counter:
@@ -182,11 +168,3 @@ def test_dropout_by_hashes_drops_its_share_and_keeps_the_expectation() -> None:
     assert abs(float(both.float().mean()) - 0.04) < 4 * (0.04 * 0.96 / x.numel()) ** 0.5, "seeds are independent"
     assert torch.equal(dropped[0], dropout(x, 0.2, seed=seeds[0]))
     assert dropout(x.bfloat16(), 0.2, seed=seeds[0]).dtype == torch.bfloat16
-
-
-def test_a_block_is_a_function_of_itself(make_model: MakeModel) -> None:
-    model = make_model()
-    plan = model.encoder._plans(SEGMENTS, batch()["position_ids_BS"], None)[True]
-    x_BSD = torch.randn(*SEGMENTS.shape, 32, generator=torch.Generator().manual_seed(0))
-    block = model.encoder.blocks[0]
-    assert torch.equal(run_block(block, x_BSD, None, plan, (None, None))[0], block(x_BSD, None, plan)[0])

@@ -52,14 +52,6 @@ def test_crops_are_of_held_out_documents_and_out_of_them(crops: Any) -> None:
     assert crop_task(DOCUMENTS, replace(settings, seed=2)).queries != task.queries
 
 
-def test_white_space_is_no_query() -> None:
-    gap = ItemDocument("the king " + " " * 500 + "the queen", None, 60, True)
-    task = crop_task([*DOCUMENTS, gap], ItemSettings(queries=99, crop_chars=40, seed=1))
-    assert all(query.strip() for query in task.queries)
-    assert task.not_asked["documents of which white space was taken out"] == 1
-    assert len(task.queries) == len(task.relevant) == len(task.draws) == len(task.pairs)
-
-
 def test_titles_that_others_have_too_are_not_asked_for() -> None:
     assert title_task(DOCUMENTS, ItemSettings()) is None, "each stands twice"
     task = title_task(DOCUMENTS[:40], ItemSettings())
@@ -156,17 +148,6 @@ def test_what_is_held_out_is_what_the_run_held_out(
     assert [each.text for each in few.documents if each.is_held_out] == held
     assert len(few.documents) == len(held) + 3
     assert few.passed_over["documents more than --max-documents"] == len(set(texts)) - len(held) - 3
-
-
-def test_documents_in_parts_are_drawn_by_their_document(model_folder: Path, tmp_path: Path) -> None:
-    """Where documents are few, parts of them are held out and searched; they count as draws of their documents."""
-    (tmp_path / "a.txt").write_text(" ".join(TEXTS[:200]).replace("\n", " "))
-    (tmp_path / "b.txt").write_text(" ".join(TEXTS[200:]).replace("\n", " "))
-    files = [tmp_path / "a.txt", tmp_path / "b.txt"]
-    (tmp_path / "a.txt").write_text(" ".join(TEXTS * 3).replace("\n", " ") + " end")
-    read = read_items(files, model_folder, ItemSettings(among_all=True))
-    assert len(read.documents) > 10
-    assert {each.draw for each in read.documents} == {0, 1}
 
 
 def write_beir(

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from unmask.core.errors import SettingsError
 from unmask.search import exact
 from unmask.search.exact import blocks_of, search_exactly
 from unmask.tasks.embed import Postings, SparseVectors
@@ -114,10 +113,3 @@ def test_scores_that_rise_to_the_end_are_all_found() -> None:
     vectors = np.linspace(0.0, 1.0, 4000, dtype=np.float32)[:, None] * QUERIES[:1]
     found = search_exactly(QUERIES[:1], blocks_of(vectors, np.arange(4000), 64), 3)
     assert found.documents_QK.tolist() == [[3999, 3998, 3997]]
-
-
-def test_errors() -> None:
-    with pytest.raises(SettingsError, match="top_k"):
-        search_exactly(QUERIES, blocks_of(VECTORS, DOCUMENTS), 0)
-    with pytest.raises(SettingsError, match="24 .* 8"):
-        search_exactly(QUERIES[:, :8], blocks_of(VECTORS, DOCUMENTS), 1)

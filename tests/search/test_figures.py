@@ -5,10 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from unmask.core.errors import SettingsError
-from unmask.search import lexical
 from unmask.search.figures import alignment, coordinates, effective_rank, ranking_figures, sampled, uniformity
-from unmask.search.lexical import Lexical, bm25_scores, check_lexical, rank_lexically
+from unmask.search.lexical import Lexical, bm25_scores, rank_lexically
 
 NONE = [-1] * 10
 
@@ -53,15 +51,6 @@ def test_bm25_is_the_formula() -> None:
     mean = (3 + 4 + 2 + 3) / 4
     wanted = [weight(1, 3, 3) + weight(1, 2, 3), weight(2, 3, 4), 0.0, weight(1, 3, 3) + weight(1, 2, 3)]
     np.testing.assert_allclose(scores, wanted, rtol=1e-5)
-
-
-def test_baselines_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert check_lexical(["tfidf", "bm25", "tfidf"]) == ("tfidf", "bm25")
-    with pytest.raises(SettingsError, match="words"):
-        check_lexical(["words"])
-    monkeypatch.setattr(lexical, "find_spec", lambda name: None)
-    with pytest.raises(SettingsError, match="scikit-learn"):
-        check_lexical(["tfidf"])
 
 
 def test_geometry_of_vectors() -> None:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -300,14 +299,6 @@ def test_prompts_and_limits_of_a_folder_are_followed(model_folder: Path) -> None
             open_encoder(model_folder)
 
 
-def test_vectors_that_are_no_numbers_are_not_kept(model_folder: Path) -> None:
-    encoder = open_encoder(model_folder)
-    for parameter in encoder.model.network.parameters():
-        parameter.data.fill_(float("nan"))
-    with pytest.raises(ModelError, match="finite"):
-        encoder.embed_queries(["the king"])
-
-
 def test_approximate_search_gives_exact_scores(
     model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -350,23 +341,6 @@ def test_a_long_document_does_not_hide_the_others(model_folder: Path, tmp_path: 
     assert (exact.approximate, found.approximate) == (False, True)
     assert len(found.queries[0]["hits"]) == 10
     assert found.queries[0]["hits"][0]["document"] == 0
-
-
-def test_a_name_that_is_no_text(model_folder: Path, tmp_path: Path) -> None:
-    (folder := tmp_path / "texts").mkdir()
-    Path(os.fsdecode(os.fsencode(folder) + b"/caf\xe9.txt")).write_text("the king sees the queen")
-    index = unmask.Index.build(model_folder, [folder], out=tmp_path / "b")
-    assert hits_of(index, "the king")[0]["file"].endswith("caf\\xe9.txt")
-
-
-def test_passages_go_on_whatever_titles_and_prompts_leave(model_folder: Path, tmp_path: Path) -> None:
-    """A title takes half of a passage at most, and the overlap that was asked for is then as long as what is left."""
-    row = {"title": "the king sees the queen " * 9, "text": LONG}
-    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
-    index = unmask.Index.build(
-        model_folder, [tmp_path / "rows.jsonl"], out=tmp_path / "a", passage_tokens=64, overlap_tokens=31
-    )
-    assert 10 < index.to_dict()["passages"] < 100
 
 
 def test_files_of_all_kinds(tmp_path: Path) -> None:

@@ -9,17 +9,11 @@ from pathlib import Path
 import pytest
 
 import unmask
-from tests.tasks.test_fine_tuned import MakeModel, tuned
 from unmask.core.errors import CorpusError, SettingsError
-from unmask.tasks.answer import AnswerTask
-from unmask.tasks.classify import Classify, Pairs
 from unmask.tasks.files import read_labelled
 from unmask.tasks.loaded_model import Model
 from unmask.tasks.predict import task_named
 from unmask.tasks.settings import Columns
-from unmask.tasks.tag import Tag
-from unmask.tasks.task import Task
-from unmask.tokenizer.tokenizer import Tokenizer
 
 BROKEN = "the king \udcff"
 
@@ -41,26 +35,6 @@ def test_from_python(run: unmask.Run, call: Callable[[Model], object], name: str
 
 
 @pytest.mark.parametrize(
-    ("info", "good", "broken"),
-    [
-        (Classify(("sea", "garden")), "the king", BROKEN),
-        (Pairs(("yes", "no"), paired=True), ("the king", "the ship"), ("the king", BROKEN)),
-        (Tag(("O", "NAME")), "the king", BROKEN),
-        (Tag(("O", "NAME")), ["the", "king"], ["the", "\udcff"]),
-        (AnswerTask(), ("Who?", "the king"), ("Who?", BROKEN)),
-    ],
-)
-def test_predictions(
-    make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path, info: Task, good: object, broken: object
-) -> None:
-    model = unmask.load(tuned(make_model, tokenizer, tmp_path / "tuned", info))
-    assert len(model.predict([good])) == 1
-    with pytest.raises(SettingsError) as caught:
-        model.predict([good, broken])
-    assert "input 2" in str(caught.value)
-
-
-@pytest.mark.parametrize(
     ("kind", "row"),
     [
         ("classify", {"text": BROKEN, "label": "sea"}),
@@ -74,8 +48,3 @@ def test_labelled_files(tmp_path: Path, kind: str, row: dict[str, object]) -> No
     file.write_text(json.dumps(row) + "\n")
     with pytest.raises(CorpusError, match=r"train\.jsonl: row 1 holds U\+DCFF"):
         read_labelled(file, task_named(kind), Columns(), with_labels=True)
-
-
-def test_a_nul_is_no_character_either(run: unmask.Run) -> None:
-    with pytest.raises(SettingsError, match=r"text 0 holds U\+0000"):
-        run.model.embed(["the\0king"])

@@ -18,7 +18,6 @@ from unmask.model.config import PARTS
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_model
 from unmask.tasks import embed as embed_module
-from unmask.tasks import loaded_model as model_module
 from unmask.tasks.embed import EmbedSettings, embed_texts
 from unmask.tasks.inputs import around, cut
 from unmask.tokenizer.tokenizer import SpecialIds, Tokenizer
@@ -109,17 +108,6 @@ def test_a_folder_says_how_its_texts_are_embedded(
     np.testing.assert_allclose(model.embed(LINES[:5]), plain, atol=1e-6)
 
 
-def test_limits_and_prompts_of_a_folder_are_not_followed(sentence_folder: Path) -> None:
-    plain = unmask.load(sentence_folder).embed(LINES[:3])
-    for name, values in (
-        ("sentence_bert_config.json", {"max_seq_length": 4}),
-        ("config_sentence_transformers.json", {"prompts": {"query": "the king: "}, "default_prompt_name": "query"}),
-    ):
-        file = sentence_folder / name
-        file.write_text(json.dumps(json.loads(file.read_text()) | values))
-    assert np.array_equal(unmask.load(sentence_folder).embed(LINES[:3]), plain)
-
-
 @pytest.mark.parametrize(
     ("pooling", "modules", "message"),
     [
@@ -150,19 +138,6 @@ def test_pooling_that_is_not_offered(
             model.embed(LINES[:3])
     assert np.array_equal(model.embed(LINES[:3], pooling="mean", normalize=False), plain)
     assert model.embed_settings(pooling="first") == EmbedSettings("first", "Normalize" in modules)
-
-
-def test_damaged_files_of_sentences(sentence_folder: Path) -> None:
-    model = unmask.load(sentence_folder)
-    (sentence_folder / "1_Pooling" / "config.json").write_text("[]")
-    with pytest.raises(ModelError, match=r"config\.json: damaged \(no table\); mend it, or ask for"):
-        model.embed(LINES[:1])
-    (sentence_folder / "1_Pooling" / "config.json").unlink()
-    with pytest.raises(ModelError, match=r"config\.json: not readable as JSON .*; mend it"):
-        model.embed(LINES[:1])
-    (sentence_folder / "modules.json").write_text('["Pooling"]')
-    with pytest.raises(ModelError, match=r"modules\.json: damaged .*; mend it or take it away"):
-        model.embed(LINES[:1])
 
 
 def test_bf16_is_close_and_not_the_same(run: unmask.Run) -> None:
@@ -228,20 +203,6 @@ def test_windows_by_hand() -> None:
     assert [window.tolist() for window in cut(ids[1:4], 2, bare)] == [[10], [11, 12]]
 
 
-@pytest.mark.parametrize(
-    ("options", "texts", "message"),
-    [
-        ({}, "the king", "embed takes a list of texts; put brackets around a single one"),
-        ({}, ["the king", None], "text 1 is NoneType, not a text"),
-        ({"pooling": "sum"}, ["a"], "pooling is .*, not 'sum'"),
-        ({"long_texts": "cut"}, ["a"], "long_texts is 'error' or 'split' or 'truncate', not 'cut'"),
-    ],
-)
-def test_mistakes(run: unmask.Run, options: dict[str, str], texts: list[str], message: str) -> None:
-    with pytest.raises(SettingsError, match=message):
-        run.model.embed(texts, **options)  # type: ignore[arg-type]
-
-
 def test_a_text_without_tokens(make_model: Callable[..., MaskedLM]) -> None:
     tokenizer = bare_characters()
     model = make_model(vocab_size=tokenizer.vocab_size, pad_id=0, cls_id=None, sep_id=None, mask_id=1)
@@ -249,21 +210,3 @@ def test_a_text_without_tokens(make_model: Callable[..., MaskedLM]) -> None:
     assert done.num_tokens == 5
     with pytest.raises(SettingsError, match="text 1 is empty, and the tokenizer puts no special tokens around it"):
         embed_texts(model, tokenizer, ["What", ""], EmbedSettings())
-
-
-def test_another_device_has_a_precision_of_its_own(run: unmask.Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def chosen(precision: str, device: torch.device) -> torch.dtype:
-        assert precision == "auto"
-        return torch.bfloat16 if device.type == "meta" else torch.float32
-
-    monkeypatch.setattr(model_module, "choose_dtype", chosen)
-    model = unmask.load(run.folder, precision="auto")
-    assert model.network.encoder.compute_dtype == torch.float32
-    model.to(torch.device("meta"))
-    assert model.network.encoder.tokens.device.type == "meta"
-    assert model.network.encoder.compute_dtype == torch.bfloat16
-
-
-def test_an_unknown_precision(run: unmask.Run) -> None:
-    with pytest.raises(SettingsError, match="precision is 'float32' or 'bf16' or 'auto', not 'int8'"):
-        unmask.load(run.folder, precision="int8")  # type: ignore[arg-type]

@@ -12,8 +12,7 @@ import unmask
 from tests.conftest import make_text
 from unmask.commands.evaluate import evaluate
 from unmask.commands.score import score
-from unmask.core.errors import CorpusError, DataError, ModelError, SettingsError
-from unmask.core.results import Progress
+from unmask.core.errors import CorpusError, ModelError, SettingsError
 from unmask.model.encoder import MaskedLM
 from unmask.tasks.loaded_model import Model
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -43,14 +42,6 @@ def test_a_prepared_folder_gives_the_loss_of_the_run(run: unmask.Run) -> None:
     assert result["loss"] + margin < run.summary["unigram_entropy"], "a model of frequencies alone would be told apart"
 
 
-def test_a_single_document_is_enough_but_has_no_error(run: unmask.Run, tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("The king sees the queen in the garden. The dog follows the cat at sea.")
-    result = evaluate(run.model, [tmp_path / "a.txt"], rates=(0.5,))
-    assert result["loss_stderr"] is result["loss_interval"] is result["bits_per_byte_interval"] is None
-    assert result["documents"] == 1
-    assert "no standard error" in result["warning"]
-
-
 def test_documents_are_what_is_drawn(run: unmask.Run, tmp_path: Path) -> None:
     """The passages of a long document are one; an interval is by Student's t, and few documents are warned of."""
     folder = tmp_path / "books"
@@ -67,16 +58,6 @@ def test_documents_are_what_is_drawn(run: unmask.Run, tmp_path: Path) -> None:
     assert 0 <= result["accuracy_interval"][0] < result["accuracy"] < result["accuracy_interval"][1] <= 1
     (tmp_path / "many.txt").write_text(make_text(60, seed=5))
     assert evaluate(run.model, [tmp_path / "many.txt"])["warning"] is None
-
-
-def test_what_cannot_be_evaluated(run: unmask.Run, data_folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="a rate lies between 0 and 1, not 1.5"):
-        evaluate(run.model, [tmp_path], rates=(1.5,))
-    with pytest.raises(CorpusError, match="no such file"):
-        evaluate(run.model, [tmp_path / "none.txt"])
-    (tmp_path / "a.txt").write_text("the")
-    with pytest.raises(DataError, match="too few to hide any"):
-        evaluate(run.model, [tmp_path / "a.txt"])
 
 
 def test_the_text_of_a_table(run: unmask.Run, data_folder: Path, tmp_path: Path) -> None:
@@ -150,31 +131,6 @@ def test_parts_of_speech_of_a_treebank(run: unmask.Run, tmp_path: Path) -> None:
     (tmp_path / "b.txt").write_text("The king sees.")
     mixed = evaluate(run.model, [tmp_path / "a.conllu", tmp_path / "b.txt"], rates=(0.5,), pseudo_tokens=0)
     assert "part_of_speech" not in mixed["breakdown"]
-
-
-def test_progress_is_told(run: unmask.Run, tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text(make_text(20, seed=5))
-    told: dict[str, Progress] = {}
-    result = evaluate(run.model, [tmp_path / "a.txt"], notify=lambda progress: told.update({progress.what: progress}))
-    assert set(told) == {"tokens at 15%", "words at 15%", "one at a time"}
-    for what in ("tokens at 15%", "words at 15%"):
-        assert told[what] == Progress(what, 2 * result["tokens"], 2 * result["tokens"], "tokens")
-    assert told["one at a time"].done == result["pseudo_tokens"]
-
-
-def test_options_out_of_range(run: unmask.Run, corpus_file: Path) -> None:
-    for options, message in (
-        ({"rates": ()}, "give one rate at the least"),
-        ({"masks": 0}, "masks: a number from 1 on, not 0"),
-        ({"max_tokens": 0}, "max_tokens: a number from 1 on, not 0"),
-        ({"pseudo_tokens": -1}, "pseudo_tokens: a number from 0 on, not -1"),
-        ({"length": 65}, "length: .* takes 3 to 64 positions, not 65"),
-        ({"length": 2}, "length: .* takes 3 to 64 positions, not 2"),
-    ):
-        with pytest.raises(SettingsError, match=message):
-            evaluate(run.model, [corpus_file], **options)  # type: ignore[arg-type]
-    with pytest.raises(DataError, match="too little for max_tokens = 1; give more"):
-        evaluate(run.model, [corpus_file], max_tokens=1)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

@@ -177,35 +177,6 @@ def test_words_that_begin_with_a_number_sign_are_no_comments(tmp_path: Path) -> 
     assert list(read(bare, "tag", with_labels=False).records) == [WordsRecord(1, ("so", "#hashtag", "#"))]
 
 
-def test_a_class_called_none_makes_no_header(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.tsv", "I like it so much\tnone\nmore than anything\tfor\n")
-    assert read(path).records[0] == TextRecord(1, "I like it so much", None, "none")
-
-
-def test_cells_beyond_the_columns_are_an_error(tmp_path: Path) -> None:
-    csv = written(tmp_path / "a.csv", "label,text\nham,Go until jurong point, crazy, available\n")
-    with pytest.raises(CorpusError, match="line 2 has 4 cells"):
-        read(csv)
-    tsv = written(tmp_path / "a.tsv", "label\ttext\nham\tGo until\tjurong\n")
-    with pytest.raises(CorpusError, match="line 2 has 3 cells"):
-        read(tsv)
-    empty = written(tmp_path / "b.csv", "label,text\nham,Go until,,\nspam,win, \n")
-    assert [record.first for record in read(empty).records if isinstance(record, TextRecord)] == ["Go until", "win"]
-
-
-def test_columns_of_an_earlier_file(tmp_path: Path) -> None:
-    """They tell a header from a row, and which of several texts is meant; where they are not there, others serve."""
-    usual = Columns(text="what", label="kind")
-    header = written(tmp_path / "a.csv", "what\nGood\nBad\n")
-    both = write_jsonl(tmp_path / "b.jsonl", [{"text": "no", "what": "yes"}])
-    other = write_jsonl(tmp_path / "c.jsonl", [{"text": "this"}])
-    for path, expected in ((header, ["Good", "Bad"]), (both, ["yes"]), (other, ["this"])):
-        found = read_labelled(path, Classify, NONE, with_labels=False, usual=usual).records
-        assert [record.first for record in found if isinstance(record, TextRecord)] == expected
-    found = read_labelled(both, Classify, Columns(text="text"), with_labels=False, usual=usual).records
-    assert found[0] == TextRecord(1, "no")
-
-
 def test_lists_of_words(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [{"tokens": ["Anna", "sleeps"], "ner_tags": ["B-per", "O"], "id": 7}]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
@@ -250,19 +221,6 @@ def test_numbered_tags_have_the_names_of_the_schema(tmp_path: Path, feature: Any
     assert list(files.train.records) == [WordsRecord(1, ("Anna", "Lee", "sleeps"), ("B-per", "I-per", "O"))]
     assert info.metric_names[0] == "entity_f1"
     assert notes == ["columns: text in 'tokens', label in 'ner_tags'"]
-
-
-def test_tags_that_are_bare_numbers_are_said(tmp_path: Path) -> None:
-    rows = [{"tokens": ["Anna", "Lee", "sleeps"], "ner_tags": [1, 2, 0]}]
-    told = {}
-    for name, features in (("none", {}), ("others", {"tokens": {"_type": "Value"}}), ("broken", {"ner_tags": [7]})):
-        path = from_datasets(tmp_path / f"{name}.parquet", rows, **features)
-        notes: list[str] = []
-        files, info = read_files(Tag, {"train": path, "validation": path}, settings_of([]), notes.append)
-        assert list(files.train.records) == [WordsRecord(1, ("Anna", "Lee", "sleeps"), ("1", "2", "0"))]
-        assert info.metric_names == ("accuracy", "macro_f1")
-        told[name] = [note for note in notes if "0, 1, 2" in note]
-    assert {name: len(found) for name, found in told.items()} == {"none": 1, "others": 1, "broken": 1}
 
 
 def test_numbered_classes_have_the_names_of_the_schema(tmp_path: Path) -> None:
@@ -334,28 +292,6 @@ def test_lines_of_text_have_no_labels(tmp_path: Path) -> None:
         read(path)
     with pytest.raises(CorpusError, match="holds no pairs"):
         read(path, "pairs", with_labels=False)
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"), [("a.csv", "classify"), ("a.jsonl", "regress"), ("a.conll", "tag"), ("a.tsv", "pairs")]
-)
-def test_empty_files(tmp_path: Path, name: str, kind: str) -> None:
-    with pytest.raises(CorpusError, match=name):
-        read(written(tmp_path / name, ""), kind)
-
-
-def test_empty_squad_folders_and_unknown_kinds(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match="no example"):
-        read(written(tmp_path / "a.json", '{"data": []}'), "answer")
-    with pytest.raises(CorpusError, match="no such file"):
-        read(tmp_path / "none.csv")
-    with pytest.raises(CorpusError, match="a.xyz"):
-        read(written(tmp_path / "a.xyz", "x"))
-    (tmp_path / "folder").mkdir()
-    for name in ("a.csv", "b.tsv"):
-        written(tmp_path / "folder" / name, "text,label\na,b\n")
-    with pytest.raises(CorpusError, match="folder"):
-        read(tmp_path / "folder")
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,13 @@ import logging
 import math
 from collections.abc import Callable
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 import unmask
-from unmask.core.errors import ModelError, SettingsError
+from unmask.core.errors import SettingsError
 from unmask.model.encoder import MaskedLM
 from unmask.tasks.fill import fill_texts
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -68,21 +67,6 @@ def test_transformers_pipeline_agrees(run: unmask.Run) -> None:
     assert {c.token_id: pytest.approx(c.probability, rel=1e-3) for c in filled.masks[0]} == targets
     both = run.model.fill("[MASK] [MASK]", candidates=words)
     assert {token for filling in both.fillings for token in filling.tokens} <= set(words)
-
-
-def test_the_model_has_learned_something(run: unmask.Run) -> None:
-    tokens = [c.token for c in run.model.fill("The king loves [MASK] queen at sea.", top_k=3).masks[0]]
-    assert "the" in tokens
-
-
-def test_several_masks(run: unmask.Run) -> None:
-    filled = run.model.fill("The [MASK] loves the [MASK] [MASK] sea.", top_k=4)
-    assert [len(candidates) for candidates in filled.masks] == [4, 4, 4]
-    assert len(filled.fillings) == 4
-    assert all(len(filling.tokens) == 3 for filling in filled.fillings)
-    chances = [filling.probability for filling in filled.fillings]
-    assert chances == sorted(chances, reverse=True)
-    assert "[MASK]" not in filled.fillings[0].text
 
 
 def test_joint_fillings_are_the_best_by_the_chain_rule(run: unmask.Run) -> None:
@@ -145,9 +129,3 @@ def test_texts_longer_than_the_model(
 def test_texts_that_cannot_be_filled(run: unmask.Run, text: str, options: dict[str, object], names: str) -> None:
     with pytest.raises(SettingsError, match=names):
         run.model.fill(text, **options)  # type: ignore[call-overload]
-
-
-def test_folders_that_are_no_model(run: unmask.Run, tmp_path: Path) -> None:
-    with pytest.raises(ModelError):
-        unmask.load(tmp_path / "none")
-    assert unmask.load(run.folder).folder == run.folder / "model", "the folder of a run stands for its model"

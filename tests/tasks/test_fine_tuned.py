@@ -131,29 +131,6 @@ def test_a_bare_encoder_embeds_and_predicts_no_tokens(
         line(unmask.load(whole))
 
 
-def test_the_precision_is_that_of_the_one_network(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
-    folder = tuned(make_model, tokenizer, tmp_path / "tuned", TASKS[1][0])
-    exact, rounded = (unmask.load(folder, precision=p).predict(TEXTS) for p in ("float32", "bf16"))  # type: ignore[arg-type]
-    values = np.array([[each.value for each in found] for found in (exact, rounded)])  # type: ignore[union-attr]
-    assert not np.array_equal(*values)
-    np.testing.assert_allclose(*values, rtol=0.1, atol=0.02)
-
-
-def test_a_head_that_cannot_be_read_is_passed_over_and_said(
-    make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = tuned(make_model, tokenizer, tmp_path / "tuned", TASKS[0][0])
-    content = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(content | {"id2label": {"x": "a"}}))
-    with caplog.at_level(logging.WARNING):
-        model = unmask.load(folder)
-    assert "the head of a task is passed over" in caplog.text
-    assert "id2label is no table of numbers to names" in caplog.text
-    assert np.array_equal(model.embed(TEXTS), unmask.load(tmp_path / "base").embed(TEXTS))
-    with pytest.raises(ModelError, match="id2label is no table of numbers to names"):
-        model.predict(TEXTS)
-
-
 def test_a_classifier_that_pools_by_the_mean(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     folder = tuned(make_model, tokenizer, tmp_path / "tuned", TASKS[0][0])
@@ -168,9 +145,3 @@ def test_a_classifier_that_pools_by_the_mean(make_model: MakeModel, tokenizer: T
         assert list(found.probabilities.values()) == pytest.approx(expected, abs=1e-5)  # type: ignore[union-attr]
         assert found != before
     assert np.array_equal(model.embed(TEXTS), unmask.load(tmp_path / "base").embed(TEXTS))
-
-
-def test_it_is_verified_without_a_head(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
-    result = unmask.verify(tuned(make_model, tokenizer, tmp_path / "tuned", TASKS[0][0], "bert"))
-    failed = {name: check.detail for name, check in result.checks.items() if not check.passed}
-    assert result.passed, failed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from itertools import product
 
@@ -11,7 +10,6 @@ import pytest
 import tokenizers
 from tokenizers import processors
 
-import unmask
 from tests.tasks.test_fill import log_probabilities
 from tests.tokenizer.families import FAMILIES, trained
 from unmask.core.errors import SettingsError
@@ -51,17 +49,6 @@ def test_where_a_space_stands_before_the_mask(family: str, trimmed: bool) -> Non
         assert spaced_in(tokenizer, text) == expected, text
 
 
-def test_a_mask_that_leaves_the_space_to_a_token_of_its_own() -> None:
-    """Byte-level BPE has one there, Metaspace has none."""
-    for family, expected in (("bpe", False), ("unigram", True)):
-        content = json.loads(trained(family).backend.to_str())
-        for token in content["added_tokens"]:
-            token["lstrip"] = False
-        tokenizer = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(content)))
-        assert spaced_in(tokenizer, "the [MASK] sees") == [expected]
-        assert spaced_in(tokenizer, "the ([MASK] sees") == [False]
-
-
 def filled(tokenizer: Tokenizer, text: str, *tokens: str) -> str:
     """The text with tokens, as they are spelled in the vocabulary."""
     ids = [tokenizer.backend.token_to_id(token) for token in tokens]
@@ -87,15 +74,6 @@ def test_tokens_of_each_family() -> None:
     assert filled(wordpiece, "[MASK][MASK], [MASK]", "the", ".", "[SEP]") == "the., [SEP]"
     assert filled(trained("unigram"), "a [MASK], [MASK]", ".", "▁Balo") == "a ., Balo"
     assert filled(trained("char"), "a[MASK]b [MASK]", " ", "c") == "a b c"
-
-
-def test_what_the_vocabulary_does_not_know_is_not_lost(run: unmask.Run) -> None:
-    tokenizer = run.model.tokenizer
-    result = run.model.fill("♥ hello [MASK] [SEP] THE [MASK]…", top_k=3)
-    assert len(result.fillings) == 3
-    for filling in result.fillings:
-        first, second = (tokenizer.text(tokenizer.backend.token_to_id(token)) for token in filling.tokens)
-        assert filling.text == f"♥ hello {first} [SEP] THE {second}…"
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -143,13 +121,3 @@ def test_candidates_in_both_spellings(make_model: Callable[..., MaskedLM]) -> No
     together = [filling.tokens for filling in found[2].fillings]
     assert sorted(together) == sorted(product(spaced, bare))
     assert {filling.text for filling in found[2].fillings} == {f"the {a} ({b} sees" for a, b in product(words, words)}
-
-
-def test_whether_a_candidate_is_one_token_depends_on_its_spelling(make_model: Callable[..., MaskedLM]) -> None:
-    tokenizer = trained("bpe")
-    model = make_model(vocab_size=tokenizer.vocab_size)
-    one, several = entries(tokenizer, also_bare=True)[0], entries(tokenizer, also_bare=False)[0]
-    (filled,) = fill_texts(model, tokenizer, ["the [MASK] sees"], candidates=[one, several])
-    assert {candidate.token for candidate in filled.masks[0]} == {f"Ġ{one}", f"Ġ{several}"}
-    with pytest.raises(SettingsError, match=several):
-        fill_texts(model, tokenizer, ["the ([MASK] sees"], candidates=[one, several])

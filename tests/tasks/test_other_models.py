@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +15,7 @@ from safetensors.torch import load_file, save_file
 import unmask
 from tests.command_line import Main
 from tests.commands.transformers_models import SIZES, save_transformers
-from unmask.core.errors import ModelError, SettingsError, TokenizerError
+from unmask.core.errors import ModelError
 from unmask.tokenizer.tokenizer import Tokenizer
 
 transformers = pytest.importorskip("transformers")
@@ -63,32 +62,6 @@ def test_fills_and_embeds_as_transformers_does(name: str, tokenizer: Tokenizer, 
     assert np.abs(means[0] - means[1]).max() > 0.01
 
 
-def test_the_rest_of_what_a_model_does(tokenizer: Tokenizer, corpus_file: Path, tmp_path: Path, main: Main) -> None:
-    folder = save_transformers("Electra", tokenizer, tmp_path / "m", head="ForMaskedLM")
-    model = unmask.load(folder)
-    by_model, by_name = (unmask.evaluate(each, corpus_file, pseudo_tokens=20) for each in (model, folder))
-    assert (by_model.loss, by_model.bits_per_byte) == pytest.approx((by_name.loss, by_name.bits_per_byte))
-    assert len(set(model.score(TEXTS).round(3))) == 3
-    longest = 66
-    assert model.embed(["The cat. " * 60], long_texts="split").shape == (1, 32)
-    with pytest.raises(SettingsError, match=f"text 0 .*{longest}"):
-        model.embed(["The cat. " * 60])
-    assert model.fill("The cat. " * 60 + "[MASK]").masks[0], "seen through a window"
-    bf16 = unmask.load(folder, precision="bf16")
-    difference = np.abs(bf16.embed(TEXTS) - model.embed(TEXTS)).max()
-    assert 0.0 < difference < 0.2
-    bf16.to(torch.device("cpu"))
-    assert np.abs(bf16.embed(TEXTS) - model.embed(TEXTS)).max() == difference, "moving keeps the precision"
-    (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
-    code, out, _ = main("embed", folder, tmp_path / "texts.txt", "--out", tmp_path / "v.npy", "--json")
-    assert code == 0
-    assert json.loads(out)["dimension"] == 32
-    assert np.load(tmp_path / "v.npy") == pytest.approx(model.embed(TEXTS), abs=1e-5)
-    code, out, _ = main("fill", folder, MASKED, "--json")
-    assert code == 0
-    assert json.loads(out)["masks"][0]["candidates"][0]["token_id"] == model.fill(MASKED).masks[0][0].token_id
-
-
 @pytest.mark.parametrize("head", ["ForPreTraining", "Model"])
 def test_a_bare_encoder_or_a_discriminator_embeds(head: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
     folder = save_transformers("Electra", tokenizer, tmp_path, head=head)
@@ -127,23 +100,6 @@ def test_a_model_with_a_decoder_has_no_hidden_states(tokenizer: Tokenizer, tmp_p
     assert model.fill(MASKED).masks
     with pytest.raises(ModelError, match="decoder"):
         model.embed(TEXTS)
-
-
-@pytest.mark.parametrize("content", [{"model_type": "t5"}, {"model_type": "x", "auto_map": {}}])
-def test_types_that_neither_reads(tmp_path: Path, content: dict[str, Any]) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(content))
-    with pytest.raises(ModelError, match=f"'{content['model_type']}'"):
-        unmask.load(tmp_path)
-
-
-def test_without_transformers(tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = save_transformers("DistilBert", tokenizer, tmp_path)
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ModelError, match=r"'distilbert'.*unmask\[transformers\]"):
-        unmask.load(folder)
-    (folder / "tokenizer.json").rename(folder / "vocab.json")
-    with pytest.raises(TokenizerError, match=r"tokenizer\.json.*unmask\[transformers\]"):
-        unmask.tokenizer.loading.load_tokenizer(folder)
 
 
 def test_our_models_do_without_it(run: unmask.Run) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -105,24 +104,6 @@ def test_layouts_of_ours_with_parts_that_we_lack(
         _ = unmask.load(tmp_path).network
 
 
-def test_broken_folders_of_our_layouts_keep_their_errors(
-    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path
-) -> None:
-    save_model(make_model(layout="bert"), tmp_path)
-    tokenizer.save(tmp_path, max_length=64)
-    content = json.loads((tmp_path / "config.json").read_text())
-    for change, field in (
-        ({"num_attention_heads": 5}, "num_heads"),
-        ({"hidden_size": None}, "hidden_size = None"),
-        ({"is_decoder": True}, "is_decoder = True"),
-        ({"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key'"),
-        ({"hidden_act": "spam"}, "activation = 'spam'"),
-    ):
-        (tmp_path / "config.json").write_text(json.dumps(content | change))
-        with pytest.raises(ModelError, match=field):
-            as_scorable(tmp_path)
-
-
 def test_texts_of_a_batch_are_equally_long(
     tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,17 +123,6 @@ def test_texts_of_a_batch_are_equally_long(
     assert again.totals == pytest.approx(found.totals, rel=1e-5)
 
 
-def test_weights_in_half_precision_are_measured_in_float32(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    theirs = save("Electra", "ForMaskedLM", FAMILIES["Electra"][1], tmp_path, tokenizer)
-    theirs.half().save_pretrained(tmp_path)
-    loaded = as_scorable(tmp_path)
-    assert isinstance(loaded.network, TransformersMaskedLM)
-    assert {parameter.dtype for parameter in loaded.network.parameters()} == {torch.float32}
-    found = pseudo_log_likelihoods(loaded.network, tokenizer, SENTENCES).totals
-    expected = pseudo_log_likelihoods(masked_lm(theirs.float()), tokenizer, SENTENCES).totals
-    assert found == pytest.approx(expected, rel=1e-6)
-
-
 def test_ours_and_transformers_agree(make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path) -> None:
     """The same folder through either door."""
     save_model(make_model(layout="bert"), tmp_path)
@@ -165,17 +135,6 @@ def test_ours_and_transformers_agree(make_model: Callable[..., MaskedLM], tokeni
     assert np.abs(a - b).max() < 1e-3
 
 
-@pytest.mark.parametrize("theirs", [False, True])
-def test_networks_move_to_a_device(
-    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path, theirs: bool
-) -> None:
-    settings = FAMILIES["Electra"][1]
-    model = save("Electra", "ForMaskedLM", settings, tmp_path, tokenizer) if theirs else make_model()
-    network = masked_lm(model) if theirs else model
-    network.to(torch.device("meta"))
-    assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_figures_on_a_gpu_are_those_on_the_cpu(run: unmask.Run, corpus_file: Path) -> None:
@@ -186,27 +145,6 @@ def test_figures_on_a_gpu_are_those_on_the_cpu(run: unmask.Run, corpus_file: Pat
     for name in ("loss", "bits_per_byte", "pseudo_log_loss"):
         assert there[name] == pytest.approx(here[name], rel=1e-2)
     assert there["predicted_tokens"] == here["predicted_tokens"]
-
-
-def test_what_is_no_masked_language_model(run: unmask.Run, tokenizer: Tokenizer, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="none"):
-        as_scorable(tmp_path / "none")
-    save("Electra", "ForPreTraining", FAMILIES["Electra"][1], tmp_path / "d", tokenizer)
-    with pytest.raises(ModelError, match="no masked language model"):
-        as_scorable(tmp_path / "d")
-    save("Bert", "Model", SIZES, tmp_path / "bare", tokenizer)
-    with pytest.raises(ModelError, match="bare"):
-        as_scorable(tmp_path / "bare")
-    with pytest.raises(ModelError, match="bare"):
-        as_scorable(unmask.load(tmp_path / "bare"))
-    (tmp_path / "x").mkdir()
-    (tmp_path / "x" / "config.json").write_text("{")
-    with pytest.raises(ModelError, match=r"config\.json"):
-        as_scorable(tmp_path / "x")
-    (tmp_path / "x" / "config.json").write_text('{"model_type": "gpt2"}')
-    with pytest.raises(ModelError, match="'gpt2'"):
-        as_scorable(tmp_path / "x")
-    assert as_scorable(run.folder).folder == run.folder / "model", "the folder of a run stands for its model"
 
 
 def test_code_of_a_folder_is_neither_run_nor_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,30 +160,3 @@ def test_code_of_a_folder_is_neither_run_nor_asked_for(tmp_path: Path, monkeypat
     with pytest.raises(TokenizerError, match="custom code"):
         load_tokenizer(tmp_path)
     assert not asked
-
-
-def test_tokenizers_that_do_not_serve(tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save("Electra", "ForMaskedLM", FAMILIES["Electra"][1], tmp_path, tokenizer)
-    file = tmp_path / "tokenizer.json"
-    whole = file.read_text()
-    content = json.loads(whole.replace("[MASK]", "[GAP]"))
-    file.write_text(json.dumps(content))
-    for name in ("tokenizer_config.json", "special_tokens_map.json"):
-        (tmp_path / name).unlink()
-    with pytest.raises(TokenizerError, match="mask token"):
-        as_scorable(tmp_path)
-    file.unlink()
-    with pytest.raises(TokenizerError, match=r"tokenizer\.json"):
-        as_scorable(tmp_path)
-    (tmp_path / "spiece.model").write_text("no tokenizer")
-    monkeypatch.setattr("unmask.tokenizer.loading.find_spec", lambda _: None)
-    with pytest.raises(TokenizerError, match=r"spiece\.model"):
-        as_scorable(tmp_path)
-    file.write_text(whole)
-    config = json.loads((tmp_path / "config.json").read_text())
-    small = save("Electra", "ForMaskedLM", FAMILIES["Electra"][1], tmp_path, tokenizer)
-    small.resize_token_embeddings(100)
-    small.save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match=r"the tokenizer has \d+ ids, but the model only 100"):
-        as_scorable(tmp_path)
-    assert config["vocab_size"] == tokenizer.vocab_size

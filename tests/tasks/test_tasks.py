@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from tests.commands.finetune_helpers import LAYOUTS, MakeModel, save_encoder
-from unmask.core.errors import CorpusError, ModelError, SettingsError
+from tests.commands.finetune_helpers import LAYOUTS, MakeModel
+from unmask.core.errors import CorpusError, SettingsError
 from unmask.masking.masker import unmasked
-from unmask.model.folder import save_task_model, with_task_head
+from unmask.model.folder import with_task_head
 from unmask.tasks.answer import BEGIN, END, AnswerPrediction, AnswerTask, GivenAnswer, QuestionRecord
 from unmask.tasks.classify import Classify, MultiLabel, Pairs, Regress, TextRecord
-from unmask.tasks.columns import words_of
 from unmask.tasks.inputs import Example, InputEncoder, first_pieces, pack_examples
-from unmask.tasks.predict import TaskModel, load_fine_tuned, outputs_of
+from unmask.tasks.predict import TaskModel, outputs_of
 from unmask.tasks.tag import Tag, WordsRecord
 from unmask.tasks.task import Task
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -255,16 +254,6 @@ def test_a_text_without_a_token_has_no_answer(tokenizer: Tokenizer, make_model: 
     assert task.decode([record], examples, outputs) == [AnswerPrediction("q", "", None, 1.0)]
 
 
-def test_answers_that_no_window_holds_are_counted(tokenizer: Tokenizer, make_model: MakeModel) -> None:
-    encoder = InputEncoder(tokenizer, make_model(layout="bert").config)
-    context = " ".join(["The king sleeps."] * 40)
-    records = [
-        QuestionRecord(n, "q", "Who?", context, (GivenAnswer(context[:size], 0),)) for n, size in ((1, 8), (2, 600))
-    ]
-    assert AnswerTask(stride=16).encode(records, encoder, with_targets=True).lost == 1
-    assert AnswerTask(stride=16).encode(records, encoder, with_targets=False).lost == 0
-
-
 @pytest.mark.parametrize(("end", "answer", "begin"), [(20, "Paris", 15), (15, "", None)])
 def test_an_answer_begins_behind_the_space_that_its_token_carries(end: int, answer: str, begin: int | None) -> None:
     """As tokens of a byte-level vocabulary do."""
@@ -343,41 +332,3 @@ def test_rows_and_batches() -> None:
     assert pack_examples(examples, pad_id=0, max_length=100).rows.shape[1] == 100
     long = Example(0, np.ones(140, dtype=np.int64), None, zero, zero)
     assert pack_examples([long], pad_id=0, max_length=512).rows.shape == (1, 160)
-
-
-def test_words_of_a_text() -> None:
-    assert words_of("Anna's dog, at 3.5!") == ("Anna", "'", "s", "dog", ",", "at", "3", ".", "5", "!")
-    assert words_of("हिन्दी cafe\u0301s!\u0301a") == ("हिन्दी", "cafe\u0301s", "!\u0301", "a"), (
-        "marks stay with their letters"
-    )
-
-
-def test_folders_and_inputs_that_do_not_fit(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="none"):
-        load_fine_tuned(tmp_path / "none")
-    for info, given, wanted in (
-        (INFOS[0], ("a", "b"), "a text"),
-        (INFOS[3], 3, "a text or a list of words"),
-        (INFOS[4], "a", r"\(question, text\)"),
-    ):
-        folder = save_encoder(make_model, tokenizer, tmp_path / info.kind, layout="bert")
-        save_task_model(with_task_head(make_model(layout="bert"), info.task_head, seed=0), info.task_head, folder)
-        model = load_fine_tuned(folder)
-        assert model.task == info
-        with pytest.raises(SettingsError, match=f"input 1 .*{wanted}"):
-            model.predict([given])
-
-
-def test_what_transformers_pipelines_say(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
-    """Its own tokenizer, its own model: the same classes with the same probabilities, also for pairs."""
-    transformers = pytest.importorskip("transformers")
-    for layout, info in itertools.product(("bert", "modernbert", "roberta"), INFOS[:2]):
-        model = with_task_head(make_model(layout=layout), info.task_head, seed=0).eval()
-        folder = tmp_path / f"{layout}-{info.kind}"
-        save_task_model(model, info.task_head, folder)
-        encoder = InputEncoder(tokenizer, model.config)
-        tokenizer.save(folder, max_length=encoder.max_length, with_types=encoder.with_types)
-        pipeline = transformers.pipeline("text-classification", model=str(folder), top_k=None, device="cpu")
-        theirs = pipeline([{"text": "The king.", "text_pair": "A ship."}] if info.paired else ["The king."])[0]
-        [ours] = load_fine_tuned(folder).predict([("The king.", "A ship.")] if info.paired else ["The king."])
-        assert {each["label"]: each["score"] for each in theirs} == pytest.approx(ours.probabilities, rel=1e-4)  # type: ignore[union-attr]

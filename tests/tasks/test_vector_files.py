@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from unmask.commands.embed import VectorFile, check_out
+from unmask.commands.embed import VectorFile
 from unmask.core.errors import CorpusError, RunError
 
 FULL = Path("/dev/full")
@@ -19,12 +17,6 @@ KINDS = (".npy", ".parquet")
 
 def vectors(rows: int) -> np.ndarray:
     return np.random.default_rng(0).normal(size=(rows, 8)).astype(np.float32)
-
-
-def write(out: Path, meanwhile: Callable[[], object]) -> None:
-    with VectorFile(out, 8) as file:
-        file.add([1, 2], vectors(2))
-        meanwhile()
 
 
 @pytest.mark.parametrize(
@@ -66,34 +58,3 @@ def test_a_full_disk(tmp_path: Path, kind: str, rows: int) -> None:
     ):
         file.add(list(range(rows)), vectors(rows))
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_file_that_cannot_be_opened_or_replaced(tmp_path: Path, kind: str) -> None:
-    out = tmp_path / f"v{kind}"
-    taken = tmp_path / f"v{kind}.partial"
-    taken.mkdir()
-    with pytest.raises(RunError, match=r"vectors cannot be written there \(.+\); mend that"), VectorFile(out, 8):
-        pytest.fail("it was opened")
-    taken.rmdir()
-    with pytest.raises(RunError, match="vectors cannot be written there"):
-        write(out, out.mkdir)
-    assert [path.name for path in tmp_path.iterdir()] == [out.name]
-
-
-def test_another_error_is_not_hidden_by_that_of_closing(tmp_path: Path) -> None:
-    if FULL.exists():
-        (tmp_path / "v.npy.partial").symlink_to(FULL)
-    with pytest.raises(KeyError, match="mine"):
-        write(tmp_path / "v.npy", lambda: {}["mine"])
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_place_where_nobody_may_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path, **options: object) -> os.stat_result:
-        raise PermissionError(13, "Permission denied", str(path))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "is_dir", refuse)
-        with pytest.raises(RunError, match=r"v\.npy: vectors cannot be written there \(Permission denied\)"):
-            check_out(tmp_path / "v.npy", overwrite=False)

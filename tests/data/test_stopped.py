@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import signal
 import subprocess
 import sys
@@ -79,26 +78,19 @@ def undisturbed(source: Path, out: Path) -> dict[str, bytes]:
     return contents(out)
 
 
-@pytest.mark.slow
-def test_killed_many_times_the_files_are_the_same(text_file: Path, tmp_path: Path, whole: dict[str, bytes]) -> None:
+def test_after_a_kill_the_files_are_the_same(text_file: Path, tmp_path: Path, whole: dict[str, bytes]) -> None:
     num_tasks = len({name.split("-")[0] for name in whole if name.startswith("train/")})
-    assert num_tasks > 30
-    rng, out, seen = random.Random(2026), tmp_path / "out", []
-    for number in range(8):
-        process = start(text_file, out)
-        if number >= 3:  # the first ones may be hit while they start, read or train the tokenizer
-            wait_for_tasks(out, num_tasks * (number - 2) // 7, process)
-        time.sleep(rng.uniform(0.0, 1.0) if number < 3 else rng.uniform(0.0, 0.02))
-        kill(process)
-        assert process.returncode == -signal.SIGKILL
-        seen.append(num_done(out))
-    assert seen == sorted(seen), "no finished task is lost"
-    assert 0 < seen[3] < seen[-1] < num_tasks
+    out = tmp_path / "out"
+    process = start(text_file, out)
+    wait_for_tasks(out, num_tasks // 3, process)
+    kill(process)
+    assert process.returncode == -signal.SIGKILL
     (out / "tokenizer" / "tokenizer.json").write_text("{}")  # trained again, it is the same
     last = start(text_file, out)
     output, errors = last.communicate(timeout=PATIENCE)
     assert last.returncode == 0, errors
-    assert output.startswith(f"going on: {seen[-1]:,} of {num_tasks:,} tasks were done before")
+    assert output.startswith("going on: ")
+    assert output.split()[4] == f"{num_tasks:,}"
     assert contents(out) == whole
 
 
@@ -119,9 +111,7 @@ def children(process: subprocess.Popen[str]) -> list[int]:
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
-@pytest.mark.parametrize(
-    "signum", [signal.SIGKILL, signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT])
 def test_workers_end_with_the_process_that_started_them(text_file: Path, tmp_path: Path, signum: int) -> None:
     process = start(text_file, tmp_path / "out")
     wait_for_tasks(tmp_path / "out", 3, process)

@@ -412,7 +412,8 @@ def _check_early(function: str, options: Mapping[str, Any]) -> None:
     from unmask.data.sources import find_sources, is_stream
 
     recipe = options.get("recipe", CONTINUING if "from_" in options else DEFAULT)
-    light_recipe(recipe, overrides=options.get("settings", ()))
+    annotated = {"annotation.columns": options.get("annotate")}  # which a gazetteer among the settings needs
+    light_recipe(recipe, options=annotated, overrides=options.get("settings", ()))
     paths = [path for path in options.get("paths", []) if not is_stream(path) and address_of(path) is None]
     if paths and not (len(paths) == 1 and os.path.isfile(f"{paths[0]}/manifest.json")):
         find_sources(paths, announce=False)

@@ -63,25 +63,6 @@ def sources(folder: Path) -> dict[str, Path]:
     return {path.name: path for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize(
-    ("name", "settings", "expected"),
-    [
-        ("a.jsonl", {"columns": ["entities", "pos"]}, {"entities": "data", "pos": "pipeline"}),
-        ("a.jsonl", {"columns": ["entities"], "source": "pipeline"}, {"entities": "pipeline"}),
-        ("a.jsonl", {"columns": ["entities"], "gazetteer": "g.txt"}, {"entities": "gazetteer"}),
-        ("a.jsonl", {"columns": ["chunks"], "fields": {"chunks": "people"}}, {"chunks": "data"}),
-        ("a.txt", {"columns": ["entities"]}, {"entities": "pipeline"}),
-        ("a.conll", {"columns": ["entities", "chunks"]}, {"entities": "data", "chunks": "pipeline"}),
-        ("a.conll", {"columns": ["chunks"], "fields": {"chunks": "1"}}, {"chunks": "data"}),
-        ("a.conllu", {"columns": ["pos", "dependencies", "entities"]},
-         {"pos": "data", "dependencies": "data", "entities": "pipeline"}),
-    ],
-)  # fmt: skip
-def test_where_columns_come_from(tmp_path: Path, name: str, settings: dict[str, object], expected: object) -> None:
-    found = find_sources([sources(tmp_path)[name]])
-    assert choose_origins(AnnotationSettings.model_validate(settings), found) == expected
-
-
 def write_rows(path: Path, lacking: range, *, num_rows: int = 300) -> Path:
     """Rows with entities and chunks, some of which leave the entities out."""
     rows = [{"text": f"Anna {n}", "entities": [[0, 4, "PER"]], "chunks": [[0, 4, "NP"]]} for n in range(num_rows)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 
@@ -14,11 +13,9 @@ from tests.command_line import Main
 from tests.conftest import SMALL
 from unmask.commands.run_data import open_prepared
 from unmask.core.errors import DataError
-from unmask.data.data_folder import load_manifest
 from unmask.data.prepare import prepare
 from unmask.data.rows import Cursor, RowStream
 from unmask.data.settings import AnnotationSettings, CorpusSettings
-from unmask.masking.weights import UNIVERSAL_TAGS
 from unmask.tokenizer.settings import TokenizerSettings
 
 NAMES = ["Anna Lee", "Bonn", "the King of Spain", "New York"]
@@ -109,19 +106,3 @@ def test_wnut17(main: Main, shared_data: Path, tmp_path: Path) -> None:
     assert ledger["annotations"]["entities"]["lost"] == 0
     assert "annotation: entities from the data" in err
     assert steps_of(data, tmp_path / "run", strategy="entity").summary["steps"] == 2
-
-
-def test_ud_english_ewt(shared_data: Path, tmp_path: Path) -> None:
-    with gzip.open(shared_data / "ud_english_ewt" / "en_ewt-ud-dev.conllu.gz", "rt", encoding="utf-8") as file:
-        content = "".join(line for _, line in zip(range(12_000), file, strict=False))
-    (tmp_path / "a.conllu").write_text(content[: content.rindex("\n\n") + 1], encoding="utf-8")
-    columns = 'annotation.columns=["pos","dependencies"]'
-    by_pos = ("masking.units.kind=subtree", "masking.weights.kind=pos", columns)
-    run = steps_of(tmp_path / "a.conllu", tmp_path / "pos", vocab_size=600, settings=by_pos)
-    data = run.folder / "data"
-    manifest = load_manifest(data)
-    assert set(manifest.annotations["pos"]) <= UNIVERSAL_TAGS
-    assert {"nsubj", "root", "obj"} < set(manifest.annotations["dependencies"])
-    assert manifest.spans["pos"][0] > 8000
-    assert manifest.spans["pos"][1] < 0.01 * manifest.spans["pos"][0]
-    assert steps_of(data, tmp_path / "role", strategy="syntax").summary["steps"] == 2

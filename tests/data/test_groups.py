@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.data.test_split_check import changed, compared, jaccard, random_text
+from tests.data.test_split_check import changed, compared, random_text
 from unmask.core.errors import CorpusError
 from unmask.core.settings import validated
 from unmask.data.corpus import Corpus
-from unmask.data.groups import MOST_NEIGHBOURS, Clusters, choose_groups
+from unmask.data.groups import choose_groups
 from unmask.data.near_duplicates import NearDuplicates
 from unmask.data.settings import ColumnGroups, CorpusSettings, NearDuplicateGroups
 
@@ -100,15 +100,6 @@ def test_a_group_is_never_on_both_sides(
     assert all(len(found) == 1 for found in held.values())
     assert set.union(*held.values()) == {True, False}
     assert set(held) == {group for _, group in rows}
-
-
-def test_the_choice_is_of_the_groups_and_not_of_their_order(tmp_path: Path) -> None:
-    rows = patients(200)
-    one = sides(Corpus([write_rows(tmp_path / "a.jsonl", rows)], by_patient()))
-    rng = random.Random(5)
-    rng.shuffle(rows)
-    files = [write_rows(tmp_path / f"{n}.jsonl", rows[n::3]) for n in (2, 0, 1)]
-    assert sides(Corpus(files, by_patient())) == one
 
 
 @pytest.mark.parametrize("number", [12, 60, 2000])
@@ -210,38 +201,6 @@ def test_near_duplicates_are_never_on_both_sides(tmp_path: Path) -> None:
     for number, file in enumerate(files):
         file.write_text("\n".join(texts[number::2]) + "\n", encoding="utf-8")
     assert sides(Corpus(files, asked)) == found
-
-
-@pytest.mark.parametrize(("num_own", "low", "high"), [(40, 0.55, 0.62), (60, 0.45, 0.52)])
-def test_a_template_makes_no_cluster(num_own: int, low: float, high: float) -> None:
-    """Forms, logs and licence headers: all documents are half alike, and only those that are nearly equal are joined,
-    also where more of them share a band than are compared."""
-    rng = random.Random(num_own)
-    template = random_text(rng, 120)
-    texts = [f"{template} {random_text(rng, num_own)}" for _ in range(12 * MOST_NEIGHBOURS)]
-    similarities = [jaccard(*rng.sample(texts, 2)) for _ in range(50)]
-    assert low < min(similarities) <= max(similarities) < high
-    planted = rng.sample(range(len(texts)), 150)
-    texts += [f"{template} {changed(rng, texts[source][len(template) + 1 :], 1)}" for source in planted]
-    assert min(jaccard(texts[source], texts[-150 + n]) for n, source in enumerate(planted)) > 0.9
-    order = list(range(len(texts)))
-    rng.shuffle(order)
-    clusters = Clusters()
-    clusters.add([texts[place] for place in order], order, [len(texts[place]) for place in order])
-    choice, keys = clusters.choose(0.05)
-    key_of = dict(zip(order, keys.tolist(), strict=True))
-    together = sum(key_of[source] == key_of[len(texts) - 150 + n] for n, source in enumerate(planted))
-    assert together >= 0.95 * len(planted)
-    assert choice.num_groups == len(texts) - together, "nothing else is joined"
-    assert choice.num_large == 0
-
-
-def test_one_cluster_cannot_be_held_out(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_text("".join(f"line {n}\n" for n in range(300)), encoding="utf-8")
-    asked = CorpusSettings.model_validate({"documents": "line", "holdout_groups": "near_duplicates"})
-    with pytest.raises(CorpusError, match="near_duplicates"):
-        next(Corpus([path], asked).pieces())
 
 
 def test_why_a_document_is_held_out(tmp_path: Path) -> None:

@@ -50,14 +50,6 @@ def test_hashes_are_those_of_the_text(lexicon: Lexicon, tokenizer: Tokenizer) ->
         assert whole.tolist() == [hashes[number]]
 
 
-def test_another_tokenizer_is_refused(lexicon: Lexicon, tokenizer: Tokenizer) -> None:
-    lexicon.check_tokenizer(tokenizer, name="mine")
-    other = Tokenizer(tokenizer.backend)
-    other.backend.add_tokens(["another"])
-    with pytest.raises(DataError, match=r"mine: the lexicon was made with another tokenizer .* `unmask lexicon DATA"):
-        lexicon.check_tokenizer(other, name="mine")
-
-
 def test_files_that_are_no_lexicon(lexicon: Lexicon, tmp_path: Path) -> None:
     file = tmp_path / "file"
     with pytest.raises(

@@ -90,20 +90,6 @@ def test_an_epoch_holds_every_token_once(store: TokenStore, tokenizer: Tokenizer
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_half_stands_in_the_rows_once(store: TokenStore, tokenizer: Tokenizer, kind: PairKind) -> None:
-    """Not only every token: the halves are those that right pairs would have, whatever they stand beside."""
-    stream = RowStream(store, tokenizer, length=64, seed=7, pairs=kind)
-    segments = [segment for row in segments_of(stream.window(Cursor(lengths=((0, 64),))).rows) for segment in row]
-    halves = sorted(part for segment in segments for part in segment.parts)
-    place: dict[int, int] = {}
-    for piece, start, length in halves:
-        assert start == place.get(piece, 0), "without gap or overlap"
-        place[piece] = start + length
-    assert place == {i: int(n) for i, n in enumerate(store.lengths) if n}
-    assert sum(segment.label == WRONG for segment in segments) > 50
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_labels_are_true(store: TokenStore, tokenizer: Tokenizer, kind: PairKind) -> None:
     """By the text alone: A followed by B stands in a document, or B followed by A, or no document holds both."""
     held = holders(store)
@@ -127,17 +113,6 @@ def test_labels_are_true(store: TokenStore, tokenizer: Tokenizer, kind: PairKind
     total = seen.total()
     assert total > 350
     assert abs(seen[WRONG] - total / 2) < 4 * math.sqrt(total / 4)
-
-
-def test_wrong_halves_are_of_another_document(store: TokenStore, tokenizer: Tokenizer) -> None:
-    for length in (64, 16):  # in short rows, documents are cut in several
-        stream = RowStream(store, tokenizer, length=length, seed=3, pairs="next_sentence")
-        rows = stream.window(Cursor(lengths=((0, length),))).rows
-        wrong = [segment for row in segments_of(rows) for segment in row if segment.label == WRONG]
-        assert len(wrong) > 150
-        for segment in wrong:
-            first, second = (store.document[part.piece] for part in segment.parts)
-            assert first != second
 
 
 def test_lengths_do_not_tell_the_label(store: TokenStore, tokenizer: Tokenizer) -> None:

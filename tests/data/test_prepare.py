@@ -92,15 +92,6 @@ def test_a_shard_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "train").iterdir()] == ["00000.arrow"]
 
 
-def test_texts_without_tokens_are_counted(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_text(make_text(50).replace("\n\n", "\n") + "\u200b\u200b\n" * 3, encoding="utf-8")
-    manifest = prepare(
-        [path], tmp_path / "out", corpus=CorpusSettings(documents="line"), tokenizer=TokenizerSettings(vocab_size=200)
-    )
-    assert manifest.skipped == {"documents without tokens": 3}
-
-
 def test_damage_is_found(data_folder: Path, manifest: Manifest, tmp_path: Path) -> None:
     root = tmp_path / "data"
     shutil.copytree(data_folder, root)
@@ -127,15 +118,6 @@ def test_damage_is_found(data_folder: Path, manifest: Manifest, tmp_path: Path) 
         load_manifest(root)
     with pytest.raises(DataError, match=r"there is no manifest\.json; make the folder with `unmask prepare`"):
         load_manifest(tmp_path)
-
-
-def test_another_tokenizer_beside_the_shards_is_found(data_folder: Path, tmp_path: Path) -> None:
-    root = tmp_path / "data"
-    shutil.copytree(data_folder, root)
-    file = root / "tokenizer" / "tokenizer.json"
-    file.write_text(file.read_text().replace('"lowercase": false', '"lowercase": true'))
-    with pytest.raises(DataError, match="is not the one that the shards were made with"):
-        open_prepared(root)
 
 
 def test_chunks_are_the_store_in_order(store: TokenStore) -> None:

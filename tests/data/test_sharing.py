@@ -12,9 +12,9 @@ import pytest
 from tests.data.test_shards import SMALL, contents
 from tests.data.test_split_check import changed, jaccard, random_text, words_of
 from unmask.commands.prepare import prepare as prepare_verb
-from unmask.core.errors import CorpusError, DataError, SettingsError
+from unmask.core.errors import CorpusError, SettingsError
 from unmask.core.results import Progress
-from unmask.data.data_folder import DataFolder, Manifest, load_manifest
+from unmask.data.data_folder import Manifest, load_manifest
 from unmask.data.prepare import PreparationInput, join_parts, prepare, prepare_part
 from unmask.data.settings import AnnotationSettings, CorpusSettings
 from unmask.data.store import TokenStore
@@ -222,17 +222,3 @@ def test_text_that_changes_meanwhile_is_no_result(tmp_path: Path) -> None:
 
     with pytest.raises(CorpusError, match=r"a\.txt: has changed while it was read; run the same command again"):
         prepare([text], tmp_path / "out", corpus=CorpusSettings(), tokenizer=SMALL, workers=1, notify=change)
-
-
-def test_parts_and_whole_preparations_keep_out_of_each_other(corpus: Path, tmp_path: Path) -> None:
-    asked, out = given(corpus), tmp_path / "out"
-    with DataFolder(out).held_part(2, 3):
-        for work in (lambda: alone(asked, out), lambda: join_parts(asked, out)):
-            with pytest.raises(DataError, match="part 2/3"):
-                work()
-        with pytest.raises(DataError, match="another process"):
-            prepare_part(asked, out, (2, 3))
-    alone(asked, out)
-    other = given(corpus, EVERYTHING.model_copy(update={"holdout": 0.2}))
-    with pytest.raises(DataError, match=r"holdout = 0\.1"):
-        prepare_part(other, out, (1, 2))

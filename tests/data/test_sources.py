@@ -96,16 +96,6 @@ def texts_of(corpus: Corpus) -> list[str]:
     return [piece.text for piece, _ in corpus.pieces()]
 
 
-def test_parts_of_a_saved_dataset_are_kept_apart(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    datasets = pytest.importorskip("datasets")
-    parts = {part: datasets.Dataset.from_dict({"text": found}) for part, found in PARTS.items()}
-    datasets.DatasetDict(parts).save_to_disk(tmp_path)
-    train, validation, test = map(set, PARTS.values())
-    assert sides(tmp_path) == (train, validation)
-    assert "parts by name: for training train; for validation validation; not read test" in caplog.text
-    assert set().union(*sides(tmp_path, splits="ignore")) == train | validation | test
-
-
 @pytest.mark.parametrize(
     ("files", "validation"),
     [
@@ -144,34 +134,12 @@ def test_every_kind_gives_the_same_documents(tmp_path: Path) -> None:
     assert texts(f"{tmp_path}/a.[cj]s*") == SENTENCES * 2
 
 
-def test_each_table_has_its_own_column(tmp_path: Path) -> None:
-    rows = [{"title": "T", "comment": s, "n": 1} for s in SENTENCES]
-    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    (tmp_path / "b.csv").write_text("id,text\n" + "\n".join(f'{i},"{s}"' for i, s in enumerate(SENTENCES)))
-    corpus = Corpus([tmp_path], CorpusSettings())
-    assert texts_of(corpus) == SENTENCES * 2
-    assert "its text in column 'comment' or 'text'" in corpus.plan.describe()
-    (tmp_path / "c.csv").write_text("a,words\n" + "\n".join(f"{i},{s}" for i, s in enumerate(SENTENCES)))
-    assert texts(tmp_path / "c.csv", column="words") == SENTENCES, "a name that is asked for makes a header"
-    with pytest.raises(CorpusError, match=r"a.jsonl: .*'spam'; columns are title, comment, n"):
-        Corpus([tmp_path / "a.jsonl"], CorpusSettings(column="spam"))
-
-
 def test_quotes_and_line_ends_within_cells(tmp_path: Path) -> None:
     rows = "\n".join(f'"He said ""no"" {i},\nand left",0' for i in range(200))
     (tmp_path / "a.csv").write_text("text,label\n" + rows)
     assert texts(tmp_path / "a.csv")[0] == 'He said "no" 0,\nand left'
     (tmp_path / "a.tsv").write_text("\n".join(f'"Open quote {i}\t1' for i in range(200)))
     assert texts(tmp_path / "a.tsv")[:2] == ['"Open quote 0', '"Open quote 1']
-
-
-def test_the_tables_of_real_tasks(shared_data: Path) -> None:
-    found = texts(shared_data / "sst2" / "train.tsv")
-    assert len(found) == 6920
-    assert found[0].startswith("a stirring , funny")
-    cola = texts(shared_data / "cola" / "in_domain_train.tsv")
-    assert len(cola) == 8551
-    assert cola[0].startswith("Our friends won't buy")
 
 
 def test_sequences(tmp_path: Path, shared_data: Path) -> None:
@@ -208,12 +176,6 @@ def test_bad_rows_are_errors_or_counted(tmp_path: Path, name: str, content: str,
     corpus = Corpus([tmp_path / name], CorpusSettings(bad_input="skip"))
     assert len(list(corpus.pieces())) == 151
     assert corpus.skipped == {reason: 1}
-
-
-def test_damaged_binary_tables(tmp_path: Path) -> None:
-    (tmp_path / "a.parquet").write_bytes(b"PAR1 no more")
-    with pytest.raises(CorpusError, match="damaged or not a Parquet file"):
-        texts(tmp_path / "a.parquet")
 
 
 def test_cleaning_and_its_ledger(tmp_path: Path) -> None:

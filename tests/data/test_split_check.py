@@ -135,15 +135,6 @@ def test_similar_texts_are_found_and_others_are_not() -> None:
     assert found_high >= 0.95 * high
 
 
-def test_many_held_out_texts_at_once_are_as_one_by_one() -> None:
-    held, training = planted(9)
-    together = check(held, training)
-    alone = [check([text], training) for text in held]
-    for kind in ("equal", "normalised", "similar"):
-        assert getattr(together, kind) == sum(getattr(one, kind) for one in alone)
-    assert together.similar > 20
-
-
 @pytest.mark.parametrize("num_words", [2, 6, 40, 900, 5000])
 def test_similarity_is_jaccard(num_words: int) -> None:
     """Exact while both sketches hold all shingles; behind that within five standard deviations."""
@@ -181,18 +172,6 @@ def test_normal_forms(one: str, other: str, same: bool) -> None:
     normal = to_words([one, other, one]).normal
     assert (normal[0] == normal[1]) == same
     assert normal[0] == normal[2]
-
-
-def test_of_a_long_document_the_first_piece_counts() -> None:
-    pieces = [
-        (Document(0, 0, "a long text begins here", last=False), True),
-        (Document(0, 23, "and ends here"), True),
-        (Document(1, 0, "and ends here"), False),
-        (Document(2, 0, "A long text begins here!"), False),
-    ]
-    found = compared(pieces)
-    assert (found.held_out, found.normalised) == (1, 1)
-    assert compared(pieces, size=1) == found
 
 
 def test_every_leak_is_found_where_all_are_wanted() -> None:

@@ -6,9 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-from unmask.core.errors import DataError
 from unmask.data.data_folder import Manifest, load_manifest
 from unmask.data.prepare import prepare
 from unmask.data.settings import CorpusSettings
@@ -62,15 +60,3 @@ def test_pieces_of_a_long_document_count_as_one(tmp_path: Path) -> None:
     labels = np.concatenate([store.label for store in stores(tmp_path / "out")])  # type: ignore[misc]
     assert labels.tolist().count(0) > 2
     assert labels.tolist().count(1) == 1
-
-
-def test_data_is_known_by_its_columns(tmp_path: Path) -> None:
-    """One column is written as before there could be several, also where it is the only one of a list."""
-    path = write_rows(tmp_path / "a.jsonl")
-    made = make(path, tmp_path / "one", CorpusSettings(column="text"))
-    assert made.settings["corpus"]["column"] == "text"
-    assert make(path, tmp_path / "one", CorpusSettings(column=("text",)), resume=True) == made
-    both = make(path, tmp_path / "two", CorpusSettings(column=("text", "mood")))
-    assert make(path, tmp_path / "two", CorpusSettings(column=("text", "mood")), resume=True) == both
-    with pytest.raises(DataError, match=r"corpus\.column"):
-        make(path, tmp_path / "two", CorpusSettings(column="text"), resume=True)

@@ -55,23 +55,6 @@ def test_an_epoch_holds_every_token_once(stream: RowStream, store: TokenStore, t
     assert all(found[text] >= times for text, times in short.items()), "a document that fits a row is never cut"
 
 
-def test_every_segment_is_known_by_its_document(stream: RowStream, store: TokenStore) -> None:
-    """Found again by the text: whatever a document is cut into stands in it. Of all tokens, each has its document."""
-    texts: dict[int, list[int]] = {number: [] for number in store.document.tolist()}
-    for piece, number in enumerate(store.document.tolist()):
-        texts[number] += store.read(piece, 0, int(store.lengths[piece]))[0].tolist()
-    counts: Counter[int] = Counter()
-    for batch in epoch_of(stream, 0):
-        found = segments(batch.rows)
-        assert batch.documents is not None
-        assert len(batch.documents) == len(found)
-        for number, segment in zip(batch.documents.tolist(), found, strict=True):
-            text, size = texts[number], len(segment) - 2
-            assert any(text[at : at + size] == segment[1:-1] for at in range(len(text) - size + 1))
-            counts[number] += size
-    assert counts == {number: len(text) for number, text in texts.items()}
-
-
 def test_the_drawing_of_rows_is_true(store: TokenStore, tokenizer: Tokenizer) -> None:
     stream = RowStream(store, tokenizer, length=32, seed=0)
     for batch in islice(stream.batches(Cursor(), 8), 5):
@@ -188,13 +171,6 @@ def test_rows_stay_what_they_are(
 def test_rows_without_room(store: TokenStore, tokenizer: Tokenizer) -> None:
     with pytest.raises(DataError, match="no room for text"):
         RowStream(store, tokenizer, length=2, seed=0)
-
-
-def test_the_last_batches_of_an_epoch_are_about_equal(store: TokenStore, tokenizer: Tokenizer) -> None:
-    stream = RowStream(store, tokenizer, length=64, seed=0)
-    sizes = [len(batch.rows.input_ids) for batch in epoch_of(stream, 0, 32)]
-    assert sum(sizes) % 32 != 0
-    assert max(sizes) - min(sizes) <= 1 or min(sizes) > 16
 
 
 def test_the_length_changes_within_a_window_and_nothing_is_lost(store: TokenStore, tokenizer: Tokenizer) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from unmask.core.errors import CorpusError, SettingsError
+from unmask.core.errors import CorpusError
 from unmask.data.corpus import Corpus
 from unmask.data.documents import DocumentColumns, Documents
 from unmask.data.settings import CorpusSettings
@@ -73,19 +73,6 @@ def test_values_by_hand() -> None:
             value_at(row, name)
 
 
-def test_a_name_with_a_dot_or_a_comma_has_precedence(tmp_path: Path) -> None:
-    rows = [{"a.b": "Itself.", "a": {"b": "Within."}, "a,c": "Both.", "c": "C."}]
-    for kind in WRITERS[:3]:
-        path = written(tmp_path, rows, kind)
-        assert texts(path, column="a.b") == ["Itself."]
-        assert texts(path, column="a,c") == ["Both."]
-        assert texts(path, column="c, a.b") == ["C.\n\nItself."]
-    (tmp_path / "a.csv").write_text('x.y,"x,z",x\nOne.,Two.,Three.\n')
-    assert texts(tmp_path / "a.csv", column="x.y") == ["One."]
-    assert texts(tmp_path / "a.csv", column="x,z") == ["Two."]
-    assert texts(tmp_path / "a.csv", column="x.y,x") == ["One.\n\nThree."]
-
-
 def test_several_columns(tmp_path: Path) -> None:
     rows = [
         {"title": "One", "body": "Two."}, {"title": "", "body": "Alone."}, {"title": None, "body": " "},
@@ -113,20 +100,6 @@ def test_several_columns(tmp_path: Path) -> None:
         texts(path, column=["title", "body"])
     (tmp_path / "b.tsv").write_text("one\ttwo\t3\nfour\tfive\t6\n")
     assert texts(tmp_path / "b.tsv", column=[0, "1"]) == ["one\n\ntwo", "four\n\nfive"]
-
-
-def test_annotations_are_of_one_text(tmp_path: Path) -> None:
-    row = {"title": "Anna", "text": "Anna", "lines": ["Anna", "B"], "doc": {"text": "Anna"}, "entities": [[0, 4, "P"]]}
-    path = written(tmp_path, [row])
-    with pytest.raises(
-        SettingsError, match="but it is joined of columns 'title' and 'text'; name one in corpus.column"
-    ):
-        Corpus([path], CorpusSettings(column="title,text"), hold_out=False, fields={"entities": "entities"})
-    corpus = Corpus([path], CorpusSettings(column="lines"), hold_out=False, fields={"entities": "entities"})
-    with pytest.raises(CorpusError, match="row 1 has annotations of a text that is joined of parts, in column 'lines'"):
-        list(corpus.pieces())
-    corpus = Corpus([path], CorpusSettings(column="doc.text"), hold_out=False, fields={"entities": "entities"})
-    assert [piece.spans for piece, _ in corpus.pieces()] == [{"entities": ((0, 4, "P", 0),)}]
 
 
 SAID = [{"role": "user", "content": "Who is there?"}, {"role": "assistant", "content": "The king."}]

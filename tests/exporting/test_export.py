@@ -81,18 +81,6 @@ def test_any_number_of_texts_and_any_length(run: unmask.Run, onnx_folder: Path, 
     assert np.abs(found - ours.numpy()).max() < 1e-3
 
 
-def test_eight_bits_are_small_and_near(run: unmask.Run, onnx_folder: Path) -> None:
-    small, large = onnx_folder / "fill-mask" / SMALL, onnx_folder / FILL
-    assert small.stat().st_size < 0.6 * large.stat().st_size, "the graph itself weighs something here"
-    kinds = {node.op_type for node in onnx.load(small).graph.node}
-    assert "MatMulInteger" in kinds
-    feeds = feeds_of(onnx_folder, TEXTS)
-    full, near = (run_graph(onnx_folder / name, feeds)[1] for name in (EMBED, f"feature-extraction/{SMALL}"))
-    cosine = (full * near).sum(1) / np.linalg.norm(full, axis=1) / np.linalg.norm(near, axis=1)
-    assert cosine.min() > 0.99
-    assert np.abs(full - near).max() > 0
-
-
 @pytest.mark.parametrize(
     ("task", "output", "shape", "told"),
     [

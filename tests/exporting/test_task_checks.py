@@ -12,7 +12,6 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 import unmask
-from tests.commands.transformers_models import save_transformers
 from tests.model.test_task_parity import INFOS, LAYOUTS, model_for
 from unmask.exporting.verify import Verification
 from unmask.model.encoder import MaskedLM
@@ -89,21 +88,3 @@ def skipped(folder: Path) -> str:
     result: Verification = unmask.verify(folder)
     assert ROW not in result.checks
     return result.skipped[ROW]
-
-
-def test_a_model_that_transformers_runs(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    """What needs our network is not made; what does not is."""
-    folder = save_transformers("DistilBert", tokenizer, tmp_path / "other", head="ForSequenceClassification")
-    result = unmask.verify(folder)
-    assert result.passed, result.to_dict()
-    assert set(result.checks) == {
-        "finite_weights", "tokenizer_round_trip", "special_ids", "side_files_agree", "tokenizer_in_transformers"
-    }  # fmt: skip
-    reason = "transformers runs this model here too, so there is nothing of ours to compare"
-    assert {name for name, why in result.skipped.items() if why == reason} == {
-        ROW, "packed_equals_alone", "padded_equals_unpadded", "tied_weights", "transformers_equals_ours"
-    }  # fmt: skip
-    weights = load_file(folder / "model.safetensors")
-    weights["classifier.bias"][0] = float("nan")
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    assert "classifier.bias holds 1 values" in unmask.verify(folder).checks["finite_weights"].detail

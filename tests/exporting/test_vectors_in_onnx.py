@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,10 +17,10 @@ from tests.hostile_models import change_json
 from unmask.exporting import checks as onnx_checks
 from unmask.exporting import graphs
 from unmask.exporting.checks import at_least
-from unmask.exporting.graphs import EMBED, SPLADE, Graph, open_checked_model
+from unmask.exporting.graphs import SPLADE, Graph, open_checked_model
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_model
-from unmask.model.sentence_files import write_sentence_files, write_sparse_files
+from unmask.model.sentence_files import write_sparse_files
 from unmask.tokenizer.tokenizer import Tokenizer
 
 library = pytest.importorskip("sentence_transformers")
@@ -132,28 +131,3 @@ def test_sparse_encoder_takes_the_graphs(
     (folder / "modules.json").unlink()  # a masked language model again
     unmask.export(folder, found.folder, task="fill-mask", overwrite=True)
     assert not (found.folder / SPARSE).exists(), "an export of before leaves nothing"
-
-
-@pytest.mark.slow
-def test_sentence_transformer_takes_eight_bits(
-    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Vectors as `unmask embedder` makes them."""
-    pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
-    from tests.exporting.optimum_stand_in import put_in_place
-
-    folder = tmp_path / "dense"
-    save_model(make_model(num_layers=2, hidden_size=64), folder)
-    tokenizer.save(folder, max_length=64)
-    write_sentence_files(folder, max_length=64, width=64)
-    found = unmask.export(folder, tmp_path / "out", task=EMBED.task, int8=True)
-    wanted, loaded = unmask.load(folder).embed(TEXTS), put_in_place(monkeypatch)
-    for name, least in (("model.onnx", 0.999999), ("model_quantized.onnx", 0.95)):
-        model = library.SentenceTransformer(
-            str(found.folder), device="cpu", backend="onnx", model_kwargs={"file_name": name}
-        )
-        assert (model.encode(TEXTS) * wanted).sum(1).min() > least
-    assert [file.name for file in loaded] == ["model.onnx", "model_quantized.onnx"]
-    told = json.loads(json.dumps(found.to_dict()))["graphs"]["onnx/model_quantized.onnx"]["smallest_cosine"]
-    assert 0.95 < told < 1

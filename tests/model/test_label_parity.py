@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from tests.models import rich_model
 from unmask.model.encoder import MaskedLM
-from unmask.model.folder import load_model, save_model
+from unmask.model.folder import save_model
 from unmask.model.initial_weights import initialise
 
 transformers = pytest.importorskip("transformers")
@@ -70,27 +68,6 @@ def test_the_folder_is_one_of_both_kinds(make_model: MakeModel, tmp_path: Path, 
     with torch.no_grad():
         logits = theirs.eval()(some_ids(), attention_mask=mask).logits
     torch.testing.assert_close(tokens, logits, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize(("layout", "pairs"), CASES)
-def test_what_is_saved_is_loaded_and_saved_again(
-    make_model: MakeModel, tmp_path: Path, layout: str, pairs: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    ours = with_head(make_model, layout, pairs=pairs)
-    save_model(ours, tmp_path / "one")
-    with caplog.at_level(logging.INFO, logger="unmask"):
-        again = load_model(tmp_path / "one", mask_id=4).eval()
-    assert not caplog.records
-    assert again.label_names == NAMES
-    for mine, its in zip(both_logits(ours, some_ids()), both_logits(again, some_ids()), strict=True):
-        assert torch.equal(mine, its)
-    save_model(again, tmp_path / "two")
-    assert json.loads((tmp_path / "one" / "config.json").read_text()) == json.loads(
-        (tmp_path / "two" / "config.json").read_text()
-    )
-    weights = [load_file(tmp_path / name / "model.safetensors") for name in ("one", "two")]
-    assert weights[0].keys() == weights[1].keys()
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -17,8 +17,6 @@ from unmask.model.encoder import MaskedLM
 from unmask.model.folder import load_model, save_model
 from unmask.model.initial_weights import initialise
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.train.objectives import extra_objectives
-from unmask.train.settings import ObjectivesSettings
 
 transformers = pytest.importorskip("transformers")
 MakeModel = Callable[..., MaskedLM]
@@ -89,25 +87,6 @@ def test_packed_pairs(
                 compared += 1
     assert compared > 10
     assert packed_with_others > 3
-
-
-def test_the_loss_is_that_of_transformers(ours: MaskedLM, theirs: torch.nn.Module, tokenizer: Tokenizer) -> None:
-    """Masked tokens and next sentences of the same batch, added."""
-    from tests.train.test_objectives import one_pair_a_row, step_of
-
-    rows, masked = one_pair_a_row(tokenizer, 6)
-    with torch.no_grad():
-        wanted = theirs(
-            input_ids=masked.input_ids,
-            attention_mask=masked.attention_mask,
-            token_type_ids=rows.token_type_ids,
-            labels=masked.labels,
-            next_sentence_label=rows.classes["next_sentence"][:, 0],
-        ).loss
-    settings = ObjectivesSettings.model_validate({"pairs": {"kind": "next_sentence"}})
-    result = step_of(ours, rows, masked, extra_objectives(settings))
-    assert result.loss + result.objectives["next_sentence"].loss == pytest.approx(float(wanted), rel=1e-5)
-    assert result.objectives["next_sentence"].count == 6
 
 
 def test_what_is_saved_is_also_a_masked_language_model(

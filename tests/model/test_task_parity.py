@@ -9,14 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import (
-    load_model,
     load_task_model,
     read_config_file,
-    save_model,
     save_task_model,
     with_task_head,
 )
@@ -142,21 +139,3 @@ def test_what_transformers_has_fine_tuned(make_model: MakeModel, tmp_path: Path,
         assert found.kind == ("classify" if info.kind == "pairs" else info.kind)
         assert found.names == info.names
         torch.testing.assert_close(our_logits(again, info), our_logits(ours, info), rtol=1e-6, atol=1e-6)
-
-
-def test_berts_pooler_begins_the_classifier(make_model: MakeModel, tmp_path: Path) -> None:
-    """As in transformers; RoBERTa's layer is its own, and drawn."""
-    save_model(make_model(layout="bert"), tmp_path)
-    weights = load_file(tmp_path / "model.safetensors")
-    generator = torch.Generator().manual_seed(5)
-    pooler = {
-        "bert.pooler.dense.weight": torch.randn(32, 32, generator=generator),
-        "bert.pooler.dense.bias": torch.randn(32, generator=generator),
-    }
-    save_file(weights | pooler, tmp_path / "model.safetensors")
-    model = with_task_head(load_model(tmp_path, mask_id=4), INFOS[0].task_head, seed=0)
-    assert model.label_head is not None
-    assert model.label_head.dense is not None
-    assert torch.equal(model.label_head.dense.weight, pooler["bert.pooler.dense.weight"])
-    assert model.label_head.dense.bias is not None
-    assert torch.equal(model.label_head.dense.bias, pooler["bert.pooler.dense.bias"])

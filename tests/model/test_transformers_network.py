@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,11 @@ from tests.commands.transformers_models import FAMILIES, SIZES, save_transformer
 from unmask.commands.finetune_run import factors_of, transformers_layer_factors
 from unmask.core.errors import ModelError
 from unmask.masking.masker import unmasked
-from unmask.model.encoder import MaskedLM
-from unmask.model.folder import save_model
 from unmask.model.transformers import TransformersTask, drawn_from
 from unmask.model.transformers_folder import (
     TransformersPretrained,
     load_transformers,
     load_transformers_task,
-    runs_in_transformers,
     save_transformers_task,
     transformers_with_head,
 )
@@ -278,37 +274,3 @@ def test_rates_by_layer(tokenizer: Tokenizer, tmp_path: Path) -> None:
         assert found.keys() == expected.keys(), name
         for share, part in expected.items():
             assert all(part in each or "pooler" in each for each in found[share]), (name, share, found[share])
-
-
-@pytest.mark.parametrize(
-    ("layout", "change", "expected"),
-    [
-        ("bert", {}, False),
-        ("bert", {"hidden_act": "relu"}, True),
-        ("roberta", {"tie_word_embeddings": False}, True),
-        ("modernbert", {"decoder_bias": False}, True),
-        ("modernbert", {"attention_bias": True}, True),
-        ("modernbert", {"layer_types": ["sliding_attention"] * 4}, True),
-        ("modernbert", {"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, True),
-        ("modernbert", {"mlp_dropout": 0.3}, False),
-        ("bert", {"is_decoder": True}, False),
-        ("bert", {"position_embedding_type": "relative_key"}, False),
-        ("bert", {"num_attention_heads": 5}, False),
-        ("bert", {"hidden_act": None}, False),
-        ("roberta", {"pad_token_id": None}, False),
-    ],
-)
-def test_transformers_runs_parts_that_our_encoder_lacks(
-    make_model: Callable[..., MaskedLM],
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    layout: str,
-    change: dict[str, Any],
-    expected: bool,
-) -> None:
-    """What is broken, or no encoder, is left to our own reader, which says so."""
-    save_model(make_model(layout=layout), tmp_path)
-    content = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(content | change))
-    assert runs_in_transformers(tmp_path) == expected
-    assert not caplog.text, "nothing is said before the model is loaded"

@@ -13,7 +13,7 @@ import pytest
 import unmask
 from tests.command_line import Main
 from tests.conftest import make_text
-from unmask.core.errors import CorpusError, DataError, SettingsError
+from unmask.core.errors import CorpusError
 from unmask.data.data_folder import MANIFEST
 from unmask.data.survey import fraction
 from unmask.search.known_items import ItemDocument, ItemSettings, crop_task, held_out_rule, read_items, title_task
@@ -222,29 +222,3 @@ def test_what_is_wrong_with_a_folder_of_beir(model_folder: Path, tmp_path: Path)
         write_beir(folder)
         (folder / name).unlink()
         fails(f"{name}: there is no such file")
-
-
-def test_what_cannot_be_evaluated(model_folder: Path, story: Path, tmp_path: Path) -> None:
-    (tmp_path / "two.txt").write_text("one line\nand another\n")
-    (tmp_path / "a.txt").write_text("\n\n".join(TEXTS))
-    cases: list[tuple[type[Exception], str, Any, dict[str, Any]]] = [
-        (DataError, "1 document,", ["one text here"], {"every": True}),
-        (DataError, "1 held-out document,", tmp_path / "two.txt", {}),
-        (DataError, "too short .* crop_chars=20", iter(["one", "two", "three"]), {"every": True}),
-        (SettingsError, "queries", story, {"queries": 0}),
-        (SettingsError, "max_documents", story, {"max_documents": 1}),
-        (SettingsError, "crop_chars", story, {"crop_chars": 3}),
-        (SettingsError, "crops", story, {"crops": "out"}),
-        (SettingsError, "baselines", story, {"baselines": ["words"]}),
-        (SettingsError, "against .*model", story, {"against": [model_folder]}),
-        (CorpusError, "'name'", story, {"every": True, "title_column": "name"}),
-        (CorpusError, "columns", tmp_path / "a.txt", {"every": True, "title_column": "name"}),
-    ]
-    for kind, named, corpus, options in cases:
-        with pytest.raises(kind, match=named):
-            unmask.evaluate_search(model_folder, corpus, **({"crop_chars": 40, "baselines": ("bm25",)} | options))
-    (tmp_path / "run").mkdir()
-    shutil.move(model_folder, tmp_path / "run" / "model")
-    (tmp_path / "run" / "sources.json").write_text("{")
-    with pytest.raises(DataError, match=r"sources.json"):
-        held_out_rule(tmp_path / "run" / "model")

@@ -117,19 +117,6 @@ def test_passages_cover_their_documents(model_folder: Path, tmp_path: Path) -> N
         assert end == len(LONG)
 
 
-def test_passages_longer_than_the_model(model_folder: Path, tmp_path: Path) -> None:
-    """They go through it in windows."""
-    index = unmask.Index.build(model_folder, [LONG], out=tmp_path / "index", passage_tokens=200, overlap_tokens=0)
-    model = unmask.load(model_folder)
-    passages = [index._stored.passage(number)["text"] for number in range(index.to_dict()["passages"])]
-    assert "".join(passages) == LONG
-    assert 64 < max(len(model.tokenizer.encode_prompt(passage)) for passage in passages) <= 200
-    vectors = model.embed(passages, normalize=True, long_texts="split")
-    [hit] = hits_of(index, "the ship")
-    best = (vectors @ model.embed(["the ship"], normalize=True)[0]).max()
-    assert hit["score"] == pytest.approx(best, abs=1e-6)
-
-
 def test_a_stopped_index_goes_on_as_if_it_had_not(
     model_folder: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,22 +312,6 @@ def test_approximate_search_gives_exact_scores(
     (out / "neighbours.usearch").write_bytes(b"no graph")
     with pytest.raises(DataError, match="neighbours.usearch"):
         index.query("the king")
-
-
-def test_a_long_document_does_not_hide_the_others(model_folder: Path, tmp_path: Path) -> None:
-    """All that the graph finds first is of one document; the others are found all the same."""
-    pytest.importorskip("usearch")
-    texts = [" ".join(["the queen sees the ship"] * 1200), *(f"the {a} loves the {b}" for a in NOUNS for b in NOUNS)]
-    index = unmask.Index.build(model_folder, texts, out=tmp_path / "index", passage_tokens=16)
-    assert index.to_dict()["passages"] > 500
-    exact = index.query("the queen sees the ship", top_k=10)
-    again = unmask.Index.build(
-        model_folder, texts, out=tmp_path / "index", passage_tokens=16, resume=True, approximate=True
-    )
-    found = again.query("the queen sees the ship", top_k=10)
-    assert (exact.approximate, found.approximate) == (False, True)
-    assert len(found.queries[0]["hits"]) == 10
-    assert found.queries[0]["hits"][0]["document"] == 0
 
 
 def test_files_of_all_kinds(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import torch
 
 import unmask
 from tests.conftest import make_text
-from tests.tokenizer.families import bare_characters
 from unmask.core.errors import ModelError, SettingsError
 from unmask.model.config import PARTS
 from unmask.model.encoder import MaskedLM
@@ -201,12 +200,3 @@ def test_windows_by_hand() -> None:
         assert (at, window[at]) == (inside, ids[place])
     bare = SpecialIds(pad=0, unk=None, cls=None, sep=None, mask=4)
     assert [window.tolist() for window in cut(ids[1:4], 2, bare)] == [[10], [11, 12]]
-
-
-def test_a_text_without_tokens(make_model: Callable[..., MaskedLM]) -> None:
-    tokenizer = bare_characters()
-    model = make_model(vocab_size=tokenizer.vocab_size, pad_id=0, cls_id=None, sep_id=None, mask_id=1)
-    done = embed_texts(model, tokenizer, ["What", "a"], EmbedSettings())
-    assert done.num_tokens == 5
-    with pytest.raises(SettingsError, match="text 1 is empty, and the tokenizer puts no special tokens around it"):
-        embed_texts(model, tokenizer, ["What", ""], EmbedSettings())

@@ -82,23 +82,6 @@ def test_the_text_of_a_table(run: unmask.Run, data_folder: Path, tmp_path: Path)
         evaluate(run.model, [data_folder], column="text")
 
 
-def test_how_much_of_a_text_is_looked_at(run: unmask.Run, corpus_file: Path) -> None:
-    whole = evaluate(run.model, [corpus_file], pseudo_tokens=0)
-    part = evaluate(run.model, [corpus_file], max_tokens=3_000, pseudo_tokens=0)
-    assert (whole["share"], whole["columns"]) == (1.0, {})
-    assert 0.1 < part["share"] < 0.9
-    assert part["share"] == pytest.approx(4 * 3_000 / corpus_file.stat().st_size)
-    assert part["tokens"] == pytest.approx(part["share"] * whole["tokens"], rel=0.5)
-
-
-def test_shards_of_another_tokenizer(run: unmask.Run, corpus_file: Path, tmp_path: Path) -> None:
-    other = unmask.pretrain(
-        [corpus_file], out=tmp_path / "run", steps=1, vocab_size=150, settings=("model.num_layers=1",)
-    )
-    with pytest.raises(SettingsError, match="was prepared with another tokenizer than"):
-        evaluate(run.model, [other.folder / "data"])
-
-
 def test_masks_do_not_depend_on_how_much_a_model_takes(run: unmask.Run, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(make_text(30, seed=5))
     whole, cut = (evaluate(run.model, [tmp_path / "a.txt"], length=n, pseudo_tokens=0) for n in (64, 9))

@@ -52,31 +52,6 @@ def test_tables_of_every_kind(tmp_path: Path) -> None:
     assert list(read(tmp_path / "a.parquet").records) == numbered
 
 
-def test_arrays_of_json_and_fields_within_columns(tmp_path: Path) -> None:
-    said = [{"role": "user", "content": "so, good"}]
-    rows: list[dict[str, Any]] = [
-        {"doc": {"text": "so, good", "n": 3}, "said": said, "meta": {"mood": "pos"}},
-        {"doc": {"text": "bad", "n": 3}, "said": [{"role": "user", "content": "bad"}], "meta": {"mood": "neg"}},
-    ]
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
-    flat = [{"text": row["doc"]["text"], "label": row["meta"]["mood"]} for row in rows]
-    good = [TextRecord(1, "so, good", None, "pos"), TextRecord(2, "bad", None, "neg")]
-    assert list(read(written(tmp_path / "flat.json", json.dumps(flat))).records) == good
-    nested = written(tmp_path / "a.json", json.dumps(rows, indent=1))
-    for path in (nested, tmp_path / "a.parquet", write_jsonl(tmp_path / "a.jsonl", rows)):
-        for text in ("doc.text", "said", "said.content"):
-            found = read(path, text=text, label="meta.mood")
-            assert (list(found.records), found.columns) == (good, Columns(text=text, label="meta.mood"))
-            again = read_labelled(path, Classify, NONE, with_labels=False, usual=Columns(text=text))
-            assert [record.first for record in again.records if isinstance(record, TextRecord)] == ["so, good", "bad"]
-    with pytest.raises(CorpusError, match="'doc.txt'.*'doc.text'"):
-        read(nested, text="doc.txt", label="doc.n")
-    with pytest.raises(CorpusError, match="row 1, column 'doc'"):
-        read(nested, text="doc", label="meta.mood")
-    with pytest.raises(CorpusError, match=r"b\.json: line 2"):
-        read(written(tmp_path / "b.json", '{"text": "x", "label": "y"}\n' + "[" * 5000))
-
-
 def test_columns_are_named_or_found(tmp_path: Path) -> None:
     plain = written(tmp_path / "a.tsv", "so very good\t1\nbad as can be\t0\n")
     assert read(plain).columns == Columns(text="0", label="1")
@@ -221,19 +196,6 @@ def test_numbered_tags_have_the_names_of_the_schema(tmp_path: Path, feature: Any
     assert list(files.train.records) == [WordsRecord(1, ("Anna", "Lee", "sleeps"), ("B-per", "I-per", "O"))]
     assert info.metric_names[0] == "entity_f1"
     assert notes == ["columns: text in 'tokens', label in 'ner_tags'"]
-
-
-def test_numbered_classes_have_the_names_of_the_schema(tmp_path: Path) -> None:
-    """-1 is no class; a regression wants the numbers."""
-    rows: list[dict[str, Any]] = [{"text": "so, good", "label": 1}, {"text": "bad", "label": 0}]
-    label = {"_type": "ClassLabel", "names": ["neg", "pos"]}
-    path = from_datasets(tmp_path / "a.parquet", rows, text={"_type": "Value", "dtype": "string"}, label=label)
-    assert list(read(path).records) == [TextRecord(1, "so, good", None, "pos"), TextRecord(2, "bad", None, "neg")]
-    assert read(path, "regress").records[0] == TextRecord(1, "so, good", None, None, 1.0)
-    for number in (-1, 2):
-        more = from_datasets(tmp_path / "b.parquet", [*rows, {"text": "what", "label": number}], label=label)
-        with pytest.raises(CorpusError, match="row 3, column 'label'"):
-            read(more)
 
 
 def test_questions(tmp_path: Path) -> None:

@@ -26,17 +26,6 @@ transformers = pytest.importorskip("transformers")
 SENTENCES = ["The mountaineer misunderstands the queen in Constantinople.", "The cat sees the dog.", "Embroidery"]
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
 IDS = {"cls_token_id": 2, "bos_token_id": 2, "sep_token_id": 3, "eos_token_id": 3}
-FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
-    "DistilBert": ("ForMaskedLM", {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 48}),
-    "Electra": ("ForMaskedLM", {**SIZES, "embedding_size": 16}),
-    "Albert": ("ForMaskedLM", {**SIZES, "embedding_size": 16}),
-    "DebertaV2": (
-        "ForMaskedLM",
-        {**SIZES, "relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_biased_input": False},
-    ),
-    "XLMRoberta": ("ForMaskedLM", SIZES),
-    "FNet": ("ForMaskedLM", {"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48}),  # takes no mask
-}
 
 
 def save(name: str, kind: str, settings: dict[str, Any], folder: Path, tokenizer: Tokenizer) -> Any:
@@ -56,15 +45,6 @@ def save(name: str, kind: str, settings: dict[str, Any], folder: Path, tokenizer
 
 def masked_lm(model: Any) -> TransformersMaskedLM:
     return TransformersMaskedLM(model.eval(), TransformersConfig(32, 66, 1, 0, model.config.vocab_size))
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_any_masked_language_model_of_transformers(name: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
-    kind, settings = FAMILIES[name]
-    theirs = save(name, kind, settings, tmp_path, tokenizer)
-    loaded = as_scorable(tmp_path)
-    assert loaded.network.config.max_position_embeddings == (65 if name == "XLMRoberta" else 66)
-    check_totals(loaded, theirs)
 
 
 def check_totals(loaded: Scorable, theirs: Any) -> None:
@@ -102,25 +82,6 @@ def test_layouts_of_ours_with_parts_that_we_lack(
     check_totals(loaded, theirs)
     with pytest.raises(ModelError, match=r"config\.json"):
         _ = unmask.load(tmp_path).network
-
-
-def test_texts_of_a_batch_are_equally_long(
-    tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    theirs = save("Electra", "ForMaskedLM", FAMILIES["Electra"][1], tmp_path, tokenizer)
-    network = masked_lm(theirs)
-    shapes: list[tuple[int, ...]] = []
-    theirs.register_forward_pre_hook(lambda _, __, given: shapes.append(given["input_ids"].shape), with_kwargs=True)
-    found = pseudo_log_likelihoods(network, tokenizer, SENTENCES[:2])
-    lengths = (found.num_tokens + 2).tolist()
-    assert lengths[0] != lengths[1]
-    assert sorted(shapes) == sorted(zip(found.num_tokens.tolist(), lengths, strict=True)), "a batch a sentence"
-    shapes.clear()
-    monkeypatch.setattr("unmask.train.runner.BATCH_POSITIONS", 40)
-    again = pseudo_log_likelihoods(network, tokenizer, SENTENCES[:2])
-    assert len(shapes) > 2
-    assert max(rows * length for rows, length in shapes) <= 40, "no more than was asked for"
-    assert again.totals == pytest.approx(found.totals, rel=1e-5)
 
 
 def test_ours_and_transformers_agree(make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from unmask.model.folder import with_task_head
 from unmask.tasks.answer import BEGIN, END, AnswerPrediction, AnswerTask, GivenAnswer, QuestionRecord
 from unmask.tasks.classify import Classify, MultiLabel, Pairs, Regress, TextRecord
 from unmask.tasks.inputs import Example, InputEncoder, first_pieces, pack_examples
-from unmask.tasks.predict import TaskModel, outputs_of
+from unmask.tasks.predict import outputs_of
 from unmask.tasks.tag import Tag, WordsRecord
 from unmask.tasks.task import Task
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -181,20 +180,6 @@ def test_tags_stand_at_first_pieces(tokenizer: Tokenizer, encoder: InputEncoder)
     assert positions.tolist() == [1 + sum(sizes[:n]) for n in range(len(SENTENCE))]
 
 
-def test_words_without_tokens_have_no_tag(encoder: InputEncoder, make_model: MakeModel, tokenizer: Tokenizer) -> None:
-    """BERT's normaliser leaves control characters out."""
-    words = ("The", "\u200b\ufeff", "king")
-    [[(_, encoding)]] = encoder.sentences([words])
-    _, numbers = first_pieces(words, encoding)
-    if len(numbers) == 3:
-        pytest.skip("this tokenizer has a token for them")
-    assert numbers.tolist() == [0, 2]
-    info = Tag(("a", "b"))
-    model = TaskModel(Path(), with_task_head(make_model(layout="bert"), info.task_head, seed=0), tokenizer, info)
-    [found] = model.predict([list(words)])
-    assert [tag is None for tag in found.tags] == [False, True, False]  # type: ignore[union-attr]
-
-
 def test_long_sentences_are_halved_and_lose_nothing(tokenizer: Tokenizer, make_model: MakeModel) -> None:
     encoder = InputEncoder(tokenizer, make_model().config, max_length=12)
     words = SENTENCE * 9
@@ -292,33 +277,6 @@ def test_the_best_answer_of_all_stretches(may_be_missing: bool) -> None:
         else:
             assert (found.answer, found.begin) == (record.context[begin:end], begin)  # type: ignore[union-attr]
         assert found.probability == pytest.approx(np.exp(score) / total, rel=1e-4)  # type: ignore[union-attr]
-
-
-def test_an_answer_that_two_windows_hold_is_one_answer() -> None:
-    """Its score is the higher one: of 27 stretches one has 2, four have 1, the others 0."""
-    record, empty = QuestionRecord(1, "q", "?", "abcdefghij"), np.zeros(2, dtype=np.int64)
-    examples, outputs = [], []
-    for a, b in ((0, 7), (3, 10)):
-        examples.append(Example(0, empty, None, empty, np.array([[-1, -1], *([n, n + 1] for n in range(a, b))])))
-        output = np.zeros((b - a + 1, 2), dtype=np.float32)
-        output[1 + 4 - a, 0] = output[1 + 5 - a, 1] = 1.0
-        outputs.append(output)
-    task = AnswerTask(stride=1, longest_answer=3)
-    [certain] = task.decode([record], examples, [30.0 * output for output in outputs])
-    assert certain == AnswerPrediction("q", "ef", 4, pytest.approx(1.0, abs=1e-6))
-    [found] = task.decode([record], examples, [outputs[0], 0.5 * outputs[1]])
-    assert found == AnswerPrediction("q", "ef", 4, pytest.approx(np.exp(2) / (np.exp(2) + 4 * np.exp(1) + 22)))
-
-
-def test_token_types_of_pairs(tokenizer: Tokenizer, make_model: MakeModel) -> None:
-    bert, modern = (InputEncoder(tokenizer, make_model(layout=layout).config) for layout in ("bert", "modernbert"))
-    [example] = INFOS[1].encode([TextRecord(1, "The king.", "A ship.")], bert, with_targets=False).examples
-    assert example.type_ids is not None
-    second = int(np.flatnonzero(example.input_ids == tokenizer.special.sep)[0]) + 1
-    assert example.type_ids.tolist() == [0] * second + [1] * (len(example) - second)
-    [plain] = INFOS[1].encode([TextRecord(1, "The king.", "A ship.")], modern, with_targets=False).examples
-    assert plain.type_ids is None
-    assert plain.input_ids.tolist() == example.input_ids.tolist()
 
 
 def test_rows_and_batches() -> None:

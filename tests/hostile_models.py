@@ -159,7 +159,6 @@ FILES: dict[str, Break] = {
     "a panic of the library": partial(change_tokenizer, change=_panic),
     "a tokenizer nested deep": partial(write_text, name="tokenizer.json", text='{"model": ' + DEEP),
     "tokenizer settings nested deep": partial(write_text, name="tokenizer_config.json", text=DEEP),
-    "half a character": partial(write_text, name="tokenizer_config.json", text='{"mask_token": "\\ud800"}'),
 }
 TASKS: dict[str, Break] = {
     "labels as a list": settings(id2label=["a", "b"]),

@@ -88,17 +88,6 @@ def test_toml_that_python_cannot_hold(tmp_path: Path, value: str, message: str) 
     assert len(str(caught.value)) < 500
 
 
-def test_keys_of_thousands_of_parts(tmp_path: Path) -> None:
-    """They would take time and memory by the square of their number."""
-    recipe = tmp_path / "r.toml"
-    recipe.write_text("a." * 50_000 + "a = 1")
-    with pytest.raises(SettingsError, match="not TOML: it is nested too deep"):
-        load_recipe(str(recipe))
-    recipe.write_text("x = [" + '"a.b.c", ' * 2000 + "]\ny = [" + "1.5, " * 2000 + "]")
-    with pytest.raises(SettingsError, match="training: field required"):
-        load_recipe(str(recipe))
-
-
 def test_numbers_that_are_handed_over_in_python() -> None:
     with pytest.raises(SettingsError, match="training.steps is a whole number of more than 64 bits"):
         load_recipe(overrides=as_given({"training": {"steps": 10**5000}}))

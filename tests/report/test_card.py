@@ -94,7 +94,8 @@ def test_the_snippets_run(run: unmask.Run, capsys: pytest.CaptureFixture[str]) -
 def test_a_model_that_began_as_another(
     run: unmask.Run, tmp_path: Path, checkpoint: str, called: str, base: str | None
 ) -> None:
-    start = {"checkpoint": checkpoint, "sha256": "ab" * 32, "new_head": True, "positions": [64, 128], "new_words": 1000}
+    start = {"checkpoint": checkpoint, "sha256": "ab" * 32, "new_head": True, "positions": [64, 128], "new_words": 1000,
+             "base_models": [base] if base else []}  # fmt: skip
     new = {
         "before": {"bits_per_token_byte": 2.8351},
         "after": {"bits_per_token_byte": 0.9942, "bits_per_token_byte_interval": [0.9, 1.1]},

@@ -38,10 +38,10 @@ def test_figures_and_example(run: unmask.Run, manifest: Manifest, tmp_path: Path
     html = page_of(run, tmp_path, told)
     assert FOUND.sentence in html
     assert "Held out: <q>&lt;took&gt; 12 ms</q>; training: <q>&lt;took&gt; 7 ms</q>." in html
-    assert FOUND.sentence in card._ledger(told)
-    assert "took" not in card._ledger(told), "a card is published: it quotes no text"
+    assert FOUND.sentence in card._data_of_run(told)
+    assert "took" not in card._data_of_run(told), "a card is published: it quotes no text"
     told.save(tmp_path)
     assert load_manifest(tmp_path) == told
     before = dataclasses.replace(manifest, near_duplicates=None)
-    assert "near-duplicate" not in page_of(run, tmp_path, before) + card._ledger(before)
+    assert "near-duplicate" not in page_of(run, tmp_path, before) + card._data_of_run(before)
     shutil.rmtree(tmp_path)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 
 import numpy as np
+import tokenizers
+from tokenizers import pre_tokenizers
 
 from tests.conftest import make_text
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -15,6 +17,12 @@ TEXT = make_text(60) + "\n" + (SENTENCE + "\n") * 3
 FAMILIES = ("wordpiece", "bpe", "bpe_prefix", "unigram", "char")
 
 
+def with_prefix_space(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """As tokenizers of others may be: the first word is spelled as if a space stood before it."""
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    return backend
+
+
 @functools.cache
 def trained(family: str) -> Tokenizer:
     def texts() -> list[str]:
@@ -23,7 +31,7 @@ def trained(family: str) -> Tokenizer:
     backend = {
         "wordpiece": lambda: train_wordpiece(texts, vocab_size=220),
         "bpe": lambda: train_bpe(texts, vocab_size=340),
-        "bpe_prefix": lambda: train_bpe(texts, vocab_size=340, add_prefix_space=True),
+        "bpe_prefix": lambda: with_prefix_space(train_bpe(texts, vocab_size=340)),
         "unigram": lambda: train_unigram(texts, vocab_size=220),
         "char": lambda: train_chars(texts),
     }[family]()

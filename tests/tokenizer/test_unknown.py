@@ -61,7 +61,7 @@ def test_bytes_spell_everything(tokenizer: Tokenizer) -> None:
         assert tokenizer.decode(ids) == tokenizer.backend.normalizer.normalize_str(text).replace("▁", " ")
     prompt = tokenizer.encode_prompt("naïve [MASK] 中文").tolist()
     assert prompt.count(tokenizer.special.mask) == 1
-    tokenizer.check_known(SENTENCE)
+    tokenizer.check_known([SENTENCE])
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_characters() -> None:
     with pytest.raises(TokenizerError, match="the character 'x'"):
         tokenizer.encode_prompt("[MASK]x")
     with pytest.raises(TokenizerError, match="the character 'x'"):
-        tokenizer.check_known("What x")
+        tokenizer.check_known(["What x"])
 
 
 @pytest.mark.parametrize(

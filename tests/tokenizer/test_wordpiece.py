@@ -26,7 +26,7 @@ def test_only_the_special_tokens_are_special() -> None:
 
 
 def test_a_vocabulary_that_cannot_hold_the_letters() -> None:
-    with pytest.raises(TokenizerError, match=r"vocabulary of 64 cannot hold the letters .* at least vocab_size=\d+"):
+    with pytest.raises(TokenizerError, match=r"vocabulary of 64 cannot hold the letters"):
         train_wordpiece(lambda: ["".join(map(chr, range(0x4E00, 0x4E80)))], vocab_size=64)
 
 

@@ -47,12 +47,11 @@ class _Late:
     """What loops use of numba, made when the first of them is used: importing numba takes half a second."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
-        self._make = make
+        self.make = make
 
     @functools.cached_property
     def dispatcher(self) -> Any:
-        """What stands in its place then."""
-        return self._make()
+        return self.make()
 
 
 class _Loop(_Late):
@@ -64,7 +63,7 @@ class _Loop(_Late):
 
     @functools.cached_property
     def dispatcher(self) -> Any:
-        """What numba makes of it. Loops that it calls are found among its globals, so they take their places there."""
+        # Loops that it calls are found among its globals, so they take their places there.
         import numba
 
         _forget_what_is_old(Path(self.py_func.__code__.co_filename).parent)
@@ -116,12 +115,10 @@ bytes_at: Any = _Late(_make_bytes_at)
 
 @functools.cache
 def _forget_what_is_old(folder: Path) -> None:
-    """Removes what was compiled before any file of loops was changed.
-
-    Numba looks at a loop's own file only, not at those whose functions and numbers the loop uses.
-    """
+    # Numba looks at a loop's own file only, not at those whose functions and numbers the loop uses.
     package = Path(__file__).parents[1]
-    newest = max((package / name).stat().st_mtime for name in ("core/hashing.py", "model/loops.py", "masking/draw.py"))
+    sources = [package / "core/hashing.py", package / "masking/draw.py", *package.glob("*/*loops.py")]
+    newest = max(path.stat().st_mtime for path in sources)
     for index in (folder / "__pycache__").glob("*.nbi"):
         with contextlib.suppress(OSError):
             if index.stat().st_mtime < newest:
@@ -139,7 +136,7 @@ def use_threads_of_torch() -> None:
     """Lets parallel loops use as many cores as tensor operations do, and not the other way round.
 
     When numba starts its threads, at the first parallel loop of a process, it sets OpenMP's number of threads to that
-    of all cores, which is torch's number as well: whoever asked for one thread would have as many as there are cores.
+    of all cores, which is torch's number as well: with one thread asked for there would be as many as cores.
     """
     import numba
     import torch
@@ -152,15 +149,10 @@ def use_threads_of_torch() -> None:
 
 def arrays(*tensors: Tensor) -> tuple[Any, ...]:
     """The same numbers as arrays, without a copy; bf16, which numpy does not have, as 16 bits."""
-    return tuple(array(tensor) for tensor in tensors)
-
-
-def array(tensor: Tensor) -> Any:
-    """See `arrays`."""
     import torch
 
-    tensor = tensor.detach()
-    return tensor.view(torch.uint16).numpy() if tensor.dtype == torch.bfloat16 else tensor.numpy()
+    plain = (tensor.detach() for tensor in tensors)
+    return tuple((t.view(torch.uint16) if t.dtype == torch.bfloat16 else t).numpy() for t in plain)
 
 
 def serves(tensor: Tensor) -> bool:

@@ -16,7 +16,7 @@ import json
 import re
 import reprlib
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from json import JSONDecodeError
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ def printable(text: str) -> str:
 
     Example: a file whose name begins with the sequence that clears the screen is `\\x1b[2Jname`.
     """
-    return _CONTROL.sub(lambda found: f"\\x{ord(found.group()):02x}", text)
+    return _CONTROL.sub(lambda match: f"\\x{ord(match.group()):02x}", text)
 
 
 class UnmaskError(ValueError):
@@ -102,14 +102,13 @@ class WriteError(OSError, RunError):  # in this order, so that Python's own `OSE
     options = ("resume",)
 
     def __str__(self) -> str:
-        if self.filename is None:  # made of a text alone
-            return printable(_one_line(OSError.__str__(self)))
-        return printable(
-            _one_line(
+        text = OSError.__str__(self)
+        if self.filename is not None:  # else it was made of a text alone
+            text = (
                 f"{self.filename}: cannot be written ({self.strerror}); make room or mend that, and run the same "
                 "again, resuming where a run had begun"
             )
-        )
+        return printable(_one_line(text))
 
 
 class DivergedError(UnmaskError):
@@ -117,116 +116,31 @@ class DivergedError(UnmaskError):
 
 
 class EndedElsewhereError(UnmaskError):
-    """Another of several processes has found what is wrong, and says it. This one only ends."""
+    """Another of several processes says what is wrong; this one only ends."""
 
 
 class MemoryFullError(UnmaskError):
     """Not even the smallest part of a training step fits into memory."""
 
 
-# ----------------------------------------
-# Values out of files and off the command line: JSON and TOML as far as Python holds them, and how errors show a value.
-#
-# What is JSON or TOML by its grammar may still be more than Python takes: lists within lists by the thousand, whole
-# numbers of thousands of digits. Here all of it is a `ValueError` with a sentence, like everything else that is wrong
-# with such a text. Rows of a corpus are read by `unmask.data.reading`, piece by piece.
+# JSON and TOML as far as Python holds them: lists within lists by the thousand and numbers of thousands of digits are a
+# `ValueError` with a sentence, like all else that is wrong with a text. Rows of a corpus are read by `data.reading`.
 
-MOST_BYTES = 64 << 20  # of a file beside weights; the largest of released models, with labels, have one or two million
 MOST_LEVELS = 100  # of tables and lists within each other; configurations have three or four
 TOO_DEEP = "it is nested too deep to be read"
 TOO_MANY_DIGITS = "it holds a whole number of too many digits to be read"
 _MOST_DIGITS = 18
-_MOST_BITS = 64
-_MOST_DOTS = 1000
-_QUOTED = re.compile(r'"[^"]*+"|' + r"'[^']*+'")
 _SEAL = "sha256"
-_HALF = re.compile(r"\\ud[89a-f]", re.IGNORECASE)
-# Of a configuration: what is called so is made, or gone through, so many times by whoever reads it.
-_COUNTS = re.compile(r"layers?(_|$)|blocks?(_|$)|group|label|head|depth|expert|repeat|memb")
-_NO_KEY = re.compile(r"[^\w.\s-]")
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text of settings, states and the like.
-
-    Args:
-        text: UTF-8 where it is bytes.
+    """The value of a JSON text of settings, states and the like; bytes are UTF-8.
 
     Raises:
         ValueError: It is not JSON, not UTF-8, nested deeper than 100 levels, or holds a number of too many digits;
             the text says which.
     """
-    try:
-        return _checked(json.loads(text), most_bits=None)
-    except (JSONDecodeError, UnicodeDecodeError):
-        raise
-    except RecursionError as error:
-        raise ValueError(TOO_DEEP) from error
-    except ValueError as error:
-        raise ValueError(_reason(error)) from error
-
-
-def load_json(file: Path) -> Any:
-    """The content of a small file beside weights or a tokenizer, which anybody may have made.
-
-    Raises:
-        OSError: It cannot be read.
-        ValueError: As `parse_json` says; or it has more than 64 MiB, or holds half a character, which no file takes.
-    """
-    if (size := file.stat().st_size) > MOST_BYTES:
-        raise ValueError(f"{size:,} bytes, more than the {MOST_BYTES:,} that such a file may have")
-    text = file.read_text(encoding="utf-8")
-    content = parse_json(text)
-    if _HALF.search(text):
-        json.dumps(content, ensure_ascii=False).encode()
-    return content
-
-
-def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """An object of JSON with the checksum of what it says, under `sha256`."""
-    return {**content, _SEAL: _seal(content)}
-
-
-def unsealed(content: Any) -> dict[str, Any]:
-    """What was sealed, without its checksum. An object that has none is of an earlier version.
-
-    Raises:
-        ValueError: It is no object, or has changed since it was sealed.
-    """
-    if not isinstance(content, dict):
-        raise ValueError("it is no JSON object")
-    kept = {name: value for name, value in content.items() if name != _SEAL}
-    if content.get(_SEAL) not in (None, _seal(kept)):
-        raise ValueError("what it says does not fit its checksum")
-    return kept
-
-
-def _seal(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def too_high(content: Any, most: int) -> tuple[str, int] | None:
-    """The first number of layers, labels, heads, ... in a model's configuration that is above `most`, or below 0.
-
-    Programs make lists of so many entries when they read it.
-    """
-    for key, value in _numbers("", content):
-        if (_COUNTS.search(key) and value > most) or (key.endswith("layers") and value < 0):
-            return key, value
-    return None
-
-
-def _numbers(key: str, value: Any) -> Iterator[tuple[str, int]]:
-    """All integers of a configuration, with the innermost key that each stands under."""
-    if isinstance(value, int):
-        yield key, value
-    elif isinstance(value, dict):
-        for name, inner in value.items():
-            if name not in ("id2label", "label2id"):  # whose numbers are in the file, one by one
-                yield from _numbers(str(name), inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _numbers(key, inner)
+    return _read(json.loads, text, most_bits=None)
 
 
 def parse_toml(text: str) -> dict[str, Any]:
@@ -236,32 +150,20 @@ def parse_toml(text: str) -> dict[str, Any]:
         ValueError: It is not TOML (`tomllib.TOMLDecodeError`), nested deeper than 100 levels, or holds a whole number
             of more than 64 bits, which is what TOML promises; the text says which.
     """
+    return dict(_read(tomllib.loads, text, most_bits=64))
+
+
+def _read(parse: Callable[[Any], Any], text: str | bytes, *, most_bits: int | None) -> Any:
     try:
-        if any(line.count(".") > _MOST_DOTS and _longest_key(line) > MOST_LEVELS for line in text.splitlines()):
-            raise ValueError(TOO_DEEP)  # such a key takes time and memory by the square of its length
-        return dict(_checked(tomllib.loads(text), most_bits=_MOST_BITS))
-    except tomllib.TOMLDecodeError:
+        value = parse(text)
+    except (JSONDecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError):
         raise
     except RecursionError as error:
         raise ValueError(TOO_DEEP) from error
-    except ValueError as error:
-        raise ValueError(_reason(error)) from error
-
-
-def _reason(error: ValueError) -> str:
-    """Ours are told as they are; Python's own is of a number beyond the digits that it converts."""
-    return str(error) if str(error) in (TOO_DEEP, TOO_MANY_DIGITS) else TOO_MANY_DIGITS
-
-
-def _longest_key(line: str) -> int:
-    """Parts of the longest stretch that may be a dotted key; what stands between quotes is one part."""
-    return max(part.count(".") + 1 for part in _NO_KEY.split(_QUOTED.sub("q", line)))
-
-
-def _checked(value: Any, *, most_bits: int | None) -> Any:
-    """The value, none of which is too deep or too large; goes level by level, so that no depth is too much for it."""
+    except ValueError as error:  # Python's own, of a number beyond the digits that it converts
+        raise ValueError(TOO_MANY_DIGITS) from error
     level = [value]
-    for _ in range(MOST_LEVELS + 1):
+    for _ in range(MOST_LEVELS + 1):  # level by level, so that no depth is too much
         inner: list[Any] = []
         for each in level:
             if isinstance(each, dict):
@@ -274,6 +176,35 @@ def _checked(value: Any, *, most_bits: int | None) -> Any:
             return value
         level = inner
     raise ValueError(TOO_DEEP)
+
+
+def load_json(file: Path) -> Any:
+    """The content of a small file beside weights or a tokenizer.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: As `parse_json`.
+    """
+    return parse_json(file.read_text(encoding="utf-8"))
+
+
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON object with its checksum, under `sha256`."""
+    return {**content, _SEAL: hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()}
+
+
+def unsealed(content: Any) -> dict[str, Any]:
+    """What was sealed, without its checksum.
+
+    Raises:
+        ValueError: It is no object, or has changed since it was sealed.
+    """
+    if not isinstance(content, dict):
+        raise ValueError("it is no JSON object")
+    plain = {name: value for name, value in content.items() if name != _SEAL}
+    if content.get(_SEAL) is not None and content != sealed(plain):
+        raise ValueError("what it says does not fit its checksum")
+    return plain
 
 
 def whole_number(text: str) -> int | None:
@@ -308,9 +239,9 @@ def shortened(text: str, most: int = 200) -> str:
 
 def listed(names: Iterable[str], most: int = 40) -> str:
     """Names of columns for an error: the first ones, each cut where it is long, and how many more there are."""
-    found = list(names)
-    more = f" and {len(found) - most} more" if len(found) > most else ""
-    return (", ".join(shortened(name, 60) for name in found[:most]) or "none") + more
+    every = list(names)
+    more = f" and {len(every) - most} more" if len(every) > most else ""
+    return (", ".join(shortened(name, 60) for name in every[:most]) or "none") + more
 
 
 def shown(value: object) -> str:

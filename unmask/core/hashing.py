@@ -31,12 +31,7 @@ _AT_ONCE = 1 << 18
 
 
 class BitField(NamedTuple):
-    """Some bits of a hash, which are one random number.
-
-    Attributes:
-        first: The lowest of them.
-        size: How many.
-    """
+    """Bits of a hash that are one random number: the lowest of them and how many."""
 
     first: int
     size: int

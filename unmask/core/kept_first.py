@@ -25,23 +25,22 @@ class KeptFirst(FunctionCache):
         self._compiler = loop._compiler
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """The loop for these types, compiled before if it is not there. Without one, numba compiles it as ever."""
-        found = super().load_overload(sig, target_context)
-        if found is None:
-            self.save_overload(sig, self._compile(sig))
-            found = super().load_overload(sig, target_context)
-        return found
-
-    def _compile(self, sig: Any) -> Any:
-        compiler = copy.copy(self._compiler)
-        target = compiler.targetdescr
-        compiler.targetdescr = SimpleNamespace(
-            options=target.options, typing_context=target.typing_context, target_context=_apart(target.target_context)
-        )
-        return compiler.compile(*normalize_signature(sig))
+        """The loop for these types, compiled before if it is not there."""
+        loop = super().load_overload(sig, target_context)
+        if loop is None:
+            compiler = copy.copy(self._compiler)
+            target = compiler.targetdescr
+            compiler.targetdescr = SimpleNamespace(
+                options=target.options,
+                typing_context=target.typing_context,
+                target_context=_apart(target.target_context),
+            )
+            self.save_overload(sig, compiler.compile(*normalize_signature(sig)))
+            loop = super().load_overload(sig, target_context)
+        return loop
 
 
 @functools.cache
 def _apart(target_context: Any) -> Any:
-    """A context with names of its own for what is compiled."""
+    # A context with its own names for what is compiled.
     return target_context.subtarget(_internal_codegen=JITCPUCodegen("unmask.exec"))

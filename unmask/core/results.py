@@ -1,12 +1,12 @@
-"""What the verbs of the package return: figures as attributes, a table to read, and the object that `--json` prints.
+"""Results of commands: figures as attributes, a table to read, and the object that `--json` prints.
 
-    found = unmask.evaluate("runs/mine/model", ["corpus.txt"])
-    found.loss            a figure
-    found                 a table, in a terminal and in a notebook
-    found.to_dict()       what `unmask evaluate --json` prints
+    figures = unmask.evaluate("runs/mine/model", ["corpus.txt"])
+    figures.loss            a figure
+    figures                 a table, in a terminal and in a notebook
+    figures.to_dict()       what `unmask evaluate --json` prints
 
-A result says what is to be shown once, as sheets and lines without any library; the command line draws them in colour,
-`repr` as text, and a notebook as HTML.
+A result yields sheets and lines, without any library; the command line draws them in colour, `repr` as text, and a
+notebook as HTML.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 log = logging.getLogger("unmask")
-_SPACE = "  "
 
 
 @dataclass(frozen=True)
@@ -59,13 +58,13 @@ Shown = Sheet | Line | Styled | str
 
 
 class Readable(Protocol):
-    """What a verb returns: JSON to keep, and something to read."""
+    """The result of a command: JSON to keep, and something to read."""
 
     def to_dict(self) -> dict[str, Any]:
-        """What `--json` prints."""
+        """The object that `--json` prints."""
 
     def shown(self) -> Iterator[Shown]:
-        """What a person reads of it."""
+        """The tables and lines of a terminal or a notebook."""
 
     def __repr__(self) -> str:
         return "\n".join(as_text(each) for each in self.shown())
@@ -75,9 +74,7 @@ class Readable(Protocol):
 
 
 class Result(Readable):
-    """Figures by name, frozen. A subclass says in annotations what they are, and in `shown` how they are read.
-
-    It is a class to inherit from, since the names are those of a JSON object, which a dataclass would have to repeat.
+    """Figures by name, frozen. A subclass annotates them, and says in `shown` how they are read.
 
     Args:
         figures: What `to_dict` gives: whatever JSON can hold.
@@ -93,7 +90,7 @@ class Result(Readable):
             raise AttributeError(f"{type(self).__name__} has no {name!r}; it has {', '.join(self)}") from None
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"{type(self).__name__} is a result, which nobody changes")
+        raise AttributeError(f"{type(self).__name__} is a result, which cannot be changed")
 
     def __getitem__(self, name: str) -> Any:
         return self._figures[name]
@@ -102,7 +99,7 @@ class Result(Readable):
         return iter(object.__getattribute__(self, "_figures"))
 
     def keys(self) -> Iterator[str]:
-        """Names of the figures, so that `{**result}` is a dictionary of them."""
+        """Names of the figures: `{**result}` is a dictionary of them."""
         return iter(self)
 
     def __contains__(self, name: object) -> bool:
@@ -120,22 +117,17 @@ class Result(Readable):
         return sorted({*object.__dir__(self), *self})
 
     def to_dict(self) -> dict[str, Any]:
-        """What `--json` prints."""
+        """The object that `--json` prints."""
         return dict(self._figures)
 
     def shown(self) -> Iterator[Shown]:
-        """What a person reads of it."""
+        """The tables and lines of a terminal or a notebook."""
         yield json.dumps(self.to_dict(), indent=1)
 
 
 @dataclass(frozen=True, repr=False)
 class Finished(Readable):
-    """What a verb leaves as a folder. What its summary says stands in attributes, too: `run.validation_loss`.
-
-    Attributes:
-        folder: Its folder.
-        summary: What `summary.json` says.
-    """
+    """A folder that a command has written. Figures of its `summary.json` are attributes, too: `run.validation_loss`."""
 
     folder: Path
     summary: dict[str, Any]
@@ -147,7 +139,7 @@ class Finished(Readable):
             raise AttributeError(f"{type(self).__name__} has no {name!r}") from None
 
     def to_dict(self) -> dict[str, Any]:
-        """What `--json` prints, and `summary.json` holds."""
+        """The object that `--json` prints."""
         return self.summary
 
 
@@ -165,14 +157,14 @@ def as_text(shown: Shown) -> str:
     lines = [[head.removeprefix(">") for head in shown.columns]] if any(shown.columns) else []
     lines += [[str(cell) for cell in row] for row in shown.rows]
     widths = [max((len(line[n]) for line in lines), default=0) for n in range(len(shown.columns))]
-    drawn = [
-        _SPACE.join(
+    aligned = [
+        "  ".join(
             cell.rjust(width) if head.startswith(">") else cell.ljust(width)
             for cell, width, head in zip(line, widths, shown.columns, strict=True)
         ).rstrip()
         for line in lines
     ]
-    return "\n".join([*([shown.title] if shown.title else []), *drawn])
+    return "\n".join([*([shown.title] if shown.title else []), *aligned])
 
 
 def as_html(shown: Shown) -> str:
@@ -184,40 +176,39 @@ def as_html(shown: Shown) -> str:
         return f"<p>{escape(str(shown))}</p>"
 
     def row(cells: Sequence[str | Styled], tag: str) -> str:
-        found = []
+        line = []
         for cell, head in zip(cells, shown.columns, strict=True):
             side = "right" if head.startswith(">") else "left"
-            found.append(f"<{tag} style='text-align: {side}'>{escape(str(cell).removeprefix('>'))}</{tag}>")
-        return f"<tr>{''.join(found)}</tr>"
+            line.append(f"<{tag} style='text-align: {side}'>{escape(str(cell).removeprefix('>'))}</{tag}>")
+        return f"<tr>{''.join(line)}</tr>"
 
     head = row(shown.columns, "th") if any(shown.columns) else ""
     title = f"<caption>{escape(shown.title)}</caption>" if shown.title else ""
     return f"<table>{title}{head}{''.join(row(cells, 'td') for cells in shown.rows)}</table>"
 
 
-# ----------------------------------------
-# What ± means in every table: half the width of a 95 % interval. What it is over stands in the table's head.
+# In every table ± is half the width of a 95 % interval; the table's head says over which units.
 
-NORMAL = NormalDist().inv_cdf(0.975)  # standard errors, where what is drawn are thousands
+NORMAL = NormalDist().inv_cdf(0.975)  # standard errors, for samples of thousands
 
 
 def margin(interval: Sequence[float] | None, shown: str = ".3f") -> str:
-    """What stands behind a figure; nothing where it has no interval."""
+    """The ± behind a figure; empty where it has no interval."""
     return "" if interval is None else f" ± {(interval[1] - interval[0]) / 2:{shown}}"
 
 
 def over(unit: str) -> str:
-    """How a head names it."""
+    """The head of a column with intervals."""
     return f"± 95 %, over {unit}"
 
 
 def unit_of_summary(summary: Mapping[str, Any]) -> str:
-    """What the figures of a summary.json are drawn from: `documents`, or `groups` where groups were held out."""
+    """The units that figures of a summary.json are intervals over: `documents`, or `groups` that were held out."""
     return str(summary.get("validation_unit", "documents"))
 
 
 def documents(summary: Mapping[str, Any]) -> str:
-    """How many source documents, or groups of them, were measured, of a summary.json."""
+    """How many documents or groups a summary.json measured, in words."""
     count = summary["validation_documents"]
     return f"{count:,} {unit_of_summary(summary).removesuffix('s' * (count == 1))}"
 
@@ -227,8 +218,7 @@ def sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-# ----------------------------------------
-# How far work has come: one value, whatever the work is, and one kind of callback that is told of it.
+# How far work has come: one value, whatever the work is, and one kind of callback that takes it.
 
 Unit = Literal["tokens", "bytes", "characters", "texts"]
 
@@ -291,11 +281,11 @@ Notify = Callable[[Progress], None]
 
 
 def ignore(progress: Progress) -> None:
-    """Nobody is told."""
+    """Takes progress and does nothing."""
 
 
 def counted(notify: Notify, what: str, total: int | None, unit: Unit = "tokens") -> Callable[[int], None]:
-    """What is told how much more was done, and tells of the sum; other arguments as for `Progress`."""
+    """A callback for how much more was done, which notifies of the sum; other arguments as for `Progress`."""
     done = 0
 
     def count(more: int) -> None:
@@ -306,10 +296,7 @@ def counted(notify: Notify, what: str, total: int | None, unit: Unit = "tokens")
     return count
 
 
-# ----------------------------------------
-# Progress in a notebook: a line that is drawn anew in its place, without widgets.
-#
-# Whoever works in a notebook sees how far work has come without asking for it; in a script nothing is printed.
+# Progress in a notebook: a line that is drawn anew in its place, without widgets. In a script nothing is printed.
 
 EVERY_SECONDS = 0.25
 
@@ -322,7 +309,7 @@ def in_notebook() -> bool:
 
 
 def usual_notify() -> Notify:
-    """What a verb tells of its progress, where nobody says whom: a line in a notebook, nobody elsewhere."""
+    """Where progress goes by default: to a line in a notebook, nowhere elsewhere."""
     return NotebookLine().notify if in_notebook() else ignore
 
 
@@ -340,12 +327,12 @@ class NotebookLine:
         self.show(progress.what, share, facts)
 
     def show(self, what: str, share: float | None, facts: str) -> None:
-        """Draws it, at most some times a second; the first and the last state always.
+        """Draws the line, at most some times a second; the first and the last state always.
 
         Args:
-            what: Is done.
-            share: Of it that is done, from 0 to 1; None where nobody knows.
-            facts: What stands beside it.
+            what: The work.
+            share: How much of it is done, from 0 to 1; None where that is not known.
+            facts: Words beside the bar.
         """
         now = time.monotonic()
         if share != 1.0 and what == self._what and now - self._last < EVERY_SECONDS:
@@ -354,11 +341,11 @@ class NotebookLine:
         from IPython import display  # there, since this is its kernel; no dependency of ours
 
         value = "" if share is None else f" value='{share:.4f}'"
-        drawn = display.HTML(f"<progress max='1'{value}></progress> {escape(what)}: {escape(facts)}")
+        line = display.HTML(f"<progress max='1'{value}></progress> {escape(what)}: {escape(facts)}")
         if self._handle is None:
-            self._handle = display.display(drawn, display_id=True)
+            self._handle = display.display(line, display_id=True)
         else:
-            self._handle.update(drawn)
+            self._handle.update(line)
 
 
 class Reporter:

@@ -52,16 +52,13 @@ def validated(kind: type[Kind], values: dict[str, Any], *, where: str) -> Kind:
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        raise SettingsError(f"{where}: {_explain(kind, values, _telling(error.errors()))}") from error
+        raise SettingsError(f"{where}: {_explain(kind, values, error.errors())}") from error
 
 
-def _telling(details: list[ErrorDetails]) -> ErrorDetails:
-    """The first error; but a table that one member of a union takes is not told to be no number."""
+def _explain(kind: type[Settings], values: Any, details: list[ErrorDetails]) -> str:
+    # The first error; but of a table that one member of a union takes, the complaints of others are left out.
     others = (d for d in details if not (d["type"].endswith("_type") and isinstance(d["input"], dict)))
-    return next(others, details[0])
-
-
-def _explain(kind: type[Settings], values: Any, detail: ErrorDetails) -> str:
+    detail = next(others, details[0])
     place = _place(values, detail["loc"])
     key = ".".join(place)
     if detail["type"] == "extra_forbidden":

@@ -1,4 +1,4 @@
-"""README.md of a model folder: the model's card, written from the run. Its header is what the hub reads."""
+"""Cards of pretrained and fine-tuned models: README.md of a model folder, whose head the hub reads."""
 
 from __future__ import annotations
 
@@ -18,17 +18,15 @@ from unmask.model.card_head import (
     CardFigures,
     CardSettings,
     Origin,
-    base_models,
     card_head,
     encodable,
     name_of_folder,
 )
 from unmask.report.pages import TEMPLATES
 from unmask.tasks.settings import FinetuneSettings
-from unmask.tasks.task import Metrics, Task
+from unmask.tasks.task import Task
 
-# ----------------------------------------
-# Parts of cards in Markdown, which hold whatever a user's files and labels are called: names, tables, settings.
+# Parts of cards in Markdown, whatever a user's files and labels are called: names, tables, settings.
 
 _BREAKS = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -66,7 +64,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     if isinstance(value, str) and Path(value).is_absolute():
-        return Path(value).name  # a card travels, and whose machine this was is nobody's business
+        return Path(value).name  # a card travels, and the machine that it was made on is private
     return value
 
 
@@ -88,89 +86,83 @@ def write_card(
     Args:
         folder: Of the model.
         recipe: Settings by section.
-        manifest: Ledger of the data.
+        manifest: Of the data.
         summary: As in summary.json.
         mask_token: As the tokenizer spells it.
         remark: What the reader must know of the result, if anything.
     """
-    start, text = summary.get("start"), TEMPLATES.get_template("card.md")
-    origin = None if start is None else _origin_of(start)
-    card = text.render(
-        head=_head(folder, recipe, manifest, summary, mask_token, origin),
-        layout=recipe["model"]["layout"],
-        size=_size(summary["num_parameters"]),
-        mask_token=json.dumps(mask_token, ensure_ascii=False),  # strings of JSON are strings of Python
-        place=PLACE,
-        origin=_began(origin, start),
-        summary=summary,
-        remark=None if remark is None else sentence(remark),
-        ledger=_ledger(manifest),
-        masking=_masking(recipe["masking"]),
-        documents=documents(summary),
-        figures=_figures(summary),
-        warning=sentence(summary["validation_warning"] or ""),
-        over=over(unit_of_summary(summary)),
-        domains=table(["", "before", "after"], rows) if (rows := _domain_rows(summary.get("domains") or {})) else None,
-        max_length=recipe["model"]["max_position_embeddings"] or recipe["training"]["sequence_length"],
-        knows=_knows(origin),
-        knows_old=(summary.get("domains") or {}).get("old") is not None,
-        recipe=toml({name: section for name, section in recipe.items() if name not in ("masking", "card")}),
-    )
-    write_atomically(folder / CARD, card)
-
-
-def _head(
-    folder: Path,
-    recipe: Mapping[str, Any],
-    manifest: Manifest,
-    summary: Mapping[str, Any],
-    mask_token: str,
-    origin: Origin | None,
-) -> str:
+    start, masking = summary.get("start"), recipe["masking"]
+    origin = None
+    began = "An encoder that was pretrained from raw text with `unmask`"
+    knows = "and knows nothing else; what is wrong, private or one-sided in that text"
+    if start is not None:
+        origin = Origin(str(start["checkpoint"]), start["sha256"], tuple(start.get("base_models") or ()))
+        changes = [f"An encoder that began as {called(origin)}."]
+        if start["new_head"]:
+            changes.append("It had no head for msame tokens, so one was drawn.")
+        if start["positions"] is not None:
+            changes.append("It was made longer, from {:,} positions to {:,}.".format(*start["positions"]))
+        if start["new_words"]:
+            changes.append(f"{start['new_words']:,} words were added to its vocabulary.")
+        began = " ".join([*changes, "Trained on with `unmask`"])
+        knows = (
+            f"after all that {called(origin)} was trained on, whose licence and limits hold here too; what is wrong, "
+            "private or one-sided in either"
+        )
     names = [Path(source["path"]).name for source in manifest.sources]
     more = f" and {len(names) - _MOST_SOURCES} more" if len(names) > _MOST_SOURCES else ""
+    tags = ("unmask", "msame-language-model", recipe["model"]["layout"], "fill-mask", "feature-extraction")
     metrics = {
         "Loss, nats per hidden token": ("loss", summary["validation_loss"]),
         "Hidden tokens predicted right": ("accuracy", summary["validation_accuracy"]),
         "Perplexity of hidden tokens": ("perplexity", summary["validation_perplexity"]),
     }
-    tags = ("unmask", "masked-language-model", recipe["model"]["layout"], "fill-mask", "feature-extraction")
-    return card_head(
+    head = card_head(
         CardSettings.model_validate(recipe.get("card") or {}),
         name=name_of_folder(folder),
-        task=("fill-mask", "Masked Language Modeling"),
+        task=("fill-mask", "Msame Language Modeling"),
         tags=(*tags, "sentence-transformers"),
         base=() if origin is None else origin.base_models,
         figures=[CardFigures(", ".join(names[:_MOST_SOURCES]) + more, "validation", metrics)],
         mask_token=encodable(mask_token),
     )
-
-
-def _origin_of(start: Mapping[str, Any]) -> Origin:
-    """Runs of earlier versions did not note what the hub calls a model that came from a folder."""
-    checkpoint = str(start["checkpoint"])
-    known = start.get("base_models")
-    if known is None:
-        known = () if Path(checkpoint).is_absolute() else base_models(checkpoint, Path())
-    return Origin(checkpoint, start["sha256"], tuple(known))
-
-
-def _began(origin: Origin | None, start: Mapping[str, Any] | None) -> str:
-    if origin is None or start is None:
-        return "An encoder that was pretrained from raw text with `unmask`"
-    return " ".join(
-        filter(None, [f"An encoder that began as {called(origin)}.", _changed(start), "Trained on with `unmask`"])
+    strategy = f"Strategy `{masking['strategy']}`" if masking["strategy"] else "A strategy of its own"
+    masks = "dynamic masks that are a function of seed, epoch and text"
+    if masking.get("static"):
+        masks = "static masks that are a function of seed and text"
+    settings = toml({"masking": {name: value for name, value in masking.items() if name != "strategy"}})
+    # Bits per byte of hidden tokens before and after, on the new text and on the old, where they were measured.
+    domains, rows = summary.get("domains") or {}, []
+    for name, text in (("new", "the data above"), ("old", "the model's own domain")):
+        if (measured := domains.get(name)) is not None:
+            rows.append([f"held-out text of {text}", *(_bits(measured[when]) for when in ("before", "after"))])
+    size = summary["num_parameters"]
+    card = TEMPLATES.get_template("card.md").render(
+        head=head,
+        layout=recipe["model"]["layout"],
+        size=f"{size / 1e6:.1f}M" if size >= 1e6 else f"{size:,}",
+        mask_token=json.dumps(mask_token, ensure_ascii=False),  # strings of JSON are strings of Python
+        place=PLACE,
+        origin=began,
+        summary=summary,
+        remark=None if remark is None else sentence(remark),
+        ledger=_data_of_run(manifest),
+        masking=f"{strategy}, with {masks}:\n\n{settings}",
+        documents=documents(summary),
+        figures=_figures_of_run(summary),
+        warning=sentence(summary["validation_warning"] or ""),
+        over=over(unit_of_summary(summary)),
+        domains=table(["", "before", "after"], rows) if rows else None,
+        max_length=recipe["model"]["max_position_embeddings"] or recipe["training"]["sequence_length"],
+        knows=knows,
+        knows_old=domains.get("old") is not None,
+        recipe=toml({name: section for name, section in recipe.items() if name not in ("masking", "card")}),
     )
+    write_atomically(folder / CARD, card)
 
 
-def _size(number: int) -> str:
-    return f"{number / 1e6:.1f}M" if number >= 1e6 else f"{number:,}"
-
-
-def _ledger(manifest: Manifest) -> str:
-    sources = ", ".join(
-        f"{as_code(Path(source['path']).name)} ({source['bytes']:,} bytes)" for source in manifest.sources
-    )
+def _data_of_run(manifest: Manifest) -> str:
+    files = [f"{as_code(Path(source['path']).name)} ({source['bytes']:,} bytes)" for source in manifest.sources]
     rows = [
         [name, *(f"{value:,}" for value in (split.documents, split.bytes, split.tokens, split.unknown_tokens))]
         for name, split in (("training", manifest.train), ("held out", manifest.validation))
@@ -181,7 +173,7 @@ def _ledger(manifest: Manifest) -> str:
         near = f" {manifest.near_duplicates.sentence}"
     return "\n\n".join(
         [
-            f"Sources: {sources}.",
+            f"Sources: {', '.join(files)}.",
             table(["", "documents", "bytes", "tokens", "unknown tokens"], rows),
             f"{manifest.plan[:1].upper()}{manifest.plan[1:]}. Left out: {skipped}.{near} "
             f"Vocabulary: {manifest.vocab_size:,}.",
@@ -190,34 +182,17 @@ def _ledger(manifest: Manifest) -> str:
     )
 
 
-def _masking(masking: Mapping[str, Any]) -> str:
-    strategy = masking["strategy"]
-    named = f"Strategy `{strategy}`" if strategy else "A strategy of its own"
-    content = {"masking": {name: value for name, value in masking.items() if name != "strategy"}}
-    masks = (
-        "static masks that are a function of seed and text"
-        if masking.get("static")
-        else "dynamic masks that are a function of seed, epoch and text"
-    )
-    return f"{named}, with {masks}:\n\n{toml(content)}"
-
-
-def _figures(summary: Mapping[str, Any]) -> str:
+def _figures_of_run(summary: Mapping[str, Any]) -> str:
+    loss = f"{summary['validation_loss']:.3f}{margin(summary['validation_loss_interval'])}"
     rows = [
-        [
-            "loss, nats per hidden token",
-            f"{summary['validation_loss']:.3f}{margin(summary['validation_loss_interval'])}",
-        ],
+        ["loss, nats per hidden token", loss],
         [
             "entropy of the token frequencies (what a model without context reaches)",
             f"{summary['unigram_entropy']:.3f}",
         ],
         ["hidden tokens predicted right", f"{summary['validation_accuracy']:.1%}"],
         ["perplexity", f"{summary['validation_perplexity']:.1f}"],
-        [
-            "bits per byte of hidden tokens",
-            f"{summary['bits_per_token_byte']:.3f}{margin(summary['bits_per_token_byte_interval'])}",
-        ],
+        ["bits per byte of hidden tokens", _bits(summary)],
         ["hidden tokens", f"{summary['predicted_tokens']:,}"],
     ]
     for name, figures in summary.get("objectives", {}).items():
@@ -225,44 +200,10 @@ def _figures(summary: Mapping[str, Any]) -> str:
     return table(["", f"value ({over(unit_of_summary(summary))})"], rows)
 
 
-def _knows(origin: Origin | None) -> str:
-    if origin is None:
-        return "and knows nothing else; what is wrong, private or one-sided in that text"
-    return (
-        f"after all that {called(origin)} was trained on, whose licence and limits hold here too; what is wrong, "
-        "private or one-sided in either"
-    )
-
-
-def _changed(start: Mapping[str, Any]) -> str:
-    """What was done to it before the training, in sentences; empty where nothing was."""
-    found = []
-    if start["new_head"]:
-        found.append("It had no head for masked tokens, so one was drawn.")
-    if start["positions"] is not None:
-        before, after = start["positions"]
-        found.append(f"It was made longer, from {before:,} positions to {after:,}.")
-    if start["new_words"]:
-        found.append(f"{start['new_words']:,} words were added to its vocabulary.")
-    return " ".join(found)
-
-
-def _domain_rows(domains: Mapping[str, Mapping[str, Mapping[str, Any]] | None]) -> list[list[str]]:
-    """Bits per byte of hidden tokens before the training and after it, on the new text and on the old, where known."""
-    return [
-        [f"held-out text of {kind}", *(_bits(figures[when]) for when in ("before", "after"))]
-        for name, kind in (("new", "the data above"), ("old", "the model's own domain"))
-        if (figures := domains.get(name)) is not None
-    ]
-
-
 def _bits(figures: Mapping[str, Any]) -> str:
     bits = figures["bits_per_token_byte"]
     return "-" if bits is None else f"{bits:.3f}{margin(figures.get('bits_per_token_byte_interval'))}"
 
-
-# ----------------------------------------
-# README.md of a fine-tuned model: its card, written from the result, with a head that the hub reads.
 
 MOST_CLASSES = 50
 _PARTS = {"validation": ("metrics", ""), "test": ("test_metrics", "test_")}  # of a summary; what its means begin with
@@ -279,8 +220,6 @@ _HUB_NAMES = {
     "spearman": "spearmanr",
     "ranking_precision": "label_ranking_average_precision",
 }
-
-
 _SHOWN_NAMES = {
     "rmse": "Root mean squared error",
     "matthews": "Matthews correlation",
@@ -313,39 +252,9 @@ def write_task_card(
         max_length: Longest input in tokens, special tokens included.
         origin: What it was before.
     """
-    columns: Mapping[str, str] = task.content().get("columns", {})
-    card = TEMPLATES.get_template("task_card.md").render(
-        head=_head_of_task_card(folder, task, summary, settings, files, origin),
-        task=task,
-        place=PLACE,
-        called=called(origin),
-        starts_anew=settings.initial_weights == "random",
-        has_base=bool(origin.base_models),
-        summary=summary,
-        own=task.content(),
-        column=as_code(columns["label"]) if "label" in columns else None,
-        of_entities="entity_f1" in summary["metrics"],
-        data=_data(summary, files),
-        classes=_classes(task, classes),
-        figures=_figures_of_task_card(summary, files),
-        metric=_shown_name(summary["metric"]),
-        chosen_on=as_code(files["validation"]),
-        test=as_code(files["test"]) if "test" in files else None,
-        max_length=max_length,
-        settings=_settings(summary, settings, columns),
-    )
-    write_atomically(folder / CARD, card)
-
-
-def _head_of_task_card(
-    folder: Path,
-    task: Task,
-    summary: Mapping[str, Any],
-    settings: FinetuneSettings,
-    files: Mapping[str, str],
-    origin: Origin,
-) -> str:
-    return card_head(
+    own = task.content()
+    columns: Mapping[str, str] = own.get("columns", {})
+    head = card_head(
         settings.card,
         name=name_of_folder(folder),
         task=(task.pipeline, task.pipeline.replace("-", " ").title()),
@@ -353,53 +262,58 @@ def _head_of_task_card(
         base=() if settings.initial_weights == "random" else origin.base_models,
         figures=[
             CardFigures(
-                files[part], part, {_shown_name(name): (_hub_name(name), value) for name, value in found.items()}
+                files[part],
+                part,
+                {_shown_name(name): (_HUB_NAMES.get(name, name), value) for name, value in metrics.items()},
             )
             for part, (key, _) in _PARTS.items()
-            if (found := _metrics(summary, key))
+            if (metrics := summary.get(key))
         ],
     )
-
-
-def _metrics(summary: Mapping[str, Any], key: str) -> Metrics:
-    found: Metrics = summary.get(key, {})
-    return found
-
-
-def _hub_name(metric: str) -> str:
-    return _HUB_NAMES.get(metric, metric)
+    counts = ("records", "inputs", "truncated", "split")
+    examples = [
+        [f"{part}: {as_code(files[part])}", *(f"{numbers[key]:,}" for key in counts)]
+        for part, numbers in summary["examples"].items()
+    ]
+    # The commonest classes of the training file; many of them would be too long a table.
+    ranked = sorted(classes.items(), key=lambda pair: -pair[1])
+    class_rows = [[as_code(name), f"{count:,}"] for name, count in ranked[:MOST_CLASSES]]
+    more = f"\n\nAnd {len(ranked) - MOST_CLASSES:,} more, which are rarer." if len(ranked) > MOST_CLASSES else ""
+    unit = "tag" if task.pipeline == "token-classification" else "class"
+    # All that a training with the same files needs, with the learning rate and the columns that were found.
+    same = {**settings.model_dump(exclude={"card", "columns"}), "learning_rate": summary["learning_rate"]}
+    card = TEMPLATES.get_template("task_card.md").render(
+        head=head,
+        task=task,
+        place=PLACE,
+        called=called(origin),
+        starts_anew=settings.initial_weights == "random",
+        has_base=bool(origin.base_models),
+        summary=summary,
+        own=own,
+        column=as_code(columns["label"]) if "label" in columns else None,
+        of_entities="entity_f1" in summary["metrics"],
+        data=table(["file", "examples", "inputs", "cut at the end", "seen in parts"], examples),
+        classes=table([unit, "times"], class_rows) + more if classes else None,
+        figures=_figures_of_task(summary, files),
+        metric=_shown_name(summary["metric"]),
+        chosen_on=as_code(files["validation"]),
+        test=as_code(files["test"]) if "test" in files else None,
+        max_length=max_length,
+        settings=toml({"finetune": same | ({"columns": columns} if columns else {})}),
+    )
+    write_atomically(folder / CARD, card)
 
 
 def _shown_name(metric: str) -> str:
-    if metric in _SHOWN_NAMES:
-        return _SHOWN_NAMES[metric]
-    words = metric.replace("_", " ").replace("f1", "F1")
+    words = _SHOWN_NAMES.get(metric, metric.replace("_", " ").replace("f1", "F1"))
     return words[:1].upper() + words[1:]
 
 
-def _data(summary: Mapping[str, Any], files: Mapping[str, str]) -> str:
-    counts = ("records", "inputs", "truncated", "split")
-    rows = [
-        [f"{part}: {as_code(files[part])}", *(f"{found[key]:,}" for key in counts)]
-        for part, found in summary["examples"].items()
-    ]
-    return table(["file", "examples", "inputs", "cut at the end", "seen in parts"], rows)
-
-
-def _classes(task: Task, counts: Mapping[str, int]) -> str | None:
-    """How often the training file has each class, the commonest first; of many classes those alone."""
-    if not counts:
-        return None
-    ranked = sorted(counts.items(), key=lambda pair: -pair[1])
-    rows = [[as_code(name), f"{count:,}"] for name, count in ranked[:MOST_CLASSES]]
-    more = f"\n\nAnd {len(ranked) - MOST_CLASSES:,} more, which are rarer." if len(ranked) > MOST_CLASSES else ""
-    return table(["tag" if task.pipeline == "token-classification" else "class", "times"], rows) + more
-
-
-def _figures_of_task_card(summary: Mapping[str, Any], files: Mapping[str, str]) -> str:
+def _figures_of_task(summary: Mapping[str, Any], files: Mapping[str, str]) -> str:
     """A row a metric: of the saved model, and of several seeds the mean, on each file."""
     several = len(summary["seeds"]) > 1
-    parts = {part: found for part, found in _PARTS.items() if part in files}
+    parts = {part: keys for part, keys in _PARTS.items() if part in files}
     heads = ["metric"]
     for part in parts:
         heads += [part, *([f"{part}, mean of {len(summary['seeds'])} seeds ({over('seeds')})"] if several else [])]
@@ -409,19 +323,12 @@ def _figures_of_task_card(summary: Mapping[str, Any], files: Mapping[str, str]) 
         for key, prefix in parts.values():
             row.append(_number(summary[key][name]))
             if several:
-                margin = summary[f"{prefix}margin"][name]
-                row.append(
-                    _number(summary[f"{prefix}mean"][name]) + ("" if margin is None else f" ± {_number(margin)}")
-                )
+                spread = summary[f"{prefix}margin"][name]
+                mean = _number(summary[f"{prefix}mean"][name])
+                row.append(mean if spread is None else f"{mean} ± {_number(spread)}")
         rows.append(row)
     return table(heads, rows)
 
 
 def _number(value: float | None) -> str:
     return "undefined" if value is None else f"{value:.3f}"
-
-
-def _settings(summary: Mapping[str, Any], settings: FinetuneSettings, columns: Mapping[str, str]) -> str:
-    """All that a training with the same files would be asked for, with the rate and the columns that were found."""
-    values = {**settings.model_dump(exclude={"card", "columns"}), "learning_rate": summary["learning_rate"]}
-    return toml({"finetune": values | ({"columns": columns} if columns else {})})

@@ -10,14 +10,14 @@ from unmask.core.files import write_atomically
 from unmask.model.card_head import CARD, CardSettings, Origin, card_head, name_of_folder
 from unmask.report.cards import PLACE, as_code, called, table, toml
 from unmask.report.pages import TEMPLATES, drawn
-from unmask.report.plots import HELD, TRAIN, new_figure, to_svg
+from unmask.report.plots import HELD, TRAIN, Curve, Metrics, plot_lines
 
 _TASK, _SPARSE_TASK = "sentence-similarity", "feature-extraction"
 _HEADS = ("held-out pairs", "number", "recall@1 before", "after", "recall@10 before", "after")
 
 
 def write_embedder_report(
-    path: Path, *, summary: Mapping[str, Any], settings: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]
+    path: Path, *, summary: Mapping[str, Any], settings: Mapping[str, Any], metrics: Metrics
 ) -> None:
     """Writes the page. It needs nothing but itself.
 
@@ -27,12 +27,36 @@ def write_embedder_report(
         settings: Of the training.
         metrics: The lines of metrics.jsonl.
     """
+    headline = []
+    before, after = summary["before"], summary["after"]
+    if after is not None:
+        for kind, figures in after["kinds"].items():
+            recall = f"(before: {before['kinds'][kind]['recall_at_10']:.1%})"
+            headline.append((f"{figures['recall_at_10']:.1%}", f"recall@10 of held-out pairs: {kind} {recall}"))
+        if after["mlm_loss"] is not None:
+            headline.append((f"{after['mlm_loss']:.3f}", f"nats per hidden token (before: {before['mlm_loss']:.3f})"))
+    headline += [
+        (f"{summary['tokens_seen'] / 1e6:.2f}M", "tokens seen"),
+        (f"{summary['steps']:,}", "steps"),
+        (f"{summary['seconds'] / 60:.1f} min", f"of training on {summary['device']}"),
+    ]
+    train = [line for line in metrics if line.get("kind") == "train"]
+    held = [line for line in metrics if line.get("kind") == "evaluation"]
+    steps = [line["step"] for line in held]
+    recalls: list[Curve] = []
+    for number, kind in enumerate(held[0]["kinds"] if held else ()):
+        style = {"color": HELD, "marker": "os^D"[number % 4], "ms": 3.5, "alpha": 1.0 - 0.2 * number, "label": kind}
+        recalls.append((steps, [line["kinds"][kind]["recall_at_10"] for line in held], style))
+    loss: Curve = [line["step"] for line in train], [line["loss"] for line in train], {"color": TRAIN}
     page = TEMPLATES.get_template("embedder.html").render(
         summary=summary,
-        headline=_headline(summary),
+        headline=headline,
         heads=list(_HEADS),
         rows=_rows(summary),
-        plots=drawn(recall_curves(metrics), pair_loss_curve(metrics)),
+        plots=drawn(
+            plot_lines(recalls, "steps", "recall@10 of held-out pairs"),
+            plot_lines([loss], "steps", "loss, nats per pair"),
+        ),
         settings=", ".join(f"{key} = {value}" for key, value in settings.items() if value is not None),
     )
     write_atomically(path, page)
@@ -74,29 +98,10 @@ def write_embedder_card(
         has_base=bool(origin.base_models),
         summary=summary,
         files=", ".join(map(as_code, files)),
-        figures=table(list(_HEADS), [[*row] for row in _rows(summary)]) if summary["after"] is not None else None,
+        figures=table(list(_HEADS), _rows(summary)) if summary["after"] is not None else None,
         settings=toml({"embedder": settings}),
     )
     write_atomically(folder / CARD, text)
-
-
-def _headline(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    cells = []
-    if summary["after"] is not None:
-        for kind, found in summary["after"]["kinds"].items():
-            before = summary["before"]["kinds"][kind]["recall_at_10"]
-            cells.append(
-                (f"{found['recall_at_10']:.1%}", f"recall@10 of held-out pairs: {kind} (before: {before:.1%})")
-            )
-        if summary["after"]["mlm_loss"] is not None:
-            before, after = summary["before"]["mlm_loss"], summary["after"]["mlm_loss"]
-            cells.append((f"{after:.3f}", f"nats per hidden token (before: {before:.3f})"))
-    return [
-        *cells,
-        (f"{summary['tokens_seen'] / 1e6:.2f}M", "tokens seen"),
-        (f"{summary['steps']:,}", "steps"),
-        (f"{summary['seconds'] / 60:.1f} min", f"of training on {summary['device']}"),
-    ]
 
 
 def _rows(summary: Mapping[str, Any]) -> list[list[str]]:
@@ -106,35 +111,8 @@ def _rows(summary: Mapping[str, Any]) -> list[list[str]]:
     return [
         [
             kind,
-            f"{found['pairs']:,}",
-            *(f"{each[kind][key]:.1%}" for key in ("recall_at_1", "recall_at_10") for each in (before, after)),
+            f"{figures['pairs']:,}",
+            *(f"{when[kind][key]:.1%}" for key in ("recall_at_1", "recall_at_10") for when in (before, after)),
         ]
-        for kind, found in after.items()
+        for kind, figures in after.items()
     ]
-
-
-def recall_curves(metrics: Sequence[Mapping[str, Any]]) -> str:
-    """Recall@10 of held-out pairs over the steps, a line a kind."""
-    figure, axes = new_figure()
-    lines = [line for line in metrics if line.get("kind") == "evaluation"]
-    for number, kind in enumerate(lines[0]["kinds"] if lines else ()):
-        axes.plot(
-            [line["step"] for line in lines],
-            [line["kinds"][kind]["recall_at_10"] for line in lines],
-            color=HELD, lw=1.4, marker="os^D"[number % 4], ms=3.5, alpha=1.0 - 0.2 * number, label=kind,
-        )  # fmt: skip
-    if lines:
-        axes.legend(frameon=False)
-    axes.set_xlabel("steps")
-    axes.set_ylabel("recall@10 of held-out pairs")
-    return to_svg(figure)
-
-
-def pair_loss_curve(metrics: Sequence[Mapping[str, Any]]) -> str:
-    """The training loss over the steps."""
-    figure, axes = new_figure()
-    lines = [line for line in metrics if line.get("kind") == "train"]
-    axes.plot([line["step"] for line in lines], [line["loss"] for line in lines], color=TRAIN, lw=1.4)
-    axes.set_xlabel("steps")
-    axes.set_ylabel("loss, nats per pair")
-    return to_svg(figure)

@@ -182,7 +182,7 @@ class InputEncoder:
             TokenizerError: It does not know a character.
         """
         if self.tokenizer.special.unk is None:
-            self.tokenizer.check_known("".join(set("".join(texts))))
+            self.tokenizer.check_known(["".join(set("".join(texts)))])
 
     def _check_pairs(self) -> None:
         if self.tokenizer.special.sep is None or self._whole.num_special_tokens_to_add(True) < 2:

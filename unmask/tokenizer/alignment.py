@@ -108,9 +108,18 @@ class TextPlaces:
             DataError: A label is none of these.
         """
         flat = [span for each in spans for span in each.get(column, ())]
-        numbers = _numbers(column, flat, labels)
+        number_of = {label: number for number, label in enumerate(labels, 1)}
+        try:
+            numbers = np.fromiter((number_of[span.label] for span in flat), dtype=np.int64, count=len(flat))
+        except KeyError as error:
+            raise DataError(
+                f"the label {error} of {column} was not announced; known are {', '.join(labels)}; prepare the text "
+                "again"
+            ) from error
         owner = self._owners([each.get(column, ()) for each in spans])
-        before, behind = _nearest(owner)
+        # The nearest span at or before each token (0 where there is none), and at or behind it; both rise.
+        before = np.maximum.accumulate(owner)
+        behind = np.minimum.accumulate(np.where(owner > 0, owner, _FAR)[::-1])[::-1]
         inside = (before == behind) & (before > 0)
         own = np.where(inside, before, 0)
         begins = inside & (np.diff(own, prepend=0) != 0)
@@ -137,16 +146,12 @@ class TextPlaces:
         nearest = np.minimum.accumulate(nearest[::-1])[::-1]
         first = nearest[np.minimum(self.places.begin, len(of_char) - 1)]
         owner = np.where(first < self.places.end, of_char[np.minimum(first, len(of_char) - 1)], 0)
-        return self._with_marks(owner, of_char)
-
-    def _with_marks(self, owner: NDArray[np.int64], of_char: NDArray[np.int64]) -> NDArray[np.int64]:
-        """A token without ink that begins a word which goes on goes with what follows it."""
-        if len(owner) < 2:
-            return owner
-        ink = np.concatenate([[0], np.cumsum(self._inked)])
-        blank = ink[self.places.end] == ink[self.places.begin]
-        mark = blank[:-1] & self.places.word_starts[:-1] & ~self.places.word_starts[1:] & (owner[:-1] == 0)
-        owner[:-1][mark] = owner[1:][mark]
+        if len(owner) > 1:
+            # A token without ink that begins a word which goes on goes with what follows it.
+            ink = np.concatenate([[0], np.cumsum(self._inked)])
+            blank = ink[self.places.end] == ink[self.places.begin]
+            mark = blank[:-1] & self.places.word_starts[:-1] & ~self.places.word_starts[1:] & (owner[:-1] == 0)
+            owner[:-1][mark] = owner[1:][mark]
         return owner
 
     def _subtrees(
@@ -168,24 +173,6 @@ class TextPlaces:
         place = np.arange(len(own))
         to_first, to_last = (np.clip(n, 0, FARTHEST) for n in (place - first[word], last[word] - place))
         return has_words[word].astype(np.int64) << HEADS_SHIFT | to_first << BEFORE_SHIFT | to_last
-
-
-def _numbers(column: str, spans: Sequence[Span], labels: Sequence[str]) -> NDArray[np.int64]:
-    number_of = {label: number for number, label in enumerate(labels, 1)}
-    try:
-        return np.fromiter((number_of[span.label] for span in spans), dtype=np.int64, count=len(spans))
-    except KeyError as error:
-        raise DataError(
-            f"the label {error} of {column} was not announced; known are {', '.join(labels)}; prepare the text again"
-        ) from error
-
-
-def _nearest(owner: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The nearest span at or before each token (0 where there is none), and at or behind it; both rise."""
-    before = np.maximum.accumulate(owner) if len(owner) else owner
-    behind = np.where(owner > 0, owner, _FAR)
-    behind = np.minimum.accumulate(behind[::-1])[::-1] if len(owner) else behind
-    return before, behind
 
 
 def _extents(

@@ -12,7 +12,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import tokenizers
@@ -24,7 +23,6 @@ from unmask.tokenizer.words import Kind, kind_of
 LEAST_COUNT = 5  # a word that hardly stands in the text is not learned from it
 LEAST_CHARS = 3
 _OF_WORDS = {Kind.LETTER, Kind.DIGIT, Kind.MARK}
-_UNFIT = "--extend-vocab adds whole words to a WordPiece, byte-level BPE or Unigram vocabulary, but {}; leave it away"
 
 
 @dataclass(frozen=True)
@@ -47,68 +45,55 @@ class NewWord:
         return self.count * (len(self.pieces) - 1)
 
 
-def check_extensible(tokenizer: Tokenizer) -> None:
-    """Makes sure that whole words can be added.
-
-    Raises:
-        TokenizerError: They cannot be added to this kind of tokenizer.
-    """
+def _check_extensible(tokenizer: Tokenizer) -> None:
     model, family = tokenizer.backend.model, tokenizer.word_starts.spelling.family
-    kind = type(model).__name__
+    kind, why = type(model).__name__, None
     if family == "plain":
-        raise TokenizerError(_UNFIT.format("this tokenizer's entries are characters, which words are never joined of"))
-    if kind not in ("WordPiece", "BPE", "Unigram") or family == "whole":
-        raise TokenizerError(_UNFIT.format(f"this tokenizer is of the kind {kind}, whose entries mark no words"))
-    if kind == "BPE" and family == "wordpiece":
-        raise TokenizerError(_UNFIT.format("this BPE tokenizer marks continuations or ends of words"))
-    if kind == "BPE" and model.dropout:
-        raise TokenizerError(_UNFIT.format("this BPE tokenizer drops merges at random"))
-    if tokenizer.backend.pre_tokenizer is None:
-        raise TokenizerError(_UNFIT.format("this tokenizer does not cut text into words first (no pre_tokenizer)"))
+        why = "this tokenizer's entries are characters, which words are never joined of"
+    elif kind not in ("WordPiece", "BPE", "Unigram") or family == "whole":
+        why = f"this tokenizer is of the kind {kind}, whose entries mark no words"
+    elif kind == "BPE" and family == "wordpiece":
+        why = "this BPE tokenizer marks continuations or ends of words"
+    elif kind == "BPE" and model.dropout:
+        why = "this BPE tokenizer drops merges at random"
+    elif tokenizer.backend.pre_tokenizer is None:
+        why = "this tokenizer does not cut text into words first (no pre_tokenizer)"
+    if why is not None:
+        raise TokenizerError(
+            f"whole words can be added to a WordPiece, byte-level BPE or Unigram vocabulary, but {why}; add none",
+            options=("extend_vocab",),
+        )
 
 
-def count_words(backend: tokenizers.Tokenizer, texts: Iterable[str]) -> Counter[str]:
-    """Counts what the tokenizer's model is given one by one; only distinct words are held in memory."""
-    normalizer, cutter = backend.normalizer, backend.pre_tokenizer
-    counts: Counter[str] = Counter()
-    for text in texts:
-        normal = text if normalizer is None else normalizer.normalize_str(text)
-        counts.update(word for word, _ in cutter.pre_tokenize_str(normal))
-    return counts
-
-
-def pieces_of(backend: tokenizers.Tokenizer, word: str) -> tuple[int, ...]:
-    """Ids that the tokenizer's model spells a word with."""
+def _pieces_of(backend: tokenizers.Tokenizer, word: str) -> tuple[int, ...]:
     return tuple(token.id for token in backend.model.tokenize(word))
 
 
-def rank_new_words(tokenizer: Tokenizer, counts: Mapping[str, int]) -> list[NewWord]:
+def _rank_new_words(tokenizer: Tokenizer, counts: Mapping[str, int]) -> list[NewWord]:
     """All words that would gain from an entry, the one that saves most tokens first.
 
     A word counts by itself: what entries of two words that begin alike save together is not worked out.
 
     Args:
-        tokenizer: For which `check_extensible` holds.
+        tokenizer: Whose entries mark words.
         counts: Words and how often they stand in the text.
     """
-    unknown = tokenizer.special.unk
-    found = []
+    unknown, new_words = tokenizer.special.unk, []
     for entry, count in counts.items():
-        if count < LEAST_COUNT or not _is_word(tokenizer.word_starts.text_of(entry)):
+        if count < LEAST_COUNT:
             continue
-        pieces = pieces_of(tokenizer.backend, entry)
+        # Letters, with digits perhaps, so that no word of the masking begins or ends within it.
+        text = tokenizer.word_starts.text_of(entry)
+        kinds = {kind_of(character) for character in text}
+        if len(text) < LEAST_CHARS or Kind.LETTER not in kinds or not kinds <= _OF_WORDS:
+            continue
+        pieces = _pieces_of(tokenizer.backend, entry)
         if len(pieces) < 2 or unknown in pieces:
             continue
         if tokenizer.starts(np.array(pieces))[1:].any():  # several words to the masking: one entry would join them
             continue
-        found.append(NewWord(entry, pieces, count))
-    return sorted(found, key=lambda word: (-word.saved, word.entry))
-
-
-def _is_word(text: str) -> bool:
-    """Whether a text is letters, with digits perhaps, so that no word of the masking begins or ends within it."""
-    kinds = {kind_of(character) for character in text}
-    return len(text) >= LEAST_CHARS and Kind.LETTER in kinds and kinds <= _OF_WORDS
+        new_words.append(NewWord(entry, pieces, count))
+    return sorted(new_words, key=lambda word: (-word.saved, word.entry))
 
 
 def unigram_scores(words: Iterable[NewWord], scores: Mapping[int, float]) -> list[float]:
@@ -171,59 +156,51 @@ def extend_vocabulary(tokenizer: Tokenizer, texts: Iterable[str], most: int) -> 
     Raises:
         TokenizerError: Words cannot be added to this kind of tokenizer, or the text has no such words.
     """
-    check_extensible(tokenizer)
-    counts = count_words(tokenizer.backend, texts)
-    words = rank_new_words(tokenizer, counts)[:most]
+    _check_extensible(tokenizer)
+    backend, counts = tokenizer.backend, Counter[str]()
+    for text in texts:  # counts what the model is given one by one; only distinct words are held in memory
+        normal = text if backend.normalizer is None else backend.normalizer.normalize_str(text)
+        counts.update(word for word, _ in backend.pre_tokenizer.pre_tokenize_str(normal))
+    words = _rank_new_words(tokenizer, counts)[:most]
     while words:
         extended = _with_entries(tokenizer, words)
-        before, after, lost = _compare(tokenizer, extended, counts)
+        before = after = 0
+        lost, unknown = [], tokenizer.special.unk  # words that have unknown tokens with the new entries only
+        for word, count in counts.items():
+            old, new = _pieces_of(backend, word), _pieces_of(extended.backend, word)
+            before, after = before + count * len(old), after + count * len(new)
+            if unknown in new and unknown not in old:
+                lost.append(word)
         if not lost:
             return Extension(extended, tuple(words), tokenizer.vocab_size, before, after)
         # WordPiece takes the longest entry and has no way back: with these entries other words become unknown.
         words = [word for word in words if not any(other.startswith(word.entry) for other in lost)]
     raise TokenizerError(
         f"no word of this text is spelled in several pieces and stands in it {LEAST_COUNT} times: there is nothing to "
-        "add; leave --extend-vocab away, or give more text"
+        "add; add none, or give more text",
+        options=("extend_vocab",),
     )
-
-
-def _compare(tokenizer: Tokenizer, extended: Tokenizer, counts: Mapping[str, int]) -> tuple[int, int, list[str]]:
-    """Tokens of a text without the new entries and with them, and words that only then have unknown tokens."""
-    unknown = tokenizer.special.unk
-    before = after = 0
-    lost = []
-    for word, count in counts.items():
-        old, new = pieces_of(tokenizer.backend, word), pieces_of(extended.backend, word)
-        before, after = before + count * len(old), after + count * len(new)
-        if unknown in new and unknown not in old:
-            lost.append(word)
-    return before, after, lost
 
 
 def _with_entries(tokenizer: Tokenizer, words: Sequence[NewWord]) -> Tokenizer:
     """The tokenizer with these entries behind its last id."""
     content = json.loads(tokenizer.backend.to_str())
     model, first = content["model"], tokenizer.vocab_size
-    added = {token["id"]: token["content"] for token in content["added_tokens"]}
     if model["type"] == "Unigram":
-        _add_to_unigram(model["vocab"], words, first)
+        vocab = model["vocab"]
+        if len(vocab) != first:  # the place in the list is the id
+            raise TokenizerError(
+                f"ids {len(vocab)} to {first - 1} of this Unigram tokenizer are added tokens, behind which its "
+                "vocabulary cannot grow; add no words",
+                options=("extend_vocab",),
+            )
+        scores = {id_: float(score) for id_, (_, score) in enumerate(vocab)}
+        vocab += [[word.entry, score] for word, score in zip(words, unigram_scores(words, scores), strict=True)]
     else:
         # Added tokens may stand between the old entries and the new; the library wants a vocabulary without holes.
-        model["vocab"] = {token: id_ for id_, token in added.items()} | model["vocab"]
-        model["vocab"] |= {word.entry: first + number for number, word in enumerate(words)}
+        added = {token["content"]: token["id"] for token in content["added_tokens"]}
+        model["vocab"] = added | model["vocab"] | {word.entry: first + number for number, word in enumerate(words)}
         if model["type"] == "BPE":
             model["ignore_merges"] = True
     backend = tokenizers.Tokenizer.from_str(json.dumps(content))
     return Tokenizer(backend, tokenizer.special_names, tokenizer.class_name)
-
-
-def _add_to_unigram(vocab: list[list[Any]], words: Sequence[NewWord], first: int) -> None:
-    """Adds pieces; the place in the list is the id, so there must be nothing between the list's end and the first."""
-    if len(vocab) != first:
-        raise TokenizerError(
-            f"--extend-vocab: ids {len(vocab)} to {first - 1} of this Unigram tokenizer are added tokens, behind which "
-            "its vocabulary cannot grow; leave --extend-vocab away"
-        )
-    scores = {id_: float(score) for id_, (_, score) in enumerate(vocab)}
-    for word, score in zip(words, unigram_scores(words, scores), strict=True):
-        vocab.append([word.entry, score])

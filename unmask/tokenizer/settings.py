@@ -21,8 +21,6 @@ class TokenizerSettings(Settings):
         vocab_size: Entries of the trained vocabulary, special tokens included; None sizes it to the corpus. For
             characters it is the most there may be, and None takes all characters of the corpus.
         lowercase: Whether the trained tokenizer folds case.
-        add_prefix_space: For `bpe` only: whether a text's first word is spelled as if a space stood before it; None
-            is no, as in RoBERTa.
         bare: For `char` only: whether `[PAD]` and `[MASK]` are the only special tokens, so that rows are text and
             nothing else. Its characters are those of the whole corpus, held-out text included. None is no.
         sample_bytes: About how much text it is trained on: of a larger corpus, documents chosen by their hashes. For
@@ -33,22 +31,15 @@ class TokenizerSettings(Settings):
     kind: TokenizerKind = "wordpiece"
     vocab_size: int | None = Field(default=None, ge=64, le=1_000_000)
     lowercase: bool = False
-    add_prefix_space: bool | None = None
     bare: bool | None = None
     sample_bytes: int = Field(default=1 << 29, ge=1 << 16)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.path is not None:
-            self._check_path()
-        if self.add_prefix_space is not None and self.kind != "bpe":
-            raise ValueError(f"add_prefix_space is for kind bpe, not {self.kind}; leave it out, or take kind bpe")
+        fields = type(self).model_fields
+        changed = [name for name in fields if name != "path" and getattr(self, name) != fields[name].default]
+        if self.path is not None and changed:
+            raise ValueError(f"{' and '.join(changed)} is of a tokenizer that is trained, but path names one")
         if self.bare is not None and self.kind != "char":
             raise ValueError(f"bare is for kind char, not {self.kind}; leave it out, or take kind char")
         return self
-
-    def _check_path(self) -> None:
-        fields = type(self).model_fields
-        changed = [name for name in fields if name != "path" and getattr(self, name) != fields[name].default]
-        if changed:
-            raise ValueError(f"{' and '.join(changed)} is of a tokenizer that is trained, but path names one")

@@ -55,11 +55,11 @@ def outermost(spans: Iterable[Span]) -> tuple[Span, ...]:
 
     Example: (0, 15, ORG), (11, 15, LOC) leaves the first: `University of Bonn` is masked as one.
     """
-    kept: list[Span] = []
+    outer: list[Span] = []
     for span in sorted(spans, key=lambda s: (s.begin, -s.end)):
-        if not kept or span.begin >= kept[-1].end:
-            kept.append(span)
-    return tuple(kept)
+        if not outer or span.begin >= outer[-1].end:
+            outer.append(span)
+    return tuple(outer)
 
 
 def cut_spans(spans: Spans, begin: int, end: int) -> Spans:
@@ -122,21 +122,32 @@ def read_fields(row: Mapping[str, Any], text: str, fields: Mapping[str, str]) ->
     Raises:
         ValueError: A field is missing or malformed; the text says which and how it must be.
     """
-    found: dict[str, tuple[Span, ...]] = {}
+    annotations: dict[str, tuple[Span, ...]] = {}
     for column, field in fields.items():
         if row.get(field) is None:
             raise ValueError(f"has no {field!r}; give an empty list where there are no {column}")
         if not isinstance(row[field], list):
             raise ValueError(f"has {type(row[field]).__name__} in {field!r}, not a list of [start, end, label]")
         spans = [_span(entry, column, field, len(text)) for entry in row[field]]
-        if column == "dependencies":
-            spans = _with_distances(spans, field)
         if column in ("entities", "chunks"):
-            found[column] = outermost(spans)
-        else:
-            _check_order(spans, field)
-            found[column] = tuple(spans)
-    return found
+            annotations[column] = outermost(spans)
+            continue
+        if column == "dependencies":
+            if (outside := next((s.head for s in spans if not 0 <= s.head < len(spans)), None)) is not None:
+                raise ValueError(
+                    f"names the head {shown(outside)} in {field!r}, which has {len(spans)} words, counted from 0"
+                )
+            if closed_loop([span.head for span in spans]):
+                raise ValueError(f"has heads in {field!r} that run in a circle")
+            spans = [span._replace(head=span.head - number) for number, span in enumerate(spans)]
+        for before, after in pairwise(spans):
+            if after.begin < before.end:
+                raise ValueError(
+                    f"has {list(after[:3])} in {field!r} behind {list(before[:3])}; words are given in the order of "
+                    "the text and do not overlap"
+                )
+        annotations[column] = tuple(spans)
+    return annotations
 
 
 def _span(entry: Any, column: str, field: str, num_chars: int) -> Span:
@@ -155,26 +166,6 @@ def _span(entry: Any, column: str, field: str, num_chars: int) -> Span:
     return Span(begin, end, label, *head)
 
 
-def _with_distances(spans: list[Span], field: str) -> list[Span]:
-    for span in spans:
-        if not 0 <= span.head < len(spans):
-            raise ValueError(
-                f"names the head {shown(span.head)} in {field!r}, which has {len(spans)} words, counted from 0"
-            )
-    if closed_loop([span.head for span in spans]):
-        raise ValueError(f"has heads in {field!r} that run in a circle")
-    return [span._replace(head=span.head - number) for number, span in enumerate(spans)]
-
-
-def _check_order(spans: list[Span], field: str) -> None:
-    for before, after in pairwise(spans):
-        if after.begin < before.end:
-            raise ValueError(
-                f"has {list(after[:3])} in {field!r} behind {list(before[:3])}; words are given in the order of the "
-                "text and do not overlap"
-            )
-
-
 def without_returns(text: str, spans: Spans) -> Spans:
     """The annotations counted in the text whose `\\r\\n` have become `\\n`."""
 
@@ -189,22 +180,21 @@ def without_returns(text: str, spans: Spans) -> Spans:
 
 def written_fields(spans: Spans) -> dict[str, list[list[Any]]]:
     """Annotations as `read_fields` reads them; a word whose head was cut away is a root, an empty word is left out."""
-    found: dict[str, list[list[Any]]] = {}
+    rows: dict[str, list[list[Any]]] = {}
     for column, entries in spans.items():
         if column != "dependencies":
-            found[column] = [[span.begin, span.end, span.label] for span in entries if span.begin < span.end]
+            rows[column] = [[span.begin, span.end, span.label] for span in entries if span.begin < span.end]
             continue
         place: dict[int, int] = {}
         for number, span in enumerate(entries):
             if span.begin < span.end:
                 place[number] = len(place)
-        found[column] = [
+        rows[column] = [
             [*entries[number][:3], place.get(number + entries[number].head, own)] for number, own in place.items()
         ]
-    return found
+    return rows
 
 
-# ----------------------------------------
 # The words of a raw text, before any tokenizer.
 
 _RUN = re.compile(r"\w+|[^\w\s]")  # Python's \w has no marks

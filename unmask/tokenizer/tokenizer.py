@@ -27,9 +27,6 @@ from unmask.core.files import writing
 from unmask.tokenizer.alignment import TokenPlaces
 from unmask.tokenizer.words import WordStarts, letter_check, spelling
 
-# ----------------------------------------
-# Special tokens: what they are called, where they stand, and how a trained tokenizer gets them.
-
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MOST_IDS = 1 << 24  # tables of a vocabulary have a row for each id, also where there are gaps
 BARE_TOKENS = ("[PAD]", "[MASK]")
@@ -71,25 +68,25 @@ def find_special_ids(backend: tokenizers.Tokenizer, names: Mapping[str, str | No
     Raises:
         TokenizerError: A role has no token.
     """
-    found: dict[str, int | None] = {}
+    id_of: dict[str, int | None] = {}
     left_out = {role for role, token in names.items() if token is None and role in _BARE_WITHOUT}
     for role, usual in SPELLINGS.items():
         named = names.get(role)
         spellings = () if role in left_out else usual if named is None else (named, *usual)
         ids = [id_ for token in spellings if (id_ := backend.token_to_id(token)) is not None]
-        found[role] = ids[0] if ids else None
-    bare = all(found[role] is None for role in _BARE_WITHOUT)
+        id_of[role] = ids[0] if ids else None
+    bare = all(id_of[role] is None for role in _BARE_WITHOUT)
     for role, usual in SPELLINGS.items():
-        if found[role] is None and role not in left_out and not (bare and role in _BARE_WITHOUT):
+        if id_of[role] is None and role not in left_out and not (bare and role in _BARE_WITHOUT):
             raise TokenizerError(
                 f"the tokenizer has no {role} token ({' or '.join(usual)}), which an encoder needs: for a new model, "
                 f'add it with tokenizer.add_special_tokens(["{usual[0]}"]) and save the tokenizer again; a model that '
                 "was trained without one has no embedding of it, and cannot be used here"
             )
-    pad, mask = found["pad"], found["mask"]
+    pad, mask = id_of["pad"], id_of["mask"]
     assert pad is not None, "never left out"
     assert mask is not None, "never left out"
-    return SpecialIds(pad=pad, unk=found["unk"], cls=found["cls"], sep=found["sep"], mask=mask)
+    return SpecialIds(pad=pad, unk=id_of["unk"], cls=id_of["cls"], sep=id_of["sep"], mask=mask)
 
 
 def with_special_tokens(tokenizer: tokenizers.Tokenizer, *, mask_takes_space: bool) -> tokenizers.Tokenizer:
@@ -116,16 +113,10 @@ def with_special_tokens(tokenizer: tokenizers.Tokenizer, *, mask_takes_space: bo
     return tokenizer
 
 
-# ----------------------------------------
-# Words that were tokenized before, looked up instead: WordPiece without a second look at the same word.
-#
-# BERT's normaliser works character by character, and its pre-tokenizer parts text at white space and takes each
-# punctuation mark by itself; nothing that a word becomes depends on what stands beyond these. So the tokens of a text
-# are those of its words, one behind another, and a word needs the tokenizers library only once. It has no such memory
-# for WordPiece (for BPE it has), and takes most of its time for words that it has met a thousand times.
-#
-# Here text is parted at the commonest of these characters only. What remains together is left to the library, so
-# whatever else it does within a word is what happens.
+# Words that were tokenized before are looked up instead. BERT's normaliser works character by character, and its
+# pre-tokenizer parts text at white space and takes each punctuation mark by itself: a text's tokens are those of
+# its words, one behind another, and a word needs the library only once. It has no such memory for WordPiece (for BPE it
+# has). Text is parted at the commonest of these characters only; what remains together is left to the library.
 
 # All of them are punctuation to BERT: ASCII's, and of Unicode's categories P.
 _MARKS = re.escape(string.punctuation + "“”‘’—–…«»")
@@ -202,25 +193,19 @@ class WordMemory:
         known = len(self._numbers)
         each = map(self._numbers.__getitem__, chain.from_iterable(words))
         numbers = np.fromiter(each, dtype=np.int64, count=num_words)
-        self._learn(list(islice(self._numbers, known, None)), num_words)
-        found = self._lengths[numbers], self._begins[numbers], self._ids
+        new = list(islice(self._numbers, known, None))
+        if num_words > ENOUGH_WORDS and len(new) > MOST_NEW * num_words:
+            self.useful = False
+        if new:
+            ids, lengths = _joined(self.backend.encode_batch_fast(new, add_special_tokens=False))
+            self._begins = np.concatenate([self._begins, len(self._ids) + np.cumsum(lengths) - lengths])
+            self._ids = np.concatenate([self._ids, ids])
+            self._lengths = np.concatenate([self._lengths, lengths])
+            self._num_chars += sum(map(len, new))
+        looked_up = self._lengths[numbers], self._begins[numbers], self._ids
         if len(self._numbers) > MOST_WORDS or self._num_chars > MOST_CHARS:
             self._forget()
-        return found
-
-    def _learn(self, words: list[str], num_met: int) -> None:
-        if num_met > ENOUGH_WORDS and len(words) > MOST_NEW * num_met:
-            self.useful = False
-        if not words:
-            return
-        encodings = self.backend.encode_batch_fast(words, add_special_tokens=False)
-        lengths = np.array([len(encoding) for encoding in encodings], dtype=np.int64)
-        each = chain.from_iterable(encoding.ids for encoding in encodings)
-        ids = np.fromiter(each, dtype=np.int32, count=int(lengths.sum()))
-        self._begins = np.concatenate([self._begins, len(self._ids) + np.cumsum(lengths) - lengths])
-        self._ids = np.concatenate([self._ids, ids])
-        self._lengths = np.concatenate([self._lengths, lengths])
-        self._num_chars += sum(map(len, words))
+        return looked_up
 
 
 CONFIG = "tokenizer_config.json"
@@ -300,11 +285,8 @@ class Tokenizer:
             if id_ not in specials:
                 self.ordinary[id_] = _UNUSED.fullmatch(token) is None
                 self.token_bytes[id_] = self.word_starts.num_bytes(token)
-        self._check_around()
-
-    def _check_around(self) -> None:
         with spelling():
-            around = self.backend.encode("", add_special_tokens=True).ids
+            around = backend.encode("", add_special_tokens=True).ids
         if outside := [id_ for id_ in around if id_ >= self.vocab_size]:
             raise TokenizerError(
                 f"the tokenizer puts {outside[0]} around texts, which is none of its {self.vocab_size} ids; mend its "
@@ -365,7 +347,7 @@ class Tokenizer:
         Raises:
             TokenizerError: The tokenizer has no `[UNK]` and does not know a character or a word.
         """
-        self._check_letters(texts)
+        self.check_known(texts)
         with spelling():
             if self._memory is not None and self._memory.useful:
                 input_ids, lengths = self._memory.encode(texts)
@@ -382,7 +364,7 @@ class Tokenizer:
         Raises:
             TokenizerError: The tokenizer has no `[UNK]` and does not know a character or a word.
         """
-        self._check_letters(texts)
+        self.check_known(texts)
         with spelling():
             encodings = self._of_corpus.encode_batch(list(texts), add_special_tokens=False)
         input_ids, lengths = _joined(encodings)
@@ -398,7 +380,7 @@ class Tokenizer:
 
     def encode_prompts(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
         """As `encode_prompt`, for any number of texts, which are tokenized in parallel: what transformers gives."""
-        self._check_prompts(texts)
+        self.check_known(texts, is_prompt=True)
         with spelling():
             encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=True)
         return [np.asarray(encoding.ids, dtype=np.int32) for encoding in encodings]
@@ -409,17 +391,13 @@ class Tokenizer:
         Special tokens that stand around the text have [0, 0). A `[MASK]` may have the white space beside it, which some
         tokenizers let it take along.
         """
-        self._check_prompts(texts)
+        self.check_known(texts, is_prompt=True)
         with spelling():
             encodings = self.backend.encode_batch(list(texts), add_special_tokens=True)
         return [
             (np.asarray(encoding.ids, dtype=np.int32), np.asarray(encoding.offsets, dtype=np.int64).reshape(-1, 2))
             for encoding in encodings
         ]
-
-    def _check_prompts(self, texts: Sequence[str]) -> None:
-        mask = self.token(self.special.mask)
-        self._check_letters(text.replace(mask, "") for text in texts)
 
     def starts(self, input_ids: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
         """Whether a word begins at each token; any shape."""
@@ -461,9 +439,13 @@ class Tokenizer:
             "clean_up_tokenization_spaces": False,
             **names,
         }
-        added = self.backend.get_added_tokens_decoder()
-        config["added_tokens_decoder"] = {str(id_): _plain(added[id_]) for id_ in sorted(added)}
-        if (prefix_space := _prefix_space(self.backend)) is not None:
+        flags = ("content", "lstrip", "normalized", "rstrip", "single_word", "special")
+        added = sorted(self.backend.get_added_tokens_decoder().items())
+        config["added_tokens_decoder"] = {
+            str(id_): {flag: getattr(token, flag) for flag in flags} for id_, token in added
+        }
+        cutter = json.loads(self.backend.to_str())["pre_tokenizer"] or {}
+        if (prefix_space := cutter.get("add_prefix_space")) is not None:
             config["add_prefix_space"] = prefix_space  # transformers 4 would otherwise take it away
         texts = {name: json.dumps(content, indent=2) + "\n" for name, content in ((CONFIG, config), (_ROLES, names))}
         texts["tokenizer.json"] = self.backend.to_str(pretty=True)  # whose own saving raises a bare Exception
@@ -471,19 +453,21 @@ class Tokenizer:
             with writing(folder / name):
                 (folder / name).write_text(text, encoding="utf-8")
 
-    def check_known(self, text: str) -> None:
+    def check_known(self, texts: Iterable[str], *, is_prompt: bool = False) -> None:
         """A tokenizer without `[UNK]` would leave out letters that it does not know; see `unmask.tokenizer.words`.
+
+        Args:
+            texts: The texts.
+            is_prompt: Whether `[MASK]` in them is a mask.
 
         Raises:
             TokenizerError: There is such a character.
         """
-        self._check_letters([text])
-
-    def _check_letters(self, texts: Iterable[str]) -> None:
         if self._letters is None:
             return
+        mask = self.token(self.special.mask)
         for text in texts:
-            if (letter := self._letters.find_unknown(text)) is not None:
+            if (letter := self._letters.find_unknown(text.replace(mask, "") if is_prompt else text)) is not None:
                 raise TokenizerError(
                     f"the character {letter!r} is not in the vocabulary, and the tokenizer has no [UNK] token; take "
                     "the character out of the text, or train with tokenizer.bare=false"
@@ -495,14 +479,3 @@ def _joined(encodings: Sequence[Any]) -> tuple[NDArray[np.int32], NDArray[np.int
     lengths = np.array([len(encoding) for encoding in encodings], dtype=np.int64)
     each = chain.from_iterable(encoding.ids for encoding in encodings)
     return np.fromiter(each, dtype=np.int32, count=int(lengths.sum())), lengths
-
-
-def _plain(token: tokenizers.AddedToken) -> dict[str, Any]:
-    flags = ("lstrip", "normalized", "rstrip", "single_word", "special")
-    return {"content": token.content, **{flag: getattr(token, flag) for flag in flags}}
-
-
-def _prefix_space(backend: tokenizers.Tokenizer) -> bool | None:
-    """Whether a byte-level pre-tokenizer puts a space before texts; None where that is no question."""
-    part = json.loads(backend.to_str())["pre_tokenizer"] or {}
-    return part.get("add_prefix_space")

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers.normalizers import Normalizer
 
 from unmask.core.errors import TokenizerError
-from unmask.tokenizer.settings import TokenizerKind, TokenizerSettings
+from unmask.tokenizer.settings import TokenizerSettings
 from unmask.tokenizer.tokenizer import BARE_TOKENS, SPECIAL_TOKENS, Tokenizer, with_special_tokens
 
 Texts = Callable[[], Iterable[str]]
@@ -58,16 +60,9 @@ def count_letters(normalizer: Normalizer | None, texts: Iterable[str], *, spaces
         for letter in [letter for letter in counts if letter.isspace()]:
             del counts[letter]
     ranked = tuple(sorted(counts, key=lambda letter: (-counts[letter], letter)))
-    return Letters(ranked, _num_covering(ranked, counts), num_bytes)
-
-
-def _num_covering(ranked: tuple[str, ...], counts: Counter[str]) -> int:
-    total, gone = counts.total(), 0
-    for number, letter in enumerate(ranked):
-        if gone >= COVERED * total:
-            return number
-        gone += counts[letter]
-    return len(ranked)
+    enough = COVERED * counts.total()
+    needed = bisect_left(list(accumulate(counts[letter] for letter in ranked)), enough) + 1 if ranked else 0
+    return Letters(ranked, needed, num_bytes)
 
 
 def default_vocab_size(num_bytes: int) -> int:
@@ -118,7 +113,8 @@ def train_wordpiece(texts: Texts, *, vocab_size: int | None = None, lowercase: b
     if needed > vocab_size:
         raise TokenizerError(
             f"a vocabulary of {vocab_size} cannot hold the letters of this text, at the beginning of words and within "
-            f"them; give at least --vocab-size {needed + 64}"
+            f"them; give at least {needed + 64} entries",
+            options=("vocab_size",),
         )
     alphabet = _alphabet(tokenizer, letters.ranked[: max(letters.needed, vocab_size * 3 // 8)])
     trainer = trainers.WordPieceTrainer(
@@ -129,7 +125,12 @@ def train_wordpiece(texts: Texts, *, vocab_size: int | None = None, lowercase: b
         show_progress=False,
     )
     tokenizer.train_from_iterator((_TOO_LONG.sub(" ", text) for text in texts()), trainer)
-    return _finished(tokenizer)
+    # The vocabulary in a tokenizer of its own, in which only the special tokens are special.
+    vocab = tokenizer.get_vocab(with_added_tokens=True)
+    finished = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token="[UNK]", continuing_subword_prefix=PREFIX))
+    finished.normalizer, finished.pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
+    finished.decoder = decoders.WordPiece(prefix=PREFIX)
+    return with_special_tokens(finished, mask_takes_space=False)
 
 
 def _alphabet(tokenizer: tokenizers.Tokenizer, letters: Sequence[str]) -> list[str]:
@@ -138,33 +139,17 @@ def _alphabet(tokenizer: tokenizers.Tokenizer, letters: Sequence[str]) -> list[s
     return sorted(letters) + sorted(PREFIX + letter for letter in inside)
 
 
-def _finished(trained: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    """The trained vocabulary in a tokenizer of its own, in which only the special tokens are special."""
-    vocab = trained.get_vocab(with_added_tokens=True)
-    model = models.WordPiece(vocab, unk_token="[UNK]", continuing_subword_prefix=PREFIX)
-    tokenizer = tokenizers.Tokenizer(model)
-    tokenizer.normalizer = trained.normalizer
-    tokenizer.pre_tokenizer = trained.pre_tokenizer
-    tokenizer.decoder = decoders.WordPiece(prefix=PREFIX)
-    return with_special_tokens(tokenizer, mask_takes_space=False)
-
-
-def train_bpe(
-    texts: Texts, *, vocab_size: int | None = None, lowercase: bool = False, add_prefix_space: bool = False
-) -> tokenizers.Tokenizer:
+def train_bpe(texts: Texts, *, vocab_size: int | None = None, lowercase: bool = False) -> tokenizers.Tokenizer:
     """Trains a byte-level BPE tokenizer with GPT-2's pre-tokenizer: GPT-2's and RoBERTa's kind.
 
-    Every text can be spelled, there is no unknown. The library's trainer is deterministic here, unlike for WordPiece:
-    its letters are the 256 bytes, handed over in a fixed order, and ties between equally frequent pairs are broken by
-    the numbers of the pairs' parts.
+    Every text can be spelled, there is no unknown, and decoding gives exactly the text. The library's trainer is
+    deterministic here, unlike for WordPiece: its letters are the 256 bytes, handed over in a fixed order, and ties
+    between equally frequent pairs are broken by the numbers of the pairs' parts.
 
     Args:
         texts: Called once, or twice to size the vocabulary; gives the texts; only counts of words are held in memory.
         vocab_size: Entries, special tokens and the 256 bytes included; None fits them to the text.
         lowercase: Whether case is folded.
-        add_prefix_space: Whether a text is read as if a space stood before it, so that its first word is spelled
-            like the same word elsewhere. Without, as in RoBERTa and ModernBERT, decoding gives exactly the text.
-            With it, the library also puts a space behind every `[MASK]` of a prompt.
 
     Returns:
         A tokenizer whose ids 0 to 4 are `[PAD] [UNK] [CLS] [SEP] [MASK]` and 5 to 260 the bytes. It may hold fewer
@@ -182,12 +167,13 @@ def train_bpe(
     if vocab_size < least:
         raise TokenizerError(
             f"a vocabulary of {vocab_size} cannot hold the {len(alphabet)} bytes and {len(SPECIAL_TOKENS)} special "
-            f"tokens of byte-level BPE; give at least --vocab-size {least + 64}"
+            f"tokens of byte-level BPE; give at least {least + 64} entries",
+            options=("vocab_size",),
         )
     tokenizer = tokenizers.Tokenizer(models.BPE())
     if lowercase:
         tokenizer.normalizer = normalizers.Lowercase()
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size, special_tokens=list(SPECIAL_TOKENS), initial_alphabet=alphabet, show_progress=False
@@ -232,7 +218,8 @@ def train_unigram(texts: Texts, *, vocab_size: int | None = None, lowercase: boo
     if least > vocab_size:
         raise TokenizerError(
             f"a vocabulary of {vocab_size} cannot hold the {counted.needed} letters that make up nearly all of this "
-            f"text; give at least --vocab-size {least + 64}"
+            f"text; give at least {least + 64} entries",
+            options=("vocab_size",),
         )
     letters = counted.ranked[: max(counted.needed, vocab_size * 3 // 4)]
     trainer = trainers.UnigramTrainer(
@@ -327,27 +314,17 @@ def train_chars(
     if bare and limit is not None and len(ranked) > limit:
         raise TokenizerError(
             f"a vocabulary of {vocab_size} cannot hold the {len(ranked)} characters of this text, and a bare tokenizer "
-            f"has no [UNK]; give at least --vocab-size {len(ranked) + len(special)}, or none"
+            f"has no [UNK]; give at least {len(ranked) + len(special)} entries, or no size",
+            options=("vocab_size",),
         )
     letters = sorted(ranked[:limit])
     if not letters:
         raise TokenizerError("no characters can be learned from an empty text; give text")
     vocab = {token: id_ for id_, token in enumerate([*special, *letters])}
-    tokenizer.model = models.BPE(
-        vocab, [], unk_token=None if bare else "[UNK]"
-    )  # BPE without merges leaves characters as they are
+    # BPE without merges leaves characters as they are.
+    tokenizer.model = models.BPE(vocab, [], unk_token=None if bare else "[UNK]")
     tokenizer.decoder = decoders.Fuse()
     return with_special_tokens(tokenizer, mask_takes_space=False)
-
-
-_TRAINERS: dict[TokenizerKind, Callable[[Texts, TokenizerSettings], tokenizers.Tokenizer]] = {
-    "wordpiece": lambda texts, s: train_wordpiece(texts, vocab_size=s.vocab_size, lowercase=s.lowercase),
-    "bpe": lambda texts, s: train_bpe(
-        texts, vocab_size=s.vocab_size, lowercase=s.lowercase, add_prefix_space=bool(s.add_prefix_space)
-    ),
-    "unigram": lambda texts, s: train_unigram(texts, vocab_size=s.vocab_size, lowercase=s.lowercase),
-    "char": lambda texts, s: train_chars(texts, vocab_size=s.vocab_size, lowercase=s.lowercase, bare=bool(s.bare)),
-}
 
 
 def train_tokenizer(texts: Texts, settings: TokenizerSettings) -> Tokenizer:
@@ -360,4 +337,8 @@ def train_tokenizer(texts: Texts, settings: TokenizerSettings) -> Tokenizer:
     Raises:
         TokenizerError: As the trainers.
     """
-    return Tokenizer(_TRAINERS[settings.kind](texts, settings))
+    size, lowercase = settings.vocab_size, settings.lowercase
+    if settings.kind == "char":
+        return Tokenizer(train_chars(texts, vocab_size=size, lowercase=lowercase, bare=bool(settings.bare)))
+    train = {"wordpiece": train_wordpiece, "bpe": train_bpe, "unigram": train_unigram}[settings.kind]
+    return Tokenizer(train(texts, vocab_size=size, lowercase=lowercase))

@@ -35,13 +35,8 @@ from numpy.typing import NDArray
 from unmask.core.errors import TokenizerError
 from unmask.tokenizer.spans import is_mark
 
-# ----------------------------------------
-# How the entries of a vocabulary spell text, and what becomes of text that it cannot spell.
-#
-# Each family has its own way to say where spaces were. A spelling turns an entry into the UTF-8 of its text, with a
-# space
-# in front where a word begins there by the family's mark, and behind it where a word ends. So `Ġking` and `▁king` and
-# WordPiece's `king` are all ` king`.
+# A spelling turns an entry into the UTF-8 of its text, with a space in front where a word begins there by the family's
+# mark, and behind it where a word ends. So `Ġking` and `▁king` and WordPiece's `king` are all ` king`.
 
 log = logging.getLogger(__name__)
 
@@ -76,79 +71,69 @@ def spelling_of(backend: tokenizers.Tokenizer) -> Spelling:
     """Reads off a tokenizer's parts how it spells text."""
     content = json.loads(backend.to_str())
     model = content["model"]
-    kind = type(backend.model).__name__
-    parts = list(_parts([content["normalizer"], content["pre_tokenizer"], content["decoder"]]))
+    parts = _parts([content["normalizer"], content["pre_tokenizer"], content["decoder"]])
     types = {part["type"] for part in parts}
     prefix, suffix = model.get("continuing_subword_prefix"), model.get("end_of_word_suffix")
+
+    def after_prefix(token: str) -> bytes:
+        continues = token.startswith(prefix) and len(token) > len(prefix)
+        return token[len(prefix) :].encode() if continues else f" {token}".encode()
+
+    def before_suffix(token: str) -> bytes:
+        ends = token.endswith(suffix) and len(token) > len(suffix)
+        return f"{token[: -len(suffix)]} ".encode() if ends else token.encode()
+
     if prefix:
-        return Spelling("wordpiece", lambda token: _without_prefix(token, prefix))
+        return Spelling("wordpiece", after_prefix)
     if suffix:
-        return Spelling("wordpiece", lambda token: _without_suffix(token, suffix))
+        return Spelling("wordpiece", before_suffix)
     if "ByteLevel" in types:
-        table = _bytes_of_letters()
-        return Spelling("byte_level", lambda token: _from_letters(token, table))
-    fallback = bool(model.get("byte_fallback"))
-    if mark := _space_mark(parts):
-        return Spelling("metaspace", lambda token: _with_bytes(token, fallback).replace(mark.encode(), b" "))
+        # The letters that stand for bytes: visible Latin-1 characters for themselves, the others from U+0100 on.
+        visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+        hidden = sorted(set(range(256)) - set(visible))
+        byte_of = {chr(b): b for b in visible} | {chr(0x100 + n): b for n, b in enumerate(hidden)}
+
+        def from_letters(token: str) -> bytes:  # an added token that is no such spelling stands for itself
+            return bytes(map(byte_of.__getitem__, token)) if byte_of.keys() >= set(token) else token.encode()
+
+        return Spelling("byte_level", from_letters)
+    falls_back = bool(model.get("byte_fallback"))
+
+    def with_bytes(token: str) -> bytes:
+        entry = _BYTE_ENTRY.fullmatch(token) if falls_back else None
+        return bytes([int(entry[1], 16)]) if entry else token.encode()
+
+    # Metaspace says what stands for a space, or a normalizer that replaces spaces (as in Llama's files).
+    marks = [
+        part["replacement"] if part["type"] == "Metaspace" else part["content"]
+        for part in parts
+        if part["type"] == "Metaspace"
+        or (part["type"] == "Replace" and part["pattern"] == {"String": " "} and part["content"].strip())
+    ]
+    if marks:
+        mark = marks[0].encode()
+        return Spelling("metaspace", lambda token: with_bytes(token).replace(mark, b" "))
     added = {token.content for token in backend.get_added_tokens_decoder().values()}
     letters_only = all(len(token) == 1 for token in backend.get_vocab(with_added_tokens=False) if token not in added)
     drops = _DROP_SPACES & types or any(part.get("behavior") == "Removed" for part in parts)
-    if not letters_only and (kind == "WordLevel" or drops):
-        if kind != "WordLevel":
-            log.warning(
-                "the tokenizer drops white space and marks no words: each of its tokens is taken for a word of its own"
-            )
-        return Spelling("whole", str.encode)
-    return Spelling("plain", lambda token: _with_bytes(token, fallback))
+    is_of_words = type(backend.model).__name__ == "WordLevel"
+    if letters_only or not (is_of_words or drops):
+        return Spelling("plain", with_bytes)
+    if not is_of_words:
+        log.warning(
+            "the tokenizer drops white space and marks no words: each of its tokens is taken for a word of its own"
+        )
+    return Spelling("whole", str.encode)
 
 
-def _parts(nodes: list[Any]) -> Iterator[dict[str, Any]]:
+def _parts(nodes: list[Any]) -> list[dict[str, Any]]:
     """All normalizers, pre-tokenizers and decoders, also those within sequences."""
+    parts = []
     for node in nodes:
         if isinstance(node, dict):
-            yield node
-            for inner in ("normalizers", "pretokenizers", "decoders"):
-                yield from _parts(node.get(inner, []))
-
-
-def _space_mark(parts: list[dict[str, Any]]) -> str | None:
-    """What stands for a space: Metaspace says it, or a normalizer that replaces spaces (as in Llama's files)."""
-    for part in parts:
-        if part["type"] == "Metaspace":
-            return str(part["replacement"])
-        if part["type"] == "Replace" and part["pattern"] == {"String": " "} and part["content"].strip():
-            return str(part["content"])
-    return None
-
-
-def _without_prefix(token: str, prefix: str) -> bytes:
-    if token.startswith(prefix) and len(token) > len(prefix):
-        return token[len(prefix) :].encode()
-    return b" " + token.encode()
-
-
-def _without_suffix(token: str, suffix: str) -> bytes:
-    if token.endswith(suffix) and len(token) > len(suffix):
-        return token[: -len(suffix)].encode() + b" "
-    return token.encode()
-
-
-def _with_bytes(token: str, fallback: bool) -> bytes:
-    found = _BYTE_ENTRY.fullmatch(token) if fallback else None
-    return bytes([int(found[1], 16)]) if found else token.encode()
-
-
-def _bytes_of_letters() -> dict[str, int]:
-    """The letters that stand for bytes: visible Latin-1 characters for themselves, the others from U+0100 on."""
-    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    hidden = sorted(set(range(256)) - set(visible))
-    return {chr(b): b for b in visible} | {chr(0x100 + n): b for n, b in enumerate(hidden)}
-
-
-def _from_letters(token: str, table: dict[str, int]) -> bytes:
-    """An added token that is no such spelling stands for itself."""
-    codes = [table.get(letter) for letter in token]
-    return token.encode() if None in codes else bytes(code for code in codes if code is not None)
+            inner = [part for key in ("normalizers", "pretokenizers", "decoders") for part in node.get(key, [])]
+            parts += [node, *_parts(inner)]
+    return parts
 
 
 # What a tokenizer without `[UNK]` does with text that its vocabulary cannot spell: BPE leaves out a letter that it has
@@ -165,34 +150,29 @@ class LetterCheck:
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         self._backend = backend
         model = json.loads(backend.to_str())["model"]
-        self._prefixes = {"", model.get("continuing_subword_prefix") or ""}
-        self._suffixes = {"", model.get("end_of_word_suffix") or ""}
+        prefix, suffix = model.get("continuing_subword_prefix") or "", model.get("end_of_word_suffix") or ""
+        self._forms = set(product({"", prefix}, {"", suffix}))
         # Unigram falls back on bytes only behind its unknown token.
         self._falls_back = model["type"] == "BPE" and bool(model.get("byte_fallback"))
         self._known: set[str] = set()
 
     def find_unknown(self, text: str) -> str | None:
         """The first, in the order of their code points, of the letters that cannot be spelled; None: there are none."""
-        normalizer = self._backend.normalizer
+        normalizer, cutter = self._backend.normalizer, self._backend.pre_tokenizer
         letters = set(text if normalizer is None else normalizer.normalize_str(text)) - self._known
-        unknown = next((letter for letter in sorted(letters) if not self._spells(letter)), None)
-        if unknown is None:
-            self._known |= letters
-        return unknown
-
-    def _spells(self, letter: str) -> bool:
-        """A pre-tokenizer may turn it into bytes or a mark, which have entries of their own, or take it away."""
-        part = self._backend.pre_tokenizer
-        pieces = [letter] if part is None else [piece for piece, _ in part.pre_tokenize_str(letter)]
-        return all(self._has(symbol) for symbol in "".join(pieces))
+        for letter in sorted(letters):
+            # A pre-tokenizer may turn it into bytes or a mark, which have entries of their own, or take it away.
+            pieces = [letter] if cutter is None else [piece for piece, _ in cutter.pre_tokenize_str(letter)]
+            if not all(self._has(symbol) for symbol in "".join(pieces)):
+                return letter
+        self._known |= letters
+        return None
 
     def _has(self, symbol: str) -> bool:
-        """Whether there is an entry for it, as it stands somewhere in a word."""
-        forms = (prefix + symbol + suffix for prefix in self._prefixes for suffix in self._suffixes)
-        if any(self._backend.token_to_id(form) is not None for form in forms):
+        id_of = self._backend.token_to_id
+        if any(id_of(f"{prefix}{symbol}{suffix}") is not None for prefix, suffix in self._forms):
             return True
-        bytes_ = [f"<0x{byte:02X}>" for byte in symbol.encode()]
-        return self._falls_back and all(self._backend.token_to_id(entry) is not None for entry in bytes_)
+        return self._falls_back and all(id_of(f"<0x{byte:02X}>") is not None for byte in symbol.encode())
 
 
 def letter_check(backend: tokenizers.Tokenizer) -> LetterCheck | None:
@@ -332,31 +312,27 @@ class WordStarts:
         self._begin: NDArray[np.int64] = np.zeros(size + 1, dtype=np.int64)
         added = backend.get_added_tokens_decoder()
         unknown = getattr(backend.model, "unk_token", None) or "[UNK]"
-        parts = [b""] * size
+        family = self.spelling.family
+        broken_parts = [b""] * size  # of entries that cut characters, whose kinds depend on their neighbours
         for token, id_ in vocab.items():
             if id_ in added and added[id_].special:
-                if token in (unknown, "<unk>") and self.spelling.family not in ("wordpiece", "whole"):
+                if token in (unknown, "<unk>") and family not in ("wordpiece", "whole"):
                     self._first[id_] = self._last[id_] = Kind.LETTER  # a letter without an entry, amid its word
                 continue
-            parts[id_] = self._enter(self.spelling.spell(token), id_)
-        self._begin[1:] = np.cumsum([len(part) for part in parts])
-        self._bytes: NDArray[np.uint8] = np.frombuffer(b"".join(parts), dtype=np.uint8)
-
-    def _enter(self, spelled: bytes, id_: int) -> bytes:
-        """Fills the tables for one entry; returns its bytes where it holds only parts of characters."""
-        family = self.spelling.family
-        if family == "byte_level":
-            self._code[id_] = _CONTRACTIONS.get(spelled, 0)
-        try:
-            text = spelled.decode()
-        except UnicodeDecodeError:
-            self._broken[id_] = True
-            return spelled
-        if text:
-            self._first[id_], self._last[id_] = edge_kinds(text)
-        if text == " " and family in ("byte_level", "metaspace"):
-            self._last[id_] = Kind.GLUE
-        return b""
+            spelled = self.spelling.spell(token)
+            if family == "byte_level":
+                self._code[id_] = _CONTRACTIONS.get(spelled, 0)
+            try:
+                text = spelled.decode()
+            except UnicodeDecodeError:
+                self._broken[id_], broken_parts[id_] = True, spelled
+                continue
+            if text:
+                self._first[id_], self._last[id_] = edge_kinds(text)
+            if text == " " and family in ("byte_level", "metaspace"):
+                self._last[id_] = Kind.GLUE
+        self._begin[1:] = np.cumsum([len(part) for part in broken_parts])
+        self._bytes: NDArray[np.uint8] = np.frombuffer(b"".join(broken_parts), dtype=np.uint8)
 
     def of_ids(self, input_ids: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
         """Whether a word begins at each token of a document [S] or of rows [B, S]; always at the first."""
@@ -371,7 +347,12 @@ class WordStarts:
             first[broken], last[broken] = self._read_edges(input_ids[broken], run[broken])
         starts[..., 1:] = self._rules[last[..., :-1], first[..., 1:]]
         if self.spelling.family == "byte_level":
-            starts &= ~self._contracted(input_ids, starts)
+            # Tokens behind an apostrophe that make a contraction with it, as in `it 's` and `we ' r e`.
+            code = self._code[input_ids]
+            following = np.zeros_like(code)
+            following[..., :-1] = code[..., 1:]
+            ends = (code == _CONTRACTED) | ((code == _WANTS_E) & (following == _E)) | ((code == _L) & (following == _L))
+            starts[..., 1:] &= ~(ends[..., 1:] & (code == _APOSTROPHE)[..., :-1] & starts[..., :-1])
         return starts
 
     def of_texts(self, input_ids: NDArray[np.integer[Any]], lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -417,56 +398,32 @@ class WordStarts:
         is_rest = (utf8[begin] & 0xC0) == 0x80
         return np.where(is_rest, np.int8(Kind.REST), kinds[begin]), kinds[end - 1]
 
-    def _contracted(self, input_ids: NDArray[np.integer[Any]], starts: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """The tokens behind an apostrophe that make a contraction with it, as in `it 's` and `we ' r e`."""
-        code = self._code[input_ids]
-        following = np.zeros_like(code)
-        following[..., :-1] = code[..., 1:]
-        ends = (code == _CONTRACTED) | ((code == _WANTS_E) & (following == _E)) | ((code == _L) & (following == _L))
-        contracted = np.zeros(input_ids.shape, dtype=bool)
-        contracted[..., 1:] = ends[..., 1:] & (code == _APOSTROPHE)[..., :-1] & starts[..., :-1]
-        return contracted
-
 
 def _rules(family: Family) -> NDArray[np.bool_]:
     """[kinds, kinds]: whether a word begins between tokens, by what the one ends and the other begins with."""
+    # Kinds of the same group go on a word; BERT parts punctuation from words, but not other signs.
+    group = {kind: kind for kind in Kind}
+    group[Kind.SYMBOL] = Kind.LETTER if family == "wordpiece" else Kind.PUNCTUATION
+    if family != "byte_level":
+        group[Kind.DIGIT] = Kind.LETTER
+    # Signs that never go on a word, not even one of signs.
+    apart = {"wordpiece": {Kind.PUNCTUATION}, "plain": {Kind.PUNCTUATION, Kind.SYMBOL}}.get(family, set())
     rules = np.ones((len(Kind), len(Kind)), dtype=bool)
     for before, after in product(Kind, Kind):
-        rules[before, after] = family == "whole" or _begins(family, before, after)
+        if family == "whole" or Kind.BREAK in (before, after):
+            begins = True
+        elif after is Kind.REST or Kind.SPACE in (before, after):
+            begins = after is not Kind.REST
+        elif before is Kind.GLUE or after is Kind.MARK:
+            begins = False
+        elif before is Kind.MARK:  # of an entry that is only a mark, which goes with the letter or emoji before it
+            begins = after in (Kind.PUNCTUATION, Kind.IDEOGRAPH)
+        elif Kind.IDEOGRAPH in (before, after) or after in apart:
+            begins = True
+        else:
+            begins = group[before] != group[after]
+        rules[before, after] = begins
     return rules
-
-
-def _begins(family: Family, before: Kind, after: Kind) -> bool:
-    if Kind.BREAK in (before, after):
-        return True
-    if after is Kind.REST or Kind.SPACE in (before, after):
-        return after is not Kind.REST
-    if before is Kind.GLUE or after is Kind.MARK:
-        return False
-    if before is Kind.MARK:  # of an entry that is only a mark, which goes with the letter or emoji before it
-        return after in (Kind.PUNCTUATION, Kind.IDEOGRAPH)
-    if Kind.IDEOGRAPH in (before, after) or after in _APART[family]:
-        return True
-    return _group(family, before) != _group(family, after)
-
-
-# Signs that never go on a word, not even one of signs.
-_APART: dict[Family, set[Kind]] = {
-    "wordpiece": {Kind.PUNCTUATION},
-    "byte_level": set(),
-    "metaspace": set(),
-    "plain": {Kind.PUNCTUATION, Kind.SYMBOL},
-    "whole": set(),
-}
-
-
-def _group(family: Family, kind: Kind) -> Kind:
-    """Kinds of the same group go on a word; BERT parts punctuation from words, but not other signs."""
-    if kind is Kind.DIGIT and family != "byte_level":
-        return Kind.LETTER
-    if kind is Kind.SYMBOL:
-        return Kind.LETTER if family == "wordpiece" else Kind.PUNCTUATION
-    return kind
 
 
 class WordCensus:

@@ -25,15 +25,7 @@ from unmask.core.errors import RunError, UnmaskError, WriteError, parse_json
 
 @contextlib.contextmanager
 def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
-    """Tells in one line that a file or a folder cannot be written.
-
-    Args:
-        path: What is written.
-        others: What a library raises in place of `OSError`.
-
-    Raises:
-        WriteError: It cannot be written.
-    """
+    """Makes a WriteError of an `OSError`, or of what a library raises in its place, while a path is written."""
     refusals: tuple[type[Exception], ...] = (OSError, *others)
     try:
         yield
@@ -72,9 +64,6 @@ def whole_folder(target: Path, partial: Path | None = None) -> Iterator[Path]:
     Args:
         target: The folder; one that stands there is replaced.
         partial: Where it is until then; None: beside it, as `NAME.partial`.
-
-    Raises:
-        WriteError: It cannot be made or moved; nothing of it is left.
     """
     partial = partial or target.with_name(target.name + ".partial")
     try:
@@ -92,15 +81,7 @@ def whole_folder(target: Path, partial: Path | None = None) -> Iterator[Path]:
 
 
 def read_object(path: Path, way_out: str) -> dict[str, Any]:
-    """The object in a JSON file that a run wrote.
-
-    Args:
-        path: The file.
-        way_out: What to do where it is damaged, in words.
-
-    Raises:
-        RunError: It is not there, no JSON, or no object.
-    """
+    """The object in a JSON file of a run. Raises a RunError with the way out where it is damaged or not there."""
     try:
         content = parse_json(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict):
@@ -120,12 +101,7 @@ _KINDS = (
 
 
 def absence(path: Path, wanted: str = "file") -> str:
-    """Why there is no file, or no folder, to be read at a path: what stands there, or that nothing does.
-
-    Args:
-        path: Where there is none.
-        wanted: `file` or `folder`.
-    """
+    """Why there is no file (or folder, as `wanted` says) to be read at a path: what is there, or that nothing is."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
@@ -176,7 +152,7 @@ def file_sha256(path: Path) -> str:
 
 LOCK, HOLDER = ".lock", ".lock.json"
 _LONGEST = 200  # letters of a value that an error shows
-_WAYS = {"--resume": "go on with --resume", "--overwrite": "replace it with --overwrite"}
+_WAYS = {"resume": "go on with it", "overwrite": "replace it"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,7 +176,7 @@ class ClaimedFolder:
     what: str
     ours: Collection[str] = ()
     is_shared: bool = True
-    options: tuple[str, ...] = ("--resume", "--overwrite")
+    options: tuple[str, ...] = ("resume", "overwrite")
     error: type[UnmaskError] = RunError
     named: str | None = None
 
@@ -219,28 +195,26 @@ class ClaimedFolder:
             resume: Go on with what is there, if anything.
             overwrite: Replace it.
             inputs: What is read, and so must not be replaced.
-
-        Raises:
-            UnmaskError: Both are true; what is read lies in it; it is a file or holds other files; or it is claimed,
-                and neither is true.
         """
         if resume and overwrite:
-            raise self.error("--resume and --overwrite exclude each other")
+            raise self.error("going on and overwriting exclude each other", options=("resume", "overwrite"))
         for path in inputs if overwrite else ():
             if path.resolve().is_relative_to(self.root.resolve()):
-                raise self.error(f"{path} lies in {self.root}, which --overwrite would remove; give another --out")
+                raise self.error(
+                    f"{path} lies in {self.root}, which would be removed; give another folder",
+                    options=("overwrite", "out"),
+                )
         self.check_names()
         if self.is_claimed and not resume and not overwrite:
-            raise self.error(f"{self.named or self.root} already holds {self.what}: {self._ways()}")
+            ways = ", ".join([_WAYS[option] for option in self.options] + ["or give another folder"])
+            raise self.error(
+                f"{self.named or self.root} already holds {self.what}: {ways}", options=(*self.options, "out")
+            )
 
     def check_names(self) -> None:
-        """Makes sure that no file of others would be touched.
-
-        Raises:
-            UnmaskError: It is a file, or holds other files.
-        """
+        """Makes sure that it is no file, and that no file of others would be touched."""
         if self.root.exists() and not self.root.is_dir():
-            raise self.error(f"{self.root} is a file; --out takes a folder")
+            raise self.error(f"{self.root} is a file; give a folder", options=("out",))
         if self.is_shared and self.is_claimed:
             return
         others = [name for name in self._names() if name not in self.ours and not name.endswith(".partial")]
@@ -251,16 +225,13 @@ class ClaimedFolder:
     def check_same(
         self, before: Mapping[str, Any], now: Mapping[str, Any], *, but_for: Collection[str] = (), of: str = ""
     ) -> None:
-        """Makes sure that the work goes on as it was begun.
+        """Makes sure that the work goes on with the settings that it was begun with.
 
         Args:
             before: The settings it was begun with: tables of JSON or TOML.
-            now: Those of this call.
+            now: Those of this call; the error names the first other key.
             but_for: Keys that may differ, those of tables with all that is in them.
             of: What the tables are of, for the error.
-
-        Raises:
-            UnmaskError: They differ; the text names the first key, both values and the ways out.
         """
         for key, old, new in differences(before, now):
             if not any(key == name or key.startswith(f"{name}.") for name in but_for):
@@ -271,19 +242,15 @@ class ClaimedFolder:
 
     def changed(self, how: str) -> UnmaskError:
         """The error that something is not as it was begun: what, in words that follow `a run`."""
-        goes_on = f"{self.what} goes on as it was begun: {self._ways('change that back', without='--resume')}"
-        return self.error(f"{self.root} holds {self.what} {how}; {goes_on}")
-
-    def _ways(self, *first: str, without: str = "") -> str:
-        ways = [*first, *(_WAYS[option] for option in self.options if option != without)]
-        return f"{', '.join(ways)}, or give another --out"
+        options = tuple(option for option in self.options if option != "resume")
+        ways = ", ".join(["change that back", *(_WAYS[option] for option in options), "or give another folder"])
+        return self.error(
+            f"{self.root} holds {self.what} {how}; {self.what} goes on as it was begun: {ways}",
+            options=(*options, "out"),
+        )
 
     def clear(self, names: Iterable[str]) -> None:
-        """Removes these files and folders and all partial ones, the marker last: until then, it is claimed.
-
-        Raises:
-            UnmaskError: One cannot be removed.
-        """
+        """Removes these files and folders and all partial ones, the marker last: until then, it is claimed."""
         paths = [self.root / name for name in sorted(names) if name != self.marker]
         try:
             for path in (*paths, *self.root.glob("*.partial")):
@@ -294,35 +261,22 @@ class ClaimedFolder:
             raise self.error(f"{self.root}: what is there cannot be removed ({error})") from error
 
     def make(self) -> None:
-        """Makes the folder where it is not there.
-
-        Raises:
-            UnmaskError: It is a file, or cannot be made.
-        """
+        """Makes the folder where it is not there."""
         if self.root.exists() and not self.root.is_dir():
-            raise self.error(f"{self.root} is a file; --out takes a folder")
+            raise self.error(f"{self.root} is a file; give a folder", options=("out",))
         try:
             self.root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise self.error(f"{self.root}: the folder cannot be made ({error.strerror})") from error
 
     def claim(self, content: str) -> None:
-        """Writes the marker; what it says is read when the work goes on.
-
-        Raises:
-            WriteError: It cannot be written.
-        """
+        """Writes the marker; what it says is read when the work goes on."""
         assert self.marker is not None
         write_atomically(self.root / self.marker, content)
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """While it is entered, no other process writes here. The folder is made, and goes if nothing was put into it.
-
-        Raises:
-            UnmaskError: Another process is writing here.
-            WriteError: The folder is read-only.
-        """
+        """While it is entered, no other process writes here. A new folder goes if nothing was put into it."""
         is_new = not self.root.exists()
         self.make()
         with held_by(self.root / LOCK, self.root / HOLDER, self.root, self.error):
@@ -341,12 +295,7 @@ class ClaimedFolder:
 def held_file(out: Path, *, named: str | None = None) -> Iterator[None]:
     """While it is entered, no other process of this user and machine writes this file; nothing is put beside it.
 
-    Args:
-        out: The file.
-        named: What the error calls it; None: by its path.
-
-    Raises:
-        RunError: Another process is writing it.
+    The error calls it by `named`, or by its path.
     """
     locks = Path(tempfile.gettempdir()) / f"unmask-locks-{getattr(os, 'getuid', int)()}"
     with writing(locks):
@@ -371,16 +320,10 @@ def is_held(lock_file: Path) -> bool:
 
 @contextmanager
 def held_by(lock_file: Path, holder: Path, what: Path | str, error: type[UnmaskError]) -> Iterator[None]:
-    """While it is entered, no other process holds this lock.
-
-    Args:
-        lock_file: The lock.
-        holder: The file that says which process holds it.
-        what: What is written meanwhile, for the error.
-        error: Its class.
+    """While it is entered, no other process holds this lock; `holder` is the file that says which process does.
 
     Raises:
-        UnmaskError: Another process holds it.
+        UnmaskError: Another process holds it: an `error` that names `what` is written meanwhile.
         WriteError: The folder is read-only.
     """
     lock = FileLock(lock_file)
@@ -398,7 +341,10 @@ def held_by(lock_file: Path, holder: Path, what: Path | str, error: type[UnmaskE
             who = f"{other['pid']}{where}, since {other['since']}"
         except (OSError, ValueError, KeyError, TypeError):
             who = "which has just begun"
-        raise error(f"{what}: another process ({who}) is writing here; wait for it, stop it, or give another --out")
+        raise error(
+            f"{what}: another process ({who}) is writing here; wait for it, stop it, or write elsewhere",
+            options=("out",),
+        )
     try:
         own = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
         write_atomically(holder, json.dumps(own) + "\n")
@@ -419,12 +365,8 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
 
 
 def check_file(out: Path, *, overwrite: bool) -> None:
-    """Makes sure that a file may be written, before any work is done.
-
-    Raises:
-        RunError: It is a folder, or there already.
-    """
+    """Makes sure that a file may be written, before any work is done."""
     if out.is_dir():
-        raise RunError(f"{out} is a folder; --out takes a file")
+        raise RunError(f"{out} is a folder; give a file", options=("out",))
     if out.exists() and not overwrite:
-        raise RunError(f"{out} is already there; replace it with --overwrite, or give another --out")
+        raise RunError(f"{out} is already there; replace it, or give another file", options=("overwrite", "out"))

@@ -80,14 +80,7 @@ DRAWN_TOGETHER: dict[str, tuple[BitField, ...]] = {
 
 
 def mix(words: Words) -> Words:
-    """Scrambles 64-bit integers: every bit of the result depends on every bit of the argument.
-
-    Args:
-        words: int64, any shape, a torch tensor or a numpy array.
-
-    Returns:
-        The same shape and type.
-    """
+    """Scrambles int64 of any shape: every bit of the result depends on every bit of the argument."""
     words = words ^ ((words >> 30) & 0x3FFFFFFFF)
     words = words * _MULTIPLY_1
     words = words ^ ((words >> 27) & 0x1FFFFFFFFF)

@@ -50,9 +50,9 @@ class HubName:
 def hub_name(source: str | Path) -> HubName | None:
     """The name that a string is, or None where it is a path.
 
-    Whatever exists is a path. So is what can only be a mistyped one, so that nobody waits for the network to be told of
-    it: a `Path`; a name with more than one `/`; one that begins with `.`, `/` or `~`, ends as files do, or has signs
-    that the hub does not allow; and one in a folder that is there.
+    Whatever exists is a path. So is what can only be a mistyped one, for which the network is not asked: a `Path`; a
+    name with more than one `/`; one that begins with `.`, `/` or `~`, ends as files do, or has signs that the hub does
+    not allow; and one in a folder that is there.
     """
     if not isinstance(source, str):
         return None
@@ -125,13 +125,7 @@ def _failures() -> tuple[type[Exception], ...]:
 
 
 def _reason(model: HubName, error: Exception, lack: str | None) -> str:
-    """The second half of a sentence that has said that there is no such path.
-
-    Args:
-        model: Its name.
-        error: Of huggingface_hub, or of what it uses.
-        lack: A file that a copy in the cache lacks; None: there is no copy.
-    """
+    """The second half of a sentence that has said that there is no such path; `lack`: a file that a copy lacks."""
     from huggingface_hub import errors
 
     token = "set HF_TOKEN, or run `hf auth login`"
@@ -241,10 +235,6 @@ def fetch_sentence_files(model: HubName, folder: Path) -> None:
 
     The hub is asked once, and for the commit of the copy: its library notes in the cache which files there are not.
     Where it cannot be asked, a warning says that the pooling is a guess.
-
-    Args:
-        model: Its name.
-        folder: Of its copy, which the cache calls by its commit.
     """
     if not _fetched(model, folder, MODULES):
         return

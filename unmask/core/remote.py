@@ -71,11 +71,7 @@ def cache() -> Path:
 
 
 def with_local_copies(names: Sequence[Any]) -> list[Any]:
-    """Replaces addresses by what was fetched from them; everything else stays.
-
-    Raises:
-        CorpusError, WriteError: As `local_copies`.
-    """
+    """Replaces addresses by what was fetched from them; everything else stays."""
     copies: list[Any] = []
     for name in names:
         address = address_of(name)
@@ -84,10 +80,7 @@ def with_local_copies(names: Sequence[Any]) -> list[Any]:
 
 
 def local_copies(address: str) -> list[Path]:
-    """Fetches what is at an address, unless it was before.
-
-    Args:
-        address: Of a file, of a folder, or a pattern.
+    """Fetches what is at an address (of a file, a folder, or a pattern), unless it was before.
 
     Returns:
         A file, or a folder with all that is below it there; several for a pattern.
@@ -109,11 +102,7 @@ def local_copies(address: str) -> list[Path]:
 
 
 def connect(address: str) -> tuple[Any, str]:
-    """fsspec's file system for an address, and the path within it.
-
-    Raises:
-        CorpusError: The package for such addresses is missing.
-    """
+    """fsspec's file system for an address, and the path within it."""
     try:
         from fsspec.core import url_to_fs
 
@@ -183,16 +172,10 @@ def tried(
     how: str = "it could not be read",
     raising: type[UnmaskError] = CorpusError,
 ) -> Value:
-    """Does some work with a server, again for two minutes while it does not answer.
-
-    Args:
-        what: The address, for the error.
-        work: What is done.
-        how: What failed, for the error.
-        raising: The error's class.
+    """Does some work with a server at an address (`what`), again for two minutes while it does not answer.
 
     Raises:
-        UnmaskError: It cannot be done.
+        UnmaskError: It cannot be done: an error of the class `raising` that says `how`.
     """
     for number in range(TRIES):
         try:
@@ -228,11 +211,7 @@ def lasting_source(path: str | Path) -> str:
 
 
 def source_named(name: str) -> str:
-    """The path on this machine of what `lasting_source` names; it is fetched where it is not there.
-
-    Raises:
-        CorpusError: It cannot be fetched, or has changed.
-    """
+    """The path on this machine of what `lasting_source` names; it is fetched where it is not there."""
     address, _, key = name.rpartition("#")
     if not key or address_of(address) is None:
         return name
@@ -245,23 +224,16 @@ def source_named(name: str) -> str:
 
 
 def refused(out: str | Path, what: str) -> None:
-    """Says that a command does not write to addresses.
-
-    Raises:
-        RunError: `out` is one.
-    """
+    """Raises a RunError where `out` is an address: a command does not write there."""
     if path_at(out) is None:
-        raise RunError(f"{address_of(out)}: {what} is not written to an address; give a folder or a file as --out")
+        raise RunError(
+            f"{address_of(out)}: {what} is not written to an address; give a folder or a file", options=("out",)
+        )
 
 
 @dataclass
 class OutputFolder:
-    """The folder that a command writes, and the address that it stands for, if any.
-
-    Attributes:
-        path: On this machine.
-        address: Where `put` sends it; None: nowhere.
-    """
+    """The folder that a command writes, and the address that `put` sends it to (None: nowhere)."""
 
     path: Path
     address: str | None = None
@@ -324,14 +296,8 @@ def output_folder(
 ) -> Iterator[OutputFolder]:
     """The folder to work in: `out`, or, for an address, one of the cache that is sent there by `put`, and at the end.
 
-    With `resume`, what is at the address is fetched first, so that work goes on on any machine. One process of a
-    machine writes to an address at a time; two machines that write to one address spoil it.
-
-    Args:
-        out: A folder or an address.
-        claim: The claim on a folder, as the command has it.
-        resume: Go on with what is there.
-        overwrite: Remove it first.
+    With `resume`, what is at the address is fetched first, so that work goes on on any machine. With `overwrite` it is
+    removed. One process of a machine writes to an address at a time; two machines that write to one address spoil it.
 
     Raises:
         UnmaskError: The address cannot be read or written, holds something else, or another process of this machine
@@ -390,7 +356,7 @@ def output_file(out: str | Path, *, overwrite: bool) -> Iterator[Path]:
     address = str(address_of(out))
     system, path = connect(address)
     if tried(address, lambda: bool(system.exists(path))) and not overwrite:
-        raise RunError(f"{address} is already there; replace it with --overwrite, or give another --out")
+        raise RunError(f"{address} is already there; replace it, or give another", options=("overwrite", "out"))
     file = cache() / f"out-{hashlib.sha256(address.encode()).hexdigest()[:24]}" / PurePosixPath(address).name
     with writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)

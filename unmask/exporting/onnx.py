@@ -147,7 +147,7 @@ def export(
         raise SettingsError(f"ONNX cannot be written: {reason}")
     kinds = _chosen_kinds(subject, task)
     ours = (*_OTHERS, ONNX, *dict.fromkeys(kind.task for kind in KINDS), *POOLING_FOLDERS, SPARSE_FOLDER)
-    place = ClaimedFolder(root=out, marker=None, what="an export", ours=ours, is_shared=False, options=("--overwrite",))
+    place = ClaimedFolder(root=out, marker=None, what="an export", ours=ours, is_shared=False, options=("overwrite",))
     place.check(overwrite=overwrite)
     log.info("exporting %s, %s parameters", subject.folder, f"{subject.model.network.num_parameters:,}")
     try:

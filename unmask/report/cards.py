@@ -99,7 +99,7 @@ def write_card(
         origin = Origin(str(start["checkpoint"]), start["sha256"], tuple(start.get("base_models") or ()))
         changes = [f"An encoder that began as {called(origin)}."]
         if start["new_head"]:
-            changes.append("It had no head for msame tokens, so one was drawn.")
+            changes.append("It had no head for masked tokens, so one was drawn.")
         if start["positions"] is not None:
             changes.append("It was made longer, from {:,} positions to {:,}.".format(*start["positions"]))
         if start["new_words"]:
@@ -111,7 +111,7 @@ def write_card(
         )
     names = [Path(source["path"]).name for source in manifest.sources]
     more = f" and {len(names) - _MOST_SOURCES} more" if len(names) > _MOST_SOURCES else ""
-    tags = ("unmask", "msame-language-model", recipe["model"]["layout"], "fill-mask", "feature-extraction")
+    tags = ("unmask", "masked-language-model", recipe["model"]["layout"], "fill-mask", "feature-extraction")
     metrics = {
         "Loss, nats per hidden token": ("loss", summary["validation_loss"]),
         "Hidden tokens predicted right": ("accuracy", summary["validation_accuracy"]),
@@ -120,7 +120,7 @@ def write_card(
     head = card_head(
         CardSettings.model_validate(recipe.get("card") or {}),
         name=name_of_folder(folder),
-        task=("fill-mask", "Msame Language Modeling"),
+        task=("fill-mask", "Masked Language Modeling"),
         tags=(*tags, "sentence-transformers"),
         base=() if origin is None else origin.base_models,
         figures=[CardFigures(", ".join(names[:_MOST_SOURCES]) + more, "validation", metrics)],
@@ -281,7 +281,7 @@ def write_task_card(
     more = f"\n\nAnd {len(ranked) - MOST_CLASSES:,} more, which are rarer." if len(ranked) > MOST_CLASSES else ""
     unit = "tag" if task.pipeline == "token-classification" else "class"
     # All that a training with the same files needs, with the learning rate and the columns that were found.
-    same = {**settings.model_dump(exclude={"card", "columns"}), "learning_rate": summary["learning_rate"]}
+    values = {**settings.model_dump(exclude={"card", "columns"}), "learning_rate": summary["learning_rate"]}
     card = TEMPLATES.get_template("task_card.md").render(
         head=head,
         task=task,
@@ -300,7 +300,7 @@ def write_task_card(
         chosen_on=as_code(files["validation"]),
         test=as_code(files["test"]) if "test" in files else None,
         max_length=max_length,
-        settings=toml({"finetune": same | ({"columns": columns} if columns else {})}),
+        settings=toml({"finetune": values | ({"columns": columns} if columns else {})}),
     )
     write_atomically(folder / CARD, card)
 

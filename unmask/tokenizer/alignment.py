@@ -82,12 +82,7 @@ def column_type(column: str, num_labels: int) -> type[np.unsignedinteger]:
 
 
 class TextPlaces:
-    """The characters of some texts in a line, and which tokens stand on them.
-
-    Args:
-        texts: The texts.
-        places: Of their tokens.
-    """
+    """The characters of some texts in a line, and which tokens stand on them."""
 
     def __init__(self, texts: Sequence[str], places: TokenPlaces) -> None:
         joined = "".join(texts)
@@ -97,15 +92,10 @@ class TextPlaces:
         self._inked = ~np.isin(codes, _SPACES)
 
     def align(self, column: str, spans: Sequence[Spans], labels: Sequence[str]) -> Aligned:
-        """Annotates the tokens.
-
-        Args:
-            column: Which of the annotations.
-            spans: Of each text.
-            labels: Their names, in the order of their numbers.
+        """Annotates the tokens with one column of the annotations of each text.
 
         Raises:
-            DataError: A label is none of these.
+            DataError: A label is none of `labels`, which stand in the order of their numbers.
         """
         flat = [span for each in spans for span in each.get(column, ())]
         number_of = {label: number for number, label in enumerate(labels, 1)}
@@ -204,9 +194,5 @@ def _extents(
 
 
 def widths_of(labels: Mapping[str, Sequence[str]]) -> dict[str, type[np.unsignedinteger]]:
-    """The type of each column's values, by name.
-
-    Raises:
-        DataError: As `column_type`.
-    """
+    """The type of each column's values, by name; raises as `column_type`."""
     return {column: column_type(column, len(names)) for column, names in labels.items()}

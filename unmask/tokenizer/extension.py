@@ -73,10 +73,6 @@ def _rank_new_words(tokenizer: Tokenizer, counts: Mapping[str, int]) -> list[New
     """All words that would gain from an entry, the one that saves most tokens first.
 
     A word counts by itself: what entries of two words that begin alike save together is not worked out.
-
-    Args:
-        tokenizer: Whose entries mark words.
-        counts: Words and how often they stand in the text.
     """
     unknown, new_words = tokenizer.special.unk, []
     for entry, count in counts.items():
@@ -100,18 +96,13 @@ def unigram_scores(words: Iterable[NewWord], scores: Mapping[int, float]) -> lis
     """Scores of new Unigram entries: a hair above what their pieces have together, but none below the least old one.
 
     With the hair an entry stands for just these pieces wherever they stood one behind another, and no other text
-    changes. It grows with the number of pieces, so that a word is not spelled with the entry of a shorter new one.
-
-    From the least score that of unknown letters follows, so with a lower one other text with such letters would be cut
-    in other places. A word whose pieces are rare or many gets the least score itself, which is more than they have
-    together, and a longer word is spelled with its entry where that is likelier than the old spelling.
+    changes. It grows with the number of pieces, so that a word is not spelled with the entry of a shorter new one. From
+    the least score that of unknown letters follows, so with a lower one other text with such letters would be cut in
+    other places. A word whose pieces are rare or many gets the least score itself, which is more than they have together,
+    and a longer word is spelled with its entry where that is likelier than the old spelling.
 
     Example: the least is -13. `▁alloc` + `ator`, -9 each, become `▁allocator` with -13 instead of -18. `▁allocators`
     was `▁alloc` + `ators`, -9 and -8; with `s` of -3 it is `▁allocator` + `s` now: -16 instead of -17.
-
-    Args:
-        words: The new entries.
-        scores: By id, of the old entries.
     """
     least = min(score for score in scores.values() if math.isfinite(score))
     return [max(sum(scores[id_] for id_ in word.pieces) + 1e-4 * (len(word.pieces) - 1), least) for word in words]

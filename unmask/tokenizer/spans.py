@@ -93,11 +93,7 @@ def join_spans(parts: Iterable[Spans]) -> Spans:
 
 
 def closed_loop(heads: list[int]) -> bool:
-    """Whether some words of a parse hang on each other in a circle.
-
-    Args:
-        heads: For each word the number of its head; its own for a root.
-    """
+    """Whether words hang on each other in a circle: for each the number of its head, its own for a root."""
     free = [False] * len(heads)
     for start in range(len(heads)):
         path, word = set(), start
@@ -112,12 +108,7 @@ def closed_loop(heads: list[int]) -> bool:
 
 
 def read_fields(row: Mapping[str, Any], text: str, fields: Mapping[str, str]) -> Spans:
-    """The annotations of a row.
-
-    Args:
-        row: Names to values.
-        text: What the characters are counted in.
-        fields: Column to the name of the field that holds it.
+    """The annotations of a row's text, from the field of each column.
 
     Raises:
         ValueError: A field is missing or malformed; the text says which and how it must be.

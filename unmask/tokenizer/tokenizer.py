@@ -62,8 +62,7 @@ def find_special_ids(backend: tokenizers.Tokenizer, names: Mapping[str, str | No
 
     Args:
         backend: A tokenizer.
-        names: Role to token, where it is known, or to None where the tokenizer has none; the usual spellings are tried
-            for other roles.
+        names: Role to token, or to None where the tokenizer has none; the usual spellings are tried for other roles.
 
     Raises:
         TokenizerError: A role has no token.
@@ -90,10 +89,9 @@ def find_special_ids(backend: tokenizers.Tokenizer, names: Mapping[str, str | No
 
 
 def with_special_tokens(tokenizer: tokenizers.Tokenizer, *, mask_takes_space: bool) -> tokenizers.Tokenizer:
-    """Makes the special tokens special, and puts `[CLS]` and `[SEP]` around texts where the vocabulary has them.
+    """Makes the special tokens special, in place, and puts `[CLS]` and `[SEP]` around texts where there are such.
 
     Args:
-        tokenizer: Changed in place.
         mask_takes_space: Whether the space before `[MASK]` in a prompt belongs to it. It must where words carry the
             space before them: training hides `Ġking`, so a prompt must not offer a space and then a mask.
     """
@@ -252,10 +250,10 @@ class Tokenizer:
         """Wraps a `tokenizers.Tokenizer`.
 
         Args:
-            backend: The tokenizer.
-            special_names: The tokens of the roles pad, unk, cls, sep and mask, where they are not the usual ones, or
-                None where there is none.
-            class_name: Of transformers' class, where the folder that it came from named one which it is to keep.
+            backend: The tokenizer; it is copied.
+            special_names: The tokens of the roles pad, unk, cls, sep and mask, where they are not the usual ones; None for a
+                role without one.
+            class_name: Of transformers' class, where the folder that it came from named one.
 
         Raises:
             TokenizerError: A special token is missing.
@@ -311,8 +309,7 @@ class Tokenizer:
     def _of_corpus(self) -> tokenizers.Tokenizer:
         """A copy for which special tokens are letters, made when text of a corpus is first met.
 
-        A copy, since such a setting holds for every thread at once, and a prompt of another thread needs its masks. It
-        takes as much memory as the original.
+        The setting holds for every thread at once, and a prompt of another thread needs its masks.
         """
         copy = tokenizers.Tokenizer.from_str(self.backend.to_str())
         copy.encode_special_tokens = True
@@ -323,10 +320,7 @@ class Tokenizer:
         return WordMemory(self._of_corpus) if can_remember(self.backend) else None
 
     def encode_corpus(self, texts: Sequence[str]) -> list[EncodedText]:
-        """Tokenizes corpus text, in which `[MASK]` or `[SEP]` are letters like any other.
-
-        Args:
-            texts: Any number of texts; they are tokenized in parallel.
+        """Tokenizes corpus text, in which `[MASK]` or `[SEP]` are letters like any other, in parallel.
 
         Raises:
             TokenizerError: The tokenizer has no `[UNK]` and does not know a character or a word.
@@ -339,14 +333,7 @@ class Tokenizer:
         ]
 
     def encode_joined(self, texts: Sequence[str]) -> tuple[EncodedText, NDArray[np.int64]]:
-        """As `encode_corpus`, with the tokens of all texts one behind another, which is faster where texts are short.
-
-        Returns:
-            The tokens, and how many of them each text has.
-
-        Raises:
-            TokenizerError: The tokenizer has no `[UNK]` and does not know a character or a word.
-        """
+        """As `encode_corpus`: the tokens of all texts one behind another, and how many each text has."""
         self.check_known(texts)
         with spelling():
             if self._memory is not None and self._memory.useful:
@@ -356,14 +343,7 @@ class Tokenizer:
         return EncodedText(input_ids, self.word_starts.of_texts(input_ids, lengths)), lengths
 
     def encode_placed(self, texts: Sequence[str]) -> tuple[EncodedText, TokenPlaces]:
-        """As `encode_joined`, with the characters that each token covers, which takes longer.
-
-        Returns:
-            The tokens, and where they stand.
-
-        Raises:
-            TokenizerError: The tokenizer has no `[UNK]` and does not know a character or a word.
-        """
+        """As `encode_joined`, with the characters that each token covers, which takes longer."""
         self.check_known(texts)
         with spelling():
             encodings = self._of_corpus.encode_batch(list(texts), add_special_tokens=False)
@@ -379,7 +359,7 @@ class Tokenizer:
         return self.encode_prompts([text])[0]
 
     def encode_prompts(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
-        """As `encode_prompt`, for any number of texts, which are tokenized in parallel: what transformers gives."""
+        """As `encode_prompt`, for any number of texts, in parallel: ids are those of transformers."""
         self.check_known(texts, is_prompt=True)
         with spelling():
             encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=True)
@@ -421,12 +401,12 @@ class Tokenizer:
         return str(self.backend.decode(list(input_ids), skip_special_tokens=True))
 
     def save(self, folder: Path, *, max_length: int, with_types: bool = False) -> None:
-        """Writes `tokenizer.json` and what `AutoTokenizer` of transformers 4 and 5 wants beside it.
+        """Writes `tokenizer.json` and the files of `AutoTokenizer` of transformers 4 and 5 into an existing folder.
 
         Args:
-            folder: An existing folder.
+            folder: The folder.
             max_length: Longest sequence of the model, special tokens included.
-            with_types: Whether the model tells token types apart, so that transformers is to give it those of pairs.
+            with_types: Whether the model has token types, so that transformers is to give it those of pairs.
 
         Raises:
             WriteError: The files cannot be written.
@@ -454,14 +434,10 @@ class Tokenizer:
                 (folder / name).write_text(text, encoding="utf-8")
 
     def check_known(self, texts: Iterable[str], *, is_prompt: bool = False) -> None:
-        """A tokenizer without `[UNK]` would leave out letters that it does not know; see `unmask.tokenizer.words`.
-
-        Args:
-            texts: The texts.
-            is_prompt: Whether `[MASK]` in them is a mask.
+        """A tokenizer without `[UNK]` would leave out letters that it does not know; see `words.LetterCheck`.
 
         Raises:
-            TokenizerError: There is such a character.
+            TokenizerError: There is such a character; in a prompt, `[MASK]` is a mask.
         """
         if self._letters is None:
             return

@@ -1,7 +1,9 @@
 """Training a tokenizer: WordPiece, byte-level BPE, Unigram and characters. The same text gives the same vocabulary.
 
-The trainers of the `tokenizers` library alone do not all see to that; what it takes stands with each kind. Letters are
-counted first where a trainer needs them in a fixed order.
+The trainers of the `tokenizers` library alone do not all see to that; what it takes stands with each kind. All four
+take `texts`, which gives the texts anew at each call (only counts of words and letters are held in memory);
+`vocab_size`, special tokens included, where None fits it to the text; and whether case is folded. Ids 0 to 4 are
+`[PAD] [UNK] [CLS] [SEP] [MASK]`, and there may be fewer entries than `vocab_size` where the text has no more.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -23,7 +25,6 @@ from unmask.tokenizer.settings import TokenizerSettings
 from unmask.tokenizer.tokenizer import BARE_TOKENS, SPECIAL_TOKENS, Tokenizer, with_special_tokens
 
 Texts = Callable[[], Iterable[str]]
-"""Gives the texts anew at each call."""
 
 COVERED = 0.9995
 
@@ -44,13 +45,7 @@ class Letters:
 
 
 def count_letters(normalizer: Normalizer | None, texts: Iterable[str], *, spaces: bool = False) -> Letters:
-    """Counts the letters of normalised text.
-
-    Args:
-        normalizer: Applied to each text.
-        texts: The corpus.
-        spaces: Whether white space counts as letters.
-    """
+    """Counts the letters of normalised text, white space among them if `spaces`."""
     counts: Counter[str] = Counter()
     num_bytes = 0
     for text in texts:
@@ -82,26 +77,15 @@ PREFIX = "##"
 def train_wordpiece(texts: Texts, *, vocab_size: int | None = None, lowercase: bool = False) -> tokenizers.Tokenizer:
     """Trains a WordPiece tokenizer with BERT's normaliser and pre-tokenizer.
 
-    The same text always gives the same vocabulary. The trainer of the `tokenizers` library alone does not: it numbers
-    the letters in the order of a hash map, and breaks ties between equally frequent pairs by these numbers, so two runs
-    over the same text differ by some tens of entries. Here the letters are counted first and handed to the trainer in a
-    fixed order, which makes all that follows fixed.
-
-    Args:
-        texts: Called twice, gives the texts; only counts of words and letters are held in memory.
-        vocab_size: Entries, special tokens included; None fits them to the text (see `default_vocab_size`), with
-            room for its letters.
-        lowercase: Whether case is folded.
-
-    Returns:
-        A tokenizer whose ids 0 to 4 are `[PAD] [UNK] [CLS] [SEP] [MASK]`. It may hold fewer entries than asked
-        where the text has no more words.
+    The library's trainer numbers letters in the order of a hash map, and breaks ties between equally frequent pairs by
+    these numbers, so two runs over the same text differ by some tens of entries. Here the letters are counted first and
+    handed over in a fixed order, which makes all that follows fixed. The rarest letters become `[UNK]` where they would
+    take more than about three quarters of the vocabulary.
 
     Raises:
         TokenizerError: The letters that make up nearly all of the text do not fit the vocabulary.
 
-    Source: Schuster and Nakajima 2012; trained by merges as in the `tokenizers` library. The rarest letters become
-    `[UNK]` where they would take more than about three quarters of the vocabulary.
+    Source: Schuster and Nakajima 2012; trained by merges as in the `tokenizers` library.
     """
     tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=False)
@@ -142,18 +126,9 @@ def _alphabet(tokenizer: tokenizers.Tokenizer, letters: Sequence[str]) -> list[s
 def train_bpe(texts: Texts, *, vocab_size: int | None = None, lowercase: bool = False) -> tokenizers.Tokenizer:
     """Trains a byte-level BPE tokenizer with GPT-2's pre-tokenizer: GPT-2's and RoBERTa's kind.
 
-    Every text can be spelled, there is no unknown, and decoding gives exactly the text. The library's trainer is
-    deterministic here, unlike for WordPiece: its letters are the 256 bytes, handed over in a fixed order, and ties
-    between equally frequent pairs are broken by the numbers of the pairs' parts.
-
-    Args:
-        texts: Called once, or twice to size the vocabulary; gives the texts; only counts of words are held in memory.
-        vocab_size: Entries, special tokens and the 256 bytes included; None fits them to the text.
-        lowercase: Whether case is folded.
-
-    Returns:
-        A tokenizer whose ids 0 to 4 are `[PAD] [UNK] [CLS] [SEP] [MASK]` and 5 to 260 the bytes. It may hold fewer
-        entries than asked where the text has no more pairs.
+    Every text can be spelled, there is no unknown, and decoding gives exactly the text. Ids 5 to 260 are the bytes. The
+    library's trainer is deterministic here: its letters are the bytes in a fixed order, and ties between equally
+    frequent pairs are broken by the numbers of the pairs' parts.
 
     Raises:
         TokenizerError: The bytes do not fit the vocabulary.
@@ -183,30 +158,18 @@ def train_bpe(texts: Texts, *, vocab_size: int | None = None, lowercase: bool = 
 
 
 MARK = "▁"
-_DIGITS = 6
-_STEP = 1e-4
 
 
 def train_unigram(texts: Texts, *, vocab_size: int | None = None, lowercase: bool = False) -> tokenizers.Tokenizer:
     """Trains a Unigram tokenizer with Metaspace: SentencePiece's, ALBERT's and XLNet's kind.
 
-    Its pieces never join words or mix letters with punctuation.
-
-    Args:
-        texts: Called twice, gives the texts; only counts of words and letters are held in memory.
-        vocab_size: Entries, special tokens included; None fits them to the text.
-        lowercase: Whether case is folded.
-
-    Returns:
-        A tokenizer whose ids 0 to 4 are `[PAD] [UNK] [CLS] [SEP] [MASK]`. It may hold fewer entries than asked
-        where the text has no more pieces. A run of white space is one space to it, as in SentencePiece.
+    Punctuation is split off first, so pieces never join words or mix letters with punctuation. A run of white space is
+    one space, as in SentencePiece. Rare letters become `[UNK]` as in `train_wordpiece`.
 
     Raises:
         TokenizerError: The letters that make up nearly all of the text do not fit the vocabulary, or there is no text.
 
-    Source: Kudo 2018, sections 3.2 and 3.3, as in the `tokenizers` library. Punctuation is split off first, so that
-    words can be told apart. The rarest letters become `[UNK]` where they would take more than about three quarters of
-    the vocabulary.
+    Source: Kudo 2018, sections 3.2 and 3.3, as in the `tokenizers` library.
     """
     tokenizer = _untrained(models.Unigram(), lowercase=lowercase)
     counted = count_letters(tokenizer.normalizer, texts())
@@ -233,24 +196,21 @@ def train_unigram(texts: Texts, *, vocab_size: int | None = None, lowercase: boo
 
 
 def _settled(scores: dict[str, float]) -> list[tuple[str, float]]:
-    """The pieces without what chance put into their scores, in an order that depends on scores and spelling alone.
+    """The pieces without the chance in their scores, in an order that depends on scores and spelling alone.
 
     The library goes through words and letters in the order of a hash map. Two runs over the same text choose the same
-    pieces, but their scores differ in two ways, and with them the order of the pieces. Both are taken away here:
-
-    - Sums of probabilities differ by some 1e-15. Scores are rounded to 1e-6. (A score within the noise of a rounding
-      edge is the one thing that could still differ, about once in 10^5 vocabularies.)
-    - Letters that the training dropped are put back with the least score, the next one with 1e-4 more, and so on. All
-      of them get the least one.
+    pieces, but sums of probabilities differ by some 1e-15, so scores are rounded to 1e-6 (about once in 10^5
+    vocabularies one lies at a rounding edge). And letters that the training dropped are put back with the least score,
+    the next one with 1e-4 more, and so on: all of them get the least one.
     """
     letters = [piece for piece in scores if len(piece) == 1]
     least = min(scores[letter] for letter in letters)
     settled = dict(scores)
     for letter in letters:
-        steps = (scores[letter] - least) / _STEP
+        steps = (scores[letter] - least) / 1e-4
         if steps < len(letters) and abs(steps - round(steps)) < 1e-6:
             settled[letter] = least
-    pieces = [(piece, round(score, _DIGITS)) for piece, score in settled.items()]
+    pieces = [(piece, round(score, 6)) for piece, score in settled.items()]
     return sorted(pieces, key=lambda entry: (-entry[1], entry[0]))
 
 
@@ -266,20 +226,11 @@ def _untrained(model: models.Unigram, *, lowercase: bool) -> tokenizers.Tokenize
     return tokenizer
 
 
-class _KnownLetters(dict[int, str]):
-    """A table for `str.translate` that turns all but some letters into spaces."""
-
-    def __missing__(self, code: int) -> str:
-        return " "
-
-
 def _of_letters(texts: Texts, letters: Sequence[str], lowercase: bool) -> Iterator[str]:
-    """The texts without rare letters: the trainer would want an entry for each of them.
-
-    The normaliser is not that of the tokenizer in training, which the library holds locked meanwhile.
-    """
+    """The texts without rare letters, for each of which the trainer would want an entry."""
+    # Not the normaliser of the tokenizer in training, which the library holds locked meanwhile.
     normalizer = _untrained(models.Unigram(), lowercase=lowercase).normalizer
-    table = _KnownLetters({ord(letter): letter for letter in letters})
+    table = defaultdict(lambda: " ", {ord(letter): letter for letter in letters})
     for text in texts():
         yield normalizer.normalize_str(text).translate(table)
 
@@ -289,18 +240,13 @@ def train_chars(
 ) -> tokenizers.Tokenizer:
     """Makes a token of each character of the text, white space included; decoding gives exactly the text.
 
-    For sequences (proteins, DNA), small texts and languages without spaces.
+    For sequences (proteins, DNA), small texts and languages without spaces. The characters follow the special tokens in
+    the order of their code points, so the same characters always give the same tokenizer.
 
     Args:
-        texts: Called once, gives the texts.
-        vocab_size: Most entries, special tokens included: rarer characters become `[UNK]`. None takes all.
-        lowercase: Whether case is folded.
-        bare: Whether `[PAD]` and `[MASK]` are the only special tokens: nothing stands around a text, and a character
-            that was not met is an error.
-
-    Returns:
-        A tokenizer whose ids 0 to 4 are `[PAD] [UNK] [CLS] [SEP] [MASK]` (bare: 0 and 1 are `[PAD] [MASK]`); the
-        characters follow in the order of their code points, so the same characters always give the same tokenizer.
+        vocab_size: The most entries: rarer characters become `[UNK]`. None takes all.
+        bare: Whether `[PAD]` and `[MASK]` are the only special tokens (ids 0 and 1): nothing stands around a text, and
+            a character that was not met is an error.
 
     Raises:
         TokenizerError: There is no text, or the characters do not fit a bare tokenizer.
@@ -328,11 +274,7 @@ def train_chars(
 
 
 def train_tokenizer(texts: Texts, settings: TokenizerSettings) -> Tokenizer:
-    """Trains the tokenizer that the settings ask for; the same text always gives the same one.
-
-    Args:
-        texts: Called once or twice, gives the training text; only counts of it are held in memory.
-        settings: Kind, size of the vocabulary, case.
+    """Trains the tokenizer of the settings.
 
     Raises:
         TokenizerError: As the trainers.

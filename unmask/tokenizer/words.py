@@ -141,11 +141,7 @@ def _parts(nodes: list[Any]) -> list[dict[str, Any]]:
 # (byte-level BPE, or bytes to fall back on) there are none. WordPiece and WordLevel look for whole words, and the
 # library says where they do not know one.
 class LetterCheck:
-    """Finds letters of a text that have no entry. Each letter is looked up once.
-
-    Args:
-        backend: A tokenizer whose model is BPE or Unigram, without an unknown token.
-    """
+    """Finds letters without an entry, for BPE or Unigram without an unknown token. Each letter is looked up once."""
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         self._backend = backend
@@ -184,11 +180,7 @@ def letter_check(backend: tokenizers.Tokenizer) -> LetterCheck | None:
 
 @contextmanager
 def spelling() -> Iterator[None]:
-    """Makes errors of ours of those that the library raises where it cannot spell a word.
-
-    Raises:
-        TokenizerError: It cannot.
-    """
+    """Makes a TokenizerError of the library's where it cannot spell a word."""
     try:
         yield
     except Exception as error:
@@ -260,14 +252,11 @@ def edge_kinds(text: str) -> tuple[Kind, Kind]:
 
 
 def kinds_of_bytes(utf8: NDArray[np.uint8], begins: NDArray[np.bool_]) -> NDArray[np.int8]:
-    """The kind of the character that each byte is a part of.
+    """The kind of the character that each byte is a part of: [num_bytes], int8.
 
     Args:
         utf8: [num_bytes]: UTF-8 of some texts in a line; what is not well formed has kind `SYMBOL`.
         begins: [num_bytes]: where a text begins; no character goes across. True at the first byte.
-
-    Returns:
-        [num_bytes], int8.
     """
     leads = begins | ((utf8 & 0xC0) != 0x80)
     places = np.flatnonzero(leads)
@@ -291,10 +280,7 @@ _CONTRACTIONS = {b"'": _APOSTROPHE, b"r": _WANTS_E, b"v": _WANTS_E, b"l": _L, b"
 
 
 class WordStarts:
-    """Knows at which tokens words begin, from tables over the vocabulary; see the module's docstring.
-
-    Args:
-        backend: The tokenizer.
+    """Word starts of tokens, from tables over the vocabulary; see the module's docstring.
 
     Example: `un ##mask ##ed , yes` has word starts `1 0 0 1 1`.
     """
@@ -356,15 +342,7 @@ class WordStarts:
         return starts
 
     def of_texts(self, input_ids: NDArray[np.integer[Any]], lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """As `of_ids`, for the tokens [S] of several texts one behind another.
-
-        Args:
-            input_ids: [S].
-            lengths: [num_texts]: how many of the tokens each text has.
-
-        Returns:
-            [S]: equal to that of each text by itself.
-        """
+        """As `of_ids`, for the tokens [S] of several texts one behind another, of these lengths [num_texts]."""
         places = np.arange(len(input_ids)) + np.repeat(np.arange(len(lengths)), lengths)  # one stays free behind each
         apart = np.full(len(input_ids) + len(lengths), self._between_texts, dtype=np.int64)
         apart[places] = input_ids
@@ -436,12 +414,7 @@ class WordCensus:
         self.single_words = single_words
 
     def add(self, word_starts: NDArray[np.bool_ | np.uint8], lengths: NDArray[np.int64]) -> None:
-        """Counts texts by their word starts, one behind another; texts of one token tell nothing.
-
-        Args:
-            word_starts: [num_tokens].
-            lengths: [num_texts]: how many of the tokens each text has.
-        """
+        """Counts texts one behind another by their word starts [num_tokens]; texts of one token tell nothing."""
         words = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(word_starts, dtype=np.int64)])
         ends = np.cumsum(lengths)
         several = lengths > 1

@@ -93,12 +93,12 @@ def _rank_new_words(tokenizer: Tokenizer, counts: Mapping[str, int]) -> list[New
 
 
 def unigram_scores(words: Iterable[NewWord], scores: Mapping[int, float]) -> list[float]:
-    """Scores of new Unigram entries: a hair above what their pieces have together, but none below the least old one.
+    """Scores of new Unigram entries: a hair above that of their pieces together, but none below the least old one.
 
     With the hair an entry stands for just these pieces wherever they stood one behind another, and no other text
     changes. It grows with the number of pieces, so that a word is not spelled with the entry of a shorter new one. From
     the least score that of unknown letters follows, so with a lower one other text with such letters would be cut in
-    other places. A word whose pieces are rare or many gets the least score itself, which is more than they have together,
+    other places. A word whose pieces are rare or many gets the least score itself, which is more than theirs together,
     and a longer word is spelled with its entry where that is likelier than the old spelling.
 
     Example: the least is -13. `▁alloc` + `ator`, -9 each, become `▁allocator` with -13 instead of -18. `▁allocators`

@@ -251,8 +251,8 @@ class Tokenizer:
 
         Args:
             backend: The tokenizer; it is copied.
-            special_names: The tokens of the roles pad, unk, cls, sep and mask, where they are not the usual ones; None for
-                a role without one.
+            special_names: The tokens of the roles pad, unk, cls, sep and mask, where they are not the usual ones; None
+                for a role without one.
             class_name: Of transformers' class, where the folder that it came from named one.
 
         Raises:

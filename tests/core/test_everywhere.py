@@ -15,7 +15,6 @@ from huggingface_hub import ModelCard
 import unmask
 from tests.command_line import Main
 from tests.commands.checkpoints import SHORT, released
-from tests.commands.finetune_helpers import FAST, write_classes
 from tests.conftest import make_text
 from tests.core.hub_helpers import COMMIT, OTHER, put_in_cache
 from unmask.commands.recipe import load_recipe
@@ -61,28 +60,6 @@ def test_using_and_measuring(main: Main, folder: Path, text: Path) -> None:
     assert open_checked_model(NAME).folder == folder, "of what is exported and verified"
 
 
-def test_fine_tuning_and_predicting(main: Main, cache: Path, folder: Path) -> None:
-    train, dev = write_classes(Path("train.jsonl"), 60, 0), write_classes(Path("dev.jsonl"), 20, 1)
-    sets = [word for setting in (*FAST, "finetune.epochs=1") for word in ("--set", setting)]
-    given = ("--task", "classify", "--train", train, "--validation", dev, "--out", "tuned")
-    code, _, err = main("finetune", NAME, *given, *sets)
-    assert code == 0, err
-    assert json.loads(Path("tuned/settings.json").read_text())["model"] == f"{NAME}@{COMMIT}"
-    assert ModelCard.load(Path("tuned/model/README.md")).data.base_model == NAME
-    tuned = put_in_cache(Path("tuned/model"), cache, "owner/mood")
-    by_name, by_folder = main("predict", "owner/mood", dev), main("predict", tuned, dev)
-    assert by_name[0] == 0, by_name[2]
-    assert by_name[1] == by_folder[1]
-
-
-def test_functions(folder: Path, tokenizer: Tokenizer) -> None:
-    assert unmask.load(NAME).folder == folder
-    rows = [[2, *range(30, 60), 3]]
-    maskers = [unmask.Masker.from_tokenizer(given, rate=0.3) for given in (NAME, tokenizer)]
-    assert maskers[0](rows).labels.tolist() == maskers[1](rows).labels.tolist()
-    assert unmask.MaskingCollator(NAME).masker.tokenizer.fingerprint == tokenizer.fingerprint
-
-
 def test_a_tokenizer_is_noted_with_its_commit(main: Main, folder: Path, text: Path) -> None:
     lasting = f"{NAME}@{COMMIT}"
     code, _, err = main("prepare", text, "--out", "data", "--tokenizer", NAME)
@@ -120,11 +97,3 @@ def test_a_training_begins_with_a_commit_and_keeps_to_it(
     assert again.summary["start"] == run.summary["start"]
     shutil.rmtree(cache)
     assert unmask.pretrain([text], out="run", resume=True).summary == run.summary, "it goes on without the checkpoint"
-
-
-def test_what_overwrite_would_remove(folder: Path, text: Path, cache: Path) -> None:
-    out = cache.parent
-    for options in ({"from_": NAME}, {"tokenizer": NAME}):
-        with pytest.raises(RunError, match=r"lies in .*"):
-            unmask.pretrain([text], out=out, steps=1, overwrite=True, settings=SETTINGS, **options)  # type: ignore[arg-type]
-    assert folder.is_dir()

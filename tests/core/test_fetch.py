@@ -16,7 +16,6 @@ import unmask
 from tests.core.hub_helpers import COMMIT, FakeHub, denied, put_in_cache
 from unmask.core.errors import ModelError, TokenizerError, UnmaskError
 from unmask.core.hub import lasting_name
-from unmask.core.interruption import Interrupted
 from unmask.model.folder import find_model, find_weights
 from unmask.tasks.loaded_model import as_scorable
 from unmask.tokenizer.loading import load_tokenizer
@@ -81,53 +80,28 @@ def test_what_a_run_notes(cache: Path, model_folder: Path) -> None:
     assert lasting_name("../released", Path("../released")) == str(model_folder)
 
 
-TOKEN = r"set HF_TOKEN, or run `hf auth login`"
 FAILURES = [
-    (denied(errors.RepositoryNotFoundError, 404), f"and no such model on the hub; mind the spelling, .*{TOKEN}"),
-    (denied(errors.GatedRepoError, 403), f"and on the hub it is gated: ask for access on its page there, then {TOKEN}"),
-    (denied(errors.RevisionNotFoundError, 404), r"and on the hub owner/none has no revision 'main'; name another one"),
-    (denied(errors.HfHubHTTPError, 401), f"and the hub denies access to it: {TOKEN}"),
-    (
-        OFFLINE,
-        r"no copy of such a model of the hub on this machine, and the hub cannot be reached \(ConnectionError: no "
-        r"route to the hub\); give a path, such as RUN/model, or fetch the model where there is a network: "
-        r"hf download owner/none$",
-    ),
-    (ConnectionError("down"), r"no copy .* the hub cannot be reached \(ConnectionError: down\)"),
-    (
-        OSError("no space left"),
-        r"and it cannot be fetched from the hub \(OSError: no space left\); give a path, such as RUN/model, or try",
-    ),
-    (RuntimeError(""), r"and it cannot be fetched from the hub \(RuntimeError: no reason is given\)"),
+    (denied(errors.RepositoryNotFoundError, 404), "no such model on the hub.*HF_TOKEN"),
+    (denied(errors.GatedRepoError, 403), "gated.*HF_TOKEN"),
+    (denied(errors.RevisionNotFoundError, 404), "no revision 'main'"),
+    (denied(errors.HfHubHTTPError, 401), "denies access.*HF_TOKEN"),
+    (OFFLINE, r"ConnectionError: no route to the hub\).*hf download owner/none$"),
+    (ConnectionError("down"), r"ConnectionError: down"),
+    (OSError("no space left"), r"OSError: no space left"),
+    (RuntimeError(""), r"RuntimeError: no reason is given"),
+    (errors.HfHubHTTPError.__bases__[0]("the proxy is out of order"), "the proxy is out of order"),
 ]
 
 
 @pytest.mark.parametrize(("failure", "message"), FAILURES)
-def test_each_failure_is_one_line_that_names_the_path_first(hub: FakeHub, failure: Exception, message: str) -> None:
+def test_each_failure_is_one_line_that_names_the_model(hub: FakeHub, failure: Exception, message: str) -> None:
     hub.failure = failure
-    for find, start in (
-        (unmask.load, "no such folder"),
-        (as_scorable, "no such folder"),
-        (load_tokenizer, "there is no tokenizer.json and no vocab.txt"),
-    ):
-        with pytest.raises(UnmaskError, match=f"^owner/none: {start}, {message}") as caught:
+    for find in (unmask.load, as_scorable, load_tokenizer):
+        with pytest.raises(UnmaskError, match=f"^owner/none: .*{message}") as caught:
             find("owner/none")  # type: ignore[operator]
         assert isinstance(caught.value, TokenizerError if find is load_tokenizer else ModelError)
         assert "\n" not in str(caught.value)
         assert caught.value.__cause__ is failure
-
-
-def test_errors_of_the_http_client_are_told_too(hub: FakeHub) -> None:
-    client = errors.HfHubHTTPError.__bases__[0]
-    hub.failure = client("the proxy is out of order")
-    with pytest.raises(ModelError, match=r"cannot be fetched from the hub \(HTTPError: the proxy is out of order\)"):
-        find_model("owner/none")
-
-
-def test_what_is_no_failure_of_the_hub_passes_through(hub: FakeHub) -> None:
-    hub.failure = Interrupted(2, "stopped")
-    with pytest.raises(Interrupted):
-        find_model("owner/none")
 
 
 def test_offline_with_half_a_copy(hub: FakeHub, model_folder: Path) -> None:
@@ -163,11 +137,7 @@ def test_a_copy_without_what_is_merely_useful_serves_where_the_hub_cannot_be_rea
 
 def test_pickles_are_not_fetched(hub: FakeHub, model_folder: Path) -> None:
     (model_folder / "model.safetensors").rename(model_folder / "pytorch_model.bin")
-    with pytest.raises(
-        ModelError,
-        match=r"^owner/name: on the hub it has no model\.safetensors; weights in pickles \(pytorch_model\.bin\) are "
-        r"not fetched, since reading one can run code: take a revision with safetensors \(owner/name@refs/pr/1 or so",
-    ):
+    with pytest.raises(ModelError, match=r"^owner/name: on the hub it has no model\.safetensors.*pytorch_model\.bin"):
         unmask.load("owner/name")
     assert "pytorch_model.bin" not in {path.name for path in hub.cache.rglob("*")}
 
@@ -210,9 +180,8 @@ def test_without_the_package(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> N
 def test_clear_paths_never_ask_the_hub(hub: FakeHub, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.snapshot_download", None)  # which is no function
     Path("kept").mkdir()
-    with pytest.raises(ModelError, match="no such folder; give the folder of a model, such as RUN/model, or the name"):
-        unmask.load(path)
-    with pytest.raises(TokenizerError, match=r"there is no tokenizer\.json and no vocab\.txt; give a folder that"):
-        load_tokenizer(path)
-    with pytest.raises(ModelError, match="no such folder; .* the folder of a model, such as RUN/model, or"):
+    for find in (unmask.load, load_tokenizer):
+        with pytest.raises(UnmaskError, match=re.escape(path)):
+            find(path)  # type: ignore[operator]
+    with pytest.raises(ModelError, match=re.escape(path)):
         unmask.pretrain(None, out="run", from_=path, steps=1)

@@ -16,10 +16,8 @@ from safetensors import SafetensorError
 import unmask
 from tests.command_line import Main
 from tests.conftest import SMALL
-from unmask.core.errors import CorpusError, DataError, RunError, WriteError
+from unmask.core.errors import CorpusError, RunError, WriteError
 from unmask.core.files import read_object, typed, write_atomically, writing
-from unmask.data.lexicon import load_lexicon
-from unmask.tokenizer.tokenizer import Tokenizer
 
 
 def fill_disk(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
@@ -71,13 +69,6 @@ def test_what_libraries_raise_is_told_too(tmp_path: Path) -> None:
         raise KeyError("a defect of ours")
 
 
-@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
-def test_a_tokenizer(tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    fill_disk(monkeypatch, name)
-    with pytest.raises(WriteError, match=rf"{name}: cannot be written \(No space left on device\)"):
-        tokenizer.save(tmp_path, max_length=64)
-
-
 @pytest.mark.parametrize("name", ["recipe.toml", "tokenizer.json", "metrics.jsonl", "report.html"])
 def test_a_run_goes_on_when_there_is_room_again(corpus_file: Path, tmp_path: Path, main: Main, name: str) -> None:
     out = tmp_path / "run"
@@ -93,13 +84,6 @@ def test_a_run_goes_on_when_there_is_room_again(corpus_file: Path, tmp_path: Pat
     assert run.summary["steps"] == 2
 
 
-def test_the_page_of_an_audit(corpus_file: Path, tmp_path: Path, main: Main, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill_disk(monkeypatch, "a.html")
-    code, _, err = main("audit", corpus_file, "--strategy", "random", "--out", tmp_path / "a.html")
-    assert code == 2, err
-    assert "a.html: cannot be written (No space left on device)" in err
-
-
 @pytest.mark.parametrize("content", [b"\xff\xfe\x80", b"", b"[1]", b'{"a": ', None])
 def test_a_damaged_object(tmp_path: Path, content: bytes | None) -> None:
     file = tmp_path / "a.json"
@@ -113,13 +97,6 @@ def test_paths_as_they_are_typed() -> None:
     assert [typed(path) for path in ("a/b.txt", "my runs/a", Path("-x"), "it's", "$(x)")] == [
         "a/b.txt", "'my runs/a'", "./-x", "'it'\"'\"'s'", "'$(x)'"
     ]  # fmt: skip
-
-
-def test_commands_that_are_suggested_quote_paths(run: unmask.Run) -> None:
-    shown = repr(unmask.Run(Path("my runs"), {**run.summary, "model": "my runs/model"}))
-    assert "Try it: unmask fill 'my runs/model' \"" in shown
-    with pytest.raises(DataError, match="make it with `unmask lexicon DATA --out 'a b/x.safetensors'`"):
-        load_lexicon(Path("a b/x.safetensors"))
 
 
 def test_errors_do_nothing_to_a_terminal(main: Main, tmp_path: Path) -> None:

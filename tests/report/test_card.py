@@ -69,11 +69,6 @@ def test_figures_and_ledger_are_those_of_the_run(run: unmask.Run) -> None:
     assert "nan" not in card.lower().replace("nano", "")
 
 
-def test_nothing_of_the_machine_is_told(run: unmask.Run) -> None:
-    assert str(run.folder.parent) not in card_of(run)
-    assert not re.search(r'= "/', card_of(run))
-
-
 def test_the_snippets_run(run: unmask.Run, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("transformers")
     pytest.importorskip("sentence_transformers")
@@ -113,15 +108,6 @@ def test_a_model_that_began_as_another(
     assert "someone" not in card
     data = ModelCard(card).data
     assert (data.base_model, data.get("base_model_relation")) == (base, base and "finetune")
-
-
-def test_limits_of_a_model_measured_on_the_text_that_it_began_with(run: unmask.Run, tmp_path: Path) -> None:
-    start = {"checkpoint": "first", "sha256": "ab" * 32, "new_head": False, "positions": None, "new_words": 0}
-    bits = {"before": {"bits_per_token_byte": 2.0}, "after": {"bits_per_token_byte": 2.1}}
-    summary = run.summary | {"start": start, "domains": {"new": bits, "old": bits}}
-    manifest = load_manifest(run.folder / "data")
-    write_card(tmp_path, recipe=MINIMAL_RECIPE, manifest=manifest, summary=summary, mask_token="[MASK]")
-    assert "from the same sources and from the checkpoint's own domain. Nothing" in (tmp_path / "README.md").read_text()
 
 
 def test_a_run_with_less_and_with_more(run: unmask.Run, tmp_path: Path) -> None:

@@ -33,38 +33,21 @@ def said_in(folder: Path) -> tuple[object, object]:
 
 
 @pytest.mark.parametrize(
-    ("setting", "message"),
+    ("setting", "field"),
     [
-        (
-            "card.license=Apache 2.0",
-            "card.license = 'Apache 2.0': expected a licence as the hub calls it, such as apache-2.0, mit, cc-by-4.0 "
-            "or other; did you mean 'apache-2.0'?",
-        ),
-        ("card.license='(c)'", "card.license = '(c)': expected a licence as the hub calls it"),
-        ("card.licence=mit", "unknown key 'card.licence'; did you mean 'license'?"),
-        (
-            "card.language=['fi', 'Finnish']",
-            "card.language = ['fi', 'Finnish']: 'Finnish' is no language as the hub calls it: a code of ISO 639 with "
-            "two or three small letters (fi, fin), multilingual, or code",
-        ),
-        (
-            "card.license_name=my-own",
-            "card: license_name is for a licence that the hub does not list; set card.license to 'other', or leave "
-            "card.license_name away",
-        ),
-        (
-            "card.license_link=my file",
-            "card.license_link = 'my file': expected a URL, or LICENSE or LICENSE.md for a file beside the card",
-        ),
+        ("card.license=Apache 2.0", "card.license = 'Apache 2.0'.*did you mean 'apache-2.0'"),
+        ("card.license='(c)'", "card.license"),
+        ("card.licence=mit", "'card.licence'; did you mean 'license'"),
+        ("card.language=['fi', 'Finnish']", "card.language.*'Finnish'"),
+        ("card.license_name=my-own", "card: license_name"),
+        ("card.license_link=my file", "card.license_link = 'my file'"),
     ],
 )
-def test_mistakes_are_found_before_training(setting: str, message: str) -> None:
-    with pytest.raises(SettingsError) as caught:
+def test_mistakes_are_found_before_training(setting: str, field: str) -> None:
+    with pytest.raises(SettingsError, match=field):
         load_recipe(overrides=(setting,))
-    assert message in str(caught.value)
-    with pytest.raises(SettingsError) as caught:
+    with pytest.raises(SettingsError, match=field):
         settings_of((setting,))
-    assert message in str(caught.value)
 
 
 def test_the_card_is_no_part_of_what_is_trained(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 from html import escape
 from pathlib import Path
 
@@ -44,4 +43,3 @@ def test_figures_and_example(run: unmask.Run, manifest: Manifest, tmp_path: Path
     assert load_manifest(tmp_path) == told
     before = dataclasses.replace(manifest, near_duplicates=None)
     assert "near-duplicate" not in page_of(run, tmp_path, before) + card._data_of_run(before)
-    shutil.rmtree(tmp_path)

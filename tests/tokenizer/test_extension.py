@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from tests.conftest import make_text
 from tests.tokenizer.families import TEXT, bare_characters, trained, words
 from unmask.core.errors import TokenizerError
 from unmask.tokenizer.extension import Extension, NewWord, extend_vocabulary, unigram_scores
-from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer, with_special_tokens
 from unmask.tokenizer.trainers import train_unigram
 
@@ -108,15 +106,6 @@ def test_a_word_within_another_new_word_stays_away_from_it(family: str) -> None:
         assert spelled == [word.entry]
 
 
-def test_unigram_pieces_stand_for_their_parts_only() -> None:
-    """The least score stays, from which the library works out what unknown letters cost."""
-    old = trained("unigram")
-    before = dict(json.loads(old.backend.to_str())["model"]["vocab"])
-    after = dict(json.loads(extended("unigram", most=30).tokenizer.backend.to_str())["model"]["vocab"])
-    assert min(after.values()) == min(before.values())
-    assert {piece: after[piece] for piece in before} == before
-
-
 def test_unigram_entries_at_the_least_score_also_spell_longer_words() -> None:
     """`▁alloc` and `ator` have -18 together, so `▁allocator` gets the least score, -13; with `s` that beats -17."""
     scores = {"▁the": -2.0, "s": -3.0, "ators": -8.0, "▁alloc": -9.0, "ator": -9.0, "ate": -9.0, "x": -13.0}
@@ -166,17 +155,6 @@ def test_added_tokens_stay_where_they_are(capfd: pytest.CaptureFixture[str]) -> 
         assert found.tokenizer.encode_prompt("<x1>").tolist().count(found.first_id - 2) == 1
         found.tokenizer.backend.to_str()
     assert capfd.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize("family", WITH_WORDS)
-def test_it_is_the_same_when_saved_and_in_transformers(family: str, tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
-    new = extended(family).tokenizer
-    new.save(tmp_path, max_length=64)
-    assert load_tokenizer(tmp_path).fingerprint == new.fingerprint
-    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    for text in SENTENCES[-3:-1]:
-        assert theirs(text, add_special_tokens=False)["input_ids"] == new.encode_corpus([text])[0].input_ids.tolist()
 
 
 def test_what_cannot_be_extended_says_so() -> None:

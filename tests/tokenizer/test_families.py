@@ -16,7 +16,7 @@ from tests.tokenizer.families import FAMILIES, SENTENCE, TEXT, trained
 from unmask.core.errors import TokenizerError
 from unmask.tokenizer.loading import as_tokenizer, load_tokenizer
 from unmask.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
-from unmask.tokenizer.trainers import train_bpe, train_chars, train_unigram
+from unmask.tokenizer.trainers import train_bpe, train_chars, train_unigram, train_wordpiece
 
 ROOT = Path(__file__).parents[2]
 
@@ -106,19 +106,16 @@ def test_characters_are_those_of_the_text_or_the_most_frequent() -> None:
     assert train_chars(lambda: ["aB"], lowercase=True).encode("AB").tokens == ["[CLS]", "a", "b", "[SEP]"]
 
 
-@pytest.mark.parametrize("family", ["bpe", "unigram"])
+@pytest.mark.parametrize("family", ["wordpiece", "bpe", "unigram"])
 def test_case_is_folded_only_when_asked(family: str) -> None:
-    train: Callable[..., tokenizers.Tokenizer] = {"bpe": train_bpe, "unigram": train_unigram}[family]
+    train: Callable[..., tokenizers.Tokenizer] = {
+        "wordpiece": train_wordpiece,
+        "bpe": train_bpe,
+        "unigram": train_unigram,
+    }[family]
     folded = Tokenizer(train(lambda: TEXT.split("\n"), vocab_size=340, lowercase=True))
     for tokenizer, expected in ((trained(family), "I the Zoë"), (folded, "i the zoë")):
         assert tokenizer.decode(tokenizer.encode_corpus(["I the Zoë"])[0].input_ids.tolist()) == expected
-
-
-def test_a_prefix_space_makes_the_first_word_one_of_many() -> None:
-    for family, equal in (("bpe", False), ("bpe_prefix", True)):
-        tokenizer = trained(family)
-        first, second = (tokenizer.encode_corpus([text])[0].input_ids.tolist() for text in ("the", "a the"))
-        assert (first == second[-len(first) :]) == equal
 
 
 def test_letters_beyond_the_limit_are_unknown_to_unigram() -> None:

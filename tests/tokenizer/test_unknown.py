@@ -139,9 +139,3 @@ def test_words_that_are_not_known(model: models.Model) -> None:
         with pytest.raises(TokenizerError, match=r"cannot spell the text \(Word.* error: Missing \[UNK\] token .*\)"):
             call(["the queen"])
     assert tokenizer.encode_corpus(["the king"])[0].input_ids.tolist() == expected
-
-
-def test_errors_of_whoever_calls_stay_what_they_are() -> None:
-    tokenizer = finished(models.WordLevel(numbered(["the"])))
-    with pytest.raises(TypeError):
-        tokenizer.encode_prompts([["the"], None])  # type: ignore[list-item]

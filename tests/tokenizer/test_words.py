@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from tests.tokenizer.families import FAMILIES, SENTENCE, trained, words
-from unmask.masking.masker import Masker, rows_from_ids
+from unmask.masking.masker import rows_from_ids
 from unmask.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 from unmask.tokenizer.words import WordCensus
 
@@ -178,26 +178,6 @@ def test_any_ids_have_starts_and_the_first_is_one(ids: list[int]) -> None:
     found = tokenizer.starts(np.array(ids))
     assert found[0]
     assert tokenizer.starts(np.array([ids, ids])).tolist() == [found.tolist()] * 2
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_words_are_masked_whole(family: str) -> None:
-    tokenizer = trained(family)
-    encoded = tokenizer.encode_corpus([SENTENCE + " the mountaineer misunderstands the philosopher in the garden"])[0]
-    ids = [[tokenizer.special.cls, *encoded.input_ids.tolist(), tokenizer.special.sep]]
-    masker = Masker.from_tokenizer(
-        tokenizer.backend, strategy="whole_word", rate=0.4, replacement=(1.0, 0.0, 0.0), seed=1
-    )
-    number = np.cumsum(encoded.word_starts)
-    longest = 0
-    for epoch in range(10):
-        masked = masker(ids, epoch=epoch).labels[0, 1:-1].numpy() >= 0
-        assert masked.any()
-        for word in np.unique(number):
-            of_word = masked[number == word]
-            assert of_word.all() == of_word.any()
-            longest = max(longest, int(of_word.sum()))
-    assert longest > 2
 
 
 def test_bytes_of_tokens_leave_marks_out() -> None:

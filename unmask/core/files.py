@@ -197,7 +197,7 @@ class ClaimedFolder:
             inputs: What is read, and so must not be replaced.
         """
         if resume and overwrite:
-            raise self.error("going on and overwriting exclude each other", options=("resume", "overwrite"))
+            raise self.error("resume and overwrite exclude each other", options=("resume", "overwrite"))
         for path in inputs if overwrite else ():
             if path.resolve().is_relative_to(self.root.resolve()):
                 raise self.error(

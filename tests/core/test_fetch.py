@@ -181,7 +181,7 @@ def test_clear_paths_never_ask_the_hub(hub: FakeHub, path: str, monkeypatch: pyt
     monkeypatch.setattr("huggingface_hub.snapshot_download", None)  # which is no function
     Path("kept").mkdir()
     for find in (unmask.load, load_tokenizer):
-        with pytest.raises(UnmaskError, match=re.escape(path)):
+        with pytest.raises(UnmaskError, match=re.escape(path.removeprefix("./"))):
             find(path)  # type: ignore[operator]
-    with pytest.raises(ModelError, match=re.escape(path)):
+    with pytest.raises(ModelError, match=re.escape(path.removeprefix("./"))):
         unmask.pretrain(None, out="run", from_=path, steps=1)

@@ -15,6 +15,7 @@ from unmask.data.data_folder import DataFolder, Manifest
 from unmask.data.prepare import PreparationInput, join_parts, prepare_part
 from unmask.data.prepare import prepare as prepare_shards
 from unmask.data.sources import Texts, paths_or_texts
+from unmask.tokenizer.loading import with_commit
 from unmask.tokenizer.settings import TokenizerKind
 
 if TYPE_CHECKING:
@@ -138,13 +139,14 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
         "annotation.columns": None if annotate is None else list(annotate),
     }
     recipe = light_recipe(options=options, overrides=as_overrides(settings))
+    tokenizer_settings = with_commit(recipe.tokenizer)
     if path_at(out) is None and (shared or ray is not None):
         raise SettingsError(f"{out}: a shared preparation takes a folder on a disk that all see", options=["out"])
     with output_folder(out, lambda root: DataFolder(root).claimed, resume=resume, overwrite=overwrite) as output:
         root = output.path
         manifest: Manifest | str
         if shared:
-            asked = PreparationInput(paths_or_texts(paths) or [], recipe.corpus, recipe.tokenizer, recipe.annotation)
+            asked = PreparationInput(paths_or_texts(paths) or [], recipe.corpus, tokenizer_settings, recipe.annotation)
             if number is None:
                 manifest = join_parts(asked, root, notify=notify, note=note)
             else:
@@ -159,7 +161,7 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
                 paths_or_texts(paths) or [],
                 root,
                 corpus=recipe.corpus,
-                tokenizer=recipe.tokenizer,
+                tokenizer=tokenizer_settings,
                 annotation=recipe.annotation,
                 workers=workers,
                 ray=ray,

@@ -14,14 +14,14 @@ from pydantic import Field, model_validator
 from unmask.commands.recipe_files import DEFAULT, LightRecipe, apply_overrides, read_recipe, set_value
 from unmask.core.errors import ModelError, SettingsError
 from unmask.core.files import file_sha256
-from unmask.core.hub import MODEL, TOKENIZER, fetch, hub_name, lasting_name
+from unmask.core.hub import MODEL, lasting_name
 from unmask.core.settings import Settings, validated
 from unmask.masking.settings import MaskingSettings, span_units
 from unmask.model.config import PARTS, EncoderConfig, ModelSettings, Rotary, default_intermediate_size
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import find_weights, read_encoder_config
 from unmask.model.heads import heads_for
-from unmask.tokenizer.loading import load_tokenizer
+from unmask.tokenizer.loading import load_tokenizer, with_commit
 from unmask.tokenizer.settings import TokenizerSettings
 from unmask.tokenizer.tokenizer import Tokenizer
 
@@ -242,16 +242,7 @@ def load_recipe(
     if complete and values.get("start"):
         _complete(values, where)
     recipe = validated(Recipe, values, where=where)
-    return _with_commit(recipe) if complete else recipe
-
-
-def _with_commit(recipe: Recipe) -> Recipe:
-    """The recipe, with the commit behind the name of a tokenizer on the hub."""
-    path = recipe.tokenizer.path
-    if path is None or (wanted := hub_name(path)) is None:
-        return recipe
-    tokenizer = recipe.tokenizer.model_copy(update={"path": lasting_name(path, fetch(wanted, TOKENIZER))})
-    return recipe.model_copy(update={"tokenizer": tokenizer})
+    return recipe.model_copy(update={"tokenizer": with_commit(recipe.tokenizer)}) if complete else recipe
 
 
 def _complete(values: dict[str, Any], where: str) -> None:

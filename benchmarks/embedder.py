@@ -42,15 +42,13 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from strategies import append, load
-from tables import circumstances, replace_table, told
+from tables import append_line, circumstances, describe, read_lines, replace_table, with_half
 
 import unmask
 from unmask.commands.embedder_settings import EmbedderSettings
 from unmask.commands.recipe import checkpoint_sha256
 from unmask.core.files import file_sha256
 from unmask.data.corpus import Corpus
-from unmask.measure.uncertainty import student_margin
 from unmask.search.known_items import HELD_OUT, held_out_rule
 
 WAYS = ("mean", "unmask", "sparse", "tsdae", "simcse", "speed")
@@ -114,17 +112,7 @@ def peer(model: Path, *, pooling: str, dropout: float | None = None) -> Any:
 
 def fit_peer(network: Any, loss: Any, make: Callable[[random.Random], Sequence[list[str]]], *, seconds: float,
              seed: int, precision: str, rate: float) -> dict[str, Any]:  # fmt: skip
-    """Trains by the clock: texts are tokenized batch by batch, as sentence-transformers' collator does it.
-
-    Args:
-        network: Of sentence-transformers.
-        loss: One of its losses.
-        make: Gives the columns of a batch.
-        seconds: Wall-clock.
-        seed: Of order and noise.
-        precision: `bf16` (autocast) or `float32`.
-        rate: Of AdamW.
-    """
+    """Trains by the clock; `make` gives the columns of a batch, which are tokenized as sentence-transformers does."""
     import torch
 
     torch.manual_seed(seed)
@@ -150,41 +138,28 @@ def fit_peer(network: Any, loss: Any, make: Callable[[random.Random], Sequence[l
     }  # fmt: skip
 
 
-def noised(text: str, rng: random.Random) -> str:
-    """TSDAE's noise: 60 % of the words are gone."""
-    words = text.split()
-    return " ".join(word for word in words if rng.random() >= 0.6) or rng.choice(words)
-
-
-def train_tsdae(model: Path, passages: Sequence[str], work: Path, **how: Any) -> dict[str, Any]:
+def train_peer(way: str, model: Path, passages: Sequence[str], work: Path, **how: Any) -> dict[str, Any]:
+    """TSDAE or SimCSE; saved beside what says which documents it has not seen: those of the model it was made of."""
     from sentence_transformers import losses
 
-    network = peer(model, pooling="cls")
-    decoder = decoder_for(model, work / "decoder")
-    loss = losses.DenoisingAutoEncoderLoss(network, tie_encoder_decoder=False, decoder_name_or_path=decoder)
+    if way == "tsdae":
+        network = peer(model, pooling="cls")
+        decoder = decoder_for(model, work / "decoder")
+        loss = losses.DenoisingAutoEncoderLoss(network, tie_encoder_decoder=False, decoder_name_or_path=decoder)
+    else:
+        network = peer(model, pooling="mean", dropout=0.1)
+        loss = losses.MultipleNegativesRankingLoss(network)
+
+    def noised(text: str, rng: random.Random) -> str:
+        """TSDAE's noise: 60 % of the words are gone."""
+        words = text.split()
+        return " ".join(word for word in words if rng.random() >= 0.6) or rng.choice(words)
 
     def make(rng: random.Random) -> Sequence[list[str]]:
         texts = rng.sample(passages, BATCH)
-        return [[noised(text, rng) for text in texts], texts]
+        return [[noised(text, rng) for text in texts] if way == "tsdae" else texts, texts]
 
-    return saved(network, fit_peer(network, loss, make, **how), work / "tsdae", model)
-
-
-def train_simcse(model: Path, passages: Sequence[str], work: Path, **how: Any) -> dict[str, Any]:
-    from sentence_transformers import losses
-
-    network = peer(model, pooling="mean", dropout=0.1)
-    loss = losses.MultipleNegativesRankingLoss(network)
-
-    def make(rng: random.Random) -> Sequence[list[str]]:
-        texts = rng.sample(passages, BATCH)
-        return [texts, texts]
-
-    return saved(network, fit_peer(network, loss, make, **how), work / "simcse", model)
-
-
-def saved(network: Any, trained: dict[str, Any], out: Path, model: Path) -> dict[str, Any]:
-    """Saves a model beside what says which documents it has not seen: those of the model that it was made of."""
+    trained, out = fit_peer(network, loss, make, **how), work / way
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     (out / "settings.json").write_text(json.dumps({HELD_OUT: held_out_rule(model)[1].plain()}))
@@ -245,54 +220,38 @@ def train_cached(model: Path, passages: Sequence[str], **how: Any) -> dict[str, 
 
 
 def measure(
-    way: str, settings: str, model: Path, corpus: Path, work: Path, asked: argparse.Namespace, seed: int
+    way: str, settings: str, model: Path, corpus: Path, work: Path, options: argparse.Namespace, seed: int
 ) -> dict[str, Any]:
     """What a cell comes to."""
     if way == "mean":
-        found = figures_of(model, corpus, asked.passage_tokens, WORDS)
+        found = figures_of(model, corpus, options.passage_tokens, WORDS)
         return {"mean": found.pop(str(model)), **found}
-    peers = {"seed": seed, "precision": asked.peer_precision, "rate": asked.peer_rate}
+    peers = {"seed": seed, "precision": options.peer_precision, "rate": options.peer_rate}
     if way == "speed":
-        return speeds(model, corpus, passages_of(corpus, model), work, asked.minutes, **peers)
+        return speeds(model, corpus, passages_of(corpus, model), work, options.minutes, **peers)
     note, made_of = work / f"{way}.json", [settings, checkpoint_sha256(model)]
     if not note.exists() or (trained := json.loads(note.read_text()))["made_of"] != made_of:
         note.unlink(missing_ok=True)
         if way in ("unmask", "sparse"):
-            made = train_ours(model, corpus, work / way, asked.minutes, seed, sparse=way == "sparse")
+            made = train_ours(model, corpus, work / way, options.minutes, seed, sparse=way == "sparse")
         else:
-            train = {"tsdae": train_tsdae, "simcse": train_simcse}[way]
-            made = train(model, passages_of(corpus, model), work, seconds=60 * asked.minutes, **peers)
+            passages = passages_of(corpus, model)
+            made = train_peer(way, model, passages, work, seconds=60 * options.minutes, **peers)
         trained = {"made_of": made_of, **made}
         note.write_text(json.dumps(trained))
     folder = trained["model"]
-    figures = figures_of(Path(folder), corpus, asked.passage_tokens)[folder]
+    figures = figures_of(Path(folder), corpus, options.passage_tokens)[folder]
     kept = {key: value for key, value in trained.items() if key not in ("made_of", "model")}
     return {"figures": figures, "trained": kept}
 
 
-def settings_hash(way: str, text: str, overrides: Mapping[str, Any], asked: argparse.Namespace) -> str:
+def settings_hash(way: str, text: str, overrides: Mapping[str, Any], options: argparse.Namespace) -> str:
     """Of all that figures depend on, but for the seed, the length of passages and the code; `text` is a hash, too."""
-    content = [
-        text, dict(overrides), asked.pretrain_minutes, asked.minutes,
-        EmbedderSettings().model_dump(mode="json"), *([asked.peer_rate, asked.peer_precision] if way in PEERS else []),
-    ]  # fmt: skip
+    content = [text, dict(overrides), options.pretrain_minutes, options.minutes]
+    content.append(EmbedderSettings().model_dump(mode="json"))
+    if way in PEERS:
+        content += [options.peer_rate, options.peer_precision]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
-
-
-def pretrained(corpus: Path, overrides: Mapping[str, Any], work: Path, minutes: float, seed: int) -> Path:
-    """The masked language model that all ways of a seed begin with; made once."""
-    out = work / "pretrained"
-    unmask.pretrain([corpus], out=out, minutes=minutes, settings=overrides, seed=seed, resume=True)
-    return out / "model"
-
-
-def over_seeds(values: Sequence[float]) -> str:
-    """A mean, and a margin at 95 % by Student's t where there are several seeds."""
-    mean = sum(values) / len(values)
-    if len(values) < 2:
-        return f"{mean:.3f}"
-    error = math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1) / len(values))
-    return f"{mean:.3f} ± {student_margin(error, len(values) - 1):.3f}"
 
 
 def table(lines: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -313,7 +272,7 @@ def table(lines: Sequence[dict[str, Any]]) -> Iterator[str]:
     for row in sorted(rows, key=lambda row: (corpora.index(row[0]), shown.index(row[1]), row[2])):
         (corpus, way, length), each = row, found[row]
         cells = [
-            over_seeds([figures[task][key] for figures in each]) if task in each[0] else ""
+            with_half([figures[task][key] for figures in each]) if task in each[0] else ""
             for task in ("crop", "title")
             for key in FIGURES
         ]
@@ -329,7 +288,7 @@ def table(lines: Sequence[dict[str, Any]]) -> Iterator[str]:
             )
 
 
-def arguments() -> argparse.Namespace:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("corpora", nargs="+", metavar="NAME=TEXT")
     parser.add_argument("--results", type=Path, default=Path("docs/measured/embedder.jsonl"))
@@ -343,42 +302,41 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--peer-rate", type=float, default=3e-5, help="of AdamW; that of sentence-transformers' pages")
     parser.add_argument("--peer-precision", choices=("bf16", "float32"), default="float32")
-    return parser.parse_args()
-
-
-def main() -> None:
-    asked = arguments()
-    shares = dict(each.split("=") for each in asked.holdout)
-    texts = {corpus: file_sha256(corpus) for corpus in (Path(given.partition("=")[2]) for given in asked.corpora)}
+    options = parser.parse_args()
+    shares = dict(each.split("=") for each in options.holdout)
+    texts = {corpus: file_sha256(corpus) for corpus in (Path(given.partition("=")[2]) for given in options.corpora)}
     current = set()
-    for seed in map(int, asked.seeds.split(",")):
-        for given in asked.corpora:
+    for seed in map(int, options.seeds.split(",")):
+        for given in options.corpora:
             name, _, source = given.partition("=")
-            corpus, work = Path(source), asked.work / f"{name}-{seed}"
+            corpus, work = Path(source), options.work / f"{name}-{seed}"
             overrides = {"corpus.holdout": float(shares[name])} if name in shares else {}
-            hashes = {way: settings_hash(way, texts[corpus], overrides, asked) for way in WAYS}
+            hashes = {way: settings_hash(way, texts[corpus], overrides, options) for way in WAYS}
             current |= set(hashes.values())
-            for way in asked.ways.split(","):
+            for way in options.ways.split(","):
                 cell = {
                     "corpus": name, "way": way, "seed": seed, "settings": hashes[way],
-                    "minutes": asked.minutes, "passage_tokens": 0 if way == "speed" else asked.passage_tokens,
+                    "minutes": options.minutes, "passage_tokens": 0 if way == "speed" else options.passage_tokens,
                 }  # fmt: skip
-                if any(cell.items() <= line.items() for line in load(asked.results)):
+                if any(cell.items() <= line.items() for line in read_lines(options.results)):
                     continue
-                model = pretrained(corpus, overrides, work, asked.pretrain_minutes, seed)
-                found = measure(way, hashes[way], model, corpus, work, asked, seed)
+                minutes = options.pretrain_minutes
+                unmask.pretrain(
+                    [corpus], out=work / "pretrained", minutes=minutes, settings=overrides, seed=seed, resume=True
+                )
+                model = work / "pretrained" / "model"
+                found = measure(way, hashes[way], model, corpus, work, options, seed)
                 line = cell | {"masked_lm": checkpoint_sha256(model)[:16]} | found
-                append(asked.results, line | circumstances())
+                append_line(options.results, line | circumstances())
                 print(json.dumps(line), file=sys.stderr, flush=True)
-    lines = [line for line in load(asked.results) if line["settings"] in current]
+    lines = [line for line in read_lines(options.results) if line["settings"] in current]
     shown = "\n".join(table(lines))
     print(shown)
-    if asked.out is not None:
+    if options.out is not None:
         dates = sorted({line["date"] for line in lines})
-        made = (
-            f"{' to '.join(dict.fromkeys((dates[0], dates[-1])))}, {'; '.join(sorted({told(line) for line in lines}))}."
-        )
-        replace_table(asked.out, "embedder", f"{made}\n\n{shown}")
+        machines = "; ".join(sorted({describe(line) for line in lines}))
+        made = f"{' to '.join(dict.fromkeys((dates[0], dates[-1])))}, {machines}."
+        replace_table(options.out, "embedder", f"{made}\n\n{shown}")
 
 
 if __name__ == "__main__":

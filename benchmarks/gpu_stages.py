@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from assembly import assemble
+from ours import assemble, prepare
 from torch import Tensor
-from train import peak_flops, prepare
+from train import peak_flops
 
 from unmask.commands.recipe import Recipe, load_recipe
 from unmask.commands.run_data import PreparedData, open_prepared

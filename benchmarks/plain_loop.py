@@ -11,13 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, TextIO
 
 import torch
-from peers import fast_tokenizer
 from torch import Tensor, nn
 from torch.nn import functional
+from trained import fast_tokenizer
 from turns import Turn
+
+from unmask.commands.run_data import open_prepared
+from unmask.data.rows import Cursor, RowStream
+from unmask.model.config import PARTS, default_intermediate_size
 
 PEERS = ("modernbert-adamw", "modernbert-muon")
 # Of a step of 4,096 positions on one thread, median of 15 in alternation: eager 387 ms, compiled 244; sdpa 472 and 392.
@@ -30,20 +34,6 @@ WEIGHT_DECAY = {"modernbert-adamw": 0.01, "modernbert-muon": 0.1}  # torch's def
 WARM_STEPS = 2  # of a model that is thrown away: they compile
 
 
-class Text(NamedTuple):
-    """Rows to train on.
-
-    Attributes:
-        input_ids_NS: All rows of the training text.
-        special_NS: Which of their tokens are never hidden.
-        tokens_N: Tokens of text in each.
-    """
-
-    input_ids_NS: Tensor
-    special_NS: Tensor
-    tokens_N: Tensor
-
-
 def scale_at(progress: float) -> float:
     """The share of the peak learning rate."""
     return min(progress / WARM_UP, (1.0 - progress) / (1.0 - WARM_UP))
@@ -52,8 +42,6 @@ def scale_at(progress: float) -> float:
 def new_model(tokenizer: Any, length: int, *, compiled: bool) -> Any:
     """A model of 4 layers of 256, as wide within as ours."""
     import transformers
-
-    from unmask.model.config import PARTS, default_intermediate_size
 
     config = transformers.ModernBertConfig(
         vocab_size=len(tokenizer),
@@ -80,42 +68,29 @@ def new_model(tokenizer: Any, length: int, *, compiled: bool) -> Any:
 def new_optimizers(system: str, model: nn.Module, learning_rate: float) -> list[torch.optim.Optimizer]:
     """AdamW for everything; or Muon for the matrices of the blocks and the head, and AdamW for the rest.
 
-    Muon's steps are scaled to the size of AdamW's (Liu et al. 2025, section 2.2), so that one rate is for both.
+    Muon's steps are scaled to the size of AdamW's (Liu et al. 2025, section 2.2), so that both take one rate.
     """
-    decay = WEIGHT_DECAY[system]
-    rest = dict(model.named_parameters())
-    found: list[torch.optim.Optimizer] = []
+    decay, rest = WEIGHT_DECAY[system], dict(model.named_parameters())
+    optimizers: list[torch.optim.Optimizer] = []
     if system == "modernbert-muon":
         names = [name for name, weight in rest.items() if weight.ndim == 2 and "embeddings" not in name]
         matrices = [rest.pop(name) for name in names]
-        found.append(torch.optim.Muon(matrices, lr=learning_rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw"))
+        optimizers.append(
+            torch.optim.Muon(matrices, lr=learning_rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw")
+        )
     groups = [
         {"params": [weight for weight in rest.values() if weight.ndim == 2], "weight_decay": decay},
         {"params": [weight for weight in rest.values() if weight.ndim != 2], "weight_decay": 0.0},
     ]
-    return [*found, torch.optim.AdamW(groups, lr=learning_rate, betas=(0.9, 0.98), fused=True)]
+    return [*optimizers, torch.optim.AdamW(groups, lr=learning_rate, betas=(0.9, 0.98), fused=True)]
 
 
-def text_of(data: Any, tokenizer: Any, length: int, seed: int) -> Text:
-    """All rows of the training text."""
-    from unmask.data.rows import Cursor, RowStream
-
-    rows: list[Tensor] = []
-    for batch in RowStream(data.train, data.tokenizer, length=length, seed=seed).batches(Cursor(), 512):
-        if batch.epoch:
-            break
-        rows.append(batch.rows.input_ids)
-    input_ids_NS = torch.cat(rows)
-    special_NS = torch.isin(input_ids_NS, torch.tensor(tokenizer.all_special_ids))
-    return Text(input_ids_NS, special_NS, (~special_NS).sum(1))
-
-
-def batches(text: Text, rows: int, seed: int) -> Iterator[Tensor]:
+def batches(input_ids_NS: Tensor, rows: int, seed: int) -> Iterator[Tensor]:
     """Numbers of rows, each once an epoch, in random order; what is left over when an epoch ends waits for the next."""
     generator = torch.Generator().manual_seed(seed)
-    rows = min(rows, len(text.input_ids_NS))
+    rows = min(rows, len(input_ids_NS))
     while True:
-        order = torch.randperm(len(text.input_ids_NS), generator=generator)
+        order = torch.randperm(len(input_ids_NS), generator=generator)
         yield from order[: len(order) // rows * rows].split(rows)
 
 
@@ -123,14 +98,12 @@ def train_peer(work: Any, out: TextIO, marks: list[float], held_out: Callable[[A
     """A peer's process.
 
     Args:
-        work: What it is told; see time_to_loss.py.
+        work: See time_to_loss.py.
         out: Where the parent reads.
         marks: Seconds at which it is evaluated.
         held_out: Makes the held-out set of prepared data.
     """
     import transformers
-
-    from unmask.commands.run_data import open_prepared
 
     transformers.logging.set_verbosity_error()
     data = open_prepared(Path(work.data))
@@ -138,19 +111,25 @@ def train_peer(work: Any, out: TextIO, marks: list[float], held_out: Callable[[A
     collator = transformers.DataCollatorForLanguageModeling(
         tokenizer, mlm_probability=RATE, mask_replace_prob=1.0, random_replace_prob=0.0
     )
-    text = text_of(data, tokenizer, work.length, work.seed)
-    rows = max(1, work.batch_tokens // work.length)
+    rows: list[Tensor] = []  # all of the training text
+    for batch in RowStream(data.train, data.tokenizer, length=work.length, seed=work.seed).batches(Cursor(), 512):
+        if batch.epoch:
+            break
+        rows.append(batch.rows.input_ids)
+    input_ids_NS = torch.cat(rows)
+    special_NS = torch.isin(input_ids_NS, torch.tensor(tokenizer.all_special_ids))
+    tokens_N = (~special_NS).sum(1)
 
     def begin() -> tuple[Any, Callable[[float], int]]:
-        """A new model, and what makes a step of it at a progress, and says how many tokens of text it read."""
+        """A new model, and a function that makes a step of it at a progress and returns the tokens that it read."""
         transformers.set_seed(work.seed)
         model = new_model(tokenizer, work.length, compiled=work.compiled)
         optimizers = new_optimizers(work.system, model, work.learning_rate)
-        chosen = batches(text, rows, work.seed)
+        chosen = batches(input_ids_NS, max(1, work.batch_tokens // work.length), work.seed)
 
         def step(progress: float) -> int:
             at = next(chosen)
-            ids, labels = collator.torch_mask_tokens(text.input_ids_NS[at], special_tokens_mask=text.special_NS[at])
+            ids, labels = collator.torch_mask_tokens(input_ids_NS[at], special_tokens_mask=special_NS[at])
             with torch.autocast("cpu", dtype=torch.bfloat16):
                 loss = model(input_ids=ids, labels=labels).loss
             loss.backward()
@@ -160,7 +139,7 @@ def train_peer(work: Any, out: TextIO, marks: list[float], held_out: Callable[[A
                     group["lr"] = work.learning_rate * scale_at(progress)
                 optimizer.step()
                 optimizer.zero_grad()
-            return int(text.tokens_N[at].sum())
+            return int(tokens_N[at].sum())
 
         return model, step
 
@@ -168,30 +147,27 @@ def train_peer(work: Any, out: TextIO, marks: list[float], held_out: Callable[[A
     for _ in range(WARM_STEPS):
         step(0.5)
     model, step = begin()
-    turn = Turn(out, evaluation(model, held_out(data)), marks)
-    turn.begin(parameters=model.num_parameters(), compiled=work.compiled, attention=ATTENTION)
-    while (progress := turn.now() / (work.minutes * 60.0)) < 1.0:
-        turn.step(step(max(progress, BEGINNING)))
-    turn.end()
-
-
-def evaluation(model: Any, held_out: Any) -> Callable[[], tuple[float, float]]:
-    """Loss and accuracy on the held-out rows, in the training's precision, rows attended to as in the training."""
+    evaluated = held_out(data)
 
     @torch.no_grad()
     def evaluate() -> tuple[float, float]:
+        """Loss and accuracy in the training's precision, rows attended to as in the training."""
         model.eval()
         losses, right = [], 0
         # What is compiled is compiled for the rows of a step.
         with torch.compiler.set_stance("force_eager"), torch.autocast("cpu", dtype=torch.bfloat16):
-            for _, masked in held_out.batches:
+            for _, masked in evaluated.batches:
                 labels = masked.labels.where(masked.labels >= 0, -100)
-                found = model(input_ids=masked.input_ids, labels=labels).logits.float()  # at hidden tokens
+                logits = model(input_ids=masked.input_ids, labels=labels).logits.float()  # at hidden tokens
                 targets = masked.labels[masked.labels >= 0]
-                losses.append(functional.cross_entropy(found, targets, reduction="none").double())
-                right += int((found.argmax(-1) == targets).sum())
+                losses.append(functional.cross_entropy(logits, targets, reduction="none").double())
+                right += int((logits.argmax(-1) == targets).sum())
         model.train()
         joined = torch.cat(losses)
         return float(joined.mean()), right / len(joined)
 
-    return evaluate
+    turn = Turn(out, evaluate, marks)
+    turn.begin(parameters=model.num_parameters(), compiled=work.compiled, attention=ATTENTION)
+    while (progress := turn.now() / (work.minutes * 60.0)) < 1.0:
+        turn.step(step(max(progress, BEGINNING)))
+    turn.end()

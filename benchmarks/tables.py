@@ -1,8 +1,9 @@
-"""Tables of docs/benchmarks.md: each stands between two marks and is rewritten by the benchmark that makes it."""
+"""Tables of pages, each between two marks and rewritten by the benchmark that makes it; and files of results."""
 
 from __future__ import annotations
 
 import datetime
+import json
 import os
 import platform
 import re
@@ -10,10 +11,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+from unmask.measure.uncertainty import mean_interval
+
 PACKAGES = ("torch", "transformers", "numba")
-NOT_RECORDED = "not recorded"
 
 
 def write_table(
@@ -31,8 +34,10 @@ def write_table(
     if made is None:
         here = circumstances()
         machine = here["processor"] if gpu is None else f"{gpu}, {here['processor']}"
-        made = [f"{here['date']}, {told({**here, 'processor': machine})}."]
-    command = " ".join([Path(sys.executable).name, *map(_anywhere, sys.argv)])
+        made = [f"{here['date']}, {describe({**here, 'processor': machine})}."]
+    # Without the folders that only this machine has.
+    words = [Path(word).name if Path(word).is_absolute() else word for word in [sys.executable, *sys.argv]]
+    command = " ".join(words)
     replace_table(page, name, "\n".join(["```", command, "```", "", *made, "", *lines]))
 
 
@@ -40,8 +45,8 @@ def replace_table(page: Path, name: str, content: str) -> None:
     """Replaces what stands between `<!-- NAME -->` and `<!-- end NAME -->`, by whatever is to stand there."""
     text = f"<!-- {name} -->\n{content}\n<!-- end {name} -->"
     old = page.read_text(encoding="utf-8")
-    new, found = re.subn(rf"<!-- {name} -->.*?<!-- end {name} -->", lambda _: text, old, flags=re.DOTALL)
-    if not found:
+    new, places = re.subn(rf"<!-- {name} -->.*?<!-- end {name} -->", lambda _: text, old, flags=re.DOTALL)
+    if not places:
         sys.exit(f"{page} has no place for {name}: put <!-- {name} --> and <!-- end {name} --> where it belongs")
     page.write_text(new, encoding="utf-8")
 
@@ -56,12 +61,10 @@ def circumstances() -> dict[str, Any]:
     }
 
 
-def told(measured: Mapping[str, Any]) -> str:
-    """Machine and versions of `circumstances`, as much of them as is there."""
-    computed_on = measured.get("processor", f"processor {NOT_RECORDED}")
-    cores = f"{measured['cores']} cores" if "cores" in measured else f"cores {NOT_RECORDED}"
-    versions = [f"{package} {number}" for package, number in measured.get("versions", {}).items()]
-    return ", ".join([computed_on, cores, *(versions or [f"versions {NOT_RECORDED}"])])
+def describe(measured: Mapping[str, Any]) -> str:
+    """Machine and versions of `circumstances`."""
+    versions = [f"{package} {number}" for package, number in measured["versions"].items()]
+    return ", ".join([measured["processor"], f"{measured['cores']} cores", *versions])
 
 
 def shown(picture: Path | None, page: Path, says: str) -> list[str]:
@@ -69,11 +72,6 @@ def shown(picture: Path | None, page: Path, says: str) -> list[str]:
     if picture is None:
         return []
     return ["", f"![{says}]({Path(os.path.relpath(picture, page.parent)).as_posix()})"]
-
-
-def _anywhere(argument: str) -> str:
-    """An argument without the folders that only this machine has."""
-    return Path(argument).name if Path(argument).is_absolute() else argument
 
 
 def processor() -> str:
@@ -84,3 +82,28 @@ def processor() -> str:
     text = info.read_text(encoding="utf-8")
     name = re.search(r"model name\s*:\s*(.*)", text)
     return (name.group(1) if name else platform.machine()) + (" with AMX" if "amx_bf16" in text else "")
+
+
+def with_half(values: Sequence[float], form: str = ".3f") -> str:
+    """A mean, and half of its 95 % interval (Student's t) where that can be told."""
+    interval = mean_interval(values)
+    mean = f"{fmean(values):{form}}"
+    return mean if interval is None else f"{mean} ± {(interval[1] - interval[0]) / 2:{form.removeprefix('+')}}"
+
+
+def append_line(results: Path, entry: Mapping[str, Any]) -> None:
+    """Adds a line of JSON behind the last whole one: a kill may have left half of one."""
+    results.parent.mkdir(parents=True, exist_ok=True)
+    with results.open("ab+") as file:
+        file.seek(0)
+        text = file.read()
+        file.truncate(text.rfind(b"\n") + 1)
+        file.write(json.dumps(entry).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_lines(results: Path) -> list[dict[str, Any]]:
+    """All whole lines."""
+    lines = results.read_text(encoding="utf-8").split("\n") if results.is_file() else [""]
+    return [json.loads(line) for line in lines[:-1] if line]

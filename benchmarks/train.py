@@ -12,8 +12,7 @@ marks what rests on fewer than five. Tokens are those of the text, without speci
 of the same prepared text, with as many of them a step: ours on one after another, which in an epoch's last steps may be
 fewer, transformers' on those of the first eight steps (on a GPU 64) in random order, again and again.
 
-    ours      this project: its best layout for the machine that transformers loads (`--layout`), its own optimizer
-              (`--optimizer`), masking, isolated documents
+    ours      this project: ModernBERT's layout, its own optimizer (`--optimizer`), masking, isolated documents
     bert      transformers' BertForMaskedLM in a Trainer as run_mlm sets it: float32, AdamW, dropout of 0.1, and
               DataCollatorForLanguageModeling; documents see each other
     bert-bf16 the same with bf16, special tokens told beforehand, and the faster of transformers' ways to compute
@@ -28,9 +27,9 @@ and 12 x length x hidden size for attention in each layer, the length being that
 layers the window, where that is shorter), over what matrix products in bf16 reach on this machine. Its speed changes
 within minutes, so products have a turn of about a second just before each of ours: the table shows the median of ours
 over products, turn by turn, and the median of what products reached. On a GPU it is the share of 790 TFLOP/s, what
-products reach on an H200, unless `--peak-tflops` says another number, and of the 989 of its data sheet.
+products reach on an H200, and of the 989 of its data sheet.
 
-On a GPU a step is told to the device and computed later. So the time of a turn runs from a device that has nothing to
+On a GPU a step is queued and computed later. So the time of a turn runs from a device that has nothing to
 do to one that has nothing to do, and is shared out over its steps; what is compiled is compiled before. Batches are
 made meanwhile: ours in a thread, transformers' in four processes that its loader keeps.
 
@@ -45,42 +44,38 @@ import argparse
 import json
 import math
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
+from ours import prepare
 from tables import write_table
-from timed import TURN_SECONDS, Work
-from trained import SYSTEMS, ways
+from trained import SYSTEMS, TURN_SECONDS, Work, ways
 from turns import Child, ChildEnded
 
 BATCH_TOKENS = {"4x256": 8192, "6x384": 8192, "12x768": 4096}  # a step; by size
 LEAST_STEPS = 3  # that count, shared out over the rounds where steps are longer than turns
 FEW_STEPS = 5  # figures of fewer are marked
-FEW = f"`*`: of fewer than {FEW_STEPS} steps."
 TRIAL_SHARE = 0.25  # of a turn, to find out which way to compute attention is the fastest; it counts, too
 NEAR = 1.2  # ways whose first trials differ less have another one
 GPU_BATCH_TOKENS = 131_072
 FIRST_LENGTH_ONLY = "bert-bf16"  # unless it is asked for: of the systems in bf16 it takes the longest
-SCRIPT = Path(__file__).with_name("trained.py")
-H200_TFLOPS = 790.0  # dense, bf16
+H200_FLOPS = 790e12  # dense, bf16
 DATA_SHEET = 989e12
 
 
 class System(Child):
     """A process that trains when it is its turn."""
 
-    turn_seconds = TURN_SECONDS  # that count
-
     def __init__(self, system: str, attention: str, work: Work) -> None:
-        self.turn_seconds = work.turn_seconds
-        super().__init__([sys.executable, str(SCRIPT), system, attention, json.dumps(work._asdict())])
+        script = Path(__file__).with_name("trained.py")
+        super().__init__([sys.executable, str(script), system, attention, json.dumps(work._asdict())])
+        self.turn_seconds = work.turn_seconds  # that count
         self.facts: dict[str, Any] = {}
         self.seconds: list[float] = []  # of the steps that count
         self.tokens: list[int] = []  # of text, in the same steps
@@ -89,14 +84,15 @@ class System(Child):
     def go(self, least_steps: int = 1) -> float:
         """A turn, of so many steps at least that count: tokens a second, the median of its steps."""
         taken = self._train(self.turn_seconds, least_steps)
-        read = self.tokens[-len(taken) :]
-        return statistics.median(tokens / seconds for tokens, seconds in zip(read, taken, strict=True))
+        return statistics.median(
+            tokens / seconds for tokens, seconds in zip(self.tokens[-len(taken) :], taken, strict=True)
+        )
 
     def trial(self) -> float:
         """Seconds of a step, of a few; they count as those of turns do."""
-        return statistics.median(self._train(TRIAL_SHARE * self.turn_seconds))
+        return statistics.median(self._train(TRIAL_SHARE * self.turn_seconds, 1))
 
-    def _train(self, seconds: float, least_steps: int = 1) -> list[float]:
+    def _train(self, seconds: float, least_steps: int) -> list[float]:
         answer = self.ask(f"{seconds} {least_steps}")
         self.seconds += answer["seconds"]
         self.tokens += answer["tokens"]
@@ -104,57 +100,53 @@ class System(Child):
         return list(answer["seconds"])
 
 
-def start(systems: Mapping[str, tuple[str, Work]]) -> dict[str, System]:
+def start(names: list[str], work: Work) -> dict[str, System]:
     """Processes that are ready for their turns. They load and build side by side; those that end are left out."""
-    candidates = {
-        name: [System(system, way, work) for way in ways(system, work)] for name, (system, work) in systems.items()
-    }
+    candidates = {name: [System(name, way, work) for way in ways(name, work)] for name in names}
     every = [process for some in candidates.values() for process in some]
     for process in every:
         process.read()
     for process in every:
         process.tell("begin")
-    for stage in (_built, _fastest):
-        for name, some in list(candidates.items()):
-            try:
-                candidates[name] = stage(some)
-            except ChildEnded:
-                for process in some:
-                    process.close()
-                del candidates[name]
-    return {name: process for name, (process,) in candidates.items()}
+    ready = {}
+    for name, some in candidates.items():
+        try:
+            for process in some:
+                process.facts = process.read()
+        except ChildEnded:
+            for process in some:
+                process.close()
+            candidates[name] = []
+    for name, some in candidates.items():
+        with suppress(ChildEnded):
+            if some:
+                ready[name] = fastest(some)
+    return ready
 
 
-def _built(candidates: list[System]) -> list[System]:
-    """The same, when they are ready."""
-    for process in candidates:
-        process.facts = process.read()
-    return candidates
-
-
-def _fastest(candidates: list[System]) -> list[System]:
+def fastest(candidates: list[System]) -> System:
     """The fastest of a system's ways; the others end. Those that are near each other are tried twice, in turn."""
     if len(candidates) == 1:
-        return candidates
-    taken = {process: process.trial() for process in candidates}
-    if max(taken.values()) < NEAR * min(taken.values()):
-        taken = {process: min(seconds, process.trial()) for process, seconds in taken.items()}
-    best = min(candidates, key=taken.__getitem__)
-    for process in candidates:
-        if process is not best:
-            process.close()
-    return [best]
+        return candidates[0]
+    best = None
+    try:
+        taken = {process: process.trial() for process in candidates}
+        if max(taken.values()) < NEAR * min(taken.values()):
+            taken = {process: min(seconds, process.trial()) for process, seconds in taken.items()}
+        best = min(candidates, key=taken.__getitem__)
+    finally:
+        for process in candidates:
+            if process is not best:
+                process.close()
+    return best
 
 
 def peak_flops(hidden: int, tokens: int, device: str) -> float:
     """FLOP a second of the fastest of the products in bf16 that a model of this width is made of, and a large one."""
     best = 0.0
     for rows, inner, columns in (
-        (tokens, hidden, 4 * hidden),
-        (tokens, 4 * hidden, hidden),
-        (tokens, hidden, 3 * hidden),
-        (4096, 2048, 2048),
-    ):
+        (tokens, hidden, 4 * hidden), (tokens, 4 * hidden, hidden), (tokens, hidden, 3 * hidden), (4096, 2048, 2048),
+    ):  # fmt: skip
         a = torch.randn(rows, inner, device=device).bfloat16()
         b = torch.randn(columns, inner, device=device).bfloat16()
         for _ in range(4):
@@ -169,144 +161,99 @@ def peak_flops(hidden: int, tokens: int, device: str) -> float:
     return best
 
 
-class Pair(NamedTuple):
-    """What products alone reached in their turn, and ours in the one just behind."""
-
-    flops: float  # a second
-    tokens: float  # a second
-
-
-def products_turn(work: Work) -> float:
-    """The turn of products alone: FLOP a second. The memory that they took is for the others."""
-    reached = peak_flops(work.hidden, work.rows * work.length, work.device)
-    if work.device == "cuda":
-        torch.cuda.empty_cache()
-    return reached
-
-
-def take_turns(processes: dict[str, System], work: Work, rounds: int) -> list[Pair]:
+def take_turns(processes: dict[str, System], work: Work, rounds: int) -> list[tuple[float, float]]:
     """All rounds; processes that end are taken out.
 
     Returns:
-        One of each round in which ours had a turn.
+        Of each round in which ours had a turn: FLOP a second of products alone, and tokens a second of ours behind it.
     """
-    pairs: list[Pair] = []
+
+    def has_turn(process: System, number: int) -> bool:
+        """All have one in the first round; steps longer than a turn have fewer."""
+        full = sum(process.seconds) >= number * process.turn_seconds and len(process.seconds) >= LEAST_STEPS
+        return number == 1 or not full
+
+    pairs: list[tuple[float, float]] = []
     for number in range(1, rounds + 1):
         for name, process in list(processes.items()):
             with suppress(ChildEnded):
-                if _has_turn(process, number):
-                    least_steps = _least_steps(process, rounds - number + 1)
+                if has_turn(process, number):
+                    # As many turns as can be share the steps that are still to count.
+                    least = max(1, math.ceil((LEAST_STEPS - len(process.seconds)) / (rounds - number + 1)))
                     if name == "ours":
-                        products = products_turn(work)
-                        pairs.append(Pair(products, process.go(least_steps)))
+                        products = peak_flops(work.hidden, work.rows * work.length, work.device)
+                        if work.device == "cuda":
+                            torch.cuda.empty_cache()  # the memory that they took is for the others
+                        pairs.append((products, process.go(least)))
                     else:
-                        process.go(least_steps)
-                if not any(_has_turn(process, later) for later in range(number + 1, rounds + 1)):
+                        process.go(least)
+                if not any(has_turn(process, later) for later in range(number + 1, rounds + 1)):
                     process.close()  # its memory is for the others
                 continue
             del processes[name]
     return pairs
 
 
-def share_of_peak(facts: Mapping[str, Any], work: Work, pairs: list[Pair], peak: float | None) -> str:
-    """What ours reached of the peak, the median of its turns; the peak is that of each turn where None is given."""
+def share_of_peak(facts: Mapping[str, Any], work: Work, pairs: list[tuple[float, float]]) -> str:
+    """The share of the peak that ours reached, the median of its turns; on a CPU the peak is that of each turn."""
     flops = 6 * (facts["multiplied"] + 0.15 * facts["head"]) + 12 * facts["reach"] * work.hidden  # a token
-    share = statistics.median(flops * pair.tokens / (peak or pair.flops) for pair in pairs)
-    shown = f"{share:.0%} of {(peak or statistics.median(pair.flops for pair in pairs)) / 1e12:.2f} TFLOP/s"
-    return shown if work.device == "cpu" else f"{shown}, {share * (peak or 0.0) / DATA_SHEET:.0%} of 989"
+    if work.device == "cuda":
+        share = statistics.median(flops * tokens / H200_FLOPS for _, tokens in pairs)
+        return f"{share:.0%} of {H200_FLOPS / 1e12:.2f} TFLOP/s, {share * H200_FLOPS / DATA_SHEET:.0%} of 989"
+    share = statistics.median(flops * tokens / products for products, tokens in pairs)
+    return f"{share:.0%} of {statistics.median(products for products, _ in pairs) / 1e12:.2f} TFLOP/s"
 
 
-def measure(work: Work, systems: list[str], rounds: int, peak: float | None) -> list[str]:
-    """Rows of the table; the peak in FLOP a second, measured in every round where None is given."""
-    processes = start({name: (name, work) for name in systems})
+def measure(work: Work, systems: list[str], rounds: int) -> list[str]:
+    """Rows of the table."""
+    processes = start(systems, work)
     pairs = take_turns(processes, work, rounds)
     if work.device == "cuda" and pairs:
-        alone = statistics.median(pair.flops for pair in pairs)
+        alone = statistics.median(products for products, _ in pairs)
         print(f"products alone: {alone / 1e12:.0f} TFLOP/s", file=sys.stderr)
     rates = {
         name: sorted(tokens / seconds for tokens, seconds in zip(process.tokens, process.seconds, strict=True))
         for name, process in processes.items()
     }
-    medians = {name: statistics.median(each) for name, each in rates.items()}
     cell, lines = f"{work.size} | {work.length:,} | {work.rows * work.length:,}", []
     for name, process in processes.items():
-        facts, each, median = process.facts, rates[name], medians[name]
-        few = _few(len(each))
-        ratio = f"{medians['ours'] / median:.2f}{_few(len(rates['ours']), len(each))}" if "ours" in medians else "-"
-        share = share_of_peak(facts, work, pairs, peak) + few if name == "ours" else "-"
-        spread = f"{each[0]:,.0f} to {each[-1]:,.0f}; {len(each)}"
+        rate, median = rates[name], statistics.median(rates[name])
+        few = "*" if len(rate) < FEW_STEPS else ""
+        ratio = share = "-"
+        if ours := rates.get("ours"):
+            ratio = f"{statistics.median(ours) / median:.2f}{'*' if min(len(ours), len(rate)) < FEW_STEPS else ''}"
+        if name == "ours":
+            share = share_of_peak(process.facts, work, pairs) + few
+        note = f" ({process.facts['attention']})" if "attention" in process.facts else ""
+        spread = f"{rate[0]:,.0f} to {rate[-1]:,.0f}; {len(rate)}"
         lines.append(
-            f"| {cell} | {name}{_note(facts)} | {median:,.0f}{few} ({spread}) | {ratio} | {share} "
+            f"| {cell} | {name}{note} | {median:,.0f}{few} ({spread}) | {ratio} | {share} "
             f"| {process.memory / 2**20:,.0f} |"
         )
     ended = [name for name in systems if name not in processes]
     return [*lines, *(f"| {cell} | {name} | ended: no memory |  |  |  |" for name in ended)]
 
 
-def _has_turn(process: System, number: int) -> bool:
-    """Whether a process has a turn in a round: all have one in the first; steps longer than a turn have fewer."""
-    return number == 1 or sum(process.seconds) < number * process.turn_seconds or len(process.seconds) < LEAST_STEPS
-
-
-def _least_steps(process: System, turns: int) -> int:
-    """Of the next turn, where so many are left: as many turns as can be share the steps that are still to count."""
-    return max(1, math.ceil((LEAST_STEPS - len(process.seconds)) / turns))
-
-
-def _few(*steps: int) -> str:
-    """The mark of a figure that rests on so many steps of each system."""
-    return "*" if min(steps) < FEW_STEPS else ""
-
-
-def _explained(lines: list[str]) -> list[str]:
-    """The table, and below it what its marks mean, where it has any."""
-    return [*lines, "", FEW] if any("* " in line for line in lines) else lines
-
-
-def _note(facts: dict[str, Any]) -> str:
-    return f" ({facts['attention']})" if "attention" in facts else ""
-
-
-def prepare(texts: list[Path], out: Path, vocab_size: int, *options: str) -> None:
-    size = str(vocab_size)
-    command = [sys.executable, "-m", "unmask", "prepare", *map(str, texts), "--out", str(out), "--vocab-size", size]
-    subprocess.run([*command, "--tokenizer-kind", "wordpiece", *options], check=True)
-
-
-def systems_at(number: int, asked: str | None) -> list[str]:
-    """The systems of a length, by its place among all."""
-    if asked is not None:
-        return asked.split(",")
-    return [name for name in SYSTEMS if number == 0 or name != FIRST_LENGTH_ONLY]
-
-
-def arguments() -> argparse.Namespace:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("texts", type=Path, nargs="*")
+    parser.add_argument("texts", type=Path, nargs="+")
     parser.add_argument("--sizes", default="4x256,6x384,12x768")
     parser.add_argument("--lengths", default="128,512,1024")
     parser.add_argument("--systems", help=f"at every length; by default all, {FIRST_LENGTH_ONLY} at the first one only")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--turn-seconds", type=float, default=TURN_SECONDS, help="of a turn, that count")
-    parser.add_argument("--layout", default="modernbert")
     parser.add_argument("--optimizer", default="muon", choices=("muon", "adamw"))
     parser.add_argument("--compiled", default="no", choices=("no", "yes"), help="torch.compile for the peers in bf16")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--batch-tokens", type=int)
     parser.add_argument("--vocab-size", type=int, default=8192)
-    parser.add_argument("--peak-tflops", type=float, help="of the GPU, dense bf16")
     parser.add_argument("--table", type=Path, help="page whose table is rewritten")
     parser.add_argument("--name", help="of that table; by default `training`, on a GPU `training-gpu`")
-    return parser.parse_args()
-
-
-def main() -> None:
-    asked = arguments()
-    on_gpu = asked.device == "cuda"
+    options = parser.parse_args()
+    on_gpu = options.device == "cuda"
     if on_gpu and not torch.cuda.is_available():
         sys.exit("torch finds no CUDA device here; leave --device cuda away")
-    peak = (asked.peak_tflops or H200_TFLOPS) * 1e12 if on_gpu else None
-    name = asked.name or ("training-gpu" if on_gpu else "training")
+    name = options.name or ("training-gpu" if on_gpu else "training")
     gpu = torch.cuda.get_device_name() if on_gpu else None
     lines = [
         "| size | length | positions a step | system | tokens a second (slowest to fastest; steps) | ours / this "
@@ -315,21 +262,22 @@ def main() -> None:
     ]
     print(*lines, sep="\n", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        prepare(asked.texts, Path(folder) / "data", asked.vocab_size)
-        for size in asked.sizes.split(","):
-            for number, length in enumerate(map(int, asked.lengths.split(","))):
-                systems = systems_at(number, asked.systems)
-                usual = GPU_BATCH_TOKENS if on_gpu else BATCH_TOKENS.get(size, 4096)
-                tokens = asked.batch_tokens or usual
-                how = (asked.layout, asked.optimizer, asked.compiled, asked.device, asked.turn_seconds)
-                work = Work(f"{folder}/data", size, length, tokens, *how)
-                found = measure(work, systems, asked.rounds, peak)
-                print(*found, sep="\n", flush=True)
-                lines += found
-                if asked.table:
-                    write_table(asked.table, name, _explained(lines), gpu=gpu)
-    for line in _explained(lines)[len(lines) :]:
-        print(line, flush=True)
+        prepare(options.texts, Path(folder) / "data", options.vocab_size)
+        for size in options.sizes.split(","):
+            for number, length in enumerate(map(int, options.lengths.split(","))):
+                systems = [system for system in SYSTEMS if number == 0 or system != FIRST_LENGTH_ONLY]
+                if options.systems is not None:
+                    systems = options.systems.split(",")
+                tokens = options.batch_tokens or (GPU_BATCH_TOKENS if on_gpu else BATCH_TOKENS.get(size, 4096))
+                how = (options.optimizer, options.compiled, options.device, options.turn_seconds)
+                rows = measure(Work(f"{folder}/data", size, length, tokens, *how), systems, options.rounds)
+                print(*rows, sep="\n", flush=True)
+                lines += rows
+                few = any("* " in line for line in lines)
+                explained = [*lines, "", f"`*`: of fewer than {FEW_STEPS} steps."] if few else lines
+                if options.table:
+                    write_table(options.table, name, explained, gpu=gpu)
+    print(*explained[len(lines) :], sep="\n")
 
 
 if __name__ == "__main__":

@@ -10,56 +10,136 @@ import gc
 import importlib
 import json
 import sys
+import tempfile
+import time
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from peers import transformers_of
-from timed import WARM_SHARE, Stopwatch, Turn, Work
 from turns import own_output
 
-from unmask.train.hardware import peak_memory
-
 SYSTEMS = ("ours", "bert", "bert-bf16", "bert-best", "modernbert-bf16")
+TURN_SECONDS = 4.0  # of a turn, that count
+WARM_SHARE = 0.5  # of them, so many seconds do not count before
+WARM_STEPS = {"cpu": 1, "cuda": 5}  # at least; on a GPU a new Trainer compiles, and fills its caches
+EPOCH_STEPS = {"cpu": 8, "cuda": 64}  # of a Trainer; on a GPU some hundred MB of rows, gone through in seconds
+# On a GPU the next batches are made meanwhile, as ours are; on CPUs there is no core to spare.
+LOADING: dict[str, dict[str, Any]] = {
+    "cpu": {"dataloader_pin_memory": False},
+    "cuda": {
+        "dataloader_pin_memory": True,
+        "dataloader_num_workers": 4,
+        "dataloader_persistent_workers": True,
+        "dataloader_prefetch_factor": 4,  # batches of each worker
+    },
+}
+
+
+class Work(NamedTuple):
+    """What all systems of a cell train."""
+
+    data: str
+    size: str  # layers x hidden size
+    length: int
+    batch_tokens: int
+    optimizer: str = "muon"
+    compiled: str = "no"
+    device: str = "cpu"
+    turn_seconds: float = TURN_SECONDS
+
+    @property
+    def layers(self) -> int:
+        return int(self.size.split("x")[0])
+
+    @property
+    def hidden(self) -> int:
+        return int(self.size.split("x")[1])
+
+    @property
+    def rows(self) -> int:
+        return max(1, self.batch_tokens // self.length)
+
+
+class Stopwatch:
+    """The steps of one turn.
+
+    Args:
+        device: Where the work is done. Times on a GPU run from an idle device to an idle device and are shared out over
+            the steps, since single ones only say when the host was done with them.
+        seconds: How long steps count.
+        least_steps: How many count at least, however long they take.
+        warm_seconds: That do not count before.
+    """
+
+    def __init__(
+        self, device: str, seconds: float, least_steps: int = 1, *, warm_seconds: float = WARM_SHARE * TURN_SECONDS
+    ) -> None:
+        self._on_gpu, self._warm_seconds = device == "cuda", warm_seconds
+        self._warm_steps, self._seconds, self._least_steps = WARM_STEPS[device], seconds, least_steps
+
+    def begin(self) -> None:
+        self._ends: list[float] = []  # of steps, from the last that does not count
+        self.tokens: list[int] = []  # of the steps that count
+        self._steps, self._began = 0, time.perf_counter()
+
+    def tick(self, tokens: int) -> bool:
+        """A step has ended, which read so many tokens of text. Whether that is enough."""
+        self._steps += 1
+        if self._ends:
+            self._ends.append(time.perf_counter())
+            self.tokens.append(tokens)
+        elif self._steps >= self._warm_steps and time.perf_counter() - self._began >= self._warm_seconds:
+            self._synchronize()
+            self._ends.append(time.perf_counter())
+        enough = len(self._ends) > self._least_steps and self._ends[-1] - self._ends[0] >= self._seconds
+        if enough:
+            self._synchronize()
+            self._over = time.perf_counter()  # what a turn leaves is cleared away later
+        return enough
+
+    def taken(self) -> list[float]:
+        """Seconds of the steps that count."""
+        if not self._on_gpu:
+            return [b - a for a, b in pairwise(self._ends)]
+        count = len(self.tokens)
+        return [(self._over - self._ends[0]) / count] * count
+
+    def _synchronize(self) -> None:
+        if self._on_gpu:
+            torch.cuda.synchronize()
+
+
+Turn = Callable[[Stopwatch], None]  # trains until it has been long enough
 
 
 def ours(work: Work) -> tuple[Turn, dict[str, Any]]:
-    from assembly import assemble
+    from ours import assemble
 
-    from unmask.commands.recipe import Recipe
+    from unmask.commands.recipe import load_recipe
     from unmask.commands.run_data import open_prepared
 
-    recipe = Recipe.model_validate(
-        {
-            "model": {
-                "layout": work.layout,
-                "num_layers": work.layers,
-                "hidden_size": work.hidden,
-                "num_heads": work.hidden // 64,
-                "max_position_embeddings": max(work.length, 128),
-            },
-            "training": {
-                "steps": 1_000_000,
-                "sequence_length": work.length,
-                "batch_tokens": work.rows * work.length,
-                "optimizer": {"kind": work.optimizer},
-                "learning_rate": 1e-3,
-            },
-            "masking": {"strategy": "random", "rate": 0.15},
-        }
-    )
+    options = {
+        "model.num_layers": work.layers, "model.hidden_size": work.hidden, "model.num_heads": work.hidden // 64,
+        "model.max_position_embeddings": max(work.length, 128),
+        "training.steps": 1_000_000, "training.sequence_length": work.length,
+        "training.batch_tokens": work.rows * work.length, "training.optimizer.kind": work.optimizer,
+        "training.learning_rate": 1e-3, "masking.strategy": "random", "masking.rate": 0.15,
+    }  # fmt: skip
     data = open_prepared(Path(work.data))
-    training = assemble(recipe, data, torch.device(work.device))
-    loop, model = training.reports(), training.state.model
-    next(loop)
+    training = assemble(load_recipe("tiny", options=options), data, torch.device(work.device))
+    reports, model = training.reports(), training.state.model
+    next(reports)
 
     def turn(watch: Stopwatch) -> None:
         watch.begin()
-        while not watch.tick(next(loop).tokens):
+        while not watch.tick(next(reports).tokens):
             pass
 
-    multiplied = sum(p.numel() for name, p in model.encoder.blocks.named_parameters() if p.ndim == 2)
+    # What the share of the peak is counted from: parameters that are multiplied, and how far a token attends.
+    multiplied = sum(p.numel() for p in model.encoder.blocks.parameters() if p.ndim == 2)
     head = model.head.dense.weight.numel() + model.encoder.tokens.numel()
     config = model.encoder.config
     sizes = np.minimum(data.train.lengths + 2, work.length).astype(float)
@@ -67,6 +147,106 @@ def ours(work: Work) -> tuple[Turn, dict[str, Any]]:
     window = config.rotary.local_window + 1 if config.rotary is not None else work.length
     reach = sum(segment if config.is_global(i) else min(segment, window) for i in range(work.layers))
     return turn, {"multiplied": multiplied, "head": head, "reach": reach}
+
+
+def fast_tokenizer(data: Path) -> Any:
+    """The tokenizer of prepared text, for transformers."""
+    from transformers import PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast(
+        tokenizer_file=str(data / "tokenizer" / "tokenizer.json"),
+        **{f"{role}_token": f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")},
+    )
+
+
+def transformers_of(system: str, work: Work, attention: str) -> Turn:
+    """A turn is a Trainer of its own, with the same model and the settings that a careful user finds."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    tokenizer = fast_tokenizer(Path(work.data))
+    sizes = {
+        "vocab_size": len(tokenizer),
+        "num_hidden_layers": work.layers,
+        "hidden_size": work.hidden,
+        "num_attention_heads": work.hidden // 64,
+        "max_position_embeddings": max(work.length, 128),
+        "pad_token_id": tokenizer.pad_token_id,
+        "attn_implementation": attention,
+    }
+    model: Any
+    if system.startswith("modernbert"):
+        from unmask.model.config import PARTS, default_intermediate_size
+
+        config = transformers.ModernBertConfig(
+            **sizes,
+            cls_token_id=tokenizer.cls_token_id, sep_token_id=tokenizer.sep_token_id,
+            bos_token_id=tokenizer.cls_token_id, eos_token_id=tokenizer.sep_token_id,
+            intermediate_size=default_intermediate_size(work.hidden, PARTS["modernbert"].intermediate_ratio),
+            # On GPUs the layers attend as far as ours do; on CPUs it is faster without the masks of local ones.
+            global_attn_every_n_layers=3 if work.device == "cuda" else 1,
+            sparse_prediction=True,  # logits at the masked positions only
+        )  # fmt: skip
+        model = transformers.ModernBertForMaskedLM(config)
+    else:
+        dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0} if system == "bert-best" else {}
+        model = transformers.BertForMaskedLM(
+            transformers.BertConfig(**sizes, **dropout, intermediate_size=4 * work.hidden)
+        )
+    options = transformers.TrainingArguments(
+        output_dir=tempfile.gettempdir(),
+        per_device_train_batch_size=work.rows,
+        max_steps=1_000_000,
+        bf16=system != "bert",
+        optim="adamw_torch_fused",  # the default
+        remove_unused_columns=system == "bert",  # run_mlm's default makes the collator look for special tokens itself
+        save_strategy="no",
+        logging_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        use_cpu=work.device == "cpu",
+        torch_compile=work.compiled == "yes" and system != "bert",
+        **LOADING[work.device],
+    )
+    rows, tokens = trainer_rows(work, tokenizer.all_special_ids)
+    collator = transformers.DataCollatorForLanguageModeling(tokenizer)
+
+    class Watched(transformers.TrainerCallback):
+        def __init__(self, watch: Stopwatch) -> None:
+            self.watch = watch
+
+        def on_train_begin(self, *_: Any, **__: Any) -> None:
+            self.watch.begin()
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            control.should_training_stop = self.watch.tick(tokens)
+
+    def turn(watch: Stopwatch) -> None:
+        callbacks = [Watched(watch)]
+        transformers.Trainer(model, options, train_dataset=rows, data_collator=collator, callbacks=callbacks).train()
+
+    return turn
+
+
+def trainer_rows(work: Work, special_ids: list[int]) -> tuple[list[dict[str, list[int]]], int]:
+    """Rows for whole steps, the first that ours trains on; and the tokens of text in a step, on average."""
+    from unmask.commands.run_data import open_prepared
+    from unmask.data.rows import Cursor, RowStream
+
+    data = open_prepared(Path(work.data))
+    stream = RowStream(data.train, data.tokenizer, length=work.length, seed=0)
+    rows: list[dict[str, list[int]]] = []
+    num_tokens, count = 0, work.rows * EPOCH_STEPS[work.device]
+    for batch in stream.batches(Cursor(), count):  # fewer than asked for where the text is short
+        ids_BS = batch.rows.input_ids
+        special_BS = torch.isin(ids_BS, torch.tensor(special_ids)).long()
+        columns = {"input_ids": ids_BS, "attention_mask": torch.ones_like(ids_BS), "special_tokens_mask": special_BS}
+        lists = [column.long().tolist() for column in columns.values()]
+        rows += [dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True)]
+        num_tokens += batch.num_tokens
+        if len(rows) >= count:
+            break
+    return rows[:count], round(num_tokens / len(rows) * work.rows)
 
 
 def ways(system: str, work: Work) -> tuple[str, ...]:
@@ -79,28 +259,30 @@ def ways(system: str, work: Work) -> tuple[str, ...]:
 def serve(system: str, attention: str, work: Work) -> None:
     """A system's process: says that its libraries are loaded; then the first line on standard input has it built, and
     another one is a turn of so many seconds and at least so many steps, of which it says what they took and read."""
+    from unmask.train.hardware import peak_memory
+
     out = own_output()
-    importlib.import_module("assembly" if system == "ours" else "transformers.trainer")
+    importlib.import_module("ours" if system == "ours" else "transformers.trainer")
     print("{}", file=out, flush=True)
     sys.stdin.readline()
     if system == "ours":
         turn, facts = ours(work)
     else:
         turn, facts = transformers_of(system, work, attention), {"attention": attention}
-    let_go()
+    free_memory()
     print(json.dumps(facts), file=out, flush=True)
     for line in sys.stdin:
         seconds, least_steps = line.split()
         warm_seconds = WARM_SHARE * work.turn_seconds
         watch = Stopwatch(work.device, float(seconds), int(least_steps), warm_seconds=warm_seconds)
         turn(watch)
-        let_go()
+        free_memory()
         memory = peak_memory(torch.device(work.device))
         answer = {"seconds": watch.taken(), "tokens": watch.tokens, "memory": memory}
         print(json.dumps(answer), file=out, flush=True)
 
 
-def let_go() -> None:
+def free_memory() -> None:
     """Frees what a turn leaves: a Trainer that is done with holds gigabytes in cycles, and systems wait in memory."""
     gc.collect()
     if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "malloc_trim"):

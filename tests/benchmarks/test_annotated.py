@@ -6,13 +6,10 @@ import importlib
 import math
 import types
 from itertools import islice
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
-
-from unmask.commands.run_folder import packaged_corpus
 
 
 @pytest.fixture
@@ -60,41 +57,10 @@ def test_the_shares_are_drawn_apart(annotated: types.ModuleType, ids: torch.Tens
         assert abs(float(found) - share) < 4 * math.sqrt(share * (1 - share) / count)
 
 
-def test_the_learning_rate_is_the_papers(annotated: types.ModuleType) -> None:
-    peak = (128 * 2000) ** -0.5
-    assert annotated.learning_rate(1) == pytest.approx(peak / 2000)
-    assert annotated.learning_rate(2000) == pytest.approx(peak)
-    assert annotated.learning_rate(8000) == pytest.approx(peak / 2)
-
-
-def test_the_positions_are_sines_and_cosines(annotated: types.ModuleType) -> None:
-    table = annotated.positions(3)
-    assert table.shape == (3, 128)
-    assert table[0].tolist() == [0.0, 1.0] * 64
-    slowest = 10_000 ** (-126 / 128)
-    assert table[2, :2].tolist() == pytest.approx([math.sin(2), math.cos(2)])
-    assert table[2, -2:].tolist() == pytest.approx([math.sin(2 * slowest), math.cos(2 * slowest)])
-
-
 def test_the_text_is_cut_at_nine_tenths(annotated: types.ModuleType) -> None:
     train, held_out = annotated.read_ids("ba\nab" * 4)
     assert train.tolist() == [4, 3, 2, 3, 4] * 3 + [4, 3, 2]
     assert held_out.tolist() == [3, 4]
-
-
-def test_both_systems_read_the_same_characters(annotated: types.ModuleType, tmp_path: Path) -> None:
-    from unmask.commands.run_data import open_prepared
-
-    importlib.import_module("characters").prepare("shakespeare-chars", tmp_path / "data")
-    data = open_prepared(tmp_path / "data")
-    train, held_out = annotated.read_ids(packaged_corpus().read_text(encoding="utf-8"))
-    assert (data.tokenizer.special.pad, data.tokenizer.special.mask) == (annotated.PAD, annotated.MASK)
-    assert data.tokenizer.vocab_size == annotated.NUM_IDS
-    for store, expected in ((data.train, train), (data.validation, held_out)):
-        read = [store.read(piece, 0, int(length))[0] for piece, length in enumerate(store.lengths)]
-        found = torch.cat([torch.from_numpy(part.astype("int64")) for part in read])
-        assert 0 <= len(expected) - len(found) <= 1, "the end of a line where the text is cut"
-        assert torch.equal(found, expected[: len(found)])
 
 
 def test_the_encoder_is_pytorchs(annotated: types.ModuleType) -> None:
@@ -121,18 +87,6 @@ def test_the_encoder_is_pytorchs(annotated: types.ModuleType) -> None:
         torch.testing.assert_close(ours.layers(x), theirs(x), rtol=1e-4, atol=1e-4)
 
 
-def test_the_model_is_as_large_as_described(annotated: types.ModuleType) -> None:
-    model = annotated.Transformer()
-    blocks = model.layers[:-1]
-    assert len(blocks) == 6
-    assert all(torch.equal(a, b) for a, b in zip(blocks[0].parameters(), blocks[5].parameters(), strict=True))
-    a_layer = 4 * (128 * 128 + 128) + 128 * 256 + 256 + 256 * 128 + 128 + 4 * 128
-    assert sum(p.numel() for p in model.parameters()) == 67 * 128 + 6 * a_layer + 2 * 128 + 128 * 67 + 67
-    assert [module.p for module in model.modules() if isinstance(module, nn.Dropout)] == [0.1] * 4 * 6
-    changed = model.layers(torch.randn(1, 4, 128))
-    assert changed.shape == (1, 4, 128)
-
-
 def test_an_epoch_takes_every_row_once(annotated: types.ModuleType) -> None:
     train = torch.arange(32 * 130 + 1)
     learner = annotated.Annotated(train, seed=0)
@@ -155,12 +109,3 @@ def test_a_step_is_adams(annotated: types.ModuleType) -> None:
     assert float(moved.max()) == pytest.approx(annotated.learning_rate(1), rel=0.05)
     assert float(moved.median()) == pytest.approx(annotated.learning_rate(1), rel=0.05)
     assert all(parameter.grad is None for parameter in learner.model.parameters())
-
-
-def test_guesses_are_made_without_dropout(annotated: types.ModuleType) -> None:
-    learner = annotated.Annotated(torch.arange(2, 67).repeat(64), seed=0)
-    seen = torch.randint(2, 67, (3, 32))
-    chosen = torch.rand(3, 32) < 0.2
-    found = learner.predict(seen, chosen)
-    assert found.shape == (int(chosen.sum()), 67)
-    assert torch.equal(found, learner.predict(seen, chosen))

@@ -185,34 +185,3 @@ def test_what_is_wrong_is_named_at_the_end(
     (tmp_path / "text.txt").write_text("a line\n")
     with pytest.raises(SystemExit, match=message):
         run_script(script, monkeypatch, tmp_path / "text.txt", "--out", tmp_path / "out", "--annotate", "none")
-
-
-def test_a_stopped_command_stops_the_script(
-    script: types.ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A command that a signal has ended is no failure of what it checks."""
-    monkeypatch.setattr("sys.executable", "/bin/sh")
-    monkeypatch.setattr(script.subprocess, "Popen", _popen_of(script.subprocess.Popen, ["-c", "exit 130"]))
-    with pytest.raises(SystemExit) as caught:
-        script.Check(tmp_path, 1).run("prepare", "prepare")
-    assert caught.value.code == 130
-    assert "interrupted; the same command goes on" in capsys.readouterr().err
-
-
-def _popen_of(real: object, arguments: list[str]) -> object:
-    return lambda command, **options: real([command[0], *arguments], **options)  # type: ignore[operator]
-
-
-def test_annotations_without_a_pipeline(script: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(script, "PIPELINES", ("no_such_pipeline",))
-    assert script.annotation_options("none") == []
-    with pytest.raises(SystemExit, match=r"no spaCy pipeline is installed .* --annotate none"):
-        script.annotation_options("pos")
-    monkeypatch.setattr(script, "PIPELINES", ("json",))
-    monkeypatch.setattr(script.importlib.util, "find_spec", lambda name: name)
-    assert script.annotation_options("pos") == ["--annotate", "pos", "--set", "annotation.pipeline=json"]
-
-
-def test_it_is_in_the_makefile() -> None:
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    assert re.search(r"^release-check: .*\n(\t.*\n)*\t.*benchmarks/release_check\.py", makefile, re.MULTILINE)

@@ -1,10 +1,13 @@
-"""Our training as benchmarks put it together: a recipe and prepared text, without the folder of a run."""
+"""Our training as benchmarks assemble it: a recipe and prepared text, without the folder of a run."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -21,9 +24,8 @@ from unmask.train.settings import TrainingSettings
 from unmask.train.trainer import Trainer
 
 
-@dataclass(frozen=True)
-class Training:
-    """What is trained."""
+class Training(NamedTuple):
+    """A training that has not begun."""
 
     trainer: Trainer
     state: TrainState
@@ -38,7 +40,6 @@ class Training:
 
 
 def assemble(recipe: Recipe, data: PreparedData, device: torch.device) -> Training:
-    """A training that has not begun."""
     settings = recipe.training
     model = new_model(recipe, data.tokenizer)
     initialise(model, seed=settings.seed, method=recipe.model.initialisation)
@@ -47,13 +48,15 @@ def assemble(recipe: Recipe, data: PreparedData, device: torch.device) -> Traini
     choice, minutes, steps = settings.compile_blocks, settings.minutes, settings.known_steps
     if why_not_compiled(choice, device, minutes=minutes, steps=steps) is None:
         compile_model(model)
-    stream = RowStream(
-        data.train,
-        data.tokenizer,
-        length=settings.sequence_length,
-        seed=settings.seed,
-        ahead=works_on_its_own(device),
-    )
-    masker = Masker(recipe.masking, data.tokenizer, seed=settings.seed, tables=data.tables)
+    length, seed, ahead = settings.sequence_length, settings.seed, works_on_its_own(device)
+    stream = RowStream(data.train, data.tokenizer, length=length, seed=seed, ahead=ahead)
+    masker = Masker(recipe.masking, data.tokenizer, seed=seed, tables=data.tables)
     trainer = Trainer(model, stream, settings, masker=masker)
     return Training(trainer, trainer.state, stream, masker, settings)
+
+
+def prepare(texts: Sequence[Path], out: Path, vocab_size: int, *options: str) -> None:
+    """Prepares text with WordPiece, by the command."""
+    command = [sys.executable, "-m", "unmask", "prepare", *map(str, texts), "--out", str(out)]
+    command += ["--vocab-size", str(vocab_size), "--tokenizer-kind", "wordpiece", *options]
+    subprocess.run(command, check=True)

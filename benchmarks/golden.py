@@ -46,6 +46,8 @@ TRAININGS = {
 SIZE = ("--set", "model.num_layers=2", "--set", "model.hidden_size=128", "--set", "model.num_heads=2", "--set",
         "training.batch_tokens=1024", "--set", "evaluation.times=2")  # fmt: skip
 SMALL = ("--set", "finetune.epochs=1", "--set", "finetune.batch_size=16")
+TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom."
+TASKS = {"classify": "tsv", "regress": "jsonl", "pairs": "jsonl", "tag": "conll", "answer": "json"}  # their files
 MASKS = """
 import hashlib, json, sys
 import torch
@@ -75,9 +77,9 @@ def main() -> None:
     options = parser.parse_args()
     if options.command == "run":
         with tempfile.TemporaryDirectory() as work:
-            found = Checkout(options.package.resolve(), Path(work)).everything(options.data.resolve())
-        options.out.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-        print(f"{sum(1 for _ in leaves(found)):,} values in {options.out}")
+            results = everything(options.data.resolve(), options.package.resolve(), Path(work))
+        options.out.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        print(f"{sum(1 for _ in leaves(results)):,} values in {options.out}")
         return
     old, new = (dict(leaves(json.loads(path.read_text(encoding="utf-8")))) for path in (options.old, options.new))
     differing = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
@@ -87,131 +89,86 @@ def main() -> None:
     sys.exit(bool(differing))
 
 
-class Checkout:
-    """A version of the package, and a folder to run its commands in.
+def everything(data: Path, package: Path, work: Path) -> dict[str, Any]:
+    """Runs all commands of a checkout in an empty folder; what they print and leave, by the command."""
 
-    Args:
-        package: A checkout.
-        work: An empty folder.
-    """
+    def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+        environment = os.environ | {"PYTHONPATH": str(package), "OMP_NUM_THREADS": "2"}
+        command = [sys.executable, *arguments]
+        return subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, check=False)
 
-    def __init__(self, package: Path, work: Path) -> None:
-        self.package, self.work = package, work
-
-    def everything(self, data: Path) -> dict[str, Any]:
-        """All that is kept, by the command that made it."""
-        write_inputs(data, self.work)
-        found: dict[str, Any] = {}
-        found["prepare"] = self.said("prepare", "shakespeare.txt", "--out", "data", "--vocab-size", "2000")
-        found["data"] = {
-            path.relative_to(self.work).as_posix(): sha256(path)
-            for path in sorted((self.work / "data").rglob("*.arrow"))
-        }
-        found["tokenizer"] = sha256(self.work / "data" / "tokenizer" / "tokenizer.json")
-        found["masker"] = json.loads(self.python("-c", MASKS, "data/tokenizer").stdout)
-        found["lexicon"] = self.said("lexicon", "data", "--out", "pmi.lexicon")
-        text = "It was the best of times, it was the worst of times, it was the age of wisdom."
-        found["masks"] = self.said("masks", text, "--tokenizer", "data/tokenizer", "--rate", "0.3")
-        found["audit"] = self.said("audit", "data", "--max-tokens", "50000")
-        for name, options in TRAININGS.items():
-            found[f"pretrain {name}"] = self.said("pretrain", "data", "--out", name, "--steps", "60", *options, *SIZE)
-            found[f"run {name}"] = self.run_of(name)
-        found |= self.questions()
-        found |= self.tasks()
-        found |= self.searches()
-        return found
-
-    def questions(self) -> dict[str, Any]:
-        """What is asked of a trained model."""
-        model = "random/model"
-        self.said("embed", model, "lines.txt", "--out", "vectors.npy")
-        text = "What, art thou [MASK]? The [MASK] is here."
-        return {
-            "fill": self.said("fill", model, text, "--top-k", "10"),
-            "fill candidates": self.said("fill", model, "The [MASK] is here.", "--candidates", "king,messenger"),
-            "embed": sha256(self.work / "vectors.npy"),
-            "evaluate": self.said("evaluate", model, "lines.txt", "--rates", "0.15,0.3", "--pseudo-tokens", "100"),
-            "score": self.said("score", model, "blimp.tar.gz", "--pairs-per-paradigm", "2"),
-            "export": self.said("export", model, "--out", "onnx"),
-            "verify": self.said("verify", model, "--onnx", "onnx"),
-            "further": self.said(
-                "pretrain", "lines.txt", "--from", model, "--extend-vocab", "20", "--steps", "10", "--out", "further",
-                "--set", "training.batch_tokens=1024",
-            ),
-            "compare": self.said(
-                "compare", "random", "span", "--data", "data", "--steps", "5", "--seeds", "2", "--out", "compared",
-                "--set", "training.batch_tokens=512",
-            ),
-        }  # fmt: skip
-
-    def tasks(self) -> dict[str, Any]:
-        """Fine-tuning for every task, and predictions."""
-        found: dict[str, Any] = {}
-        for task, suffix in (
-            ("classify", "tsv"),
-            ("regress", "jsonl"),
-            ("pairs", "jsonl"),
-            ("tag", "conll"),
-            ("answer", "json"),
-        ):
-            name = f"{task}.{suffix}"
-            found[f"finetune {task}"] = self.said(
-                "finetune", "adaptive/model", "--task", task, "--train", name, "--validation", name, "--out",
-                f"tuned-{task}", *SMALL,
-            )  # fmt: skip
-            found[f"tuned {task}"] = sha256(self.work / f"tuned-{task}" / "model" / "model.safetensors")
-            found[f"config {task}"] = sha256(self.work / f"tuned-{task}" / "model" / "config.json")
-            found[f"predict {task}"] = self.said("predict", f"tuned-{task}", name)
-            found[f"verify {task}"] = self.said("verify", f"tuned-{task}/model")
-        return found
-
-    def searches(self) -> dict[str, Any]:
-        """Embedders of both kinds, an index of each, and how well they search."""
-        found: dict[str, Any] = {}
-        for kind, options in (("dense", ()), ("sparse", ("--sparse",))):
-            out = f"embedder-{kind}"
-            found[f"embedder {kind}"] = self.said(
-                "embedder", "random/model", "lines.txt", "--steps", "10", "--out", out, "--set",
-                "embedder.batch_size=32", *options,
-            )  # fmt: skip
-            found[f"embedder {kind} weights"] = sha256(self.work / out / "model" / "model.safetensors")
-            found[f"index {kind}"] = self.said("search", "index", f"{out}/model", "lines.txt", "--out", f"index-{kind}")
-            found[f"query {kind}"] = self.said("search", "query", f"index-{kind}", "the old house by the sea")
-        found["evaluate-search"] = self.said(
-            "evaluate-search", "embedder-dense/model", "shakespeare.txt", "--against", "embedder-sparse/model", "--all",
-            "--queries", "100", "--max-documents", "500",
-        )  # fmt: skip
-        return found
-
-    def run_of(self, name: str) -> dict[str, Any]:
-        """What a training left: its weights, and the loss of every step."""
-        if not (self.work / name / "model" / "config.json").is_file():
-            return {"model": "not there"}
-        lines = (self.work / name / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        losses = [json.loads(line).get("loss") for line in lines]
-        model = self.work / name / "model"
-        return {
-            "losses": hashlib.sha256(json.dumps(losses).encode()).hexdigest(),
-            "weights": sha256(model / "model.safetensors"),
-            "config": json.loads((model / "config.json").read_text(encoding="utf-8")),
-            "files": sorted(path.name for path in (self.work / name).iterdir()),
-        }
-
-    def said(self, *arguments: str) -> Any:
+    def printed(*arguments: str) -> Any:
         """A command's JSON, without what is of the moment; of one that fails, its exit code and last line."""
         print("unmask", *arguments, file=sys.stderr, flush=True)
-        done = self.python("-m", "unmask", *arguments, "--json")
+        done = python("-m", "unmask", *arguments, "--json")
         if done.returncode:
             print(f"ended with {done.returncode}: {done.stderr[-2000:]}", file=sys.stderr, flush=True)
             return {"failed": done.returncode, "error": done.stderr.splitlines()[-1:]}
         return lasting(json.loads(done.stdout))
 
-    def python(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """What Python does with this version of the package."""
-        environment = os.environ | {"PYTHONPATH": str(self.package), "OMP_NUM_THREADS": "2"}
-        return subprocess.run(
-            [sys.executable, *arguments], cwd=self.work, env=environment, capture_output=True, text=True, check=False
-        )
+    write_inputs(data, work)
+    results: dict[str, Any] = {}
+    results["prepare"] = printed("prepare", "shakespeare.txt", "--out", "data", "--vocab-size", "2000")
+    results["data"] = {
+        path.relative_to(work).as_posix(): sha256(path) for path in sorted((work / "data").rglob("*.arrow"))
+    }
+    results["tokenizer"] = sha256(work / "data" / "tokenizer" / "tokenizer.json")
+    results["masker"] = json.loads(python("-c", MASKS, "data/tokenizer").stdout)
+    results["lexicon"] = printed("lexicon", "data", "--out", "pmi.lexicon")
+    results["masks"] = printed("masks", TEXT, "--tokenizer", "data/tokenizer", "--rate", "0.3")
+    results["audit"] = printed("audit", "data", "--max-tokens", "50000")
+    for name, options in TRAININGS.items():
+        results[f"pretrain {name}"] = printed("pretrain", "data", "--out", name, "--steps", "60", *options, *SIZE)
+        model = work / name / "model"
+        if not (model / "config.json").is_file():
+            results[f"run {name}"] = {"model": "not there"}
+            continue
+        lines = (work / name / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        losses = [json.loads(line).get("loss") for line in lines]
+        results[f"run {name}"] = {
+            "losses": hashlib.sha256(json.dumps(losses).encode()).hexdigest(),
+            "weights": sha256(model / "model.safetensors"),
+            "config": json.loads((model / "config.json").read_text(encoding="utf-8")),
+            "files": sorted(path.name for path in (work / name).iterdir()),
+        }
+
+    model, text = "random/model", "What, art thou [MASK]? The [MASK] is here."
+    small = ("--set", "training.batch_tokens=1024")
+    printed("embed", model, "lines.txt", "--out", "vectors.npy")
+    results["embed"] = sha256(work / "vectors.npy")
+    questions = {
+        "fill": (model, text, "--top-k", "10"),
+        "fill candidates": (model, "The [MASK] is here.", "--candidates", "king,messenger"),
+        "evaluate": (model, "lines.txt", "--rates", "0.15,0.3", "--pseudo-tokens", "100"),
+        "score": (model, "blimp.tar.gz", "--pairs-per-paradigm", "2"),
+        "export": (model, "--out", "onnx"),
+        "verify": (model, "--onnx", "onnx"),
+        "compare": ("random", "span", "--data", "data", "--steps", "5", "--seeds", "2", "--out", "compared", *small),
+    }
+    for name, arguments in questions.items():
+        results[name] = printed(name.split()[0], *arguments)
+    further = ("--from", model, "--extend-vocab", "20", "--steps", "10", "--out", "further", *small)
+    results["further"] = printed("pretrain", "lines.txt", *further)
+
+    for task, suffix in TASKS.items():
+        name, out = f"{task}.{suffix}", f"tuned-{task}"
+        files = ("--train", name, "--validation", name, "--out", out)
+        results[f"finetune {task}"] = printed("finetune", "adaptive/model", "--task", task, *files, *SMALL)
+        results[f"tuned {task}"] = sha256(work / out / "model" / "model.safetensors")
+        results[f"config {task}"] = sha256(work / out / "model" / "config.json")
+        results[f"predict {task}"] = printed("predict", out, name)
+        results[f"verify {task}"] = printed("verify", f"{out}/model")
+
+    for kind, options in {"dense": (), "sparse": ("--sparse",)}.items():
+        out = f"embedder-{kind}"
+        how = ("--steps", "10", "--out", out, "--set", "embedder.batch_size=32", *options)
+        results[f"embedder {kind}"] = printed("embedder", "random/model", "lines.txt", *how)
+        results[f"embedder {kind} weights"] = sha256(work / out / "model" / "model.safetensors")
+        results[f"index {kind}"] = printed("search", "index", f"{out}/model", "lines.txt", "--out", f"index-{kind}")
+        results[f"query {kind}"] = printed("search", "query", f"index-{kind}", "the old house by the sea")
+    against = ("--against", "embedder-sparse/model", "--all", "--queries", "100", "--max-documents", "500")
+    results["evaluate-search"] = printed("evaluate-search", "embedder-dense/model", "shakespeare.txt", *against)
+    return results
 
 
 def write_inputs(data: Path, work: Path) -> None:

@@ -26,7 +26,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 WHEELS, PACKAGES = ROOT / ".wheels", ROOT / ".gpu-packages"
-STAGES = ("check", "profile", "bench", "train")
 NEEDED = (
     "torch", "transformers", "tokenizers", "accelerate", "datasets", "numpy", "numba", "pyarrow", "safetensors",
     "pydantic", "typer", "rich", "matplotlib", "tomli_w", "filelock", "huggingface_hub", "jinja2", "pytest",
@@ -60,38 +59,37 @@ def obtain_packages() -> None:
     sys.path.insert(0, str(ROOT))
 
 
-def arguments() -> argparse.Namespace:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dry", action="store_true", help="miniatures on a CPU")
     parser.add_argument("--text", type=Path, default=ROOT / "unmask" / "data" / "tinyshakespeare.txt")
-    parser.add_argument("--stages", default=",".join(STAGES))
+    parser.add_argument("--stages", default="check,profile,bench,train")
     parser.add_argument("--out", type=Path, default=Path("runs/gpu"), help="results, which are gone on with")
     page = ROOT / "docs" / "benchmarks.md"
     parser.add_argument("--table", type=Path, default=page, help="page whose tables are filled")
-    return parser.parse_args()
-
-
-def main() -> None:
-    """The command."""
-    asked = arguments()
+    options = parser.parse_args()
     obtain_packages()
     import torch
 
-    if not asked.dry and not torch.cuda.is_available():
+    if not options.dry and not torch.cuda.is_available():
         sys.exit("make gpu: torch finds no GPU here; make gpu DRY=1 runs its stages on miniatures on a CPU")
-    from gpu_stages import Bench, stage_named
+    from gpu_stages import STAGES, Bench
     from tables import write_table
 
-    out = asked.out.resolve()
+    out = options.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    bench = Bench.of(dry=asked.dry, text=asked.text.resolve(), out=out, page=asked.table.resolve())
-    for name in asked.stages.split(","):
+    name = None if options.dry else torch.cuda.get_device_name()
+    device = torch.device("cpu" if options.dry else "cuda")
+    bench = Bench(options.dry, device, name, options.text.resolve(), out, options.table.resolve())
+    for name in options.stages.split(","):
+        if name not in STAGES:
+            sys.exit(f"no stage {name!r}; there are {', '.join(STAGES)}")
         done = out / f"{name}.json"
         if done.is_file():
             print(f"{name}: done before ({done})", flush=True)
         else:
             begin = time.monotonic()
-            lines = stage_named(name)(bench)
+            lines = STAGES[name](bench)
             done.write_text(json.dumps({"seconds": time.monotonic() - begin, "lines": lines}, indent=1) + "\n")
             print(f"{name}: {time.monotonic() - begin:,.0f} s", flush=True)
         lines = json.loads(done.read_text())["lines"]

@@ -9,7 +9,6 @@ at a share of what a GPU's products are known to reach.
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +18,7 @@ from tables import replace_table
 
 from unmask.commands.recipe import Recipe, encoder_config, load_recipe
 from unmask.masking.settings import rate_at
-from unmask.model.encoder import MaskedLM
+from unmask.model.encoder import MoptionsLM
 from unmask.train.hardware import fitting_positions, step_memory
 
 RECIPES = ("small", "base", "bert-base", "roberta-base", "spanbert-base", "modernbert-base")
@@ -29,15 +28,15 @@ VOCABULARY = 32_768  # where the recipe leaves it to the text
 LENGTH = 512  # positions of a segment, for attention's share of the operations
 
 
-def model_of(recipe: Recipe) -> MaskedLM:
+def model_of(recipe: Recipe) -> MoptionsLM:
     """Without numbers."""
     special = SimpleNamespace(pad=0, cls=1, sep=2, mask=3)
     tokenizer: Any = SimpleNamespace(vocab_size=recipe.tokenizer.vocab_size or VOCABULARY, special=special)
     with torch.device("meta"):
-        return MaskedLM(encoder_config(recipe, tokenizer))
+        return MoptionsLM(encoder_config(recipe, tokenizer))
 
 
-def operations(model: MaskedLM, rate: float) -> float:
+def operations(model: MoptionsLM, rate: float) -> float:
     """Of a token, forward and backward."""
     config = model.config
     matrices = sum(p.numel() for p in model.encoder.blocks.parameters() if p.ndim == 2)
@@ -46,7 +45,6 @@ def operations(model: MaskedLM, rate: float) -> float:
 
 
 def table() -> list[str]:
-    """Its lines."""
     lines = [
         "| recipe | parameters | positions a step | GPU | at once | memory | tokens a second |",
         "| --- | --- | --- | --- | --- | --- | --- |",
@@ -67,13 +65,13 @@ def table() -> list[str]:
 
 
 def main() -> None:
-    """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--table", type=Path, help="page whose table `gpu-memory` is rewritten")
-    asked = parser.parse_args()
-    if asked.table is not None:
-        replace_table(asked.table, "gpu-memory", "\n".join(table()))
-    sys.stdout.write("\n".join(table()) + "\n")
+    options = parser.parse_args()
+    lines = table()
+    print(*lines, sep="\n")
+    if options.table is not None:
+        replace_table(options.table, "gpu-memory", "\n".join(lines))
 
 
 if __name__ == "__main__":

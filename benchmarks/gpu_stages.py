@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import re
 import signal
 import subprocess
@@ -38,16 +39,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Bench:
-    """What the stages are given.
-
-    Attributes:
-        dry: Whether they run miniatures on a CPU.
-        device: Where.
-        device_name: The GPU's; None: there is none.
-        text: What is trained on.
-        out: The folder of results.
-        page: Whose tables are filled.
-    """
+    """Where the stages run: `dry` is on miniatures on a CPU, without a `device_name`; `page` has their tables."""
 
     dry: bool
     device: torch.device
@@ -55,12 +47,6 @@ class Bench:
     text: Path
     out: Path
     page: Path
-
-    @classmethod
-    def of(cls, *, dry: bool, text: Path, out: Path, page: Path) -> Bench:
-        """Of this machine."""
-        name = None if dry else torch.cuda.get_device_name()
-        return cls(dry, torch.device("cpu" if dry else "cuda"), name, text, out, page)
 
     @property
     def data(self) -> PreparedData:
@@ -82,14 +68,6 @@ class Bench:
         return load_recipe("tiny", options=settings)
 
 
-def stage_named(name: str) -> Callable[[Bench], list[str]]:
-    """See the module of the command."""
-    stages = {"check": check, "profile": profile, "bench": bench_peers, "train": train_killed}
-    if name not in stages:
-        sys.exit(f"no stage {name!r}; there are {', '.join(stages)}")
-    return stages[name]
-
-
 def check(bench: Bench) -> list[str]:
     """The device, and whether it does what a CPU does."""
     rows = [*_device(bench), *_tests(bench), *_against_the_cpu(bench), _waits(bench), _memory(bench)]
@@ -101,7 +79,13 @@ def _device(bench: Bench) -> list[tuple[str, str]]:
     products = peak_flops(hidden, 1024 if bench.dry else 131_072, bench.device.type)
     size = 1 << (22 if bench.dry else 30)
     source, target = (torch.empty(size, dtype=torch.uint8, device=bench.device) for _ in range(2))
-    seconds = min(_timed(bench, lambda: target.copy_(source)) for _ in range(10))
+    seconds = math.inf
+    for _ in range(10):
+        _synchronize(bench)
+        begin = time.perf_counter()
+        target.copy_(source)
+        _synchronize(bench)
+        seconds = min(seconds, time.perf_counter() - begin)
     facts = [
         ("products in bf16, TFLOP/s", f"{products / 1e12:,.1f}"),
         ("memory, read and written, GB/s", f"{2 * size / seconds / 1e9:,.0f}"),
@@ -113,14 +97,6 @@ def _device(bench: Bench) -> list[tuple[str, str]]:
     return [("device", f"{about}, torch {torch.__version__}"), *facts]
 
 
-def _timed(bench: Bench, work: Callable[[], Any]) -> float:
-    _synchronize(bench)
-    begin = time.perf_counter()
-    work()
-    _synchronize(bench)
-    return time.perf_counter() - begin
-
-
 def _synchronize(bench: Bench) -> None:
     if bench.device.type == "cuda":
         torch.cuda.synchronize()
@@ -128,51 +104,53 @@ def _synchronize(bench: Bench) -> None:
 
 def _tests(bench: Bench) -> list[tuple[str, str]]:
     """Those marked `gpu`, in the dry run of one folder; what the compiler warns of there is a warning, and no error."""
-    which = "tests/using" if bench.dry else "tests"  # all are looked through for more than ten seconds
+    which = "tests/tasks" if bench.dry else "tests"  # all are looked through for more than ten seconds
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "-W", "default", "-p", "no:cacheprovider", which]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    said = ended.stdout.strip().splitlines()
+    printed = ended.stdout.strip().splitlines()
     (bench.out / "tests.txt").write_text(ended.stdout + ended.stderr, encoding="utf-8")
-    summary = next((line.strip("= ") for line in reversed(said) if "passed" in line or "skipped" in line), "no result")
-    failed = [line.removeprefix("FAILED ").partition(" - ")[0] for line in said if line.startswith("FAILED")]
+    summary = next(
+        (line.strip("= ") for line in reversed(printed) if "passed" in line or "skipped" in line), "no result"
+    )
+    failed = [line.removeprefix("FAILED ").partition(" - ")[0] for line in printed if line.startswith("FAILED")]
     return [("tests marked `gpu`", summary), *[("failed", f"`{name}`") for name in failed]]
 
 
 def _against_the_cpu(bench: Bench) -> list[tuple[str, str]]:
     """The loss and all gradients of one batch, here and in float32 on a CPU."""
-    wanted_loss, wanted = _gradients(bench, torch.device("cpu"), "float32", rows=8)
+
+    def gradients(device: torch.device, precision: str) -> tuple[float, dict[str, Tensor]]:
+        training = assemble(bench.recipe(precision=precision, clip_norm=1e9), bench.data, device)
+        model, optimizer = training.state.model, training.state.optimizer
+        batch = training.stream.batch(Cursor(), 8).rows
+        stored: dict[str, Tensor] = {}
+
+        def keep() -> None:
+            for name, parameter in model.named_parameters():
+                if parameter.grad is not None:
+                    stored[name] = parameter.grad.float().cpu().flatten()
+
+        optimizer.step = keep  # type: ignore[method-assign]
+        model.train()
+        masked = training.masker(batch)
+        result = training_step(model, optimizer, batch, masked, learning_rate_scale=1.0, step=1, clip_norm=1e9)
+        return result.loss, stored
+
+    expected_loss, expected = gradients(torch.device("cpu"), "float32")
     rows = []
     for precision, limit in (("float32", 2e-3), ("bf16", None)):
-        loss, found = _gradients(bench, bench.device, precision, rows=8)
-        cosines = {name: _cosine(found[name], wanted[name]) for name in wanted}
+        loss, here = gradients(bench.device, precision)
+        cosines = {
+            name: float(torch.nn.functional.cosine_similarity(here[name], expected[name], dim=0, eps=1e-30))
+            for name in expected
+        }
         worst = min(cosines, key=cosines.__getitem__)
-        difference = abs(loss / wanted_loss - 1)
-        said = f"loss {difference:.1e} from it, gradients' cosine {cosines[worst]:.5f} at the least ({worst})"
+        difference = abs(loss / expected_loss - 1)
+        text = f"loss {difference:.1e} from it, gradients' cosine {cosines[worst]:.5f} at the least ({worst})"
         if limit is not None:
-            said += "; as it should be" if difference < limit and cosines[worst] > 0.999 else "; **TOO FAR**"
-        rows.append((f"a full-size step in {precision} against a CPU in float32", said))
+            text += "; as it should be" if difference < limit and cosines[worst] > 0.999 else "; **TOO FAR**"
+        rows.append((f"a full-size step in {precision} against a CPU in float32", text))
     return rows
-
-
-def _gradients(bench: Bench, device: torch.device, precision: str, *, rows: int) -> tuple[float, dict[str, Tensor]]:
-    training = assemble(bench.recipe(precision=precision, clip_norm=1e9), bench.data, device)
-    state = training.state
-    batch = training.stream.batch(Cursor(), rows).rows
-    kept: dict[str, Tensor] = {}
-
-    def keep() -> None:
-        gradients = {name: parameter.grad for name, parameter in state.model.named_parameters()}
-        kept.update({name: each.float().cpu().flatten() for name, each in gradients.items() if each is not None})
-
-    state.optimizer.step = keep  # type: ignore[method-assign]
-    state.model.train()
-    masked = training.masker(batch)
-    result = training_step(state.model, state.optimizer, batch, masked, learning_rate_scale=1.0, step=1, clip_norm=1e9)
-    return result.loss, kept
-
-
-def _cosine(a: Tensor, b: Tensor) -> float:
-    return float(torch.nn.functional.cosine_similarity(a, b, dim=0, eps=1e-30))
 
 
 def _waits(bench: Bench) -> tuple[str, str]:
@@ -229,7 +207,7 @@ def profile(bench: Bench) -> list[str]:
     _synchronize(bench)
     activity = ProfilerActivity.CPU if bench.dry else ProfilerActivity.CUDA
     steps = 3 if bench.dry else 8
-    with profiled(activities=[activity]) as found:
+    with profiled(activities=[activity]) as events:
         begin = time.perf_counter()
         for _ in range(steps):
             next(reports)
@@ -237,17 +215,14 @@ def profile(bench: Bench) -> list[str]:
         wall = time.perf_counter() - begin
     seconds: dict[str, float] = defaultdict(float)
     name_of_time = "self_cpu_time_total" if bench.dry else "self_device_time_total"
-    for event in found.key_averages():
-        seconds[_kind(event.key)] += getattr(event, name_of_time) / 1e6
+    for event in events.key_averages():
+        matching = (kind for kind, pattern in KINDS.items() if re.search(pattern, event.key, re.IGNORECASE))
+        seconds[next(matching, "the rest")] += getattr(event, name_of_time) / 1e6
     busy = sum(seconds.values())
     lines = [f"{steps} steps of {1e3 * wall / steps:,.1f} ms.", "", "| kind | share of the time |", "| --- | --- |"]
     ranked = sorted(seconds.items(), key=lambda entry: -entry[1])
     lines += [f"| {kind} | {each / wall:.1%} |" for kind, each in ranked]
     return [*lines, f"| nothing to do | {max(0.0, 1 - busy / wall):.1%} |"]
-
-
-def _kind(kernel: str) -> str:
-    return next((kind for kind, pattern in KINDS.items() if re.search(pattern, kernel, re.IGNORECASE)), "the rest")
 
 
 def bench_peers(bench: Bench) -> list[str]:
@@ -298,3 +273,8 @@ def train_killed(bench: Bench) -> list[str]:
         f"| {summary['tokens_per_second']:,.0f} | {summary['validation_loss']:.3f} "
         f"| {summary['validation_accuracy']:.1%} |",
     ]
+
+
+STAGES: dict[str, Callable[[Bench], list[str]]] = {
+    "check": check, "profile": profile, "bench": bench_peers, "train": train_killed,
+}  # fmt: skip

@@ -9,7 +9,7 @@ time on all cores instead of the clock's: with `--threads 1` that can be compare
     fill         a mask in each text, five candidates: `Model.fill(texts)` against the pipeline `fill-mask`
     embed        the mean of each text's tokens: `Model.embed(texts)` against the pipeline `feature-extraction`, which
                  gives each token's state, and against the plain way that sentence-transformers goes (`AutoModel` in
-                 sorted batches, padding masked out of the mean)
+                 sorted batches, padding moptions out of the mean)
 
 The others get the texts sorted by length, and of several batch sizes the best one. The pipeline `feature-extraction`
 does not say what is padding, so its means are taken of each text's own tokens; taking them is not in its time.
@@ -57,17 +57,17 @@ def read_texts(file: str, tokenizer: Any, longest: int, mask: str) -> tuple[list
     lines = [line.text for line in read_lines(source.path, BadInput(skip=False)) if line.text.strip()]
     rng = random.Random(0)
     rng.shuffle(lines)
-    plain, masked = [], []
+    plain, moptions = [], []
     for line in lines:
         words = line.split(" ")
         words[rng.randrange(len(words))] = mask
         hidden = " ".join(words)
         if max(len(ids) for ids in tokenizer([line, hidden])["input_ids"]) <= longest:
             plain.append(line)
-            masked.append(hidden)
+            moptions.append(hidden)
         if len(plain) == TEXTS:
             break
-    return plain, masked
+    return plain, moptions
 
 
 def by_length(texts: Sequence[str], call: Callable[[list[str]], list[Any]]) -> list[Any]:
@@ -127,64 +127,51 @@ def embedding(model: unmask.Model, folder: Path, texts: list[str], dtype: torch.
     return Case(lambda: model.embed(texts), others, {"pipeline": means, "sorted means": np.asarray})
 
 
-def seconds_of(clock: Callable[[], float], call: Callable[..., Any], *arguments: Any) -> float:
-    begin = clock()
-    call(*arguments)
-    return clock() - begin
-
-
-def compare(case: Case, rounds: int, clock: Callable[[], float]) -> tuple[float, dict[str, tuple[int, float, float]]]:
-    """Our seconds; the others' batch size, seconds and ratio to ours, as the median of the rounds."""
-    case.ours()
-    best = {}
-    for name, other in case.others.items():
-        other(BATCH_SIZES[1])
-        tried = {size: seconds_of(clock, other, size) for size in BATCH_SIZES}
-        best[name] = min(tried, key=tried.__getitem__)
-    ours: list[float] = []
-    others: dict[str, list[float]] = {name: [] for name in case.others}
-    for _ in range(rounds):
-        ours.append(seconds_of(clock, case.ours))
-        for name, other in case.others.items():
-            others[name].append(seconds_of(clock, other, best[name]))
-    found = {}
-    for name, times in others.items():
-        ratio = statistics.median(time / mine for time, mine in zip(times, ours, strict=True))
-        found[name] = (best[name], statistics.median(times), ratio)
-    return statistics.median(ours), found
-
-
-def difference(what: str, case: Case, name: str) -> str:
-    """How far our results are from the others'."""
-    ours, theirs = case.ours(), case.settled[name](case.others[name](BATCH_SIZES[0]))
-    if what == "embed":
-        return f"{np.abs(ours - theirs).max():.1e} of {np.abs(theirs).max():.1f}"
-    same = (ours[:, 0, 1] == theirs[:, 0, 1]).mean()
-    return f"{np.abs(ours[..., 0] - theirs[..., 0]).max():.1e}; {same:.1%}"
-
-
-def measure(asked: argparse.Namespace, folder: Path, precision: str, only: str) -> list[str]:
-    model = unmask.load(folder, precision=precision)  # type: ignore[arg-type]
+def measure(options: argparse.Namespace, folder: Path, precision: str) -> list[str]:
+    """Rows of the table for a model; systems alternate, and each ratio to ours is the median of the rounds'."""
     from transformers import AutoTokenizer
 
+    clock = CLOCKS[options.clock]
+    model = unmask.load(folder, precision=precision)  # type: ignore[arg-type]
     config = model.network.config
     mask = model.tokenizer.token(model.tokenizer.special.mask)
-    longest = min(config.max_position_embeddings, asked.longest)
-    plain, masked = read_texts(asked.text, AutoTokenizer.from_pretrained(folder), longest, mask)
+    longest = min(config.max_position_embeddings, options.longest)
+    plain, moptions = read_texts(options.text, AutoTokenizer.from_pretrained(folder), longest, mask)
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+
+    def seconds(call: Callable[..., Any], *arguments: Any) -> float:
+        begin = clock()
+        call(*arguments)
+        return clock() - begin
+
     lines = []
-    for what, make, texts in (("fill", filling, masked), ("embed", embedding, plain)):
-        if what not in only:
-            continue
+    for what, make, texts in (("fill", filling, moptions), ("embed", embedding, plain)):
         case = make(model, folder, texts, dtype)
-        mine, others = compare(case, asked.rounds, CLOCKS[asked.clock])
-        for name, (size, seconds, ratio) in others.items():
+        case.ours()
+        sizes = {}
+        for name, other in case.others.items():
+            other(BATCH_SIZES[1])
+            sizes[name] = min(BATCH_SIZES, key=lambda size: seconds(other, size))
+        times: dict[str, list[float]] = {name: [] for name in ("ours", *case.others)}
+        for _ in range(options.rounds):
+            times["ours"].append(seconds(case.ours))
+            for name, other in case.others.items():
+                times[name].append(seconds(other, sizes[name]))
+        mine = statistics.median(times["ours"])
+        for name, size in sizes.items():
+            ratio = statistics.median(time / own for time, own in zip(times[name], times["ours"], strict=True))
             goal = "" if name != "pipeline" else f"{GOAL:g}, {'met' if ratio >= GOAL else 'missed'}"
+            ours, theirs = case.ours(), case.settled[name](case.others[name](BATCH_SIZES[0]))
+            if what == "embed":
+                difference = f"{np.abs(ours - theirs).max():.1e} of {np.abs(theirs).max():.1f}"
+            else:
+                same = (ours[:, 0, 1] == theirs[:, 0, 1]).mean()
+                difference = f"{np.abs(ours[..., 0] - theirs[..., 0]).max():.1e}; {same:.1%}"
             called = f"{config.layout} {config.num_layers}x{config.hidden_size}"
+            theirs_a_second = len(texts) / statistics.median(times[name])
             lines.append(
-                f"| {called} | {precision} | {what} | {name} ({size}) | "
-                f"{len(texts) / mine:,.0f} | {len(texts) / seconds:,.0f} | {ratio:.2f} | {goal} | "
-                f"{difference(what, case, name)} |"
+                f"| {called} | {precision} | {what} | {name} ({size}) | {len(texts) / mine:,.0f} | "
+                f"{theirs_a_second:,.0f} | {ratio:.2f} | {goal} | {difference} |"
             )
             print(lines[-1], flush=True)
     return lines
@@ -199,26 +186,25 @@ def main() -> None:
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--longest", type=int, default=512, help="tokens of the longest text")
     parser.add_argument("--precisions", default="float32,bf16")
-    parser.add_argument("--only", default="fill,embed")
     parser.add_argument("--table", type=Path, help="page whose table `inference` is rewritten")
-    asked = parser.parse_args()
-    torch.set_num_threads(asked.threads)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
     warnings.simplefilter("ignore")
     import transformers
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     lines = [
-        f"| model | precision | what | against (batch) | ours, texts/s ({asked.clock}) | this, texts/s | ratio "
+        f"| model | precision | what | against (batch) | ours, texts/s ({options.clock}) | this, texts/s | ratio "
         "| goal | difference |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     print(*lines, sep="\n", flush=True)
-    for folder in asked.models:
-        for precision in asked.precisions.split(","):
-            lines += measure(asked, folder, precision, asked.only)
-    if asked.table:
-        write_table(asked.table, "inference", lines)
+    for folder in options.models:
+        for precision in options.precisions.split(","):
+            lines += measure(options, folder, precision)
+    if options.table:
+        write_table(options.table, "inference", lines)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ padding and every position counts.
                 transformers' collator on the features of its data set
     ids         a tensor of token ids, and nothing else: our `Masker` and transformers' `torch_mask_tokens`, both of
                 which find the special tokens themselves (for whole words, transformers gets the offsets as well)
-    ready       the same with everything made beforehand: `Rows`, which hold where words begin and what may be masked;
+    ready       the same with everything made beforehand: `Rows`, which hold where words begin and what may be moptions;
                 for transformers the special tokens' mask
     collating   features as a data set gives them, lists of Python integers: our `MaskingCollator`, transformers'
                 collator with `special_tokens_mask` (and `offset_mapping`) in the features
@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import os
 import statistics
 import time
@@ -159,51 +160,28 @@ def tables_of(features: list[dict[str, list[Any]]], tokenizer: PreTrainedTokeniz
 
 def speed(call: Callable[[int], Any], tokens: int, seconds: float, clock: Callable[[], float]) -> float:
     """Millions of tokens a second, over about so many seconds."""
-    calls = 0
-    begin = clock()
+    calls, begin = 0, clock()
     while (spent := clock() - begin) < seconds:
         call(calls)
         calls += 1
     return calls * tokens / spent / 1e6
 
 
-def measure(
-    case: Case, rounds: int, seconds: float, clock: Callable[[], float]
-) -> tuple[float, float | None, float | None]:
-    """Medians: ours, theirs, and the ratio of the rounds."""
-    ours, theirs = [], []
-    for number in range(-1, rounds):  # the first is for warming up
-        mine = speed(case.ours, case.our_tokens, seconds, clock)
-        other = speed(case.theirs, case.their_tokens, seconds, clock) if case.theirs else None
-        if number >= 0:
-            ours.append(mine)
-            theirs.append(other)
-    if case.theirs is None:
-        return statistics.median(ours), None, None
-    others = [value for value in theirs if value is not None]
-    ratios = [mine / other for mine, other in zip(ours, others, strict=True)]
-    return statistics.median(ours), statistics.median(others), statistics.median(ratios)
-
-
-def load_tokenizer(text: str) -> PreTrainedTokenizerFast:
-    backend = Tokenizer(train_wordpiece(lambda: text.split("\n\n"), vocab_size=8192)).backend
-    names = {f"{role}_token": f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")}
-    return PreTrainedTokenizerFast(tokenizer_object=backend, **names)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=0.5)
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--table", type=Path, help="page whose table `masking` is rewritten")
-    asked = parser.parse_args()
-    torch.set_num_threads(asked.threads)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
     warnings.simplefilter("ignore")
     logging.disable()
     text = (resources.files("unmask") / "data" / "tinyshakespeare.txt").read_text(encoding="utf-8")
-    tokenizer = load_tokenizer(text)
+    backend = Tokenizer(train_wordpiece(lambda: text.split("\n\n"), vocab_size=8192)).backend
+    names = {f"{role}_token": f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **names)
     lines = [
         "| strategy | length | what | ours, M tokens/s | transformers | ratio | goal |",
         "| --- | --- | --- | --- | --- | --- | --- |",
@@ -212,15 +190,26 @@ def main() -> None:
     for strategy in sorted(STRATEGIES, key=lambda name: (name not in GOALS, name)):
         for number, length in enumerate(ROWS):
             for what, case in cases(tokenizer, text, strategy, length).items():
-                ours, theirs, ratio = measure(case, asked.rounds, asked.seconds, CLOCKS[asked.clock])
+                ours, theirs = [], []
+                how = (options.seconds, CLOCKS[options.clock])
+                for turn in range(-1, options.rounds):  # the first is for warming up
+                    mine = speed(case.ours, case.our_tokens, *how)
+                    other = speed(case.theirs, case.their_tokens, *how) if case.theirs else math.nan
+                    if turn >= 0:
+                        ours.append(mine)
+                        theirs.append(other)
                 goal = f"{OTHER_GOAL} M"
                 if strategy in GOALS:
                     goal = f"{GOALS[strategy][0]} M, {GOALS[strategy][1 + number]}x"
-                compared = f"{theirs:.2f} | {ratio:.1f}x" if ratio is not None else "- | -"
-                lines.append(f"| `{strategy}` | {length:,} | {what} | {ours:.1f} | {compared} | {goal} |")
+                compared = "- | -"
+                if case.theirs:
+                    ratio = statistics.median(mine / other for mine, other in zip(ours, theirs, strict=True))
+                    compared = f"{statistics.median(theirs):.2f} | {ratio:.1f}x"
+                median = statistics.median(ours)
+                lines.append(f"| `{strategy}` | {length:,} | {what} | {median:.1f} | {compared} | {goal} |")
                 print(lines[-1], f" load {os.getloadavg()[0]:.2f}", flush=True)
-    if asked.table:
-        write_table(asked.table, "masking", lines)
+    if options.table:
+        write_table(options.table, "masking", lines)
 
 
 if __name__ == "__main__":

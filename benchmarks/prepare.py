@@ -29,61 +29,46 @@ from pathlib import Path
 from tables import write_table
 
 GOALS = {"raw": 0.9, "map": 2.0}
-RAW = """
+HEAD = """
 import sys, time
+from pathlib import Path
 from unmask.data.corpus import Corpus
+from unmask.data.prepare import prepare
 from unmask.data.settings import CorpusSettings
+from unmask.tokenizer.settings import TokenizerSettings
+file, unit, folder, *more = sys.argv[1:]
+corpus = CorpusSettings(documents=unit)
+def texts():
+    return [piece.text for piece, _ in Corpus([file], corpus).pieces()]
+"""
+TRAIN = f"""{HEAD}
+print(prepare([file], Path(folder), corpus=corpus, tokenizer=TokenizerSettings(vocab_size=8192)).bytes)
+"""
+RAW = f"""{HEAD}
 from tokenizers import Tokenizer
-file, unit, folder = sys.argv[1:4]
-texts = [piece.text for piece, _ in Corpus([file], CorpusSettings(documents=unit)).pieces()]
-tokenizer = Tokenizer.from_file(folder + "/tokenizer/tokenizer.json")
+documents, tokenizer = texts(), Tokenizer.from_file(folder + "/tokenizer/tokenizer.json")
 begin = time.perf_counter()
-for n in range(0, len(texts), 1000):
-    tokenizer.encode_batch_fast(texts[n : n + 1000], add_special_tokens=False)
+for n in range(0, len(documents), 1000):
+    tokenizer.encode_batch_fast(documents[n : n + 1000], add_special_tokens=False)
 print(time.perf_counter() - begin)
 """
-MAP = """
-import sys, time
+MAP = f"""{HEAD}
 import datasets
 from transformers import PreTrainedTokenizerFast
-from unmask.data.corpus import Corpus
-from unmask.data.settings import CorpusSettings
-file, unit, folder, cache = sys.argv[1:5]
-texts = [piece.text for piece, _ in Corpus([file], CorpusSettings(documents=unit)).pieces()]
-data = datasets.Dataset.from_dict({"text": texts})
+data = datasets.Dataset.from_dict({{"text": texts()}})
 tokenizer = PreTrainedTokenizerFast(tokenizer_file=folder + "/tokenizer/tokenizer.json")
+options = {{"add_special_tokens": False, "return_attention_mask": False, "return_token_type_ids": False}}
 def ids(batch):
-    found = tokenizer(batch["text"], add_special_tokens=False, return_attention_mask=False, return_token_type_ids=False)
-    return {"input_ids": found["input_ids"]}
+    return {{"input_ids": tokenizer(batch["text"], **options)["input_ids"]}}
 datasets.disable_progress_bars()
 begin = time.perf_counter()
-data.map(ids, batched=True, num_proc=2, remove_columns="text", cache_file_name=cache + ".arrow")
+data.map(ids, batched=True, num_proc=2, remove_columns="text", cache_file_name=more[0] + ".arrow")
 print(time.perf_counter() - begin)
 """
-PREPARE = """
-import sys, time
-from pathlib import Path
-from unmask.data.settings import CorpusSettings
-from unmask.data.prepare import prepare
-from unmask.tokenizer.settings import TokenizerSettings
-file, unit, folder, out = sys.argv[1:5]
+PREPARE = f"""{HEAD}
 begin = time.perf_counter()
-prepare(
-    [file], Path(out), corpus=CorpusSettings(documents=unit), tokenizer=TokenizerSettings(path=folder + "/tokenizer")
-)
+prepare([file], Path(more[0]), corpus=corpus, tokenizer=TokenizerSettings(path=folder + "/tokenizer"))
 print(time.perf_counter() - begin)
-"""
-TRAIN = """
-import sys
-from pathlib import Path
-from unmask.data.settings import CorpusSettings
-from unmask.data.prepare import prepare
-from unmask.tokenizer.settings import TokenizerSettings
-file, unit, folder = sys.argv[1:4]
-manifest = prepare(
-    [file], Path(folder), corpus=CorpusSettings(documents=unit), tokenizer=TokenizerSettings(vocab_size=8192)
-)
-print(manifest.bytes)
 """
 
 
@@ -95,17 +80,17 @@ def run(code: str, *arguments: str) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file")
     parser.add_argument("--documents", default="line")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--table", type=Path, help="page whose table `prepare` is rewritten")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     seconds: dict[str, list[float]] = {"raw": [], "map": [], "prepare": [], "whole": []}
     with tempfile.TemporaryDirectory() as scratch:
-        arguments = (asked.file, asked.documents, f"{scratch}/trained")
+        arguments = (options.file, options.documents, f"{scratch}/trained")
         num_bytes, _ = run(TRAIN, *arguments)
-        for number in range(asked.rounds):
+        for number in range(options.rounds):
             seconds["raw"].append(run(RAW, *arguments)[0])
             seconds["map"].append(run(MAP, *arguments, f"{scratch}/map{number}")[0])
             prepared, whole = run(PREPARE, *arguments, str(Path(scratch) / str(number)))
@@ -121,8 +106,8 @@ def main() -> None:
         speed = num_bytes / statistics.median(times) / 1e6
         lines.append(f"| {name} | {speed:.2f} | {ratio:.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}) | {goal} |")
     print(*lines, sep="\n")
-    if asked.table:
-        write_table(asked.table, "prepare", [f"{num_bytes / 1e6:.1f} MB of text:", "", *lines])
+    if options.table:
+        write_table(options.table, "prepare", [f"{num_bytes / 1e6:.1f} MB of text:", "", *lines])
 
 
 if __name__ == "__main__":

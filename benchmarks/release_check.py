@@ -36,12 +36,7 @@ CUT = (".txt", ".md", ".log")
 
 
 class Check:
-    """Runs the steps of a check, one command each, and remembers what went wrong.
-
-    Args:
-        out: Folder of what is made.
-        steps: How many there will be.
-    """
+    """Runs the steps of a check, one command each, and remembers what failed."""
 
     def __init__(self, out: Path, steps: int) -> None:
         self.out, self.steps, self.done = out, steps, 0
@@ -49,23 +44,17 @@ class Check:
         self.begin = time.monotonic()
 
     def run(self, what: str, *arguments: object, keep: Path | None = None) -> dict[str, Any] | None:
-        """Runs a command.
+        """Runs `unmask` with these arguments; returns its JSON, or notes the failure and returns None.
 
-        Args:
-            what: For those who wait.
-            arguments: Of `unmask`.
-            keep: Where the result stays; what stands there from the same arguments is taken in place of running.
-
-        Returns:
-            What it printed as JSON; None where it failed, which is noted.
+        With `keep` the result stays in that file, and is taken from there when the arguments are the same.
         """
         self.done += 1
         print(f"[{self.done}/{self.steps}] {time.monotonic() - self.begin:6.0f} s  {what}", file=sys.stderr, flush=True)
         words = [*map(str, arguments), "--json"]
         if keep is not None and keep.is_file():
-            kept: dict[str, Any] = json.loads(keep.read_text(encoding="utf-8"))
-            if kept["arguments"] == words:
-                return kept["result"]  # type: ignore[no-any-return]
+            stored: dict[str, Any] = json.loads(keep.read_text(encoding="utf-8"))
+            if stored["arguments"] == words:
+                return dict(stored["result"])
         code, printed = self._call(words)
         result: dict[str, Any] | None = json.loads(printed) if printed.strip() else None
         if code not in (0, 1) or result is None:
@@ -78,17 +67,13 @@ class Check:
         return result
 
     def _call(self, words: Sequence[str]) -> tuple[int, str]:
-        """Exit code and stdout; a command that is interrupted is given the time to save what it has."""
+        """Exit code and stdout; an interrupted command has the time to save its state."""
         with (self.out / "log.txt").open("a", encoding="utf-8") as log:
             log.write(f"\n$ unmask {' '.join(words)}\n")
             log.flush()
-            process = subprocess.Popen(
-                [sys.executable, "-m", "unmask", *words],
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                start_new_session=True,  # Ctrl-C in a terminal would reach it as well, and a second signal is for haste
-            )
+            # In a session of its own: Ctrl-C in a terminal would reach it as well, and a second signal is for haste.
+            command = [sys.executable, "-m", "unmask", *words]
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True)
             try:
                 printed, _ = process.communicate()
             except KeyboardInterrupt:
@@ -142,32 +127,6 @@ def trainings(check: Check, names: Sequence[str], settings: Sequence[str], minut
     return lines
 
 
-def text_of(path: Path, out: Path, megabytes: float) -> Path:
-    """The beginning of a text, up to a line's end; other kinds of files as they are."""
-    if bare_suffix(path) not in CUT:
-        return path
-    with open_bytes(path) as file:
-        beginning = file.read(int(megabytes * 1e6))
-    beginning = beginning[: beginning.rfind(b"\n") + 1] or beginning
-    name = out / f"text-{hashlib.sha256(beginning).hexdigest()[:8]}.txt"
-    if not name.is_file():  # preparations are kept by the time of change of their files
-        name.write_bytes(beginning)
-    return name
-
-
-def annotation_options(columns: str) -> list[str]:
-    """Options of `prepare` for these columns, by the first English pipeline that is installed."""
-    if columns == "none":
-        return []
-    for name in PIPELINES:
-        if importlib.util.find_spec("spacy") and importlib.util.find_spec(name):
-            return ["--annotate", columns, "--set", f"annotation.pipeline={name}"]
-    sys.exit(
-        f"no spaCy pipeline is installed for --annotate {columns}; run `pip install 'unmask[spacy]'` and `python -m "
-        "spacy download en_core_web_sm`, or leave annotations out with --annotate none"
-    )
-
-
 def main() -> None:
     """Audits and trains, and prints a table of each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -179,10 +138,25 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="settings of the trainings")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    annotate = annotation_options(options.annotate)
+    annotate: list[str] = []
+    if options.annotate != "none":
+        installed = [name for name in PIPELINES if importlib.util.find_spec(name)]
+        if not installed:
+            sys.exit(
+                f"no spaCy pipeline is installed for --annotate {options.annotate}; run `pip install 'unmask[spacy]'` "
+                "and `python -m spacy download en_core_web_sm`, or leave annotations out with --annotate none"
+            )
+        annotate = ["--annotate", options.annotate, "--set", f"annotation.pipeline={installed[0]}"]
     names = [name for name, pair in STRATEGIES.items() if annotate or not needed_annotations(pair)]
     check = Check(options.out, 2 * len(KINDS) + len(names))
-    text = text_of(options.text, options.out, options.megabytes)
+    text = options.text
+    if bare_suffix(text) in CUT:
+        with open_bytes(text) as file:
+            beginning = file.read(int(options.megabytes * 1e6))
+        beginning = beginning[: beginning.rfind(b"\n") + 1] or beginning
+        text = options.out / f"text-{hashlib.sha256(beginning).hexdigest()[:8]}.txt"
+        if not text.is_file():  # preparations are kept by the time of change of their files
+            text.write_bytes(beginning)
     results = audits(check, text, annotate)
     print("\n".join(results), flush=True)
     settings = [word for setting in options.set for word in ("--set", setting)]

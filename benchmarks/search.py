@@ -105,7 +105,6 @@ SYSTEMS: dict[str, Callable[[Path], Search]] = {
 
 
 def child(name: str, folder: Path) -> dict[str, Any]:
-    """What one system comes to."""
     queries = np.load(folder / "queries.npy")
     search = SYSTEMS[name](folder)
     search(queries[:1])
@@ -154,26 +153,26 @@ def main() -> None:
     parser.add_argument("--table", type=Path, help="page whose table `search` is rewritten")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.child is not None:
-        print(json.dumps(child(asked.child, asked.folder)))
+    options = parser.parse_args()
+    if options.child is not None:
+        print(json.dumps(child(options.child, options.folder)))
         return
     names = [
         "ours",
         "semantic_search",
         *(["faiss"] if find_spec("faiss") else []),
-        *(["usearch"] if asked.graph else []),
+        *(["usearch"] if options.graph else []),
     ]
     lines = [
-        f"Medians of {asked.rounds} rounds; {DIMENSION} numbers a vector, the {TOP_K} nearest.",
+        f"Medians of {options.rounds} rounds; {DIMENSION} numbers a vector, the {TOP_K} nearest.",
         "",
         "| vectors | search | queries a second, one by one | 100 at once | MB of memory | of the nearest |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
-    for count in asked.vectors.split(","):
-        lines += measure(int(count), names, asked.rounds)
-    if asked.table is not None:
-        write_table(asked.table, "search", lines)
+    for count in options.vectors.split(","):
+        lines += measure(int(count), names, options.rounds)
+    if options.table is not None:
+        write_table(options.table, "search", lines)
 
 
 if __name__ == "__main__":

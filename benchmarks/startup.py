@@ -57,21 +57,21 @@ def main() -> None:
     parser.add_argument("data")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--table", type=Path, help="page whose table `startup` is rewritten")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     times: dict[str, list[float]] = {"not yet compiled": [], "compiled": []}
-    for _ in range(asked.rounds):
+    for _ in range(options.rounds):
         with tempfile.TemporaryDirectory() as cache:
-            for kind, found in times.items():  # the first fills the cache for the second
-                found.append(first_step(asked.data, Path(cache)))
-                print(f"{kind}: {found[-1]:.1f} s", flush=True)
+            for kind, seconds in times.items():  # the first fills the cache for the second
+                seconds.append(first_step(options.data, Path(cache)))
+                print(f"{kind}: {seconds[-1]:.1f} s", flush=True)
     lines = ["| loops | first step after, s | least to most | goal, s |", "| --- | --- | --- | --- |"]
     for kind, seconds in times.items():
         median = statistics.median(seconds)
         goal = f"{GOAL:g}, {'met' if median <= GOAL else 'missed'}"
         lines.append(f"| {kind} | {median:.1f} | {min(seconds):.1f} to {max(seconds):.1f} | {goal} |")
     print(*lines, sep="\n")
-    if asked.table:
-        write_table(asked.table, "startup", lines)
+    if options.table:
+        write_table(options.table, "startup", lines)
 
 
 if __name__ == "__main__":

@@ -17,15 +17,15 @@ import shutil
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tables import write_table
 
 ROOT = Path(__file__).resolve().parent.parent
 # What holds times, places or who was there; everything else is compared.
 FREE = ("summary.json", "report.html", "metrics.jsonl", "state.json", "README.md", "runs.jsonl", "sources.json")
+WORDS = ("cat", "dog", "king", "queen", "sea", "garden", "winter", "sleeps", "sees", "the", "a", "in", "under", "and")
 UNMASK = [sys.executable, "-m", "unmask"]
 SMALL = [
     "--set", "model.num_layers=1", "--set", "model.hidden_size=32", "--set", "model.num_heads=2",
@@ -34,21 +34,13 @@ SMALL = [
 EVERY = ["--set", "checkpoint.every_steps=20"]
 
 
-@dataclass(frozen=True)
-class Verb:
-    """A command that writes.
+class Verb(NamedTuple):
+    """A command that writes."""
 
-    Attributes:
-        options: All but `--out`.
-        again: What is added when it is begun again after a kill.
-        out: Name of what it writes.
-        of_base: Whether it reads a run that is made before.
-    """
-
-    options: list[str]
-    again: list[str]
-    out: str = "out"
-    of_base: bool = True
+    options: list[str]  # all but `--out`
+    again: list[str]  # added when it is begun again after a kill
+    out: str = "out"  # name of what it writes
+    of_base: bool = True  # it reads a run that is made before
 
 
 def verbs(work: Path) -> dict[str, Verb]:
@@ -57,23 +49,7 @@ def verbs(work: Path) -> dict[str, Verb]:
     if not labelled.is_file():
         work.mkdir(parents=True, exist_ok=True)
         rng = random.Random(0)
-        words = [
-            "cat",
-            "dog",
-            "king",
-            "queen",
-            "sea",
-            "garden",
-            "winter",
-            "sleeps",
-            "sees",
-            "the",
-            "a",
-            "in",
-            "under",
-            "and",
-        ]
-        lines = [" ".join(rng.choices(words, k=rng.randint(4, 30))) + "." for _ in range(6000)]
+        lines = [" ".join(rng.choices(WORDS, k=rng.randint(4, 30))) + "." for _ in range(6000)]
         text.write_text("\n".join(lines), encoding="utf-8")
         rows = [f'"{line}",{"sea" if "sea" in line else "garden"}' for line in lines[:200]]
         labelled.write_text("\n".join(["text,label", *rows]), encoding="utf-8")
@@ -126,8 +102,8 @@ def begin(verb: Verb, out: Path, more: list[str]) -> subprocess.Popen[str]:
 def content(out: Path) -> dict[str, str]:
     """Checksums of what was written."""
     files = [out] if out.is_file() else [path for path in sorted(out.rglob("*")) if path.is_file()]
-    kept = [path for path in files if path.name not in FREE and not path.name.startswith((".lock", "events.out"))]
-    return {str(path.relative_to(out.parent)): hashlib.sha256(path.read_bytes()).hexdigest() for path in kept}
+    compared = [path for path in files if path.name not in FREE and not path.name.startswith((".lock", "events.out"))]
+    return {str(path.relative_to(out.parent)): hashlib.sha256(path.read_bytes()).hexdigest() for path in compared}
 
 
 def _is_there(out: Path) -> bool:
@@ -154,16 +130,16 @@ def one_case(name: str, verb: Verb, seconds: float, expected: dict[str, str], wo
             time.sleep(rng.uniform(0.2, 1.1) * seconds)
             for process in pair:
                 process.kill()
-                _, said = process.communicate()
-                if "Traceback" in said:
-                    return said[-2000:]
+                _, errors = process.communicate()
+                if "Traceback" in errors:
+                    return errors[-2000:]
         last = begin(verb, out, verb.again)
-        _, said = last.communicate(timeout=600)
+        _, errors = last.communicate(timeout=600)
         if last.returncode != 0:
-            return f"exit {last.returncode}: {said[-2000:]}"
-        found = content(out)
-        if found != expected:
-            wrong = sorted(key for key in {*found, *expected} if found.get(key) != expected.get(key))
+            return f"exit {last.returncode}: {errors[-2000:]}"
+        written = content(out)
+        if written != expected:
+            wrong = sorted(key for key in {*written, *expected} if written.get(key) != expected.get(key))
             return f"not the same: {', '.join(wrong)[:1500]}"
         if left := [path.name for path in folder.iterdir() if path != out]:
             return f"left behind: {left}"
@@ -186,10 +162,10 @@ def torture(name: str, kills: int, work: Path) -> list[dict[str, Any]]:
         whole.mkdir()
         start = time.monotonic()
         process = begin(verb, whole / verb.out, [])
-        _, said = process.communicate()
+        _, errors = process.communicate()
         seconds = time.monotonic() - start
         if process.returncode:
-            raise SystemExit(f"torture: {name} cannot be run\n{said[-3000:]}")
+            raise SystemExit(f"torture: {name} cannot be run\n{errors[-3000:]}")
     expected = content(whole / verb.out)
     shutil.rmtree(whole)
     while sum(case["kills"] for case in done) < kills:
@@ -205,27 +181,26 @@ def torture(name: str, kills: int, work: Path) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=100, help="of each command, in cases of one to eight")
     parser.add_argument("--commands", help="with commas between them; all unless given")
     parser.add_argument("--work", type=Path, default=Path("runs/torture"), help="results, which are gone on with")
     parser.add_argument("--table", type=Path, help="page whose table `torture` is rewritten")
-    asked = parser.parse_args()
-    work = asked.work.resolve()
+    options = parser.parse_args()
+    work = options.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
-    names = asked.commands.split(",") if asked.commands else list(verbs(work))
+    names = options.commands.split(",") if options.commands else list(verbs(work))
     failed = 0
     lines = ["| command | cases | kills | failed |", "| --- | --- | --- | --- |"]
     for name in names:
-        cases = torture(name, asked.kills, work)
+        cases = torture(name, options.kills, work)
         wrong = sum(case["wrong"] is not None for case in cases)
         kills = sum(case["kills"] for case in cases)
         print(f"{name}: {kills} kills in {len(cases)} cases, {wrong} failed", flush=True)
         lines.append(f"| `{name}` | {len(cases)} | {kills} | {wrong} |")
         failed += wrong
-    if asked.table is not None:
-        write_table(asked.table, "torture", lines)
+    if options.table is not None:
+        write_table(options.table, "torture", lines)
     raise SystemExit(1 if failed else 0)
 
 

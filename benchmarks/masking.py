@@ -100,7 +100,7 @@ def cases(tokenizer: PreTrainedTokenizerFast, text: str, strategy: str, length: 
     needs = needed_annotations(collator.masker.settings)
     ids = torch.tensor([feature["input_ids"] for feature in features])
     plain = [{name: feature[name] for name in ("input_ids", "attention_mask", *needs)} for feature in features]
-    rows = rows_of(read_features(plain, padding={}, multiple=None), collator.masker.tokenizer)
+    rows = rows_of(read_features(plain, padding={}), collator.masker.tokenizer)
 
     def collate(call: int) -> None:
         collator.set_epoch(call)

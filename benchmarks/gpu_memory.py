@@ -18,7 +18,7 @@ from tables import replace_table
 
 from unmask.commands.recipe import Recipe, encoder_config, load_recipe
 from unmask.masking.settings import rate_at
-from unmask.model.encoder import MoptionsLM
+from unmask.model.encoder import MaskedLM
 from unmask.train.hardware import fitting_positions, step_memory
 
 RECIPES = ("small", "base", "bert-base", "roberta-base", "spanbert-base", "modernbert-base")
@@ -28,15 +28,15 @@ VOCABULARY = 32_768  # where the recipe leaves it to the text
 LENGTH = 512  # positions of a segment, for attention's share of the operations
 
 
-def model_of(recipe: Recipe) -> MoptionsLM:
+def model_of(recipe: Recipe) -> MaskedLM:
     """Without numbers."""
     special = SimpleNamespace(pad=0, cls=1, sep=2, mask=3)
     tokenizer: Any = SimpleNamespace(vocab_size=recipe.tokenizer.vocab_size or VOCABULARY, special=special)
     with torch.device("meta"):
-        return MoptionsLM(encoder_config(recipe, tokenizer))
+        return MaskedLM(encoder_config(recipe, tokenizer))
 
 
-def operations(model: MoptionsLM, rate: float) -> float:
+def operations(model: MaskedLM, rate: float) -> float:
     """Of a token, forward and backward."""
     config = model.config
     matrices = sum(p.numel() for p in model.encoder.blocks.parameters() if p.ndim == 2)

@@ -9,7 +9,7 @@ time on all cores instead of the clock's: with `--threads 1` that can be compare
     fill         a mask in each text, five candidates: `Model.fill(texts)` against the pipeline `fill-mask`
     embed        the mean of each text's tokens: `Model.embed(texts)` against the pipeline `feature-extraction`, which
                  gives each token's state, and against the plain way that sentence-transformers goes (`AutoModel` in
-                 sorted batches, padding moptions out of the mean)
+                 sorted batches, padding masked out of the mean)
 
 The others get the texts sorted by length, and of several batch sizes the best one. The pipeline `feature-extraction`
 does not say what is padding, so its means are taken of each text's own tokens; taking them is not in its time.
@@ -57,17 +57,17 @@ def read_texts(file: str, tokenizer: Any, longest: int, mask: str) -> tuple[list
     lines = [line.text for line in read_lines(source.path, BadInput(skip=False)) if line.text.strip()]
     rng = random.Random(0)
     rng.shuffle(lines)
-    plain, moptions = [], []
+    plain, masked = [], []
     for line in lines:
         words = line.split(" ")
         words[rng.randrange(len(words))] = mask
         hidden = " ".join(words)
         if max(len(ids) for ids in tokenizer([line, hidden])["input_ids"]) <= longest:
             plain.append(line)
-            moptions.append(hidden)
+            masked.append(hidden)
         if len(plain) == TEXTS:
             break
-    return plain, moptions
+    return plain, masked
 
 
 def by_length(texts: Sequence[str], call: Callable[[list[str]], list[Any]]) -> list[Any]:
@@ -136,7 +136,7 @@ def measure(options: argparse.Namespace, folder: Path, precision: str) -> list[s
     config = model.network.config
     mask = model.tokenizer.token(model.tokenizer.special.mask)
     longest = min(config.max_position_embeddings, options.longest)
-    plain, moptions = read_texts(options.text, AutoTokenizer.from_pretrained(folder), longest, mask)
+    plain, masked = read_texts(options.text, AutoTokenizer.from_pretrained(folder), longest, mask)
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
 
     def seconds(call: Callable[..., Any], *arguments: Any) -> float:
@@ -145,7 +145,7 @@ def measure(options: argparse.Namespace, folder: Path, precision: str) -> list[s
         return clock() - begin
 
     lines = []
-    for what, make, texts in (("fill", filling, moptions), ("embed", embedding, plain)):
+    for what, make, texts in (("fill", filling, masked), ("embed", embedding, plain)):
         case = make(model, folder, texts, dtype)
         case.ours()
         sizes = {}

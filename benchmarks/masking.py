@@ -12,7 +12,7 @@ padding and every position counts.
                 transformers' collator on the features of its data set
     ids         a tensor of token ids, and nothing else: our `Masker` and transformers' `torch_mask_tokens`, both of
                 which find the special tokens themselves (for whole words, transformers gets the offsets as well)
-    ready       the same with everything made beforehand: `Rows`, which hold where words begin and what may be moptions;
+    ready       the same with everything made beforehand: `Rows`, which hold where words begin and what may be masked;
                 for transformers the special tokens' mask
     collating   features as a data set gives them, lists of Python integers: our `MaskingCollator`, transformers'
                 collator with `special_tokens_mask` (and `offset_mapping`) in the features
@@ -41,7 +41,7 @@ from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFas
 
 from unmask import MaskingCollator, count_tokens
 from unmask.core.hashing import mix
-from unmask.masking.collator import read_features, rows_of
+from unmask.masking.collator import Width, read_features, rows_of
 from unmask.masking.draw import HashSet
 from unmask.masking.settings import STRATEGIES, needed_annotations
 from unmask.masking.tables import Scores, Tables
@@ -100,7 +100,7 @@ def cases(tokenizer: PreTrainedTokenizerFast, text: str, strategy: str, length: 
     needs = needed_annotations(collator.masker.settings)
     ids = torch.tensor([feature["input_ids"] for feature in features])
     plain = [{name: feature[name] for name in ("input_ids", "attention_mask", *needs)} for feature in features]
-    rows = rows_of(read_features(plain, padding={}), collator.masker.tokenizer)
+    rows = rows_of(read_features(plain, padding={}, width=Width()), collator.masker.tokenizer)
 
     def collate(call: int) -> None:
         collator.set_epoch(call)

@@ -6,18 +6,20 @@ must end, in bounded time and memory, with a result or with an `UnmaskError`.
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
 import json
+import lzma
 import math
 import random
 import shutil
 import struct
 import sys
 import tarfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -50,32 +52,20 @@ Read = Callable[[Path, str, int], object]
 """Reads what a case has left in a folder: the folder, the name of the damaged file, the number of the case."""
 
 
-@dataclass(frozen=True)
-class Target:
-    """Something that reads.
+class Target(NamedTuple):
+    """Something that reads."""
 
-    Attributes:
-        files: By name, what is damaged; each case takes one of them.
-        read: As above.
-        beside: A folder that lies there whole, whose files of these names are replaced; None: nothing does.
-        is_whole: Whether the files are in order before they are damaged.
-    """
-
-    files: Mapping[str, bytes]
+    files: Mapping[str, bytes]  # by name, what is damaged; each case takes one of them
     read: Read
-    beside: Path | None = None
-    is_whole: bool = True
+    beside: Path | None = None  # a folder that lies there whole, whose files of these names are replaced
+    is_whole: bool = True  # the files are in order before they are damaged
 
 
 ROWS: list[dict[str, Any]] = [
-    {
-        "text": f'The cat number {n} sees the dog, and says "no".',
-        "label": ["sea", "garden"][n % 2],
-        "n": n,
-        "id": str(n),
-    }
+    {"text": f'The cat number {n} sees the dog, and says "no".', "label": ["sea", "garden"][n % 2], "n": n,
+     "id": str(n)}
     for n in range(40)
-]
+]  # fmt: skip
 CONLL = "".join(f"The\tDET\tO\ncat{n}\tNOUN\tB-animal\nsleeps\tVERB\tO\n\n" for n in range(20))
 CONLLU = "".join(
     f"# newdoc\n# text = The cat{n} sleeps\n1\tThe\tthe\tDET\tDT\t_\t2\tdet\t_\t_\n"
@@ -83,23 +73,11 @@ CONLLU = "".join(
     "3\tsleeps\tsleep\tVERB\tVBZ\t_\t0\troot\t_\t_\n\n"
     for n in range(20)
 )
-SQUAD = {
-    "version": "1.1",
-    "data": [
-        {
-            "title": "Cats",
-            "paragraphs": [
-                {
-                    "context": "The cat sleeps in the garden. The dog sees it.",
-                    "qas": [
-                        {"id": str(n), "question": "Where?", "answers": [{"text": "garden", "answer_start": 22}]}
-                        for n in range(8)
-                    ],
-                }
-            ],
-        }
-    ],
-}
+QUESTIONS = [
+    {"id": str(n), "question": "Where?", "answers": [{"text": "garden", "answer_start": 22}]} for n in range(8)
+]
+PARAGRAPHS = [{"context": "The cat sleeps in the garden. The dog sees it.", "qas": QUESTIONS}]
+SQUAD = {"version": "1.1", "data": [{"title": "Cats", "paragraphs": PARAGRAPHS}]}
 PAIRS = "".join(
     json.dumps({"sentence_good": f"The cat {n} sleeps.", "sentence_bad": f"The cat {n} sleep.", "UID": "agreement"})
     + "\n"
@@ -113,13 +91,13 @@ def _written(write: Callable[[io.BytesIO], object]) -> bytes:
     return buffer.getvalue()
 
 
-def _packed(name: str, content: bytes) -> bytes:
-    import bz2
-    import gzip
-    import lzma
+def _lines(rows: Iterable[object]) -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
+
+def _packed(name: str, content: bytes) -> bytes:
     if name.endswith(".zst"):
-        return pa.compress(content, codec="zstd", asbytes=True)
+        return bytes(pa.compress(content, codec="zstd", asbytes=True))
     return {".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress}[Path(name).suffix](content)
 
 
@@ -138,29 +116,25 @@ def _tar(buffer: io.BytesIO) -> None:
 
 def _text_files() -> dict[str, bytes]:
     text = "".join(f"{row['text']}\n{'' if row['n'] % 3 else chr(10)}" for row in ROWS).encode()
-    lines = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
-    table = "text,label,n\n" + "".join(
-        '"' + row["text"].replace('"', '""') + f'",{row["label"]},{row["n"]}\n' for row in ROWS
-    )
-    fasta = "".join(f">seq {n}\nMKVLAAGIV\nTTGMKV\n" for n in range(20)).encode()
+    quoted = ('"' + row["text"].replace('"', '""') + f'",{row["label"]},{row["n"]}\n' for row in ROWS)
+    table = "text,label,n\n" + "".join(quoted)
     chats = [
         {"messages": [{"role": "user", "content": row["text"]}, {"role": "assistant", "content": "No."}]}
         for row in ROWS
     ]
     files = {
         "a.txt": text,
-        "a.jsonl": lines,
+        "a.jsonl": _lines(ROWS),
         "a.json": json.dumps(ROWS).encode(),
         "chat.json": json.dumps({"data": chats}).encode(),
         "a.csv": table.encode(),
         "a.tsv": table.replace('"', "").replace(",", "\t").encode(),
-        "a.fasta": fasta,
+        "a.fasta": "".join(f">seq {n}\nMKVLAAGIV\nTTGMKV\n" for n in range(20)).encode(),
         "a.conll": CONLL.encode(),
         "a.conllu": CONLLU.encode(),
         "a.parquet": _written(lambda buffer: pq.write_table(pa.Table.from_pylist(ROWS), buffer)),
     }
-    packed = {f"a.txt{end}": _packed(f"a.txt{end}", text) for end in (".gz", ".xz", ".bz2", ".zst")}
-    return files | packed
+    return files | {f"a.txt{end}": _packed(f"a{end}", text) for end in (".gz", ".xz", ".bz2", ".zst")}
 
 
 def read_corpus(folder: Path, name: str, number: int) -> object:
@@ -179,22 +153,6 @@ def read_corpus(folder: Path, name: str, number: int) -> object:
 def read_saved(folder: Path, name: str, number: int) -> object:
     """A folder that `datasets` has saved, with its damaged file."""
     return sum(len(piece.text) for piece in Corpus([folder], CorpusSettings(), hold_out=False).unsplit())
-
-
-def read_texts(folder: Path, name: str, number: int) -> object:
-    """Texts one by one, with their ids."""
-    return sum(len(text.text) for text in Documents(folder / name))
-
-
-def read_examples(folder: Path, name: str, number: int) -> object:
-    """A labelled file, by the task that it is for."""
-    kind, _, _ = name.partition("-")
-    return read_labelled(folder / name, task_named(kind), Columns()).records
-
-
-def read_minimal_pairs(folder: Path, name: str, number: int) -> object:
-    """Minimal pairs, from a file or an archive."""
-    return read_pairs(folder / name)
 
 
 def read_recipe(folder: Path, name: str, number: int) -> object:
@@ -216,11 +174,6 @@ def read_model(folder: Path, name: str, number: int) -> object:
     return model.fill(f"The {model.tokenizer.token(model.tokenizer.special.mask)} sleeps.", top_k=2)
 
 
-def read_task(folder: Path, name: str, number: int) -> object:
-    """A fine-tuned model, which then predicts."""
-    return unmask.load(folder).predict(["The cat sleeps.", ""])
-
-
 def read_hostile(folder: Path, name: str, number: int) -> object:
     """A model broken in one or two ways that broke a reader before, and by the damage of the case."""
     rng = random.Random(number)
@@ -240,7 +193,7 @@ def read_seed(folder: Path, name: str, number: int) -> object:
         return read_pairs(folder / name)
     if kind.startswith("corpus"):
         return read_corpus(folder, name, number)
-    return read_examples(folder, name, number)
+    return read_labelled(folder / name, task_named(kind), Columns()).records
 
 
 class Checkpoints:
@@ -264,43 +217,12 @@ class Checkpoints:
         return self.state.step
 
 
-def read_finished(folder: Path, name: str, number: int) -> object:
-    """A run that is over, begun again."""
-    return repr(unmask.pretrain(out=folder, resume=True))
-
-
 def _tune(work: Path, out: Path, **more: Any) -> unmask.FineTuned:
     labelled = work / "labelled.csv"
     return unmask.finetune(
         work / "whole" / "model", task="classify", train=labelled, validation=labelled, out=out,
         settings=("finetune.epochs=1", "finetune.precision=float32"), **more,
     )  # fmt: skip
-
-
-def read_result(work: Path) -> Read:
-    """A fine-tuning that is over, begun again."""
-    return lambda folder, name, number: repr(_tune(work, folder, resume=True))
-
-
-def read_tokenizer(folder: Path, name: str, number: int) -> object:
-    """A tokenizer, which then encodes."""
-    return load_tokenizer(folder).encode_corpus(["The cat sleeps in Constantinople."])
-
-
-def read_data(folder: Path, name: str, number: int) -> object:
-    """Prepared shards."""
-    return open_prepared(folder).train.num_tokens
-
-
-def read_run(folder: Path, name: str, number: int) -> object:
-    """What a run was begun with."""
-    run = RunFolder(folder)
-    return claim_sources(run, None), claim_recipe(run, None, card=CardSettings())
-
-
-def read_lexicon(folder: Path, name: str, number: int) -> object:
-    """A lexicon."""
-    return load_lexicon(folder / name)
 
 
 SMALL = (
@@ -343,20 +265,14 @@ def targets(work: Path) -> dict[str, Target]:
         "classify-a.csv": texts["a.csv"],
         "classify-a.jsonl": texts["a.jsonl"],
         "classify-a.parquet": texts["a.parquet"],
-        "regress-a.jsonl": b"".join(
-            json.dumps({"text": r["text"], "score": r["n"] / 7}).encode() + b"\n" for r in ROWS
+        "regress-a.jsonl": _lines({"text": row["text"], "score": row["n"] / 7} for row in ROWS),
+        "pairs-a.jsonl": _lines(
+            {"premise": row["text"], "hypothesis": "A cat.", "label": row["label"]} for row in ROWS
         ),
-        "pairs-a.jsonl": b"".join(
-            json.dumps({"premise": r["text"], "hypothesis": "A cat.", "label": r["label"]}).encode() + b"\n"
-            for r in ROWS
-        ),
-        "multi_label-a.jsonl": b"".join(
-            json.dumps({"text": r["text"], "labels": ["x", r["label"]]}).encode() + b"\n" for r in ROWS
-        ),
+        "multi_label-a.jsonl": _lines({"text": row["text"], "labels": ["x", row["label"]]} for row in ROWS),
         "tag-a.conll": CONLL.encode(),
-        "tag-a.jsonl": b"".join(
-            json.dumps({"tokens": r["text"].split(), "tags": ["O"] * len(r["text"].split())}).encode() + b"\n"
-            for r in ROWS
+        "tag-a.jsonl": _lines(
+            {"tokens": row["text"].split(), "tags": ["O"] * len(row["text"].split())} for row in ROWS
         ),
         "answer-a.json": json.dumps(SQUAD).encode(),
     }
@@ -367,24 +283,61 @@ def targets(work: Path) -> dict[str, Target]:
     return {
         "corpus": Target(texts, read_corpus),
         "saved": Target({"data.arrow": arrow, "state.json": state, "dataset_info.json": b"{}"}, read_saved),
-        "texts": Target({name: each for name, each in texts.items() if "conll" not in name}, read_texts),
-        "labelled": Target(labelled, read_examples),
+        "texts": Target(
+            {name: each for name, each in texts.items() if "conll" not in name},
+            lambda folder, name, number: sum(len(text.text) for text in Documents(folder / name)),
+        ),
+        "labelled": Target(
+            labelled,
+            lambda folder, name, number: (
+                read_labelled(folder / name, task_named(name.partition("-")[0]), Columns()).records
+            ),
+        ),
         "pairs": Target(
             {"a.jsonl": PAIRS.encode(), "a.tar.gz": _written(_tar), "a.jsonl.zst": _packed("a.zst", PAIRS.encode())},
-            read_minimal_pairs,
+            lambda folder, name, number: read_pairs(folder / name),
         ),
         "recipe": Target({"recipe.toml": (run / "recipe.toml").read_bytes()}, read_recipe),
         "model": Target(
-            _of(model, in_model), read_model, model,
+            _of(model, in_model),
+            read_model,
+            model,
         ),
         "hostile": Target(_of(model, in_model), read_hostile, model, is_whole=False),
-        "task": Target(_of(tuned / "model", in_model), read_task, tuned / "model"),
-        "result": Target(_of(tuned, ("settings.json", "runs.jsonl", "metrics.jsonl")), read_result(work), tuned),
-        "finished": Target(_of(run, ("summary.json", "metrics.jsonl", "predictions.json")), read_finished, run),
+        "task": Target(
+            _of(tuned / "model", in_model),
+            lambda folder, name, number: unmask.load(folder).predict(["The cat sleeps.", ""]),
+            tuned / "model",
+        ),
+        "result": Target(
+            _of(tuned, ("settings.json", "runs.jsonl", "metrics.jsonl")),
+            lambda folder, name, number: repr(_tune(work, folder, resume=True)),
+            tuned,
+        ),
+        "finished": Target(
+            _of(run, ("summary.json", "metrics.jsonl", "predictions.json")),
+            lambda folder, name, number: repr(unmask.pretrain(out=folder, resume=True)),
+            run,
+        ),
         "checkpoint": Target(checkpoint.files, checkpoint.read, checkpoint.folder),
         "seed": Target({f"{seed.reader}-{seed.name}": seed.content() for seed in SEEDS}, read_seed, is_whole=False),
-        "tokenizer": Target(_of(model, SIDE_FILES), read_tokenizer, model),
-        "data": Target(_of(data, ("manifest.json", "tokenizer/tokenizer.json", *shards)), read_data, data),
-        "run": Target(_of(run, ("recipe.toml", "sources.json")), read_run, run),
-        "lexicon": Target(_of(run, ("lexicon.safetensors",)), read_lexicon),
-    }  # fmt: skip
+        "tokenizer": Target(
+            _of(model, SIDE_FILES),
+            lambda folder, name, number: load_tokenizer(folder).encode_corpus(["The cat sleeps in Constantinople."]),
+            model,
+        ),
+        "data": Target(
+            _of(data, ("manifest.json", "tokenizer/tokenizer.json", *shards)),
+            lambda folder, name, number: open_prepared(folder).train.num_tokens,
+            data,
+        ),
+        "run": Target(
+            _of(run, ("recipe.toml", "sources.json")),
+            lambda folder, name, number: (
+                claim_sources(RunFolder(folder), None),
+                claim_recipe(RunFolder(folder), None, card=CardSettings()),
+            ),
+            run,
+        ),
+        "lexicon": Target(_of(run, ("lexicon.safetensors",)), lambda folder, name, number: load_lexicon(folder / name)),
+    }

@@ -187,15 +187,15 @@ def speeds(
     model: Path, corpus: Path, passages: Sequence[str], work: Path, minutes: float, *, seed: int, **how: Any
 ) -> dict[str, Any]:
     """Tokens a second of ours and of cached gradients, in turns."""
-    found: dict[str, list[float]] = {"unmask": [], "cached": []}
+    rates: dict[str, list[float]] = {"unmask": [], "cached": []}
     each = minutes / TURNS
     for turn in range(TURNS):
         ours = train_ours(model, corpus, work / "speed", each, seed + turn)
-        found["unmask"].append(ours["tokens_per_second"])
+        rates["unmask"].append(ours["tokens_per_second"])
         theirs = train_cached(model, passages, seconds=60 * each, seed=seed + turn, **how)
-        found["cached"].append(theirs["tokens_per_second"])
-    ratios = [one / other for one, other in zip(found["unmask"], found["cached"], strict=True)]
-    return {"tokens_per_second": found, "ratios": ratios}
+        rates["cached"].append(theirs["tokens_per_second"])
+    ratios = [one / other for one, other in zip(rates["unmask"], rates["cached"], strict=True)]
+    return {"tokens_per_second": rates, "ratios": ratios}
 
 
 def train_cached(model: Path, passages: Sequence[str], **how: Any) -> dict[str, Any]:
@@ -224,8 +224,8 @@ def measure(
 ) -> dict[str, Any]:
     """What a cell comes to."""
     if way == "mean":
-        found = figures_of(model, corpus, options.passage_tokens, WORDS)
-        return {"mean": found.pop(str(model)), **found}
+        figures = figures_of(model, corpus, options.passage_tokens, WORDS)
+        return {"mean": figures.pop(str(model)), **figures}
     peers = {"seed": seed, "precision": options.peer_precision, "rate": options.peer_rate}
     if way == "speed":
         return speeds(model, corpus, passages_of(corpus, model), work, options.minutes, **peers)
@@ -256,28 +256,28 @@ def settings_hash(way: str, text: str, overrides: Mapping[str, Any], options: ar
 
 def table(lines: Sequence[dict[str, Any]]) -> Iterator[str]:
     """A row a corpus, a way and a length of passages, over the seeds that are there."""
-    found: dict[tuple[str, str, int], list[dict[str, Any]]] = defaultdict(list)
+    rows_of: dict[tuple[str, str, int], list[dict[str, Any]]] = defaultdict(list)
     for line in lines:
         length = line["passage_tokens"]
         if line["way"] == "mean":
-            found[line["corpus"], "mean", length].append(line["mean"])
-            found.update({(line["corpus"], word, 0): [line[word]] for word in WORDS})  # the same for all seeds
+            rows_of[line["corpus"], "mean", length].append(line["mean"])
+            rows_of.update({(line["corpus"], word, 0): [line[word]] for word in WORDS})  # the same for all seeds
         elif line["way"] in WAYS:
-            found[line["corpus"], line["way"], length].append(line.get("figures", line))
+            rows_of[line["corpus"], line["way"], length].append(line.get("figures", line))
     yield "| text | way | passages | seeds | crops: recall@10 | nDCG@10 | titles: recall@10 | nDCG@10 |"
     yield "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"
-    corpora = [*dict.fromkeys(corpus for corpus, *_ in found)]
+    corpora = [*dict.fromkeys(corpus for corpus, *_ in rows_of)]
     shown = [*WORDS, *(way for way in WAYS if way != "speed")]
-    rows = [row for row in found if row[1] in shown]
+    rows = [row for row in rows_of if row[1] in shown]
     for row in sorted(rows, key=lambda row: (corpora.index(row[0]), shown.index(row[1]), row[2])):
-        (corpus, way, length), each = row, found[row]
+        (corpus, way, length), each = row, rows_of[row]
         cells = [
             with_half([figures[task][key] for figures in each]) if task in each[0] else ""
             for task in ("crop", "title")
             for key in FIGURES
         ]
         yield f"| {corpus} | {way} | {length or ''} | {len(each) if length else ''} | {' | '.join(cells)} |"
-    for (corpus, way, _), each in found.items():
+    for (corpus, way, _), each in rows_of.items():
         if way == "speed":
             ratios = [ratio for line in each for ratio in line["ratios"]]
             yield ""
@@ -304,11 +304,11 @@ def main() -> None:
     parser.add_argument("--peer-precision", choices=("bf16", "float32"), default="float32")
     options = parser.parse_args()
     shares = dict(each.split("=") for each in options.holdout)
-    texts = {corpus: file_sha256(corpus) for corpus in (Path(given.partition("=")[2]) for given in options.corpora)}
+    texts = {corpus: file_sha256(corpus) for corpus in (Path(text.partition("=")[2]) for text in options.corpora)}
     current = set()
     for seed in map(int, options.seeds.split(",")):
-        for given in options.corpora:
-            name, _, source = given.partition("=")
+        for text in options.corpora:
+            name, _, source = text.partition("=")
             corpus, work = Path(source), options.work / f"{name}-{seed}"
             overrides = {"corpus.holdout": float(shares[name])} if name in shares else {}
             hashes = {way: settings_hash(way, texts[corpus], overrides, options) for way in WAYS}
@@ -325,8 +325,8 @@ def main() -> None:
                     [corpus], out=work / "pretrained", minutes=minutes, settings=overrides, seed=seed, resume=True
                 )
                 model = work / "pretrained" / "model"
-                found = measure(way, hashes[way], model, corpus, work, options, seed)
-                line = cell | {"masked_lm": checkpoint_sha256(model)[:16]} | found
+                figures = measure(way, hashes[way], model, corpus, work, options, seed)
+                line = cell | {"masked_lm": checkpoint_sha256(model)[:16]} | figures
                 append_line(options.results, line | circumstances())
                 print(json.dumps(line), file=sys.stderr, flush=True)
     lines = [line for line in read_lines(options.results) if line["settings"] in current]

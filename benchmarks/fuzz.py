@@ -77,7 +77,7 @@ Case = tuple[str, int]
 
 
 def child(cases: list[Case], work: Path) -> None:
-    """Runs cases and prints a line before and after each, so that whoever reads knows where a crash came."""
+    """Runs cases and prints a line before and after each, so that the parent knows which case crashed."""
     sys.path.insert(0, str(ROOT))
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
@@ -97,8 +97,8 @@ def child(cases: list[Case], work: Path) -> None:
     try:
         for target, number in cases:
             print(json.dumps({"begin": [target, number]}), file=answers, flush=True)
-            found = _one_case(target, every[target], number, scratch / str(number))
-            print(json.dumps(found), file=answers, flush=True)
+            outcome = _one_case(target, every[target], number, scratch / str(number))
+            print(json.dumps(outcome), file=answers, flush=True)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -128,22 +128,22 @@ def _one_case(target: str, chosen: Any, number: int, folder: Path) -> dict[str, 
     except UnmaskError as error:
         outcome["outcome"] = "refused"
         if "\n" in str(error) or len(str(error)) > 1200 or (number == WHOLE and chosen.is_whole):
-            outcome |= {"outcome": "failed", "said": str(error)[:3000]}
+            outcome |= {"outcome": "failed", "error": str(error)[:3000]}
     except BaseException:
-        outcome |= {"outcome": "failed", "said": traceback.format_exc()[-3000:]}
+        outcome |= {"outcome": "failed", "error": traceback.format_exc()[-3000:]}
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.alarm(0)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     if grown > MEGABYTES:
-        outcome |= {"outcome": "failed", "said": f"{grown:,.0f} MB for one case"}
+        outcome |= {"outcome": "failed", "error": f"{grown:,.0f} MB for one case"}
     shutil.rmtree(folder, ignore_errors=True)
     return outcome
 
 
 def run_batch(cases: list[Case], work: Path) -> list[dict[str, Any]]:
     """The outcomes of cases; where the child dies, that of the one it died of, and a new child for the rest."""
-    found: list[dict[str, Any]] = []
+    outcomes: list[dict[str, Any]] = []
     left = [(target, number) for target, number in cases]
     while left:
         command = [sys.executable, __file__, "--child", json.dumps(left), "--work", str(work)]
@@ -152,16 +152,16 @@ def run_batch(cases: list[Case], work: Path) -> list[dict[str, Any]]:
         )
         lines = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]
         done = [line for line in lines if "outcome" in line]
-        found += done
+        outcomes += done
         begun = [tuple(line["begin"]) for line in lines if "begin" in line]
         left = left[len(done) :]
         if left:
             if not begun or begun[-1] != left[0]:
                 raise SystemExit(f"fuzz: the child did not begin\n{ended.stderr[-3000:]}")
             target, number = left.pop(0)
-            said = f"ended with {ended.returncode}\n{ended.stderr[-2500:]}"
-            found.append({"target": target, "number": number, "outcome": "failed", "said": said})
-    return found
+            error = f"ended with {ended.returncode}\n{ended.stderr[-2500:]}"
+            outcomes.append({"target": target, "number": number, "outcome": "failed", "error": error})
+    return outcomes
 
 
 def fuzz(target: str, cases: int, work: Path, *, batch: int = 500) -> Counter[str]:
@@ -171,12 +171,12 @@ def fuzz(target: str, cases: int, work: Path, *, batch: int = 500) -> Counter[st
     known = {outcome["number"] for outcome in done}
     left = [number for number in range(WHOLE, cases) if number not in known]
     for begin in range(0, len(left), batch):
-        found = run_batch([(target, number) for number in left[begin : begin + batch]], work)
+        outcomes = run_batch([(target, number) for number in left[begin : begin + batch]], work)
         with results.open("a") as out:
-            out.writelines(json.dumps(outcome) + "\n" for outcome in found)
-        done += found
+            out.writelines(json.dumps(outcome) + "\n" for outcome in outcomes)
+        done += outcomes
         failed = sum(outcome["outcome"] == "failed" for outcome in done)
-        print(f"{target}: {len(known) + begin + len(found):,} of {cases + 1:,}, {failed} failed", flush=True)
+        print(f"{target}: {len(known) + begin + len(outcomes):,} of {cases + 1:,}, {failed} failed", flush=True)
     return Counter(outcome["outcome"] for outcome in done if outcome["number"] < cases)
 
 
@@ -189,31 +189,31 @@ def main() -> None:
     parser.add_argument("--only", help="TARGET:NUMBER, to see what it does")
     parser.add_argument("--table", type=Path, help="page whose table `fuzz` is rewritten")
     parser.add_argument("--child", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    work = asked.work.resolve()
-    if asked.child:
-        child(json.loads(asked.child), work)
+    options = parser.parse_args()
+    work = options.work.resolve()
+    if options.child:
+        child(json.loads(options.child), work)
         return
     work.mkdir(parents=True, exist_ok=True)
     sys.path.insert(0, str(ROOT))
     from fuzz_targets import targets
     from tables import write_table
 
-    if asked.only:
-        target, number = asked.only.split(":")
-        print(run_batch([(target, int(number))], work)[0].get("said", "no failure"))
+    if options.only:
+        target, number = options.only.split(":")
+        print(run_batch([(target, int(number))], work)[0].get("error", "no failure"))
         return
-    names = asked.targets.split(",") if asked.targets else list(targets(work))
+    names = options.targets.split(",") if options.targets else list(targets(work))
     begin, failed = time.monotonic(), 0
     lines = ["| target | cases | read | refused | failed |", "| --- | --- | --- | --- | --- |"]
     for name in names:
-        counts = fuzz(name, asked.cases, work)
+        counts = fuzz(name, options.cases, work)
         failed += counts["failed"]
         print(f"{name}: {counts['read']:,} read, {counts['refused']:,} refused, {counts['failed']:,} failed")
         figures = (counts.total(), *(counts[outcome] for outcome in ("read", "refused", "failed")))
         lines.append(" | ".join([f"| {name}", *(f"{figure:,}" for figure in figures)]) + " |")
-    if asked.table is not None:
-        write_table(asked.table, "fuzz", lines)
+    if options.table is not None:
+        write_table(options.table, "fuzz", lines)
     print(f"{failed} failures in {time.monotonic() - begin:,.0f} s; each is made again by --only TARGET:NUMBER")
     raise SystemExit(1 if failed else 0)
 

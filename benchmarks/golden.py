@@ -53,14 +53,14 @@ import hashlib, json, sys
 import torch
 import unmask
 rows = [list(range(5 + n, 105 + n)) for n in range(200)]
-found = {}
+masks = {}
 for strategy in ("random", "whole_word", "span"):
     for epoch in (0, 3):
         masker = unmask.Masker.from_tokenizer(sys.argv[1], strategy=strategy, rate=0.2, seed=7)
         masked = masker(rows, epoch=epoch)
         content = masked.input_ids.numpy().tobytes() + masked.labels.numpy().tobytes()
-        found[f"{strategy} {epoch}"] = hashlib.sha256(content).hexdigest()
-print(json.dumps(found))
+        masks[f"{strategy} {epoch}"] = hashlib.sha256(content).hexdigest()
+print(json.dumps(masks))
 """
 
 

@@ -89,8 +89,8 @@ def filling(model: unmask.Model, folder: Path, texts: list[str], dtype: torch.dt
         return np.array([[(c.probability, c.token_id) for c in each.masks[0]] for each in filled])
 
     def other(batch_size: int) -> np.ndarray:
-        found = by_length(texts, lambda some: theirs(some, batch_size=batch_size))
-        return np.array([[(c["score"], c["token"]) for c in each] for each in found])
+        filled = by_length(texts, lambda some: theirs(some, batch_size=batch_size))
+        return np.array([[(c["score"], c["token"]) for c in each] for each in filled])
 
     return Case(ours, {"pipeline": other}, {"pipeline": np.asarray})
 
@@ -119,8 +119,8 @@ def embedding(model: unmask.Model, folder: Path, texts: list[str], dtype: torch.
 
         return np.array(by_length(texts, call))
 
-    def means(found: list[torch.Tensor]) -> np.ndarray:
-        of_texts = (hidden.flatten(0, -2)[: lengths[text]] for text, hidden in zip(texts, found, strict=True))
+    def means(states: list[torch.Tensor]) -> np.ndarray:
+        of_texts = (hidden.flatten(0, -2)[: lengths[text]] for text, hidden in zip(texts, states, strict=True))
         return np.array([hidden.float().mean(0).numpy() for hidden in of_texts])
 
     others: dict[str, Callable[[int], Any]] = {"pipeline": states, "sorted means": sentences}

@@ -120,7 +120,7 @@ def cases(tokenizer: PreTrainedTokenizerFast, text: str, strategy: str, length: 
     theirs = DataCollatorForLanguageModeling(tokenizer, whole_word_mask=whole)
     few = features[: FEW_ROWS[length]] if whole else features
     columns = ["input_ids", "attention_mask", "special_tokens_mask", *(["offset_mapping"] if whole else [])]
-    given = [{name: feature[name] for name in columns} for feature in few]
+    columns_of_few = [{name: feature[name] for name in columns} for feature in few]
     their_ids = ids[: len(few)]
     special = torch.tensor([feature["special_tokens_mask"] for feature in few])
     offsets = torch.tensor([feature["offset_mapping"] for feature in few]) if whole else None
@@ -129,7 +129,7 @@ def cases(tokenizer: PreTrainedTokenizerFast, text: str, strategy: str, length: 
         return lambda _: theirs.torch_mask_tokens(their_ids.clone(), special_tokens_mask=known, offset_mapping=offsets)
 
     count = their_ids.numel()
-    collated = Case(collate, lambda _: theirs([dict(f) for f in given]), tokens, count)
+    collated = Case(collate, lambda _: theirs([dict(f) for f in columns_of_few]), tokens, count)
     return {
         "training": collated._replace(ours=mask_rows),
         "ids": Case(mask_ids, theirs_of_ids(None), tokens, count),

@@ -44,8 +44,8 @@ def make_vectors(folder: Path, count: int) -> None:
     centres = rng.normal(size=(CENTRES, DIMENSION)).astype(np.float32)
 
     def some(number: int) -> NDArray[np.float32]:
-        found = centres[rng.integers(CENTRES, size=number)] + rng.normal(size=(number, DIMENSION)).astype(np.float32)
-        return found / np.linalg.norm(found, axis=1, keepdims=True)
+        points = centres[rng.integers(CENTRES, size=number)] + rng.normal(size=(number, DIMENSION)).astype(np.float32)
+        return points / np.linalg.norm(points, axis=1, keepdims=True)
 
     vectors = np.lib.format.open_memmap(folder / "vectors.npy", "w+", np.float32, (count, DIMENSION))
     for begin in range(0, count, 1 << 16):
@@ -69,8 +69,8 @@ def semantic_search(folder: Path) -> Search:
     vectors = torch.from_numpy(np.load(folder / "vectors.npy"))
 
     def search(queries: NDArray[np.float32]) -> NDArray[np.int64]:
-        found = util.semantic_search(torch.from_numpy(queries), vectors, top_k=TOP_K, score_function=util.dot_score)
-        return np.array([[hit["corpus_id"] for hit in hits] for hits in found])
+        answers = util.semantic_search(torch.from_numpy(queries), vectors, top_k=TOP_K, score_function=util.dot_score)
+        return np.array([[hit["corpus_id"] for hit in hits] for hits in answers])
 
     return search
 
@@ -112,13 +112,13 @@ def child(name: str, folder: Path) -> dict[str, Any]:
     for number in range(len(queries)):
         search(queries[number : number + 1])
     between = time.perf_counter()
-    found = search(queries)
+    hits = search(queries)
     end = time.perf_counter()
     return {
         "single": len(queries) / (between - begin),
         "together": len(queries) / (end - between),
         "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "found": found.tolist(),
+        "hits": hits.tolist(),
     }
 
 
@@ -132,11 +132,11 @@ def measure(count: int, names: list[str], rounds: int) -> list[str]:
                 command = [sys.executable, __file__, "--child", name, "--folder", scratch]
                 done = subprocess.run(command, check=True, capture_output=True, text=True)
                 results[name].append(json.loads(done.stdout.splitlines()[-1]))
-    right = np.array(results["ours"][0]["found"])
+    right = np.array(results["ours"][0]["hits"])
     lines = []
     for name, runs in results.items():
-        found = np.array(runs[0]["found"])
-        share = np.mean([len(set(a) & set(b)) / TOP_K for a, b in zip(found.tolist(), right.tolist(), strict=True)])
+        hits = np.array(runs[0]["hits"])
+        share = np.mean([len(set(a) & set(b)) / TOP_K for a, b in zip(hits.tolist(), right.tolist(), strict=True)])
         if name != "usearch" and share < 1.0:
             raise SystemExit(f"{name} finds something else than ours: {share:.2%} of it")
         single, together, memory = (statistics.median(run[key] for run in runs) for key in list(runs[0])[:3])

@@ -67,8 +67,8 @@ def test_a_case_that_fails_is_found(tmp_path: Path) -> None:
         fuzz.signal.signal(signum, too_long)
     assert outcome(lambda *_: 1)["outcome"] == "read"
     assert outcome(refuse)["outcome"] == "refused"
-    assert "KeyError: 'oops'" in outcome(crash)["said"]
-    assert "TimeoutError" in outcome(slow)["said"]
+    assert "KeyError: 'oops'" in outcome(crash)["error"]
+    assert "TimeoutError" in outcome(slow)["error"]
 
 
 def test_the_same_number_is_the_same_damage() -> None:

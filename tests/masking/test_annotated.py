@@ -139,17 +139,6 @@ def test_entities_take_their_share_of_the_budget(tokenizer: Tokenizer, share: fl
     assert abs(found.sum(1).double().mean() - rate * length) < 4 * deviation / 400**0.5
 
 
-def test_entities_take_their_share_of_a_budget_of_tokens(tokenizer: Tokenizer) -> None:
-    """To within a unit of it, in every document."""
-    rows = rows_of("#" + "w" * 200 + "#", entities=[0, *[3, 2, 0, 0] * 50, 0])
-    settings = {"units": {"kind": "entity"}, "weights": {"kind": "first", "share": 0.25}, "rate": 0.3}
-    found = masks(settings | {"budget": "tokens"}, rows, tokenizer, epochs=200)
-    taken = found[:, rows.annotations["entities"][0] > 0].sum(1).double()
-    assert abs(taken.mean() - 15) < 0.25, "less than half a unit off"
-    assert (taken - 15).abs().max() <= 3
-    assert found.sum(1).double().std() < 1.1
-
-
 def test_entities_take_the_whole_budget_and_words_what_is_left(tokenizer: Tokenizer) -> None:
     rows = rows_of("#" + "w" * 40 + "#", entities=[0, *[3, 0, 0, 0] * 10, 0])
     entity = rows.annotations["entities"][0] > 0

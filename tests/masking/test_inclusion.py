@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.masking.helpers import make_rows, masker_of, tables_of
-from unmask.core.settings import validated
+from tests.masking.helpers import make_rows, masker_of
 from unmask.data.rows import Rows
 from unmask.masking.draw import POINT, FlatRows, FlatUnits, draw_units, flatten, partition
 from unmask.masking.masker import Masker
-from unmask.masking.settings import STRATEGIES, MaskingSettings
+from unmask.masking.settings import STRATEGIES
 from unmask.masking.weights import UniformWeights
 from unmask.measure.masking import asked_for
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -183,48 +180,3 @@ def asked_of(masker: Masker, rows: Rows, epoch: int) -> np.ndarray:
 
 
 # Masks of earlier versions, by a hash of them; see `digest`.
-BY_TOKENS = {
-    "adaptive": "015f0ae6255638e1",
-    "contextual": "277840cca26e95d8",
-    "entity": "45f08a563c6d22bb",
-    "frequency": "dc62a33954553b9b",
-    "mixture": "6a27c8c0c0b6d0c7",
-    "phrase": "c0edecc2e4b3f7f0",
-    "pmi": "fe02414063ccdbed",
-    "random": "55a10b17ab64b3b3",
-    "semantic": "2e7d1fd0bcaeab80",
-    "span": "79f05195920f86d1",
-    "syntax": "782733ba96469e4b",
-    "whole_word": "52458f59d27c49c3",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
-def test_a_budget_of_tokens_masks_as_it_always_did(tokenizer: Tokenizer, strategy: str) -> None:
-    """A run that was begun with it goes on with the same masks."""
-    assert digest(tokenizer, {"strategy": strategy, "budget": "tokens"}) == BY_TOKENS[strategy]
-
-
-def test_of_single_tokens_both_budgets_make_the_same_masks(tokenizer: Tokenizer) -> None:
-    assert digest(tokenizer, {"strategy": "random"}) == BY_TOKENS["random"]
-
-
-def digest(tokenizer: Tokenizer, settings: dict[str, object]) -> str:
-    wanted = validated(MaskingSettings, {"rate": 0.3, **settings}, where="masking")
-    masked = Masker(wanted, tokenizer, tables=tables_of(tokenizer))(make_rows(tokenizer, 8, [40, 7]), epoch=3)
-    return hashlib.sha256(masked.input_ids.numpy().tobytes() + masked.labels.numpy().tobytes()).hexdigest()[:16]
-
-
-def test_a_budget_of_tokens_takes_long_words_too_rarely(tokenizer: Tokenizer) -> None:
-    """Why it is not the default: in documents of ten tokens, words of six are masked with 12 %, single ones with 17."""
-    rows = make_rows(tokenizer, 4000, [10], mean_word=2.0, seed=3)
-    by_size = {}
-    for budget in ("tokens", "units"):
-        settings = validated(MaskingSettings, {"strategy": "whole_word", "budget": budget}, where="masking")
-        masker = Masker(settings, tokenizer, seed=2)
-        size = masker.weighed(rows).size
-        hit = sum((masker(rows, epoch=epoch).labels >= 0).double() for epoch in range(10)) / 10
-        by_size[budget] = [float(hit[rows.maskable & (size == n)].mean()) for n in (1, 6)]
-    assert by_size["tokens"][0] > 0.165
-    assert by_size["tokens"][1] < 0.135
-    assert by_size["units"] == pytest.approx([0.15, 0.15], abs=0.012)

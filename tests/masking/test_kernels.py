@@ -6,49 +6,32 @@ import pytest
 import torch
 
 from tests.masking.helpers import make_rows
-from unmask.masking.draw import FlatRows, FlatUnits, draw_units, fill_tokens, flatten, partition, uniform_keys
+from unmask.masking.draw import FlatRows, FlatUnits, draw_units, flatten, partition
 from unmask.masking.units import SpanUnits
 from unmask.tokenizer.tokenizer import Tokenizer
 
 RATES = [0.0, 0.003, 0.15, 0.5, 0.97, 1.0]
 
 
-@pytest.mark.parametrize("bits", [31, 2], ids=["distinct", "equal"])
-@pytest.mark.parametrize("rate", RATES)
-def test_a_budget_of_tokens_takes_units_by_key_and_then_by_place(tokenizer: Tokenizer, bits: int, rate: float) -> None:
-    """With few bits many keys are equal, and places decide."""
-    rows = flatten(make_rows(tokenizer, 20, [150, 1, 17, 16, 60]), 1)
-    units = partition(rows, rows.word_starts_T)
-    keys_T = (rows.bits_T >> 9) & ((1 << bits) - 1)
-    fast_T = fill_tokens(rows, units, keys_T, rate)
-    assert torch.equal(fast_T, by_sorting(rows, units, units.size_T, keys_T, rate))
-    assert fast_T.sum() == pytest.approx(rate * rows.maskable_T.sum(), abs=60)
-
-
 @pytest.mark.parametrize("rate", RATES)
 def test_equal_units_are_taken_by_their_random_bits(tokenizer: Tokenizer, rate: float) -> None:
-    """As by a budget of tokens in which every unit counts one."""
     rows = flatten(make_rows(tokenizer, 20, [150, 1, 17, 16, 60]), 1)
     units = partition(rows, rows.word_starts_T)
     chosen_T, predicted_T = draw_units(rows, units, None, rate, prediction_rate=rate / 3)
-    ones_T, keys_T = (units.size_T > 0).to(torch.int64), uniform_keys(rows.bits_T)
-    assert torch.equal(chosen_T, by_sorting(rows, units, ones_T, keys_T, rate))
-    assert torch.equal(predicted_T, by_sorting(rows, units, ones_T, keys_T, rate / 3))
+    assert torch.equal(chosen_T, by_sorting(rows, units, rate))
+    assert torch.equal(predicted_T, by_sorting(rows, units, rate / 3))
 
 
-def by_sorting(
-    rows: FlatRows, units: FlatUnits, cost_T: torch.Tensor, keys_T: torch.Tensor, rate: float
-) -> torch.Tensor:
+def by_sorting(rows: FlatRows, units: FlatUnits, rate: float) -> torch.Tensor:
     """The plain way: all units of a segment sorted, then one after the other."""
     taken = torch.zeros_like(rows.maskable_T)
     share = round(rate * 2**24)
     for begin in rows.segment_begin_T.unique().tolist():
         places = ((rows.segment_begin_T == begin) & (units.size_T > 0)).nonzero().flatten().tolist()
-        room = sum(int(cost_T[place]) for place in places) * share
-        for place in sorted(places, key=lambda place: (int(keys_T[place]), place)):
-            cost = int(cost_T[place])
-            taken[place] = room > (int(rows.bits_T[place]) & (2**24 - 1)) * cost
-            room -= cost << 24
+        room = len(places) * share
+        for place in sorted(places, key=lambda place: (int(rows.bits_T[place]) >> 33 & (2**31 - 1), place)):
+            taken[place] = room > (int(rows.bits_T[place]) & (2**24 - 1))
+            room -= 1 << 24
     return taken[units.begin_T] & rows.maskable_T
 
 

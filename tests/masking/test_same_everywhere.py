@@ -102,15 +102,9 @@ AS_EVER = {
     "shown by unit": "3832ac7b54f670b7",
     "span": "3e4a282ccaf751bd",
     "syntax": "61c1ebcd319fc83b",
-    "tokens": "55a10b17ab64b3b3",
-    "tokens by turns": "45f08a563c6d22bb",
-    "tokens by weights": "df21b2d0e48bd974",
     "whole_word": "3e473efd2f24ece9",
 }
 OTHERS: dict[str, dict[str, Any]] = {
-    "tokens": {"budget": "tokens", "rate": 0.3},
-    "tokens by weights": {"budget": "tokens", "rate": 0.3, "weights": {"kind": "frequency"}},
-    "tokens by turns": {"budget": "tokens", "rate": 0.3, "strategy": "entity"},
     "fewer predicted": {"rate": 0.4, "prediction_rate": 0.2, "weights": {"kind": "frequency"}},
     "sampled rates": {"rate": {"kind": "beta"}},
     "shown by unit": {"rate": 0.3, "replacement": {"per": "unit", "random_from": "unigram", "shares": [0.5, 0.4, 0.1]}},

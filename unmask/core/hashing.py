@@ -43,9 +43,7 @@ class BitField(NamedTuple):
 
 # Of a token's own bits: which units are chosen.
 ORDER = BitField(33, 31)  # the order of units that are equally likely
-WEIGHTED_ORDER = BitField(24, 40)  # that of units with weights, for a budget of tokens
-TURN = BitField(24, 7)  # of a unit itself, what its turn counts
-CROSSING = BitField(0, 24)  # whether the unit is taken that crosses the budget
+CROSSING = BitField(0, 24)  # whether the unit is taken that crosses the rate
 EXCHANGE = BitField(0, 32)  # with which unit before it one with a weight changes places
 # Of a hash of them, each with an addend of its own.
 SPAN_LENGTH = BitField(0, 32)
@@ -63,8 +61,6 @@ DROPPED = BitField(33, 31)
 
 DRAWN_TOGETHER: dict[str, tuple[BitField, ...]] = {
     "units, equally likely": (ORDER, CROSSING),
-    "units, in a budget of tokens by weights": (WEIGHTED_ORDER, CROSSING),
-    "units, in a budget of tokens by turns": (ORDER, TURN, CROSSING),
     "units, with weights": (EXCHANGE,),
     "the length of a span": (SPAN_LENGTH,),
     "where systematic draws begin": (BEGINNING,),

@@ -5,18 +5,18 @@ from __future__ import annotations
 import contextlib
 import logging
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
-from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from torch.utils.data import Dataset, get_worker_info
 
 from unmask.core.errors import DataError, SettingsError
 from unmask.core.hashing import GOLDEN, mix, mix_ints
@@ -709,7 +709,6 @@ class MaskingCollator(Readable):
         weights: Weights | Mapping[str, Any] | None = None,
         rate: float | RateSchedule | Mapping[str, Any] = 0.15,
         replacement: tuple[float, float, float] = (0.8, 0.1, 0.1),
-        budget: Literal["units", "tokens"] = "units",
         seed: int = 0,
         frequencies: Sequence[int] | NDArray[np.int64] | None = None,
         tables: Tables | str | Path | None = None,
@@ -726,7 +725,6 @@ class MaskingCollator(Readable):
             rate: Expected share of the text's tokens that is predicted, or a schedule of it over the training, such as
                 `{"kind": "linear", "start": 0.3, "end": 0.15}`.
             replacement: Shares of mask, random and unchanged among them.
-            budget: As in `MaskingSettings`.
             seed: Masks of different seeds are independent.
             frequencies: [vocab_size]: how often each id stands in the text, where the strategy needs it;
                 `unmask.count_tokens` counts them.
@@ -747,7 +745,6 @@ class MaskingCollator(Readable):
             weights=weights,
             rate=rate,
             replacement=replacement,
-            budget=budget,
             seed=seed,
             frequencies=frequencies,
             tables=tables,
@@ -800,6 +797,7 @@ class MaskingCollator(Readable):
     @property
     def callback(self) -> TrainerCallback:
         """A callback for `Trainer` that tells this collator the epoch and the progress."""
+        from unmask.masking.trainer_callback import EpochCallback
 
         return EpochCallback(self.set_epoch, self._clock, static=self.masker.settings.static)
 
@@ -882,108 +880,3 @@ class MaskingCollator(Readable):
             if name in columns.known:
                 batch[name] = torch.from_numpy(columns.known[name])
         return batch
-
-
-# ----------------------------------------
-# What tells a collator the epoch in transformers' `Trainer`. Imported only where it is asked for.
-
-try:
-    from transformers import TrainerCallback
-except ImportError as error:
-    raise SettingsError("the collator's callback needs transformers: pip install 'unmask[transformers]'") from error
-
-log = logging.getLogger("unmask")
-
-
-def _steps_made_again(args: Any, state: Any, loader: Any) -> int:
-    """Steps whose batches a training makes again and skips where it goes on; the collator counts these once more.
-
-    That is so for streams: of rows by number, only their numbers are skipped. A stream of unknown length is one epoch
-    of all steps.
-    """
-    if args.ignore_data_skip or not isinstance(getattr(loader, "dataset", None), IterableDataset):
-        return 0
-    try:
-        steps = -(-len(loader) // args.gradient_accumulation_steps)
-    except TypeError:  # as torch says it of a stream without a length
-        steps = state.max_steps
-    return int(state.global_step % max(1, steps))
-
-
-class EpochCallback(TrainerCallback):
-    """Tells a collator each epoch before its first batch is made, and looks at what is evaluated.
-
-    Epochs are counted here: `state.epoch` is a share of an epoch whose length `Trainer` does not always know. It is
-    asked once, where a resumed training begins.
-
-    Batches of an evaluation are counted like those of training where the same process makes them. So the count is noted
-    as a step begins and ends, when every batch so far is of training, and an evaluation's end brings it back.
-
-    Args:
-        set_epoch: The collator's.
-        clock: The collator's.
-        static: Whether masks are the same in every epoch, so that no evaluation moves with them.
-    """
-
-    def __init__(self, set_epoch: Callable[..., None], clock: Clock, *, static: bool) -> None:
-        self._set_epoch = set_epoch
-        self._clock = clock
-        self._static = static
-        self._batches: int | None = None
-        self._epoch: int | None = None
-        self._said = False
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A training begins, or goes on."""
-        self._epoch = self._batches = None
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A training ends."""
-        self._batches = None
-
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Tells the collator the epoch; progress is steps done of all steps, before the first batch that is made."""
-        done = state.global_step
-        if self._epoch is None:
-            self._epoch = int((state.epoch or 0.0) + 1e-6)
-            done -= _steps_made_again(args, state, kwargs.get("train_dataloader"))
-        else:
-            self._epoch += 1
-        batches = max(1, state.max_steps) * args.gradient_accumulation_steps
-        progress = min(1.0, done / max(1, state.max_steps))
-        self._set_epoch(self._epoch, progress=progress, progress_a_batch=1.0 / batches)
-        self._batches = 0
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Notes how many batches of training there were; some are made before their step."""
-        self._batches = self._clock.batches
-
-    def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """As where a step begins."""
-        self._batches = self._clock.batches
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """As where a step begins."""
-        self._batches = self._clock.batches
-
-    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Forgets the batches of an evaluation."""
-        if self._batches is not None:
-            self._clock.batches = self._batches
-
-    def on_predict(self, args: Any, state: Any, control: Any, metrics: Any, **kwargs: Any) -> None:
-        """As after an evaluation."""
-        self.on_evaluate(args, state, control)
-
-    def on_prediction_step(
-        self, args: Any, state: Any, control: Any, eval_dataloader: Any = None, **kwargs: Any
-    ) -> None:
-        """Says once where rows of an evaluation have no fixed masks."""
-        dataset = getattr(eval_dataloader, "dataset", None)
-        if self._said or dataset is None or isinstance(dataset, FixedRows) or self._static:
-            return
-        self._said = True
-        log.warning(
-            "the masks of this evaluation change from epoch to epoch, and its loss with them: give the Trainer "
-            "eval_dataset=collator.fixed(eval_dataset)"
-        )

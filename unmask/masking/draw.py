@@ -1,12 +1,8 @@
-"""Which units are masked, so that the expected share of tokens is the rate: fixed-point weights, keys, and the draw.
+"""Which units are masked, so that the expected share of tokens is the rate: fixed-point weights and the draw.
 
 `draw_units` gives every unit the probability that its weight names: equal units the rate, others in proportion to their
 weights, at most 1 (what that leaves raises the others). The number of units in a segment varies by less than one. A
 unit's probability depends neither on its size nor on its place nor on the length of its segment.
-
-`fill_tokens` takes units in the order of their keys, which are for it alone, until a budget of tokens is full. The
-share of tokens varies less then, but units of more tokens, the last spans of a segment and light units are taken less
-or more often than they should be, by the more the shorter a segment is (docs/masking.md has figures).
 
 Logarithms of weights are in fixed point, and all arithmetic is in integers, or in additions and products of double
 precision in an order that the segment alone decides: the same on every machine.
@@ -39,7 +35,6 @@ from unmask.core.hashing import (
     RANDOM_TOKEN,
     SHOWN,
     SPAN_LENGTH,
-    WEIGHTED_ORDER,
     BitField,
     mix_ints,
 )
@@ -336,29 +331,7 @@ def counts_in_segment(vocab_size: int, ids_T: Ints, segment_begin_T: Ints) -> In
     return counts_T
 
 
-KEY_BITS = ORDER.size
 POINT = 18  # fixed-point logarithms count in 2**-18
-
-
-@compiled
-def weighted_keys_loop(
-    table_bits: int, point: int, bits_T: Ints, log2_T: Ints, mantissas: Ints, corrections: Ints
-) -> Ints:
-    """log2 of an exponential draw, less log2 of the weight, from the tables of `unmask.masking.draw`: [T]."""
-    keys_T = np.empty(len(bits_T), dtype=np.int64)
-    low, draw_bits = (1 << table_bits) - 1, WEIGHTED_ORDER.size
-    for place in range(len(bits_T)):
-        draw = drawn(bits_T[place], WEIGHTED_ORDER) | 1
-        mantissa, exponent = math.frexp(float(draw))
-        fine = np.int64(mantissa * (1 << (2 * table_bits + 1))) - (1 << (2 * table_bits))
-        coarse = draw >> (draw_bits - 2 * table_bits)
-        log = ((exponent - draw_bits) << point) - log2_T[place]
-        at = mantissas[fine >> table_bits]
-        log += at + (((mantissas[(fine >> table_bits) + 1] - at) * (fine & low)) >> table_bits)
-        at = corrections[coarse >> table_bits]
-        log += at + (((corrections[(coarse >> table_bits) + 1] - at) * (coarse & low)) >> table_bits)
-        keys_T[place] = min(max(log + (1 << 30), 0), (1 << 31) - 1)
-    return keys_T
 
 
 @compiled
@@ -488,72 +461,57 @@ def _pivot(words: Ints, low: int, high: int, share: float) -> int:
 
 
 @compiled
-def _around(
-    budget: int, whole: int, count: int, words: Ints, other: Ints, size_T: Ints, by_size: bool
-) -> tuple[int, int, int]:
-    """Orders units so that the one that crosses the budget is among a few, all before are smaller, all behind larger.
+def _around(room: int, count: int, words: Ints, other: Ints) -> tuple[int, int]:
+    """Orders units so that the one that crosses the room is among a few, all before are smaller, all behind larger.
 
     Returns:
-        Where these few begin and end, and what the units before them cost.
+        Where these few begin and end.
     """
-    low, high, before = 0, count, 0
+    low, high = 0, count
     while high - low > _FEW:
-        pivot = _pivot(words, low, high, (budget - before) / whole)
-        smaller, larger, below = low, 0, 0
+        pivot = _pivot(words, low, high, (room - low) / (high - low))
+        smaller, larger = low, 0
         for u in range(low, high):  # without a branch, which would be guessed wrong every other time
             word = words[u]
             is_smaller = word < pivot
             words[smaller] = word
             other[larger] = word
-            below += (size_T[word & _PLACE] if by_size else 1) * is_smaller
             smaller += is_smaller
             larger += not is_smaller
-        if before + below > budget:
+        if smaller > room:
             high = smaller  # what is larger is not looked at again
-            whole = below
         else:
             for u in range(larger):  # assigning a slice would compile what to say of one that does not fit: 2 s
                 words[smaller + u] = other[u]
             low = smaller
-            before += below
-            whole -= below
-    return low, high, before
+    return low, high
 
 
 @compiled
-def _take_first(
-    room: int, how: tuple[bool, bool], count: int, words: Ints, other: Ints, size_T: Ints, bits_T: Ints, taken_T: Bools
-) -> int:
-    """Marks units of a segment in the order of their keys until what they cost fills the room.
+def _take_first(room: int, least_one: bool, count: int, words: Ints, other: Ints, bits_T: Ints, taken_T: Bools) -> int:
+    """Marks units of a segment in the order of their keys until there are as many as the room says.
 
     Units are parted by a pivot until those are known that fill it, so hardly any of them is sorted. The unit that
-    crosses is taken with probability (room left / its cost), by its random bits.
+    crosses is taken with the probability of the fraction that is left, by its random bits.
 
     Args:
-        room: In 2**-RATE_BITS.
-        how: Whether the first unit is taken at any rate, and whether a unit costs its tokens; else it costs 1.
+        room: Units, in 2**-RATE_BITS.
+        least_one: Whether the first unit is taken at any rate.
         count: How many units there are.
         words: Key and place of each unit; they are put into another order.
         other: As long at least, to work in.
-        size_T: Tokens of the unit at each place.
         bits_T: Random bits.
         taken_T: Where units are marked, at the places where they begin.
 
     Returns:
         How many units at the beginning of `words` hold all that a smaller room could take.
     """
-    least_one, by_size = how
-    whole = count
-    if by_size:
-        whole = 0
-        for u in range(count):
-            whole += size_T[words[u] & _PLACE]
-    low, high, before = _around(room >> RATE_BITS, whole, count, words, other, size_T, by_size)
+    low, high = _around(room >> RATE_BITS, count, words, other)
     for u in range(low):
         taken_T[words[u] & _PLACE] = True
     for u in range(low, high):
-        left = room - (before << RATE_BITS)
-        if left <= 0 and not (least_one and before == 0):
+        left = room - (u << RATE_BITS)
+        if left <= 0 and not (least_one and u == 0):
             break
         smallest = u
         for v in range(u + 1, high):
@@ -561,10 +519,7 @@ def _take_first(
                 smallest = v
         words[u], words[smallest] = words[smallest], words[u]
         place = words[u] & _PLACE
-        cost = size_T[place] if by_size else 1
-        taken = left > drawn(bits_T[place], CROSSING) * cost
-        taken_T[place] = taken or (least_one and before == 0)
-        before += cost
+        taken_T[place] = left > drawn(bits_T[place], CROSSING) or (least_one and u == 0)
     return high
 
 
@@ -575,44 +530,6 @@ def _of_units(taken_T: Bools, unit_begin_T: Ints) -> Bools:
     for place in range(len(taken_T)):
         chosen_T[place] = taken_T[unit_begin_T[place]]
     return chosen_T
-
-
-@compiled
-def fill_tokens_loop(
-    least_one: bool,
-    segment_begin_T: Ints,
-    unit_begin_T: Ints,
-    size_T: Ints,
-    keys_T: Ints,
-    bits_T: Ints,
-    share_T: Ints,
-) -> Bools:
-    """The tokens of the units that each segment's budget of tokens holds, by the smallest keys first.
-
-    Args:
-        least_one: Whether a segment's first unit is taken at any rate.
-        segment_begin_T: Where each token's segment begins.
-        unit_begin_T, size_T: The units.
-        keys_T: In [0, 2**31).
-        bits_T: Random bits, which say whether the unit is taken that crosses the budget.
-        share_T: The budget as a share of the tokens, in 2**-RATE_BITS; [T], or [1] for all segments alike.
-    """
-    total = len(keys_T)
-    taken_T = np.zeros(total, dtype=np.bool_)
-    words = np.empty(total, dtype=np.int64)  # key and place of each unit of the segment
-    other = np.empty(total, dtype=np.int64)
-    begin = 0
-    while begin < total:
-        end, count, tokens = begin, 0, 0
-        while end < total and segment_begin_T[end] == begin:
-            words[count] = (keys_T[end] << _PLACE_BITS) | end
-            count += size_T[end] > 0
-            tokens += size_T[end]
-            end += 1
-        room = tokens * (share_T[begin] if len(share_T) > 1 else share_T[0])
-        _take_first(room, (least_one, True), count, words, other, size_T, bits_T, taken_T)
-        begin = end
-    return _of_units(taken_T, unit_begin_T)
 
 
 @compiled
@@ -785,10 +702,10 @@ def take_units(
         for u in range(1, count if weighted else 0):
             equal &= log2_T[words[u] & _PLACE] == log2_T[words[0] & _PLACE]
         if equal:
-            high = _take_first(count * share, (least_one, False), count, words, other, size_T, bits_T, taken_T)
+            high = _take_first(count * share, least_one, count, words, other, bits_T, taken_T)
             if some:
                 room = count * predicted_share
-                _take_first(room, (least_one, False), high, words, other, size_T, bits_T, predicted_T)
+                _take_first(room, least_one, high, words, other, bits_T, predicted_T)
         else:
             tokens = 0
             for u in range(count):
@@ -976,30 +893,6 @@ def pick(condition_T: Tensor, yes: Tensor | int, no: Tensor | int) -> Tensor:
 
 
 LARGEST_LOG2 = 1 << 29  # of a weight, in these: 2**2048
-_TABLE_BITS = 12
-
-
-def uniform_keys(bits_T: Tensor) -> Tensor:
-    """Keys of equally likely units: some of the random bits. Args: bits_T: int64. Returns: int64 in [0, 2**31)."""
-    return ORDER.of(bits_T)
-
-
-def weighted_keys(bits_T: Tensor, log2_T: Tensor) -> Tensor:
-    """Keys of units with weights.
-
-    A key is E / w, of an exponential draw E and the weight w; its order is that of log2(E) - log2(w), and the first
-    comes from a table.
-
-    Args:
-        bits_T: int64: 64 random bits.
-        log2_T: int64: logarithm of the weight to base 2, in 2**-18; weights that differ by more than a factor of
-            2**1000 or so are cut.
-
-    Returns:
-        int64 in [0, 2**31); a smaller key is drawn earlier.
-    """
-    batch = arrays(bits_T, log2_T, *_tables())
-    return torch.from_numpy(weighted_keys_loop(_TABLE_BITS, POINT, *batch))
 
 
 def fixed_log2(values: Tensor) -> Tensor:
@@ -1027,19 +920,6 @@ def powers() -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float
     steps = np.arange(half) / half
     coarse, fine = (np.round(np.exp2(-exponents) * 2.0**36) / 2.0**36 for exponents in (steps, steps / half))
     return np.ldexp(1.0, -np.arange(MOST_DOUBLINGS + 1)), coarse, fine
-
-
-@functools.cache
-def _tables() -> tuple[Tensor, Tensor]:
-    """log2 of mantissas in [1/2, 1], and log2(-ln(1 - v) / v) for v in [0, 1), in fixed point."""
-    size = 1 << _TABLE_BITS
-    grid = np.arange(size + 1) / size
-    mantissas = np.log2(0.5 + 0.5 * grid)
-    v = np.clip(grid, 1e-9, 1.0 - 0.5 / size / size)
-    corrections = np.log2(-np.log1p(-v) / v)
-    return tuple(  # type: ignore[return-value]
-        torch.from_numpy(np.round(table * (1 << POINT)).astype(np.int64)) for table in (mantissas, corrections)
-    )
 
 
 def draw_units(
@@ -1074,30 +954,6 @@ def draw_units(
     found = take_units((least_one, predicted), powers(), *batch)
     chosen_T, predicted_T = (torch.from_numpy(array) for array in found)
     return chosen_T, predicted_T
-
-
-def fill_tokens(
-    rows: FlatRows, units: FlatUnits, keys_T: Tensor, rate: float | Tensor, *, least_one: bool = False
-) -> Tensor:
-    """The tokens of the units that a budget of tokens holds; a larger budget holds those of a smaller one.
-
-    The unit that crosses the budget is taken with probability (room left / its size): then the expected number of
-    masked tokens is the budget itself, given any order.
-
-    Args:
-        rows: The batch.
-        units: Its partition.
-        keys_T: [T], int64 in [0, 2**31): the key of the unit that begins at each place.
-        rate: As for `draw_units`.
-        least_one: Whether a segment's first unit is taken however small its budget is.
-
-    Returns:
-        [T], bool.
-
-    Source: Efraimidis and Spirakis 2006 for weighted keys.
-    """
-    batch = arrays(rows.segment_begin_T, units.begin_T, units.size_T, keys_T, rows.bits_T, _share(rate))
-    return torch.from_numpy(fill_tokens_loop(least_one, *batch))
 
 
 def _share(rate: float | Tensor) -> Tensor:

@@ -39,7 +39,6 @@ from unmask.masking.draw import (
     HashSet,
     boundaries,
     draw_units,
-    fill_tokens,
     flatten,
     partition,
     pick,
@@ -62,7 +61,7 @@ from unmask.masking.settings import (
 )
 from unmask.masking.tables import Scores, Tables
 from unmask.masking.units import CollocationUnits, SpanUnits, Units
-from unmask.masking.weights import InformativeWeights, TfIdfWeights, Weights, keys_of
+from unmask.masking.weights import InformativeWeights, TfIdfWeights, Weights
 from unmask.tokenizer.loading import as_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 
@@ -81,14 +80,12 @@ class Mixed:
     Attributes:
         units: The units.
         log2_T: int64: logarithms of their weights, at the places where they begin.
-        keys_T: int64: their keys, where a budget of tokens needs some.
         per_unit_T: bool: whether replacement draws once for the token's unit.
         in_span_T: bool: whether that is a span.
     """
 
     units: FlatUnits
     log2_T: Tensor
-    keys_T: Tensor | None
     per_unit_T: Tensor
     in_span_T: Tensor
 
@@ -102,7 +99,6 @@ def draw_mixture(
     epoch: int,
     step: int,
     progress: float,
-    with_keys: bool,
 ) -> Mixed:
     """Partitions each segment by the strategy that falls to it.
 
@@ -114,7 +110,6 @@ def draw_mixture(
         epoch: Of the rows.
         step: Number of the step, where the progress does not tell it.
         progress: Of the training, in [0, 1].
-        with_keys: Whether units get keys.
     """
     ends = _ends(mixture, progress)
     choice_T = PART.of(mix(take(rows.bits_T, rows.segment_begin_T) + mix_ints(_CHOICE)))
@@ -127,7 +122,6 @@ def draw_mixture(
 
     starts_T = torch.zeros_like(rows.maskable_T)
     log2_T = torch.zeros_like(rows.bits_T)
-    keys_T = torch.zeros_like(rows.bits_T) if with_keys else None
     per_unit_T = torch.zeros_like(rows.maskable_T)
     in_span_T = torch.zeros_like(rows.maskable_T)
     for number, part in enumerate(mixture.parts):
@@ -137,13 +131,11 @@ def draw_mixture(
         part_log2_T = part.weights.log2(rows, part_units, tables)
         starts_T = torch.where(mine_T, part_starts_T, starts_T)
         log2_T = pick(mine_T, 0 if part_log2_T is None else part_log2_T, log2_T)
-        if keys_T is not None:
-            keys_T = pick(mine_T, keys_of(part.weights, part_log2_T, rows, part_units), keys_T)
         if part.units.replaced_per == "unit":
             per_unit_T |= mine_T
         if isinstance(part.units, SpanUnits):
             in_span_T |= mine_T
-    return Mixed(partition(rows, starts_T), log2_T, keys_T, per_unit_T, in_span_T)
+    return Mixed(partition(rows, starts_T), log2_T, per_unit_T, in_span_T)
 
 
 def _ends(mixture: MixtureUnits, progress: float) -> list[int]:
@@ -395,13 +387,12 @@ class WeighedRows:
 
 
 class _Weighed(NamedTuple):
-    """The same in a line, with what replacement and a budget of tokens need."""
+    """The same in a line, with what replacement needs."""
 
     rows: FlatRows
     units: FlatUnits
     rate: float | Tensor
     log2_T: Tensor | None
-    keys_T: Tensor | None
     per_unit: bool | Tensor
     in_span_T: Tensor | None  # None: all are alike
 
@@ -462,7 +453,6 @@ class Masker(Readable):
         rate: float | RateSchedule | Mapping[str, Any] = 0.15,
         replacement: tuple[float, float, float] = (0.8, 0.1, 0.1),
         random_from: Literal["uniform", "unigram"] = "uniform",
-        budget: Literal["units", "tokens"] = "units",
         seed: int = 0,
         frequencies: Sequence[int] | NDArray[np.int64] | None = None,
         tables: Tables | str | Path | None = None,
@@ -480,7 +470,6 @@ class Masker(Readable):
             rate: Expected share of the text's tokens that is predicted, in (0, 1), or a schedule.
             replacement: Shares of mask, random and unchanged among them.
             random_from: `uniform` or `unigram`.
-            budget: As in `MaskingSettings`.
             seed: Masks of different seeds are independent.
             frequencies: [vocab_size]: counts for `unigram` and for weights by frequency.
             tables: These and others, in place of `frequencies`; or where they are on the disk: a lexicon, prepared
@@ -498,7 +487,6 @@ class Masker(Readable):
             **{name: part for name, part in given.items() if part is not None and name not in own},
             "rate": rate,
             "replacement": {"shares": replacement, "random_from": random_from},
-            "budget": budget,
         }
         settings = validated(MaskingSettings, content, where="masking")
         if own:
@@ -569,17 +557,9 @@ class Masker(Readable):
         settings = self.settings
         weighed = self._weighed(batch, epoch=epoch, progress=progress, step=step, scores=scores)
         flat, units, rate = weighed.rows, weighed.units, weighed.rate
-        if settings.budget == "units":
-            chosen_T, target_T = draw_units(
-                flat, units, weighed.log2_T, rate,
-                prediction_rate=settings.prediction_rate, least_one=settings.least_one,
-            )  # fmt: skip
-        else:
-            assert weighed.keys_T is not None, "a budget of tokens has keys"
-            chosen_T = target_T = fill_tokens(flat, units, weighed.keys_T, rate, least_one=settings.least_one)
-            if settings.prediction_rate is not None:
-                share = settings.prediction_rate
-                target_T = fill_tokens(flat, units, weighed.keys_T, share, least_one=settings.least_one)
+        chosen_T, target_T = draw_units(
+            flat, units, weighed.log2_T, rate, prediction_rate=settings.prediction_rate, least_one=settings.least_one
+        )
 
         ids_T = batch.input_ids.reshape(-1)
         seen_T = replace_tokens(
@@ -637,14 +617,12 @@ class Masker(Readable):
         rate = self._rate(flat, progress)
         if isinstance(settings.units, MixtureUnits):
             mixed = draw_mixture(
-                settings.units, flat, tables, seed=self.seed, epoch=epoch, step=step, progress=progress,
-                with_keys=settings.budget == "tokens",
-            )  # fmt: skip
-            return _Weighed(flat, mixed.units, rate, mixed.log2_T, mixed.keys_T, mixed.per_unit_T, mixed.in_span_T)
+                settings.units, flat, tables, seed=self.seed, epoch=epoch, step=step, progress=progress
+            )
+            return _Weighed(flat, mixed.units, rate, mixed.log2_T, mixed.per_unit_T, mixed.in_span_T)
         units = partition(flat, settings.units.starts(flat, tables))
         log2_T = settings.weights.log2(flat, units, tables)
-        keys_T = None if settings.budget == "units" else keys_of(settings.weights, log2_T, flat, units)
-        return _Weighed(flat, units, rate, log2_T, keys_T, settings.units.replaced_per == "unit", None)
+        return _Weighed(flat, units, rate, log2_T, settings.units.replaced_per == "unit", None)
 
     def _rate(self, flat: FlatRows, progress: float) -> float | Tensor:
         """The rate of all segments, or of each."""

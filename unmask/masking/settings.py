@@ -270,11 +270,6 @@ class MaskingSettings(Settings):
             from which each document piece draws.
         prediction_rate: Expected share that is predicted, at most `rate`; the rest of the chosen tokens is replaced and
             not predicted. None predicts all that are chosen. Source: Wettig et al. 2023, section 5.
-        budget: `units` takes every unit with the probability that its weight gives it: equal ones with the rate,
-            others in proportion to their weights (at most 1), so that neither size nor place nor the length of the
-            document matters. `tokens` fills a budget of tokens in the order of random keys, as earlier versions did:
-            the share of tokens varies less from step to step, but in short documents long words are taken too
-            rarely, last spans too often, and not in proportion to weights (docs/masking.md).
         least_one: Whether each document piece has at least one target; this bends the rate of very short ones, so
             it cannot be had with losses that are weighted by the rate.
         replacement: What stands at the chosen tokens.
@@ -288,7 +283,6 @@ class MaskingSettings(Settings):
     weights: AnyWeights
     rate: Rate | RateSchedule = 0.15
     prediction_rate: Rate | None = None
-    budget: Literal["units", "tokens"] = "units"
     least_one: bool = False
     replacement: Replacement = Replacement()
     static: bool = False

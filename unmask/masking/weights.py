@@ -17,10 +17,8 @@ from torch import Tensor
 
 from unmask.core.compiled import arrays
 from unmask.core.errors import SettingsError
-from unmask.core.hashing import TURN
 from unmask.core.settings import Settings
 from unmask.masking.draw import (
-    KEY_BITS,
     LARGEST_LOG2,
     POINT,
     FlatRows,
@@ -30,8 +28,6 @@ from unmask.masking.draw import (
     fixed_log2,
     pick,
     take,
-    uniform_keys,
-    weighted_keys,
 )
 from unmask.masking.tables import Tables
 from unmask.tokenizer.alignment import HEADS_SHIFT
@@ -42,8 +38,6 @@ from unmask.tokenizer.alignment import HEADS_SHIFT
 # Shape suffix: T = all positions of a batch in a line.
 
 Weight = Annotated[float, Field(gt=0.0, le=1e6)]
-_SHARE_BITS = 8
-_LAST = (1 << (KEY_BITS - 1)) - 1
 _NEVER_FIRST = -LARGEST_LOG2
 NOTHING = -(1 << 40)  # less than the logarithm of any weight
 
@@ -104,30 +98,6 @@ class FirstWeights(Settings):
         """[T], int64: 1 where a unit of the kind begins."""
         named_T = rows.annotation(self.of, "weights of kind first") > 0
         return units.largest(named_T.to(torch.int64))
-
-    def turns(self, rows: FlatRows, units: FlatUnits) -> Tensor:
-        """Keys for a budget of tokens: [T], int64 in [0, 2**31).
-
-        Both kinds stand in a random order. A unit's turn is the number of tokens of its kind that come before it (and a
-        random part of itself), divided by its kind's share, in steps of 1/256. So of any budget the kinds take their
-        shares as long as both last, and it need not be known here. Beyond 32,768 tokens all turns are equal.
-        """
-        first_T = self._is_first(rows, units)
-        group_T = rows.segment_T * 2 + 1 - first_T
-        order_U = torch.argsort((group_T << KEY_BITS) | uniform_keys(rows.bits_T), stable=True)
-        size_U, group_U = units.size_T[order_U], group_T[order_U]
-        before_U = torch.cumsum(size_U, 0) - size_U
-        opens_U = torch.diff(group_U, prepend=group_U[:1] - 1) != 0
-        before_U = before_U - torch.cummax(torch.where(opens_U, before_U, 0), 0).values
-        turn_U = (before_U << TURN.size) + TURN.of(rows.bits_T[order_U]) * size_U
-
-        whole = 1 << _SHARE_BITS
-        share = min(max(round(self.share * whole), 1), whole - 1)
-        is_first_U = first_T[order_U] == 1
-        turn_U = (turn_U * torch.where(is_first_U, whole - share, share)).clamp(max=_LAST)
-        if self.share == 1.0:
-            turn_U = torch.where(is_first_U, turn_U, turn_U + _LAST + 1)
-        return torch.zeros_like(turn_U).scatter_(0, order_U, turn_U)
 
 
 class PosWeights(Settings):
@@ -570,23 +540,6 @@ def _ranks(tables: Tables) -> Tensor:
     counts_V = tables.frequencies("weights of kind band")
     order_V = torch.sort(counts_V, descending=True, stable=True).indices
     return torch.empty_like(order_V).scatter_(0, order_V, torch.arange(len(order_V)))
-
-
-def keys_of(weights: Weights, log2_T: Tensor | None, rows: FlatRows, units: FlatUnits) -> Tensor:
-    """Sorting keys for a budget of tokens.
-
-    Args:
-        weights: The weights.
-        log2_T: What they say of the units.
-        rows: The batch.
-        units: Its partition.
-
-    Returns:
-        [T], int64 in [0, 2**31), at the places where units begin; others do not matter.
-    """
-    if isinstance(weights, FirstWeights):
-        return weights.turns(rows, units)
-    return uniform_keys(rows.bits_T) if log2_T is None else weighted_keys(rows.bits_T, log2_T)
 
 
 class InformativeWeights(Settings):

@@ -333,7 +333,6 @@ def _masker(tokenizer: Tokenizer, spans: SpanUnits | None) -> Masker:
         units=spans or TokenUnits(),
         weights=UniformWeights(),
         rate=RATE,
-        budget="tokens",  # so that figures compare with those of earlier versions
         replacement=Replacement(shares=(1.0, 0.0, 0.0)),
         static=True,
     )

@@ -199,9 +199,9 @@ class InclusionTally:
 
     @property
     def promised(self) -> bool:
-        """Whether probabilities are promised: a budget of tokens does not, nor a floor of what is predicted."""
+        """Whether probabilities are promised, which a floor of what is predicted bends."""
         settings = self._settings
-        return settings.budget == "units" and not (settings.least_one and settings.prediction_rate is not None)
+        return not (settings.least_one and settings.prediction_rate is not None)
 
     def result(self) -> InclusionAudit:
         """The sum of all batches."""
@@ -456,7 +456,7 @@ class _Tally:
         self._add_spans(target_T, starts_T, segment_T)
         expected = self.inclusion.add(segment_T, maskable_T, masked, weighed)
         self.expected += float(expected.predicted.sum())
-        self.variance += float(expected.spread.sum()) if self.settings.budget == "units" else 0.0
+        self.variance += float(expected.spread.sum())
         begin_T, size_T = weighed.begin.numpy().ravel(), weighed.size.numpy().ravel()
         self.squares += int(size_T[maskable_T].sum())  # each unit's size, once for each of its tokens
         self.split += len(np.unique(begin_T[maskable_T & (target_T != target_T[begin_T])]))

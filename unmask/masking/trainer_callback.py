@@ -1,0 +1,113 @@
+"""What tells a collator the epoch in transformers' `Trainer`. Imported only where it is asked for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.data import IterableDataset
+
+from unmask.core.errors import SettingsError
+from unmask.masking.collator import Clock, FixedRows
+
+try:
+    from transformers import TrainerCallback
+except ImportError as error:
+    raise SettingsError("the collator's callback needs transformers: pip install 'unmask[transformers]'") from error
+
+log = logging.getLogger("unmask")
+
+
+def _steps_made_again(args: Any, state: Any, loader: Any) -> int:
+    """Steps whose batches a training makes again and skips where it goes on; the collator counts these once more.
+
+    That is so for streams: of rows by number, only their numbers are skipped. A stream of unknown length is one epoch
+    of all steps.
+    """
+    if args.ignore_data_skip or not isinstance(getattr(loader, "dataset", None), IterableDataset):
+        return 0
+    try:
+        steps = -(-len(loader) // args.gradient_accumulation_steps)
+    except TypeError:  # as torch says it of a stream without a length
+        steps = state.max_steps
+    return int(state.global_step % max(1, steps))
+
+
+class EpochCallback(TrainerCallback):
+    """Tells a collator each epoch before its first batch is made, and looks at what is evaluated.
+
+    Epochs are counted here: `state.epoch` is a share of an epoch whose length `Trainer` does not always know. It is
+    asked once, where a resumed training begins.
+
+    Batches of an evaluation are counted like those of training where the same process makes them. So the count is noted
+    as a step begins and ends, when every batch so far is of training, and an evaluation's end brings it back.
+
+    Args:
+        set_epoch: The collator's.
+        clock: The collator's.
+        static: Whether masks are the same in every epoch, so that no evaluation moves with them.
+    """
+
+    def __init__(self, set_epoch: Callable[..., None], clock: Clock, *, static: bool) -> None:
+        self._set_epoch = set_epoch
+        self._clock = clock
+        self._static = static
+        self._batches: int | None = None
+        self._epoch: int | None = None
+        self._said = False
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """A training begins, or goes on."""
+        self._epoch = self._batches = None
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """A training ends."""
+        self._batches = None
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Tells the collator the epoch; progress is steps done of all steps, before the first batch that is made."""
+        done = state.global_step
+        if self._epoch is None:
+            self._epoch = int((state.epoch or 0.0) + 1e-6)
+            done -= _steps_made_again(args, state, kwargs.get("train_dataloader"))
+        else:
+            self._epoch += 1
+        batches = max(1, state.max_steps) * args.gradient_accumulation_steps
+        progress = min(1.0, done / max(1, state.max_steps))
+        self._set_epoch(self._epoch, progress=progress, progress_a_batch=1.0 / batches)
+        self._batches = 0
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Notes how many batches of training there were; some are made before their step."""
+        self._batches = self._clock.batches
+
+    def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """As where a step begins."""
+        self._batches = self._clock.batches
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """As where a step begins."""
+        self._batches = self._clock.batches
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Forgets the batches of an evaluation."""
+        if self._batches is not None:
+            self._clock.batches = self._batches
+
+    def on_predict(self, args: Any, state: Any, control: Any, metrics: Any, **kwargs: Any) -> None:
+        """As after an evaluation."""
+        self.on_evaluate(args, state, control)
+
+    def on_prediction_step(
+        self, args: Any, state: Any, control: Any, eval_dataloader: Any = None, **kwargs: Any
+    ) -> None:
+        """Says once where rows of an evaluation have no fixed masks."""
+        dataset = getattr(eval_dataloader, "dataset", None)
+        if self._said or dataset is None or isinstance(dataset, FixedRows) or self._static:
+            return
+        self._said = True
+        log.warning(
+            "the masks of this evaluation change from epoch to epoch, and its loss with them: give the Trainer "
+            "eval_dataset=collator.fixed(eval_dataset)"
+        )

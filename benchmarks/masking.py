@@ -41,10 +41,9 @@ from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFas
 
 from unmask import MaskingCollator, count_tokens
 from unmask.core.hashing import mix
-from unmask.masking.collator import Width, read_features, rows_of
-from unmask.masking.draw import HashSet
+from unmask.masking.features import Width, read_features, rows_of
 from unmask.masking.settings import STRATEGIES, needed_annotations
-from unmask.masking.tables import Scores, Tables
+from unmask.masking.tables import HashSet, Scores, Tables
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.trainers import train_wordpiece
 from unmask.train.scores import EMBEDDING_SIZE

@@ -23,15 +23,13 @@ from unmask.commands.masking_tables import masking_tables
 from unmask.commands.masks import ShownText
 from unmask.commands.run_data import PreparedData, open_prepared
 from unmask.commands.run_folder import packaged_corpus
-from unmask.core.hashing import mix_ints
 from unmask.core.results import Reporter
 from unmask.core.settings import validated
 from unmask.data.prepare import prepare
 from unmask.data.rows import Rows
 from unmask.data.settings import CorpusSettings
-from unmask.masking.draw import FlatUnits, flatten, partition
-from unmask.masking.masker import _MASK, Masker, draw_mixture
-from unmask.masking.settings import STRATEGIES, MaskingSettings, MixtureUnits
+from unmask.masking.masker import Masker
+from unmask.masking.settings import STRATEGIES, MaskingSettings
 from unmask.masking.tables import Scores, Tables
 from unmask.tokenizer.settings import TokenizerSettings
 from unmask.train.checkpoints import list_checkpoints
@@ -79,7 +77,7 @@ def draw(name: str, settings: MaskingSettings, shown: ShownText, tables: Tables)
 
 def tokens_of(rows: Rows, masker: Masker, epoch: int, share_S: torch.Tensor) -> list[Token]:
     """The text of a row as an epoch masks it, for drawing, without its special tokens."""
-    tokenizer, masked, units = masker.tokenizer, masker(rows, epoch=epoch), units_of(rows, masker, epoch)
+    tokenizer, masked, units = masker.tokenizer, masker(rows, epoch=epoch), masker.weighed(rows, epoch=epoch).units
     spell = tokenizer.word_starts.spelling.text_bytes
     found = []
     for place in rows.maskable[0].nonzero()[:, 0].tolist():
@@ -100,18 +98,6 @@ def tokens_of(rows: Rows, masker: Masker, epoch: int, share_S: torch.Tensor) -> 
             )
         )
     return found
-
-
-def units_of(rows: Rows, masker: Masker, epoch: int) -> FlatUnits:
-    """The units among which the masker draws in an epoch; masked rows do not tell them."""
-    flat = flatten(rows, mix_ints(masker.seed, epoch, _MASK))
-    units = masker.settings.units
-    if isinstance(units, MixtureUnits):
-        mixed = draw_mixture(
-            units, flat, masker.tables, seed=masker.seed, epoch=epoch, step=0, progress=0.0, with_keys=False
-        )
-        return mixed.units
-    return partition(flat, units.starts(flat, masker.tables))
 
 
 def prepared(folder: Path) -> PreparedData:

@@ -60,14 +60,14 @@ if TYPE_CHECKING:
     from unmask.exporting.onnx import export as export
     from unmask.exporting.verify import Verification as Verification
     from unmask.exporting.verify import verify as verify
-    from unmask.masking.collator import MLM as MLM
     from unmask.masking.collator import MaskingCollator as MaskingCollator
-    from unmask.masking.collator import count_tokens as count_tokens
-    from unmask.masking.collator import evaluation_loss as evaluation_loss
-    from unmask.masking.collator import token_losses as token_losses
+    from unmask.masking.evaluation_loss import evaluation_loss as evaluation_loss
+    from unmask.masking.evaluation_loss import token_losses as token_losses
+    from unmask.masking.features import count_tokens as count_tokens
     from unmask.masking.masker import MaskedRows as MaskedRows
     from unmask.masking.masker import Masker as Masker
-    from unmask.masking.masker import lexicon_tables as lexicon_tables
+    from unmask.masking.mlm import MLM as MLM
+    from unmask.masking.stored_tables import lexicon_tables as lexicon_tables
     from unmask.search.evaluate import SearchEvaluation as SearchEvaluation
     from unmask.search.evaluate import evaluate_search as evaluate_search
     from unmask.search.index import Hits as Hits

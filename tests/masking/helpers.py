@@ -11,9 +11,8 @@ import torch
 from unmask.core.hashing import mix
 from unmask.data.lexicon import Lexicon
 from unmask.data.rows import Rows
-from unmask.masking.draw import HashSet
 from unmask.masking.masker import Masker
-from unmask.masking.tables import Scores, Tables
+from unmask.masking.tables import HashSet, Scores, Tables
 from unmask.tokenizer.tokenizer import Tokenizer
 
 

@@ -10,7 +10,7 @@ import torch
 from tests.masking.helpers import LABELS, make_rows, masker_of
 from unmask.core.errors import DataError, SettingsError
 from unmask.data.rows import Rows
-from unmask.masking.draw import FlatUnits, flatten, partition
+from unmask.masking.draw import POINT, FlatUnits, flatten, partition
 from unmask.masking.masker import Masker
 from unmask.masking.settings import STRATEGIES, MaskingSettings, needed_annotations
 from unmask.masking.tables import Tables
@@ -205,9 +205,9 @@ def test_roles_are_drawn_by_their_weights(tokenizer: Tokenizer) -> None:
 
 
 def test_the_classes_of_roles() -> None:
-    weights = RoleWeights(arguments=8.0, function=2.0, heads=4.0, others=1.0)
-    found = [weights._weights_of(role) for role in ("nsubj:pass", "det", "root", "amod", "punct")]
-    assert found == [[8.0] * 2, [2.0] * 2, [1.0, 4.0], [1.0, 4.0], [2.0] * 2]
+    tables = Tables(0, labels={"dependencies": ("nsubj:pass", "det", "root", "amod", "punct")})
+    log2 = RoleWeights(arguments=8.0, function=2.0, heads=4.0, others=1.0)._by_role(tables)[2:-1] / 2**POINT
+    assert log2.view(5, 2).exp2().tolist() == [[8.0] * 2, [2.0] * 2, [1.0, 4.0], [1.0, 4.0], [2.0] * 2]
 
 
 def test_equal_weights_are_uniform(tokenizer: Tokenizer) -> None:

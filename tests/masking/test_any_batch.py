@@ -15,7 +15,8 @@ from tokenizers.models import WordPiece
 
 from tests.masking.helpers import LABELS, annotated, collocation_set
 from unmask.core.settings import validated
-from unmask.masking.masker import Masker, rows_from_ids
+from unmask.masking.features import rows_from_ids
+from unmask.masking.masker import Masker
 from unmask.masking.settings import STRATEGIES, MaskingSettings
 from unmask.masking.tables import Scores, Tables
 from unmask.tokenizer.tokenizer import Tokenizer

@@ -13,9 +13,9 @@ from tests.masking.helpers import collocation_set, make_rows, masker_of
 from unmask.core.errors import SettingsError
 from unmask.core.hashing import mix
 from unmask.data.rows import Rows
-from unmask.masking.draw import HashSet, flatten, partition
+from unmask.masking.draw import flatten, partition
 from unmask.masking.masker import Masker
-from unmask.masking.tables import Tables
+from unmask.masking.tables import HashSet, Tables
 from unmask.masking.units import CollocationUnits
 from unmask.tokenizer.tokenizer import Tokenizer
 
@@ -72,7 +72,7 @@ def test_by_hand(tokenizer: Tokenizer) -> None:
 
 def _plain(tokenizer: Tokenizer, ids: list[list[int]]) -> Rows:
     """Rows in which every token is a word."""
-    from unmask.masking.masker import rows_from_ids
+    from unmask.masking.features import rows_from_ids
 
     rows = rows_from_ids(ids, tokenizer)
     return Rows(**{**vars(rows), "word_starts": rows.maskable})

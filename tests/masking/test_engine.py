@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from tests.masking.helpers import annotated, make_rows, masker_of, word_numbers
 from unmask.core.errors import SettingsError
 from unmask.data.rows import Rows
-from unmask.masking.masker import Masker, rows_from_ids
+from unmask.masking.features import rows_from_ids
+from unmask.masking.masker import Masker
 from unmask.masking.settings import STRATEGIES
 from unmask.masking.weights import UniformWeights
 from unmask.tokenizer.tokenizer import Tokenizer

@@ -169,13 +169,13 @@ def test_units_of_every_strategy(tokenizer: Tokenizer, strategy: str) -> None:
 def asked_of(masker: Masker, rows: Rows, epoch: int) -> np.ndarray:
     """[B, S]: the probability of each token's unit."""
     weighed = masker.weighed(rows, epoch=epoch)
-    begin = weighed.begin.numpy().ravel()
-    places = np.flatnonzero(rows.maskable.numpy().ravel() & (begin == np.arange(len(begin))))
+    begin, sizes = weighed.units.begin_T.numpy(), weighed.units.size_T.numpy()
+    places = np.flatnonzero(sizes)
     segments = (rows.segment_ids.long() + 100 * torch.arange(len(rows.input_ids))[:, None]).numpy().ravel()[places]
-    values = (weighed.log2_weight, weighed.size, weighed.rate)
-    logs, sizes, rates = (tensor.numpy().ravel()[places] for tensor in values)
+    logs = np.zeros(len(begin)) if weighed.log2_T is None else weighed.log2_T.numpy() / 2**POINT
+    rates = np.full(len(begin), weighed.rate)
     asked = np.zeros(len(begin))
-    asked[places] = asked_for(logs, sizes, segments, rates)
+    asked[places] = asked_for(logs[places], sizes[places], segments, rates[places])
     return asked[begin].reshape(rows.shape)
 
 

@@ -11,11 +11,12 @@ from unmask.core.errors import SettingsError
 from unmask.core.hashing import mix
 from unmask.core.settings import validated
 from unmask.masking.draw import POINT, flatten, partition
+from unmask.masking.draw_loops import counts_in_segment
 from unmask.masking.masker import Masker
 from unmask.masking.settings import MaskingSettings
 from unmask.masking.tables import Scores, Tables
 from unmask.masking.units import WordUnits
-from unmask.masking.weights import BandWeights, CentralityWeights, FrequencyWeights, TfIdfWeights, _counts_in_segment
+from unmask.masking.weights import BandWeights, CentralityWeights, FrequencyWeights, TfIdfWeights
 from unmask.tokenizer.tokenizer import Tokenizer
 
 
@@ -86,7 +87,9 @@ def test_tf_idf_by_hand(tokenizer: Tokenizer) -> None:
 
 def test_counts_stay_within_a_segment(tokenizer: Tokenizer) -> None:
     rows = make_rows(tokenizer, 30, [12, 25])
-    found = _counts_in_segment(flatten(rows, 0), tokenizer.vocab_size).view(rows.shape)
+    flat = flatten(rows, 0)
+    counts_T = counts_in_segment(tokenizer.vocab_size, flat.input_ids_T.numpy(), flat.segment_begin_T.numpy())
+    found = torch.from_numpy(counts_T).view(rows.shape)
     for r in range(30):
         for number in (0, 1):
             inside = rows.segment_ids[r] == number

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from tests.tokenizer.families import FAMILIES, SENTENCE, trained, words
-from unmask.masking.masker import rows_from_ids
+from unmask.masking.features import rows_from_ids
 from unmask.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 from unmask.tokenizer.words import WordCensus
 

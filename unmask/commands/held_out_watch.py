@@ -17,7 +17,8 @@ from unmask.commands.run_data import PreparedData
 from unmask.core.errors import DataError, DivergedError, TokenizerError
 from unmask.core.results import Reporter, Styled, legible
 from unmask.data.rows import Rows
-from unmask.masking.masker import MaskedRows, rows_from_ids
+from unmask.masking.features import rows_from_ids
+from unmask.masking.masker import MaskedRows
 from unmask.masking.settings import span_units
 from unmask.measure.held_out import (
     HeldOut,

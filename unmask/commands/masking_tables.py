@@ -22,8 +22,8 @@ from unmask.core.settings import settings_within
 from unmask.data.data_folder import load_manifest
 from unmask.data.lexicon import Lexicon, LexiconSettings, load_lexicon
 from unmask.data.store import document_frequencies
-from unmask.masking.masker import with_lexicon
 from unmask.masking.settings import MaskingSettings, all_weights, followed_scores
+from unmask.masking.stored_tables import with_lexicon
 from unmask.masking.tables import Tables
 from unmask.masking.units import CollocationUnits
 from unmask.masking.weights import AnchorWeights, CentralityWeights, InformativeWeights, TfIdfWeights

@@ -22,8 +22,10 @@ from unmask.data.reading import check_characters
 from unmask.data.rows import Rows
 from unmask.data.shards import annotated_tokens
 from unmask.data.store import TokenChunk
-from unmask.masking.masker import Masker, rows_from_ids, with_lexicon
+from unmask.masking.features import rows_from_ids
+from unmask.masking.masker import Masker
 from unmask.masking.settings import STRATEGIES, MaskingSettings, Strategy, needed_annotations
+from unmask.masking.stored_tables import with_lexicon
 from unmask.masking.tables import Tables
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer

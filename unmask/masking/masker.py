@@ -10,313 +10,56 @@ Shape suffixes: B = rows, S = positions, T = B x S in a line.
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.core.errors import DataError, SettingsError
+from unmask.core.errors import SettingsError
 from unmask.core.hashing import PART, PART_OF_STEP, mix, mix_ints
 from unmask.core.results import Readable, Shown
-from unmask.core.settings import Settings, settings_within, validated
-from unmask.data.data_folder import MANIFEST, load_manifest, open_split
-from unmask.data.lexicon import CHUNK_TOKENS, Lexicon, LexiconSettings, build_lexicon, load_lexicon
+from unmask.core.settings import Settings, validated
 from unmask.data.rows import Rows
-from unmask.data.store import document_frequencies
 from unmask.masking.draw import (
-    POINT,
-    RATE_BITS,
     Boundaries,
     FlatRows,
     FlatUnits,
-    HashSet,
     boundaries,
     draw_units,
     flatten,
     partition,
     pick,
-    positions_and_keys,
     take,
-    up_to_last,
 )
-from unmask.masking.replacement import RandomTokens, replace_tokens, uniform_counts, unigram_counts
+from unmask.masking.draw_loops import RATE_BITS
+from unmask.masking.features import rows_from_ids
+from unmask.masking.replacement import RandomTokens, replace_tokens, unigram_counts
 from unmask.masking.settings import (
     BetaRate,
     MaskingSettings,
-    MixturePart,
     MixtureUnits,
     RateSchedule,
     Strategy,
     UniformRate,
-    all_weights,
     rate_at,
     sampled_rates,
 )
+from unmask.masking.stored_tables import stored_tables
 from unmask.masking.tables import Scores, Tables
-from unmask.masking.units import CollocationUnits, SpanUnits, Units
-from unmask.masking.weights import InformativeWeights, TfIdfWeights, Weights
+from unmask.masking.units import SpanUnits, Units
+from unmask.masking.weights import Weights
 from unmask.tokenizer.loading import as_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 
-# ----------------------------------------
-# Mixtures: one strategy for each document piece, or for each step, in proportions that may change with progress.
-#
-# Shape suffix: T = all positions of a batch in a line.
-
-_CHOICE = 5  # sets these draws apart from those that choose units
-
-
-@dataclass(frozen=True)
-class Mixed:
-    """Segments partitioned by the strategies that fall to them.
-
-    Attributes:
-        units: The units.
-        log2_T: int64: logarithms of their weights, at the places where they begin.
-        per_unit_T: bool: whether replacement draws once for the token's unit.
-        in_span_T: bool: whether that is a span.
-    """
-
-    units: FlatUnits
-    log2_T: Tensor
-    per_unit_T: Tensor
-    in_span_T: Tensor
-
-
-def draw_mixture(
-    mixture: MixtureUnits,
-    rows: FlatRows,
-    tables: Tables,
-    *,
-    seed: int,
-    epoch: int,
-    step: int,
-    progress: float,
-) -> Mixed:
-    """Partitions each segment by the strategy that falls to it.
-
-    Args:
-        mixture: The strategies.
-        rows: The batch.
-        tables: For the strategies that need some.
-        seed: Of the masker.
-        epoch: Of the rows.
-        step: Number of the step, where the progress does not tell it.
-        progress: Of the training, in [0, 1].
-    """
-    ends = _ends(mixture, progress)
-    choice_T = PART.of(mix(take(rows.bits_T, rows.segment_begin_T) + mix_ints(_CHOICE)))
-    if mixture.per == "step":  # all segments alike
-        one = PART_OF_STEP.of(mix_ints(seed, epoch, step, int(progress * (1 << 53)), _CHOICE))
-        choice_T = torch.full_like(choice_T, one)
-    part_T = torch.zeros_like(choice_T)
-    for end in ends:
-        part_T += choice_T >= end
-
-    starts_T = torch.zeros_like(rows.maskable_T)
-    log2_T = torch.zeros_like(rows.bits_T)
-    per_unit_T = torch.zeros_like(rows.maskable_T)
-    in_span_T = torch.zeros_like(rows.maskable_T)
-    for number, part in enumerate(mixture.parts):
-        mine_T = part_T == number
-        part_starts_T = part.units.starts(rows, tables)
-        part_units = partition(rows, part_starts_T)
-        part_log2_T = part.weights.log2(rows, part_units, tables)
-        starts_T = torch.where(mine_T, part_starts_T, starts_T)
-        log2_T = pick(mine_T, 0 if part_log2_T is None else part_log2_T, log2_T)
-        if part.units.replaced_per == "unit":
-            per_unit_T |= mine_T
-        if isinstance(part.units, SpanUnits):
-            in_span_T |= mine_T
-    return Mixed(partition(rows, starts_T), log2_T, per_unit_T, in_span_T)
-
-
-def _ends(mixture: MixtureUnits, progress: float) -> list[int]:
-    """Upper ends of the parts' shares on the scale of the draws."""
-    shares = [_share(part, progress) for part in mixture.parts]
-    total = sum(shares)
-    return [round(end / total * 2**PART.size) for end in accumulate(shares)]
-
-
-def _share(part: MixturePart, progress: float) -> float:
-    share = part.share
-    return share if isinstance(share, float) else share.at(progress)
-
-
-# ----------------------------------------
-# Rows from plain token ids, for callers who do not pack: each row is one segment, keyed by its content.
-
-
-def rows_from_ids(rows: Tensor | Sequence[Sequence[int]], tokenizer: Tokenizer) -> Rows:
-    """Makes a batch of token ids.
-
-    Args:
-        rows: Ids with their special tokens: a list of lists, or a [B, S] integer tensor, padded on the right.
-        tokenizer: Whose ids they are.
-
-    Raises:
-        SettingsError: The ids are not integers in the vocabulary, or not two-dimensional.
-    """
-    input_ids = _padded(rows, tokenizer.special.pad)
-    check_ids(input_ids, tokenizer)
-    device = rows.device if isinstance(rows, Tensor) else torch.device("cpu")
-    return content_rows(input_ids, before_padding(input_ids, tokenizer), tokenizer).to(device)
-
-
-def content_rows(input_ids: NDArray[np.int64], inside: NDArray[np.bool_], tokenizer: Tokenizer) -> Rows:
-    """Makes a batch in which each row is one segment, keyed by its ids and their places, however it is padded.
-
-    Args:
-        input_ids: [B, S]: ids in the vocabulary, with their special tokens.
-        inside: [B, S]: what belongs to the row; the rest is padding, on either side.
-        tokenizer: Whose ids they are.
-    """
-    positions, keys = positions_and_keys(input_ids, inside)
-    maskable = tokenizer.ordinary[input_ids] & inside
-    starts = tokenizer.starts(input_ids) & maskable
-    return Rows(
-        input_ids=torch.from_numpy(input_ids),
-        segment_ids=torch.from_numpy(np.where(inside, 0, -1).astype(np.int32)),
-        position_ids=torch.from_numpy(positions),
-        word_starts=torch.from_numpy(starts),
-        maskable=torch.from_numpy(maskable),
-        segment_keys=torch.from_numpy(keys),
-    )
-
-
-def check_ids(input_ids: NDArray[np.int64], tokenizer: Tokenizer) -> None:
-    """Raises: SettingsError: An id lies outside the vocabulary."""
-    if input_ids.size and (input_ids.min() < 0 or input_ids.max() >= tokenizer.vocab_size):
-        bad = input_ids[(input_ids < 0) | (input_ids >= tokenizer.vocab_size)][0]
-        raise SettingsError(f"id {bad} lies outside the tokenizer's vocabulary (0 to {tokenizer.vocab_size - 1})")
-
-
-def before_padding(input_ids: NDArray[np.int64], tokenizer: Tokenizer) -> NDArray[np.bool_]:
-    """[B, S]: true up to the last token of each row that is no padding; a pad id amid the row belongs to it."""
-    return up_to_last(tokenizer.special.pad, input_ids)
-
-
-def _padded(rows: Tensor | Sequence[Sequence[int]], pad_id: int) -> NDArray[np.int64]:
-    if isinstance(rows, Tensor):
-        if rows.ndim != 2 or rows.is_floating_point():
-            raise SettingsError(f"rows are a [B, S] tensor of integers, not {rows.dtype} of shape {tuple(rows.shape)}")
-        return rows.cpu().numpy().astype(np.int64)
-    parts = [_row(number, row) for number, row in enumerate(rows)]
-    padded = np.full((len(parts), max(map(len, parts), default=0)), pad_id, dtype=np.int64)
-    for number, values in enumerate(parts):
-        padded[number, : len(values)] = values
-    return padded
-
-
-def _row(number: int, row: Sequence[int]) -> NDArray[Any]:
-    """Raises: SettingsError: The row is not a list of token ids."""
-    try:
-        values = np.asarray(row)
-    except ValueError as error:  # lists of several lengths
-        raise SettingsError(f"row {number} is not a list of token ids") from error
-    if values.ndim != 1 or (values.size and values.dtype.kind not in "iu"):
-        raise SettingsError(f"row {number} is not a list of token ids; give a list of rows, such as [[2, 50, 3]]")
-    return values
-
-
-# ----------------------------------------
-# Tables of a masker from what is on the disk: a lexicon, prepared data, or the folder of a run.
-
-LEXICON_OF_RUN, DATA_OF_RUN = "lexicon.safetensors", "data"
-
-
-def lexicon_tables(lexicon: str | Path, tokenizer: Any) -> Tables:
-    """Reads a lexicon for a masker: `Masker.from_tokenizer(tokenizer, strategy="pmi", tables=...)`.
-
-    Args:
-        lexicon: File that `unmask lexicon` has made.
-        tokenizer: A `tokenizers.Tokenizer`, a transformers fast tokenizer, or a folder.
-
-    Raises:
-        DataError: The file cannot be used, or was made with another tokenizer.
-        TokenizerError: The tokenizer cannot be used.
-    """
-    ready = as_tokenizer(tokenizer)
-    found = load_lexicon(Path(lexicon))
-    found.check_tokenizer(ready, name=str(lexicon))
-    return with_lexicon(Tables(ready.vocab_size), found)
-
-
-def with_lexicon(tables: Tables, lexicon: Lexicon) -> Tables:
-    """Adds what a lexicon says to the tables of a masker, whose vocabulary is the same."""
-    return replace(
-        tables,
-        collocations=HashSet.of(torch.from_numpy(lexicon.hashes())),
-        informativeness_V=torch.from_numpy(lexicon.informativeness),
-    )
-
-
-def needs_lexicon(settings: MaskingSettings) -> bool:
-    """Whether units or weights, of a mixture too, come from a lexicon."""
-    return any(isinstance(part, CollocationUnits | InformativeWeights) for part in settings_within(settings))
-
-
-def stored_tables(source: Path, tokenizer: Tokenizer, settings: MaskingSettings) -> Tables:
-    """What a strategy needs, as far as it is on the disk.
-
-    Args:
-        source: File of a lexicon; folder of prepared data, whose tokens, documents and, where the strategy wants it,
-            collocations are counted; or of a run, with its data and its lexicon.
-        tokenizer: Of the masker.
-        settings: Say what is needed.
-
-    Raises:
-        DataError: It is none of these, is damaged, or belongs to another tokenizer.
-    """
-    if source.is_file():
-        return lexicon_tables(source, tokenizer)
-    own = source / LEXICON_OF_RUN
-    root = source if (source / MANIFEST).is_file() else source / DATA_OF_RUN
-    if (root / MANIFEST).is_file():
-        return _of_data(root, own, tokenizer, settings)
-    if own.is_file():  # a run on data that lies elsewhere
-        return lexicon_tables(own, tokenizer)
-    raise DataError(f"{source}: give the file of a lexicon, or the folder of prepared data or of a run")
-
-
-def _of_data(root: Path, lexicon: Path, tokenizer: Tokenizer, settings: MaskingSettings) -> Tables:
-    manifest = load_manifest(root)
-    if manifest.tokenizer_sha256 != tokenizer.fingerprint:
-        raise DataError(f"{root} was prepared with another tokenizer than the one in use; give {root / 'tokenizer'}")
-    store = open_split(root, manifest, manifest.train)
-    counts = np.array(manifest.token_frequencies, dtype=np.int64)
-    tables = Tables(tokenizer.vocab_size, torch.from_numpy(counts), labels=manifest.annotations)
-    if any(isinstance(weights, TfIdfWeights) for weights in all_weights(settings)):
-        documents = torch.from_numpy(document_frequencies(store, tokenizer.vocab_size))
-        tables = replace(tables, documents_V=documents, num_documents=len(store))
-    if not needs_lexicon(settings):
-        return tables
-    if lexicon.is_file():
-        found = load_lexicon(lexicon)
-        found.check_tokenizer(tokenizer, name=str(lexicon))
-        return with_lexicon(tables, found)
-    with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
-        made = build_lexicon(
-            lambda: store.chunks(CHUNK_TOKENS),
-            tokenizer,
-            LexiconSettings(),
-            frequencies=counts,
-            data_sha256=manifest.fingerprint,
-            scratch=Path(scratch),
-        )
-    return with_lexicon(tables, made)
-
-
 IGNORED = -100
 _SHARES = ("masked", "random", "unchanged")
-_MASK, _REPLACE, _RATE = 1, 2, 4
+_MASK, _REPLACE, _RATE, _CHOICE = 1, 2, 4, 5  # set the draws of units, replacements, rates and strategies apart
 _HOST = torch.device("cpu")
 
 
@@ -330,7 +73,7 @@ class MaskedRows:
         attention_mask: [B, S], int64: 1 at tokens, 0 at padding.
         loss_weights: [B, S], float32: of the loss at each target, where the rate asks for weights; else None. It is not
             among the keys.
-        boundaries: Of the units in which targets stand, where the masker was asked for them; not among the keys.
+        boundaries: Of the units in which targets stand, where the masker was made with them; not among the keys.
         bits: [B, S], int64: random bits of each token, a hash of (seed, epoch, segment, position), for whatever else is
             drawn for it; None where nothing was masked. Not among the keys.
     """
@@ -344,19 +87,20 @@ class MaskedRows:
 
     def part(self, begin: int, end: int) -> MaskedRows:
         """Rows `begin` to `end`, without a copy."""
-        weights = None if self.loss_weights is None else self.loss_weights[begin:end]
-        input_ids, labels, attention_mask = (self[name][begin:end] for name in self.keys())
-        outside = None if self.boundaries is None else self.boundaries.part(begin, end)
-        bits = None if self.bits is None else self.bits[begin:end]
-        return MaskedRows(input_ids, labels, attention_mask, weights, outside, bits)
+        return self._map(lambda tensor: tensor[begin:end])
 
     def to(self, device: torch.device) -> MaskedRows:
         """The same on another device."""
-        weights = None if self.loss_weights is None else self.loss_weights.to(device)
-        outside = None if self.boundaries is None else self.boundaries.to(device)
-        input_ids, labels, attention_mask = (self[name].to(device) for name in self.keys())
-        bits = None if self.bits is None else self.bits.to(device)
-        return MaskedRows(input_ids, labels, attention_mask, weights, outside, bits)
+        return self._map(lambda tensor: tensor.to(device))
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> MaskedRows:
+        changed: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Boundaries):
+                value = Boundaries(*map(change, value))
+            changed[field.name] = change(value) if isinstance(value, Tensor) else value
+        return MaskedRows(**changed)
 
     def keys(self) -> Iterator[str]:
         """Names of the tensors."""
@@ -371,30 +115,24 @@ class MaskedRows:
 
 @dataclass(frozen=True)
 class WeighedRows:
-    """What masking draws from: units, weights and rates. Each is [B, S]; of padding and special tokens nothing counts.
+    """What masking draws from, in a line: units, weights and rates; of padding and special tokens nothing counts.
 
     Attributes:
-        begin: int64: place in the line of all rows at which the token's unit begins.
-        size: int64: tokens of its unit.
-        log2_weight: float64: logarithm of its weight to base 2; only differences within a segment mean anything.
-        rate: float64: expected share of its segment's tokens that is chosen.
+        rows: The batch.
+        units: Its partition.
+        log2_T: int64: logarithm to base 2, in 2**-18, of the weight of the unit that begins at each place; None: all
+            are equal. Only differences within a segment mean anything.
+        rate: Expected share of the tokens that is chosen; or [T], int64, in 2**-24: of those of the segment.
+        per_unit: Whether replacement draws once for a whole unit; or [T], bool: where it does.
+        in_span_T: bool: whether the token's unit is a span; None: all units are alike.
     """
-
-    begin: Tensor
-    size: Tensor
-    log2_weight: Tensor
-    rate: Tensor
-
-
-class _Weighed(NamedTuple):
-    """The same in a line, with what replacement needs."""
 
     rows: FlatRows
     units: FlatUnits
-    rate: float | Tensor
     log2_T: Tensor | None
+    rate: float | Tensor
     per_unit: bool | Tensor
-    in_span_T: Tensor | None  # None: all are alike
+    in_span_T: Tensor | None
 
 
 class Masker(Readable):
@@ -436,10 +174,11 @@ class Masker(Readable):
         self.seed = seed
         counted = None if frequencies is None else torch.from_numpy(np.asarray(frequencies, dtype=np.int64))
         self.tables = tables or Tables(tokenizer.vocab_size, counted)
-        self._held: Tables | None = None  # with the latest scores
-        counts = uniform_counts(tokenizer.ordinary)
+        self._tables_with_scores = self.tables.with_scores(self.tables.scores)  # the latest
+        counts = tokenizer.ordinary.astype(np.int64)
         if settings.replacement.random_from == "unigram":
-            counts = unigram_counts(tokenizer.ordinary, self.tables.frequencies('random_from = "unigram"').numpy())
+            frequencies_V = self.tables.need("frequencies_V", 'random_from = "unigram"')
+            counts = unigram_counts(tokenizer.ordinary, frequencies_V.numpy())
         self._random_tokens = RandomTokens(counts)
 
     @classmethod
@@ -473,18 +212,18 @@ class Masker(Readable):
             seed: Masks of different seeds are independent.
             frequencies: [vocab_size]: counts for `unigram` and for weights by frequency.
             tables: These and others, in place of `frequencies`; or where they are on the disk: a lexicon, prepared
-                data or a run (see `unmask.masking.masker.stored_tables`).
+                data or a run (see `unmask.masking.stored_tables.stored_tables`).
 
         Raises:
             SettingsError: A value is unknown or out of range.
             TokenizerError: The tokenizer cannot be used.
             DataError: What `tables` names cannot be used, or belongs to another tokenizer.
         """
-        own = {name: part for name, part in (("units", units), ("weights", weights)) if _is_own(part)}
-        given = {"units": units, "weights": weights}
+        parts = {"units": units, "weights": weights}
+        own = {name: part for name, part in parts.items() if _is_own(part)}
         content = {
             "strategy": strategy,
-            **{name: part for name, part in given.items() if part is not None and name not in own},
+            **{name: part for name, part in parts.items() if part is not None and name not in own},
             "rate": rate,
             "replacement": {"shares": replacement, "random_from": random_from},
         }
@@ -499,13 +238,9 @@ class Masker(Readable):
 
     def to_dict(self) -> dict[str, Any]:
         """Its settings, and the seed; units and weights of the caller's own by the names of their classes."""
-        settings = self.settings
-        own = {
-            name: type(part).__name__
-            for name, part in (("units", settings.units), ("weights", settings.weights))
-            if _is_own(part)
-        }
-        return {**settings.model_dump(mode="json", exclude=set(own)), **own, "seed": self.seed}
+        parts = {"units": self.settings.units, "weights": self.settings.weights}
+        own = {name: type(part).__name__ for name, part in parts.items() if _is_own(part)}
+        return {**self.settings.model_dump(mode="json", exclude=set(own)), **own, "seed": self.seed}
 
     def shown(self) -> Iterator[Shown]:
         """A line."""
@@ -519,13 +254,6 @@ class Masker(Readable):
             f"{f'{rate:.0%}' if isinstance(rate, float) else facts['rate']['kind']} of the tokens ({shares}), "
             f"seed {self.seed}, {self.tokenizer.vocab_size:,} entries"
         )
-
-    def _tables_with(self, scores: Scores | None) -> Tables:
-        """The tables on the host; those of other scores are made when they are first seen."""
-        wanted = scores or self.tables.scores
-        if self._held is None or _version(self._held.scores) != _version(wanted):
-            self._held = self.tables.with_scores(wanted).to(_HOST)
-        return self._held
 
     def __call__(
         self,
@@ -552,18 +280,17 @@ class Masker(Readable):
         """
         if not 0.0 <= progress <= 1.0:
             raise SettingsError(f"progress is a number from 0 to 1, not {progress}")
-        given = rows if isinstance(rows, Rows) else rows_from_ids(rows, self.tokenizer)
-        batch = given.map(lambda tensor: tensor.to(_HOST))  # waits for the device where the rows are on one
+        if not isinstance(rows, Rows):
+            rows = rows_from_ids(rows, self.tokenizer)
+        batch = rows.map(lambda tensor: tensor.to(_HOST))  # waits for the device where the rows are on one
         settings = self.settings
-        weighed = self._weighed(batch, epoch=epoch, progress=progress, step=step, scores=scores)
+        weighed = self.weighed(batch, epoch=epoch, progress=progress, step=step, scores=scores)
         flat, units, rate = weighed.rows, weighed.units, weighed.rate
         chosen_T, target_T = draw_units(
             flat, units, weighed.log2_T, rate, prediction_rate=settings.prediction_rate, least_one=settings.least_one
         )
-
-        ids_T = batch.input_ids.reshape(-1)
         seen_T = replace_tokens(
-            ids_T,
+            flat.input_ids_T,
             chosen_T,
             flat.bits_T + mix_ints(_REPLACE),
             unit_begin_T=units.begin_T,
@@ -572,65 +299,63 @@ class Masker(Readable):
             mask_id=self.tokenizer.special.mask,
             random_tokens=self._random_tokens,
         )
-        labels_T = pick(target_T, ids_T, IGNORED)
-        attention_mask = (batch.segment_ids >= 0).to(torch.int64)
-        weights = None
-        if isinstance(rate, Tensor) and getattr(settings.rate, "loss_weight", "none") == "inverse":
-            weights = ((1 << RATE_BITS) / rate).to(torch.float32).view(batch.shape)
-        outside = boundaries(units, batch.shape, weighed.in_span_T) if self.with_boundaries else None
+        labels_T = pick(target_T, flat.input_ids_T, IGNORED)
         seen, labels, bits = (each_T.view(batch.shape) for each_T in (seen_T, labels_T, flat.bits_T))
-        masked = MaskedRows(seen, labels, attention_mask, weights, outside, bits)
-        return masked.to(given.input_ids.device)
+        loss_weights = None
+        if isinstance(rate, Tensor) and getattr(settings.rate, "loss_weight", "none") == "inverse":
+            loss_weights = ((1 << RATE_BITS) / rate).to(torch.float32).view(batch.shape)
+        outside = boundaries(units, batch.shape, weighed.in_span_T) if self.with_boundaries else None
+        attention_mask = (batch.segment_ids >= 0).to(torch.int64)
+        masked = MaskedRows(seen, labels, attention_mask, loss_weights, outside, bits)
+        return masked.to(rows.input_ids.device)
 
     def weighed(
-        self,
-        rows: Rows,
-        *,
-        epoch: int = 0,
-        progress: float = 0.0,
-        step: int = 0,
-        scores: Scores | None = None,
+        self, rows: Rows, *, epoch: int = 0, progress: float = 0.0, step: int = 0, scores: Scores | None = None
     ) -> WeighedRows:
-        """What masking draws from: the units of the rows, their weights and the rates, for whoever checks the masks.
-
-        Args:
-            rows: Packed rows, on the host.
-            epoch, progress, step, scores: As `__call__` takes them.
-        """
-        found = self._weighed(rows, epoch=epoch, progress=progress, step=step, scores=scores)
-        shape = rows.shape
-        begin_T, log2_T = found.units.begin_T, found.log2_T
-        rate = found.rate if isinstance(found.rate, float) else found.rate.double() / (1 << RATE_BITS)
-        return WeighedRows(
-            begin=begin_T.view(shape),
-            size=take(found.units.size_T, begin_T).view(shape),
-            log2_weight=torch.zeros(shape, dtype=torch.float64)
-            if log2_T is None
-            else (take(log2_T, begin_T).double() / (1 << POINT)).view(shape),
-            rate=torch.full(shape, rate, dtype=torch.float64) if isinstance(rate, float) else rate.view(shape),
-        )
-
-    def _weighed(self, batch: Rows, *, epoch: int, progress: float, step: int, scores: Scores | None) -> _Weighed:
-        settings = self.settings
-        flat = flatten(batch, mix_ints(self.seed, 0 if settings.static else epoch, _MASK))
-        tables = self._tables_with(scores)
-        rate = self._rate(flat, progress)
-        if isinstance(settings.units, MixtureUnits):
-            mixed = draw_mixture(
-                settings.units, flat, tables, seed=self.seed, epoch=epoch, step=step, progress=progress
-            )
-            return _Weighed(flat, mixed.units, rate, mixed.log2_T, mixed.per_unit_T, mixed.in_span_T)
-        units = partition(flat, settings.units.starts(flat, tables))
-        log2_T = settings.weights.log2(flat, units, tables)
-        return _Weighed(flat, units, rate, log2_T, settings.units.replaced_per == "unit", None)
-
-    def _rate(self, flat: FlatRows, progress: float) -> float | Tensor:
-        """The rate of all segments, or of each."""
-        rate = self.settings.rate
-        if isinstance(rate, UniformRate | BetaRate):
+        """What masking draws from. Takes rows on the host, and the rest as `__call__` does."""
+        settings, tables = self.settings, self._tables_with(scores)
+        flat = flatten(rows, mix_ints(self.seed, 0 if settings.static else epoch, _MASK))
+        rate: float | Tensor
+        if isinstance(settings.rate, UniformRate | BetaRate):
             bits_T = mix(take(flat.bits_T, flat.segment_begin_T) + mix_ints(_RATE))
-            return sampled_rates(rate, bits_T, RATE_BITS)
-        return rate_at(rate, progress)
+            rate = sampled_rates(settings.rate, bits_T, RATE_BITS)
+        else:
+            rate = rate_at(settings.rate, progress)
+        if not isinstance(settings.units, MixtureUnits):
+            units = partition(flat, settings.units.starts(flat, tables))
+            log2_T = settings.weights.log2(flat, units, tables)
+            return WeighedRows(flat, units, log2_T, rate, settings.units.replaced_per == "unit", None)
+
+        # A mixture: every strategy partitions and weighs the whole batch, and each segment takes what falls to it.
+        choice_T = PART.of(mix(take(flat.bits_T, flat.segment_begin_T) + mix_ints(_CHOICE)))
+        if settings.units.per == "step":  # all segments alike
+            one = PART_OF_STEP.of(mix_ints(self.seed, epoch, step, int(progress * (1 << 53)), _CHOICE))
+            choice_T = torch.full_like(choice_T, one)
+        parts = settings.units.parts
+        shares = [part.share if isinstance(part.share, float) else part.share.at(progress) for part in parts]
+        part_T = torch.zeros_like(choice_T)
+        for end in accumulate(shares):
+            part_T += choice_T >= round(end / sum(shares) * 2**PART.size)
+        mixed_starts_T, per_unit_T, in_span_T = (torch.zeros_like(flat.maskable_T) for _ in range(3))
+        mixed_log2_T = torch.zeros_like(flat.bits_T)
+        for number, part in enumerate(parts):
+            mine_T = part_T == number
+            starts_T = part.units.starts(flat, tables)
+            log2_T = part.weights.log2(flat, partition(flat, starts_T), tables)
+            mixed_starts_T = torch.where(mine_T, starts_T, mixed_starts_T)
+            mixed_log2_T = pick(mine_T, 0 if log2_T is None else log2_T, mixed_log2_T)
+            if part.units.replaced_per == "unit":
+                per_unit_T |= mine_T
+            if isinstance(part.units, SpanUnits):
+                in_span_T |= mine_T
+        return WeighedRows(flat, partition(flat, mixed_starts_T), mixed_log2_T, rate, per_unit_T, in_span_T)
+
+    def _tables_with(self, scores: Scores | None) -> Tables:
+        # What follows from scores is made when their version is first seen.
+        scores, held = scores or self.tables.scores, self._tables_with_scores.scores
+        if (scores and scores.version) != (held and held.version):
+            self._tables_with_scores = self.tables.with_scores(scores)
+        return self._tables_with_scores
 
 
 def _is_own(part: Any) -> bool:
@@ -642,7 +367,3 @@ def unmasked(rows: Rows) -> MaskedRows:
     """Rows as they are: the model sees everything, and no token is to be predicted."""
     labels = torch.full_like(rows.input_ids, IGNORED)
     return MaskedRows(rows.input_ids, labels, (rows.segment_ids >= 0).to(torch.int64))
-
-
-def _version(scores: Scores | None) -> int | None:
-    return None if scores is None else scores.version

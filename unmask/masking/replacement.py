@@ -19,7 +19,8 @@ from unmask.core.compiled import arrays
 from unmask.core.errors import SettingsError
 from unmask.core.hashing import SHOWN
 from unmask.core.settings import Settings
-from unmask.masking.draw import pick, replaced
+from unmask.masking.draw import pick
+from unmask.masking.draw_loops import replaced
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
@@ -48,25 +49,21 @@ class Replacement(Settings):
 
 
 class RandomTokens:
-    """Draws ordinary tokens by cumulative counts; uniform is the case of equal counts."""
+    """Draws ordinary tokens by cumulative counts; uniform is the case of equal counts.
+
+    Args:
+        counts: [vocab_size], int64: relative frequency of each id; 0 is never drawn.
+
+    Raises:
+        SettingsError: Fewer than two ids can be drawn, so that none could differ from the original.
+    """
 
     def __init__(self, counts: NDArray[np.int64]) -> None:
-        """Args: counts: [vocab_size]: relative frequency of each id; 0 is never drawn.
-
-        Raises:
-            SettingsError: Fewer than two ids can be drawn, so that none could differ from the original.
-        """
         if np.count_nonzero(counts) < 2:
             raise SettingsError("random replacement needs at least two ordinary tokens in the vocabulary")
-        self.counts = torch.from_numpy(counts.astype(np.int64))
-        self.ends = torch.cumsum(self.counts, 0)
         # Of equal counts, the place in the cumulative counts is a place in the list of the ids.
-        self.listed = torch.from_numpy(np.flatnonzero(counts) if counts.max() == 1 else np.zeros(0, dtype=np.int64))
-
-
-def uniform_counts(ordinary: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Equal counts for ordinary tokens."""
-    return ordinary.astype(np.int64)
+        listed = np.flatnonzero(counts) if counts.max() == 1 else np.zeros(0, dtype=np.int64)
+        self.tables = counts, np.cumsum(counts), listed
 
 
 def unigram_counts(ordinary: NDArray[np.bool_], frequencies: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -108,6 +105,5 @@ def replace_tokens(
     else:
         draw_place_T = unit_begin_T if per_unit else own_T
     mask_end, random_end = (round(sum(settings.shares[:n]) * 2**SHOWN.size) for n in (1, 2))
-    tables = arrays(random_tokens.counts, random_tokens.ends, random_tokens.listed)
     batch = arrays(input_ids_T, chosen_T, bits_T, draw_place_T)
-    return torch.from_numpy(replaced(mask_id, mask_end, random_end, tables, *batch))
+    return torch.from_numpy(replaced(mask_id, mask_end, random_end, random_tokens.tables, *batch))

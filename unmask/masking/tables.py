@@ -1,20 +1,70 @@
 """What masking may know beside the rows: tables over the vocabulary, made elsewhere and handed in.
 
-Shape suffixes: V = vocabulary, D = dimensions.
+Shape suffixes: V = vocabulary, D = dimensions, P = places of a hash set.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.core.errors import SettingsError
-from unmask.masking.draw import HashSet
 
-_LEXICON = "give the masker tables=PATH, of a lexicon (`unmask lexicon DATA --out F` makes one) or of prepared data"
+_ROUNDS, _DOUBLINGS = 200, 5
+
+
+@dataclass(frozen=True, eq=False)
+class HashSet:
+    """A set of 64-bit hashes in one tensor, looked up many at once: two looks for each, and no search.
+
+    Every hash of the set stands in one of two places, which are read off its lower and its upper bits. A quarter of the
+    places are in use at most; free ones hold a copy of some hash of the set, so that they need no mark. Binary search
+    takes three to nine times as long on a CPU. Make it with `HashSet.of`.
+
+    Attributes:
+        places_P: int64; a power of two of them.
+        size: How many hashes there are.
+
+    Source: Pagh and Rodler 2004 (Cuckoo hashing).
+    """
+
+    places_P: Tensor
+    size: int
+
+    @classmethod
+    def of(cls, hashes: Tensor) -> HashSet:
+        """Makes a set of int64 hashes, in any order. They must be well mixed: places are read off their bits."""
+        members = np.unique(hashes.cpu().numpy())
+        if not len(members):
+            return cls(torch.zeros(1, dtype=torch.int64), 0)
+        bits = (4 * len(members) - 1).bit_length()
+        for more in range(_DOUBLINGS):
+            if (places := _placed(members, bits + more)) is not None:
+                return cls(torch.from_numpy(places), len(members))
+        raise AssertionError("the hashes are not mixed")
+
+
+def _placed(members: NDArray[np.int64], bits: int) -> NDArray[np.int64] | None:
+    # Hashes that lost their place to another go to their other place, until none has to; None where that does not end.
+    last = (1 << bits) - 1
+    choices = np.stack([members & last, (members >> 32) & last])
+    numbers = np.arange(len(members))
+    upper = np.zeros(len(members), dtype=np.int64)
+    holder = np.full(last + 1, -1, dtype=np.int64)
+    homeless = numbers
+    for _ in range(_ROUNDS):
+        holder[choices[upper[homeless], homeless]] = homeless
+        homeless = numbers[holder[choices[upper, numbers]] != numbers]
+        if not len(homeless):
+            return members[np.maximum(holder, 0)]
+        upper[homeless] ^= 1
+    return None
 
 
 @dataclass(frozen=True)
@@ -31,9 +81,22 @@ class Scores:
     tables: Mapping[str, Tensor]
 
 
+_LEXICON = "give the masker tables=PATH, of a lexicon (`unmask lexicon DATA --out F` makes one) or of prepared data"
+_MISSING = {
+    "frequencies_V": "the frequency of each of the {} ids: give tables=PATH of prepared data, or "
+    "frequencies=unmask.count_tokens(dataset, tokenizer)",
+    "documents_V": "the number of documents in which each of the {} ids stands: give tables=PATH of prepared data, "
+    "where they are counted",
+    "collocations": f"a lexicon of collocations; {_LEXICON}",
+    "informativeness_V": f"how informative each of the {{}} ids is; {_LEXICON}",
+    "embedding_VD": "an encoder's embedding of each of the {} ids: Tables(..., embedding_VD=...); training and the "
+    "audit read them from the encoder's folder",
+}
+
+
 @dataclass(frozen=True)
 class Tables:
-    """Tables over the vocabulary; those that a strategy does not need may be missing.
+    """Tables over the vocabulary, on the host; those that a strategy does not need may be missing.
 
     Attributes:
         vocab_size: Number of ids.
@@ -58,79 +121,28 @@ class Tables:
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
     _derived: dict[Hashable, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
-    def frequencies(self, wanted_by: str) -> Tensor:
-        """The frequencies.
+    def need(self, name: str, wanted_by: str) -> Any:
+        """One of the tables above by its name, for what the error calls `wanted_by`.
 
         Raises:
-            SettingsError: They are missing or of another vocabulary.
+            SettingsError: It is missing or of another vocabulary.
         """
-        if self.frequencies_V is None or len(self.frequencies_V) != self.vocab_size:
-            raise SettingsError(
-                f"{wanted_by} needs the frequency of each of the {self.vocab_size} ids: give tables=PATH of prepared "
-                "data, or frequencies=unmask.count_tokens(dataset, tokenizer)"
-            )
-        return self.frequencies_V
+        table = getattr(self, name)
+        if table is None or (isinstance(table, Tensor) and len(table) != self.vocab_size):
+            raise SettingsError(f"{wanted_by} needs {_MISSING[name].format(self.vocab_size)}")
+        return table
 
-    def documents(self, wanted_by: str) -> tuple[Tensor, int]:
-        """In how many documents each id stands, and how many there are.
+    def score(self, name: str, wanted_by: str) -> Tensor | None:
+        """A score of the vocabulary; None where a model is to make it and has not made any yet: then weights are equal.
 
         Raises:
-            SettingsError: This is not known.
+            SettingsError: There is no such score.
         """
-        if self.documents_V is None or len(self.documents_V) != self.vocab_size:
-            raise SettingsError(
-                f"{wanted_by} needs the number of documents in which each of the {self.vocab_size} ids stands: give "
-                "tables=PATH of prepared data, where they are counted"
-            )
-        return self.documents_V, self.num_documents
-
-    @property
-    def has_no_scores_yet(self) -> bool:
-        """Whether a model has been asked for scores and has none so far: not an error, but equal weights."""
-        return self.scores is not None and not self.scores.tables
-
-    def score(self, name: str, wanted_by: str) -> Tensor:
-        """A score of the vocabulary.
-
-        Raises:
-            SettingsError: There is none.
-        """
+        if self.scores is not None and not self.scores.tables:
+            return None
         if self.scores is None or name not in self.scores.tables:
             raise SettingsError(f"{wanted_by} needs the score {name!r}, which a model makes as it trains")
         return self.scores.tables[name]
-
-    def collocation_hashes(self, wanted_by: str) -> HashSet:
-        """The hashes of a lexicon's collocations.
-
-        Raises:
-            SettingsError: There is no lexicon.
-        """
-        if self.collocations is None:
-            raise SettingsError(f"{wanted_by} need a lexicon of collocations; {_LEXICON}")
-        return self.collocations
-
-    def informativeness(self, wanted_by: str) -> Tensor:
-        """How much each token tells of its neighbours.
-
-        Raises:
-            SettingsError: There is no lexicon, or it is of another vocabulary.
-        """
-        if self.informativeness_V is None or len(self.informativeness_V) != self.vocab_size:
-            raise SettingsError(f"{wanted_by} need how informative each of the {self.vocab_size} ids is; {_LEXICON}")
-        return self.informativeness_V
-
-    def embedding(self, wanted_by: str) -> Tensor:
-        """Embeddings of an encoder outside of the training.
-
-        Raises:
-            SettingsError: There are none, or they are of another vocabulary.
-        """
-        if self.embedding_VD is None or len(self.embedding_VD) != self.vocab_size:
-            raise SettingsError(
-                f"{wanted_by} with an encoder need its embeddings of each of the {self.vocab_size} ids: Tables(..., "
-                "embedding_VD=...); training and the audit read them from the encoder's folder"
-            )
-        return self.embedding_VD
 
     def labels_of(self, column: str, wanted_by: str) -> Sequence[str]:
         """The names of a column's labels.
@@ -152,25 +164,9 @@ class Tables:
         return self._derived[name]
 
     def with_scores(self, scores: Scores | None) -> Tables:
-        """The same tables with other scores; what follows from the rest is kept where there are none."""
-        return self if scores is self.scores else replace(self, scores=scores, _derived={})
-
-    def to(self, device: torch.device) -> Tables:
-        """The same tables on another device."""
-
-        def move(table: Tensor | None) -> Tensor | None:
-            return None if table is None else table.to(device)
-
-        scores = self.scores
+        """The same tables with other scores, from any device."""
+        if scores is None and self.scores is None:
+            return self
         if scores is not None:
-            scores = Scores(scores.version, {name: table.to(device) for name, table in scores.tables.items()})
-        return replace(
-            self,
-            frequencies_V=move(self.frequencies_V),
-            documents_V=move(self.documents_V),
-            scores=scores,
-            collocations=None if self.collocations is None else self.collocations.to(device),
-            informativeness_V=move(self.informativeness_V),
-            embedding_VD=move(self.embedding_VD),
-            _derived={name: table.to(device) for name, table in self._derived.items()},
-        )
+            scores = Scores(scores.version, {name: table.cpu() for name, table in scores.tables.items()})
+        return replace(self, scores=scores, _derived={})

@@ -82,13 +82,7 @@ class EpochCallback(TrainerCallback):
         """Notes how many batches of training there were; some are made before their step."""
         self._batches = self._clock.batches
 
-    def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """As where a step begins."""
-        self._batches = self._clock.batches
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """As where a step begins."""
-        self._batches = self._clock.batches
+    on_substep_end = on_step_end = on_step_begin
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Forgets the batches of an evaluation."""

@@ -3,7 +3,7 @@
 A partition is a boolean tensor that says where units begin. Tokens that cannot be masked never belong to a unit, and
 a unit never leaves its segment.
 
-Shape suffixes: T = all positions of a batch in a line (B rows x S positions); P = places of a hash set.
+Shape suffix: T = all positions of a batch in a line (B rows x S positions).
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from torch import Tensor
 
 from unmask.core.compiled import arrays
 from unmask.core.settings import Settings
-from unmask.masking.draw import FlatRows, collocation_starts, span_starts
+from unmask.masking.draw import FlatRows
+from unmask.masking.draw_loops import collocation_starts, span_starts
 from unmask.masking.tables import Tables
 from unmask.tokenizer.alignment import BEFORE_SHIFT, FARTHEST
 
@@ -48,7 +49,6 @@ class TokenUnits(Settings):
     kind: Literal["tokens"] = "tokens"
 
     def starts(self, rows: FlatRows, tables: Tables) -> Tensor:
-        """Everywhere."""
         return torch.ones_like(rows.maskable_T)
 
 
@@ -59,7 +59,6 @@ class WordUnits(Settings):
     kind: Literal["words"] = "words"
 
     def starts(self, rows: FlatRows, tables: Tables) -> Tensor:
-        """Where words begin."""
         return rows.word_starts_T
 
 
@@ -94,11 +93,6 @@ class SpanUnits(Settings):
                 f"1, 2, ... are, not all of them 0; there are {len(self.lengths)}"
             )
         return self
-
-    @property
-    def longest(self) -> int:
-        """Words (or tokens) of the longest span."""
-        return self.max_words if isinstance(self.lengths, str) else len(self.lengths)
 
     def thresholds(self) -> list[int]:
         """Upper ends of the lengths 1, 2, ... on a scale of 2**32."""
@@ -146,12 +140,7 @@ class CollocationUnits(Settings):
     lexicon: str | None = None
 
     def starts(self, rows: FlatRows, tables: Tables) -> Tensor:
-        """Where units begin.
-
-        Raises:
-            SettingsError: There is no lexicon.
-        """
-        collocations = tables.collocation_hashes("units of kind collocations")
+        collocations = tables.need("collocations", "units of kind collocations")
         batch = arrays(rows.input_ids_T, rows.maskable_T, rows.word_starts_T, rows.segment_begin_T)
         most_words = MOST_WORDS if collocations.size else 1
         return torch.from_numpy(collocation_starts(most_words, collocations.places_P.numpy(), *batch))
@@ -160,12 +149,7 @@ class CollocationUnits(Settings):
 # Units that annotations make: entities, phrases, subtrees of the dependency parse; between them whole words. A segment
 # may begin within one of these, since long texts are cut: then what is left of it is a unit.
 def spans_and_words(rows: FlatRows, spans_T: Tensor) -> Tensor:
-    """Where units begin that are spans of a column, and words outside of them.
-
-    Args:
-        rows: The batch.
-        spans_T: int64: a column of kind `entities` or `chunks` (see `unmask.tokenizer.alignment`).
-    """
+    """Where units begin that are spans of a column `entities` or `chunks`, and words outside of them."""
     inside_T = spans_T > 0
     before_T = torch.roll(inside_T, 1)  # the first token of a segment always begins a unit, whatever comes round here
     begins_T = (spans_T & 1 == 1) | ~before_T
@@ -184,7 +168,6 @@ class EntityUnits(Settings):
     kind: Literal["entity"] = "entity"
 
     def starts(self, rows: FlatRows, tables: Tables) -> Tensor:
-        """Where entities begin, and words outside of them."""
         return spans_and_words(rows, rows.annotation("entities", "units of kind entity"))
 
 
@@ -199,7 +182,6 @@ class PhraseUnits(Settings):
     kind: Literal["phrase"] = "phrase"
 
     def starts(self, rows: FlatRows, tables: Tables) -> Tensor:
-        """Where phrases begin, and words outside of them."""
         return spans_and_words(rows, rows.annotation("chunks", "units of kind phrase"))
 
 

@@ -1,6 +1,9 @@
 """The realised masking on real data, before any training: rates, shares, and every promise checked.
 
-Shape suffix: T = all positions of a batch in a line.
+What is expected is computed here once more, the plain way: by sorting the units of a segment by weight. The masker
+solves for it in rounds, in a compiled loop; the two share nothing but the units and their weights.
+
+Shape suffixes: T = all positions of a batch in a line, U = units, P = document pieces, or pairs.
 """
 
 from __future__ import annotations
@@ -13,23 +16,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.data.rows import Rows
+from unmask.masking.draw_loops import POINT, RATE_BITS
 from unmask.masking.masker import MaskedRows, Masker, WeighedRows
 from unmask.masking.settings import rate_at
-
-# ----------------------------------------
-# What the audit counts: rates, whether every unit is masked as often as its weight says, and sentence pairs.
-#
-# What is asked for is computed here once more, the plain way: by sorting the units of a segment by weight. The masker
-# solves for it in rounds, in a compiled loop; the two share nothing but the units and their weights.
-#
-# Shape suffixes: B = rows, S = positions, T = all positions of a batch in a line, U = units,
-# P = document pieces, or pairs.
 
 # A promise is broken beyond so many standard errors. Where all strategies are audited, some 300 figures are judged; by
 # chance one of them lies beyond about once in 90,000 audits.
 SIGMAS = 5.5
 
+Bools = NDArray[np.bool_]
 Counts = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+SIZES = ("1 token", "2 tokens", "3 tokens", "4 tokens", "5 tokens", "6 tokens or more")
+PLACES = ("the only unit", "first", "first quarter", "second quarter", "third quarter", "last quarter", "last")
+LENGTHS = ("1 to 3 tokens", "4 to 7", "8 to 15", "16 to 31", "32 to 63", "64 to 127", "128 to 255", "256 or more")
+_CHANCE_ENDS = (0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0)
+CHANCES = (*(f"up to {end:.1%}" for end in _CHANCE_ENDS[:-1]), "less than always", "always")
+_LEAST_VARIANCE = 4.0  # of a count that is judged: a smaller one is far from a normal distribution
+MOST_PIECES, MOST_BYTES, MOST_SPAN, MOST_DIGITS = 6, 16, 12, 7
+NO_TAG = "(none)"
 
 
 class AuditRatio(NamedTuple):
@@ -47,12 +53,7 @@ def ratio_of_sums(targets_P: Counts, sizes_P: Counts, variance: float = 0.0) -> 
     """The share of targets, with document pieces as the independent draws.
 
     Pieces that all come out alike have no spread, and one piece tells nothing of chance at all; but each is drawn by
-    chance, whose variance is known: the error counts as much at least. That is a quarter a piece where a budget of
-    tokens is rounded.
-
-    Args:
-        targets_P, sizes_P: Targets and tokens of each piece.
-        variance: Of the number of targets, by the way they are drawn.
+    chance, whose variance is known: the error counts as much at least, and at least a quarter a piece.
 
     Source: Cochran 1977, Sampling Techniques, section 2.11.
     """
@@ -67,16 +68,6 @@ def stretches(*columns_BS: NDArray[np.signedinteger]) -> Counts:
     begins_BS = np.ones(columns_BS[0].shape, dtype=bool)
     begins_BS[:, 1:] = np.any([column[:, 1:] != column[:, :-1] for column in columns_BS], axis=0)
     return np.cumsum(begins_BS.ravel()) - 1
-
-
-Floats = NDArray[np.float64]
-
-SIZES = ("1 token", "2 tokens", "3 tokens", "4 tokens", "5 tokens", "6 tokens or more")
-PLACES = ("the only unit", "first", "first quarter", "second quarter", "third quarter", "last quarter", "last")
-LENGTHS = ("1 to 3 tokens", "4 to 7", "8 to 15", "16 to 31", "32 to 63", "64 to 127", "128 to 255", "256 or more")
-_CHANCE_ENDS = (0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0)
-CHANCES = (*(f"up to {end:.1%}" for end in _CHANCE_ENDS[:-1]), "less than always", "always")
-_LEAST_VARIANCE = 4.0  # of a count that is judged: a smaller one is far from a normal distribution
 
 
 class Inclusion(NamedTuple):
@@ -112,25 +103,14 @@ class InclusionAudit:
     by_chance: dict[str, Inclusion]
 
     def groups(self) -> Iterator[tuple[str, str, Inclusion]]:
-        """What units are grouped by, a group's name, and what was found of it."""
+        """What units are grouped by, a group's name, and how its units came out."""
         kinds = {
             "size": self.by_size,
             "place in the document": self.by_place,
             "length of the document": self.by_length,
             "asked-for probability": self.by_chance,
         }
-        for kind, groups in kinds.items():
-            for name, found in groups.items():
-                yield kind, name, found
-
-    def broken(self) -> Iterator[str]:
-        """Groups whose units are predicted too often or too rarely, in words."""
-        for kind, name, found in self.groups():
-            if found.broken:
-                yield (
-                    f"units by {kind}, {name}: {found.realised:.2%} of {found.units:,} are predicted, not "
-                    f"{found.asked:.2%}"
-                )
+        yield from ((kind, name, group) for kind, groups in kinds.items() for name, group in groups.items())
 
 
 class Expected(NamedTuple):
@@ -148,36 +128,31 @@ class Expected(NamedTuple):
     spread: Floats
 
 
-class InclusionTally:
-    """Adds up batches."""
-
+class _InclusionTally:
     def __init__(self, masker: Masker) -> None:
         self._settings = masker.settings
-        self._sums = {
-            name: np.zeros((len(groups), 4))  # units, asked for, predicted, variance
+        # Probabilities are promised, but for a floor of what is predicted, which bends them.
+        self.promised = not (self._settings.least_one and self._settings.prediction_rate is not None)
+        self._sums = {  # of each group: units, probabilities, predicted, variance
+            name: np.zeros((len(groups), 4))
             for name, groups in (("size", SIZES), ("place", PLACES), ("length", LENGTHS), ("chance", CHANCES))
         }
 
-    def add(
-        self, segment_T: Counts, maskable_T: NDArray[np.bool_], masked: MaskedRows, weighed: WeighedRows
-    ) -> Expected:
-        """Counts one batch.
-
-        Args:
-            segment_T: A running number for each document piece.
-            maskable_T: What may be masked.
-            masked: What was made of the batch.
-            weighed: What it was drawn from.
-        """
-        begin_T, size_T = weighed.begin.numpy().ravel(), weighed.size.numpy().ravel()
-        place_U = np.flatnonzero(maskable_T & (begin_T == np.arange(len(begin_T))))
+    def add(self, segment_T: Counts, maskable_T: Bools, target_T: Bools, weighed: WeighedRows) -> Expected:
+        size_T = weighed.units.size_T.numpy()
+        place_U = np.flatnonzero(maskable_T & (size_T > 0))
         segment_U, size_U = segment_T[place_U], size_T[place_U]
-        rate_U, log2_U = (tensor.numpy().ravel()[place_U] for tensor in (weighed.rate, weighed.log2_weight))
+        log2_U, rate_U = np.zeros(len(place_U)), np.zeros(len(place_U))
+        if weighed.log2_T is not None:
+            log2_U = weighed.log2_T.numpy()[place_U] / (1 << POINT)
+        if isinstance(weighed.rate, float):
+            rate_U += weighed.rate
+        else:
+            rate_U = weighed.rate.numpy()[place_U] / (1 << RATE_BITS)
         least_one, share = self._settings.least_one, self._settings.prediction_rate
         chosen_U = asked_U = asked_for(log2_U, size_U, segment_U, rate_U, least_one=least_one)
         if share is not None:
             asked_U = asked_for(log2_U, size_U, segment_U, np.full_like(rate_U, share), least_one=least_one)
-        predicted_U = masked.labels.numpy().ravel()[place_U] >= 0
 
         tokens_U = np.bincount(segment_T, maskable_T)[segment_U]
         length_U = np.clip(np.log2(tokens_U).astype(np.int64) - 1, 0, len(LENGTHS) - 1)
@@ -190,40 +165,32 @@ class InclusionTally:
         }
         variance_U = asked_U * (1.0 - asked_U)
         for name, group_U in groups.items():
-            for column, values_U in enumerate((np.ones_like(asked_U), asked_U, predicted_U, variance_U)):
+            for column, values_U in enumerate((np.ones_like(asked_U), asked_U, target_T[place_U], variance_U)):
                 self._sums[name][:, column] += np.bincount(group_U, values_U, minlength=len(self._sums[name]))
-        found = Expected(*(np.zeros(len(begin_T)) for _ in Expected._fields))
-        found.predicted[place_U], found.chosen[place_U] = asked_U * size_U, chosen_U * size_U
-        found.spread[place_U] = variance_U * size_U**2
-        return found
-
-    @property
-    def promised(self) -> bool:
-        """Whether probabilities are promised, which a floor of what is predicted bends."""
-        settings = self._settings
-        return not (settings.least_one and settings.prediction_rate is not None)
+        expected = Expected(*np.zeros((3, len(size_T))))
+        expected.predicted[place_U], expected.chosen[place_U] = asked_U * size_U, chosen_U * size_U
+        expected.spread[place_U] = variance_U * size_U**2
+        return expected
 
     def result(self) -> InclusionAudit:
-        """The sum of all batches."""
-        promised = self.promised
-
-        def found(name: str, groups: tuple[str, ...]) -> dict[str, Inclusion]:
-            table = zip(groups, self._sums[name], strict=True)
-            return {group: _inclusion(*sums, promised=promised) for group, sums in table if sums[0]}
+        # The variance is that of independent draws. That of a segment is smaller as a rule, since a number of units is
+        # drawn that hardly varies; in a segment of a few units it may be a quarter larger, for which the many standard
+        # errors leave room.
+        def table(name: str, groups: tuple[str, ...]) -> dict[str, Inclusion]:
+            return {
+                group: Inclusion(
+                    int(units),
+                    asked / units,
+                    predicted / units,
+                    self.promised and abs(predicted - asked) > SIGMAS * max(variance, _LEAST_VARIANCE) ** 0.5,
+                )
+                for group, (units, asked, predicted, variance) in zip(groups, self._sums[name].tolist(), strict=True)
+                if units
+            }
 
         return InclusionAudit(
-            found("size", SIZES), found("place", PLACES), found("length", LENGTHS), found("chance", CHANCES)
+            table("size", SIZES), table("place", PLACES), table("length", LENGTHS), table("chance", CHANCES)
         )
-
-
-def _inclusion(units: float, asked: float, predicted: float, variance: float, *, promised: bool) -> Inclusion:
-    """The variance is that of independent draws.
-
-    That of a segment is smaller as a rule, since a number of units is drawn that hardly varies; in a segment of a few
-    units it may be a quarter larger, which the many standard errors that are granted leave room for.
-    """
-    broken = promised and abs(predicted - asked) > SIGMAS * max(variance, _LEAST_VARIANCE) ** 0.5
-    return Inclusion(int(units), asked / units, predicted / units, broken)
 
 
 def _places(segment_U: Counts) -> Counts:
@@ -273,9 +240,9 @@ def _in_proportion(weights: Floats, sizes: Counts, rate: float) -> Floats:
     scales = left / behind
     always = int(np.argmin(np.append(scales * weights[order] >= 1.0, False)))
     scale = scales[always] if always < len(order) else 0.0
-    found = np.empty_like(weights)
-    found[order] = np.where(np.arange(len(order)) < always, 1.0, scale * weights[order])
-    return found
+    chances = np.empty_like(weights)
+    chances[order] = np.where(np.arange(len(order)) < always, 1.0, scale * weights[order])
+    return chances
 
 
 @dataclass(frozen=True)
@@ -297,38 +264,23 @@ class PairAudit:
     with_both: int
     expected: tuple[float, float]
 
-    def broken(self) -> Iterator[str]:
-        """Halves whose rate is not the expected one, in words."""
-        halves = (("first", self.first), ("second", self.second))
-        for (name, found), expected in zip(halves, self.expected, strict=True):
-            if found.differs_from(expected):
-                yield f"{found.rate:.2%} of the tokens in {name} halves of pairs are predicted, not {expected:.2%}"
 
-
-class PairTally:
-    """Adds up batches of pairs."""
-
+class _PairTally:
     def __init__(self) -> None:
         self._sizes: list[Counts] = []  # [P, 2]: of both halves
         self._targets: list[Counts] = []
         self._variance, self._expected = np.zeros(2), np.zeros(2)
 
-    def add(self, rows: Rows, masked: MaskedRows, expected: Expected) -> None:
-        """Counts one batch, whose rows have token types. Args: expected: As `InclusionTally.add` returns it."""
+    def add(self, rows: Rows, maskable_T: Bools, target_T: Bools, expected: Expected) -> None:
         assert rows.token_type_ids is not None
         place_T = 2 * stretches(rows.segment_ids.numpy()) + rows.token_type_ids.numpy().ravel()
         size = 2 * (int(place_T[-1]) // 2 + 1)
-
-        def count(chosen_T: NDArray[np.bool_]) -> Counts:
-            return np.bincount(place_T[chosen_T], minlength=size).reshape(-1, 2)
-
-        self._sizes.append(count(rows.maskable.numpy().ravel()))
-        self._targets.append(count(masked.labels.numpy().ravel() >= 0))
+        self._sizes.append(np.bincount(place_T[maskable_T], minlength=size).reshape(-1, 2))
+        self._targets.append(np.bincount(place_T[target_T], minlength=size).reshape(-1, 2))
         self._variance += np.bincount(place_T % 2, expected.spread, minlength=2)
         self._expected += np.bincount(place_T % 2, expected.predicted, minlength=2)
 
     def result(self) -> PairAudit:
-        """The sum of all batches."""
         sizes, targets = np.concatenate(self._sizes), np.concatenate(self._targets)
         whole = (sizes > 0).all(1)
         first, second = (
@@ -337,10 +289,6 @@ class PairTally:
         shares = self._expected / np.maximum(sizes.sum(0), 1)
         both = int((targets[whole] > 0).all(1).sum())
         return PairAudit(first, second, int(whole.sum()), both, (float(shares[0]), float(shares[1])))
-
-
-MOST_PIECES, MOST_BYTES, MOST_SPAN, MOST_DIGITS = 6, 16, 12, 7
-NO_TAG = "(none)"
 
 
 @dataclass(frozen=True)
@@ -408,8 +356,6 @@ def audit(batches: Iterable[tuple[Rows, MaskedRows, WeighedRows]], masker: Maske
 
 
 class _Tally:
-    """Adds up batches."""
-
     def __init__(self, masker: Masker, frequencies: Counts) -> None:
         self.masker = masker
         self.settings, self.tokenizer = masker.settings, masker.tokenizer
@@ -422,10 +368,10 @@ class _Tally:
         self.span_lengths = np.zeros(MOST_SPAN, dtype=np.int64)
         self.pos_labels = masker.tables.labels.get("pos")
         self.by_pos: Counts | None = None  # [labels + 1, 2], by number
-        self.pairs: PairTally | None = None
+        self.pairs: _PairTally | None = None
         self.sizes: list[Counts] = []  # tokens and targets of each document piece
         self.targets: list[Counts] = []
-        self.inclusion = InclusionTally(masker)
+        self.inclusion = _InclusionTally(masker)
         self.expected = self.variance = 0.0  # of the number of targets
         self.split = self.squares = 0
         self.changed: list[Counts] = []  # tokens of each document piece that the model sees changed
@@ -453,12 +399,17 @@ class _Tally:
         num_bytes = np.bincount(word_T, np.where(maskable_T, self.tokenizer.token_bytes[ids_T], 0)).astype(np.int64)
         _count(self.by_pieces, np.clip(pieces[word_T] - 1, 0, MOST_PIECES - 1), maskable_T, target_T)
         _count(self.by_bytes, np.clip(num_bytes[word_T] - 1, 0, MOST_BYTES - 1), maskable_T, target_T)
-        self._add_spans(target_T, starts_T, segment_T)
-        expected = self.inclusion.add(segment_T, maskable_T, masked, weighed)
+        follows_T = np.zeros_like(target_T)  # stretches of targets, and how many words they touch
+        follows_T[1:] = target_T[1:] & target_T[:-1] & (segment_T[1:] == segment_T[:-1])
+        begins_T = target_T & ~follows_T
+        words = np.bincount(np.cumsum(begins_T)[target_T] - 1, (starts_T | begins_T)[target_T]).astype(np.int64)
+        self.stretches += len(words)
+        self.span_lengths += np.bincount(np.clip(words - 1, 0, MOST_SPAN - 1), minlength=MOST_SPAN)
+        expected = self.inclusion.add(segment_T, maskable_T, target_T, weighed)
         self.expected += float(expected.predicted.sum())
         self.variance += float(expected.spread.sum())
-        begin_T, size_T = weighed.begin.numpy().ravel(), weighed.size.numpy().ravel()
-        self.squares += int(size_T[maskable_T].sum())  # each unit's size, once for each of its tokens
+        begin_T, size_T = weighed.units.begin_T.numpy(), weighed.units.size_T.numpy()
+        self.squares += int((size_T**2).sum())
         self.split += len(np.unique(begin_T[maskable_T & (target_T != target_T[begin_T])]))
         self.changed.append(np.bincount(segment_T, maskable_T & (seen_T != ids_T)).astype(np.int64))
         self.expected_changes += float(expected.chosen.sum()) * (1.0 - self.settings.replacement.shares[2])
@@ -468,31 +419,25 @@ class _Tally:
                 self.by_pos = np.zeros((len(self.pos_labels) + 1, 2), dtype=np.int64)
             _count(self.by_pos, rows.annotations["pos"].numpy().ravel(), maskable_T, target_T)
         if rows.token_type_ids is not None:
-            self.pairs = self.pairs or PairTally()
-            self.pairs.add(rows, masked, expected)
-
-    def _add_spans(self, target_T: NDArray[np.bool_], starts_T: NDArray[np.bool_], segment_T: Counts) -> None:
-        """Stretches of targets and how many words they touch."""
-        follows_T = np.zeros_like(target_T)
-        follows_T[1:] = target_T[1:] & target_T[:-1] & (segment_T[1:] == segment_T[:-1])
-        begins_T = target_T & ~follows_T
-        stretch = np.cumsum(begins_T)[target_T] - 1
-        words = np.bincount(stretch, (starts_T | begins_T)[target_T]).astype(np.int64)
-        self.stretches += len(words)
-        self.span_lengths += np.bincount(np.clip(words - 1, 0, MOST_SPAN - 1), minlength=MOST_SPAN)
+            self.pairs = self.pairs or _PairTally()
+            self.pairs.add(rows, maskable_T, target_T, expected)
 
     def result(self) -> Audit:
         sizes, targets = np.concatenate(self.sizes), np.concatenate(self.targets)
         sizes, targets = sizes[sizes > 0], targets[sizes > 0]
-        expected = self.settings.prediction_rate or rate_at(self.settings.rate, 0.0)
         ratio = ratio_of_sums(targets, sizes, self.variance)
         inclusion = self.inclusion.result()
         pairs = None if self.pairs is None else self.pairs.result()
         shares = self.kinds / max(self.kinds.sum(), 1)
+        by_pos = None  # parts of speech that stand in the text, in the order of the labels; at last tokens without one
+        if self.by_pos is not None and self.pos_labels is not None:
+            names = (*self.pos_labels, NO_TAG)
+            counts = np.roll(self.by_pos, -1, axis=0).tolist()
+            by_pos = {name: (tokens, chosen) for name, (tokens, chosen) in zip(names, counts, strict=True) if tokens}
         return Audit(
             tokens=int(sizes.sum()),
             rows=len(sizes),
-            expected_rate=expected,
+            expected_rate=self.settings.prediction_rate or rate_at(self.settings.rate, 0.0),
             rate=ratio.rate,
             rate_stderr=ratio.stderr,
             shares=(float(shares[0]), float(shares[1]), float(shares[2])),
@@ -504,39 +449,39 @@ class _Tally:
             by_bytes=self.by_bytes,
             by_frequency=self.by_frequency,
             span_lengths=self.span_lengths,
-            by_pos=self._named_pos(),
+            by_pos=by_pos,
             pairs=pairs,
             inclusion=inclusion,
             split_units=self.split,
             tokens_a_draw=self.squares / max(int(sizes.sum()), 1),
-            broken=(*self._broken(ratio, shares, pairs), *inclusion.broken()),
+            broken=tuple(self._broken(ratio, shares, pairs, inclusion)),
         )
 
-    def _named_pos(self) -> dict[str, tuple[int, int]] | None:
-        """Parts of speech that stand in the text, in the order of the labels; at last tokens without one."""
-        if self.by_pos is None or self.pos_labels is None:
-            return None
-        counts = {NO_TAG: self.by_pos[0]} | dict(zip(self.pos_labels, self.by_pos[1:], strict=True))
-        counts[NO_TAG] = counts.pop(NO_TAG)
-        return {name: (int(tokens), int(chosen)) for name, (tokens, chosen) in counts.items() if tokens}
-
-    def _broken(self, found: AuditRatio, shares: NDArray[np.float64], pairs: PairAudit | None) -> Iterable[str]:
+    def _broken(
+        self, ratio: AuditRatio, shares: Floats, pairs: PairAudit | None, inclusion: InclusionAudit
+    ) -> Iterator[str]:
         if self.inclusion.promised or not self.settings.least_one:
             tokens = max(int(np.concatenate(self.sizes).sum()), 1)
-            # Where each document piece draws its rate, what these pieces drew.
-            if found.differs_from(expected := self.expected / tokens):
-                yield f"{found.rate:.2%} of the tokens are predicted, not {expected:.2%}"
             changed = ratio_of_sums(np.concatenate(self.changed), np.concatenate(self.sizes), self.variance_of_changes)
-            if changed.differs_from(wanted := self.expected_changes / tokens):
-                yield f"{changed.rate:.2%} of the tokens are changed, not {wanted:.2%}"
+            # Where each document piece draws its rate, what these pieces drew.
+            rates = [
+                ("of the tokens are predicted", ratio, self.expected / tokens),
+                ("of the tokens are changed", changed, self.expected_changes / tokens),
+            ]
             if pairs is not None:
-                yield from pairs.broken()
+                rates += [
+                    ("of the tokens in first halves of pairs are predicted", pairs.first, pairs.expected[0]),
+                    ("of the tokens in second halves of pairs are predicted", pairs.second, pairs.expected[1]),
+                ]
+            for what, realised, expected in rates:
+                if realised.differs_from(expected):
+                    yield f"{realised.rate:.2%} {what}, not {expected:.2%}"
         draws = max(self.stretches, 1)  # the fewest independent draws that there may have been
-        for name, share, wanted in zip(
+        for name, share, expected in zip(
             ("masks", "random tokens", "unchanged tokens"), shares, self.settings.replacement.shares, strict=True
         ):
-            if abs(share - wanted) > SIGMAS * (wanted * (1.0 - wanted) / draws) ** 0.5 * 2.0 + 1e-9:
-                yield f"{share:.2%} of the targets are {name}, not {wanted:.2%}"
+            if abs(share - expected) > SIGMAS * (expected * (1.0 - expected) / draws) ** 0.5 * 2.0 + 1e-9:
+                yield f"{share:.2%} of the targets are {name}, not {expected:.2%}"
         for number, what in (
             (self.special_targets, "special tokens are predicted"),
             (self.special_replacements, "special tokens stand for a target"),
@@ -545,6 +490,12 @@ class _Tally:
         ):
             if number:
                 yield f"{number:,} {what}"
+        for kind, name, group in inclusion.groups():
+            if group.broken:
+                yield (
+                    f"units by {kind}, {name}: {group.realised:.2%} of {group.units:,} are predicted, not "
+                    f"{group.asked:.2%}"
+                )
 
 
 def _count(table: Counts, group_T: Counts, maskable_T: NDArray[np.bool_], target_T: NDArray[np.bool_]) -> None:

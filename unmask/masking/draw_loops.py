@@ -1,0 +1,585 @@
+"""The compiled loops of masking: hashes, segments, units, what is drawn, and what chosen tokens become.
+
+Hashes are those of `unmask.core.hashing`, number for number. All arithmetic is in integers, or in additions and
+products of double precision in an order that the segment alone decides: the same on every machine.
+
+Array suffixes: B = rows, S = positions, T = B x S in a line; V = vocabulary; D = directions of an embedding;
+u, v = units of a segment.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.core import hashing
+from unmask.core.compiled import compiled
+from unmask.core.hashing import (
+    BEGINNING,
+    CROSSING,
+    EXCHANGE,
+    GOLDEN,
+    ORDER,
+    RANDOM_TOKEN,
+    SHOWN,
+    SPAN_LENGTH,
+    BitField,
+    mix_ints,
+)
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+
+POINT = 18  # fixed-point logarithms count in 2**-18
+RATE_BITS = CROSSING.size  # rates count in 2**-24
+MOST_DOUBLINGS = 1000  # between the weights of a segment: still a number of double precision
+
+_HALF, _LOW = POINT // 2, (1 << POINT // 2) - 1  # fractions of logarithms are looked up in two halves
+_CHANCE_BITS = BEGINNING.size  # of probabilities
+_ONE = 1 << _CHANCE_BITS
+_CHOSEN, _PREDICTED = mix_ints(6), mix_ints(7)  # draws that are independent of those for units, replacement and rates
+_FEW = 16  # units that are rather sorted than parted again
+_PLACE_BITS = 32
+_PLACE = (1 << _PLACE_BITS) - 1
+
+# For one number, compiled from the same source.
+mix = cast(Callable[[int], int], compiled(cast(Any, hashing.mix)))
+
+
+# As `unmask.core.hashing` says of each.
+@compiled
+def drawn(bits: int, field: BitField) -> int:
+    return (bits >> field.first) & ((1 << field.size) - 1)
+
+
+@compiled
+def token_in_word(token: int, place: int) -> int:
+    return mix(mix(token + 1) + place * GOLDEN)
+
+
+@compiled
+def longer(sequence: int, mixed_word: int) -> int:
+    return mix(sequence + GOLDEN) + mixed_word
+
+
+@compiled
+def segments_and_bits(
+    key: int, segments_BS: NDArray[np.integer[Any]], keys_BS: Ints, positions_BS: Ints
+) -> tuple[Ints, Ints, Ints]:
+    """Running numbers of segments, the places where they begin, and 64 random bits a token: each [T]."""
+    num_rows, length = segments_BS.shape
+    segment_T = np.empty(num_rows * length, dtype=np.int64)
+    begin_T = np.empty(num_rows * length, dtype=np.int64)
+    bits_T = np.empty(num_rows * length, dtype=np.int64)
+    number, begin, origin = 0, 0, 0
+    for b in range(num_rows):
+        row = b * length
+        for s in range(length):
+            if s == 0 or segments_BS[b, s] != segments_BS[b, s - 1] or keys_BS[b, s] != keys_BS[b, s - 1]:
+                number += 1
+                begin = row + s
+                origin = positions_BS[b, s]
+            segment_T[row + s] = number
+            begin_T[row + s] = begin
+            bits_T[row + s] = keys_BS[b, s] + (positions_BS[b, s] - origin) * GOLDEN + key
+        for place in range(row, row + length):  # by itself, so that it becomes vector instructions
+            bits_T[place] = mix(bits_T[place])
+    return segment_T, begin_T, bits_T
+
+
+@compiled
+def positions_and_keys(ids_BS: Ints, inside_BS: Bools) -> tuple[Ints, Ints]:
+    """Positions within the rows, 0 at padding, and a hash of what each row holds: both [B, S]."""
+    num_rows, length = ids_BS.shape
+    positions_BS = np.zeros((num_rows, length), dtype=np.int64)
+    keys_BS = np.empty((num_rows, length), dtype=np.int64)
+    for b in range(num_rows):
+        first = 0
+        while first < length and not inside_BS[b, first]:
+            first += 1
+        total = 0
+        for s in range(first, length):
+            word = mix(mix(ids_BS[b, s] + 1) + (s - first) * GOLDEN)
+            total += word if inside_BS[b, s] else 0
+        key = mix(total)
+        for s in range(length):
+            keys_BS[b, s] = key
+            if inside_BS[b, s]:
+                positions_BS[b, s] = s - first
+    return positions_BS, keys_BS
+
+
+@compiled
+def up_to_last(pad_id: int, ids_BS: Ints) -> Bools:
+    """[B, S]: true up to the last token of each row that is no padding."""
+    num_rows, length = ids_BS.shape
+    inside_BS = np.zeros((num_rows, length), dtype=np.bool_)
+    for b in range(num_rows):
+        end = length
+        while end > 0 and ids_BS[b, end - 1] == pad_id:
+            end -= 1
+        inside_BS[b, :end] = True
+    return inside_BS
+
+
+@compiled
+def partition_loop(maskable_T: Bools, segment_begin_T: Ints, starts_T: Bools) -> tuple[Ints, Ints]:
+    """The places where units begin, for each token, and their sizes at these places: both [T]."""
+    begin_T = np.empty(len(maskable_T), dtype=np.int64)
+    size_T = np.zeros(len(maskable_T), dtype=np.int64)
+    within, unit = False, 0
+    for place in range(len(maskable_T)):
+        if not maskable_T[place]:
+            begin_T[place] = place
+            within = False
+            continue
+        if starts_T[place] or not within or segment_begin_T[place] == place:
+            unit = place
+        begin_T[place] = unit
+        size_T[unit] += 1
+        within = True
+    return begin_T, size_T
+
+
+@compiled
+def sums(begin_T: Ints, values_T: Ints) -> Ints:
+    """Sums of values by the place that each token names: [T], 0 where none does."""
+    result_T = np.zeros(len(values_T), dtype=np.int64)
+    for place in range(len(values_T)):
+        result_T[begin_T[place]] += values_T[place]
+    return result_T
+
+
+@compiled
+def largest(begin_T: Ints, values_T: Ints) -> Ints:
+    """The largest value of each unit's tokens, at the place where it begins: [T]."""
+    result_T = values_T.copy()
+    for place in range(len(values_T)):
+        begin = begin_T[place]
+        result_T[begin] = max(result_T[begin], values_T[place])
+    return result_T
+
+
+@compiled
+def span_starts(word_T: Bools, segment_begin_T: Ints, bits_T: Ints, ends: Ints) -> Bools:
+    """Where spans begin that tile the words of each segment: the k-th is as long as the k-th word draws.
+
+    `ends` are the upper ends of the lengths 1, 2, ... on a scale of 2**32.
+    """
+    starts_T = np.zeros(len(word_T), dtype=np.bool_)
+    word, tile_begins, own = 0, 0, 0
+    for place in range(len(word_T)):
+        if segment_begin_T[place] == place:
+            word, tile_begins, own = 0, 0, place
+        if not word_T[place]:
+            continue
+        if word == tile_begins:
+            starts_T[place] = True
+            while not word_T[own]:
+                own += 1
+            draw = drawn(mix(bits_T[own] + GOLDEN), SPAN_LENGTH)
+            length = 1
+            while length < len(ends) and draw >= ends[length - 1]:
+                length += 1
+            tile_begins += length
+            own += 1
+        word += 1
+    return starts_T
+
+
+@compiled
+def collocation_starts(
+    most_words: int, places: Ints, ids_T: Ints, maskable_T: Bools, word_starts_T: Bools, segment_begin_T: Ints
+) -> Bools:
+    """Where units begin: the longest collocation at each place from left to right, or a word.
+
+    `places` are those of the hash set of collocations, which have at most `most_words` words.
+    """
+    total, last = len(ids_T), len(places) - 1
+    starts_T = np.zeros(total, dtype=np.bool_)
+    word_begins = np.empty(total + 1, dtype=np.int64)
+    hashes = np.empty(total, dtype=np.int64)
+    place = 0
+    while place < total:
+        if not maskable_T[place]:
+            place += 1
+            continue
+        begin, num_words = place, 0  # of a run of tokens with nothing between them
+        while place < total and maskable_T[place] and (place == begin or segment_begin_T[place] != place):
+            if place == begin or word_starts_T[place]:
+                word_begins[num_words] = place
+                hashes[num_words] = 0
+                num_words += 1
+            own = num_words - 1
+            hashes[own] += token_in_word(ids_T[place], place - word_begins[own])
+            place += 1
+        word = 0
+        while word < num_words:
+            starts_T[word_begins[word]] = True
+            longest, sequence = 1, hashes[word]
+            for n in range(2, min(most_words, num_words - word) + 1):
+                sequence = longer(sequence, mix(hashes[word + n - 1]))
+                if places[sequence & last] == sequence or places[(sequence >> 32) & last] == sequence:
+                    longest = n
+            word += longest
+    return starts_T
+
+
+@compiled
+def counts_in_segment(vocab_size: int, ids_T: Ints, segment_begin_T: Ints) -> Ints:
+    """How often each token's id stands in its segment: [T]."""
+    counts_T = np.empty(len(ids_T), dtype=np.int64)
+    counts_V = np.zeros(vocab_size, dtype=np.int64)
+    begin = 0
+    while begin < len(ids_T):
+        end = begin
+        while end < len(ids_T) and segment_begin_T[end] == begin:
+            counts_V[ids_T[end]] += 1
+            end += 1
+        for place in range(begin, end):
+            counts_T[place] = counts_V[ids_T[place]]
+        for place in range(begin, end):
+            counts_V[ids_T[place]] = 0
+        begin = end
+    return counts_T
+
+
+@compiled
+def cosines(
+    table_VD: Ints, ids_T: Ints, maskable_T: Bools, segment_begin_T: Ints, unit_begin_T: Ints
+) -> NDArray[np.float64]:
+    """Cosine between the embedding of each unit, at its first place, and that of its segment: [T].
+
+    Both are sums over their tokens, in fixed point; 0 where either is zero.
+    """
+    total, width = len(ids_T), table_VD.shape[1]
+    cosine_T = np.zeros(total, dtype=np.float64)
+    whole = np.empty(width, dtype=np.int64)
+    own = np.empty(width, dtype=np.int64)
+    begin = 0
+    while begin < total:
+        whole[:] = 0
+        end = begin
+        while end < total and segment_begin_T[end] == begin:
+            if maskable_T[end]:
+                embedding = table_VD[ids_T[end]]
+                for d in range(width):
+                    whole[d] += embedding[d]
+            end += 1
+        length = 0
+        for d in range(width):
+            length += whole[d] * whole[d]
+        place = begin
+        while place < end:
+            unit = place
+            own[:] = 0
+            while place < end and unit_begin_T[place] == unit:
+                if maskable_T[place]:
+                    embedding = table_VD[ids_T[place]]
+                    for d in range(width):
+                        own[d] += embedding[d]
+                place += 1
+            product, square = 0, 0
+            for d in range(width):
+                product += own[d] * whole[d]
+                square += own[d] * own[d]
+            cosine_T[unit] = float(product) / math.sqrt(max(float(square) * float(length), 1.0))
+        begin = end
+    return cosine_T
+
+
+@compiled
+def replaced(
+    mask_id: int,
+    mask_end: int,
+    random_end: int,
+    random_tokens: tuple[Ints, Ints, Ints],
+    ids_T: Ints,
+    chosen_T: Bools,
+    bits_T: Ints,
+    draw_place_T: Ints,
+) -> Ints:
+    """Ids with masks and random tokens in the place of those chosen: [T].
+
+    Args:
+        mask_id: Id of the mask.
+        mask_end, random_end: Draws below the first show the mask, those below the second a random token; of 2**31.
+        random_tokens: [V]: how often each id is drawn, and the running sum; and the ids that are drawn where all are
+            equally likely, else nothing.
+        ids_T, chosen_T, bits_T: The batch; an id's own bits draw the random token.
+        draw_place_T: Whose bits draw what is shown: each token's own place, or that of its unit.
+    """
+    counts_V, ends_V, listed = random_tokens
+    seen_T = ids_T.copy()
+    for place in range(len(ids_T)):
+        if not chosen_T[place]:
+            continue
+        own_bits = mix(bits_T[place])
+        whose = draw_place_T[place]
+        draw = drawn(own_bits if whose == place else mix(bits_T[whose]), SHOWN)
+        if draw < mask_end:
+            seen_T[place] = mask_id
+        elif draw < random_end:
+            own, end = counts_V[ids_T[place]], ends_V[ids_T[place]]
+            nth = (drawn(own_bits, RANDOM_TOKEN) * (ends_V[-1] - own)) >> RANDOM_TOKEN.size
+            nth += own * (nth >= end - own)
+            if len(listed):
+                seen_T[place] = listed[nth]
+            else:
+                seen_T[place] = np.searchsorted(ends_V, nth, side="right")
+    return seen_T
+
+
+@compiled
+def _pivot(words: Ints, low: int, high: int, share: float) -> int:
+    # A guess of what has this share of the units below it: one of five, never the smallest or the largest.
+    step = (high - low - 1) // 4
+    a, b, c = words[low], words[low + step], words[low + 2 * step]
+    d, e = words[low + 3 * step], words[high - 1]
+    a, b, d, e = min(a, b), max(a, b), min(d, e), max(d, e)
+    c, e = min(c, e), max(c, e)
+    c, d = min(c, d), max(c, d)
+    b, e = min(b, e), max(b, e)
+    a, d = min(a, d), max(a, d)
+    a, c = min(a, c), max(a, c)
+    b, d = min(b, d), max(b, d)
+    b, c = min(b, c), max(b, c)
+    return b if share < 0.3 else c if share < 0.7 else d
+
+
+@compiled
+def _around(room: int, count: int, words: Ints, other: Ints) -> tuple[int, int]:
+    # Orders units so that the one that crosses the room is among the few from `low` to `high`: all before are smaller,
+    # all behind larger.
+    low, high = 0, count
+    while high - low > _FEW:
+        pivot = _pivot(words, low, high, (room - low) / (high - low))
+        smaller, larger = low, 0
+        for u in range(low, high):  # without a branch, which would be guessed wrong every other time
+            word = words[u]
+            is_smaller = word < pivot
+            words[smaller] = word
+            other[larger] = word
+            smaller += is_smaller
+            larger += not is_smaller
+        if smaller > room:
+            high = smaller  # what is larger is not looked at again
+        else:
+            for u in range(larger):  # assigning a slice would compile what to say of one that does not fit: 2 s
+                words[smaller + u] = other[u]
+            low = smaller
+    return low, high
+
+
+@compiled
+def _take_first(room: int, least_one: bool, count: int, words: Ints, other: Ints, bits_T: Ints, taken_T: Bools) -> int:
+    """Marks units of a segment in the order of their keys until there are as many as the room, in 2**-24, says.
+
+    Units are parted by a pivot until those are known that fill it, so hardly any of them is sorted. The unit that
+    crosses is taken with the probability of the fraction that is left, by its random bits. `words` (key and place of
+    each unit) are put into another order.
+
+    Returns:
+        How many units at the beginning of `words` hold all that a smaller room could take.
+    """
+    low, high = _around(room >> RATE_BITS, count, words, other)
+    for u in range(low):
+        taken_T[words[u] & _PLACE] = True
+    for u in range(low, high):
+        left = room - (u << RATE_BITS)
+        if left <= 0 and not (least_one and u == 0):
+            break
+        smallest = u
+        for v in range(u + 1, high):
+            if words[v] < words[smallest]:
+                smallest = v
+        words[u], words[smallest] = words[smallest], words[u]
+        place = words[u] & _PLACE
+        taken_T[place] = left > drawn(bits_T[place], CROSSING) or (least_one and u == 0)
+    return high
+
+
+@compiled
+def _of_units(taken_T: Bools, unit_begin_T: Ints) -> Bools:
+    # What is marked where a unit begins, at all of its tokens.
+    chosen_T = np.empty(len(taken_T), dtype=np.bool_)
+    for place in range(len(taken_T)):
+        chosen_T[place] = taken_T[unit_begin_T[place]]
+    return chosen_T
+
+
+@compiled
+def _weigh(count: int, places: Ints, log2_T: Ints, powers: tuple[Floats, Floats, Floats], weights: Floats) -> None:
+    # Relative to the largest of the segment.
+    wholes, coarse, fine = powers
+    most = log2_T[places[0]]
+    for u in range(1, count):
+        most = max(most, log2_T[places[u]])
+    for u in range(count):
+        less = min(most - log2_T[places[u]], MOST_DOUBLINGS << POINT)
+        weights[u] = wholes[less >> POINT] * coarse[(less >> _HALF) & _LOW] * fine[less & _LOW]
+
+
+@compiled
+def _capped(budget: float, count: int, sizes: Ints, weights: Floats, chances: Floats) -> None:
+    """Turns weights into probabilities: in proportion, at most 1, and so many tokens in expectation.
+
+    What would be above 1 becomes 1, and what that leaves of the budget raises the others, until none is above 1.
+    Source: Tillé 2006, Sampling Algorithms, section 2.10; here a unit costs its tokens.
+    """
+    for u in range(count):
+        chances[u] = weights[u]  # negative: always
+    while True:
+        tokens, heaviest = 0.0, 0.0
+        for u in range(count):
+            weight = max(chances[u], 0.0)
+            tokens += weight * sizes[u]
+            heaviest = max(heaviest, weight)
+        scale = max(budget, 0.0) / tokens if tokens > 0.0 else 0.0
+        if scale * heaviest < 1.0:
+            break
+        for u in range(count):
+            if scale * chances[u] >= 1.0:
+                chances[u] = -1.0
+                budget -= sizes[u]
+    for u in range(count):
+        chances[u] = 1.0 if chances[u] < 0.0 else scale * chances[u]
+
+
+@compiled
+def _systematic(
+    random: int, least_one: bool, count: int, order: Ints, chances: Floats, places: Ints, taken_T: Bools
+) -> int:
+    """Marks units so that each is taken with its own probability, and the number of them varies by less than one.
+
+    The probabilities are added up in the given order; a unit is taken if the sum passes u, u + 1, u + 2, ... there,
+    with one random u, in 2**-32. Units that are taken stand at the beginning of `order` afterwards.
+
+    Source: Madow 1949 (On the theory of systematic sampling, II); Tillé 2006, Sampling Algorithms, section 7.1.
+    """
+    point = random
+    if least_one:
+        total = 0
+        for u in range(count):
+            total += int(chances[order[u]] * _ONE + 0.5)
+        if total < _ONE:
+            point = ((random >> 1) * total) >> (_CHANCE_BITS - 1)
+    taken, passed = 0, 0
+    for u in range(count):
+        unit = order[u]
+        passed += int(chances[unit] * _ONE + 0.5)
+        if passed > point:
+            taken_T[places[unit]] = True
+            point += _ONE
+            order[taken] = unit
+            taken += 1
+    return taken
+
+
+@compiled
+def _take_weighted(
+    budgets: tuple[float, float],
+    least_one: bool,
+    begin: int,
+    count: int,
+    units: tuple[Ints, Ints, Ints],
+    scratch: tuple[Floats, Floats],
+    bits_T: Ints,
+    marked: tuple[Bools, Bools],
+) -> None:
+    """Marks units of a segment with probabilities in proportion to their weights; those predicted are some of them.
+
+    Args:
+        budgets: Expected tokens that are taken, and that are predicted; the second is negative where these are all.
+        least_one: Whether one unit is taken (and predicted) in any case.
+        begin, count: Where the segment begins, and how many units there are.
+        units: Tokens of each; where it begins; and room to put them into an order.
+        scratch: Weights of the units; and room for probabilities.
+        bits_T: Random bits.
+        marked: Where units are marked that are taken, and that are predicted.
+    """
+    sizes, places, order = units
+    weights, chances = scratch
+    for u in range(count):
+        order[u] = u
+    for u in range(count - 1, 0, -1):  # Fisher and Yates: a random order, without sorting
+        other = (drawn(bits_T[places[u]], EXCHANGE) * (u + 1)) >> EXCHANGE.size
+        order[u], order[other] = order[other], order[u]
+    _capped(budgets[0], count, sizes, weights, chances)
+    random = drawn(mix(bits_T[begin] + _CHOSEN), BEGINNING)
+    taken = _systematic(random, least_one, count, order, chances, places, marked[0])
+    if budgets[1] < 0.0:
+        return
+    predicted = np.empty(count, dtype=np.float64)
+    _capped(budgets[1], count, sizes, weights, predicted)
+    for u in range(count):  # of those that are taken; a smaller budget never raises a probability
+        predicted[u] = min(predicted[u] / chances[u], 1.0) if chances[u] > 0.0 else 0.0
+    random = drawn(mix(bits_T[begin] + _PREDICTED), BEGINNING)
+    _systematic(random, least_one, taken, order, predicted, places, marked[1])
+
+
+@compiled
+def take_units(
+    how: tuple[bool, int],
+    powers: tuple[Floats, Floats, Floats],
+    segment_begin_T: Ints,
+    unit_begin_T: Ints,
+    size_T: Ints,
+    log2_T: Ints,
+    bits_T: Ints,
+    share_T: Ints,
+) -> tuple[Bools, Bools]:
+    """The tokens that are chosen and those that are predicted, each unit with the probability that its weight gives it.
+
+    Of equal units those with the smallest random bits are taken: the rate times their number, the fraction by chance.
+    That is systematic sampling in a random order, without having to make the order.
+
+    Args:
+        how: Whether one unit of each segment is taken in any case; and the expected share that is predicted, negative
+            where that is all.
+        powers: As `unmask.masking.draw.powers` makes them.
+        segment_begin_T, unit_begin_T, size_T, bits_T: The batch and its units.
+        log2_T: Logarithms of weights in fixed point, where units begin; [0]: all are equal.
+        share_T: Expected share of the tokens, in 2**-24; [T], or [1] for all segments alike.
+    """
+    least_one, predicted_share = how
+    total, some, weighted = len(bits_T), predicted_share >= 0, len(log2_T) > 0
+    taken_T = np.zeros(total, dtype=np.bool_)
+    predicted_T = np.zeros(total if some else 0, dtype=np.bool_)
+    words = np.empty(total, dtype=np.int64)  # random bits and place of each unit of the segment
+    other, sizes, places = np.empty(total, dtype=np.int64), np.empty(total, dtype=np.int64), words
+    weights, chances = np.empty(total, dtype=np.float64), np.empty(total, dtype=np.float64)
+    begin = 0
+    while begin < total:
+        end, count = begin, 0
+        while end < total and segment_begin_T[end] == begin:
+            words[count] = (drawn(bits_T[end], ORDER) << _PLACE_BITS) | end
+            count += size_T[end] > 0
+            end += 1
+        share = share_T[begin] if len(share_T) > 1 else share_T[0]
+        equal = True
+        for u in range(1, count if weighted else 0):
+            equal &= log2_T[words[u] & _PLACE] == log2_T[words[0] & _PLACE]
+        if equal:
+            high = _take_first(count * share, least_one, count, words, other, bits_T, taken_T)
+            if some:
+                room = count * predicted_share
+                _take_first(room, least_one, high, words, other, bits_T, predicted_T)
+        else:
+            tokens = 0
+            for u in range(count):
+                places[u] = words[u] & _PLACE
+                sizes[u] = size_T[places[u]]
+                tokens += sizes[u]
+            _weigh(count, places, log2_T, powers, weights)
+            budgets = (tokens * share / (1 << RATE_BITS), tokens * predicted_share / (1 << RATE_BITS))
+            units = (sizes, places, other)
+            _take_weighted(budgets, least_one, begin, count, units, (weights, chances), bits_T, (taken_T, predicted_T))
+        begin = end
+    chosen_T = _of_units(taken_T, unit_begin_T)
+    return chosen_T, (_of_units(predicted_T, unit_begin_T) if some else chosen_T)

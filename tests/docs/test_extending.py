@@ -17,6 +17,7 @@ from unmask.data.corpus import Corpus
 from unmask.data.documents import READERS
 from unmask.data.settings import CorpusSettings
 from unmask.data.sources import SUFFIXES
+from unmask.masking.features import rows_from_ids
 from unmask.model.pooling import POOLINGS
 
 PAGE = PAGES[ROOT / "docs" / "extending.md"]
@@ -43,6 +44,24 @@ def test_add_a_pooling(run: unmask.Run, tmp_path: Path, monkeypatch: pytest.Monk
     with torch.no_grad():
         last = [model.network.encoder(torch.from_numpy(each)[None].long())[0, -1].numpy() for each in ids]
     np.testing.assert_allclose(vectors, np.stack(last), atol=1e-5)
+
+
+def test_units_and_weights_of_your_own(run: unmask.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "mine").symlink_to(run.folder)
+    monkeypatch.chdir(tmp_path)
+    names = example("Units and weights of your own")
+    masker = names["masker"]
+    rows = rows_from_ids([list(range(5, 40)), list(range(50, 80))], masker.tokenizer)
+    units = masker.weighed(rows).units
+    begins = (units.size_T > 0).view(rows.shape)
+    for row in range(2):
+        words = rows.word_starts[row].nonzero()[:, 0].tolist()
+        assert begins[row].nonzero()[:, 0].tolist() == words[::2]
+        assert len(words) > 2
+    hidden = names["masked"].labels.flatten() >= 0
+    assert torch.equal(hidden, hidden[units.begin_T])
+    assert 0 < hidden.sum() < rows.maskable.sum()
 
 
 def test_read_another_kind_of_file(

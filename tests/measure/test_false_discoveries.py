@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from unmask.commands.compare import next_look
-from unmask.measure.uncertainty import compare_figures, error_of_look, mean_interval, student_quantile
+from unmask.measure.uncertainty import compare_figures, error_of_look, mean_interval, student_margin
 
 COMPARISONS = 2000
 MOST = 0.05 * COMPARISONS + 2 * (0.05 * 0.95 * COMPARISONS) ** 0.5  # two binomial standard deviations
@@ -193,7 +193,7 @@ def _stopped(draw: Draw, asked: Sequence[int], number: Callable[..., int]) -> in
         for seeds in range(seen + 1, most + 1):
             look = number(before, seeds=seeds, most_seeds=most)
             part = differences[:, :seeds]
-            half = student_quantile(1.0 - error_of_look(look) / 2, seeds - 1) * part.std(axis=1, ddof=1) / seeds**0.5
+            half = student_margin(1.0, seeds - 1, 1.0 - error_of_look(look)) * part.std(axis=1, ddof=1) / seeds**0.5
             apart = np.abs(part.mean(axis=1)) > half
             assert apart[:5].tolist() == [shows(each[:, :seeds], look) for each in figures[:5]]
             found |= apart

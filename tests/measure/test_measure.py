@@ -37,10 +37,10 @@ from unmask.measure.text import (
     passages_of_text,
     segments,
     share_of_text,
+    spaced_words,
     standing_of,
     touched,
     uniform,
-    word_spans,
 )
 from unmask.measure.uncertainty import Ratio, ratio_over_draws
 from unmask.model.encoder import MaskedLM
@@ -74,16 +74,16 @@ def measured(network: Guessing, tokenizer: Tokenizer, *, length: int = 64, masks
 
 
 def test_words_by_hand() -> None:
-    begin, end, num_bytes = word_spans(TEXT)
+    begin, end, num_bytes = spaced_words(TEXT)
     words = [TEXT[b:e] for b, e in zip(begin, end, strict=True)]
     assert words == ["Anna,", "12", "dogs.", "naïve", "東京", "x" + "y" * 31, "y" * 9]
     assert num_bytes.tolist() == [5, 2, 5, 6, 6, 32, 9]
-    assert len(word_spans(" \n")[0]) == 0
+    assert len(spaced_words(" \n")[0]) == 0
 
 
 def test_words_without_spaces_end_at_signs_and_after_sixteen_characters() -> None:
     text = "人々はiPhoneを、" + "東" * 17 + "。"
-    begin, end, _ = word_spans(text)
+    begin, end, _ = spaced_words(text)
     words = [text[b:e] for b, e in zip(begin, end, strict=True)]
     assert words == ["人々は", "iPhone", "を", "、", "東" * 16, "東", "。"]
 
@@ -98,7 +98,7 @@ def test_stretches_of_tokens_by_hand() -> None:
 
 def test_shares_of_tokens_by_hand() -> None:
     """Words `aaaa` and `bé`, tokens `aa`, `aab`, ` `, `é` and an empty one within the first word."""
-    begin, end, _ = word_spans("aaaa bé")
+    begin, end, _ = spaced_words("aaaa bé")
     places = np.array([[0, 2], [2, 6], [4, 5], [6, 7], [1, 1]])
     found = standing_of("aaaa bé", places[:, 0], places[:, 1], begin, end)
     assert found.token.tolist() == [0, 1, 1, 3, 4]
@@ -178,7 +178,7 @@ def test_words_of_ideographs_are_hidden_whole_and_paid_for_once(crossing: bool, 
         encoding = tokenizer.backend.encode(line)
         assert passage.input_ids.tolist() == encoding.ids
         num_tokens += len(encoding.ids)
-        words = list(zip(*(array.tolist() for array in word_spans(line)[:2]), strict=True))
+        words = list(zip(*(array.tolist() for array in spaced_words(line)[:2]), strict=True))
         assert words[0] == (0, 16)
         cuts = [first for first, _ in words]
         num_crossing += sum(any(begin < cut < end for cut in cuts) for begin, end in encoding.offsets)

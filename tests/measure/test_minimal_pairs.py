@@ -19,7 +19,7 @@ from unmask.measure.uncertainty import (
     mean_interval,
     ratio_over_draws,
     shares_interval,
-    student_quantile,
+    student_margin,
     wilson,
 )
 
@@ -191,7 +191,7 @@ def test_wilsons_interval() -> None:
 
 def test_students_interval_by_tables() -> None:
     for degrees, quantile in ((1, 12.7062), (2, 4.3027), (4, 2.7764), (10, 2.2281), (100, 1.9840)):
-        assert student_quantile(0.975, degrees) == pytest.approx(quantile, abs=2e-4)
+        assert student_margin(1.0, degrees) == pytest.approx(quantile, abs=2e-4)
     assert mean_interval([1.0]) is None
     assert mean_interval([0.1 + 0.2, 0.3, 0.3]) is None, "equal up to rounding"
     assert mean_interval([0.3, 0.3, 0.3 + 1e-6]) is not None

@@ -23,7 +23,7 @@ from unmask.tasks.files import ExampleFiles, example_files, read_labelled
 from unmask.tasks.settings import FinetuneSettings
 from unmask.tasks.task import Labelled, Task, few
 
-_PACKAGES = {"sklearn": "scikit-learn", "scipy": "scipy", "seqeval": "seqeval"}
+_PACKAGES = {"sklearn": "scikit-learn", "seqeval": "seqeval"}
 
 
 @dataclass(frozen=True)

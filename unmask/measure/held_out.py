@@ -74,7 +74,7 @@ DOCUMENTS, GROUPS = "documents", "groups"  # what figures are drawn from
 
 @dataclass(frozen=True)
 class ObjectiveFigures:
-    """What another objective than masked tokens came to.
+    """Figures of another objective than masked tokens.
 
     Attributes:
         loss: Nats per target.
@@ -231,14 +231,18 @@ def few_draws(number: int, unit: str) -> str | None:
 
 def fixed_masker(tokenizer: Tokenizer, rate: float = RATE) -> Masker:
     """A masker that is the same for every run: tokens at random, all of them hidden."""
+    return _masker(tokenizer, rate, spans=None)
+
+
+def _masker(tokenizer: Tokenizer, rate: float, *, spans: SpanUnits | None) -> Masker:
     settings = MaskingSettings(
-        units=TokenUnits(),
+        units=spans or TokenUnits(),
         weights=UniformWeights(),
         rate=rate,
         replacement=Replacement(shares=(1.0, 0.0, 0.0)),
         static=True,
     )
-    return Masker(settings, tokenizer, seed=SEED)
+    return Masker(settings, tokenizer, seed=SEED, with_boundaries=spans is not None)
 
 
 def unigram_entropy(targets: NDArray[np.int64], frequencies: NDArray[np.int64], ordinary: NDArray[np.bool_]) -> float:
@@ -288,7 +292,7 @@ class ObjectiveSet:
         self.objectives = objectives
         with_labels = any(each.name == LABEL for each in objectives)
         stream = RowStream(store, tokenizer, length=length, seed=SEED, pairs=pairs, with_labels=with_labels)
-        masker = _masker(tokenizer, spans)
+        masker = _masker(tokenizer, RATE, spans=spans)
         self.batches: list[tuple[Rows, MaskedRows]] = []
         num_tokens = 0
         seen: Counter[int] = Counter()
@@ -326,17 +330,6 @@ class ObjectiveSet:
             for name, count in counts.items()
             if count
         }
-
-
-def _masker(tokenizer: Tokenizer, spans: SpanUnits | None) -> Masker:
-    settings = MaskingSettings(
-        units=spans or TokenUnits(),
-        weights=UniformWeights(),
-        rate=RATE,
-        replacement=Replacement(shares=(1.0, 0.0, 0.0)),
-        static=True,
-    )
-    return Masker(settings, tokenizer, seed=SEED, with_boundaries=spans is not None)
 
 
 # ----------------------------------------

@@ -1,4 +1,4 @@
-"""What is asked of a model when it is measured: hidden tokens in a text, and how well it knew each of them.
+"""Questions to a model when it is measured: hidden tokens in a text, and how well it knew each of them.
 
     Question   input_ids  [CLS] the [MASK] sees [MASK] [SEP]      places 2 4      targets cat dogs
     Answer     losses     0.7 2.3                                 ranks  0 3
@@ -42,7 +42,7 @@ from unmask.data.reading import (
     pieces_of,
 )
 from unmask.measure.uncertainty import FEW, ratio_over_draws, wilson
-from unmask.tokenizer.tokenizer import EncodedText, Tokenizer
+from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.runner import Predictor, evaluating, logits_at, run
 
 TOP = 5
@@ -107,24 +107,20 @@ def _answers(network: Predictor, questions: Sequence[Question]) -> list[Answer]:
         for rows, hidden_TD in run(network, [question.input_ids for question in questions]):
             numbers = rows.numbers.tolist()
             targets = np.concatenate([questions[number].targets for number in numbers])
-            found = judge(network, hidden_TD, rows.places(places), torch.from_numpy(targets))
+            losses_and_ranks = judge(network, hidden_TD, rows.places(places), torch.from_numpy(targets))
             ends = np.cumsum([len(places[number]) for number in numbers])[:-1]
-            for number, *each in zip(numbers, *(np.split(part, ends) for part in found), strict=True):
+            for number, *each in zip(numbers, *(np.split(part, ends) for part in losses_and_ranks), strict=True):
                 answers[number] = Answer(*each)
     for number, question in enumerate(questions):
-        _check_finite(question, answers[number])
+        losses = answers[number].losses
+        wrong = np.flatnonzero(~np.isfinite(losses))
+        if len(wrong):  # NaN would count as a wrong prediction, and look like a figure
+            raise ModelError(
+                f"the model's loss is {losses[wrong[0]]} at position {question.places[wrong[0]]} of a text of "
+                f"{len(question.input_ids)} tokens: its weights hold NaN or infinity, or numbers too large to compute "
+                "with; give an earlier checkpoint, or train it again with a lower learning rate"
+            )
     return [answers[number] for number in range(len(questions))]
-
-
-def _check_finite(question: Question, answer: Answer) -> None:
-    """A loss that is NaN would count as a wrong prediction, and as such look like a figure."""
-    wrong = np.flatnonzero(~np.isfinite(answer.losses))
-    if len(wrong):
-        raise ModelError(
-            f"the model's loss is {answer.losses[wrong[0]]} at position {question.places[wrong[0]]} of a text of "
-            f"{len(question.input_ids)} tokens: its weights hold NaN or infinity, or numbers too large to compute "
-            "with; give an earlier checkpoint, or train it again with a lower learning rate"
-        )
 
 
 def judge(
@@ -137,7 +133,7 @@ def judge(
         hidden_TD: What its encoder made of the batch.
         places_N: int64: where the hidden tokens are, on any device.
         targets_N: int64: what stands there.
-        top: Ranks are json_problem below it; it stands for itself and more. 1 costs least.
+        top: Ranks are counted below it; it stands for itself and more. 1 costs least.
 
     Returns:
         Losses [N] in nats, and ranks [N] of the right tokens: how many the network found likelier.
@@ -148,18 +144,15 @@ def judge(
         right_N = targets_N[begin : begin + len(logits_NV)].to(logits_NV.device)
         begin += len(logits_NV)
         losses.append(functional.cross_entropy(logits_NV, right_N, reduction="none").cpu().double().numpy())
-        ranks.append(_ranks(logits_NV, right_N, top).cpu().numpy())
+        if top == 1:
+            rank_N = (logits_NV.argmax(1) != right_N).long()
+        else:
+            hit_NK = logits_NV.topk(min(top, logits_NV.shape[1]), dim=1).indices == right_N[:, None]
+            rank_N = torch.where(hit_NK.any(1), hit_NK.long().argmax(1), top)
+        ranks.append(rank_N.cpu().numpy())
     return np.concatenate(losses), np.concatenate(ranks)
 
 
-def _ranks(logits_NV: Tensor, right_N: Tensor, top: int) -> Tensor:
-    if top == 1:
-        return (logits_NV.argmax(1) != right_N).long()
-    hit_NK = logits_NV.topk(min(top, logits_NV.shape[1]), dim=1).indices == right_N[:, None]
-    return torch.where(hit_NK.any(1), hit_NK.long().argmax(1), top)
-
-
-# ----------------------------------------
 # Pseudo-log-likelihoods of sentences: how likely a masked language model finds a text, token by token.
 #
 #     sentence     the  em  ##broid  ##ery  fades          (of the word `embroidery`)
@@ -174,7 +167,7 @@ def _ranks(logits_NV: Tensor, right_N: Tensor, top: int) -> Tensor:
 # way to do masked language model scoring), for `word_l2r`. Words are the tokenizer's (`unmask.tokenizer.words`).
 
 Form = Literal["plain", "word_l2r"]
-_TOLD = 256  # tokens between two tellings of the progress
+_REPORT_EVERY = 256  # tokens
 
 
 @dataclass(frozen=True)
@@ -221,8 +214,8 @@ def pseudo_log_likelihoods(
         network: The model.
         tokenizer: Its tokenizer. A `[MASK]` in a sentence is text like any other.
         sentences: Any number.
-        form: `plain` or `word_l2r`; see the module's docstring.
-        notify: Told now and then how many tokens were predicted.
+        form: `plain` or `word_l2r`; see above.
+        notify: Receives now and then how many tokens were predicted.
 
     Raises:
         ModelError: A loss is no finite number.
@@ -235,33 +228,34 @@ def pseudo_log_likelihoods(
         check_characters(sentence, f"sentence {number} ({sentence[:60]!r})")
     encoded = tokenizer.encode_corpus(sentences)
     lengths = np.array([len(tokens.input_ids) for tokens in encoded], dtype=np.int64)
-    _check(sentences, lengths, longest=network.config.max_position_embeddings - len(tokenizer.special.around))
+    longest = network.config.max_position_embeddings - len(tokenizer.special.around)
+    wrong = np.flatnonzero((lengths == 0) | (lengths > longest))
+    if len(wrong):
+        number, sentence = int(wrong[0]) + 1, sentences[wrong[0]]
+        if lengths[wrong[0]] == 0:
+            raise SettingsError(f"sentence {number} ({sentence!r}) is empty; leave it out")
+        raise SettingsError(
+            f"sentence {number} has {lengths[wrong[0]]} tokens, but the model takes {longest} beside the special "
+            f"tokens; split it: {sentence[:60]!r}..."
+        )
     numbers: dict[tuple[bytes, bytes], int] = {}
-    which = np.array([numbers.setdefault(_asked(tokens, form), len(numbers)) for tokens in encoded], dtype=np.int64)
-    first = np.unique(which, return_index=True)[1]  # of those that ask for the same
-
-    def questions() -> Iterator[Question]:
-        for number in first.tolist():
-            yield from one_by_one(encoded[number].input_ids, encoded[number].word_starts, tokenizer, form=form)
-
-    answers = _told(ask(network, questions()), int(lengths[first].sum()), notify)
-    losses = np.array([answer.losses[0] for answer in answers])
+    # All that the questions of a sentence depend on; where words begin says what `word_l2r` hides.
+    keys = ((t.input_ids.tobytes(), b"" if form == "plain" else t.word_starts.tobytes()) for t in encoded)
+    which = np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
+    first = np.unique(which, return_index=True)[1]  # of those with the same questions
+    total = int(lengths[first].sum())
+    questions = chain.from_iterable(
+        one_by_one(encoded[number].input_ids, encoded[number].word_starts, tokenizer, form=form)
+        for number in first.tolist()
+    )
+    losses = np.zeros(total)
+    for number, answer in enumerate(ask(network, questions)):
+        losses[number] = answer.losses[0]
+        if (number + 1) % _REPORT_EVERY == 0 or number + 1 == total:
+            notify(Progress("each token hidden in turn", number + 1, total))
     owner = np.repeat(np.arange(len(first)), lengths[first])
     totals = -np.bincount(owner, weights=losses, minlength=len(first)).astype(np.float64)
     return Likelihoods(totals[which], lengths)
-
-
-def _asked(tokens: EncodedText, form: Form) -> tuple[bytes, bytes]:
-    """All that the questions of a sentence depend on; where words begin says what `word_l2r` hides."""
-    return tokens.input_ids.tobytes(), b"" if form == "plain" else tokens.word_starts.tobytes()
-
-
-def _told(answers: Iterable[Answer], total: int, notify: Notify) -> Iterator[Answer]:
-    """Passes answers on, and tells how many there were."""
-    for number, answer in enumerate(answers, 1):
-        yield answer
-        if number % _TOLD == 0 or number == total:
-            notify(Progress("each token hidden in turn", number, total))
 
 
 def one_by_one(
@@ -272,15 +266,7 @@ def one_by_one(
     form: Form = "plain",
     places: NDArray[np.int64] | None = None,
 ) -> Iterator[Question]:
-    """A question for each token of a text.
-
-    Args:
-        input_ids: [S]: without special tokens.
-        word_starts: [S].
-        tokenizer: For the special tokens.
-        form: `plain` or `word_l2r`.
-        places: [N]: the tokens that are asked for; None: all.
-    """
+    """A question for each token of a text [S] without special tokens, or for those at the places [N]."""
     special = tokenizer.special
     places = np.arange(len(input_ids)) if places is None else places
     whole = with_special(input_ids, tokenizer)
@@ -302,20 +288,6 @@ def with_special(input_ids: NDArray[np.int32] | NDArray[np.int64], tokenizer: To
     return np.concatenate([before, input_ids, behind]).astype(np.int64)
 
 
-def _check(sentences: Sequence[str], lengths: NDArray[np.int64], *, longest: int) -> None:
-    wrong = (lengths == 0) | (lengths > longest)
-    if not wrong.any():
-        return
-    first = int(np.flatnonzero(wrong)[0])
-    if lengths[first] == 0:
-        raise SettingsError(f"sentence {first + 1} ({sentences[first]!r}) is empty; leave it out")
-    raise SettingsError(
-        f"sentence {first + 1} has {lengths[first]} tokens, but the model takes {longest} beside the special tokens; "
-        f"split it: {sentences[first][:60]!r}..."
-    )
-
-
-# ----------------------------------------
 # Minimal pairs in BLiMP's format, and in how many of them a model prefers the sentence that is right.
 #
 # Files are of JSON lines, each with a sentence that is right and one that is wrong:
@@ -397,7 +369,7 @@ def _in_files(path: Path) -> Iterator[Pair]:
 
 def _in_archive(path: Path) -> Iterator[Pair]:
     """The pairs of an archive, file by file in their order by name. It is read in one go and never unpacked."""
-    found: list[tuple[str, list[Pair]]] = []
+    files: list[tuple[str, list[Pair]]] = []
     try:
         with tarfile.open(path) as archive:
             for member in archive:
@@ -408,21 +380,20 @@ def _in_archive(path: Path) -> Iterator[Pair]:
                     content = archive.extractfile(member)
                     assert content is not None, "a file has content"
                     name = f"{path}:{member.name}"
-                    found.append((name, list(_pairs_of(name, content))))
+                    files.append((name, list(_pairs_of(name, content))))
     except CorpusError:  # of a file in it
         raise
     except (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError, ValueError, OverflowError) as error:
         reason = next(iter(str(error).splitlines()), "it ends too early").rstrip(":")  # the rest lists all methods
         raise CorpusError(f"{path}: not a readable tar archive, or a cut-off one ({reason})") from error
-    for _, pairs in sorted(found, key=lambda each: each[0]):
+    for _, pairs in sorted(files, key=lambda each: each[0]):
         yield from pairs
 
 
 def _pairs_of(name: str, file: IO[bytes]) -> Iterator[Pair]:
     own_name = Path(name).name.split(".")[0]
     for where, entry in _entries(name, file):
-        sentences = [entry.get(key) if isinstance(entry, dict) else None for key in ("sentence_good", "sentence_bad")]
-        good, bad = sentences
+        good, bad = (entry.get(f"sentence_{which}") if isinstance(entry, dict) else None for which in ("good", "bad"))
         if not (isinstance(good, str) and isinstance(bad, str) and good.strip() and bad.strip()):
             raise CorpusError(
                 f"{where}: not in BLiMP's format; a pair is a JSON object with the texts sentence_good and sentence_bad"
@@ -499,14 +470,14 @@ class Accuracy:
 
     Attributes:
         accuracy: Of the pairs; ties are one half.
-        interval: That holds the true accuracy in 95 of 100 cases; it tells nothing of the training's seed.
+        interval: It holds the true accuracy in 95 of 100 cases; it tells nothing of the training's seed.
         interval_over: What it takes as drawn: `paradigms`, by Student's t (`unmask.measure.uncertainty`), since the
             pairs of a paradigm are made from one pattern and stand or fall together; `pairs` of a single paradigm, or
             of paradigms that all came out the same, by Wilson's interval, which speaks of other pairs of just these
             paradigms.
         pairs: How many.
         num_paradigms: Of how many paradigms.
-        ties: How many of them are json_problem neither way.
+        ties: How many of them are preferred neither way.
     """
 
     accuracy: float
@@ -555,12 +526,7 @@ def score_pairs(
 
 
 def check_lengths(pairs: Sequence[Pair], tokenizer: Tokenizer, *, longest: int) -> None:
-    """Makes sure that a model takes all sentences.
-
-    Args:
-        pairs: Any number.
-        tokenizer: Of the model.
-        longest: Positions that the model takes, special tokens included.
+    """Makes sure that a model of so many positions, special tokens included, takes all sentences.
 
     Raises:
         SettingsError: A sentence has no tokens, or more; with file and line.
@@ -588,40 +554,37 @@ def tally(pairs: Sequence[Pair], differences: NDArray[np.float64]) -> PairResult
     """
     points = np.where(np.abs(differences) <= TIE, 0.5, differences > 0)
     paradigm = np.unique([pair.paradigm for pair in pairs], return_inverse=True)[1]
-    return PairResult(
-        _accuracy(points, paradigm),
-        _by_name([pair.phenomenon for pair in pairs], points, paradigm),
-        _by_name([pair.paradigm for pair in pairs], points, paradigm),
-    )
+
+    def by_name(names: list[str]) -> dict[str, Accuracy]:
+        which = np.array(names)
+        return {name: _accuracy(points[which == name], paradigm[which == name]) for name in sorted(set(names))}
+
+    phenomena, paradigms = by_name([pair.phenomenon for pair in pairs]), by_name([pair.paradigm for pair in pairs])
+    return PairResult(_accuracy(points, paradigm), phenomena, paradigms)
 
 
-def few_paradigms(found: Accuracy) -> str | None:
+def few_paradigms(accuracy: Accuracy) -> str | None:
     """What must be said where an accuracy rests on few paradigms; None where it rests on enough."""
-    if found.interval_over == "pairs":
+    if accuracy.interval_over == "pairs":
         return "the interval is over pairs of just these paradigms: of others it tells nothing"
-    if found.num_paradigms < FEW:
+    if accuracy.num_paradigms < FEW:
         return (
-            f"there are {found.num_paradigms} paradigms only: the interval over them is wide, and less reliable than "
-            f"with {FEW} or more"
+            f"there are {accuracy.num_paradigms} paradigms only: the interval over them is wide, and less reliable "
+            f"than with {FEW} or more"
         )
     return None
-
-
-def _by_name(names: list[str], points: NDArray[np.float64], paradigm: NDArray[np.int64]) -> dict[str, Accuracy]:
-    known = np.array(names)
-    return {name: _accuracy(points[known == name], paradigm[known == name]) for name in sorted(set(names))}
 
 
 def _accuracy(points: NDArray[np.float64], paradigm: NDArray[np.int64]) -> Accuracy:
     """Of some pairs, by the number of the paradigm of each."""
     won, count = float(points.sum()), len(points)
-    found = ratio_over_draws(np.bincount(paradigm, weights=points), np.bincount(paradigm))
-    interval = found.share_interval
+    share = ratio_over_draws(np.bincount(paradigm, weights=points), np.bincount(paradigm))
+    interval = share.share_interval
     return Accuracy(
         accuracy=won / count,
         interval=wilson(won, count) if interval is None else interval,
         interval_over="pairs" if interval is None else "paradigms",
         pairs=count,
-        num_paradigms=found.draws,
+        num_paradigms=share.draws,
         ties=int((points == 0.5).sum()),
     )

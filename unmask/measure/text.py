@@ -33,26 +33,20 @@ from unmask.measure.questions import Answer, Ask, Question, one_by_one, with_spe
 from unmask.measure.uncertainty import Breakdown, Ratio, plain_interval
 from unmask.tokenizer.tokenizer import Tokenizer
 
-# ----------------------------------------
-# Passages on which models are measured, and words of raw text by which those with different tokenizers compare.
-#
-# A word is a run of characters that are no white space, of at most 32. Ideographs and kana, which are written without
-# spaces, are words of their own, up to a sign, a letter or 16 characters. The usual tokenizers never cross white space
-# and seldom a sign, so few of their tokens stand on two words: where a long run was cut.
+# A word of raw text, by which models with different tokenizers compare, is a run of characters that are no white space,
+# of at most 32. Ideographs and kana, which are written without spaces, are words of their own, up to a sign, a letter
+# or 16 characters; a single ideograph would be too small, since tokens of a large vocabulary stand on two or three. The
+# usual tokenizers never cross white space and seldom a sign, so few of their tokens stand on two such words. (The words
+# of `unmask.tokenizer.spans`, which end at every sign, are more often crossed.)
 #
 #     text        The cat, 東京タワーへ。
 #     words       The   cat,   東京タワーへ   。
-#
-# A single ideograph would be too small: tokens of a large vocabulary stand on two or three of them, and a model with
-# such
-# a vocabulary would see less than one that spells each.
 #
 # Which words are hidden depends on a hash of the text and on the word's number in it: not on the tokenizer.
 #
 # A passage is a part of the raw text of at most 2,000 characters, cut behind white space, whatever the tokenizer; of
 # prepared data, where there is no text, it is so many tokens. A share of them is taken, chosen by a hash of each and of
 # its place, so that the taken ones are spread over the whole text, equal ones too, and are the same for every model.
-# Memory holds what is taken.
 #
 # Shapes: S = tokens of a text, N = pairs of a token and a word that it stands on.
 
@@ -67,10 +61,10 @@ def text_key(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
 
 
-def word_spans(text: str) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+def spaced_words(text: str) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Where the words of a text begin and end, in characters, and their UTF-8 bytes; each [num_words]."""
-    found = [(match.start(), match.end(), len(match.group().encode())) for match in _WORD.finditer(text)]
-    begin, end, num_bytes = np.array(found, dtype=np.int64).reshape(-1, 3).T
+    words = [(match.start(), match.end(), len(match.group().encode())) for match in _WORD.finditer(text)]
+    begin, end, num_bytes = np.array(words, dtype=np.int64).reshape(-1, 3).T
     return begin, end, num_bytes
 
 
@@ -80,11 +74,7 @@ def touched(
     begin: NDArray[np.int64],
     end: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Which of some sorted stretches that do not overlap each token stands on.
-
-    Args:
-        token_begin, token_end: [S]: characters of the tokens.
-        begin, end: [num_stretches]: characters of the stretches.
+    """Which of some sorted stretches of characters that do not overlap each token stands on.
 
     Returns:
         [S] and [S]: the number of the first stretch with which a token shares a character, and the number behind the
@@ -118,18 +108,9 @@ class Standing:
         return int((np.bincount(self.token) > 1).sum())
 
     def share_in(self, chosen: NDArray[np.bool_], num_tokens: int) -> NDArray[np.float64]:
-        """How much of each token is in some of the words.
-
-        Args:
-            chosen: [num_words]: which words.
-            num_tokens: Of the text.
-
-        Returns:
-            [num_tokens]: 0 for tokens that show nothing of the words, exactly 1 for those on a single one of them.
-        """
+        """[num_tokens]: how much of each token is in the chosen words; 0, and 1 for a single word, are exact."""
         inside = chosen[self.word]
-        found = np.bincount(self.token[inside], weights=self.share[inside], minlength=num_tokens)
-        return found.astype(np.float64)
+        return np.bincount(self.token[inside], weights=self.share[inside], minlength=num_tokens).astype(np.float64)
 
 
 def standing_of(
@@ -139,13 +120,7 @@ def standing_of(
     begin: NDArray[np.int64],
     end: NDArray[np.int64],
 ) -> Standing:
-    """On which words of a text its tokens stand.
-
-    Args:
-        text: The text.
-        token_begin, token_end: [S]: characters of its tokens.
-        begin, end: [num_words]: characters of its words, as `word_spans` gives them.
-    """
+    """On which words of a text its tokens stand, by the characters of both; see `spaced_words`."""
     first, stop = touched(token_begin, token_end, begin, end)
     number = stop - first
     token = np.repeat(np.arange(len(first)), number)
@@ -170,13 +145,7 @@ def hidden(draws: NDArray[np.float64], rate: float, number: int, num_masks: int)
 
     The masks are turned against each other by equal parts of 1, so that as long as rate x masks is at most 1 none of
     the units is hidden twice, and more masks tell as much more as they can. What is hidden at a low rate is hidden at
-    higher ones too.
-
-    Args:
-        draws: Of the units, in [0, 1).
-        rate: Expected share that is hidden.
-        number: Of the mask, from 0.
-        num_masks: How many there are.
+    higher ones too. The draws of the units are in [0, 1).
     """
     return (draws + number / num_masks) % 1.0 < rate
 
@@ -231,7 +200,7 @@ def passages_of_text(corpus: Corpus, tokenizer: Tokenizer, *, share: float, labe
     """Takes passages of raw text.
 
     Args:
-        corpus: The text; where it is read with the annotation `pos`, parts of speech are told.
+        corpus: The text; where it is read with the annotation `pos`, passages have parts of speech.
         tokenizer: Of the model.
         share: How much of the text is taken, from 0 to 1.
         labels: Of parts of speech; new ones are put at its end.
@@ -274,7 +243,7 @@ def _tokenized(blocks: Sequence[Document], tokenizer: Tokenizer, labels: list[st
         tokens = slice(int(stops[number] - places.lengths[number]), int(stops[number]))
         token_begin, token_end = (array[tokens] - text_begin[number] for array in (places.begin, places.end))
         ids, starts = encoded.input_ids[tokens], encoded.word_starts[tokens]
-        begin, end, num_bytes = word_spans(block.text)
+        begin, end, num_bytes = spaced_words(block.text)
         on_words = _with_marks(token_begin, token_end, begin, end, starts)
         unknown = np.zeros(len(ids), dtype=np.int64)
         for place in np.flatnonzero(ids == tokenizer.special.unk) if tokenizer.special.unk is not None else ():
@@ -322,48 +291,30 @@ def _parts_of_speech(
 
 
 def passages_of_store(store: TokenStore, tokenizer: Tokenizer, *, share: float) -> Iterator[Passage]:
-    """Takes passages of prepared tokens. Their words are the tokenizer's, since there is no text.
-
-    Args:
-        store: The tokens.
-        tokenizer: With which they were made.
-        share: How much of them is taken, from 0 to 1.
-    """
+    """Takes a share of the passages of prepared tokens. Their words are the tokenizer's, since there is no text."""
     for piece in range(len(store)):
         length = int(store.lengths[piece])
         for begin in range(0, length, PASSAGE_TOKENS):
             place = piece, begin, min(PASSAGE_TOKENS, length - begin)
-            read, starts = store.read(*place)
-            ids = read.astype(np.int32)
+            read, read_starts = store.read(*place)
+            ids, starts = read.astype(np.int32), read_starts.astype(bool)
             key = int(mix(mix(ids.astype(np.int64) + 1) + np.arange(len(ids)) * np.int64(GOLDEN)).sum())
-            if _is_taken(share, key, int(store.document[piece]), int(store.offset[piece]), begin):
-                pos = store.read_annotation("pos", *place) if "pos" in store.annotations else np.zeros(len(ids))
-                yield _of_tokens(int(store.draw[piece]), key, ids, starts.astype(bool), tokenizer, pos)
+            if not _is_taken(share, key, int(store.document[piece]), int(store.offset[piece]), begin):
+                continue
+            pos = np.zeros(len(ids), dtype=np.int64)
+            if "pos" in store.annotations:
+                pos = store.read_annotation("pos", *place).astype(np.int64)
+            words = _word_numbers(starts)
+            num_bytes = np.bincount(words, weights=tokenizer.token_bytes[ids]).astype(np.int64)
+            token = np.flatnonzero(num_bytes[words] > 0)
+            standing = Standing(token, words[token], np.ones(len(token)))
+            unknown = np.zeros(len(ids), dtype=np.int64)
+            yield Passage(int(store.draw[piece]), key, ids, starts, standing, num_bytes, unknown, pos)
 
 
-def _of_tokens(
-    document: int,
-    key: int,
-    input_ids: NDArray[np.int32],
-    word_starts: NDArray[np.bool_],
-    tokenizer: Tokenizer,
-    pos: NDArray[Any],
-) -> Passage:
-    begins = word_starts.copy()
-    begins[:1] = True  # a passage of prepared text may begin within a word
-    words = np.cumsum(begins) - 1
-    num_bytes = np.bincount(words, weights=tokenizer.token_bytes[input_ids]).astype(np.int64)
-    token = np.flatnonzero(num_bytes[words] > 0)
-    return Passage(
-        document,
-        key,
-        input_ids,
-        word_starts,
-        Standing(token, words[token], np.ones(len(token))),
-        num_bytes,
-        np.zeros(len(input_ids), dtype=np.int64),
-        pos.astype(np.int64),
-    )
+def _word_numbers(starts: NDArray[np.bool_]) -> NDArray[np.int64]:
+    # Of each token [S]; a passage of prepared text may begin within a word.
+    return np.cumsum(np.append(True, starts[1:])) - 1
 
 
 FREQUENCIES = (1, 2, 10, 100, 1000)  # where bands begin
@@ -376,39 +327,24 @@ Kinds = Mapping[str, NDArray[np.int64]]
 
 def kinds_of(passages: Sequence[Passage], *, with_pos: bool) -> list[Kinds]:
     """The kinds of the tokens of each passage, as numbers of the names above; parts of speech are numbered from 0."""
-    words = [_words(passage) for passage in passages]
+    words = []  # a hash of each word [num_words], and the number of each token's word [S]
+    for passage in passages:
+        number = _word_numbers(passage.word_starts)
+        begin = np.flatnonzero(np.diff(number, prepend=-1))
+        place = np.arange(len(number)) - begin[number]
+        words.append((np.add.reduceat(token_in_word(passage.input_ids.astype(np.int64), place), begin), number))
     known, counts = np.unique(np.concatenate([hashes for hashes, _ in words]), return_counts=True)
-    return [
-        _kinds(passage, hashes, number, counts[np.searchsorted(known, hashes)], with_pos=with_pos)
-        for passage, (hashes, number) in zip(passages, words, strict=True)
-    ]
-
-
-def _words(passage: Passage) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """A hash of each word [num_words], and the number of each token's word [S]."""
-    starts = passage.word_starts.copy()
-    starts[0] = True
-    begin = np.flatnonzero(starts)
-    number = np.cumsum(starts) - 1
-    place = np.arange(len(starts)) - begin[number]
-    return np.add.reduceat(token_in_word(passage.input_ids.astype(np.int64), place), begin), number
-
-
-def _kinds(
-    passage: Passage,
-    hashes: NDArray[np.int64],
-    number: NDArray[np.int64],
-    counts: NDArray[np.int64],
-    *,
-    with_pos: bool,
-) -> Kinds:
-    pieces = np.bincount(number, minlength=len(hashes))
-    kinds = {
-        "word_frequency": (np.searchsorted(FREQUENCIES, counts, side="right") - 1)[number],
-        "word_pieces": np.minimum(pieces[number], len(LENGTH_NAMES)) - 1,
-        "piece": (np.diff(number, prepend=-1) == 0).astype(np.int64),
-    }
-    return {**kinds, "part_of_speech": passage.pos - 1} if with_pos else kinds
+    kinds: list[Kinds] = []
+    for passage, (hashes, number) in zip(passages, words, strict=True):
+        frequency = np.searchsorted(FREQUENCIES, counts[np.searchsorted(known, hashes)], side="right") - 1
+        pieces = np.minimum(np.bincount(number, minlength=len(hashes)), len(LENGTH_NAMES)) - 1
+        of_tokens = {
+            "word_frequency": frequency[number],
+            "word_pieces": pieces[number],
+            "piece": (np.diff(number, prepend=-1) == 0).astype(np.int64),
+        }
+        kinds.append({**of_tokens, "part_of_speech": passage.pos - 1} if with_pos else of_tokens)
+    return kinds
 
 
 SEED = 20181011  # fixed for ever, so that numbers of different models compare
@@ -427,7 +363,7 @@ class MeasuredPassages:
         tokenizer: Its tokenizer.
         length: Positions of a text that it is shown at once, special tokens included; longer passages are cut.
         masks: How many masks each passage gets.
-        count: Told how many more tokens were looked at.
+        count: Called with how many more tokens were looked at.
     """
 
     ask: Ask
@@ -436,10 +372,15 @@ class MeasuredPassages:
     masks: int
     count: Callable[[int], None]
 
+    @property
+    def room(self) -> int:
+        """Tokens of a passage that it is shown at once."""
+        return self.length - len(self.tokenizer.special.around)
+
 
 @dataclass(frozen=True)
 class TokenFigures:
-    """What hidden tokens came to: ratios by hidden tokens, and breakdowns by name."""
+    """Figures of hidden tokens: ratios by hidden tokens, and breakdowns by name."""
 
     loss: Ratio
     accuracy: Ratio
@@ -457,14 +398,8 @@ def measure_tokens(
     """Hides tokens, each with the probability `rate`, and predicts them.
 
     What is hidden depends on the passage's hash, the token's place and the mask's number: the same for every model with
-    the same tokenizer, however long the texts are that it takes, and whatever else is measured.
-
-    Args:
-        measured: The model.
-        passages: What it is measured on.
-        kinds: Of the tokens of each passage.
-        names: Of the kinds, by breakdown.
-        rate: Share of the tokens.
+    the same tokenizer, however long the texts are that it takes, and whatever else is measured. `kinds` are those of
+    the tokens of each passage, `names` their names by breakdown.
     """
     figures = TokenFigures(Ratio(), Ratio(), Ratio(), {name: Breakdown(each) for name, each in names.items()})
 
@@ -505,14 +440,6 @@ def measure_words(measured: MeasuredPassages, passages: Sequence[Passage], rate:
 
     What a vocabulary cannot say (an unknown token, a character that is dropped) costs 8 bits a byte, as if it were
     spelled out.
-
-    Args:
-        measured: The model.
-        passages: What it is measured on.
-        rate: Share of the words.
-
-    Returns:
-        Bits divided by bytes.
     """
     bits = Ratio()
 
@@ -534,12 +461,7 @@ def measure_words(measured: MeasuredPassages, passages: Sequence[Passage], rate:
 
 
 def measure_pseudo(measured: MeasuredPassages, passages: Sequence[Passage], max_tokens: int) -> Ratio:
-    """Hides tokens one at a time, all others seen: what pseudo-perplexity is made of.
-
-    Args:
-        measured: The model.
-        passages: What it is measured on.
-        max_tokens: About how many tokens are hidden, chosen by the passage's hash.
+    """Hides about so many tokens, chosen by the passage's hash, one at a time, for pseudo-perplexity.
 
     Source: Salazar et al. 2020, section 2, on a sample of the tokens.
     """
@@ -549,7 +471,7 @@ def measure_pseudo(measured: MeasuredPassages, passages: Sequence[Passage], max_
     def items() -> Iterator[tuple[Question, int]]:
         for passage in passages:
             chosen = uniform(passage.key, len(passage.input_ids), SEED, _PSEUDO) < share
-            for begin, end in segments(passage.word_starts, measured.length - _around(measured)):
+            for begin, end in segments(passage.word_starts, measured.room):
                 places = np.flatnonzero(chosen[begin:end])
                 ids, starts = passage.input_ids[begin:end], passage.word_starts[begin:end]
                 asked = one_by_one(ids, starts, measured.tokenizer, places=places)
@@ -586,7 +508,7 @@ def _questions(
     """A question for each stretch with hidden tokens, and which tokens of the passage these are."""
     special = measured.tokenizer.special
     first = int(special.cls is not None)
-    for begin, end in segments(passage.word_starts, measured.length - _around(measured)):
+    for begin, end in segments(passage.word_starts, measured.room):
         at = begin + np.flatnonzero(chosen[begin:end])
         if len(at):
             ids = with_special(passage.input_ids[begin:end], measured.tokenizer)
@@ -595,10 +517,6 @@ def _questions(
             ids[places] = special.mask
             yield Question(ids, places, targets), at
     measured.count(len(passage.input_ids))
-
-
-def _around(measured: MeasuredPassages) -> int:
-    return len(measured.tokenizer.special.around)
 
 
 def _asked(ask: Ask, items: Iterable[tuple[Question, Where]]) -> Iterator[tuple[Where, Answer]]:
@@ -619,6 +537,7 @@ def plain(figures: TokenFigures, bits: Ratio) -> dict[str, Any]:
     loss, accuracy, top5, bytewise = (
         ratio.result for ratio in (figures.loss, figures.accuracy, figures.accuracy_top5, bits)
     )
+    perplexity, *bounds = (math.exp(min(value, 700.0)) for value in (loss.value, *(loss.interval or ())))
     return {
         "loss": loss.value,
         "loss_stderr": loss.stderr,
@@ -627,8 +546,8 @@ def plain(figures: TokenFigures, bits: Ratio) -> dict[str, Any]:
         "accuracy_interval": plain_interval(accuracy.share_interval),
         "accuracy_top5": top5.value,
         "accuracy_top5_interval": plain_interval(top5.share_interval),
-        "perplexity": _exp(loss.value),
-        "perplexity_interval": None if loss.interval is None else [_exp(bound) for bound in loss.interval],
+        "perplexity": perplexity,
+        "perplexity_interval": bounds or None,
         "bits_per_byte": bytewise.value if bits.denominator else None,
         "bits_per_byte_stderr": bytewise.stderr,
         "bits_per_byte_interval": plain_interval(bytewise.interval),
@@ -637,7 +556,3 @@ def plain(figures: TokenFigures, bits: Ratio) -> dict[str, Any]:
         "predicted_documents": loss.draws,
         "breakdown": {name: breakdown.figures() for name, breakdown in figures.breakdown.items()},
     }
-
-
-def _exp(loss: float) -> float:
-    return math.exp(min(loss, 700.0))

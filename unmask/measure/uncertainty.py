@@ -18,7 +18,7 @@ documents' own ratios varied alike. With equal documents they are one less than 
 
 In simulations with 8 to 50 documents, log-normal lengths (whose logarithms deviate by up to 0.8) and effects of
 documents that are normal, or skewed by up to 2, the 95 % intervals hold the true ratio in 92 to 99 of 100 cases
-(`tests/measuring/test_coverage.py`), where normal intervals on the usual error hold it in 80 to 94. With lengths that
+(`tests/measure/test_coverage.py`), where normal intervals on the usual error hold it in 80 to 94. With lengths that
 deviate by 1.5 they are wider than needed, and hold it in 96 to 99.5. Two things they do not know of: where the long
 documents are the hard ones and effects are skewed too, it is about 90; and what the corpus calls documents may still be
 alike, such as the lines of one book.
@@ -35,7 +35,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import combinations
 from statistics import NormalDist, fmean, stdev
 from typing import Any
@@ -53,10 +52,7 @@ _MOST_ITEMS = 20_000  # shares of more come in steps too small to matter
 def wilson(successes: float, trials: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
     """The interval of a share, which lies within [0, 1] and is of use for few trials and shares near 0 or 1.
 
-    Args:
-        successes: How many of the trials succeeded; a tie is half a success.
-        trials: At least 1.
-        confidence: Of 1.
+    A tie is half a success, which scipy's `binomtest` does not take.
 
     Source: Wilson 1927 (Probable inference, the law of succession, and statistical inference).
     """
@@ -66,6 +62,13 @@ def wilson(successes: float, trials: int, confidence: float = CONFIDENCE) -> tup
     half = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials**2)) / (1 + z * z / trials)
     low, high = max(0.0, middle - half), min(1.0, middle + half)
     return 0.0 if successes <= 0 else low, 1.0 if successes >= trials else high  # not by rounding beside them
+
+
+def student_margin(stderr: float, degrees: float, confidence: float = CONFIDENCE) -> float:
+    """Half the width of an interval by Student's t; degrees of freedom need not be whole."""
+    from scipy.special import stdtrit  # importing scipy.stats takes a second
+
+    return stderr * float(stdtrit(degrees, 0.5 + confidence / 2))
 
 
 def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
@@ -79,15 +82,14 @@ def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tu
     """
     if len(values) < 2 or max(values) - min(values) <= _ROUNDING * max(1.0, *map(abs, values)):
         return None
-    mean, variance = _mean_and_variance(values)
-    half = student_quantile(0.5 + confidence / 2, len(values) - 1) * math.sqrt(variance / len(values))
+    mean = fmean(values)
+    half = student_margin(math.sqrt(_variance(values, mean) / len(values)), len(values) - 1, confidence)
     return mean - half, mean + half
 
 
-def _mean_and_variance(values: Sequence[float]) -> tuple[float, float]:
-    """Of some values, in floating point: `statistics` counts in fractions, which takes most of a comparison's time."""
-    mean = fmean(values)
-    return mean, math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
+def _variance(values: Sequence[float], mean: float) -> float:
+    # In floating point: `statistics` counts in fractions, which takes most of a comparison's time.
+    return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
 
 
 def shares_interval(differences: Sequence[float], items: int, confidence: float) -> tuple[float, float] | None:
@@ -100,19 +102,14 @@ def shares_interval(differences: Sequence[float], items: int, confidence: float)
     - |mean|/items: a net difference of k items is one of k changed items at the least, and changes that are as likely
       in either direction vary by their number.
 
-    Args:
-        differences: One a seed, of any sign.
-        items: Of which the shares are; at least 1.
-        confidence: Of 1.
-
     Source: Student 1908; Sheppard 1898 (rounding); McNemar 1947 (changes of paired items).
     """
     count = len(differences)
     if count < 2:
         return None
-    mean, variance = _mean_and_variance(differences)
-    spread = max(variance, 1.0 / (6.0 * items**2), abs(mean) / items)
-    half = student_quantile(0.5 + confidence / 2, count - 1) * math.sqrt(spread / count)
+    mean = fmean(differences)
+    spread = max(_variance(differences, mean), 1.0 / (6.0 * items**2), abs(mean) / items)
+    half = student_margin(math.sqrt(spread / count), count - 1, confidence)
     return mean - half, mean + half
 
 
@@ -128,36 +125,6 @@ def items_of_shares(values: Sequence[float]) -> int | None:
         counts = value * items
         items = items[np.abs(counts - np.rint(counts)) <= _ROUNDING]
     return int(items[0]) if len(items) else None
-
-
-@lru_cache(maxsize=4096)
-def student_quantile(probability: float, degrees: float) -> float:
-    """The quantile of Student's t distribution.
-
-    With t = sqrt(degrees) tan(angle), the distribution's density is the power degrees - 1 of the angle's cosine; that
-    is added up and looked up, which takes milliseconds; quantiles are kept.
-
-    Args:
-        probability: In [0.5, 1).
-        degrees: Of freedom, at least 1; need not be whole.
-    """
-    angle = np.linspace(0.0, math.pi / 2, 200_001)
-    density = np.cos(angle) ** (degrees - 1)
-    steps = (density[1:] + density[:-1]) / 2
-    mass = np.concatenate([np.zeros(1), np.cumsum(steps)])
-    wanted = (2 * probability - 1) * mass[-1]
-    return math.sqrt(degrees) * math.tan(float(np.interp(wanted, mass, angle)))
-
-
-def student_margin(stderr: float, degrees: float, confidence: float = CONFIDENCE) -> float:
-    """Half the width of an interval by Student's t.
-
-    Args:
-        stderr: Standard error of the figure.
-        degrees: Of freedom of the standard error, at least 1; need not be whole.
-        confidence: Of 1.
-    """
-    return stderr * student_quantile(0.5 + confidence / 2, degrees)
 
 
 FEW = 20  # fewer documents are warned of
@@ -190,7 +157,7 @@ class Uncertain:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """That holds the true ratio in 95 of 100 cases."""
+        """It holds the true ratio in 95 of 100 cases."""
         margin = self.margin
         return None if margin is None else (self.value - margin, self.value + margin)
 
@@ -204,10 +171,8 @@ class Uncertain:
 def ratio_over_draws(above_G: ArrayLike, below_G: ArrayLike) -> Uncertain:
     """The ratio of two sums over independent draws; see the module's docstring.
 
-    Args:
-        above_G: [G]: what each document adds above the line.
-        below_G: [G]: what it adds below, not negative. A document with nothing below counts where it adds something
-            above, since the ratio has it too; one with nothing at all does not.
+    A document with nothing below the line counts where it adds something above, since the ratio has it too; one with
+    nothing at all does not. What documents add below, [G], is not negative.
     """
     above, below = np.asarray(above_G, dtype=np.float64), np.asarray(below_G, dtype=np.float64)
     counted = (below > 0.0) | (above != 0.0)
@@ -315,41 +280,31 @@ class Breakdown:
         }
 
 
-# ----------------------------------------
-# Which of several recipes is better, from their figures for the same seeds: paired, with intervals and a verdict.
+# Which of several recipes is better, from their figures for the same seeds.
 #
 # Runs with the same seed share the order of the data, so their difference varies less than they do: differences are
-# taken
-# seed by seed, and their mean has an interval by Student's t. Where recipes do not differ and their runs vary about
-# alike, at most 5 of 100 comparisons show a difference. Three things would let chance in, and each has its share of
-# these
-# 5:
+# taken seed by seed, and their mean has an interval by Student's t. Where recipes do not differ and their runs vary
+# about alike, at most 5 of 100 comparisons show a difference. Three things would let chance in, and each has its share:
 #
 #     looks     A comparison may be looked at again, with more seeds. Each look takes a part of what is left (see
-#               `error_of_look`), so that looking until a difference shows does not help. The first look keeps most.
-#               Fewer
-#               seeds than were asked for are a late look (`unmask.commands.compare.look_number`).
+#               `error_of_look`). Fewer seeds than planned are a late look (`unmask.commands.compare.look_number`).
 #     pairs     With more than two recipes, each pair has an equal part (Bonferroni's correction).
-#     figures   One figure decides. Others are exploratory: a difference in them is claimed only for a pair that the
-#               deciding figure tells apart, each figure with an equal part of what the pair had (a gatekeeper).
+#     figures   One figure decides. Others are exploratory: a difference in them is claimed only for a pair in which the
+#               deciding figure shows one, each figure with an equal part of what the pair had (a gatekeeper).
 #
 # The differences are taken for symmetric, as they are where runs have the same distribution, however skewed it is.
-# Where
-# only the means are equal, and one recipe's runs have a long tail while the other's hardly vary, they are not: with 3
-# to
-# 16 seeds that shows a difference in up to 15 of 100 comparisons (log-normal runs, whose logarithms deviate by 1; up to
-# 28 with 1.5). The verdict says so of a shown difference where the deviations seen are more than `UNLIKE` times apart,
-# which with very few seeds is now and then an accident; where the other recipe varies too, the tail may not have been
-# seen yet, and nothing is said. A rule by signs would not help, since all the differences seen have the same one.
+# Where only the means are equal, and one recipe's runs have a long tail while the other's hardly vary, 3 to 16 seeds
+# show a difference in up to 15 of 100 comparisons (log-normal runs, whose logarithms deviate by 1; up to 28 with 1.5).
+# The verdict says so of a shown difference where the deviations are more than `UNLIKE` times apart. A rule by signs
+# would not help, since all the differences seen have the same one.
 #
-# A run that failed has no figure, and a figure may not be defined for a run. Two recipes are compared by the seeds for
-# which both have one, and the verdict says how many are missing: what is left may be the luckier part of a recipe that
-# often fails.
+# A run that failed has no figure. Two recipes are compared by the seeds for which both have one, and the verdict says
+# how many are missing: what is left may be the luckier part of a recipe that often fails.
 #
 # Source: Lan and DeMets 1983 (spending the error over looks); Westfall and Krishen 2001 (gatekeepers).
 
 FIRST_LOOK, LATER_LOOKS = 0.03, 0.015  # of comparisons, in which a difference may be shown that is none
-UNLIKE = 4.0  # a ratio of the deviations of runs that is told of
+UNLIKE = 4.0  # a ratio of the deviations of runs of which the verdict warns
 
 
 @dataclass(frozen=True)
@@ -468,20 +423,27 @@ def compare_figures(
     seeds, pairs = counts.pop(), list(combinations(figures, 2))
     confidence = 1.0 - error_of_look(look) / len(pairs) / max(1, exploratory)
     items = items or items_of_shares([value for values in known.values() for value in values])
-    differences = tuple(
-        Difference(a, b, _estimate(values, items, confidence), claimable=not exploratory or (a, b) in open_pairs)
-        for a, b in pairs
-        if (values := _differences(figures[a], figures[b]))
-    )
+    differences = []
+    for first, second in pairs:
+        values = [a - b for a, b in _seeds_of_both(figures[first], figures[second])]
+        if not values:
+            continue
+        interval = mean_interval(values, confidence) if items is None else shares_interval(values, items, confidence)
+        claimable = not exploratory or (first, second) in open_pairs
+        differences.append(Difference(first, second, Estimate(fmean(values), interval, tuple(values)), claimable))
     recipes = {
         name: Estimate(fmean(values), mean_interval(values), tuple(values)) for name, values in known.items() if values
     }
-    basis = f"look {look} of this comparison, {_interval(confidence, len(pairs))}"
+    at = "interval at " if len(pairs) == 1 else "intervals at "
+    of = "" if len(pairs) == 1 else f": {len(pairs)} pairs"
+    basis = f"look {look} of this comparison, {at}{percent(confidence)}{of}"
     verdict = _verdict(recipes, differences, what=what, seeds=seeds, basis=basis)
     missing = {name: seeds - len(values) for name, values in known.items() if len(values) < seeds}
     lost = "".join(f"; {count} of {seeds} runs of {name} {without}" for name, count in missing.items())
     marked = "exploratory: " if exploratory else ""
-    return PairedComparison(recipes, differences, confidence, f"{marked}{verdict}{lost}{_unlike(figures, differences)}")
+    return PairedComparison(
+        recipes, tuple(differences), confidence, f"{marked}{verdict}{lost}{_unlike(figures, differences)}"
+    )
 
 
 def percent(confidence: float) -> str:
@@ -492,29 +454,17 @@ def percent(confidence: float) -> str:
     return f"{shown.rstrip('0').rstrip('.') if digits else shown} %"
 
 
-def _interval(confidence: float, pairs: int) -> str:
-    return f"interval at {percent(confidence)}" if pairs == 1 else f"intervals at {percent(confidence)}: {pairs} pairs"
-
-
-def _differences(first: Sequence[float | None], second: Sequence[float | None]) -> list[float]:
-    """Of the seeds for which both have a figure."""
-    pairs = zip(first, second, strict=True)
-    return [one - other for one, other in pairs if one is not None and other is not None]
-
-
-def _estimate(values: Sequence[float], items: int | None, confidence: float) -> Estimate:
-    interval = mean_interval(values, confidence) if items is None else shares_interval(values, items, confidence)
-    return Estimate(fmean(values), interval, tuple(values))
+def _seeds_of_both(first: Sequence[float | None], second: Sequence[float | None]) -> list[tuple[float, float]]:
+    return [(a, b) for a, b in zip(first, second, strict=True) if a is not None and b is not None]
 
 
 def _unlike(figures: Mapping[str, Sequence[float | None]], differences: Sequence[Difference]) -> str:
     """What the verdict says of shown differences whose runs vary so unlike that the interval may mislead."""
     said = ""
     for each in differences:
-        runs = zip(figures[each.first], figures[each.second], strict=True)
-        both = [(one, other) for one, other in runs if one is not None and other is not None]
         if each.better is None:
             continue
+        both = _seeds_of_both(figures[each.first], figures[each.second])
         spread = {each.first: stdev(first for first, _ in both), each.second: stdev(second for _, second in both)}
         steady, varying = sorted(spread, key=spread.__getitem__)
         if spread[varying] > UNLIKE * spread[steady]:
@@ -535,9 +485,9 @@ def _verdict(
         return f"no difference shown: one seed says nothing of chance ({best} has the lowest {what}); give more seeds"
     shown = [difference for difference in differences if difference.better is not None]
     if not shown:
-        found = f"no difference shown in {what} over {seeds} seeds ({best} has the lowest mean; {basis})"
         steady = any(difference.is_steady for difference in differences)
-        return f"{found}; the same difference for every seed says nothing of chance" if steady else found
+        why = "; the same difference for every seed says nothing of chance" if steady else ""
+        return f"no difference shown in {what} over {seeds} seeds ({best} has the lowest mean; {basis}){why}"
     sentences = []
     for difference in shown:
         worse = difference.second if difference.better == difference.first else difference.first

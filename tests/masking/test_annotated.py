@@ -106,11 +106,6 @@ def test_a_subtree_across_the_segments_edge_counts_as_far_as_it_can_be_seen() ->
     assert units_of(rows_of("#www-##w#", dependencies=cut), SubtreeUnits(max_words=3)) == ".aaaa..b."
 
 
-def test_subtrees_side_by_side_stay_apart() -> None:
-    two = [0, parse(1, 0, 0), parse(2, 1, 0, 1), parse(1, 0, 0), parse(2, 1, 0, 1), 0]
-    assert units_of(rows_of("#wwww#", dependencies=two), SubtreeUnits(max_words=2)) == ".aabb."
-
-
 def test_a_subtree_too_long_to_be_written_down_is_no_unit() -> None:
     far = [0, parse(1, 0, 4095, 1), parse(2, 0, 0), 0]
     assert units_of(rows_of("#ww#", dependencies=far), SubtreeUnits(max_words=100)) == ".ab."

@@ -7,7 +7,6 @@ from itertools import islice
 import pytest
 import torch
 
-from tests.masking.helpers import make_rows
 from tests.tokenizer.families import bare_characters
 from unmask.core.errors import SettingsError
 from unmask.data.rows import Cursor, RowStream
@@ -29,21 +28,6 @@ def test_boundaries_by_hand() -> None:
     assert found.behind[0, 1:4].tolist() == [2, 4, 4]
     assert found.before[1, 1:4].tolist() == [0, 0, 0]
     assert found.behind[1, 1:4].tolist() == [4, 4, 4]
-    part = found.part(1, 2)
-    assert part.before.shape == (1, 6)
-    assert part.behind[0, 1] == 4
-
-
-def test_a_segment_that_is_one_span(tokenizer: Tokenizer) -> None:
-    """At rate 1 everything is masked; a text of one word has [CLS] and [SEP] beside it."""
-    rows = make_rows(tokenizer, 3, [1, 4, 1])
-    rows.word_starts[:, 5:8] = False  # the second text is one word
-    masked = Masker(SPANS.model_copy(update={"rate": 1.0}), tokenizer, with_boundaries=True)(rows)
-    assert masked.boundaries is not None
-    targets = masked.labels >= 0
-    assert targets.sum(1).tolist() == [6, 6, 6]
-    assert masked.boundaries.before[targets].view(3, 6).tolist() == [[0, 3, 3, 3, 3, 9]] * 3
-    assert masked.boundaries.behind[targets].view(3, 6).tolist() == [[2, 8, 8, 8, 8, 11]] * 3
 
 
 @pytest.mark.parametrize("pairs", [None, "next_sentence"])

@@ -46,22 +46,6 @@ def test_a_batch_is_what_the_masker_makes_of_its_rows(family: str, strategy: str
     assert torch.equal(batch["attention_mask"].sum(1), lengths)
 
 
-def test_the_share_is_exact_and_specials_stay() -> None:
-    features = features_of("bpe", 24)
-    collator = collator_of("bpe", strategy="span", rate=0.15)
-    shares = []
-    for epoch in range(300):
-        collator.set_epoch(epoch)
-        labels = collator(features)["labels"]
-        shares.append(float((labels != -100).sum()))
-    ordinary = trained("bpe").ordinary
-    text = sum(int(ordinary[feature["input_ids"]].sum()) for feature in features)
-    deviation = float(np.std(shares)) / 300**0.5
-    assert abs(np.mean(shares) - 0.15 * text) < 4 * deviation
-    special = [0, *trained("bpe").special.around]
-    assert not np.isin(labels[labels != -100].numpy(), special).any()
-
-
 def test_forms_of_features_and_tokenizers(tmp_path: Any) -> None:
     """Lists, arrays, tensors, bare ids; a backend, a folder, ours."""
     features = features_of("wordpiece", 5)
@@ -180,15 +164,6 @@ def test_fixed_rows_of_a_mixture_of_steps_have_every_part() -> None:
     by_row = mixture_of("wordpiece", "row")
     for row, feature in zip(steps, features, strict=True):
         assert row["labels"] == by_row([feature["input_ids"]]).labels[0].tolist()
-
-
-def test_a_row_has_the_same_mask_in_any_batch() -> None:
-    features = features_of("unigram", 8)
-    together = collator_of("unigram")(features)
-    for number, feature in enumerate(features):
-        alone = collator_of("unigram")([feature])
-        length = len(feature["input_ids"])
-        assert torch.equal(alone["input_ids"][0], together["input_ids"][number, :length])
 
 
 def test_pickling_keeps_everything() -> None:

@@ -97,17 +97,6 @@ def test_any_rows_and_any_lexicon(tokenizer: Tokenizer, data: st.DataObject) -> 
     assert [row.nonzero()[:, 0].tolist() for row in found] == naive_starts(rows, lexicon)
 
 
-def test_long_chains_of_the_longest_collocations(tokenizer: Tokenizer) -> None:
-    """Rows whose tiling is decided by their first word, to the end: every power of jumps is needed."""
-    (a,) = letter_ids(tokenizer, 1)
-    for n in (2, 3, 5):
-        for length in (1, 2, 31, 32, 33, 500):
-            rows = _plain(tokenizer, [[2, *[a] * length, 3], [2, a, 3]])
-            lexicon = {((a,),) * n}
-            found = starts_of(rows, lexicon, tokenizer.vocab_size)
-            assert [row.nonzero()[:, 0].tolist() for row in found] == naive_starts(rows, lexicon)
-
-
 def test_collocations_stay_within_their_segment(tokenizer: Tokenizer) -> None:
     """Also without special tokens between segments, where only the segment's number tells them apart."""
     a, b = letter_ids(tokenizer, 2)

@@ -7,7 +7,6 @@ import torch
 
 from tests.masking.helpers import make_rows
 from unmask.masking.draw import FlatRows, FlatUnits, draw_units, flatten, partition
-from unmask.masking.units import SpanUnits
 from unmask.tokenizer.tokenizer import Tokenizer
 
 RATES = [0.0, 0.003, 0.15, 0.5, 0.97, 1.0]
@@ -33,10 +32,3 @@ def by_sorting(rows: FlatRows, units: FlatUnits, rate: float) -> torch.Tensor:
             taken[place] = room > (int(rows.bits_T[place]) & (2**24 - 1))
             room -= 1 << 24
     return taken[units.begin_T] & rows.maskable_T
-
-
-def test_lengths_of_spans_are_those_of_the_thresholds() -> None:
-    ends = SpanUnits().thresholds()
-    shares = torch.diff(torch.tensor([0, *ends]).double()) / 2**32
-    expected = torch.tensor([0.2 * 0.8**k for k in range(10)]).double()
-    assert torch.allclose(shares, expected / expected.sum(), atol=1e-9)

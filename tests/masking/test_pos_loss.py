@@ -15,7 +15,7 @@ from unmask.core.errors import DataError, SettingsError
 from unmask.data.rows import Rows
 from unmask.masking.draw import flatten, partition
 from unmask.masking.masker import Masker
-from unmask.masking.settings import MaskingSettings, followed_scores
+from unmask.masking.settings import MaskingSettings
 from unmask.masking.tables import Scores, Tables
 from unmask.masking.units import WordUnits
 from unmask.masking.weights import PosLossWeights
@@ -94,24 +94,6 @@ def test_masks_follow_the_version_and_are_uniform_before_the_first(tokenizer: To
     flat = flatten(rows, 0)
     units = partition(flat, WordUnits().starts(flat, masker.tables))
     assert PosLossWeights().log2(flat, units, masker.tables.with_scores(Scores(0, {}))) is None
-
-
-@pytest.mark.parametrize("units", ["tokens", "words", "span", "entity", "phrase", "subtree"])
-def test_it_composes_with_units_and_keeps_the_rate(tokenizer: Tokenizer, units: str) -> None:
-    rows = make_rows(tokenizer, 400, [60])
-    chosen = masker_with(tokenizer, units, rate=0.25)(rows, scores=LOSSES).labels >= 0
-    tokens = int(rows.maskable.sum())
-    assert abs(int(chosen.sum()) / tokens - 0.25) < 4 * (0.25 * 0.75 / 400 / 15) ** 0.5
-    assert not chosen[~rows.maskable].any()
-    noun = rows.annotations["pos"] == 2
-    assert float(chosen[noun].double().mean()) > 1.1 * float(chosen[rows.maskable & ~noun].double().mean())
-
-
-def test_it_is_a_choice_within_the_syntax_strategy() -> None:
-    recipe = load_recipe(overrides=("masking.strategy=syntax", "masking.weights.kind=pos_loss"))
-    assert recipe.masking.units.kind == "subtree"
-    assert recipe.masking.weights == PosLossWeights()
-    assert followed_scores(recipe.masking) == {"pos_loss"}
 
 
 def test_what_is_missing_is_named(tokenizer: Tokenizer) -> None:

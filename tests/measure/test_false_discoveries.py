@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from unmask.commands.compare import next_look
-from unmask.measure.uncertainty import compare_figures, error_of_look, mean_interval, student_margin
+from unmask.measure.uncertainty import compare_figures, mean_interval
 
 COMPARISONS = 2000
 MOST = 0.05 * COMPARISONS + 2 * (0.05 * 0.95 * COMPARISONS) ** 0.5  # two binomial standard deviations
@@ -140,66 +139,6 @@ def _claims(figures: Sequence[Figures], look: int) -> list[bool]:
     first = compare_figures(named[0], look=look)
     others = [compare_figures(each, look=look, exploratory=3, open_pairs=first.told_apart) for each in named[1:]]
     return [bool(each.told_apart) for each in (first, *others)]
-
-
-@pytest.mark.slow
-def test_seeds_added_by_what_was_seen() -> None:
-    """One more where a difference nearly shows, and many more where it does not."""
-    rng = np.random.default_rng(0)
-    found = 0
-    for _ in range(COMPARISONS):
-        figures, seeds, look = normal(rng, (2, 60)), 2, 1
-        while seeds <= 60 and look < 7:
-            apart = compare_figures({"a": figures[0, :seeds].tolist(), "b": figures[1, :seeds].tolist()}, look=look)
-            if apart.told_apart:
-                found += 1
-                break
-            [difference] = apart.differences
-            assert difference.estimate.interval is not None
-            low, high = difference.estimate.interval
-            seeds += 1 if abs(low + high) > 0.5 * (high - low) else 15
-            look += 1
-    assert 0.03 * COMPARISONS < found <= MOST
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("asked", [(8,), (16,), (3, 16), (16, 40), (2, 4, 8, 16, 32)])
-@pytest.mark.parametrize("draw", [normal, lognormal, unlike])
-def test_a_watcher_who_stops_where_a_difference_would_show(draw: Draw, asked: tuple[int, ...]) -> None:
-    """Runs tell their figures as they end: a verdict on fewer seeds than asked for is taken as soon as it shows."""
-    found = _stopped(draw, asked, next_look)
-    assert found <= MOST
-    if draw is normal:
-        assert found > 0.02 * COMPARISONS, "the simulation can show any"
-        assert asked[0] < 8 or _stopped(draw, asked, _by_verdicts) > 1.3 * MOST, (
-            "looks counted by verdicts would be found out"
-        )
-
-
-def _by_verdicts(before: Sequence[int], **_: int) -> int:
-    return len(before) + 1
-
-
-def _stopped(draw: Draw, asked: Sequence[int], number: Callable[..., int]) -> int:
-    """In how many comparisons a difference shows at some number of seeds, each as the look that it would be.
-
-    As `compare_figures` shows it, for all comparisons at once.
-    """
-    rng = np.random.default_rng(0)
-    figures = np.stack([draw(rng, (2, max(asked))) for _ in range(COMPARISONS)])
-    differences = figures[:, 0] - figures[:, 1]
-    found, before, seen = np.zeros(COMPARISONS, dtype=np.bool_), list[int](), 1
-    for most in asked:
-        for seeds in range(seen + 1, most + 1):
-            look = number(before, seeds=seeds, most_seeds=most)
-            part = differences[:, :seeds]
-            half = student_margin(1.0, seeds - 1, 1.0 - error_of_look(look)) * part.std(axis=1, ddof=1) / seeds**0.5
-            apart = np.abs(part.mean(axis=1)) > half
-            assert apart[:5].tolist() == [shows(each[:, :seeds], look) for each in figures[:5]]
-            found |= apart
-        before.append(look)
-        seen = most
-    return int(found.sum())
 
 
 @pytest.mark.slow

@@ -186,52 +186,6 @@ def test_the_standard_error_is_over_source_documents(
     assert result.bits_per_token_byte_interval is not None
 
 
-def test_one_document_in_pieces_has_no_standard_error(
-    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path
-) -> None:
-    (tmp_path / "book.txt").write_text(make_text(400, seed=5))
-    corpus = CorpusSettings(documents="file", holdout=0.3)
-    prepare([tmp_path / "book.txt"], tmp_path / "data", corpus=corpus, tokenizer=TokenizerSettings(vocab_size=300))
-    manifest = load_manifest(tmp_path / "data")
-    store = TokenStore([tmp_path / "data" / file.name for file in manifest.validation.files])
-    assert len(store) > 1, "parts of the book"
-    tokenizer = load_tokenizer(tmp_path / "data" / "tokenizer")
-    held_out = HeldOutSet(store, tokenizer, length=32, max_tokens=10**6)
-    result = held_out.evaluate(make_model(vocab_size=tokenizer.vocab_size))
-    assert result.documents == 1
-    assert result.loss_stderr is None
-    assert result.loss_interval is None
-    assert result.loss > 0
-
-
-def test_documents_of_one_group_are_one_draw(
-    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path
-) -> None:
-    """As if they were one document."""
-    lengths = np.array([90, 50, 70, 40, 30, 80])
-    first = int(np.flatnonzero(tokenizer.ordinary)[0])
-    ids = (first + np.random.default_rng(0).integers(0, 40, lengths.sum())).astype(np.int32)
-    results = {}
-    for name, document, group in (
-        ("apart", [1, 2, 3, 4, 5, 6], None),
-        ("grouped", [1, 2, 3, 4, 5, 6], [-9, 2, -9, 4, -3, -3]),
-        ("joined", [1, 2, 1, 4, 5, 5], None),
-    ):
-        writer = ShardWriter(tmp_path, name, vocab_size=tokenizer.vocab_size, grouped=group is not None)
-        columns = np.array(document), np.zeros(6, dtype=np.int64), np.zeros(6, dtype=np.int64)
-        groups = None if group is None else np.array(group)
-        writer.write(TokenBatch(ids, np.ones(len(ids), dtype=bool), lengths, *columns, group=groups))
-        writer.save()
-        held_out = HeldOutSet(TokenStore([tmp_path / name]), tokenizer, length=64, max_tokens=10**6)
-        results[name] = held_out.evaluate(make_model())
-    apart, grouped, joined = results["apart"], results["grouped"], results["joined"]
-    assert (apart.documents, grouped.documents, joined.documents) == (6, 4, 4)
-    assert (apart.unit, grouped.unit) == ("documents", "groups")
-    assert grouped.loss == pytest.approx(apart.loss, rel=1e-6)
-    assert grouped.loss_stderr == pytest.approx(joined.loss_stderr, rel=1e-6)
-    assert grouped.loss_stderr != pytest.approx(apart.loss_stderr, rel=0.01)
-
-
 @pytest.mark.parametrize("kind", ["patient", "near_duplicates"])
 def test_groups_that_were_held_out_are_what_is_drawn(
     make_model: Callable[..., MaskedLM], tmp_path: Path, kind: str

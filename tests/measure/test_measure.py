@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from collections import Counter
@@ -204,18 +203,6 @@ def test_words_of_ideographs_are_hidden_whole_and_paid_for_once(crossing: bool, 
     assert (sum(len(question.places) for question in network.questions) > num_tokens) == crossing
 
 
-def test_the_same_ideographs_are_hidden_for_every_tokenizer(tmp_path: Path) -> None:
-    lines = ideographs(40)
-    pairs = sorted({(line[n], line[n + 1]) for line in lines for n in range(0, 14, 2)})
-    found = []
-    for tokenizer in (pairs_tokenizer("".join(lines), []), pairs_tokenizer("".join(lines), pairs)):
-        several = passages("\n".join(lines) + "\n", tokenizer, tmp_path)
-        found.append(measure_words(measured(Guessing(1.0), tokenizer), several, 0.15))
-        assert all((np.bincount(p.standing.word, minlength=len(p.word_bytes)) > 0).all() for p in several)
-    assert found[0].denominator == found[1].denominator > 100
-    assert found[1].value < found[0].value, "fewer tokens, each as dear"
-
-
 def words_tokenizer(*words: str) -> Tokenizer:
     vocab = {word: number for number, word in enumerate(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words))}
     backend = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token="[UNK]"))
@@ -311,19 +298,6 @@ def test_a_share_of_the_text_is_taken_everywhere(tokenizer: Tokenizer, tmp_path:
     assert {passage.key for passage in part} < {passage.key for passage in whole}
     documents = np.array([passage.document for passage in part])
     assert 200 < documents.mean() < 400
-
-
-def test_a_share_of_equal_lines_is_taken(tmp_path: Path) -> None:
-    """Each has a draw of its own, the same one for every tokenizer."""
-    line, number = "The king sees the queen.", 2000
-    (tmp_path / "a.jsonl").write_text((json.dumps({"text": line}) + "\n") * number)
-    corpus = Corpus([tmp_path / "a.jsonl"], CorpusSettings(), hold_out=False)
-    words, letters = (
-        [p.document for p in passages_of_text(corpus, trained(kind), share=0.25, labels=[])]
-        for kind in ("wordpiece", "char")
-    )
-    assert words == letters
-    assert len(set(words)) == len(words) == pytest.approx(number / 4, abs=4 * math.sqrt(number * 0.25 * 0.75))
 
 
 @pytest.mark.parametrize("rows", [800, 1])

@@ -177,7 +177,7 @@ class Masker(Readable):
         self._tables_with_scores = self.tables.with_scores(self.tables.scores)  # the latest
         counts = tokenizer.ordinary.astype(np.int64)
         if settings.replacement.random_from == "unigram":
-            frequencies_V = self.tables.need("frequencies_V", 'random_from = "unigram"')
+            frequencies_V = self.tables.need("frequencies_V", 'replacements with random_from = "unigram"')
             counts = unigram_counts(tokenizer.ordinary, frequencies_V.numpy())
         self._random_tokens = RandomTokens(counts)
 

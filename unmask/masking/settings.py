@@ -35,10 +35,7 @@ from unmask.masking.weights import (
     UniformWeights,
 )
 
-# ----------------------------------------
-# The share of tokens that is masked: a function of training progress, or drawn for each document piece.
-#
-# Shape suffix: T = all positions of a batch in a line.
+# The share of tokens that is masked: a function `at` of training progress in [0, 1], or drawn for each document piece.
 
 Rate = Annotated[float, Field(gt=0.0, lt=1.0)]
 QUANTILES = 1 << RATE_STEP.size  # of a distribution of rates, between which it is interpolated
@@ -52,7 +49,6 @@ class LinearRate(Settings):
     end: Rate
 
     def at(self, progress: float) -> float:
-        """The rate at a progress in [0, 1]."""
         return (1.0 - progress) * self.start + progress * self.end
 
 
@@ -64,7 +60,6 @@ class CosineRate(Settings):
     end: Rate
 
     def at(self, progress: float) -> float:
-        """The rate at a progress in [0, 1]."""
         return self.end + (self.start - self.end) * 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
@@ -87,7 +82,6 @@ class StepRate(Settings):
         return self
 
     def at(self, progress: float) -> float:
-        """The rate at a progress in [0, 1]."""
         return [r for place, r in zip(self.places, self.rates, strict=True) if place <= progress][-1]
 
 
@@ -163,16 +157,7 @@ def rate_at(rate: float | ScheduledRate | SampledRate, progress: float) -> float
 
 
 def sampled_rates(rate: SampledRate, bits_T: Tensor, point: int) -> Tensor:
-    """A rate for each place, from random bits.
-
-    Args:
-        rate: The distribution.
-        bits_T: int64: 64 random bits, the same at all places of a segment.
-        point: Bits behind the point.
-
-    Returns:
-        [T], int64, in 2**-point.
-    """
+    """A rate for each place [T], int64 in 2**-point; its 64 random bits are the same at all places of a segment."""
     quantiles = torch.from_numpy(np.round(rate.quantiles() * (1 << point)).astype(np.int64))
     index_T, rest_T = RATE_STEP.of(bits_T), RATE_WITHIN.of(bits_T)
     low_T = quantiles[index_T]
@@ -206,7 +191,6 @@ class LinearShare(Settings):
     end: Share
 
     def at(self, progress: float) -> float:
-        """The share at a progress in [0, 1]."""
         return self.start + (self.end - self.start) * progress
 
 
@@ -305,13 +289,17 @@ class MaskingSettings(Settings):
                 "loss_weight = 'inverse' is for targets that are hidden at their rate, and least_one hides some "
                 "whatever the rate is; leave it or least_one out"
             )
-        if self.prediction_rate is not None and weighted:
-            raise ValueError(
-                "loss_weight = 'inverse' is for rates at which all that is hidden is predicted; leave it or "
-                "prediction_rate out"
-            )
         if self.prediction_rate is not None:
-            least = min(_least(self.rate), 1.0)
+            if weighted:
+                raise ValueError(
+                    "loss_weight = 'inverse' is for rates at which all that is hidden is predicted; leave it or "
+                    "prediction_rate out"
+                )
+            if isinstance(self.rate, UniformRate | BetaRate):
+                least = min(float(self.rate.quantiles()[0]), 1.0)
+            else:
+                places = (*(n / 100 for n in range(101)), *getattr(self.rate, "places", ()))
+                least = min(rate_at(self.rate, place) for place in places)
             if self.prediction_rate > least:
                 raise ValueError(
                     f"prediction_rate {self.prediction_rate} is more than the rate ({least:g} at its least): a token "
@@ -338,16 +326,6 @@ def span_units(settings: MaskingSettings) -> SpanUnits | None:
     return next((part.units for part in parts if isinstance(part.units, SpanUnits)), None)
 
 
-def _least(rate: float | ScheduledRate | SampledRate) -> float:
-    if isinstance(rate, float):
-        return rate
-    if isinstance(rate, UniformRate | BetaRate):
-        return float(rate.quantiles()[0])
-    if isinstance(rate, StepRate):
-        return min(rate.rates)
-    return min(rate.at(progress / 100) for progress in range(101))
-
-
 def expand_strategy(values: Any) -> Any:
     """Fills in units and weights by the name of a strategy; what is given beside it is kept.
 
@@ -362,29 +340,28 @@ def expand_strategy(values: Any) -> Any:
     pair = STRATEGIES[name or "random"]
     if name is None and not pair.keys() & values.keys():
         name = "random"
-    parts = {part: _filled(values.get(part), default) for part, default in pair.items()}
+    parts = {}
+    for (
+        part,
+        default,
+    ) in pair.items():  # a table of the default's kind, or without one, takes from it what it leaves open
+        content, defaults = values.get(part), default.model_dump()
+        if isinstance(content, dict) and content.get("kind", defaults["kind"]) == defaults["kind"]:
+            content = {**defaults, **content}
+        parts[part] = default if content is None else content
     if not all(_is_default(parts[part], default) for part, default in pair.items()):
         name = None
     return {**values, **parts, "strategy": name}
 
 
-def _is_default(given: Any, default: Settings) -> bool:
-    """Whether settings, or a table of such as a recipe's file holds it, are those of the strategy."""
-    if isinstance(given, Settings):
-        return given == default
+def _is_default(part: Any, default: Settings) -> bool:
+    # Settings, or a table of them as a recipe's file holds it.
+    if isinstance(part, Settings):
+        return part == default
     try:
-        return type(default).model_validate(given) == default
+        return type(default).model_validate(part) == default
     except ValueError:
-        return False  # of another kind, or wrong, which whoever takes it says
-
-
-def _filled(given: Any, default: Settings) -> Any:
-    """A table of the default's kind, or without one, takes from it what it leaves open."""
-    if given is None:
-        return default
-    kind = default.model_dump()["kind"]
-    same_kind = isinstance(given, dict) and given.get("kind", kind) == kind
-    return {**default.model_dump(), **given} if same_kind else given
+        return False  # of another kind, or wrong: validation of the whole says so
 
 
 STRATEGIES["mixture"] = {
@@ -396,11 +373,6 @@ STRATEGIES["mixture"] = {
 
 
 def needed_annotations(settings: object) -> tuple[str, ...]:
-    """The columns of annotation that some settings of masking need, each once: known before anything is prepared.
-
-    Args:
-        settings: Units, weights, or anything that holds such, as a mixture does: settings whose class says so with
-            `needs`.
-    """
+    """The columns of annotation that units and weights within some settings need, each once, by their `needs`."""
     needs = (name for inner in settings_within(settings) for name in getattr(inner, "needs", ()))
     return tuple(dict.fromkeys(needs))

@@ -129,7 +129,7 @@ class Tables:
         """
         table = getattr(self, name)
         if table is None or (isinstance(table, Tensor) and len(table) != self.vocab_size):
-            raise SettingsError(f"{wanted_by} needs {_MISSING[name].format(self.vocab_size)}")
+            raise SettingsError(f"{wanted_by} need {_MISSING[name].format(self.vocab_size)}")
         return table
 
     def score(self, name: str, wanted_by: str) -> Tensor | None:

@@ -37,7 +37,7 @@ class BitField(NamedTuple):
     size: int
 
     def of(self, bits: Bits) -> Bits:
-        """The number, in [0, 2**size). Loops have `unmask.masking.draw.drawn`."""
+        """The number, in [0, 2**size). Loops have `unmask.masking.draw_loops.drawn`."""
         return (bits >> self.first) & ((1 << self.size) - 1)
 
 

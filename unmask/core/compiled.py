@@ -117,14 +117,8 @@ bytes_at: Any = _Late(_make_bytes_at)
 def _forget_what_is_old(folder: Path) -> None:
     # Numba looks at a loop's own file only, not at those whose functions and numbers the loop uses.
     package = Path(__file__).parents[1]
-<<<<<<< HEAD
-    sources = [package / "core/hashing.py", package / "masking/draw.py", *package.glob("*/*loops.py")]
+    sources = [package / "core/hashing.py", *package.glob("*/*loops.py")]
     newest = max(path.stat().st_mtime for path in sources)
-=======
-    newest = max(
-        (package / name).stat().st_mtime for name in ("core/hashing.py", "model/loops.py", "masking/draw_loops.py")
-    )
->>>>>>> 952939f (What was compiled of masking is forgotten when its loops change, by the file they are in now)
     for index in (folder / "__pycache__").glob("*.nbi"):
         with contextlib.suppress(OSError):
             if index.stat().st_mtime < newest:

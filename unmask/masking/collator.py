@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import Dataset, get_worker_info
 
 from unmask.core.errors import DataError, SettingsError
 from unmask.core.results import Readable, Shown
 from unmask.core.settings import validated
-from unmask.data.rows import Rows
-from unmask.masking.features import FeatureColumns, Width, read_features, rows_of
-from unmask.masking.masker import IGNORED, MaskedRows, Masker
+from unmask.masking.clock import Clock
+from unmask.masking.features import Width, read_features, rows_of
+from unmask.masking.fixed_rows import PASSED_ON, FixedLabels, FixedRows, mask_columns
+from unmask.masking.masker import IGNORED, Masker
 from unmask.masking.settings import MaskingSettings, MixtureUnits, RateSchedule, Strategy, followed_scores
 from unmask.masking.tables import Tables
 from unmask.masking.units import Units
@@ -27,143 +26,6 @@ from unmask.masking.weights import Weights
 if TYPE_CHECKING:
     import numpy as np
     from transformers import TrainerCallback
-
-log = logging.getLogger("unmask")
-_PASSED_ON = ("token_type_ids", "position_ids")  # columns that a batch passes on as they are
-
-
-class Clock:
-    """The epoch and the progress, in memory that a data loader's workers share.
-
-    It is set once an epoch, when no worker is at work. Within the epoch, batches are counted where they are made: a
-    loader deals them out to its workers in turn, so each worker knows the number of its batch, and the progress is the
-    same for any number of workers, however far they work ahead.
-
-    The memory is a torch tensor: workers that are forked inherit it, and for workers that are spawned torch's own
-    pickling hands over the memory instead of a copy.
-    """
-
-    def __init__(self) -> None:
-        self._state = torch.zeros(4, dtype=torch.float64).share_memory_()  # times set, epoch, progress, that of a batch
-        self._first_key = torch.zeros(2, dtype=torch.int64).share_memory_()  # of all rows; whether it was said
-        self._times_set = 0.0
-        self._batches = 0
-
-    def set(self, epoch: int, progress: float, progress_a_batch: float) -> None:
-        """Begins an epoch."""
-        times = float(self._state[0]) + 1.0
-        self._state.copy_(torch.tensor([times, epoch, progress, progress_a_batch], dtype=torch.float64))
-
-    def next_batch(self) -> tuple[int, float, int]:
-        """Counts a batch.
-
-        Returns:
-            Its epoch, its progress in [0, 1], and its number in the epoch where the progress does not move with each
-            batch, else 0: a training that is resumed amid an epoch knows the progress and not the number.
-        """
-        times, epoch, begin, a_batch = self._state.tolist()
-        if times != self._times_set:
-            self._times_set, self._batches = times, 0
-        worker = get_worker_info()
-        number = self._batches if worker is None else self._batches * worker.num_workers + worker.id
-        self._batches += 1
-        return int(epoch), min(1.0, begin + number * a_batch), 0 if a_batch else number
-
-    @property
-    def batches(self) -> int:
-        """How many batches of this epoch were counted in this process."""
-        return self._batches if float(self._state[0]) == self._times_set else 0
-
-    @batches.setter
-    def batches(self, number: int) -> None:
-        self._times_set, self._batches = float(self._state[0]), number
-
-    def watch(self, keys_B: Tensor) -> None:
-        """Warns once where the first row of all comes again although no epoch was ever set."""
-        if self._state[0] > 0 or self._first_key[1] or not len(keys_B):
-            return
-        if not self._first_key[0]:
-            self._first_key[0] = keys_B[0]
-        elif (keys_B == self._first_key[0]).any():
-            self._first_key[1] = 1
-            log.warning(
-                "a row came a second time, but the collator was told of no epoch, so its mask is the same: give the "
-                "Trainer callbacks=[collator.callback], or call collator.set_epoch in a loop of your own; for masks "
-                "that never change, say static=true in the masking settings"
-            )
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Shares again what plain pickling copied."""
-        self.__dict__.update(state)
-        for tensor in (self._state, self._first_key):
-            if not tensor.is_shared():
-                tensor.share_memory_()
-
-
-def _mask_columns(
-    masker: Masker, columns: FeatureColumns, *, epoch: int = 0, progress: float = 0.0, step: int = 0
-) -> tuple[Rows, MaskedRows]:
-    """The rows before and after masking. A missing annotation is named with what the caller can do."""
-    rows = rows_of(columns, masker.tokenizer)
-    try:
-        return rows, masker(rows, epoch=epoch, progress=progress, step=step)
-    except DataError as error:
-        seen = ", ".join([*columns.known, *columns.annotations, *columns.other])
-        raise DataError(
-            f"{error}. The collator sees the columns {seen}. transformers' Trainer drops those that the model does not "
-            "take, unless TrainingArguments(remove_unused_columns=False); an annotation is a column of one integer a "
-            "token"
-        ) from error
-
-
-class _FixedLabels(list[int]):
-    """Labels that `FixedRows` made.
-
-    The type sets them apart from labels of any other meaning, also where features are copied column by column, as
-    `Trainer` does.
-    """
-
-
-class FixedRows(Dataset[dict[str, Any]]):
-    """A data set over another one, with masks of epoch 0. A row is masked when it is read, not by the collator.
-
-    Args:
-        dataset: Rows by number.
-        masker: Does the masking.
-
-    Raises:
-        SettingsError: The data set is a stream, which has no rows by number.
-    """
-
-    def __init__(self, dataset: Any, masker: Masker) -> None:
-        if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
-            raise SettingsError(
-                f"{type(dataset).__name__} has no rows by number, so their masks cannot be fixed; take as many rows of "
-                "the stream as the evaluation wants into a list first"
-            )
-        self.dataset = dataset
-        self.masker = masker
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return self.__getitems__([index])[0]
-
-    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        """Some rows at once, as torch's data loader reads them."""
-        features = [self.dataset[int(index)] for index in indices]
-        columns = read_features(features, padding={"input_ids": self.masker.tokenizer.special.pad}, width=Width())
-        _, masked = _mask_columns(self.masker, columns)
-        names = [name for name in ("attention_mask", *_PASSED_ON) if name in columns.known]
-        return [
-            {
-                **{name: columns.known[name][row, :length] for name in names},
-                "input_ids": masked.input_ids[row, :length].numpy(),
-                "labels": _FixedLabels(masked.labels[row, :length].tolist()),
-            }
-            for row, length in enumerate(columns.lengths)
-        ]
 
 
 class MaskingCollator(Readable):
@@ -368,7 +230,7 @@ class MaskingCollator(Readable):
         columns = read_features(features, padding=padding, width=self._width)
         if "labels" in columns.known:
             for number, feature in enumerate(features):
-                if not isinstance(feature["labels"], _FixedLabels):
+                if not isinstance(feature["labels"], FixedLabels):
                     raise DataError(
                         f"feature {number} has labels of its own, but the labels are what the collator hides: take the "
                         "column out (dataset.remove_columns('labels')); rows with fixed masks are made by "
@@ -378,10 +240,10 @@ class MaskingCollator(Readable):
             seen, labels = rows.input_ids, torch.from_numpy(columns.known["labels"])
         else:
             epoch, progress, step = self._clock.next_batch()
-            rows, masked = _mask_columns(self.masker, columns, epoch=epoch, progress=progress, step=step)
+            rows, masked = mask_columns(self.masker, columns, epoch=epoch, progress=progress, step=step)
             if not self.masker.settings.static:
                 self._clock.watch(rows.segment_keys[:, :1].flatten())
             seen, labels = masked.input_ids, masked.labels
         attention_mask = (rows.segment_ids >= 0).to(torch.int64)
-        passed_on = {name: torch.from_numpy(columns.known[name]) for name in _PASSED_ON if name in columns.known}
+        passed_on = {name: torch.from_numpy(columns.known[name]) for name in PASSED_ON if name in columns.known}
         return {"input_ids": seen, "attention_mask": attention_mask, "labels": labels, **passed_on}

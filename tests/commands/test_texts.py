@@ -19,7 +19,7 @@ from unmask.commands.embedder_texts import (
     parts_of_text,
     read_texts,
 )
-from unmask.core.errors import CorpusError, DataError, RunError
+from unmask.core.errors import CorpusError, DataError
 from unmask.data.rows import Cursor
 from unmask.data.settings import CorpusSettings
 from unmask.data.survey import fraction
@@ -58,24 +58,6 @@ def built(tokenizer: Tokenizer, *documents: list[str], titled: bool = False, hol
         parts = DocumentParts(document[0], document[1:]) if titled else DocumentParts(None, document)
         builder.add(parts, begins=True, held=fraction("\n".join(document)) < holdout)
     return builder.finish()
-
-
-def spelled(tokenizer: Tokenizer, texts: TokenTexts, begin: int, end: int) -> str:
-    return tokenizer.backend.decode(texts.ids[begin:end].tolist())
-
-
-def test_documents_are_tokens_in_one_line(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    texts = built(tokenizer, ["the king", "the dog sees the cat", "at sea"], ["the queen", "the ship"], titled=True)
-    assert len(texts) == 2
-    assert [spelled(tokenizer, texts, b, e) for b, e in zip(texts.begins, texts.ends, strict=True)] == [
-        "the dog sees the cat at sea", "the ship",
-    ]  # fmt: skip
-    assert texts.titled.tolist() == [1, 1]
-    texts.save(tmp_path / "t.safetensors")
-    assert TokenTexts.load(tmp_path / "t.safetensors").fingerprint == texts.fingerprint
-    (tmp_path / "t.safetensors").write_bytes(b"no")
-    with pytest.raises(RunError, match=r"t\.safetensors: damaged"):
-        TokenTexts.load(tmp_path / "t.safetensors")
 
 
 SHORT = EmbedderSettings(first_lengths=(2, 5), second_lengths=(3, 9), part_tokens=16, batch_size=4)

@@ -54,20 +54,6 @@ def test_a_search_on_real_runs(data_folder: Path, tmp_path: Path) -> None:
         assert (folder / "model").is_dir() == (trial["number"] == best["number"]), "only the best keeps its model"
 
 
-def test_numbers_that_do_not_fit_together_are_passed_over(
-    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Widths of 16 and 48 have 2 heads, and most widths between them cannot: those trials fail, and the search ends."""
-    monkeypatch.setattr(module, "measured_run", lambda *given, folder, **more: {"loss": float(folder.name)})
-    result = tune(data_folder, tmp_path / "out", search=("model.hidden_size=16..48",), trials=8)
-    states = [trial["state"] for trial in result["trials"]]
-    assert len(states) == 8
-    assert states[0] == "COMPLETE", "the recipe's own"
-    assert "PRUNED" in states
-    for trial in result["trials"]:
-        assert (trial["state"] == "COMPLETE") == (trial["parameters"]["model.hidden_size"] % 4 == 0)
-
-
 def test_a_search_goes_on_and_makes_again_what_was_interrupted(
     data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

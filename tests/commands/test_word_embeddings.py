@@ -12,7 +12,6 @@ from tokenizers import Tokenizer as Backend
 import unmask
 from tests.conftest import SMALL
 from unmask.commands.masking_tables import word_embeddings
-from unmask.core.errors import SettingsError
 from unmask.tokenizer.tokenizer import Tokenizer
 
 
@@ -50,14 +49,3 @@ def test_a_run_masks_by_them(encoder: Path, data_folder: Path, tmp_path: Path) -
     own = ("masking.units.kind=words", "masking.weights.kind=centrality", f"masking.weights.encoder={encoder}")
     run = unmask.pretrain([data_folder], out=tmp_path / "run", steps=2, settings=(*SMALL, *own))
     assert run.summary["steps"] == 2
-
-
-def test_what_is_no_encoder_is_named(encoder: Path, tokenizer: Tokenizer) -> None:
-    with pytest.raises(SettingsError, match=r"has no tokenizer\.json; name the folder of an encoder"):
-        word_embeddings(encoder.parent, tokenizer)
-    save_file({"something": torch.zeros(2)}, encoder / "model.safetensors")
-    with pytest.raises(SettingsError, match="has 0 tables of word embeddings"):
-        word_embeddings(encoder, tokenizer)
-    (encoder / "model.safetensors").write_bytes(b"nonsense")
-    with pytest.raises(SettingsError, match=r"model\.safetensors cannot be read"):
-        word_embeddings(encoder, tokenizer)

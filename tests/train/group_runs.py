@@ -20,8 +20,6 @@ from torch import Tensor, nn
 import unmask
 from unmask.commands import pretrain as pretraining
 from unmask.commands import training_run
-from unmask.commands.dry_run import forecast_run
-from unmask.commands.recipe import load_recipe
 from unmask.commands.training_run import TrainingRun
 from unmask.core.errors import UnmaskError
 from unmask.core.interruption import Interrupted
@@ -45,9 +43,7 @@ def pretrained(
     Args:
         folder: A run's folder is `folder/NAME`; weights of each process go to `folder/NAME-NUMBER.safetensors`.
         data: Prepared shards.
-        runs: Arguments of each, by name; `trouble`, `[KIND, STEP]`, is met by the second process there; `of` is the
-            name of a run before, which this one goes on with. What is called `forecast` is not made: what is returned
-            says what would be done.
+        runs: Arguments of each, by name; `trouble`, `[KIND, STEP]`, is met by the second process there.
         answer: Seconds within which processes must answer; None: as always.
 
     Returns:
@@ -56,27 +52,17 @@ def pretrained(
     """
     if answer is not None:
         distributed.TIMEOUT = timedelta(seconds=answer)
-    return {
-        name: _forecast(data, **arguments) if name.startswith("forecast") else _run(folder / name, data, **arguments)
-        for name, arguments in runs.items()
-    }
-
-
-def _forecast(data: str, *, settings: list[str]) -> dict[str, Any]:
-    recipe = load_recipe(options={"training.steps": 20}, overrides=(*SMALL, *settings))
-    return forecast_run([data], recipe, join_group()).to_dict()
+    return {name: _run(folder / name, data, **arguments) for name, arguments in runs.items()}
 
 
 def _run(
     out: Path,
     data: str,
     *,
-    of: str | None = None,
     settings: list[str],
     trouble: tuple[str, int] | None = None,
     **more: Any,
 ) -> dict[str, Any]:
-    out = out if of is None else out.parent / of
     masks: list[list[str]] = []
     reports: list[StepReport] = []
     made: list[TrainingRun] = []
@@ -112,9 +98,6 @@ def _run(
         patch.setattr(training_run, "Masker", Noting)
         patch.setattr(pretraining, "TrainingRun", NotingRun)
         patch.setattr(trainer, "training_step", troubled)
-        if kind == "small":
-            fits = 64 if group.rank == 1 else None
-            patch.setattr(trainer, "first_micro_tokens", lambda *given, **named: fits)
         try:
             budget = {"steps": 20} | more
             pretraining.pretrain([data], out=out, settings=(*SMALL, *settings), callbacks=[Reports()], **budget)
@@ -141,8 +124,6 @@ def _meet(kind: str, model: Any, *_: Any) -> None:
     """What happens in one step of one process; in the middle of a step, where its gradient is infinite or it fails."""
     if kind == "signal":
         os.kill(os.getpid(), signal.SIGTERM)
-    elif kind == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
     elif kind == "hang":
         os.kill(os.getpid(), signal.SIGSTOP)
     elif kind == "infinite":

@@ -38,7 +38,6 @@ RUNS: dict[str, dict[str, Any]] = {
     "few rows": {"settings": ["training.batch_tokens=32"]},
     "adaptive": {"settings": ["masking.strategy=adaptive", "masking.refresh_steps=5"]},
     "pairs": {"settings": PAIRS},
-    "lengths": {"settings": LENGTHS},
 }  # fmt: skip
 TROUBLES = {
     name: {"settings": ["checkpoint.every_steps=2"], "trouble": [name, 5]}
@@ -58,8 +57,7 @@ def two(data_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
     """The same runs by two processes, and those that one of them meets something in."""
     folder = tmp_path_factory.mktemp("two")
     clock = {"clock": {"settings": LENGTHS, "steps": None, "minutes": 0.03, "trouble": ["clock", 0]}}
-    small = {"small": {"settings": [], "trouble": ["small", 0]}}
-    given = {"data": str(data_folder), "runs": RUNS | clock | small | TROUBLES}
+    given = {"data": str(data_folder), "runs": RUNS | clock | TROUBLES}
     return folder, in_processes(2, PRETRAINED, folder, given)
 
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from tests.train.helpers import MakeModel, new_state, settings_of, train
-from unmask.core.errors import MemoryFullError
 from unmask.data.rows import Cursor, Rows, RowStream
 from unmask.data.store import TokenStore
 from unmask.masking.masker import MaskedRows, Masker
@@ -124,16 +123,6 @@ def test_what_was_found_out_about_memory_is_in_the_checkpoint(
     for _ in train(second, stream, masker, settings):
         pass
     assert torch.equal(weights_of(whole), weights_of(second))
-
-
-def test_not_even_one_row_fits(
-    make_model: MakeModel, stream: RowStream, masker: Masker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    state = new_state(make_model, settings_of())
-    small_memory(state, 0, monkeypatch, no_memory)
-    with pytest.raises(MemoryFullError, match=r"one row of 32 positions does not fit .* take a smaller model"):
-        next(train(state, stream, masker, settings_of()))
-    assert all(parameter.grad is None for parameter in state.model.parameters())
 
 
 def test_tokens_are_the_budget(make_model: MakeModel, stream: RowStream, masker: Masker) -> None:

@@ -12,7 +12,7 @@ from tests.masking.helpers import LABELS
 from tests.train.helpers import MakeModel, new_state, settings_of, train
 from tests.train.test_memory import weights_of
 from tests.train.test_scores import CPU
-from unmask.data.rows import Cursor, RowBatch, RowStream
+from unmask.data.rows import RowBatch, RowStream
 from unmask.data.store import TokenStore
 from unmask.masking.masker import Masker
 from unmask.masking.settings import MaskingSettings
@@ -21,7 +21,7 @@ from unmask.measure.held_out import HeldOutSet
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.checkpoints import TrainState
 from unmask.train.scores import ScoreBoard
-from unmask.train.step import Observed, training_step
+from unmask.train.step import Observed
 
 MASKING = MaskingSettings.model_validate({"units": {"kind": "words"}, "weights": {"kind": "pos_loss"}, "rate": 0.3})
 
@@ -67,26 +67,6 @@ def test_moving_averages_by_hand(make_model: MakeModel) -> None:
     board.refresh(6, model, None, rate=0.5)
     one = 0.2 * 2 + 0.8 * 5
     assert board.scores.tables["pos_loss"].tolist() == pytest.approx([8.0, one, (8 + one + 1) / 3, 1.0])
-
-
-@pytest.mark.parametrize("micro_rows", [None, 3])
-def test_a_step_observes_the_tag_of_each_prediction(
-    make_model: MakeModel, stream: TaggedStream, tokenizer: Tokenizer, micro_rows: int | None
-) -> None:
-    """Also in parts."""
-    rows = stream.batch(Cursor(), 8).rows
-    masked = masker_of(tokenizer)(rows, scores=board_of().scores)
-    state = new_state(make_model, settings_of(steps=9))
-    step = {"learning_rate_scale": 0.0, "step": 1, "observe": True, "micro_rows": micro_rows}
-    found = training_step(state.model, state.optimizer, rows, masked, **step).observed  # type: ignore[arg-type]
-    assert found is not None
-    assert found.pos_N is not None
-    assert found.pos_N.tolist() == (found.targets_N % 4).tolist()
-    assert len(found.pos_N) == int((masked.labels >= 0).sum()) > 20
-    bare = replace(rows, annotations={})
-    without = training_step(state.model, state.optimizer, bare, masked, **step).observed  # type: ignore[arg-type]
-    assert without is not None
-    assert without.pos_N is None
 
 
 @pytest.fixture

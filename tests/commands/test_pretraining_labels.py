@@ -108,7 +108,7 @@ def test_prepared_data_is_learned_from(
     assert "not learned" not in caplog.text
     run = unmask.pretrain([data], out=tmp_path / "two", steps=2, settings=SMALL)
     assert run.summary["objectives"] == {}
-    assert "the classes are not learned: that is asked for with settings=['objectives.label.weight=1']" in caplog.text
+    assert "the classes are not learned" in caplog.text
     assert "id2label" not in json.loads((run.folder / "model" / "config.json").read_text())
 
 

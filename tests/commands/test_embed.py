@@ -109,7 +109,7 @@ def test_other_kinds_of_files(tmp_path: Path) -> None:
         ("a.txt", "the king " * 60, (), "text 1"),
         ("a.csv", "text,mood\nx,y\n", ("--column", "body"), "'body'"),
         ("a.csv", "text,mood\nx,y\n", ("--id-column", "key"), "'key'"),
-        ("a.csv", "1,2\n3,4\n", (), "--column"),
+        ("a.csv", "1,2\n3,4\n", (), "corpus.column"),
         ("a.jsonl", '{"id": 1, "text": "x"}\n{"id": "b", "text": "y"}\n', (), "'b'"),
         ("a.txt", "x", ("--out", "no/v.npy"), "no"),
     ],

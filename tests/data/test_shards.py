@@ -145,4 +145,4 @@ def test_workers_start_without_what_they_do_not_need() -> None:
     code = "import sys, unmask.data.executors; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "pyarrow" in loaded
-    assert not {"torch", "pydantic", "pyarrow.parquet", "spacy", "unmask.data.corpus"} & set(loaded)
+    assert not {"torch", "pyarrow.parquet", "spacy", "unmask.data.corpus"} & set(loaded)

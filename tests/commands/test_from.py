@@ -209,7 +209,7 @@ def test_mistakes_around_the_text(
     with pytest.raises(CorpusError, match="nowhere"):
         further(new_file, out, run.folder, steps=1, old_data=tmp_path / "nowhere.txt")
     assert not out.exists() or not RunFolder(out).holds_run
-    with pytest.raises(RunError, match="overwrite"):
+    with pytest.raises(RunError, match=str(run.folder)):
         further(new_file, run.folder, run.folder, steps=1, overwrite=True)
     with pytest.raises(ModelError, match="nowhere"):
         further(new_file, out, tmp_path / "nowhere", steps=1)

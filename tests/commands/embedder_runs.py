@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 import unmask
 from tests.train.group_runs import digest_of
@@ -21,7 +19,6 @@ from unmask.commands.embedder_run import EmbedderRun
 from unmask.core.errors import UnmaskError
 from unmask.core.interruption import Interrupted
 from unmask.model.heads import ContrastHead
-from unmask.train import step as gradient_cache
 from unmask.train import trainer as loop
 from unmask.train.callbacks import StepReport
 from unmask.train.distributed import join_group
@@ -35,7 +32,7 @@ def embedded(folder: Path, *, base: str, corpus: str, runs: dict[str, dict[str, 
         folder: A run's folder is `folder/NAME`; weights of each process go to `folder/NAME-NUMBER.safetensors`.
         base: The model that they begin with.
         corpus: Their text.
-        runs: Arguments of each, by name; `trouble`, `[KIND, STEP]`, is met by the second process there.
+        runs: Arguments of each, by name; at the step `stop_at` the second process gets SIGTERM.
 
     Returns:
         Of each run: `rows`: a digest of each, of each step; `losses`, `mlm`, `micro_batches` of the steps; `pairs`:
@@ -48,13 +45,12 @@ def embedded(folder: Path, *, base: str, corpus: str, runs: dict[str, dict[str, 
     return found
 
 
-def _run(out: Path, *, trouble: tuple[str, int] | None = None, **asked: Any) -> dict[str, Any]:
+def _run(out: Path, *, stop_at: int | None = None, **asked: Any) -> dict[str, Any]:
     rows_of: dict[int, list[str]] = {}
     tried: list[int] = []
     reports: list[StepReport] = []
     made: list[EmbedderRun] = []
     group = join_group()
-    kind, trouble_step = trouble or ("", 0)
 
     class NotingRun(EmbedderRun):
         def __init__(self, *given: Any) -> None:
@@ -65,21 +61,21 @@ def _run(out: Path, *, trouble: tuple[str, int] | None = None, **asked: Any) -> 
         def on_step(self, trainer: unmask.Trainer, report: StepReport) -> None:
             reports.append(report)
 
-    def troubled(model: Any, optimizer: Any, rows: Any, masked: Any, *, step: int, **named: Any) -> StepResult:
+    def noted_step(model: Any, optimizer: Any, rows: Any, masked: Any, *, step: int, **named: Any) -> StepResult:
         rows_of[step] = [
             digest_of(ids, labels)
             for ids, labels, segments in zip(masked.input_ids, masked.labels, rows.segment_ids, strict=True)
             if (segments >= 0).any()
         ]
         tried.append(step)
-        if step == trouble_step and group.share.rank == 1 and tried.count(step) == 1:
-            _meet(kind, model, patch)
+        if step == stop_at and group.share.rank == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
         return training_step(model, optimizer, rows, masked, step=step, **named)
 
     ended = summary = None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(embedder_making, "EmbedderRun", NotingRun)
-        patch.setattr(loop, "training_step", troubled)
+        patch.setattr(loop, "training_step", noted_step)
         try:
             summary = unmask.embedder(
                 asked.pop("model"), asked.pop("corpus"), out=out, callbacks=[Reports()], **asked
@@ -103,34 +99,6 @@ def _run(out: Path, *, trouble: tuple[str, int] | None = None, **asked: Any) -> 
         "summary": summary,
         "ended": ended,
     }
-
-
-def _meet(kind: str, model: Any, patch: pytest.MonkeyPatch) -> None:
-    """What happens in one step of one process."""
-
-    def lacks_memory(*_: Any) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    if kind == "signal":
-        os.kill(os.getpid(), signal.SIGTERM)
-    elif kind == "second pass":  # of steps in two parts or three: one of these once more
-        calls = count()
-
-        def hook(mlp: nn.Module, given: Any, out: Tensor) -> None:
-            if next(calls) == 3:
-                handle.remove()
-                lacks_memory()
-
-        handle = model.encoder.blocks[1].mlp.register_forward_hook(hook)
-    else:
-        assert kind == "room"
-        of = gradient_cache._Room.of
-
-        def once(*given: Any) -> Any:
-            patch.setattr(gradient_cache._Room, "of", of)
-            lacks_memory()
-
-        patch.setattr(gradient_cache._Room, "of", once)
 
 
 def told_of(folder: Path, name: str) -> list[dict[str, Any]]:

@@ -39,7 +39,6 @@ RUNS: dict[str, dict[str, Any]] = {
     "few rows": {"settings": FAST | {"embedder.batch_size": 3}},
     "sparse": {"settings": SPARSE | {"embedder.micro_batch_tokens": 128}},
 }
-OF_MEMORY = ("room", "second pass")
 
 
 def runs(base: Path, corpus: Path, asked: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -56,14 +55,10 @@ def one(base: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> t
 
 @pytest.fixture(scope="module")
 def two(base: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Told]]:
-    """The same runs by two processes, and those that one of them meets something in."""
+    """The same runs by two processes, and one in which the second is told to stop."""
     folder = tmp_path_factory.mktemp("two")
-    troubles: dict[str, dict[str, Any]] = {
-        kind: {"settings": LARGE | {"embedder.checkpoint.every_steps": 2}, "trouble": [kind, 5]}
-        for kind in (*OF_MEMORY, "signal")
-    }
-    troubles["second pass"]["settings"] = LARGE | {"embedder.micro_batch_tokens": 128}
-    given = runs(base, corpus, RUNS | troubles)
+    stopped = {"settings": LARGE | {"embedder.checkpoint.every_steps": 2}, "stop_at": 5}
+    given = runs(base, corpus, RUNS | {"signal": stopped})
     return folder, in_processes(2, EMBEDDED, folder, given)
 
 
@@ -99,20 +94,6 @@ def test_two_processes_train_as_one(one: tuple[Path, Told], two: tuple[Path, lis
         assert (folder / name / "negatives.safetensors").is_file()
         assert first["summary"]["temperature"] != 0.05
     assert any(not rows for rows in first["rows"]) == (name == "few rows")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", OF_MEMORY)
-def test_memory_that_one_lacks(one: tuple[Path, Told], two: tuple[Path, list[Told]], kind: str) -> None:
-    """Before the vectors are gathered, for them, and behind that: all take smaller parts, and nobody waits in vain."""
-    for each in two[1]:
-        assert each[kind]["ended"] is None
-        assert each[kind]["tried"] == sorted([*range(1, STEPS + 1), 5])
-        assert each[kind]["losses"] == pytest.approx(one[1]["large"]["losses"], abs=2e-6)
-        before, behind = each[kind]["micro_batches"][3:5]
-        assert (before > 1) == (kind == "second pass")
-        assert behind > before
-    assert two[1][0][kind]["weights"] == two[1][1][kind]["weights"]
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -132,27 +133,38 @@ def is_compiled(function: Callable[..., Any]) -> bool:
     return folder is not None and any(Path(folder).glob(names))
 
 
+class _Threads(threading.local):  # numba counts for each thread of Python by itself
+    num: int | None = None
+
+
+_threads = _Threads()
+
+
 def use_threads_of_torch() -> None:
     """Lets parallel loops use as many cores as tensor operations do, and not the other way round.
 
     When numba starts its threads, at the first parallel loop of a process, it sets OpenMP's number of threads to that
     of all cores, which is torch's number as well: with one thread asked for there would be as many as cores.
     """
-    import numba
     import torch
 
     threads = torch.get_num_threads()
+    if threads == _threads.num:  # a step asks a hundred times
+        return
+    import numba
+
     numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
     if torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
+    _threads.num = threads
 
 
 def arrays(*tensors: Tensor) -> tuple[Any, ...]:
     """The same numbers as arrays, without a copy; bf16, which numpy does not have, as 16 bits."""
     import torch
 
-    plain = (tensor.detach() for tensor in tensors)
-    return tuple((t.view(torch.uint16) if t.dtype == torch.bfloat16 else t).numpy() for t in plain)
+    plain = [tensor.detach() for tensor in tensors]
+    return tuple([(t.view(torch.uint16) if t.dtype == torch.bfloat16 else t).numpy() for t in plain])
 
 
 def serves(tensor: Tensor) -> bool:

@@ -10,6 +10,7 @@ I = intermediate size, N = predicted positions, V = vocabulary; b, q, k = rows, 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -40,9 +41,14 @@ def by_loops(x: Tensor) -> bool:
 
 def loops() -> Any:
     """The compiled loops, with their threads."""
-    from unmask.model import loops as module
-
     use_threads_of_torch()
+    return _loops_module()
+
+
+@functools.cache
+def _loops_module() -> Any:
+    from unmask.model import loops as module  # loads numba
+
     return module
 
 

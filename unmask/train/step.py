@@ -454,7 +454,8 @@ def training_step(  # noqa: PLR0913, PLR0915  (one step, whole)
             "be made again; go on with --resume when more memory is free, or take a smaller model"
         ) from error
     finally:
-        model.zero_grad()
+        for parameter in parameters:
+            parameter.grad = None
     return StepResult(figures, counts[main.name], len(attempts.parts), attempts.fewer_rows, _joined(observed, group))
 
 

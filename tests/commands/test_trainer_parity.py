@@ -27,7 +27,6 @@ from unmask.masking.masker import MaskedRows
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import LAYOUTS as FOLDER_LAYOUTS
 from unmask.model.folder import load_model, save_model, save_task_model, with_task_head
-from unmask.model.heads import AnswerHead
 from unmask.tasks.answer import AnswerTask
 from unmask.tasks.classify import Classify, MultiLabel, Pairs
 from unmask.tasks.inputs import Example, pack_examples
@@ -84,9 +83,9 @@ def our_names(model: MaskedLM, tensors: dict[str, torch.Tensor]) -> dict[str, to
     """By transformers' names; but for what no output depends on, whose gradient is rounding: biases of keys, and what
     is added to all tokens among which an answer is looked for."""
     rounding = ["key.bias"]
-    if model.find_head(AnswerHead) is not None:
+    if hasattr(model, "answer_head"):
         rounding += ["qa_outputs.bias", "classifier.bias", f"{model.config.num_layers - 1}.output.LayerNorm.bias"]
-    found = FOLDER_LAYOUTS[model.config.layout].names.to_transformers(tensors)
+    found = FOLDER_LAYOUTS[model.config.layout].to_transformers(tensors)
     return {name: tensor for name, tensor in found.items() if not name.endswith(tuple(rounding))}
 
 

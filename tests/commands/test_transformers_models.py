@@ -18,7 +18,7 @@ from tests.commands.finetune_helpers import (
 )
 from tests.commands.transformers_models import save_transformers
 from unmask.core.errors import ModelError
-from unmask.model.transformers import TransformersTask
+from unmask.model.transformers import TransformersNetwork
 from unmask.tasks.answer import AnswerPrediction
 from unmask.tasks.classify import ClassPrediction
 from unmask.tasks.predict import load_fine_tuned
@@ -135,7 +135,7 @@ def test_layouts_of_ours_with_parts_that_we_lack(
     encoder = save_transformers(name, tokenizer, tmp_path / "encoder", head="ForMaskedLM", **part)
     train = write_classes(tmp_path / "train.jsonl", 32, 0)
     result = finetune(encoder, "classify", train, train, tmp_path / "out", "finetune.epochs=1")
-    assert isinstance(result.model.network, TransformersTask)
+    assert isinstance(result.model.network, TransformersNetwork)
     found = unmask.load(tmp_path / "out").predict(TEXTS)
     assert found == result.model.predict(TEXTS)
     model, words = theirs(tmp_path / "out", "AutoModelForSequenceClassification")

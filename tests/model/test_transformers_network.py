@@ -15,9 +15,10 @@ from tests.commands.transformers_models import FAMILIES, SIZES, save_transformer
 from unmask.commands.finetune_run import factors_of, transformers_layer_factors
 from unmask.core.errors import ModelError
 from unmask.masking.masker import unmasked
-from unmask.model.transformers import TransformersTask, drawn_from
-from unmask.model.transformers_folder import (
+from unmask.model.transformers import (
+    TransformersNetwork,
     TransformersPretrained,
+    drawn_from,
     load_transformers,
     load_transformers_task,
     save_transformers_task,
@@ -52,13 +53,13 @@ def load(folder: Path, tokenizer: Tokenizer, max_length: int | None = None) -> T
     )
 
 
-def network_of(name: str, info: Task, tokenizer: Tokenizer, folder: Path, **options: Any) -> TransformersTask:
+def network_of(name: str, info: Task, tokenizer: Tokenizer, folder: Path, **options: Any) -> TransformersNetwork:
     """With weights large enough for differences to show."""
     pretrained = load(save_transformers(name, tokenizer, folder, initializer_range=0.3), tokenizer)
     return transformers_with_head(pretrained, info.task_head, **{"seed": 1, "dropout": None, **options}).eval()  # type: ignore[return-value]
 
 
-def load_task(folder: Path, vocab_size: int) -> tuple[TransformersTask, Task]:
+def load_task(folder: Path, vocab_size: int) -> tuple[TransformersNetwork, Task]:
     """What `open_fine_tuned` does, without a tokenizer."""
     task = task_of(json.loads((folder / "config.json").read_text()), folder, pools_itself=True)
     sizes = {"vocab_size": vocab_size, "pad_id": 0, "max_length": task.max_length}
@@ -81,7 +82,7 @@ def examples_of(info: Task, encoder: InputEncoder) -> list[Example]:
 
 
 @torch.no_grad()
-def plain_logits(network: TransformersTask, example: Example) -> torch.Tensor:
+def plain_logits(network: TransformersNetwork, example: Example) -> torch.Tensor:
     """What transformers' model says of an example alone: [C] of a text, [S, C] of tokens."""
     inputs = {"input_ids": torch.from_numpy(example.input_ids)[None]}
     if example.type_ids is not None:

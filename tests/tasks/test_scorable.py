@@ -16,7 +16,7 @@ from unmask.core.errors import ModelError, TokenizerError
 from unmask.measure.questions import pseudo_log_likelihoods
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_model
-from unmask.model.transformers import TransformersConfig, TransformersMaskedLM
+from unmask.model.transformers import TransformersConfig, TransformersNetwork
 from unmask.tasks.loaded_model import Scorable, as_scorable
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -43,8 +43,9 @@ def save(name: str, kind: str, settings: dict[str, Any], folder: Path, tokenizer
     return model
 
 
-def masked_lm(model: Any) -> TransformersMaskedLM:
-    return TransformersMaskedLM(model.eval(), TransformersConfig(32, 66, 1, 0, model.config.vocab_size))
+def masked_lm(model: Any) -> TransformersNetwork:
+    config = TransformersConfig(32, 66, 1, 0, model.config.vocab_size)
+    return TransformersNetwork(model.eval(), config, width=model.config.vocab_size)
 
 
 def check_totals(loaded: Scorable, theirs: Any) -> None:
@@ -78,7 +79,7 @@ def test_layouts_of_ours_with_parts_that_we_lack(
 ) -> None:
     theirs = save(name, "ForMaskedLM", {**SIZES, **part}, tmp_path, tokenizer)
     loaded = as_scorable(tmp_path)
-    assert isinstance(loaded.network, TransformersMaskedLM)
+    assert isinstance(loaded.network, TransformersNetwork)
     check_totals(loaded, theirs)
     with pytest.raises(ModelError, match=r"config\.json"):
         _ = unmask.load(tmp_path).network
@@ -91,7 +92,7 @@ def test_ours_and_transformers_agree(make_model: Callable[..., MaskedLM], tokeni
     ours = as_scorable(tmp_path).network
     assert isinstance(ours, MaskedLM)
     theirs = masked_lm(transformers.AutoModelForMaskedLM.from_pretrained(tmp_path).eval())
-    assert isinstance(theirs, TransformersMaskedLM)
+    assert isinstance(theirs, TransformersNetwork)
     a, b = (pseudo_log_likelihoods(network, tokenizer, SENTENCES).totals for network in (ours, theirs))
     assert np.abs(a - b).max() < 1e-3
 

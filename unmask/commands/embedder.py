@@ -40,7 +40,7 @@ from unmask.model.encoder import MaskedLM
 from unmask.model.folder import find_weights, has_prediction_head, load_model, save_model
 from unmask.model.sentence_files import sparse_file, write_sentence_files, write_sparse_files
 from unmask.model.stored_weights import files_checked, write_checksums
-from unmask.model.transformers_folder import runs_in_transformers
+from unmask.model.transformers import runs_in_transformers
 from unmask.report.embedder import write_embedder_card, write_embedder_report
 from unmask.search.known_items import HELD_OUT, held_out_rule
 from unmask.tasks.predict import is_fine_tuned

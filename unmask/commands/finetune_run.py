@@ -33,11 +33,12 @@ from unmask.data.rows import WHOLE, Cursor, RowBatch, Share
 from unmask.measure.uncertainty import mean_interval
 from unmask.model.card_head import Origin
 from unmask.model.encoder import MaskedLM
-from unmask.model.folder import TaskNetwork, load_model, save_task_model, with_task_head
+from unmask.model.folder import load_model, save_task_model, with_task_head
 from unmask.model.layout_names import LAYOUTS, ClassifierPooling
 from unmask.model.stored_weights import write_checksums
-from unmask.model.transformers import TransformersTask
-from unmask.model.transformers_folder import (
+from unmask.model.transformers import (
+    TaskNetwork,
+    TransformersNetwork,
     TransformersPretrained,
     load_transformers,
     runs_in_transformers,
@@ -548,7 +549,7 @@ class Runs:
         if is_best:
             place = folder.waiting(len(runs) + 1)
             with writing(place, SafetensorError):  # a folder that transformers' class for the task loads
-                if isinstance(fitted.model, TransformersTask):
+                if isinstance(fitted.model, TransformersNetwork):
                     save_transformers_task(fitted.model, self.task.task_head, place)
                 else:
                     save_task_model(fitted.model, self.task.task_head, place)

@@ -278,7 +278,7 @@ def _kept_pair_head(found: MaskedLM) -> dict[str, Tensor]:
 
     They were loaded without being used, but for the pooler where classes of documents are told from it.
     """
-    names = LAYOUTS[found.config.layout].names
+    names = LAYOUTS[found.config.layout]
     ours = [f"pair_head.{part}.{kind}" for part in ("pooler", "classifier") for kind in ("weight", "bias")]
     stored = {name: found.kept_weights.get(names.theirs(name)[0]) for name in ours}
     label_head = found.find_head(LabelHead)

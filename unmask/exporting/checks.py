@@ -164,7 +164,7 @@ def tied_weights(subject: CheckedModel) -> Check | str:
         return "the folder holds no masked-language-model head"
     if subject.config.get("tie_word_embeddings", True) is not True:
         return Check(False, None, "config.json says tie_word_embeddings = false; these layouts tie them")
-    names, canonical, raw = subject.layout.names, subject.weights, subject.raw_weights
+    names, canonical, raw = subject.layout, subject.weights, subject.raw_weights
     embedding = names.theirs("encoder.tokens")[0]
     decoders = [name for name in names.known if name in canonical and name.endswith("decoder.weight")]
     twice = [(other, name) for other, name in names.aliases.items() if other in raw and name in raw]

@@ -134,12 +134,12 @@ class CheckedModel:
     @cached_property
     def weights(self) -> dict[str, Tensor]:
         """The stored weights, under canonical names."""
-        return self.layout.names.canonical(self.raw_weights)
+        return self.layout.canonical(self.raw_weights)
 
     @cached_property
     def has_head(self) -> bool:
         """Whether the folder holds a masked-language-model head; those of bare encoders do not."""
-        return self.layout.names.theirs("head.bias")[0] in self.weights
+        return self.layout.theirs("head.bias")[0] in self.weights
 
     @property
     def does_task(self) -> bool:

@@ -28,19 +28,17 @@ from unmask.model.encoder import MaskedLM
 from unmask.model.heads import (
     OF_TASKS,
     ONLY_TRAINED,
-    AnswerHead,
     BoundaryHead,
     Head,
     LabelHead,
     PairHead,
     RetroMAEHead,
-    TagHead,
+    TokenHead,
     heads_for,
 )
 from unmask.model.initial_weights import draw_task_head, initialise, initialise_head
 from unmask.model.layout_names import LAYOUTS, ClassifierPooling, FolderLayout
-from unmask.model.stored_weights import StoredTensor, check_kinds, has_weights, read_weights, stored_tensors
-from unmask.model.transformers import TransformersConfig, TransformersTask
+from unmask.model.stored_weights import check_kinds, has_weights, read_weights, stored_tensors
 
 log = logging.getLogger("unmask")
 
@@ -114,115 +112,7 @@ def read_encoder_config(folder: Path, *, mask_id: int) -> EncoderConfig:
 
 def has_prediction_head(folder: Path, layout: Layout) -> bool:
     """Whether a folder holds a head for masked tokens; `load_model` makes one where it does not."""
-    names = LAYOUTS[layout].names
-    return not set(names.theirs("head.bias")).isdisjoint(names.canonical(stored_tensors(folder)))
-
-
-def save_model(model: MaskedLM, folder: Path, *, with_head: bool = True) -> None:
-    """Writes the model so that `AutoModelForMaskedLM.from_pretrained(folder)` gives the same logits.
-
-    Args:
-        model: Its weights are written in float32; the tied decoder is written once, as the embedding. Weights that
-            were only kept (BERT's pooler) are written as they were. With a head for pairs the folder is one of
-            `BertForPreTraining` too, with one for classes `AutoModelForSequenceClassification` loads it as well; the
-            head for span boundaries and RetroMAE's decoder are left out, and the log says so.
-        folder: Made where missing.
-        with_head: False writes the folder of an encoder, without the head for masked tokens.
-    """
-    layout = LAYOUTS[model.config.layout]
-    left_out = (*(f"{head.name}." for head in ONLY_TRAINED), *([] if with_head else ["head."]))
-    ours = {name: weight for name, weight in _float_weights(model).items() if not name.startswith(left_out)}
-    if model.find_head(BoundaryHead) is not None:
-        log.info("the head for span boundaries is not saved with the model, since transformers has no place for it")
-    if model.find_head(RetroMAEHead) is not None:
-        log.info("the decoder that rebuilds texts is not saved with the model, since it serves the training alone")
-    content = layout.write_config(model.config)
-    if model.find_head(PairHead) is not None or "cls.seq_relationship.weight" in model.kept_weights:
-        content["architectures"] = [layout.pair_architecture]
-    if model.label_names is not None:
-        content |= label_content(model.label_names) | layout.pooling_content("first")
-    with writing(folder, SafetensorError):
-        _write(folder, content, model.kept_weights | layout.names.to_transformers(ours))
-
-
-def _float_weights(model: MaskedLM) -> dict[str, Tensor]:
-    return {name: weight.detach().to("cpu", torch.float32) for name, weight in model.named_parameters()}
-
-
-def _write(folder: Path, content: Mapping[str, Any], weights: dict[str, Tensor]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / CONFIG).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
-    shutil.copymode(folder / CONFIG, folder / WEIGHTS)  # safetensors makes files that only their owner may read
-
-
-def load_model(folder: Path, *, mask_id: int) -> MaskedLM:
-    """Loads a model that unmask or transformers wrote.
-
-    A folder of a bare encoder, such as a sentence encoder, gets a new head, and the log says so. A head for classes is
-    loaded where it stands beside that for masked tokens.
-
-    Args:
-        folder: With config.json and model.safetensors.
-        mask_id: The tokenizer's.
-    """
-    content, layout = read_config_file(folder)
-    config, where, names = layout.read_config(content, mask_id=mask_id), folder / WEIGHTS, layout.names
-    stored = names.canonical(stored_tensors(folder))
-    label_names = _label_names(config, content, stored, folder)
-    make_checked(config, lambda: heads_for(config, label_names=label_names), stored, where=where)
-
-    model = MaskedLM(config, heads_for(config, label_names=label_names))
-    weights = names.canonical(read_weights(folder))
-    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
-    ours = names.from_transformers(weights, shapes, where=str(where))
-    has_head, table = "head.bias" in ours, ours["encoder.tokens"]
-    for name in names.known:
-        decoder = weights.get(name) if has_head and name.endswith("decoder.weight") else None
-        if decoder is not None and (decoder.shape != table.shape or not torch.equal(decoder.to(torch.float32), table)):
-            log.warning(
-                "%s: %s is not the embedding, although config.json ties them; the embedding is taken, but other "
-                "libraries may take it (unmask verify compares them)",
-                where,
-                name,
-            )
-    if not has_head:
-        log.warning("%s: there is no masked-language-model head; a new, untrained one is made", where)
-        initialise_head(model, seed=0)
-    model.load_state_dict(ours, strict=has_head)
-    used = {theirs for name in shapes for theirs in names.theirs(name)}
-    model.kept_weights = names.kept_weights(weights, used, where=str(where))
-    return model
-
-
-def make_checked(
-    config: EncoderConfig,
-    heads: Callable[[], Sequence[Head]],
-    stored: Mapping[str, StoredTensor],
-    *,
-    where: Path,
-    needed: Callable[[MaskedLM], Collection[str]] | None = None,
-) -> None:
-    """Makes sure that files of weights hold the network that config.json asks for, before it is made.
-
-    Args:
-        config: Of the encoder.
-        heads: Makes its heads.
-        stored: The files' tensors, by canonical names.
-        where: The file, for errors.
-        needed: Those of its parameters that must be stored; None: all.
-    """
-    names = LAYOUTS[config.layout].names
-    names.find({"encoder.tokens": torch.Size((config.vocab_size, config.hidden_size))}, stored, where=str(where))
-    if config.num_layers > len(stored):  # else no more layers are made below than the file has tensors
-        last = f"encoder.blocks.{config.num_layers - 1}.mlp.out.weight"
-        names.find({last: torch.Size((config.hidden_size, config.intermediate_size))}, {}, where=str(where))
-    with torch.device("meta"):  # where tensors have shapes, and no numbers
-        model = MaskedLM(config, heads())
-    some = None if needed is None else needed(model)
-    shapes = {name: weight.shape for name, weight in model.named_parameters() if some is None or name in some}
-    found = names.find(shapes, stored, where=str(where))
-    check_kinds({theirs: stored[theirs] for each in found.values() for theirs in each}, str(where))
+    return LAYOUTS[layout].theirs("head.bias")[0] in LAYOUTS[layout].canonical(stored_tensors(folder))
 
 
 def label_content(names: Sequence[str]) -> dict[str, Any]:
@@ -244,18 +134,142 @@ def label_names_of(content: Mapping[str, Any], folder: Path) -> tuple[str, ...] 
         raise ModelError(f"{folder / CONFIG}: id2label is no table of numbers to names") from error
 
 
-def _label_names(
-    config: EncoderConfig, content: Mapping[str, Any], stored: Mapping[str, StoredTensor], folder: Path
-) -> tuple[str, ...] | None:
-    """The classes of a head that reads as ours does and stands beside a head for masked tokens; None: there is none."""
-    layout = LAYOUTS[config.layout]
-    needed = ["label_head.classifier.weight", *(["label_head.dense.weight"] if config.parts.label_dense else [])]
-    if any(name not in stored for ours in (*needed, "head.bias") for name in layout.names.theirs(ours)):
-        return None
-    if layout.pooling_of(content, CONFIG) != "first":
-        return None
-    number = next(iter(stored[layout.names.theirs(needed[0])[0]].shape), 0)
-    return label_names_of(content, folder) or tuple(f"LABEL_{i}" for i in range(number))
+def pooling_of(content: Mapping[str, Any], folder: Path) -> ClassifierPooling:
+    """How a fine-tuned model pools whole texts, as its config.json says it."""
+    layout = next((layout for name, layout in LAYOUTS.items() if name == content.get("model_type")), None)
+    return "first" if layout is None else layout.pooling_of(content, str(folder / CONFIG))
+
+
+# ----------------------------------------
+# Loading and saving
+
+
+def _load(
+    folder: Path,
+    config: EncoderConfig,
+    make_heads: Callable[[], Sequence[Head]],
+    needed: Callable[[MaskedLM], Collection[str]] | None = None,
+) -> tuple[MaskedLM, dict[str, Tensor], dict[str, list[str]]]:
+    """A network with the weights of a folder.
+
+    The files must hold the network that config.json asks for; this is checked before it is made.
+
+    Args:
+        folder: With the weights.
+        config: Of the encoder.
+        make_heads: Makes its heads.
+        needed: Those of its parameters that must be stored; None: all.
+
+    Returns:
+        The network, whose other parameters are as they were made; the folder's weights by canonical names; and the
+        names under which parameters of ours stand there.
+    """
+    layout, where = LAYOUTS[config.layout], str(folder / WEIGHTS)
+    stored = layout.canonical(stored_tensors(folder))
+    layout.find({"encoder.tokens": torch.Size((config.vocab_size, config.hidden_size))}, stored, where=where)
+    if config.num_layers > len(stored):  # else no more layers are made below than the file has tensors
+        last = f"encoder.blocks.{config.num_layers - 1}.mlp.out.weight"
+        layout.find({last: torch.Size((config.hidden_size, config.intermediate_size))}, {}, where=where)
+    with torch.device("meta"):  # where tensors have shapes, and no numbers
+        model = MaskedLM(config, make_heads())
+    names_needed = None if needed is None else needed(model)
+    parameters = model.named_parameters()
+    shapes = {name: each.shape for name, each in parameters if names_needed is None or name in names_needed}
+    names = layout.find(shapes, stored, where=where)
+    check_kinds({theirs: stored[theirs] for each in names.values() for theirs in each}, where)
+
+    model = MaskedLM(config, make_heads())
+    weights = layout.canonical(read_weights(folder))
+    model.load_state_dict(layout.from_transformers(weights, names, where=where), strict=False)
+    return model, weights, names
+
+
+def load_model(folder: Path, *, mask_id: int) -> MaskedLM:
+    """Loads a model that unmask or transformers wrote.
+
+    A folder of a bare encoder, such as a sentence encoder, gets a new head, and the log says so. A head for classes is
+    loaded where it stands beside that for masked tokens.
+
+    Args:
+        folder: With config.json and model.safetensors.
+        mask_id: The tokenizer's.
+    """
+    content, layout = read_config_file(folder)
+    config, where = layout.read_config(content, mask_id=mask_id), folder / WEIGHTS
+
+    # The classes of a head that reads as ours does and stands beside a head for masked tokens.
+    label_names = None
+    stored = layout.canonical(stored_tensors(folder))
+    of_labels = ["label_head.classifier.weight", *(["label_head.dense.weight"] if config.parts.label_dense else [])]
+    there = all(theirs in stored for name in (*of_labels, "head.bias") for theirs in layout.theirs(name))
+    if there and layout.pooling_of(content, CONFIG) == "first":
+        number = next(iter(stored[layout.theirs(of_labels[0])[0]].shape), 0)
+        label_names = label_names_of(content, folder) or tuple(f"LABEL_{i}" for i in range(number))
+
+    model, weights, names = _load(folder, config, lambda: heads_for(config, label_names=label_names))
+    has_head, table = "head.bias" in names, model.encoder.tokens
+    if not has_head:
+        log.warning("%s: there is no masked-language-model head; a new, untrained one is made", where)
+        initialise_head(model, seed=0)
+    for name in layout.known:
+        decoder = weights.get(name) if has_head and name.endswith("decoder.weight") else None
+        if decoder is not None and (decoder.shape != table.shape or not torch.equal(decoder.to(torch.float32), table)):
+            log.warning(
+                "%s: %s is not the embedding, although config.json ties them; the embedding is taken, but other "
+                "libraries may take it (unmask verify compares them)",
+                where,
+                name,
+            )
+
+    # What is not used is written back, or left out and named.
+    used = {theirs for name, _ in model.named_parameters() for theirs in layout.theirs(name)}
+    rest = {name: tensor for name, tensor in weights.items() if name not in used and name not in layout.known}
+    model.kept_weights = {name: tensor for name, tensor in rest.items() if name.startswith(layout.unused)}
+    if left_out := sorted(rest.keys() - model.kept_weights.keys()):
+        names_of_some = ", ".join(name[:100] for name in left_out[:8])
+        more = f" and {len(left_out) - 8} more" if len(left_out) > 8 else ""
+        log.warning("%s: left out, since a masked language model has no place for it: %s%s", where, names_of_some, more)
+    return model
+
+
+def save_model(model: MaskedLM, folder: Path, *, with_head: bool = True) -> None:
+    """Writes the model so that `AutoModelForMaskedLM.from_pretrained(folder)` gives the same logits.
+
+    Args:
+        model: Its weights are written in float32; the tied decoder is written once, as the embedding. Weights that
+            were only kept (BERT's pooler) are written as they were. With a head for pairs the folder is one of
+            `BertForPreTraining` too, with one for classes `AutoModelForSequenceClassification` loads it as well; the
+            head for span boundaries and RetroMAE's decoder are left out, and the log says so.
+        folder: Made where missing.
+        with_head: False writes the folder of an encoder, without the head for masked tokens.
+    """
+    layout = LAYOUTS[model.config.layout]
+    left_out = (*(f"{head.name}." for head in ONLY_TRAINED), *([] if with_head else ["head."]))
+    if model.find_head(BoundaryHead) is not None:
+        log.info("the head for span boundaries is not saved with the model, since transformers has no place for it")
+    if model.find_head(RetroMAEHead) is not None:
+        log.info("the decoder that rebuilds texts is not saved with the model, since it serves the training alone")
+    content = layout.write_config(model.config)
+    if model.find_head(PairHead) is not None or "cls.seq_relationship.weight" in model.kept_weights:
+        content["architectures"] = [layout.pair_architecture]
+    if model.label_names is not None:
+        content |= label_content(model.label_names) | layout.pooling_content("first")
+    with writing(folder, SafetensorError):
+        names = [name for name, _ in model.named_parameters() if not name.startswith(left_out)]
+        _write(model, names, content, folder, model.kept_weights)
+
+
+def _write(
+    model: MaskedLM, names: Collection[str], content: Mapping[str, Any], folder: Path, more: Mapping[str, Tensor]
+) -> None:
+    ours = {
+        name: weight.detach().to("cpu", torch.float32) for name, weight in model.named_parameters() if name in names
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / CONFIG).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    weights = {**more, **LAYOUTS[model.config.layout].to_transformers(ours)}
+    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+    shutil.copymode(folder / CONFIG, folder / WEIGHTS)  # safetensors makes files that only their owner may read
 
 
 # ----------------------------------------
@@ -267,9 +281,6 @@ def _label_names(
 KEY = "unmask_task"
 _NEW_HEAD = 5  # sets the head's draws apart from those of all weights
 _POOLER = "bert.pooler.dense."
-
-TaskNetwork = MaskedLM | TransformersTask
-TaskConfig = EncoderConfig | TransformersConfig
 
 
 @dataclass(frozen=True)
@@ -292,9 +303,16 @@ class TaskHead:
     pooling: ClassifierPooling | None
     own: Mapping[str, Any]
 
-    def new(self, config: EncoderConfig) -> LabelHead | TagHead | AnswerHead:
+    def new(self, config: EncoderConfig) -> LabelHead | TokenHead:
         """The module, its weights not drawn yet."""
-        return OF_TASKS[self.head](config, self.names)
+        if self.head == LabelHead.name:
+            return LabelHead(config, self.names)
+        return TokenHead(self.head, config, self.names)
+
+    def parameters_of(self, model: MaskedLM) -> set[str]:
+        """The parameters that a model with this head has in transformers."""
+        shared, beginnings = LAYOUTS[model.config.layout].shared, ("encoder.", f"{self.head}.")
+        return {name for name, _ in model.named_parameters() if name.startswith(beginnings) or name in shared}
 
 
 def with_task_head(
@@ -317,19 +335,18 @@ def with_task_head(
     new_head = head.new(config)
     new = MaskedLM(config, [new_head])
     if trained:
-        known = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(tuple(OF_TASKS))}
+        known = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(OF_TASKS)}
         new.load_state_dict(known, strict=False)
     else:
         initialise(new, seed=seed)
     draw_task_head(new_head, config, torch.Generator().manual_seed(mix_ints(seed, _NEW_HEAD)))
-    if not trained or not isinstance(new_head, LabelHead) or new_head.dense is None:
-        return new
-    # RoBERTa's classifiers have a layer of their own, so only BERT's takes that of a head for classes.
-    old_head = model.find_head(LabelHead)
-    if config.layout == "bert" and old_head is not None and old_head.dense is not None:
-        new_head.dense.load_state_dict(old_head.dense.state_dict())
-    elif f"{_POOLER}weight" in model.kept_weights:
-        new_head.dense.load_state_dict({kind: model.kept_weights[_POOLER + kind] for kind in ("weight", "bias")})
+    if trained and isinstance(new_head, LabelHead) and new_head.dense is not None:
+        # RoBERTa's classifiers have a layer of their own, so only BERT's takes that of a head for classes.
+        old_head = model.find_head(LabelHead)
+        if config.layout == "bert" and old_head is not None and old_head.dense is not None:
+            new_head.dense.load_state_dict(old_head.dense.state_dict())
+        elif f"{_POOLER}weight" in model.kept_weights:
+            new_head.dense.load_state_dict({kind: model.kept_weights[_POOLER + kind] for kind in ("weight", "bias")})
     return new
 
 
@@ -338,53 +355,25 @@ def save_task_model(model: MaskedLM, head: TaskHead, folder: Path) -> None:
 
     The rest of the masked-language-model head is omitted: the encoder beneath it has changed.
     """
-    layout, needed = LAYOUTS[model.config.layout], _task_weights(model, head)
+    layout = LAYOUTS[model.config.layout]
     content = layout.write_config(model.config)
-    stem = content["architectures"][0].removesuffix("ForMaskedLM")
-    content["architectures"] = [f"{stem}For{head.architecture}"]
+    content["architectures"] = [f"{layout.architecture.removesuffix('ForMaskedLM')}For{head.architecture}"]
     if head.names:
         content |= label_content(head.names)
     if head.pooling is not None:
         content |= layout.pooling_content(head.pooling)
         content["problem_type"] = head.problem_type
     content[KEY] = dict(head.own)
-    ours = {name: weight for name, weight in _float_weights(model).items() if name in needed}
-    _write(folder, content, layout.names.to_transformers(ours))
+    _write(model, head.parameters_of(model), content, folder, {})
 
 
 def load_task_model(folder: Path, head: TaskHead, *, mask_id: int) -> MaskedLM:
     """Loads a fine-tuned model of one of our layouts, of any make; `head` is as config.json has it."""
     content, layout = read_config_file(folder)
-    config, where, names = layout.read_config(content, mask_id=mask_id), folder / WEIGHTS, layout.names
-    stored = names.canonical(stored_tensors(folder))
-    make_checked(
-        config, lambda: [head.new(config)], stored, where=where, needed=lambda model: _task_weights(model, head)
-    )
-    model = MaskedLM(config, [head.new(config)])
-    needed = _task_weights(model, head)
-    shapes = {name: parameter.shape for name, parameter in model.named_parameters() if name in needed}
-    ours = names.from_transformers(names.canonical(read_weights(folder)), shapes, where=str(where))
-    model.load_state_dict(ours, strict=False)
+    config = layout.read_config(content, mask_id=mask_id)
+    model, _, names = _load(folder, config, lambda: [head.new(config)], head.parameters_of)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if name not in needed:
+            if name not in names:
                 parameter.zero_()  # of a head that is not there, and not used
     return model.eval()
-
-
-def _task_weights(model: MaskedLM, head: TaskHead) -> set[str]:
-    """The parameters that the task's model has in transformers."""
-    shared = LAYOUTS[model.config.layout].names.shared
-    beginnings = ("encoder.", f"{head.head}.")
-    return {name for name, _ in model.named_parameters() if name.startswith(beginnings) or name in shared}
-
-
-def pooling_of(content: Mapping[str, Any], folder: Path) -> ClassifierPooling:
-    """How a fine-tuned model pools whole texts, as its config.json says it."""
-    layout = next((layout for name, layout in LAYOUTS.items() if name == content.get("model_type")), None)
-    return "first" if layout is None else layout.pooling_of(content, str(folder / CONFIG))
-
-
-def label_numbers(names: Sequence[str]) -> dict[str, int]:
-    """Numbers of labels by their names."""
-    return {name: number for number, name in enumerate(names)}

@@ -1,6 +1,7 @@
 """Heads: for masked tokens, and for what is learned beside them or instead of them.
 
-Each head beside that for masked tokens is a module that brings its names for the folder; none is known to others.
+Each head beside that for masked tokens is a module with a name, under which it stands in the model. Where a model's
+folder has a place for it, `unmask.model.layout_names` says under which names.
 
     name            what it predicts                       as transformers has it
     pair_head       right pairs from wrong ones            BertForPreTraining
@@ -24,7 +25,7 @@ Shape suffixes: D = hidden size, N = places (predicted positions, for masked tok
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -37,6 +38,181 @@ from unmask.core.hashing import GOLDEN, SEEN, mix, mix_ints
 from unmask.model.config import EncoderConfig
 from unmask.model.fused import Losses, losses_of_decoder
 from unmask.model.layers import MLP, Activated, Linear, Norm, dropout
+
+
+def run_transform(head: Any, hidden_ND: Tensor) -> Tensor:
+    """The layers of a head before its decoder, as a function that can be compiled."""
+    x_ND: Tensor = head.norm(head.activation(head.dense(hidden_ND)))
+    return x_ND
+
+
+class MLMHead(nn.Module):
+    """Hidden states to logits over the vocabulary, through the embedding matrix (tied) and a bias of its own.
+
+    Attributes:
+        compiled_losses: `fused.losses_of_part`, compiled, for training (`unmask.model.encoder`); None: it is not.
+        compiled_transform: `run_transform`, compiled; None: it is not.
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        parts, hidden = config.parts, config.hidden_size
+        self.activation = Activated("gelu" if parts.gelu_head else config.activation)
+        self.dense = Linear(hidden, hidden, bias=parts.bias)
+        self.norm = Norm(hidden, eps=config.norm_eps, bias=parts.bias)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        self.compiled_losses: Callable[..., Any] | None = None
+        self.compiled_transform: Callable[..., Any] | None = None
+
+    def forward(self, hidden_ND: Tensor, tokens_VD: Tensor) -> Tensor:
+        """Logits [N, V] of the hidden states [N, D], given the embedding matrix."""
+        return self.decode(self.transform(hidden_ND), tokens_VD)
+
+    def decode(self, x_ND: Tensor, tokens_VD: Tensor) -> Tensor:
+        """Logits [N, V] of what `transform` made."""
+        return functional.linear(x_ND, tokens_VD.to(x_ND.dtype), self.bias.to(x_ND.dtype))
+
+    def transform(self, hidden_ND: Tensor) -> Tensor:
+        """What the decoder compares with the embedding matrix: [N, D]."""
+        run = self.compiled_transform if self.training and self.compiled_transform is not None else run_transform
+        x_ND: Tensor = run(self, hidden_ND)
+        return x_ND
+
+    def losses(self, x_ND: Tensor, tokens_VD: Tensor, targets_N: Tensor, weights_N: Tensor | None = None) -> Losses:
+        """Losses of what the decoder makes of the transformed [N, D]; arguments as for `losses_of_decoder`."""
+        compiled = self.compiled_losses if self.training else None
+        return losses_of_decoder(x_ND, tokens_VD.to(x_ND.dtype), self.bias, targets_N, weights_N, compiled=compiled)
+
+
+class PairHead(nn.Module):
+    """The hidden state of `[CLS]` to two logits: right, wrong. BERT's pooler and the classifier after it.
+
+    Source: Devlin et al. 2018 (BERT), section 3.1, task 2; the pooler is that of the released code.
+    """
+
+    name: ClassVar[str] = "pair_head"
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.pooler = Linear(config.hidden_size, config.hidden_size, bias=True)
+        self.classifier = Linear(config.hidden_size, 2, bias=True)
+
+    def forward(self, hidden_ND: Tensor) -> Tensor:
+        """Logits [N, 2] of the first tokens' hidden states [N, D]."""
+        return self.classifier(self.pool(hidden_ND))
+
+    def pool(self, hidden_ND: Tensor) -> Tensor:
+        """What the classifier reads: [N, D]."""
+        return torch.tanh(self.pooler(hidden_ND))
+
+
+class BoundaryHead(nn.Module):
+    """Two hidden states and a place to what the decoder makes logits of: a token of a span from what stands beside it.
+
+    Args:
+        config: Of the encoder.
+        max_length: Places with an embedding; what stands further on in a span shares the last one.
+
+    Source: Joshi et al. 2020 (SpanBERT), section 3.2: two layers, each with GELU and layer norm. Its place embeddings
+    have 200 dimensions in the released code; here they are as wide as the hidden states.
+    """
+
+    name: ClassVar[str] = "boundary_head"
+
+    def __init__(self, config: EncoderConfig, max_length: int) -> None:
+        super().__init__()
+        hidden = config.hidden_size
+        self.places = nn.Parameter(torch.empty(max_length, hidden))
+        self.into = Linear(3 * hidden, hidden, bias=True)
+        self.into_norm = Norm(hidden, eps=config.norm_eps, bias=True)
+        self.dense = Linear(hidden, hidden, bias=True)
+        self.norm = Norm(hidden, eps=config.norm_eps, bias=True)
+
+    def forward(self, before_ND: Tensor, behind_ND: Tensor, place_N: Tensor) -> Tensor:
+        """Representations [N, D] of the tokens.
+
+        Args:
+            before_ND: Hidden states of the tokens before the spans.
+            behind_ND: Hidden states of the tokens after the spans.
+            place_N: int64: which token of its span each one is, from 0.
+        """
+        place_ND = functional.embedding(place_N.clamp(max=len(self.places) - 1), self.places)
+        x_ND = torch.cat([before_ND, behind_ND, place_ND.to(before_ND.dtype)], -1)
+        x_ND = self.into_norm(functional.gelu(self.into(x_ND)))
+        return self.norm(functional.gelu(self.dense(x_ND)))
+
+
+class LabelHead(nn.Module):
+    """Whole texts to logits of classes.
+
+    Args:
+        config: Of the encoder.
+        names: Of the classes.
+        own_dense: Whether it has a layer before the classifier, or shares another head's; None: as the layout has it.
+
+    Source: the classification of single sentences in Devlin et al. 2018 (BERT), section 4.1.
+    """
+
+    name: ClassVar[str] = "label_head"
+
+    def __init__(self, config: EncoderConfig, names: Sequence[str], *, own_dense: bool | None = None) -> None:
+        super().__init__()
+        self.names = tuple(names)
+        with_dense = config.parts.label_dense if own_dense is None else own_dense
+        self.dense = Linear(config.hidden_size, config.hidden_size, bias=True) if with_dense else None
+        self.rate, self.drops_twice = config.classifier_dropout, config.layout != "bert"
+        self.classifier = Linear(config.hidden_size, len(self.names), bias=True)
+
+    def forward(self, x_ND: Tensor, *, dropout_seed: int | None = None) -> Tensor:
+        """Logits [N, C] of hidden states [N, D]; of what the other head makes of these, without a layer of its own.
+
+        What the classifier is given is dropped where there is a seed; in RoBERTa, what the layer is given too.
+        """
+        if self.dense is not None:
+            if self.drops_twice and dropout_seed is not None:
+                x_ND = dropout(x_ND, self.rate, seed=mix_ints(dropout_seed, 0))
+            x_ND = torch.tanh(self.dense(x_ND))
+        return self.classifier(dropout(x_ND, self.rate, seed=dropout_seed))
+
+
+class TokenHead(Linear):
+    """Tokens to logits [N, C]: of tags (`tag_head`), or that an answer begins there and that it ends there
+    (`answer_head`).
+
+    Source: Devlin et al. 2018, sections 5.3 and 4.2.
+    """
+
+    def __init__(self, name: str, config: EncoderConfig, names: Sequence[str]) -> None:
+        super().__init__(config.hidden_size, 2 if name == "answer_head" else len(names), bias=True)
+        self.name = name
+        # transformers drops something before the head for answers in ModernBERT alone.
+        self.rate = 0.0 if name == "answer_head" and config.parts.label_dense else config.classifier_dropout
+
+    def forward(self, x_ND: Tensor, *, dropout_seed: int | None = None) -> Tensor:
+        """Logits [N, C]; what it is given is dropped where there is a seed."""
+        return super().forward(dropout(x_ND, self.rate, seed=dropout_seed if self.rate else None))
+
+
+class ContrastHead(nn.Module):
+    """The temperature that similarities of vectors are divided by, learned by its logarithm.
+
+    Args:
+        temperature: That it begins with.
+
+    Source: Radford et al. 2021 (CLIP), section 2.5.
+    """
+
+    name: ClassVar[str] = "contrast_head"
+
+    def __init__(self, temperature: float) -> None:
+        super().__init__()
+        self.log_temperature = nn.Parameter(torch.tensor(temperature).log())
+
+    @property
+    def temperature(self) -> Tensor:
+        """float32, 0.01 at the least, as there."""
+        return self.log_temperature.exp().clamp(min=0.01)
+
 
 # ----------------------------------------
 # The decoder of RetroMAE: rebuilds texts from their vectors. It is for training; no model's folder holds it.
@@ -85,10 +261,6 @@ class DecodedRows:
         """The same with a change made to each tensor."""
         return DecodedRows(change(self.input_ids_BS), change(self.text_BS), change(self.place_BS), change(self.bits_BS))
 
-    def part(self, rows: slice) -> DecodedRows:
-        """Some rows, without a copy."""
-        return self.map(lambda tensor: tensor[rows])
-
     def seen(self, queries: slice, *, rate: float) -> Tensor:
         """What some places see of their rows: bool [B, q, S].
 
@@ -114,11 +286,10 @@ class RetroMAEHead(nn.Module):
     Args:
         config: Of the encoder.
 
-    Source: see the module.
+    Source: see above.
     """
 
     name: ClassVar[str] = "retromae_head"
-    stored: ClassVar[Mapping[str, Mapping[str, tuple[str, ...]]]] = {}
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -160,276 +331,38 @@ class RetroMAEHead(nn.Module):
         return self.norm.of_sum(x_ND, self.mlp(x_ND))[1]
 
     def _attend(self, query_BSD: Tensor, key_BSD: Tensor, value_BSD: Tensor, rows: DecodedRows, rate: float) -> Tensor:
-        """[B, S, D], tile by tile. What is seen is not kept, but drawn again in the backward pass."""
+        """[B, S, D], tile by tile. What is seen is not stored, but drawn again in the backward pass."""
         num_rows, length, _ = query_BSD.shape
         if not num_rows:
             return query_BSD + key_BSD + value_BSD  # nothing, of which all have a gradient
+
+        def attend_tile(
+            query_bHqK: Tensor, key_bHSK: Tensor, value_bHSK: Tensor, of_rows: DecodedRows, queries: slice
+        ) -> Tensor:
+            seen_b1qS = of_rows.seen(queries, rate=rate)[:, None]
+            return functional.scaled_dot_product_attention(query_bHqK, key_bHSK, value_bHSK, attn_mask=seen_b1qS)
+
         most = _PAIRS if query_BSD.device.type == "cpu" else _GPU_PAIRS
         num_queries = min(length, max(1, most // length))
-        num = max(1, most // (length * num_queries))
         heads = [x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in (query_BSD, key_BSD, value_BSD)]
         mixed = []
+        num = max(1, most // (length * num_queries))
         for begin in range(0, num_rows, num):
             part = slice(begin, begin + num)
             query_bHSK, key_bHSK, value_bHSK = (each[part] for each in heads)
-            tiles = [
-                checkpoint(
-                    _attend_tile,
-                    query_bHSK[:, :, queries],
-                    key_bHSK,
-                    value_bHSK,
-                    rows.part(part),
-                    queries,
-                    rate,
-                    use_reentrant=False,
-                    preserve_rng_state=False,
-                )
-                for queries in (slice(at, at + num_queries) for at in range(0, length, num_queries))
-            ]
+            of_rows = rows.map(lambda tensor: tensor[part])  # noqa: B023  (called at once)
+            tiles = []
+            for at in range(0, length, num_queries):
+                queries = slice(at, at + num_queries)
+                inputs = (query_bHSK[:, :, queries], key_bHSK, value_bHSK, of_rows, queries)
+                tiles.append(checkpoint(attend_tile, *inputs, use_reentrant=False, preserve_rng_state=False))
             mixed.append(torch.cat(tiles, 2).transpose(1, 2).flatten(2))
         return torch.cat(mixed)
 
 
-def _attend_tile(
-    query_bHqK: Tensor, key_bHSK: Tensor, value_bHSK: Tensor, rows: DecodedRows, queries: slice, rate: float
-) -> Tensor:
-    """[b, H, q, K]."""
-    seen_b1qS = rows.seen(queries, rate=rate)[:, None]
-    return functional.scaled_dot_product_attention(query_bHqK, key_bHSK, value_bHSK, attn_mask=seen_b1qS)
-
-
-def run_transform(head: Any, hidden_ND: Tensor) -> Tensor:
-    """The layers of a head before its decoder."""
-    x_ND: Tensor = head.norm(head.activation(head.dense(hidden_ND)))
-    return x_ND
-
-
-class MLMHead(nn.Module):
-    """Hidden states to logits over the vocabulary, through the embedding matrix (tied) and a bias of its own.
-
-    Attributes:
-        compiled_losses: `fused.losses_of_part`, compiled, for training (`unmask.model.encoder`); None: it is not.
-        compiled_transform: `run_transform`, compiled; None: it is not.
-    """
-
-    def __init__(self, config: EncoderConfig) -> None:
-        super().__init__()
-        parts, hidden = config.parts, config.hidden_size
-        self.activation = Activated("gelu" if parts.gelu_head else config.activation)
-        self.dense = Linear(hidden, hidden, bias=parts.bias)
-        self.norm = Norm(hidden, eps=config.norm_eps, bias=parts.bias)
-        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
-        self.compiled_losses: Callable[..., Any] | None = None
-        self.compiled_transform: Callable[..., Any] | None = None
-
-    def forward(self, hidden_ND: Tensor, tokens_VD: Tensor) -> Tensor:
-        """Logits [N, V] of the hidden states [N, D], given the embedding matrix."""
-        return self.decode(self.transform(hidden_ND), tokens_VD)
-
-    def transform(self, hidden_ND: Tensor) -> Tensor:
-        """What the decoder compares with the embedding matrix: [N, D]."""
-        run = self.compiled_transform if self.training and self.compiled_transform is not None else run_transform
-        x_ND: Tensor = run(self, hidden_ND)
-        return x_ND
-
-    def losses(self, x_ND: Tensor, tokens_VD: Tensor, targets_N: Tensor, weights_N: Tensor | None = None) -> Losses:
-        """Losses of what the decoder makes of the transformed [N, D]; arguments as for `losses_of_decoder`."""
-        compiled = self.compiled_losses if self.training else None
-        return losses_of_decoder(x_ND, tokens_VD.to(x_ND.dtype), self.bias, targets_N, weights_N, compiled=compiled)
-
-    def decode(self, x_ND: Tensor, tokens_VD: Tensor) -> Tensor:
-        """Logits [N, V] of what the decoder compares with the embedding matrix."""
-        return functional.linear(x_ND, tokens_VD.to(x_ND.dtype), self.bias.to(x_ND.dtype))
-
-
-Rows = Mapping[str, tuple[str, ...]]
-_LINEAR = r"(weight|bias)"
-
-
-class PairHead(nn.Module):
-    """The hidden state of `[CLS]` to two logits: right, wrong. BERT's pooler and the classifier after it.
-
-    Source: Devlin et al. 2018 (BERT), section 3.1, task 2; the pooler is that of the released code.
-    """
-
-    name: ClassVar[str] = "pair_head"
-    stored: ClassVar[Mapping[str, Rows]] = {
-        "bert": {
-            rf"pair_head\.pooler\.{_LINEAR}": ("bert.pooler.dense.{}",),
-            rf"pair_head\.classifier\.{_LINEAR}": ("cls.seq_relationship.{}",),
-        }
-    }
-
-    def __init__(self, config: EncoderConfig) -> None:
-        super().__init__()
-        self.pooler = Linear(config.hidden_size, config.hidden_size, bias=True)
-        self.classifier = Linear(config.hidden_size, 2, bias=True)
-
-    def forward(self, hidden_ND: Tensor) -> Tensor:
-        """Logits [N, 2] of the first tokens' hidden states [N, D]."""
-        return self.classifier(self.pool(hidden_ND))
-
-    def pool(self, hidden_ND: Tensor) -> Tensor:
-        """What the classifier reads: [N, D]."""
-        return torch.tanh(self.pooler(hidden_ND))
-
-
-class BoundaryHead(nn.Module):
-    """Two hidden states and a place to what the decoder makes logits of: a token of a span from what stands beside it.
-
-    Args:
-        config: Of the encoder.
-        max_length: Places with an embedding; what stands further on in a span shares the last one.
-
-    Source: Joshi et al. 2020 (SpanBERT), section 3.2: two layers, each with GELU and layer norm. Its place embeddings
-    have 200 dimensions in the released code; here they are as wide as the hidden states.
-    """
-
-    name: ClassVar[str] = "boundary_head"
-    stored: ClassVar[Mapping[str, Rows]] = {}
-
-    def __init__(self, config: EncoderConfig, max_length: int) -> None:
-        super().__init__()
-        hidden = config.hidden_size
-        self.places = nn.Parameter(torch.empty(max_length, hidden))
-        self.into = Linear(3 * hidden, hidden, bias=True)
-        self.into_norm = Norm(hidden, eps=config.norm_eps, bias=True)
-        self.dense = Linear(hidden, hidden, bias=True)
-        self.norm = Norm(hidden, eps=config.norm_eps, bias=True)
-
-    def forward(self, before_ND: Tensor, behind_ND: Tensor, place_N: Tensor) -> Tensor:
-        """Representations [N, D] of the tokens.
-
-        Args:
-            before_ND: Hidden states of the tokens before the spans.
-            behind_ND: Hidden states of the tokens after the spans.
-            place_N: int64: which token of its span each one is, from 0.
-        """
-        place_ND = functional.embedding(place_N.clamp(max=len(self.places) - 1), self.places)
-        x_ND = torch.cat([before_ND, behind_ND, place_ND.to(before_ND.dtype)], -1)
-        x_ND = self.into_norm(functional.gelu(self.into(x_ND)))
-        return self.norm(functional.gelu(self.dense(x_ND)))
-
-
-class LabelHead(nn.Module):
-    """Whole texts to logits of classes.
-
-    Args:
-        config: Of the encoder.
-        names: Of the classes.
-        own_dense: Whether it has a layer before the classifier, or shares another head's; None: as the layout has it.
-
-    Source: the classification of single sentences in Devlin et al. 2018 (BERT), section 4.1.
-    """
-
-    name: ClassVar[str] = "label_head"
-    stored: ClassVar[Mapping[str, Rows]] = {
-        "bert": {
-            rf"label_head\.dense\.{_LINEAR}": ("bert.pooler.dense.{}",),
-            rf"label_head\.classifier\.{_LINEAR}": ("classifier.{}",),
-        },
-        "roberta": {
-            rf"label_head\.dense\.{_LINEAR}": ("classifier.dense.{}",),
-            rf"label_head\.classifier\.{_LINEAR}": ("classifier.out_proj.{}",),
-        },
-        "modernbert": {rf"label_head\.classifier\.{_LINEAR}": ("classifier.{}",)},
-    }
-
-    def __init__(self, config: EncoderConfig, names: Sequence[str], *, own_dense: bool | None = None) -> None:
-        super().__init__()
-        self.names = tuple(names)
-        with_dense = config.parts.label_dense if own_dense is None else own_dense
-        self.dense = Linear(config.hidden_size, config.hidden_size, bias=True) if with_dense else None
-        self.rate, self.drops_twice = config.classifier_dropout, config.layout != "bert"
-        self.classifier = Linear(config.hidden_size, len(self.names), bias=True)
-
-    def forward(self, x_ND: Tensor, *, dropout_seed: int | None = None) -> Tensor:
-        """Logits [N, C] of hidden states [N, D]; of what the other head makes of these, without a layer of its own.
-
-        What the classifier is given is dropped where there is a seed; in RoBERTa, what the layer is given too.
-        """
-        if self.dense is not None:
-            if self.drops_twice and dropout_seed is not None:
-                x_ND = dropout(x_ND, self.rate, seed=mix_ints(dropout_seed, 0))
-            x_ND = torch.tanh(self.dense(x_ND))
-        return self.classifier(dropout(x_ND, self.rate, seed=dropout_seed))
-
-
-class TagHead(Linear):
-    """Tokens to logits [N, C] of tags.
-
-    Source: Devlin et al. 2018, section 5.3.
-    """
-
-    name: ClassVar[str] = "tag_head"
-    stored: ClassVar[Mapping[str, Rows]] = {
-        layout: {rf"tag_head\.{_LINEAR}": ("classifier.{}",)} for layout in ("bert", "roberta", "modernbert")
-    }
-
-    def __init__(self, config: EncoderConfig, names: Sequence[str]) -> None:
-        super().__init__(config.hidden_size, len(names), bias=True)
-        self.rate = config.classifier_dropout
-
-    def forward(self, x_ND: Tensor, *, dropout_seed: int | None = None) -> Tensor:
-        """Logits [N, C]; what it is given is dropped where there is a seed."""
-        return super().forward(dropout(x_ND, self.rate, seed=dropout_seed))
-
-
-class AnswerHead(Linear):
-    """Tokens to logits [N, 2]: that an answer begins there, and that it ends there.
-
-    Source: Devlin et al. 2018, section 4.2.
-    """
-
-    name: ClassVar[str] = "answer_head"
-    stored: ClassVar[Mapping[str, Rows]] = {
-        **{layout: {rf"answer_head\.{_LINEAR}": ("qa_outputs.{}",)} for layout in ("bert", "roberta")},
-        "modernbert": {rf"answer_head\.{_LINEAR}": ("classifier.{}",)},
-    }
-
-    def __init__(self, config: EncoderConfig, names: Sequence[str] = ()) -> None:
-        super().__init__(config.hidden_size, 2, bias=True)
-        self.rate = config.classifier_dropout
-        self.drops = not config.parts.label_dense  # transformers drops something before this head in ModernBERT alone
-
-    def forward(self, x_ND: Tensor, *, dropout_seed: int | None = None) -> Tensor:
-        """Logits [N, 2]."""
-        return super().forward(dropout(x_ND, self.rate, seed=dropout_seed if self.drops else None))
-
-
-class ContrastHead(nn.Module):
-    """The temperature that similarities of vectors are divided by, learned by its logarithm.
-
-    Args:
-        temperature: That it begins with.
-
-    Source: Radford et al. 2021 (CLIP), section 2.5.
-    """
-
-    name: ClassVar[str] = "contrast_head"
-    stored: ClassVar[Mapping[str, Rows]] = {}
-
-    def __init__(self, temperature: float) -> None:
-        super().__init__()
-        self.log_temperature = nn.Parameter(torch.tensor(temperature).log())
-
-    @property
-    def temperature(self) -> Tensor:
-        """float32, 0.01 at the least, as there."""
-        return self.log_temperature.exp().clamp(min=0.01)
-
-
-Head = PairHead | BoundaryHead | LabelHead | TagHead | AnswerHead | ContrastHead | RetroMAEHead
+Head = PairHead | BoundaryHead | LabelHead | TokenHead | ContrastHead | RetroMAEHead
 ONLY_TRAINED = (BoundaryHead, ContrastHead, RetroMAEHead)  # heads that no model's folder holds
-OF_TASKS: Mapping[str, type[LabelHead | TagHead | AnswerHead]] = {
-    head.name: head for head in (LabelHead, TagHead, AnswerHead)
-}
-
-
-def stored_heads(family: str) -> dict[str, tuple[str, ...]]:
-    """Under which names heads are stored in the layouts of a family (`bert`, `roberta`, `modernbert`)."""
-    heads = (PairHead, LabelHead, TagHead, AnswerHead)
-    return {pattern: names for head in heads for pattern, names in head.stored.get(family, {}).items()}
+OF_TASKS = ("label_head", "tag_head", "answer_head")
 
 
 def heads_for(

@@ -1,4 +1,4 @@
-"""A network that transformers runs, in the place of ours: with the head of a task, one that predicts tokens, or none.
+"""Models that transformers runs, in the place of ours: the network, and its folder in both directions.
 
 A network with a head makes logits, and does so in its own way (some heads see the first token, some the last, some a
 mean). So what its encoder makes of a position *is* the logits there, and the heads that ours has beside the encoder
@@ -12,13 +12,20 @@ change nothing:
 
 A row holds one text, since these networks do not keep texts of a row apart.
 
+Folders are read without code from them. The encoder's weights are read once; a network for a task is made anew from
+each seed, with a new head, also where the folder had one of the same size. What transformers cannot read, and
+transformers where it is missing, is a ModelError.
+
 Shape suffixes: B = rows, S = positions, T = B x S in a line, C = outputs, V = vocabulary, N = places, D = hidden size.
 """
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Iterator
+import re
+import shutil
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,11 +35,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unmask.core.errors import ModelError, load_json
+from unmask.core.errors import ModelError, SettingsError, UnsupportedError, load_json, shown
 from unmask.model.attention import Sequences
+from unmask.model.config import EncoderConfig
+from unmask.model.encoder import MaskedLM
+from unmask.model.folder import CONFIG, KEY, WEIGHTS, TaskHead, label_content, read_config_file, read_content
+from unmask.model.layout_names import LAYOUTS
+from unmask.model.stored_weights import check_kinds, has_weights, stored_tensors
 
 LONGEST = 512  # tokens, where nothing says how long an input may be
 _UNBOUNDED = 1 << 20  # positions above which a number says that there is no bound
+_TABLES = re.compile(r"(_ids|index|tracked|mask|buckets?)$")  # integers, and no weights
+_OTHER_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+_LINE = 300  # letters of what a library said
+_POOLER = "pooler"  # a layer before heads, which models without such a head were not trained with
 
 
 @dataclass(frozen=True)
@@ -93,7 +109,7 @@ class TransformersEncoder(nn.Module):
         sequences: Sequences | None = None,
         dropout_seed: int | None = None,
     ) -> Tensor:
-        """Encodes rows of one text each.
+        """Encodes rows of one text each: [B, S, C], float32.
 
         Args:
             input_ids_BS: int64.
@@ -101,9 +117,6 @@ class TransformersEncoder(nn.Module):
             position_ids_BS, sequences: Not used: the network counts positions by itself, each kind in its own way.
             token_type_ids_BS: int64; None where the network takes none.
             dropout_seed: What is dropped is a function of it. Needed in training mode.
-
-        Returns:
-            [B, S, C], float32.
         """
         if self.training and dropout_seed is None:
             raise ModelError("a model in training mode needs a dropout_seed; give one, or call eval()")
@@ -126,25 +139,23 @@ class TransformersEncoder(nn.Module):
         return functional.pad(output.logits[:, None], (0, 0, 0, input_ids_BS.shape[1] - 1)).float()
 
 
-class _TransformersNetwork(nn.Module):
-    """An encoder of transformers with what is known of its inputs.
+class TransformersNetwork(nn.Module):
+    """A model of transformers with what is known of its inputs, to be called as ours is: with the head of a task, as a
+    masked language model, or as an encoder without a head.
 
-    Texts of a batch must be equally long (`takes_padding`) where some models of the kind (FNet, those with
-    convolutions) take no attention mask or let padding through it.
+    Args:
+        model: Of transformers.
+        config: Its inputs.
+        width: Numbers of a position in its output.
+        takes_padding: Whether texts of a batch may differ in length. Some models of a kind (FNet, those with
+            convolutions) take no attention mask, or let padding through it.
     """
 
-    def __init__(self, model: Any, config: TransformersConfig, *, width: int, takes_padding: bool) -> None:
+    def __init__(self, model: Any, config: TransformersConfig, *, width: int, takes_padding: bool = False) -> None:
         super().__init__()
         self.encoder = TransformersEncoder(model, width=width, takes_padding=takes_padding)
         self.config = config
         self.pad_id = config.pad_id
-
-
-class TransformersTask(_TransformersNetwork):
-    """A network of transformers with the head of a task, to be called as ours is."""
-
-    def __init__(self, model: Any, config: TransformersConfig) -> None:
-        super().__init__(model, config, width=model.config.num_labels, takes_padding=True)
 
     @property
     def num_encoder_parameters(self) -> int:
@@ -152,26 +163,20 @@ class TransformersTask(_TransformersNetwork):
         return sum(parameter.numel() for parameter in self.encoder.model.base_model.parameters())
 
     def outputs(self, head: str, logits_NC: Tensor, *, dropout_seed: int | None = None) -> Tensor:
-        """The logits as they are: the encoder has the head, and has dropped what is dropped."""
+        """The logits of a task as they are: the encoder has the head, and has dropped what is dropped."""
         return logits_NC
 
-
-class TransformersMaskedLM(_TransformersNetwork):
-    """A masked language model of `AutoModelForMaskedLM`, to be called as ours is."""
-
-    def __init__(self, model: Any, config: TransformersConfig) -> None:
-        super().__init__(model, config, width=config.vocab_size, takes_padding=False)
-
     def predict(self, logits_TV: Tensor, positions_N: Tensor) -> Tensor:
-        """Logits [N, V] at some places, of those at all places of a batch in a line."""
+        """Logits [N, V] of tokens at some places, of those at all places of a batch in a line."""
         return logits_TV.index_select(0, positions_N)
 
+    def bare(self) -> TransformersNetwork:
+        """The encoder in it, without the head, with the same weights."""
+        return TransformersNetwork(self.encoder.model.base_model, self.config, width=self.config.hidden_size)
 
-class TransformersBare(_TransformersNetwork):
-    """An encoder without a head, such as `base_model` of a model with one, with which it shares its weights."""
 
-    def __init__(self, model: Any, config: TransformersConfig) -> None:
-        super().__init__(model, config, width=config.hidden_size, takes_padding=False)
+TaskNetwork = MaskedLM | TransformersNetwork
+TaskConfig = EncoderConfig | TransformersConfig
 
 
 @contextmanager
@@ -189,7 +194,252 @@ def drawn_from(seed: int | None, device: torch.device) -> Iterator[None]:
         yield
 
 
-def longest_of(model: Any) -> int:
+# ----------------------------------------
+# Which folders transformers runs
+
+
+def runs_in_transformers(folder: Path) -> bool:
+    """Whether transformers runs a folder's model.
+
+    It does where the layout is none of ours, where the model has a part that our encoder lacks, and where the weights
+    are in other files. False of what is no model's folder at all: reading it is an error elsewhere.
+    """
+    try:
+        kind = read_content(folder).get("model_type")
+    except ModelError:
+        return False
+    if not isinstance(kind, str) or kind not in LAYOUTS:
+        return isinstance(kind, str)
+    if not has_weights(folder):
+        return any((folder / name).is_file() for name in _OTHER_WEIGHTS)
+    return _unsupported(folder) is not None
+
+
+def why_in_transformers(folder: Path) -> str:
+    """Why our encoder does not run a folder's model for which `runs_in_transformers` holds, in words."""
+    kind = read_content(folder)["model_type"]
+    if kind not in LAYOUTS:
+        return f"it is of type {shown(kind)}, which is none of our layouts ({', '.join(LAYOUTS)})"
+    return _unsupported(folder) or "its weights are in no file of safetensors"
+
+
+def _unsupported(folder: Path) -> str | None:
+    """The part of a model of one of our layouts that our encoder lacks, in words; None: there is none, or the folder is
+    broken."""
+    try:
+        content, layout = read_config_file(folder)
+        layout.read_config({key: value for key, value in content.items() if "dropout" not in key}, mask_id=0)
+    except UnsupportedError as error:
+        return str(error)
+    except ModelError:
+        pass
+    return None
+
+
+def check_transformers(folder: Path) -> None:
+    """Makes sure that transformers knows masked language models of a folder's type. No weight is read."""
+    _import_transformers(folder)
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+    content = read_content(folder)
+    if (kind := content["model_type"]) not in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
+        own = "; the code that the folder brings is never run" if "auto_map" in content else ""
+        raise ModelError(
+            f"{folder}: a model of type {shown(kind)} is of none of our layouts ({', '.join(LAYOUTS)}), and "
+            f"transformers has no masked language model of this type{own}; fill, embed, evaluate and score take those "
+            "of either kind (finetune takes any encoder that transformers reads)"
+        )
+
+
+def _import_transformers(folder: Path) -> Any:
+    """The library, for the model of a folder."""
+    try:
+        import transformers
+    except ImportError as error:
+        raise ModelError(
+            f"{folder}: this model, of type {shown(read_content(folder)['model_type'])}, runs in transformers, which "
+            "is not installed: pip install 'unmask[transformers]'"
+        ) from error
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()  # our errors say what is missing
+    return transformers
+
+
+# ----------------------------------------
+# Reading and writing them
+
+
+@dataclass(frozen=True)
+class TransformersPretrained:
+    """A pretrained encoder that transformers runs.
+
+    Attributes:
+        folder: Where it was loaded from.
+        config: What its inputs look like.
+        theirs: Its configuration in transformers; it stays as it is.
+        weights: Of the encoder, without a head; float32.
+    """
+
+    folder: Path
+    config: TransformersConfig
+    theirs: Any
+    weights: Mapping[str, Tensor]
+
+
+def load_transformers(folder: Path, *, vocab_size: int, pad_id: int, max_length: int | None) -> TransformersPretrained:
+    """Loads an encoder of a folder for which `runs_in_transformers` holds.
+
+    Args:
+        folder: Of the model and its tokenizer.
+        vocab_size, pad_id: The tokenizer's.
+        max_length: The longest input of the task; None: what the network takes.
+    """
+    model, missing = _read(folder, "AutoModel", what="encoder", vocab_size=vocab_size)
+    _check_missing(folder, model, [name for name in missing if _POOLER not in name])
+    config = _inputs_of(model, folder, pad_id=pad_id, max_length=max_length)
+    weights = {name: tensor for name, tensor in model.state_dict().items() if name not in missing}
+    return TransformersPretrained(folder, config, model.config, weights)
+
+
+def load_transformers_model(
+    folder: Path, *, vocab_size: int, pad_id: int
+) -> tuple[TransformersNetwork | None, TransformersNetwork | None]:
+    """Loads a masked language model, or the encoder of one, in float32; `check_transformers` has passed.
+
+    Returns:
+        It, with the head that predicts tokens, or None where the folder holds no such head; and the encoder in it,
+        which shares its weights, or None where there is a decoder, too, or transformers does not tell it apart.
+    """
+    model, missing = _read(folder, "AutoModelForMaskedLM", what="masked language model", vocab_size=vocab_size)
+    prefix = f"{model.base_model_prefix}."
+    _check_missing(folder, model, [name for name in missing if name.startswith(prefix) and _POOLER not in name])
+    size = int(model.config.vocab_size)
+    config = TransformersConfig(_width_of(model), _longest_of(model), 1, pad_id, size)
+    network = TransformersNetwork(model, config, width=size).eval()
+    has_encoder = model.base_model is not model and not getattr(model.config, "is_encoder_decoder", False)
+    return None if missing else network, network.bare().eval() if has_encoder else None
+
+
+def load_transformers_task(
+    folder: Path, head: TaskHead, *, vocab_size: int, pad_id: int, max_length: int | None
+) -> TransformersNetwork:
+    """Loads a fine-tuned network that unmask or transformers wrote; arguments as of `load_transformers`."""
+    auto, what = f"AutoModelFor{head.architecture}", f"model for {head.architecture}"
+    model, missing = _read(folder, auto, what=what, vocab_size=vocab_size)
+    _check_missing(folder, model, missing)
+    return _of_task(model, _inputs_of(model, folder, pad_id=pad_id, max_length=max_length)).eval()
+
+
+def transformers_with_head(
+    pretrained: TransformersPretrained, head: TaskHead, *, seed: int, dropout: float | None, trained: bool = True
+) -> TransformersNetwork:
+    """A network with the same weights and a new head, as transformers draws it.
+
+    Args:
+        pretrained: The encoder.
+        head: The new one.
+        seed: Of the head's weights; of all, where they are not taken over.
+        dropout: Replaces every rate of dropout that the model's configuration has; None: they stay.
+        trained: Whether the encoder's weights are taken over; else they are drawn anew.
+    """
+    folder, config = pretrained.folder, copy.deepcopy(pretrained.theirs)
+    config._name_or_path = ""  # else transformers 4 writes the folder into config.json
+    setattr(config, "dtype" if hasattr(config, "dtype") else "torch_dtype", torch.float32)
+    config.problem_type = head.problem_type
+    if head.names:
+        config.id2label, config.label2id = dict(enumerate(head.names)), label_content(head.names)["label2id"]
+    else:
+        config.num_labels = 2  # begin and end
+    if dropout is not None:
+        numbers = [name for name, value in config.to_dict().items() if type(value) in (int, float)]
+        rates = [name for name in numbers if "dropout" in name]
+        if not rates:
+            raise SettingsError(f"finetune.dropout: the config.json in {folder} has no rate of dropout")
+        for name in rates:
+            setattr(config, name, dropout)
+
+    auto = getattr(_import_transformers(folder), f"AutoModelFor{head.architecture}")
+    with drawn_from(seed, torch.device("cpu")):
+        try:
+            model = auto.from_config(config, trust_remote_code=False)
+        except Exception as error:
+            raise ModelError(
+                f"{folder}: transformers has no head for {head.architecture} for models of type "
+                f"{config.model_type!r} ({_reason(error)})"
+            ) from error
+    if trained:
+        missing = model.base_model.load_state_dict(pretrained.weights, strict=False).missing_keys
+        _check_missing(folder, model, [name for name in missing if _POOLER not in name])
+    return _of_task(model.float(), pretrained.config)
+
+
+def save_transformers_task(network: TransformersNetwork, head: TaskHead, folder: Path) -> None:
+    """Writes a network that transformers' class for the task loads, with the same logits."""
+    model = network.encoder.model
+    setattr(model.config, KEY, dict(head.own))
+    model.save_pretrained(folder)
+    if (folder / WEIGHTS).is_file():  # safetensors makes files that only their owner may read
+        shutil.copymode(folder / CONFIG, folder / WEIGHTS)
+
+
+def _of_task(model: Any, config: TransformersConfig) -> TransformersNetwork:
+    return TransformersNetwork(model, config, width=model.config.num_labels, takes_padding=True)
+
+
+def _read(folder: Path, auto: str, *, what: str, vocab_size: int) -> tuple[Any, list[str]]:
+    """Reads a model of transformers. Code that a folder brings is neither run nor asked for.
+
+    Args:
+        folder: With config.json and weights.
+        auto: One of transformers' `AutoModel` classes.
+        what: The kind of model, for errors.
+        vocab_size: The tokenizer's.
+
+    Returns:
+        The model in float32, and the names of weights that the folder lacks.
+    """
+    library = _import_transformers(folder)
+    if has_weights(folder):
+        weights = {name: tensor for name, tensor in stored_tensors(folder).items() if not _TABLES.search(name)}
+        check_kinds(weights, str(folder))
+    try:
+        with drawn_from(0, torch.device("cpu")):  # missing weights are drawn, and leave torch's generator as it was
+            model, report = getattr(library, auto).from_pretrained(
+                folder, output_loading_info=True, local_files_only=True, trust_remote_code=False
+            )
+    except Exception as error:
+        why = "" if (lacking := _unsupported(folder)) is None else f"{lacking}, and there is "
+        raise ModelError(f"{folder}: {why}no {what} that transformers reads ({_reason(error)})") from error
+    for name, weight in model.named_parameters():
+        if not weight.sum().isfinite() and not weight.isfinite().all():
+            raise ModelError(
+                f"{folder}: {shown(name)} holds values that are not finite (NaN or infinity), so the model says "
+                "nothing: its training has diverged, or the file is damaged; give another copy"
+            )
+    if vocab_size > model.config.vocab_size:
+        raise ModelError(f"{folder}: the tokenizer has {vocab_size} ids, but the model only {model.config.vocab_size}")
+    return model.float(), sorted(report["missing_keys"])
+
+
+def _check_missing(folder: Path, model: Any, missing: list[str]) -> None:
+    if missing:
+        names = ", ".join(name[:100] for name in missing[:4]) + (" and more" if len(missing) > 4 else "")
+        raise ModelError(f"{folder}: the weights lack {names}, which {type(model).__name__} has")
+
+
+def _reason(error: BaseException) -> str:
+    """What a library said, on one line."""
+    lines = [line.strip() for line in str(error).strip().splitlines()] or [""]
+    line = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+    says_enough = isinstance(error, OSError | ValueError) and line  # others say nothing without their type
+    return (line if says_enough else f"{type(error).__name__}: {line}")[:_LINE]
+
+
+def _width_of(model: Any) -> int:
+    return int(getattr(model.config, "hidden_size", None) or model.get_input_embeddings().weight.shape[1])
+
+
+def _longest_of(model: Any) -> int:
     """Positions that a network has. RoBERTa's kind begins its table behind the padding's id; other tables are larger
     than what is used of them."""
     positions = getattr(model.config, "max_position_embeddings", None)
@@ -202,21 +452,9 @@ def longest_of(model: Any) -> int:
     return longest or LONGEST
 
 
-def width_of(model: Any) -> int:
-    """The network's width."""
-    return int(getattr(model.config, "hidden_size", None) or model.get_input_embeddings().weight.shape[1])
-
-
-def transformers_config(model: Any, folder: Path, *, pad_id: int, max_length: int | None) -> TransformersConfig:
-    """Reads off a network what inputs it takes.
-
-    Args:
-        model: Of transformers, with a head or without.
-        folder: Of the model and its tokenizer.
-        pad_id: The tokenizer's.
-        max_length: The longest input of the task. A network that knows distances between tokens only, and no positions
-            (DeBERTa), takes any; without this, what its tokenizer says, or 512.
-    """
+def _inputs_of(model: Any, folder: Path, *, pad_id: int, max_length: int | None) -> TransformersConfig:
+    """What inputs a network takes. One that knows distances between tokens only, and no positions (DeBERTa), takes any
+    length; without that of a task, what its tokenizer says, or 512."""
     arguments, config = inspect.signature(model.forward).parameters, model.config
     if "attention_mask" not in arguments:
         raise ModelError(
@@ -224,17 +462,14 @@ def transformers_config(model: Any, folder: Path, *, pad_id: int, max_length: in
             "change what it says; take another model"
         )
     types = getattr(config, "type_vocab_size", None) if "token_type_ids" in arguments else 1
-    longest = longest_of(model)
+    longest = _longest_of(model)
     if getattr(config, "relative_attention", False) and not getattr(config, "position_biased_input", True):
-        longest = max_length or _tokenizer_length(folder) or LONGEST
-    return TransformersConfig(width_of(model), longest, types or 1, pad_id, int(config.vocab_size))
-
-
-def _tokenizer_length(folder: Path) -> int | None:
-    """The longest input that the tokenizer's files name; transformers writes a huge number where there is none."""
-    file = folder / "tokenizer_config.json"
-    try:
-        length = load_json(file).get("model_max_length") if file.is_file() else None
-    except (OSError, ValueError, AttributeError) as error:
-        raise ModelError(f"{file}: not readable as JSON ({error}); mend it or take it away") from error
-    return int(length) if isinstance(length, int | float) and 0 < length < _UNBOUNDED else None
+        file, of_tokenizer = folder / "tokenizer_config.json", None
+        try:
+            of_tokenizer = load_json(file).get("model_max_length") if file.is_file() else None
+        except (OSError, ValueError, AttributeError) as error:
+            raise ModelError(f"{file}: not readable as JSON ({error}); mend it or take it away") from error
+        if not isinstance(of_tokenizer, int | float) or not 0 < of_tokenizer < _UNBOUNDED:  # huge where there is none
+            of_tokenizer = None
+        longest = int(max_length or of_tokenizer or LONGEST)
+    return TransformersConfig(_width_of(model), longest, types or 1, pad_id, int(config.vocab_size))

@@ -25,9 +25,9 @@ from torch import Tensor
 from unmask.core.errors import CorpusError, shown
 from unmask.data.rows import Rows
 from unmask.masking.masker import MaskedRows
-from unmask.model.folder import TaskNetwork
 from unmask.model.fused import Losses, losses_of, predicted_positions
 from unmask.model.layout_names import ClassifierPooling
+from unmask.model.transformers import TaskNetwork
 from unmask.tasks.classify import tokens_of
 from unmask.tasks.columns import LabelledRow
 from unmask.tasks.inputs import EncodedInput, Example, InputEncoder, ids_of

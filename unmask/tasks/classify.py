@@ -26,10 +26,10 @@ from unmask.data.rows import Rows
 from unmask.data.values import in_order
 from unmask.masking.masker import MaskedRows
 from unmask.model.encoder import MaskedLM
-from unmask.model.folder import TaskNetwork
 from unmask.model.fused import Losses, losses_of, predicted_positions
 from unmask.model.heads import LabelHead
 from unmask.model.layout_names import ClassifierPooling
+from unmask.model.transformers import TaskNetwork
 from unmask.tasks.columns import LabelledRow, UsualColumns
 from unmask.tasks.inputs import EncodedInput, Example, InputEncoder, ids_of
 from unmask.tasks.settings import FinetuneSettings

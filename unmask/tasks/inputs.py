@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from unmask.core.errors import CorpusError, ModelError, SettingsError
 from unmask.data.packing import pack_pieces
 from unmask.data.rows import Rows
-from unmask.model.folder import TaskConfig
+from unmask.model.transformers import TaskConfig
 from unmask.tokenizer.tokenizer import SpecialIds, Tokenizer
 from unmask.train.runner import TextRows, fill_rows
 

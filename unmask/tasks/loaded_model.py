@@ -27,8 +27,8 @@ from unmask.model.folder import (
 )
 from unmask.model.sentence_files import check_splade, read_normalize, read_pooling, sparse_file
 from unmask.model.stored_weights import files_checked
-from unmask.model.transformers import TransformersBare, TransformersMaskedLM, TransformersTask
-from unmask.model.transformers_folder import (
+from unmask.model.transformers import (
+    TransformersNetwork,
     check_transformers,
     load_transformers_model,
     runs_in_transformers,
@@ -68,11 +68,11 @@ class Model(Readable):
     def __init__(
         self,
         folder: Path,
-        network: MaskedLM | TransformersMaskedLM | None,
+        network: MaskedLM | TransformersNetwork | None,
         tokenizer: Tokenizer,
         fine_tuned: TaskModel | None = None,
         *,
-        embedder: TransformersBare | None = None,
+        embedder: TransformersNetwork | None = None,
         has_head: bool = True,
         precision: Precision = "float32",
         hub: HubName | None = None,
@@ -132,7 +132,7 @@ class Model(Readable):
         return self._embedder
 
     @property
-    def predictor(self) -> MaskedLM | TransformersMaskedLM:
+    def predictor(self) -> MaskedLM | TransformersNetwork:
         """What predicts tokens, in evaluation mode: our network, or one that transformers runs.
 
         Raises:
@@ -143,7 +143,7 @@ class Model(Readable):
         return self._predictor
 
     @property
-    def embedder(self) -> MaskedLM | TransformersBare:
+    def embedder(self) -> MaskedLM | TransformersNetwork:
         """What makes hidden states, in evaluation mode.
 
         Raises:
@@ -168,7 +168,7 @@ class Model(Readable):
             network.encoder.compute_dtype = choose_dtype(self.precision, network.encoder.device)
 
     @property
-    def _networks(self) -> list[MaskedLM | TransformersMaskedLM | TransformersBare | TransformersTask]:
+    def _networks(self) -> list[MaskedLM | TransformersNetwork]:
         """All that there are, each once; those that transformers runs share their weights."""
         task = None if self.fine_tuned is None else self.fine_tuned.network
         there = [network for network in (self._predictor, self._embedder, task) if network is not None]
@@ -385,12 +385,11 @@ def _load(path: Path, hub: HubName | None, precision: Precision) -> Model:
     network = None if fine_tuned is None else fine_tuned.network
     if in_transformers:
         masked, bare = None, None
-        if isinstance(network, TransformersTask):
-            bare = TransformersBare(network.encoder.model.base_model, network.config)
+        if isinstance(network, TransformersNetwork):
+            bare = network.bare()
         else:
             vocab_size, pad_id = tokenizer.vocab_size, tokenizer.special.pad
-            networks = load_transformers_model(path, vocab_size=vocab_size, pad_id=pad_id)
-            masked, bare = networks.masked, networks.bare
+            masked, bare = load_transformers_model(path, vocab_size=vocab_size, pad_id=pad_id)
         has_head = masked is not None
         return Model(
             path, masked, tokenizer, fine_tuned, embedder=bare, has_head=has_head, precision=precision, hub=hub
@@ -415,7 +414,7 @@ class Scorable:
     """
 
     folder: Path
-    network: MaskedLM | TransformersMaskedLM
+    network: MaskedLM | TransformersNetwork
     tokenizer: Tokenizer
 
 

@@ -26,7 +26,6 @@ from unmask.data.sources import readable
 from unmask.model.folder import (
     CONFIG,
     KEY,
-    TaskNetwork,
     find_model,
     label_names_of,
     load_task_model,
@@ -35,7 +34,7 @@ from unmask.model.folder import (
     read_content,
 )
 from unmask.model.stored_weights import files_checked
-from unmask.model.transformers_folder import load_transformers_task, runs_in_transformers
+from unmask.model.transformers import TaskNetwork, load_transformers_task, runs_in_transformers
 from unmask.tasks.answer import AnswerTask
 from unmask.tasks.classify import Classify, MultiLabel, Pairs, Regress
 from unmask.tasks.files import example_files, read_labelled

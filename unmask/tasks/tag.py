@@ -23,9 +23,9 @@ from unmask.core.errors import CorpusError
 from unmask.data.rows import Rows
 from unmask.data.values import in_order
 from unmask.masking.masker import MaskedRows
-from unmask.model.folder import TaskNetwork, label_numbers
 from unmask.model.fused import Losses, losses_of
 from unmask.model.layout_names import ClassifierPooling
+from unmask.model.transformers import TaskNetwork
 from unmask.tasks.classify import TARGET, class_metrics, class_targets
 from unmask.tasks.columns import LabelledRow, UsualColumns, words_of
 from unmask.tasks.inputs import EncodedInput, Example, InputEncoder, first_pieces, ids_of
@@ -145,7 +145,7 @@ class Tag(Task):
 
     def encode(self, records: Sequence[WordsRecord], encoder: InputEncoder, *, with_targets: bool) -> EncodedInput:
         """Tags that the model does not know are no targets."""
-        numbers = label_numbers(self.names)
+        numbers = {name: number for number, name in enumerate(self.names)}
         examples: list[Example] = []
         split = 0
         for number, (record, parts) in enumerate(

@@ -24,8 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.model.folder import TaskHead, TaskNetwork
+from unmask.model.folder import TaskHead
 from unmask.model.layout_names import ClassifierPooling
+from unmask.model.transformers import TaskNetwork
 from unmask.tasks.columns import LabelledRow, UsualColumns
 from unmask.tasks.inputs import EncodedInput, Example, InputEncoder
 from unmask.tasks.settings import Columns, FinetuneSettings

@@ -20,7 +20,7 @@ from unmask.exporting.checks import at_least
 from unmask.exporting.graphs import SPLADE, Graph, open_checked_model
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_model
-from unmask.model.sentence_files import write_sparse_files
+from unmask.model.pooling import write_sentence_files
 from unmask.tokenizer.tokenizer import Tokenizer
 
 library = pytest.importorskip("sentence_transformers")
@@ -37,7 +37,7 @@ def sparse(
 def sparse_folder(model: MaskedLM, tokenizer: Tokenizer, folder: Path, *, with_head: bool = True) -> Path:
     save_model(model, folder, with_head=with_head)
     tokenizer.save(folder, max_length=64, with_types=model.config.num_types > 1)
-    write_sparse_files(folder, max_length=64, width=model.config.vocab_size)
+    write_sentence_files(folder, max_length=64, width=model.config.vocab_size, pooling="splade")
     return folder
 
 

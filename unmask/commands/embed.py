@@ -26,8 +26,7 @@ from unmask.data.documents import EMPTY, Document, DocumentColumns, Documents, i
 from unmask.data.reading import LONGEST_ROW, broken_character
 from unmask.data.sources import Source, TextColumn, is_saved_dataset, readable
 from unmask.data.tables import AskedColumn, in_words
-from unmask.model.pooling import POOLINGS
-from unmask.model.sentence_files import SPLADE
+from unmask.model.pooling import POOLINGS, SPLADE
 from unmask.tasks.embed import Embedded, EmbedSettings, LongTexts, SparseVectors, embed_texts, sparse_texts
 from unmask.tasks.loaded_model import Model, Precision, load
 from unmask.train.hardware import choose_device, keep_freed_memory

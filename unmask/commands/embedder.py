@@ -38,7 +38,7 @@ from unmask.data.sources import InMemory, Named, Texts, find_sources, is_stream,
 from unmask.model.card_head import CARD, Origin, base_models, change_card
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import find_weights, has_prediction_head, load_model, save_model
-from unmask.model.sentence_files import sparse_file, write_sentence_files, write_sparse_files
+from unmask.model.pooling import SPLADE, sparse_file, write_sentence_files
 from unmask.model.stored_weights import files_checked, write_checksums
 from unmask.model.transformers import runs_in_transformers
 from unmask.report.embedder import write_embedder_card, write_embedder_report
@@ -256,10 +256,8 @@ def write_embedder(folder: EmbedderFolder, run: EmbedderRun, request: EmbedderRe
         save_model(model, partial, with_head=beginning.has_head)
         length = config.max_position_embeddings
         beginning.tokenizer.save(partial, max_length=length, with_types=config.num_types > 1)
-        if settings.sparse is None:
-            write_sentence_files(partial, max_length=length, width=run.width, pooling=settings.pooling)
-        else:
-            write_sparse_files(partial, max_length=length, width=run.width)
+        pooling = settings.pooling if settings.sparse is None else SPLADE
+        write_sentence_files(partial, max_length=length, width=run.width, pooling=pooling)
         write_checksums(partial)
     best = [line for line in history if state.best is not None and line["step"] == state.best.step]
     last = best[-1] if best and settings.patience is not None else history[-1] if history else None

@@ -34,7 +34,7 @@ from unmask.exporting.graphs import (
 )
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import KEY, TaskHead
-from unmask.model.sentence_files import check_splade
+from unmask.model.pooling import check_splade
 from unmask.model.stored_weights import CHECKSUMS, read_checksums
 from unmask.tasks.embed import pooled
 from unmask.tasks.inputs import Example

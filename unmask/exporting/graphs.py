@@ -31,8 +31,7 @@ from unmask.model.config import EncoderConfig
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import CONFIG, find_weights, read_content
 from unmask.model.layout_names import LAYOUTS, FolderLayout
-from unmask.model.pooling import POOLINGS
-from unmask.model.sentence_files import check_splade, sparse_file
+from unmask.model.pooling import POOLINGS, check_splade, sparse_file
 from unmask.model.stored_weights import read_weights
 from unmask.tasks.loaded_model import Model, load
 from unmask.tasks.predict import TaskModel, does_task, open_fine_tuned

@@ -39,8 +39,7 @@ from unmask.exporting.graphs import (
     write_onnx,
 )
 from unmask.model.folder import CONFIG
-from unmask.model.pooling import POOLINGS
-from unmask.model.sentence_files import POOLING_FOLDERS, SPARSE_FOLDER, copy_sentence_files
+from unmask.model.pooling import POOLING_FOLDERS, POOLINGS, SPARSE_FOLDER, copy_sentence_files
 
 log = logging.getLogger("unmask")
 ONNX = "onnx"  # where sentence-transformers and transformers.js look within a folder

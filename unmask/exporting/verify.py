@@ -25,7 +25,7 @@ from unmask.exporting.graphs import (
 )
 from unmask.exporting.onnx import ONNX
 from unmask.model.folder import CONFIG
-from unmask.model.sentence_files import MODULES, pooling_file, read_normalize, read_pooling, sparse_file
+from unmask.model.pooling import MODULES, pooling_file, read_normalize, read_pooling, sparse_file
 from unmask.model.transformers import runs_in_transformers
 from unmask.tokenizer.tokenizer import SPELLINGS
 

@@ -34,7 +34,7 @@ from unmask.core.errors import DataError, SettingsError, parse_json
 from unmask.core.files import ClaimedFolder, absence, write_atomically, writing
 from unmask.core.settings import Settings, validated
 from unmask.data.sources import GIVEN, PIPES, STDIN_FILE
-from unmask.model.sentence_files import SPLADE
+from unmask.model.pooling import SPLADE
 from unmask.search.encoder import EncodingSettings
 from unmask.search.exact import Block, PostingBlock, VectorBlock, Vectors
 from unmask.search.passages import TextPassage

@@ -26,7 +26,7 @@ import numpy as np
 
 from unmask.core.errors import ModelError, SettingsError, load_json
 from unmask.core.settings import Settings
-from unmask.model.sentence_files import SPLADE, pooling_file, sparse_file
+from unmask.model.pooling import SPLADE, pooling_file, sparse_file
 from unmask.model.stored_weights import weights_fingerprint
 from unmask.search.exact import Vectors
 from unmask.search.passages import DocumentPart, TextPassage, cut_passages

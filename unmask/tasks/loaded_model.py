@@ -25,7 +25,7 @@ from unmask.model.folder import (
     read_config_file,
     read_content,
 )
-from unmask.model.sentence_files import check_splade, read_normalize, read_pooling, sparse_file
+from unmask.model.pooling import check_splade, read_normalize, read_pooling, sparse_file
 from unmask.model.stored_weights import files_checked
 from unmask.model.transformers import (
     TransformersNetwork,

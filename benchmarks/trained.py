@@ -142,7 +142,7 @@ def ours(work: Work) -> tuple[Turn, dict[str, Any]]:
     multiplied = sum(p.numel() for p in model.encoder.blocks.parameters() if p.ndim == 2)
     head = model.head.dense.weight.numel() + model.encoder.tokens.numel()
     config = model.encoder.config
-    sizes = np.minimum(data.train.lengths + 2, work.length).astype(float)
+    sizes = np.minimum(data.train.column("lengths") + 2, work.length).astype(float)
     segment = float((sizes**2).sum() / sizes.sum())  # that a token stands in
     window = config.rotary.local_window + 1 if config.rotary is not None else work.length
     reach = sum(segment if config.is_global(i) else min(segment, window) for i in range(work.layers))

@@ -85,7 +85,7 @@ def test_systems_train_on_the_same_rows(
     watch = types.SimpleNamespace(begin=lambda: None, tick=lambda read: tokens.append(read) or len(tokens) == 3)
     turn, facts = trained.ours(work)
     turn(watch)
-    assert tokens == [int(store.lengths.sum())] * 3
+    assert tokens == [int(store.column("lengths").sum())] * 3
     assert facts.keys() == {"multiplied", "head", "reach"}
     monkeypatch.setattr(trained, "EPOCH_STEPS", {"cpu": 2})
     epoch = RowStream(store, tokenizer, length=64, seed=0).batch(Cursor(), work.rows).rows.input_ids

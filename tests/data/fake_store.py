@@ -26,7 +26,7 @@ class FakeStore:
         self.document = self.draw = np.array(documents, dtype=np.int64)
         self.offset = np.zeros(len(ids), dtype=np.int64)
         self.label = None if labels is None else np.array(labels, dtype=np.int64)
-        self.is_labelled, self.is_one_document = labels is not None, len(set(documents)) == 1
+        self.is_labelled = labels is not None
         self.num_tokens = int(self.lengths.sum())
         self.counts = ShardCounts(np.array([len(ids)]), np.array([self.num_tokens]))
         self._ids, self._starts = ids, starts
@@ -34,8 +34,8 @@ class FakeStore:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def read(self, piece: int, start: int, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        return self._ids[piece][start : start + length], self._starts[piece][start : start + length]
+    def column(self, name: str) -> NDArray[np.int64]:
+        return getattr(self, name)  # type: ignore[no-any-return]
 
     def gather(self, pieces: NDArray[np.int64]) -> GatheredPieces:
         pieces = np.sort(pieces)

@@ -40,19 +40,18 @@ def test_any_pieces_of_many_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     files = write_shards(tmp_path, 9)
     store = TokenStore([tmp_path / file.name for file in files], files)
     plain = TokenStore([tmp_path / file.name for file in files])
-    assert len(store) == len(plain) == sum(file.pieces for file in files) == len(store.lengths)
-    assert store.num_tokens == plain.num_tokens == store.lengths.sum()
+    assert len(store) == len(plain) == sum(file.pieces for file in files) == len(store.column("lengths"))
+    assert store.num_tokens == plain.num_tokens == store.column("lengths").sum()
     for pieces in (np.array([0]), np.arange(len(store))[::-1], np.array([3, 40, 17, 18]), np.array([60, 61])):
         found = store.gather(pieces)
         assert found.piece.tolist() == sorted(pieces)
         assert found.document.tolist() == found.draw.tolist() == sorted(pieces)
         assert found.offset.tolist() == [7 * piece for piece in sorted(pieces)]
-        assert found.lengths.tolist() == store.lengths[np.sort(pieces)].tolist()
-        assert found.input_ids.tolist() == [p for p in sorted(pieces) for _ in range(store.lengths[p])]
+        assert found.lengths.tolist() == store.column("lengths")[np.sort(pieces)].tolist()
+        assert found.input_ids.tolist() == [p for p in sorted(pieces) for _ in range(store.column("lengths")[p])]
         assert found.word_starts.tolist() == [int(p % 2 == 0) for p in found.input_ids.tolist()]
-        assert len(store._shards._open) <= most
-    assert not store.is_one_document
-    assert store.read(40, 0, 1)[0].tolist() == [40]
+        assert len(store._open) <= most
+    assert store.gather(np.array([40])).input_ids[:1].tolist() == [40]
 
 
 @pytest.mark.parametrize("ahead", [False, True])
@@ -67,9 +66,7 @@ def test_large_data_is_checked_when_it_is_read(
     manifest = load_manifest(data_folder)
     split = replace(manifest.train, files=tuple(files), tokens=sum(file.tokens for file in files))
     stream = RowStream(opening.open_split(tmp_path, manifest, split), tokenizer, length=16, seed=0, ahead=ahead)
-    last = stream.store._shards.before.searchsorted(
-        stream._order.pieces(0, stream._order.num_windows(0) - 1)[0], "right"
-    )
+    last = stream.store._before.searchsorted(stream._order.pieces(0, stream._order.num_windows(0) - 1)[0], "right")
     path = tmp_path / files[int(last) - 1].name
     path.write_bytes(path.read_bytes()[:-8] + b"otherend")
     taken: list[int] = []

@@ -61,4 +61,4 @@ def test_natural_lengths_fill_rows_over_98_percent() -> None:
     rng = np.random.default_rng(0)
     lengths = np.clip(rng.lognormal(3.0, 1.2, 20_000).astype(np.int64) + 1, 1, 2000)
     rows = pack_pieces(lengths, row_length=128, overhead=2)
-    assert (rows.num_tokens + 2 * len(rows.piece)) / (len(rows) * 128) > 0.98
+    assert (rows.length.sum() + 2 * len(rows.piece)) / (len(rows) * 128) > 0.98

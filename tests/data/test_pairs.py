@@ -61,7 +61,7 @@ def found_in(batches: list[RowBatch]) -> Iterator[Found]:
 
 
 def texts_of(store: TokenStore) -> list[list[int]]:
-    return [store.read(i, 0, int(store.lengths[i]))[0].tolist() for i in range(len(store))]
+    return [store.gather(np.array([i])).input_ids.tolist() for i in range(len(store))]
 
 
 def holders(store: TokenStore) -> dict[tuple[int, ...], set[int]]:
@@ -70,7 +70,7 @@ def holders(store: TokenStore) -> dict[tuple[int, ...], set[int]]:
     for piece, text in enumerate(texts_of(store)):
         for begin in range(len(text)):
             for end in range(begin + 1, min(len(text), begin + 61) + 1):
-                found.setdefault(tuple(text[begin:end]), set()).add(int(store.document[piece]))
+                found.setdefault(tuple(text[begin:end]), set()).add(int(store.column("document")[piece]))
     return found
 
 
@@ -157,7 +157,7 @@ def test_a_tiny_case_by_hand(tokenizer: Tokenizer) -> None:
     keys = rows.segment_keys[0].tolist()
     assert len(set(keys[0:4])) == len(set(keys[4:8])) == 1, "the second half's key begins at the [SEP] before it"
     assert len({keys[0], keys[4], keys[8], keys[12]}) == 4
-    of_piece = mix(mix(store.document * np.int64(GOLDEN)) + store.offset)
+    of_piece = mix(mix(store.column("document") * np.int64(GOLDEN)) + store.column("offset"))
     first = 0 if ids[1] == 100 else 8
     assert keys[first] == int(mix(of_piece[:1] ^ 0)[0])
     assert keys[first + 12] == int(mix(of_piece[:1] ^ 3)[0])
@@ -165,7 +165,7 @@ def test_a_tiny_case_by_hand(tokenizer: Tokenizer) -> None:
 
 def make(kind: PairKind, store: FakeStore, key: int) -> list[Segment]:
     pieces = np.arange(len(store))
-    one_row = PackedRows.of(np.array([0, len(store)]), pieces, np.zeros_like(pieces), store.lengths)
+    one_row = PackedRows.of(np.array([0, len(store)]), pieces, np.zeros_like(pieces), store.column("lengths"))
     (row,) = segments_of(make_pairs(kind, one_row, store.gather(pieces), key=key))
     return row
 

@@ -26,7 +26,7 @@ def test_every_token_of_every_document_is_there(
     documents = [p.text for p, _ in Corpus([corpus_file], CorpusSettings()).pieces()]
     expected = {n: e.input_ids.tolist() for n, e in enumerate(tokenizer.encode_corpus(documents))}
     found = {
-        int(part.document[i]): part.read(i, 0, int(part.lengths[i]))[0].tolist()
+        int(part.column("document")[i]): part.gather(np.array([i])).input_ids.tolist()
         for part in (store, validation_store)
         for i in range(len(part))
     }
@@ -40,7 +40,7 @@ def test_the_ledger_adds_up(corpus_file: Path, manifest: Manifest, store: TokenS
     assert manifest.bytes == sum(len(t.encode()) for t in texts) == manifest.train.bytes + manifest.validation.bytes
     assert manifest.tokens == manifest.train.tokens + manifest.validation.tokens
     assert manifest.train.tokens == store.num_tokens == sum(manifest.token_frequencies)
-    assert store.num_bytes.sum() == manifest.train.bytes
+    assert store.column("num_bytes").sum() == manifest.train.bytes
     assert manifest.skipped == {}
 
 
@@ -53,9 +53,12 @@ def test_a_long_document_comes_in_pieces_that_join(tmp_path: Path) -> None:
     assert manifest.documents == 1
     assert manifest.train.pieces > 20
     data = open_prepared(tmp_path / "out")
-    assert data.train.num_bytes.sum() + data.validation.num_bytes.sum() == manifest.bytes
-    ends = dict(zip(data.train.offset + data.train.num_bytes, data.train.offset, strict=True))
-    ends |= dict(zip(data.validation.offset + data.validation.num_bytes, data.validation.offset, strict=True))
+    offset, num_bytes = (
+        np.concatenate([split.column(name) for split in (data.train, data.validation)])
+        for name in ("offset", "num_bytes")
+    )
+    assert num_bytes.sum() == manifest.bytes
+    ends = dict(zip(offset + num_bytes, offset, strict=True))
     place = manifest.bytes
     while place:
         place = int(ends.pop(place))
@@ -74,7 +77,8 @@ def test_a_shard_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert file is not None
     assert (file.pieces, file.tokens, file.sha256) == (5, 13, file_sha256(tmp_path / file.name))
     store = TokenStore([tmp_path / file.name])
-    rows = [[part.tolist() for part in store.read(n, 0, int(store.lengths[n]))] for n in range(5)]
+    texts = [store.gather(np.array([n])) for n in range(5)]
+    rows = [[text.input_ids.tolist(), text.word_starts.tolist()] for text in texts]
     whole = [
         [[70_000, 70_001, 70_002, 70_003, 70_004], [1, 0, 0, 1, 0]],
         [[70_005], [1]],
@@ -84,10 +88,9 @@ def test_a_shard_comes_back_as_it_was_written(tmp_path: Path) -> None:
     gathered = store.gather(np.array([4, 0, 3]))
     assert gathered.input_ids.tolist() == [id_ for n in (0, 3, 4) for id_ in rows[n][0]]
     assert gathered.word_starts.tolist() == [start for n in (0, 3, 4) for start in rows[n][1]]
-    assert gathered.places(np.array([3, 4, 0]), np.array([0, 2, 1])).tolist() == [5, 8, 1]
-    assert store.document.tolist() == [3, 3, 8, 3, 8]
-    assert store.offset.tolist() == [0, 10, 0, 10, 0]
-    assert store.num_bytes.tolist() == [10, 2, 6, 2, 6]
+    assert store.column("document").tolist() == [3, 3, 8, 3, 8]
+    assert store.column("offset").tolist() == [0, 10, 0, 10, 0]
+    assert store.column("num_bytes").tolist() == [10, 2, 6, 2, 6]
     assert ShardWriter(tmp_path, "train/00001.arrow", vocab_size=9).save() is None
     assert [path.name for path in (tmp_path / "train").iterdir()] == ["00000.arrow"]
 
@@ -122,10 +125,11 @@ def test_damage_is_found(data_folder: Path, manifest: Manifest, tmp_path: Path) 
 
 def test_chunks_are_the_store_in_order(store: TokenStore) -> None:
     """Whole pieces, as many as fit, whatever the size; together they are everything."""
-    pieces = [store.read(number, 0, int(length)) for number, length in enumerate(store.lengths)]
+    texts = [store.gather(np.array([n])) for n in range(len(store))]
+    pieces = [(text.input_ids, text.word_starts) for text in texts]
     for size in (1, 50, 999, 10**9):
         chunks = list(store.chunks(size))
-        assert np.array_equal(np.concatenate([chunk.lengths for chunk in chunks]), store.lengths)
+        assert np.array_equal(np.concatenate([chunk.lengths for chunk in chunks]), store.column("lengths"))
         for column in (0, 1):
             expected = np.concatenate([piece[column] for piece in pieces])
             assert np.array_equal(np.concatenate([chunk[column] for chunk in chunks]), expected)

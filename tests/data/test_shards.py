@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -65,7 +66,9 @@ def test_every_token_arrives_exactly_once(
         if not files:
             continue
         store = TokenStore([tmp_path / name for name in files])
-        found = [store.read(n, 0, int(store.lengths[n])) for n in range(len(store))]
+        found = [
+            (text.input_ids, text.word_starts) for text in (store.gather(np.array([n])) for n in range(len(store)))
+        ]
         assert [ids.tolist() for ids, _ in found] == [encoded.input_ids.tolist() for encoded in alone]
         assert [starts.tolist() for _, starts in found] == [encoded.word_starts.tolist() for encoded in alone]
     assert sum(counts.bytes for counts in made) == sum(len(text.encode()) for text in texts)

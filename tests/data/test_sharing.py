@@ -137,7 +137,7 @@ def test_duplicates_are_found_over_all_tasks(tmp_path: Path) -> None:
             TokenStore([tmp_path / kind / file.name for file in split.files])
             for split in (manifest.train, manifest.validation)
         ]
-        assert sum(int(store.num_bytes.sum()) for store in stores) == sum(kept)
+        assert sum(int(store.column("num_bytes").sum()) for store in stores) == sum(kept)
         assert len(manifest.left_out) == (5 if kind == "drop_near" else 0)
         for pair in manifest.left_out:
             begins = [next(n for n, row in enumerate(rows) if row.startswith(text)) for text in pair]

@@ -43,8 +43,7 @@ def test_the_shards_hold_the_class_of_each_document(tmp_path: Path) -> None:
     numbers = {"glad": 0, "sad": 1, None: -1}
     seen = 0
     for store in stores(tmp_path / "out"):
-        assert store.label is not None
-        assert store.label.tolist() == [numbers[MOODS[i % 4]] for i in store.document.tolist()]
+        assert store.column("label").tolist() == [numbers[MOODS[i % 4]] for i in store.column("document").tolist()]
         assert store.annotations == ()
         seen += len(store)
     assert seen == 240
@@ -57,6 +56,6 @@ def test_pieces_of_a_long_document_count_as_one(tmp_path: Path) -> None:
     manifest = make(tmp_path / "a.jsonl", tmp_path / "out", settings, size_bytes=200_000)
     assert manifest.labels == {"glad": 1, "sad": 1}
     assert manifest.unlabelled == 0
-    labels = np.concatenate([store.label for store in stores(tmp_path / "out")])  # type: ignore[misc]
+    labels = np.concatenate([store.column("label") for store in stores(tmp_path / "out")])
     assert labels.tolist().count(0) > 2
     assert labels.tolist().count(1) == 1

@@ -48,7 +48,7 @@ def test_an_epoch_holds_every_token_once(stream: RowStream, store: TokenStore, t
             found[tuple(segment[1:-1])] += 1
     assert sum(batch.num_tokens for batch in batches) == store.num_tokens
     tokens = Counter(token for segment, times in found.items() for token in segment * times)
-    texts = [store.read(i, 0, int(store.lengths[i]))[0].tolist() for i in range(len(store))]
+    texts = [store.gather(np.array([i])).input_ids.tolist() for i in range(len(store))]
     assert tokens == Counter(token for text in texts for token in text)
     short = Counter(tuple(text) for text in texts if len(text) <= stream.length - 2)
     assert len(short) > 5 or stream.length == 20
@@ -79,7 +79,7 @@ def test_the_drawing_of_rows_is_true(store: TokenStore, tokenizer: Tokenizer) ->
 def test_segment_keys_do_not_depend_on_the_place(store: TokenStore, tokenizer: Tokenizer) -> None:
     """The same document has the same key in every epoch, order and row, and different ones have different keys."""
     keys = []
-    whole = {tuple(store.read(i, 0, int(store.lengths[i]))[0].tolist()) for i in range(len(store))}
+    whole = {tuple(store.gather(np.array([i])).input_ids.tolist()) for i in range(len(store))}
     for seed, epoch, num_rows in ((0, 0, 4), (5, 2, 7)):
         found = {}
         for batch in epoch_of(RowStream(store, tokenizer, length=64, seed=seed), epoch, num_rows):
@@ -195,6 +195,6 @@ def test_the_length_changes_within_a_window_and_nothing_is_lost(store: TokenStor
     assert lengths.count(64) > 3
     for special in tokenizer.special.around:
         del found[special]
-    ids = Counter(int(i) for piece in range(len(store)) for i in store.read(piece, 0, int(store.lengths[piece]))[0])
+    ids = Counter(int(i) for piece in range(len(store)) for i in store.gather(np.array([piece])).input_ids)
     assert found == ids
     assert cursor.lengths == ((0, 64),), "the next window begins with the length of the last"

@@ -203,11 +203,11 @@ def test_groups_that_were_held_out_are_what_is_drawn(
     corpus = CorpusSettings.model_validate({"column": "text", "holdout": 0.2, "holdout_groups": kind})
     manifest = prepare([tmp_path / "a.jsonl"], data, corpus=corpus, tokenizer=TokenizerSettings(vocab_size=300))
     store = TokenStore([data / file.name for file in manifest.validation.files])
-    held = [rows[order[document]] for document in store.document]
+    held = [rows[order[document]] for document in store.column("document")]
     assert store.grouped
     texts = {(row["text"].rsplit(" ", 1)[0] if kind != "patient" else row["patient"] or row["text"]) for row in held}
     assert 3 < len(texts) < len(held)
-    assert len(set(store.draw.tolist())) == len(texts)
+    assert len(set(store.column("draw").tolist())) == len(texts)
     assert not TokenStore([data / file.name for file in manifest.train.files]).grouped
     tokenizer = load_tokenizer(data / "tokenizer")
     result = HeldOutSet(store, tokenizer, length=64, max_tokens=10**6).evaluate(

@@ -21,9 +21,10 @@ def test_rows_lose_no_token(lengths: tuple[int, ...], longest: int, shapes: list
     sequences = [rng.integers(5, 99, size=n).astype(np.int32) for n in lengths]
     seen, found = {}, []
     for batch in in_rows(sequences, pad_id=0, longest=longest, positions=1024):
-        found.append(tuple(batch.input_ids_BS.shape))
-        ids, segments = batch.input_ids_BS.flatten(), batch.segment_ids_BS.flatten()
-        positions = batch.position_ids_BS.flatten()
+        rows = batch.rows
+        found.append(rows.shape)
+        ids, segments = rows.input_ids.flatten(), rows.segment_ids.flatten()
+        positions = rows.position_ids.flatten()
         assert ids[segments < 0].eq(0).all()
         assert int((segments >= 0).sum()) == batch.lengths.sum()
         for number, begin, length in zip(batch.numbers, batch.begins, batch.lengths, strict=True):
@@ -31,7 +32,7 @@ def test_rows_lose_no_token(lengths: tuple[int, ...], longest: int, shapes: list
             assert positions[place].tolist() == list(range(length))
             assert len(set(segments[place].tolist())) == 1
             seen[int(number)] = ids[place].tolist()
-        for row in batch.segment_ids_BS:
+        for row in rows.segment_ids:
             real = row[row >= 0]
             assert len(real.unique_consecutive()) == len(real.unique())
     assert seen == {number: sequence.tolist() for number, sequence in enumerate(sequences)}

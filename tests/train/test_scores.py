@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -136,7 +137,7 @@ def test_document_frequencies_by_an_oracle(
 ) -> None:
     expected = torch.zeros(tokenizer.vocab_size, dtype=torch.int64)
     for piece in range(len(store)):
-        expected[torch.from_numpy(store.read(piece, 0, int(store.lengths[piece]))[0].astype(int)).unique()] += 1
+        expected[torch.from_numpy(store.gather(np.array([piece])).input_ids.astype(int)).unique()] += 1
     assert document_frequencies(store, tokenizer.vocab_size).tolist() == expected.tolist()
     monkeypatch.setattr("unmask.data.store.CHUNK_TOKENS", 700)
     assert document_frequencies(store, tokenizer.vocab_size).tolist() == expected.tolist()

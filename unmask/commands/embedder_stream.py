@@ -11,18 +11,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from unmask.commands.embedder_settings import EmbedderSettings
 from unmask.commands.embedder_texts import Ints, TokenTexts, content_hashes
 from unmask.core.hashing import GOLDEN, mix, mix_ints, permutation
-from unmask.data.packing import Placed, RowColumns, fill, pack_pieces, places_in_rows
-from unmask.data.rows import WHOLE, Cursor, RowBatch, Rows, Share
+from unmask.data.packing import pack_pieces
+from unmask.data.rows import WHOLE, Cursor, RowBatch, Rows, Share, fill_rows
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.contrast import DOCUMENT, FIRST, PAIR, SECOND, SIDE, TEXT, WRONG
 
@@ -365,43 +364,27 @@ class PairStream:
         document = np.concatenate([drawn.document, drawn.document, drawn.wrong_document])
         columns = {PAIR: pair, SIDE: side, DOCUMENT: document, TEXT: content_hashes(self.tokens.ids, begin, length)}
 
-        special, row_length, tokenizer = self.tokenizer.special, self.row_length, self.tokenizer
-        packed = pack_pieces(length, row_length=row_length, overhead=len(special.around))
+        row_length = self.row_length
+        packed = pack_pieces(length, row_length=row_length, overhead=len(self.tokenizer.special.around))
         # Masks are a function of the content and of which text of which pair it is.
         key = mix(columns[TEXT] ^ mix(document + side))
-        has_cls, has_sep = special.cls is not None, special.sep is not None
-        placed = Placed(
-            at=places_in_rows(packed.begins, packed.length, packed.half, row_length, has_cls, has_sep),
+        rows, at, first = fill_rows(
+            packed,
+            row_length,
+            self.tokenizer,
             source=begin[packed.piece],
-            length=packed.length,
-            half=packed.half,
-            number=np.arange(len(packed.piece)) - np.repeat(packed.begins[:-1], np.diff(packed.begins)),
             key=key[packed.piece],
+            text=(self.tokens.ids, self.tokens.word_starts),
         )
-        size = len(packed) * row_length
-        into = RowColumns.of_padding(size, special.pad, with_types=False)
-        cls, sep = (-1 if id_ is None else id_ for id_ in (special.cls, special.sep))
-        first = fill(placed, self.tokens.ids, self.tokens.word_starts, tokenizer.ordinary, cls, sep, False, into)
         if self.settings.masked != "both":
             sides = np.repeat(side[packed.piece], packed.length)
-            at = np.repeat(placed.at, packed.length) + np.arange(len(sides))
-            at -= np.repeat(np.cumsum(packed.length) - packed.length, packed.length)
-            into.maskable[at[(sides == FIRST) == (self.settings.masked == "second")]] = False
+            places = np.repeat(at - np.cumsum(packed.length) + packed.length, packed.length) + np.arange(len(sides))
+            unmasked = places[(sides == FIRST) == (self.settings.masked == "second")]
+            rows.maskable.view(-1)[torch.from_numpy(unmasked)] = False
         classes = {}
         for name, values in columns.items():
-            classes[name] = np.full(size, -1, dtype=np.int64)
-            classes[name][first] = values[packed.piece]
-
-        def in_rows(column: NDArray[Any]) -> Tensor:
-            return torch.from_numpy(column.reshape(-1, row_length))
-
-        rows = Rows(
-            in_rows(into.input_ids),
-            in_rows(into.segment_ids),
-            in_rows(into.position_ids),
-            in_rows(into.word_starts),
-            in_rows(into.maskable),
-            in_rows(into.segment_keys),
-            classes={name: in_rows(values) for name, values in classes.items()},
-        )
+            column = np.full(rows.input_ids.numel(), -1, dtype=np.int64)
+            column[first] = values[packed.piece]
+            classes[name] = torch.from_numpy(column).view(rows.shape)
+        rows = replace(rows, classes=classes)
         return rows, int(length.sum())

@@ -359,10 +359,11 @@ def texts_of_stores(
         chunks = list(store.chunks(1 << 22))
         ids = np.concatenate([chunk.input_ids for chunk in chunks]).astype(np.int32)
         starts = np.concatenate([chunk.word_starts for chunk in chunks])
-        is_first = np.concatenate([[True], store.document[1:] != store.document[:-1]])
-        begins = (np.cumsum(store.lengths) - store.lengths)[is_first]
+        lengths, document = store.column("lengths"), store.column("document")
+        is_first = np.concatenate([[True], document[1:] != document[:-1]])
+        begins = (np.cumsum(lengths) - lengths)[is_first]
         hashes = content_hashes(ids, begins, np.diff([*begins, len(ids)]))
-        columns.append((ids, starts, store.lengths, np.where(is_first, _BODY, 0).astype(np.uint8), hashes))
+        columns.append((ids, starts, lengths, np.where(is_first, _BODY, 0).astype(np.uint8), hashes))
     ids, starts, lengths, heads, cluster = (np.concatenate(column) for column in zip(*columns, strict=True))
     texts = _cut(ids, starts, lengths, heads, cluster, np.arange(len(cluster)) >= len(columns[0][4]))
     if not given:

@@ -375,7 +375,7 @@ def open_split(root: Path, manifest: Manifest, split: Split) -> TokenStore:
     else:
         for entry in split.files:
             _check_shard(root, entry, content=False)
-    return TokenStore([root / entry.name for entry in split.files], split.files, ready=ready)
+    return TokenStore([root / entry.name for entry in split.files], split.files, check=ready)
 
 
 def checked_files(root: Path, split: Split) -> list[Path]:

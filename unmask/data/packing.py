@@ -11,6 +11,7 @@ A window has tens of thousands of fragments, so they are columns and never objec
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -43,30 +44,17 @@ BLOCK_PIECES, BLOCK_TOKENS = 1 << 22, 1 << 28
 ORDER, _SHARDS, _BLOCK = 1, 6, 7  # set these hashes apart from others of the same seed
 
 
-def order_of(store: TokenStore, *, seed: int, shuffle: bool) -> MixedOrder | BlockOrder:
-    """The order that a split of this size has.
-
-    Args:
-        store: The split.
-        seed: Of the order.
-        shuffle: False keeps the order of the corpus.
-    """
-    if is_mixed(len(store), store.num_tokens):
-        return MixedOrder(store, seed=seed, shuffle=shuffle)
-    return BlockOrder(store.counts, seed=seed, shuffle=shuffle)
-
-
 def is_mixed(num_pieces: int, num_tokens: int) -> bool:
     """Whether the first window of a split of this size has pieces of all of it."""
     return num_pieces <= MIXED_PIECES and num_tokens <= MIXED_TOKENS
 
 
 class MixedOrder:
-    """The windows of each epoch, all pieces shuffled."""
+    """The windows of each epoch, all pieces shuffled; without `shuffle` in the order of the corpus."""
 
     def __init__(self, store: TokenStore, *, seed: int, shuffle: bool) -> None:
         self._store, self._seed, self._shuffle = store, seed, shuffle
-        self._epochs: dict[int, list[Ints]] = {}
+        self._windows = lru_cache(maxsize=2)(self._cut)  # of this epoch, and of the one that begins ahead of its end
 
     def num_windows(self, epoch: int) -> int:
         """Windows of an epoch."""
@@ -76,34 +64,13 @@ class MixedOrder:
         """The pieces of a window, in order."""
         return self._windows(epoch)[window]
 
-    def _windows(self, epoch: int) -> list[Ints]:
-        windows = self._epochs.get(epoch)
-        if windows is None:
-            size, lengths = len(self._store), self._store.lengths
-            order = permutation(size, ORDER, self._seed, epoch) if self._shuffle else np.arange(size)
-            number = np.zeros(size, dtype=np.int64)  # of the window of each piece; in place, since there may be many
-            np.cumsum(lengths[order][:-1], out=number[1:])
-            number //= WINDOW_TOKENS
-            windows = np.split(order, np.flatnonzero(number[1:] != number[:-1]) + 1)
-            self._epochs = {other: each for other, each in self._epochs.items() if abs(other - epoch) == 1}
-            self._epochs[epoch] = windows
-        return windows
-
-
-class _Blocks:
-    def __init__(self, counts: ShardCounts, *, key: tuple[int, ...] | None) -> None:
-        # Shards in the order in which they are taken, where each block begins among them, and its first window.
-        every = np.arange(len(counts.pieces)) if key is None else permutation(len(counts.pieces), *key)
-        self.shards: list[int] = every[counts.pieces[every] > 0].tolist()
-        self.begins, windows = [0], [0]
-        pieces = tokens = 0
-        for place, shard in enumerate(self.shards):
-            pieces, tokens = pieces + int(counts.pieces[shard]), tokens + int(counts.tokens[shard])
-            if pieces >= BLOCK_PIECES or tokens >= BLOCK_TOKENS or place + 1 == len(self.shards):
-                self.begins.append(place + 1)
-                windows.append(windows[-1] + min(max(round(tokens / WINDOW_TOKENS), 1), pieces))
-                pieces = tokens = 0
-        self.windows = np.array(windows)
+    def _cut(self, epoch: int) -> list[Ints]:
+        size, lengths = len(self._store), self._store.column("lengths")
+        order = permutation(size, ORDER, self._seed, epoch) if self._shuffle else np.arange(size)
+        number = np.zeros(size, dtype=np.int64)  # of the window of each piece; in place, since there may be many
+        np.cumsum(lengths[order][:-1], out=number[1:])
+        number //= WINDOW_TOKENS
+        return np.split(order, np.flatnonzero(number[1:] != number[:-1]) + 1)
 
 
 class BlockOrder:
@@ -118,34 +85,42 @@ class BlockOrder:
     def __init__(self, counts: ShardCounts, *, seed: int, shuffle: bool) -> None:
         self._counts, self._seed, self._shuffle = counts, seed, shuffle
         self._before = np.cumsum(counts.pieces) - counts.pieces
-        self._epochs: dict[int, _Blocks] = {}
-        self._block: tuple[tuple[int, int], Ints] | None = None
+        self._blocks = lru_cache(maxsize=2)(self._deal)
+        self._mixed = lru_cache(maxsize=1)(self._mix)
 
     def num_windows(self, epoch: int) -> int:
         """Windows of an epoch."""
-        return int(self._blocks(epoch).windows[-1])
+        return int(self._blocks(epoch)[1][-1])
 
     def pieces(self, epoch: int, window: int) -> Ints:
         """The pieces of a window, in order. Windows of a block have equally many, and so about equally many tokens."""
-        blocks = self._blocks(epoch)
-        block = int(np.searchsorted(blocks.windows, window, side="right")) - 1
-        if self._block is None or self._block[0] != (epoch, block):
-            shards = blocks.shards[blocks.begins[block] : blocks.begins[block + 1]]
-            pieces = np.concatenate([self._before[n] + np.arange(self._counts.pieces[n]) for n in shards])
-            if self._shuffle:
-                pieces = pieces[permutation(len(pieces), _BLOCK, self._seed, epoch, block)]
-            self._block = (epoch, block), pieces
-        pieces = self._block[1]
-        number, of = window - blocks.windows[block], blocks.windows[block + 1] - blocks.windows[block]
+        windows = self._blocks(epoch)[1]
+        block = int(np.searchsorted(windows, window, side="right")) - 1
+        pieces = self._mixed(epoch, block)
+        number, of = window - windows[block], windows[block + 1] - windows[block]
         return pieces[len(pieces) * number // of : len(pieces) * (number + 1) // of]
 
-    def _blocks(self, epoch: int) -> _Blocks:
-        blocks = self._epochs.get(epoch)
-        if blocks is None:
-            blocks = _Blocks(self._counts, key=(_SHARDS, self._seed, epoch) if self._shuffle else None)
-            self._epochs = {other: each for other, each in self._epochs.items() if abs(other - epoch) == 1}
-            self._epochs[epoch] = blocks
-        return blocks
+    def _deal(self, epoch: int) -> tuple[list[list[int]], Ints]:
+        """The shards of each block, and its first window; behind the last block the number of windows."""
+        counts = self._counts
+        every = permutation(len(counts.pieces), _SHARDS, self._seed, epoch)
+        shards: list[int] = (every if self._shuffle else np.arange(len(every))).tolist()
+        blocks: list[list[int]] = [[]]
+        windows, pieces, tokens = [0], 0, 0
+        shards = [shard for shard in shards if counts.pieces[shard] > 0]
+        for place, shard in enumerate(shards):
+            blocks[-1].append(shard)
+            pieces, tokens = pieces + int(counts.pieces[shard]), tokens + int(counts.tokens[shard])
+            if pieces >= BLOCK_PIECES or tokens >= BLOCK_TOKENS or place + 1 == len(shards):
+                blocks.append([])
+                windows.append(windows[-1] + min(max(round(tokens / WINDOW_TOKENS), 1), pieces))
+                pieces = tokens = 0
+        return blocks, np.array(windows)
+
+    def _mix(self, epoch: int, block: int) -> Ints:
+        shards = self._blocks(epoch)[0][block]
+        pieces = np.concatenate([self._before[n] + np.arange(self._counts.pieces[n]) for n in shards])
+        return pieces[permutation(len(pieces), _BLOCK, self._seed, epoch, block)] if self._shuffle else pieces
 
 
 # ----------------------------------------
@@ -271,31 +246,15 @@ def best_fit(lengths: Ints, by_length: Ints, row_length: int, overhead: int) -> 
     return rows.row[:placed], rows.piece[:placed], rows.start[:placed], rows.length[:placed]
 
 
-class Placed(NamedTuple):
-    """Fragments with their places, [F] each."""
+class PackedColumns(NamedTuple):
+    """What `fill` reads of the fragments of rows."""
 
-    at: Ints  # place of the first token in the rows, row after row in one line
-    source: Ints  # its place in the window's text
-    length: Ints  # as in `PackedRows`
-    half: Ints
-    number: Ints  # of its segment in the row, counted from 0
-    key: Ints  # of the segment, or of the half of a pair
-
-
-@compiled
-def places_in_rows(begins: Ints, length: Ints, half: Ints, row_length: int, has_cls: bool, has_sep: bool) -> Ints:
-    """Where the tokens of every fragment begin: [F], in rows that stand in one line."""
-    at = np.empty(len(length), dtype=np.int64)
-    for row in range(len(begins) - 1):
-        place = row * row_length
-        for f in range(begins[row], begins[row + 1]):
-            if not half[f] and has_cls:  # a second half begins behind the [SEP] of the first
-                place += 1
-            at[f] = place
-            place += length[f]
-            if has_sep:
-                place += 1
-    return at
+    begins: Ints  # [R + 1]: where each row's fragments begin
+    source: Ints  # [F]: where the tokens of each begin in the text
+    length: Ints  # [F]
+    half: Ints  # [F], as in `PackedRows`
+    key: Ints  # [F]: of the segment, or of the half of a pair
+    row_length: int
 
 
 class RowColumns(NamedTuple):
@@ -309,27 +268,10 @@ class RowColumns(NamedTuple):
     segment_keys: Ints
     token_type_ids: Ints
 
-    @classmethod
-    def of_padding(cls, size: int, pad: int, *, with_types: bool) -> RowColumns:
-        """Nothing but padding, at R x S places; with types of tokens, as of pairs, or without."""
-        return cls(
-            input_ids=np.full(size, pad, dtype=np.int64),
-            segment_ids=np.full(size, -1, dtype=np.int32),
-            position_ids=np.zeros(size, dtype=np.int64),
-            word_starts=np.zeros(size, dtype=bool),
-            maskable=np.zeros(size, dtype=bool),
-            segment_keys=np.zeros(size, dtype=np.int64),
-            token_type_ids=np.zeros(size if with_types else 0, dtype=np.int64),
-        )
-
-    def part(self, begin: int, end: int) -> RowColumns:
-        """Places `begin` to `end`, without a copy."""
-        return RowColumns(*(column[begin:end] for column in self))  # type: ignore[arg-type]
-
 
 @compiled
 def fill(
-    placed: Placed,
+    rows: PackedColumns,
     ids_N: NDArray[Any],
     starts_N: NDArray[np.uint8],
     ordinary_V: Bools,
@@ -337,11 +279,11 @@ def fill(
     sep: int,
     keeps_first: bool,
     into: RowColumns,
-) -> Ints:
+) -> tuple[Ints, Ints]:
     """Fills rows with the tokens of their fragments.
 
     Args:
-        placed: The fragments.
+        rows: The fragments.
         ids_N, starts_N: Token ids and word starts.
         ordinary_V: What may be masked.
         cls, sep: Ids of `[CLS]` and `[SEP]`; -1 where there is none.
@@ -349,47 +291,49 @@ def fill(
         into: The rows.
 
     Returns:
-        [F]: the place where the segment of each fragment begins.
+        [F] each, in rows that stand in one line: the place of each fragment's first token, and that of its segment.
     """
-    begins = np.empty(len(placed.at), dtype=np.int64)
-    begin = 0
-    for f in range(len(placed.at)):
-        at, length, second = placed.at[f], placed.length[f], placed.half[f]
-        place = at
-        if second:
-            place = at - 1
-        else:
-            place = at - (cls >= 0)
-            begin = place
-            if cls >= 0:
-                into.input_ids[place] = cls
-        end = at + length + (sep >= 0)
-        begins[f] = begin
-        for i in range(place, end):
-            into.segment_ids[i] = placed.number[f]
-            into.position_ids[i] = i - begin
-            into.segment_keys[i] = placed.key[f]
-        if second:
-            into.token_type_ids[at:end] = 1
-        for n in range(length):
-            token = ids_N[placed.source[f] + n]
-            into.input_ids[at + n] = token
-            into.word_starts[at + n] = starts_N[placed.source[f] + n] != 0
-            into.maskable[at + n] = ordinary_V[token]
-        into.word_starts[at] = True  # a long piece may be cut within a word
-        if keeps_first and cls < 0 and not second:
-            into.maskable[at] = False
-        if sep >= 0:
-            into.input_ids[end - 1] = sep
-    return begins
+    at, first = np.empty(len(rows.source), dtype=np.int64), np.empty(len(rows.source), dtype=np.int64)
+    for row in range(len(rows.begins) - 1):
+        place = begin = row * rows.row_length
+        segment = -1
+        for f in range(rows.begins[row], rows.begins[row + 1]):
+            second, length, source = rows.half[f] != 0, rows.length[f], rows.source[f]
+            own = place - 1 if second else place  # a second half begins with the [SEP] of the first
+            if not second:
+                begin = place
+                segment += 1
+                if cls >= 0:
+                    into.input_ids[place] = cls
+                    place += 1
+            end = place + length + (sep >= 0)
+            at[f], first[f] = place, begin
+            for i in range(own, end):
+                into.segment_ids[i] = segment
+                into.position_ids[i] = i - begin
+                into.segment_keys[i] = rows.key[f]
+            if second:
+                into.token_type_ids[place:end] = 1
+            for n in range(length):
+                token = ids_N[source + n]
+                into.input_ids[place + n] = token
+                into.word_starts[place + n] = starts_N[source + n] != 0
+                into.maskable[place + n] = ordinary_V[token]
+            into.word_starts[place] = True  # a long piece may be cut within a word
+            if keeps_first and cls < 0 and not second:
+                into.maskable[place] = False
+            if sep >= 0:
+                into.input_ids[end - 1] = sep
+            place = end
+    return at, first
 
 
 @compiled
-def fill_column(placed: Placed, values_N: NDArray[Any], into: Ints) -> None:
+def fill_column(at: Ints, source: Ints, length: Ints, values_N: NDArray[Any], into: Ints) -> None:
     """Puts a value of every token where the token stands."""
-    for f in range(len(placed.at)):
-        for n in range(placed.length[f]):
-            into[placed.at[f] + n] = values_N[placed.source[f] + n]
+    for f in range(len(at)):
+        for n in range(length[f]):
+            into[at[f] + n] = values_N[source[f] + n]
 
 
 @dataclass(frozen=True)
@@ -417,11 +361,6 @@ class PackedRows:
 
     def __len__(self) -> int:
         return len(self.begins) - 1
-
-    @property
-    def num_tokens(self) -> int:
-        """Without special tokens."""
-        return int(self.length.sum())
 
     def part(self, begin: int, end: int) -> PackedRows:
         """Rows `begin` to `end`, without a copy."""

@@ -160,7 +160,7 @@ def check_pairs(kind: PairKind, store: TokenStore, tokenizer: Tokenizer) -> None
             f"pairs for {kind} are [CLS] A [SEP] B [SEP], but the tokenizer has no [CLS] or no [SEP]; take another "
             "tokenizer, or remove objectives.pairs"
         )
-    if kind == "next_sentence" and store.is_one_document:
+    if kind == "next_sentence" and len(np.unique(store.gather(np.array([0, len(store) - 1])).document)) == 1:
         raise DataError(
             "next_sentence takes the second half of a wrong pair from another document, but the text is one document; "
             "take sentence_order, or read the text as more documents (corpus.documents)"
@@ -186,7 +186,7 @@ def make_pairs(kind: PairKind, rows: PackedRows, texts: GatheredPieces, *, key: 
     """
     number = texts.number(rows.piece)
     bits = mix(mix(texts.key[number] ^ rows.start) + np.int64(key))
-    source = texts.places(rows.piece, rows.start)
+    source = texts.begin[number] + rows.start
     fragments = Fragments(
         source=source,
         length=rows.length,

@@ -32,15 +32,16 @@ from torch import Tensor
 from unmask.core.errors import DataError
 from unmask.core.hashing import mix, mix_ints, permutation
 from unmask.data.packing import (
+    BlockOrder,
     Ints,
+    MixedOrder,
+    PackedColumns,
     PackedRows,
-    Placed,
     RowColumns,
     fill,
     fill_column,
-    order_of,
+    is_mixed,
     pack_pieces,
-    places_in_rows,
 )
 from unmask.data.pairs import PAIR_OVERHEAD, PAIRS, PairKind, check_pairs, make_pairs
 from unmask.data.store import GatheredPieces, TokenStore
@@ -104,6 +105,132 @@ class Rows:
         """(B, S)."""
         num_rows, length = self.input_ids.shape
         return num_rows, length
+
+
+class FilledRows(NamedTuple):
+    """Packed rows with their tokens. F fragments, in rows that stand in one line.
+
+    Attributes:
+        rows: [B, S].
+        at: [F]: the place of each fragment's first token.
+        first: [F]: the place where its segment begins.
+    """
+
+    rows: Rows
+    at: Ints
+    first: Ints
+
+
+def fill_rows(
+    packed: PackedRows,
+    length: int,
+    tokenizer: Tokenizer,
+    *,
+    source: Ints,
+    key: Ints,
+    text: tuple[NDArray[Any], NDArray[np.uint8]],
+    with_types: bool = False,
+    keeps_first: bool = False,
+) -> FilledRows:
+    """Puts packed fragments of a text into rows, with the tokenizer's special tokens around them; see `Rows`.
+
+    Args:
+        packed: The fragments, as `pack_pieces` packs them.
+        length: Positions of a row.
+        tokenizer: For the special tokens, and for which tokens may be masked.
+        source: [F]: where in the text the tokens of each fragment begin.
+        key: [F]: the hash by which each is masked.
+        text: Token ids without special tokens, and word starts: [num_tokens] each.
+        with_types: Whether segments are pairs, so that rows have types of tokens.
+        keeps_first: Whether the first token of a segment without `[CLS]` is not to be masked.
+    """
+    special, size = tokenizer.special, len(packed) * length
+    cls, sep = (-1 if id_ is None else id_ for id_ in (special.cls, special.sep))
+    into = RowColumns(
+        input_ids=np.full(size, special.pad, dtype=np.int64),
+        segment_ids=np.full(size, -1, dtype=np.int32),
+        position_ids=np.zeros(size, dtype=np.int64),
+        word_starts=np.zeros(size, dtype=bool),
+        maskable=np.zeros(size, dtype=bool),
+        segment_keys=np.zeros(size, dtype=np.int64),
+        token_type_ids=np.zeros(size if with_types else 0, dtype=np.int64),
+    )
+    columns = PackedColumns(packed.begins, source, packed.length, packed.half, key, length)
+    at, first = fill(columns, *text, tokenizer.ordinary, cls, sep, keeps_first, into)
+    tensors: dict[str, Any] = {
+        name: torch.from_numpy(column).view(-1, length) for name, column in into._asdict().items()
+    }
+    if not with_types:
+        del tensors["token_type_ids"]
+    return FilledRows(Rows(**tensors), at, first)
+
+
+@dataclass(frozen=True)
+class TextRows:
+    """Whole texts in rows, which are not masked. E texts, row by row.
+
+    Attributes:
+        rows: [B, S].
+        numbers: [E]: which of the texts they are.
+        begins: [E]: where each begins in the rows in a line.
+        lengths: [E]: tokens of each, special tokens included.
+    """
+
+    rows: Rows
+    numbers: Ints
+    begins: Ints
+    lengths: Ints
+
+    def places(self, within: Sequence[Ints]) -> Tensor:
+        """Places in the rows in a line, one text's after the other's, of places within each of all the texts."""
+        each = [begin + within[number] for number, begin in zip(self.numbers, self.begins, strict=True)]
+        return torch.from_numpy(np.concatenate(each))
+
+
+def fill_texts(
+    texts: Sequence[NDArray[Any]],
+    layout: Sequence[Sequence[int]],
+    length: int,
+    *,
+    pad_id: int,
+    types: Sequence[NDArray[Any]] | None = None,
+) -> TextRows:
+    """Puts whole texts into rows as they were shared out. No loop is compiled for it, which takes a second.
+
+    Args:
+        texts: Token ids of each, with special tokens.
+        layout: Numbers of the texts that stand in each row, as segments (`PackedRows.pieces`).
+        length: Positions of a row.
+        pad_id: What fills up.
+        types: Token types of each text, or None.
+    """
+    numbers = np.array([number for row in layout for number in row], dtype=np.int64)
+    lengths = np.array([len(texts[number]) for number in numbers], dtype=np.int64)
+    counts = np.array([len(row) for row in layout], dtype=np.int64)
+    row_begins = np.cumsum(counts) - counts
+    segments = np.arange(len(numbers)) - np.repeat(row_begins, counts)
+    ends = np.cumsum(lengths)
+    of_row = np.repeat(np.concatenate([[0], ends])[row_begins], counts)  # tokens of all rows before
+    begins = ends - lengths - of_row + np.repeat(np.arange(len(layout)) * length, counts)
+    within = np.arange(lengths.sum()) - np.repeat(ends - lengths, lengths)
+    places = np.repeat(begins, lengths) + within
+
+    def in_rows(values: NDArray[Any], padding: int, dtype: type) -> Tensor:
+        column: NDArray[Any] = np.full(len(layout) * length, padding, dtype=dtype)
+        column[places] = values
+        return torch.from_numpy(column).view(len(layout), length)
+
+    nothing = torch.zeros((len(layout), length), dtype=torch.bool)
+    rows = Rows(
+        input_ids=in_rows(np.concatenate([texts[number] for number in numbers]), pad_id, np.int64),
+        segment_ids=in_rows(np.repeat(segments, lengths), -1, np.int32),
+        position_ids=in_rows(within, 0, np.int64),
+        word_starts=nothing,
+        maskable=nothing,
+        segment_keys=torch.zeros(nothing.shape, dtype=torch.int64),
+        token_type_ids=None if types is None else in_rows(np.concatenate([types[n] for n in numbers]), 0, np.int64),
+    )
+    return TextRows(rows, numbers, begins, lengths)
 
 
 # ----------------------------------------
@@ -258,7 +385,12 @@ class RowStream:
         self.shuffle = shuffle
         self.pairs = pairs
         self.with_labels = with_labels
-        self._order = order_of(store, seed=seed, shuffle=shuffle)
+        mixed = is_mixed(len(store), store.num_tokens)
+        self._order: MixedOrder | BlockOrder = (
+            MixedOrder(store, seed=seed, shuffle=shuffle)
+            if mixed
+            else BlockOrder(store.counts, seed=seed, shuffle=shuffle)
+        )
         self._window: Window | None = None
         self._thread = ThreadPoolExecutor(1, "unmask-window") if ahead else None
         self._next: tuple[Cursor, Future[Window]] | None = None
@@ -301,14 +433,18 @@ class RowStream:
             missing -= len(rows)
             is_end = cursor.row + len(rows) == len(window.rows)
             cursor = self._behind(cursor) if is_end else replace(cursor, row=cursor.row + len(rows))
-        num_tokens = sum(rows.num_tokens for rows, _ in taken)
         own, before = share.part(sum(len(rows) for rows, _ in taken)), 0
-        for number, (rows, texts) in enumerate(taken):
+        filled: list[Rows] = []
+        draws: list[Ints] = []
+        for rows, texts in taken:
             begin, end = (min(max(place - before, 0), len(rows)) for place in (own.start, own.stop))
-            taken[number] = rows.part(begin, end), texts
             before += len(rows)
-        draws = [texts.draw[texts.number(rows.piece[rows.half == 0])] for rows, texts in taken]
-        return RowBatch(self._filled(taken, length), epoch, num_tokens, cursor, np.concatenate(draws))
+            if begin < end or not filled:
+                part = rows.part(begin, end)
+                filled.append(self._filled(part, texts, length))
+                draws.append(texts.draw[texts.number(part.piece[part.half == 0])])
+        num_tokens = sum(int(rows.length.sum()) for rows, _ in taken)
+        return RowBatch(_joined(filled), epoch, num_tokens, cursor, np.concatenate(draws))
 
     def _behind(self, cursor: Cursor) -> Cursor:
         """Where the window behind that of a cursor begins."""
@@ -358,62 +494,49 @@ class RowStream:
         rows = PackedRows.of(packed.begins, piece[number], start[number] + packed.start, packed.length)
         return rows.in_order(permutation(len(rows), _SHUFFLE, self.seed, *place)) if self.shuffle else rows
 
-    def _filled(self, taken: Sequence[tuple[PackedRows, GatheredPieces]], length: int) -> Rows:
-        """Some rows of this length, of one window or several; see `Rows` for a drawing."""
-        num_rows = sum(len(rows) for rows, _ in taken)
-        special = self.tokenizer.special
-        columns = RowColumns.of_padding(num_rows * length, special.pad, with_types=self.pairs is not None)
-        annotations = {name: np.zeros(num_rows * length, dtype=np.int64) for name in self.store.annotations}
-        names = [*([] if self.pairs is None else [self.pairs]), *([LABEL] if self.with_labels else [])]
-        classes = {name: np.full(num_rows * length, -1, dtype=np.int64) for name in names}
-        begin = 0
-        for rows, texts in taken:
-            end = begin + len(rows) * length
-            number = texts.number(rows.piece)
-            segment = np.cumsum(rows.half == 0) - 1
-            placed = Placed(
-                at=places_in_rows(
-                    rows.begins, rows.length, rows.half, length, special.cls is not None, special.sep is not None
-                ),
-                source=texts.begin[number] + rows.start,
-                length=rows.length,
-                half=rows.half,
-                number=segment - np.repeat(segment[rows.begins[:-1]], np.diff(rows.begins)),
-                key=mix(texts.key[number] ^ rows.start),
-            )
-            starts = fill(
-                placed,
-                texts.input_ids,
-                texts.word_starts,
-                self.tokenizer.ordinary,  # special, unknown and padding tokens are not
-                -1 if special.cls is None else special.cls,
-                -1 if special.sep is None else special.sep,
-                self.with_labels,
-                columns.part(begin, end),
-            )
-            first = begin + starts[rows.half == 0]
-            for name, values in annotations.items():
-                fill_column(placed, texts.annotations[name], values[begin:end])
-            if self.pairs is not None:
-                classes[self.pairs][first] = rows.label[rows.half == 0]
-            if self.with_labels:
-                assert texts.label is not None
-                label = texts.label[number]  # none, where the halves of a pair differ in it
-                differs = np.concatenate([(rows.half[1:] == 1) & (label[1:] != label[:-1]), [False]])
-                classes[LABEL][first] = np.where(differs, -1, label)[rows.half == 0]
-            begin = end
-
-        def in_rows(column: NDArray[Any]) -> Tensor:
-            return torch.from_numpy(column.reshape(num_rows, length))
-
-        return Rows(
-            in_rows(columns.input_ids),
-            in_rows(columns.segment_ids),
-            in_rows(columns.position_ids),
-            in_rows(columns.word_starts),
-            in_rows(columns.maskable),
-            in_rows(columns.segment_keys),
-            annotations={name: in_rows(values) for name, values in annotations.items()},
-            classes={name: in_rows(values) for name, values in classes.items()},
-            token_type_ids=None if self.pairs is None else in_rows(columns.token_type_ids),
+    def _filled(self, packed: PackedRows, texts: GatheredPieces, length: int) -> Rows:
+        """Rows of a window with their tokens and classes."""
+        number, begins_segment = texts.number(packed.piece), packed.half == 0
+        source = texts.begin[number] + packed.start
+        rows, at, first = fill_rows(
+            packed,
+            length,
+            self.tokenizer,
+            source=source,
+            key=mix(texts.key[number] ^ packed.start),
+            text=(texts.input_ids, texts.word_starts),
+            with_types=self.pairs is not None,
+            keeps_first=self.with_labels,
         )
+        size = rows.input_ids.numel()
+        annotations = {name: np.zeros(size, dtype=np.int64) for name in texts.annotations}
+        for name, column in annotations.items():
+            fill_column(at, source, packed.length, texts.annotations[name], column)
+        of_fragments: dict[str, Ints] = {} if self.pairs is None else {self.pairs: packed.label}
+        if self.with_labels:
+            assert texts.label is not None
+            label = texts.label[number]  # none, where the halves of a pair differ in it
+            differs = np.concatenate([(packed.half[1:] == 1) & (label[1:] != label[:-1]), [False]])
+            of_fragments[LABEL] = np.where(differs, -1, label)
+        classes = {name: np.full(size, -1, dtype=np.int64) for name in of_fragments}
+        for name, values in of_fragments.items():
+            classes[name][first[begins_segment]] = values[begins_segment]
+        said, classed = (
+            {name: torch.from_numpy(column).view(rows.shape) for name, column in columns.items()}
+            for columns in (annotations, classes)
+        )
+        return replace(rows, annotations=said, classes=classed)
+
+
+def _joined(parts: Sequence[Rows]) -> Rows:
+    """Rows of several windows as one batch."""
+    if len(parts) == 1:
+        return parts[0]
+    joined: dict[str, Any] = {}
+    for entry in fields(Rows):
+        columns = [getattr(part, entry.name) for part in parts]
+        if isinstance(columns[0], Mapping):
+            joined[entry.name] = {name: torch.cat([column[name] for column in columns]) for name in columns[0]}
+        elif columns[0] is not None:
+            joined[entry.name] = torch.cat(columns)
+    return Rows(**joined)

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -104,10 +103,6 @@ class GatheredPieces:
         """Which of these each of some pieces is."""
         return np.searchsorted(self.piece, piece)
 
-    def places(self, piece: NDArray[np.int64], start: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where a token of each of some pieces stands here: the one with the number `start` of its piece."""
-        return self.begin[self.number(piece)] + start
-
     @cached_property
     def key(self) -> NDArray[np.int64]:
         """[num_pieces], int64: a hash of the place in the corpus of each."""
@@ -115,7 +110,7 @@ class GatheredPieces:
 
 
 # ----------------------------------------
-# Shards as files that are mapped into memory, each when something of it is wanted: they are their own index.
+# Shards as files that are mapped into memory, each when something of it is read: they are their own index.
 #
 # What is known of every piece (its length, document, place in it, bytes, class, draw) stands in a shard's columns. Of a
 # shard that is open only where its record batches begin is kept, and numbers are read from the mapped file:
@@ -134,12 +129,13 @@ class ShardCounts(NamedTuple):
 
 
 class MappedShard:
-    """A shard that is open. Where its numbers lie takes some kilobytes; its record batches are made when they are read.
+    """A shard that is open: where its numbers lie, which takes some kilobytes.
 
     Attributes:
         file: Its path.
         annotations: Names of its columns of annotation.
         types: By column of lists, the type of their values.
+        is_labelled, is_grouped: Whether there are columns of classes and of groups.
         first: [num_batches + 1], int64: the first piece of each record batch, counted in the shard, and how many there
             are in all.
         addresses: By column, [num_batches], int64: where its numbers begin in each; of columns of lists where their
@@ -151,18 +147,22 @@ class MappedShard:
         try:
             with pa.memory_map(str(file)) as source:
                 self._content = source.read_buffer()  # no copy: the file stays mapped as long as this is there
-            reader = pa.ipc.open_stream(self._content)
-            names, batches = reader.schema.names, [batch for batch in reader if len(batch)]
+            schema, batches = pa.ipc.open_stream(self._content).schema, list(self.batches())
+            names = schema.names
             self.annotations = tuple(name for name in names if name not in (*COLUMNS, LABEL, GROUP))
             lists = ("input_ids", "word_starts", *self.annotations)
-            self.types = {name: np.dtype(reader.schema.field(name).type.value_type.to_pandas_dtype()) for name in lists}
-            columns = {name: [batch.column(names.index(name)) for batch in batches] for name in names}
-            self.addresses = {
-                name: _addresses([each.values for each in parts] if name in lists else parts)
-                for name, parts in columns.items()
+            self.types = {name: np.dtype(schema.field(name).type.value_type.to_pandas_dtype()) for name in lists}
+            arrays = {
+                name: [batch[name].values if name in lists else batch[name] for batch in batches] for name in names
             }
-            self.addresses["lengths"] = _addresses([each.offsets for each in columns["input_ids"]])
-            self.addresses[DRAW] = self.addresses[GROUP if GROUP in names else "document"]
+            arrays["lengths"] = [batch["input_ids"].offsets for batch in batches]
+            arrays[DRAW] = arrays[GROUP if GROUP in names else "document"]
+            self.addresses = {}
+            for name, column in arrays.items():
+                if any(each.null_count for each in column):
+                    raise ValueError("numbers are missing in it")
+                starts = [each.buffers()[1].address + each.offset * (each.type.bit_width // 8) for each in column]
+                self.addresses[name] = np.array(starts, dtype=np.int64)
         except (OSError, pa.ArrowInvalid, KeyError, AttributeError, ValueError) as error:
             raise DataError(f"{file}: not a readable token shard ({error}); prepare the data again") from error
         self.is_labelled, self.is_grouped = LABEL in names, GROUP in names
@@ -171,149 +171,9 @@ class MappedShard:
     def __len__(self) -> int:
         return int(self.first[-1])
 
-    @cached_property
-    def batches(self) -> list[pa.RecordBatch]:
-        """Its record batches, without a copy. `let_go` frees them."""
-        return [batch for batch in pa.ipc.open_stream(self._content) if len(batch)]
-
-    def let_go(self) -> None:
-        """Forgets the record batches until they are asked for again."""
-        self.__dict__.pop("batches", None)
-
-    def tokens(self, batch: int, name: str) -> NDArray[np.unsignedinteger]:
-        """All values of a column of lists in a record batch, without a copy."""
-        return self.batches[batch][name].values.to_numpy()
-
-    def begins(self, batch: int) -> NDArray[np.int32]:
-        """[num_pieces + 1]: where each piece of a record batch begins in its tokens, and where they end."""
-        return self.batches[batch]["input_ids"].offsets.to_numpy()
-
-    def numbers(self, batch: int, name: str) -> NDArray[np.int64]:
-        """What a column says of each piece of a record batch."""
-        if name == "lengths":
-            return np.diff(self.begins(batch)).astype(np.int64)
-        if name == DRAW:
-            name = GROUP if self.is_grouped else "document"
-        return self.batches[batch][name].to_numpy()
-
-
-def _addresses(arrays: Sequence[pa.Array]) -> NDArray[np.int64]:
-    if any(each.null_count for each in arrays):
-        raise ValueError("numbers are missing in it")
-    starts = [each.buffers()[1].address + each.offset * (each.type.bit_width // 8) for each in arrays]
-    return np.array(starts, dtype=np.int64)
-
-
-class Located(NamedTuple):
-    """Some pieces, and where they are."""
-
-    pieces: NDArray[np.int64]  # places among those that were asked for
-    local: NDArray[np.int64]  # their numbers in their record batches
-    addresses: Callable[[str], NDArray[np.int64]]  # by column, where their record batches begin
-
-    def number(self, name: str) -> NDArray[np.int64]:
-        """[num_pieces]: what a column says of each."""
-        return _read_numbers(self.addresses(name) + 8 * self.local, 8)
-
-    def stretch(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """[num_pieces] each: where a piece begins in the tokens of its record batch, and how long it is."""
-        place = self.addresses("lengths") + 4 * self.local
-        begin = _read_numbers(place, 4)
-        return begin, _read_numbers(place + 4, 4) - begin
-
-
-class OpenShards:
-    """The shards of a split, of which those that were wanted last are open. Any thread may ask for any.
-
-    Args:
-        files: Their paths.
-        counts: What the manifest says of them; None: all of them are opened to find it out.
-        ready: Called with a shard's number before it is first opened: checks it.
-    """
-
-    def __init__(
-        self, files: Sequence[Path], counts: ShardCounts | None, ready: Callable[[int], None] = lambda number: None
-    ) -> None:
-        self._files, self._ready = files, ready
-        self._open: OrderedDict[int, MappedShard] = OrderedDict()
-        self._was_ready: set[int] = set()
-        self._lock = threading.Lock()
-        # Numbers of shards, the shards themselves, the first piece of each record batch, and addresses by column.
-        self._table: tuple[NDArray[np.int64], list[MappedShard], NDArray[np.int64], dict[str, NDArray[np.int64]]]
-        self._table = np.empty(0, dtype=np.int64), [], np.empty(0, dtype=np.int64), {}
-        self._first: MappedShard | None = None
-        self._read: MappedShard | None = None
-        self._pieces: NDArray[np.int64] | None = None if counts is None else counts.pieces
-        if counts is None:
-            pieces, tokens = [], []
-            for shard in map(self.to_read, range(len(files))):
-                pieces.append(len(shard))
-                tokens.append(sum(int(shard.begins(batch)[-1]) for batch in range(len(shard.batches))))
-            counts = ShardCounts(np.array(pieces, dtype=np.int64), np.array(tokens, dtype=np.int64))
-        self.counts = counts
-        self.before = np.cumsum(counts.pieces) - counts.pieces
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def shard(self, number: int) -> MappedShard:
-        """One of them, open; an error where it is missing or damaged, or differs in its columns from the others."""
-        self.make_ready([number])
-        with self._lock:
-            shard = self._open.get(number)
-            if shard is None:
-                shard = MappedShard(self._files[number])
-                if self._pieces is not None and len(shard) != self._pieces[number]:
-                    raise DataError(
-                        f"{shard.file}: it holds {len(shard):,} pieces, and the manifest says "
-                        f"{self._pieces[number]:,}; prepare the data again"
-                    )
-                if self._first is None:
-                    self._first = shard
-                if shard.types != self._first.types:
-                    raise DataError("shards of one split have columns of different widths; prepare the data again")
-                self._open[number] = shard
-                if len(self._open) > MOST_OPEN:  # a thread that works with the oldest has it until then
-                    self._open.popitem(last=False)
-            self._open.move_to_end(number)
-            return shard
-
-    def to_read(self, number: int) -> MappedShard:
-        """One of them, open, whose record batches are wanted; those of the last one are let go."""
-        shard, before = self.shard(number), self._read
-        if before is not None and before is not shard:
-            before.let_go()
-        self._read = shard
-        return shard
-
-    def make_ready(self, numbers: Sequence[int]) -> None:
-        """Checks some of them, several at a time."""
-        missing = [number for number in numbers if number not in self._was_ready]
-        if len(missing) > 1:
-            with ThreadPoolExecutor(OPENED_AT_ONCE) as threads:
-                list(threads.map(self._ready, missing))
-        elif missing:
-            self._ready(missing[0])
-        self._was_ready.update(missing)
-
-    def locate(self, pieces: NDArray[np.int64]) -> Iterator[Located]:
-        """Finds pieces ([num_pieces], in any order): all at once, or, of very many shards, those of some at a time."""
-        shard = np.searchsorted(self.before, pieces, side="right") - 1
-        used = np.unique(shard)
-        for begin in range(0, len(used), MOST_OPEN):
-            some = used[begin : begin + MOST_OPEN]
-            if not np.isin(some, self._table[0], assume_unique=True).all():
-                self.make_ready(some.tolist())
-                opened = [self.shard(number) for number in some.tolist()]
-                first = [each.first[:-1] + self.before[n] for n, each in zip(some, opened, strict=True)]
-                names = set(opened[0].addresses).intersection(*(each.addresses for each in opened))
-                addresses = {name: np.concatenate([each.addresses[name] for each in opened]) for name in names}
-                self._table = some, opened, np.concatenate(first), addresses  # open as long as its addresses are used
-            _, _, firsts, addresses = self._table
-            which = np.flatnonzero((shard >= some[0]) & (shard <= some[-1]))
-            batch = np.searchsorted(firsts, pieces[which], side="right") - 1
-            local = pieces[which] - firsts[batch]
-            yield Located(which, local, lambda name, at=addresses, batch=batch: at[name][batch])  # type: ignore[misc]
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Its record batches, without a copy."""
+        return (batch for batch in pa.ipc.open_stream(self._content) if len(batch))
 
 
 Widths = Mapping[str, type[np.unsignedinteger]]
@@ -346,17 +206,15 @@ class TokenBatch:
     def select(self, rows: NDArray[np.bool_]) -> TokenBatch:
         """Some of the rows."""
         tokens = np.repeat(rows, self.lengths)
-        return TokenBatch(
-            self.input_ids[tokens],
-            self.word_starts[tokens],
-            self.lengths[rows],
-            self.document[rows],
-            self.offset[rows],
-            self.num_bytes[rows],
-            {name: values[tokens] for name, values in self.annotations.items()},
-            None if self.label is None else self.label[rows],
-            None if self.group is None else self.group[rows],
+        columns = (self.lengths, self.document, self.offset, self.num_bytes, self.label, self.group)
+        lengths, document, offset, num_bytes, label, group = (
+            None if column is None else column[rows] for column in columns
         )
+        annotations = {name: values[tokens] for name, values in self.annotations.items()}
+        return TokenBatch(
+            self.input_ids[tokens], self.word_starts[tokens], lengths, document, offset, num_bytes,  # type: ignore[arg-type]
+            annotations, label, group,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -450,14 +308,12 @@ class ShardWriter:
 
 
 class TokenStore:
-    """All pieces of a split. Shards are mapped when something of them is wanted (see `unmask.data.store`).
-
-    Whole columns (`lengths` and so on) are read from all shards when they are first asked for, and take 8 bytes a piece
-    from then on: for splits that are known to be small. `gather` is for those of any size.
+    """All pieces of a split. Shards are mapped when something of them is read, and any thread may read.
 
     Attributes:
         counts: How much is in each shard.
         annotations: Names of the columns of annotation.
+        is_labelled: Whether the data was prepared with classes.
     """
 
     def __init__(
@@ -465,104 +321,104 @@ class TokenStore:
         files: Sequence[Path],
         entries: Sequence[ShardFile] | None = None,
         *,
-        ready: Callable[[int], None] = lambda number: None,
+        check: Callable[[int], None] = lambda number: None,
     ) -> None:
         """Opens the shards of a split, in order.
 
         Args:
             files: Their paths.
             entries: What the manifest says of them; None: all are opened at once.
-            ready: Called with the number of a shard before it is first opened: checks it.
+            check: Called with the number of a shard before it is first opened.
 
         Raises:
             DataError: The first one is missing or is not a token shard; without entries, any.
         """
-        counts = None
-        if entries is not None:
+        self._files, self._check = files, check
+        self._entries, self._checked = entries, set[int]()
+        self._open: OrderedDict[int, MappedShard] = OrderedDict()  # those that were used last
+        self._lock = threading.Lock()
+        self._first: MappedShard | None = None
+        self._columns: dict[str, NDArray[np.int64]] = {}
+        self._table: _Table | None = None
+        if entries is None:
+            shards = [self._shard(number) for number in range(len(files))]
+            pieces = [len(shard) for shard in shards]
+            tokens = [sum(int(each["input_ids"].offsets[-1].as_py()) for each in shard.batches()) for shard in shards]
+        else:
             pieces, tokens = ([getattr(entry, name) for entry in entries] for name in ("pieces", "tokens"))
-            counts = ShardCounts(np.array(pieces, dtype=np.int64), np.array(tokens, dtype=np.int64))
-        self._shards = OpenShards(files, counts, ready)
-        self.counts = self._shards.counts
+        self.counts = ShardCounts(np.array(pieces, dtype=np.int64), np.array(tokens, dtype=np.int64))
         if not self.counts.pieces.sum():
             raise DataError("the split holds no rows")
-        self._ends: list[int] = np.cumsum(self.counts.pieces).tolist()
-        self._first = self._shards.shard(int(np.flatnonzero(self.counts.pieces)[0]))
-        self.annotations: tuple[str, ...] = self._first.annotations
+        self._before = np.cumsum(self.counts.pieces) - self.counts.pieces
+        first = self._shard(int(np.flatnonzero(self.counts.pieces)[0]))
+        self.annotations, self.is_labelled, self._types = first.annotations, first.is_labelled, first.types
 
     def __len__(self) -> int:
-        return self._ends[-1]
+        return int(self.counts.pieces.sum())
 
     @property
     def num_tokens(self) -> int:
         """Tokens of all pieces."""
         return int(self.counts.tokens.sum())
 
-    @property
-    def is_labelled(self) -> bool:
-        """Whether the data was prepared with classes."""
-        return self._first.is_labelled
+    def _shard(self, number: int) -> MappedShard:
+        """One of the shards, open; an error where it is missing or damaged, or differs in its columns from others."""
+        self._check_shards([number])
+        with self._lock:
+            shard = self._open.get(number)
+            if shard is None:
+                shard = MappedShard(self._files[number])
+                if self._entries is not None and len(shard) != self._entries[number].pieces:
+                    raise DataError(
+                        f"{shard.file}: it holds {len(shard):,} pieces, and the manifest says "
+                        f"{self._entries[number].pieces:,}; prepare the data again"
+                    )
+                self._first = self._first or shard
+                if shard.types != self._first.types:
+                    raise DataError("shards of one split have columns of different widths; prepare the data again")
+                self._open[number] = shard
+                if len(self._open) > MOST_OPEN:  # a thread that works with the oldest has it until then
+                    self._open.popitem(last=False)
+            self._open.move_to_end(number)
+            return shard
+
+    def _check_shards(self, numbers: Sequence[int]) -> None:
+        """Checks some of them that were not, several at a time."""
+        missing = [number for number in numbers if number not in self._checked]
+        if len(missing) > 1:
+            with ThreadPoolExecutor(OPENED_AT_ONCE) as threads:
+                list(threads.map(self._check, missing))
+        elif missing:
+            self._check(missing[0])
+        self._checked.update(missing)
 
     @cached_property
     def grouped(self) -> bool:
         """Whether groups were held out. Only shards with such a text say so, so that all may have to be opened."""
-        return any(shard.is_grouped for shard in self._in_order())
+        return any(self._shard(number).is_grouped for number in range(len(self._files)))
 
-    @property
-    def is_one_document(self) -> bool:
-        """Whether all pieces are of one document."""
-        ends = self.gather(np.array([0, len(self) - 1])).document  # documents are numbered as they come
-        return bool(ends[0] == ends[1])
+    def column(self, name: str) -> NDArray[np.int64]:
+        """A number of every piece, for splits that are known to be small: `gather` is for those of any size.
 
-    def _in_order(self) -> Iterator[MappedShard]:
-        return map(self._shards.to_read, range(len(self._shards)))
+        Args:
+            name: `lengths` (tokens of each), a column of numbers of the shards, or `draw`: what a piece is a draw of,
+                its group where groups were held out, else its document.
 
-    def _whole(self, name: str) -> NDArray[np.int64]:
-        self._shards.make_ready(range(len(self._shards)))
-        return np.concatenate([s.numbers(n, name) for s in self._in_order() for n in range(len(s.batches))])
-
-    @cached_property
-    def lengths(self) -> NDArray[np.int64]:
-        """[num_pieces], int64: tokens of each piece."""
-        return self._whole("lengths")
-
-    @cached_property
-    def document(self) -> NDArray[np.int64]:
-        """[num_pieces], int64: as in the shards."""
-        return self._whole("document")
-
-    @cached_property
-    def offset(self) -> NDArray[np.int64]:
-        """[num_pieces], int64: as in the shards."""
-        return self._whole("offset")
-
-    @cached_property
-    def num_bytes(self) -> NDArray[np.int64]:
-        """[num_pieces], int64: as in the shards."""
-        return self._whole("num_bytes")
-
-    @cached_property
-    def draw(self) -> NDArray[np.int64]:
-        """[num_pieces], int64: what each is a draw of: its group where groups were held out, else its document."""
-        return self._whole(DRAW)
-
-    @cached_property
-    def label(self) -> NDArray[np.int64] | None:
-        """[num_pieces], int64: number of each piece's class, -1 where it has none; None where there are no classes."""
-        return self._whole(LABEL) if self.is_labelled else None
-
-    def _place(self, piece: int) -> tuple[MappedShard, int, int]:
-        """The shard of a piece, its record batch there, and where it begins in the tokens of that."""
-        number = bisect_right(self._ends, piece)
-        shard = self._shards.to_read(number)
-        local = piece - int(self._shards.before[number])
-        batch = int(np.searchsorted(shard.first, local, side="right")) - 1
-        return shard, batch, int(shard.begins(batch)[local - shard.first[batch]])
-
-    def read(self, piece: int, start: int, length: int) -> tuple[NDArray[np.generic], NDArray[np.uint8]]:
-        """The ids and word starts of `length` tokens of a piece from token `start` on, without a copy."""
-        shard, batch, begin = self._place(piece)
-        tokens = slice(begin + start, begin + start + length)
-        return shard.tokens(batch, "input_ids")[tokens], shard.tokens(batch, "word_starts")[tokens].view(np.uint8)
+        Returns:
+            [num_pieces], int64. It stays in memory, 8 bytes a piece.
+        """
+        if name not in self._columns:
+            self._check_shards(range(len(self._files)))
+            parts = []
+            for shard in map(self._shard, range(len(self._files))):
+                stored = (GROUP if shard.is_grouped else "document") if name == DRAW else name
+                for batch in shard.batches():
+                    if name == "lengths":
+                        parts.append(np.diff(batch["input_ids"].offsets.to_numpy()).astype(np.int64))
+                    else:
+                        parts.append(batch[stored].to_numpy())
+            self._columns[name] = np.concatenate(parts)
+        return self._columns[name]
 
     def gather(self, pieces: NDArray[np.int64]) -> GatheredPieces:
         """Copies of some pieces, whose order does not matter.
@@ -573,38 +429,60 @@ class TokenStore:
         pieces = np.sort(pieces)
         columns = ["document", "offset", DRAW, *([LABEL] if self.is_labelled else [])]
         numbers = {name: np.empty(len(pieces), dtype=np.int64) for name in columns}
-        tokens: dict[str, list[NDArray[np.unsignedinteger]]] = {name: [] for name in self._first.types}
+        tokens: dict[str, list[NDArray[np.unsignedinteger]]] = {name: [] for name in self._types}
         lengths = np.empty(len(pieces), dtype=np.int64)
-        for located in self._shards.locate(pieces):
-            begin, length = located.stretch()
-            lengths[located.pieces] = length
+        shard_of = np.searchsorted(self._before, pieces, side="right") - 1
+        shards = np.unique(shard_of)
+        for first in range(0, len(shards), MOST_OPEN):
+            some = shards[first : first + MOST_OPEN]
+            table = self._addresses(some)
+            chosen = np.flatnonzero((shard_of >= some[0]) & (shard_of <= some[-1]))
+            batch = np.searchsorted(table.first, pieces[chosen], side="right") - 1
+            local = pieces[chosen] - table.first[batch]
+            # Where each piece begins in the tokens of its record batch, and how long it is
+            offsets = table.addresses["lengths"][batch] + 4 * local
+            begin = _read_numbers(offsets, 4)
+            length = _read_numbers(offsets + 4, 4) - begin
+            lengths[chosen] = length
             for name, column in numbers.items():
-                column[located.pieces] = located.number(name)
+                column[chosen] = _read_numbers(table.addresses[name][batch] + 8 * local, 8)
             for name, parts in tokens.items():
-                width = self._first.types[name].itemsize
-                values = np.empty(int(length.sum()), dtype=self._first.types[name])
-                _gather(located.addresses(name) + begin * width, length * width, values.view(np.uint8))
+                width = self._types[name].itemsize
+                values = np.empty(int(length.sum()), dtype=self._types[name])
+                _gather(table.addresses[name][batch] + begin * width, length * width, values.view(np.uint8))
                 parts.append(values)
-        found = {name: parts[0] if len(parts) == 1 else np.concatenate(parts) for name, parts in tokens.items()}
+        joined = {name: parts[0] if len(parts) == 1 else np.concatenate(parts) for name, parts in tokens.items()}
         return GatheredPieces(
             pieces,
             np.cumsum(lengths) - lengths,
             lengths,
-            found.pop("input_ids"),
-            found.pop("word_starts").view(np.uint8),
+            joined.pop("input_ids"),
+            joined.pop("word_starts").view(np.uint8),
             document=numbers["document"],
             offset=numbers["offset"],
             draw=numbers[DRAW],
             label=numbers.get(LABEL),
-            annotations=found,
+            annotations=joined,
         )
+
+    def _addresses(self, shards: NDArray[np.int64]) -> _Table:
+        """The addresses of some shards' record batches, those of the last call where they have all of them."""
+        table = self._table
+        if table is None or not np.isin(shards, table.shards, assume_unique=True).all():
+            self._check_shards(shards.tolist())
+            opened = [self._shard(number) for number in shards.tolist()]
+            first = [each.first[:-1] + self._before[n] for n, each in zip(shards, opened, strict=True)]
+            names = set(opened[0].addresses).intersection(*(each.addresses for each in opened))
+            addresses = {name: np.concatenate([each.addresses[name] for each in opened]) for name in names}
+            table = self._table = _Table(shards, opened, np.concatenate(first), addresses)
+        return table
 
     def chunks(self, num_tokens: int) -> Iterator[TokenChunk]:
         """All pieces in order, some at a time: as many as have `num_tokens` tokens together, or one that has more."""
-        for shard in self._in_order():
-            for batch in range(len(shard.batches)):
-                ids, starts = (shard.tokens(batch, name) for name in COLUMNS[:2])
-                begins = shard.begins(batch).astype(np.int64)
+        for number in range(len(self._files)):
+            for batch in self._shard(number).batches():
+                ids, starts = (batch[name].values.to_numpy() for name in COLUMNS[:2])
+                begins = batch["input_ids"].offsets.to_numpy().astype(np.int64)
                 done = 0
                 while done + 1 < len(begins):
                     upto = max(done + 1, int(np.searchsorted(begins, begins[done] + num_tokens, side="right")) - 1)
@@ -612,10 +490,12 @@ class TokenStore:
                     yield TokenChunk(ids[tokens], starts[tokens].view(np.uint8), np.diff(begins[done : upto + 1]))
                     done = upto
 
-    def read_annotation(self, name: str, piece: int, start: int, length: int) -> NDArray[np.unsignedinteger]:
-        """A column of annotation at `length` tokens of a piece from token `start` on, without a copy."""
-        shard, batch, begin = self._place(piece)
-        return shard.tokens(batch, name)[begin + start : begin + start + length]
+
+class _Table(NamedTuple):
+    shards: NDArray[np.int64]  # their numbers
+    opened: list[MappedShard]  # which stay open as long as their addresses are used
+    first: NDArray[np.int64]  # [num_batches]: the first piece of each record batch
+    addresses: dict[str, NDArray[np.int64]]  # by column, [num_batches]
 
 
 def document_frequencies(store: TokenStore, vocab_size: int) -> NDArray[np.int64]:

@@ -290,26 +290,30 @@ def _parts_of_speech(
     return number[np.where(first < stop, first + 1, 0)]
 
 
+PIECES_AT_ONCE = 256
+
+
 def passages_of_store(store: TokenStore, tokenizer: Tokenizer, *, share: float) -> Iterator[Passage]:
     """Takes a share of the passages of prepared tokens. Their words are the tokenizer's, since there is no text."""
-    for piece in range(len(store)):
-        length = int(store.lengths[piece])
-        for begin in range(0, length, PASSAGE_TOKENS):
-            place = piece, begin, min(PASSAGE_TOKENS, length - begin)
-            read, read_starts = store.read(*place)
-            ids, starts = read.astype(np.int32), read_starts.astype(bool)
-            key = int(mix(mix(ids.astype(np.int64) + 1) + np.arange(len(ids)) * np.int64(GOLDEN)).sum())
-            if not _is_taken(share, key, int(store.document[piece]), int(store.offset[piece]), begin):
-                continue
-            pos = np.zeros(len(ids), dtype=np.int64)
-            if "pos" in store.annotations:
-                pos = store.read_annotation("pos", *place).astype(np.int64)
-            words = _word_numbers(starts)
-            num_bytes = np.bincount(words, weights=tokenizer.token_bytes[ids]).astype(np.int64)
-            token = np.flatnonzero(num_bytes[words] > 0)
-            standing = Standing(token, words[token], np.ones(len(token)))
-            unknown = np.zeros(len(ids), dtype=np.int64)
-            yield Passage(int(store.draw[piece]), key, ids, starts, standing, num_bytes, unknown, pos)
+    for first in range(0, len(store), PIECES_AT_ONCE):
+        texts = store.gather(np.arange(first, min(first + PIECES_AT_ONCE, len(store))))
+        pieces = (texts.begin, texts.lengths, texts.document, texts.offset, texts.draw)
+        for place, length, document, offset, draw in zip(*(column.tolist() for column in pieces), strict=True):
+            for begin in range(0, length, PASSAGE_TOKENS):
+                passage = slice(place + begin, place + min(begin + PASSAGE_TOKENS, length))
+                ids, starts = texts.input_ids[passage].astype(np.int32), texts.word_starts[passage].astype(bool)
+                key = int(mix(mix(ids.astype(np.int64) + 1) + np.arange(len(ids)) * np.int64(GOLDEN)).sum())
+                if not _is_taken(share, key, document, offset, begin):
+                    continue
+                pos = np.zeros(len(ids), dtype=np.int64)
+                if "pos" in store.annotations:
+                    pos = texts.annotations["pos"][passage].astype(np.int64)
+                words = _word_numbers(starts)
+                num_bytes = np.bincount(words, weights=tokenizer.token_bytes[ids]).astype(np.int64)
+                token = np.flatnonzero(num_bytes[words] > 0)
+                standing = Standing(token, words[token], np.ones(len(token)))
+                unknown = np.zeros(len(ids), dtype=np.int64)
+                yield Passage(draw, key, ids, starts, standing, num_bytes, unknown, pos)
 
 
 def _word_numbers(starts: NDArray[np.bool_]) -> NDArray[np.int64]:

@@ -16,10 +16,11 @@ from torch import Tensor
 
 from unmask.core.errors import SettingsError
 from unmask.data.reading import check_characters
+from unmask.data.rows import TextRows
 from unmask.model.pooling import POOLINGS, pool
 from unmask.tasks.inputs import around, cut
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.train.runner import Network, Predictor, TextRows, logits_at, run
+from unmask.train.runner import Network, Predictor, logits_at, run
 
 # ----------------------------------------
 # Vectors of which most numbers are 0: the others alone are kept, vector by vector, or number by number to be searched.

@@ -10,7 +10,7 @@ Shape suffixes: B = rows, S = positions, N = places.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -21,10 +21,9 @@ from numpy.typing import NDArray
 
 from unmask.core.errors import CorpusError, ModelError, SettingsError
 from unmask.data.packing import pack_pieces
-from unmask.data.rows import Rows
+from unmask.data.rows import Rows, fill_texts
 from unmask.model.transformers import TaskConfig
 from unmask.tokenizer.tokenizer import SpecialIds, Tokenizer
-from unmask.train.runner import TextRows, fill_rows
 
 Ids = NDArray[np.int32]
 LEAST_WINDOW = 16  # tokens of the text that stand beside a question
@@ -294,7 +293,7 @@ def pack_examples(examples: Sequence[Example], *, pad_id: int, max_length: int, 
     else:
         length = min(max(ROW, -(-longest // _STEP) * _STEP), max_length)
         packed = pack_pieces(lengths, row_length=length, overhead=0).pieces()
-    filled = fill_rows(
+    filled = fill_texts(
         [example.input_ids for example in examples], packed, length, pad_id=pad_id, types=types_of(examples)
     )
     begins = np.zeros(len(examples), dtype=np.int64)
@@ -308,26 +307,11 @@ def pack_examples(examples: Sequence[Example], *, pad_id: int, max_length: int, 
             right = example.targets[name]
             places = example.places if len(right) == len(example.places) else np.zeros(1, dtype=np.int64)
             column[begin + places] = right
-    return Packed(_unmasked_rows(filled, targets), begins)
+    classes = {name: torch.from_numpy(column).view(filled.rows.shape) for name, column in targets.items()}
+    return Packed(replace(filled.rows, classes=classes), begins)
 
 
 def types_of(examples: Sequence[Example]) -> list[NDArray[np.int64]] | None:
     """Token types of all examples; None where the model has none."""
     types = [example.type_ids for example in examples if example.type_ids is not None]
     return types or None
-
-
-def _unmasked_rows(filled: TextRows, targets: Mapping[str, NDArray[np.int64] | NDArray[np.float32]]) -> Rows:
-    """Rows that are not masked: what masking would ask for is empty."""
-    shape = filled.input_ids_BS.shape
-    nothing = torch.zeros(shape, dtype=torch.bool)
-    return Rows(
-        input_ids=filled.input_ids_BS,
-        segment_ids=filled.segment_ids_BS,
-        position_ids=filled.position_ids_BS,
-        word_starts=nothing,
-        maskable=nothing,
-        segment_keys=torch.zeros(shape, dtype=torch.int64),
-        classes={name: torch.from_numpy(column).view(shape) for name, column in targets.items()},
-        token_type_ids=filled.token_type_ids_BS,
-    )

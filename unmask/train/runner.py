@@ -16,9 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -26,6 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.data.packing import pack_pieces
+from unmask.data.rows import TextRows, fill_texts
 from unmask.model.encoder import Trainable
 
 Ids = NDArray[np.int32] | NDArray[np.int64]
@@ -65,33 +65,6 @@ class Predictor(Network, Protocol):
         """Logits [N, V] at some places of what its encoder made of a batch in a line."""
 
 
-@dataclass(frozen=True)
-class TextRows:
-    """Some of the texts in rows.
-
-    Attributes:
-        numbers: [E]: which of the texts they are.
-        begins: [E]: where each begins in the batch in a line.
-        lengths: [E]: tokens of each, special tokens included.
-        input_ids_BS, position_ids_BS: int64.
-        segment_ids_BS: int32: counted within a row; -1 at padding.
-        token_type_ids_BS: int64; None where none were given.
-    """
-
-    numbers: NDArray[np.int64]
-    begins: NDArray[np.int64]
-    lengths: NDArray[np.int64]
-    input_ids_BS: Tensor
-    position_ids_BS: Tensor
-    segment_ids_BS: Tensor
-    token_type_ids_BS: Tensor | None = None
-
-    def places(self, within: Sequence[NDArray[np.int64]]) -> Tensor:
-        """Places in the batch in a line, one text's after the other's, of places within each of all the texts."""
-        each = [begin + within[number] for number, begin in zip(self.numbers, self.begins, strict=True)]
-        return torch.from_numpy(np.concatenate(each))
-
-
 @contextmanager
 def evaluating(network: Network) -> Iterator[None]:
     """The network is in evaluation mode meanwhile, and nothing is kept for gradients."""
@@ -123,8 +96,9 @@ def run(
     for rows in in_rows(
         texts, pad_id=network.pad_id, longest=longest, positions=positions, sharing=sharing, types=types
     ):
-        yield rows, hidden_states(network, rows.input_ids_BS, rows.segment_ids_BS, rows.position_ids_BS,
-                                  rows.token_type_ids_BS)  # fmt: skip
+        filled = rows.rows
+        yield rows, hidden_states(network, filled.input_ids, filled.segment_ids, filled.position_ids,
+                                  filled.token_type_ids)  # fmt: skip
 
 
 def hidden_states(
@@ -175,7 +149,7 @@ def in_rows(
     lengths = np.array([len(text) for text in texts], dtype=np.int64)
     found = _shared(lengths, longest, positions) if sharing == "shared" else _alone(lengths, positions, sharing)
     for rows, length in found:
-        yield fill_rows(texts, rows, length, pad_id=pad_id, types=types)
+        yield fill_texts(texts, rows, length, pad_id=pad_id, types=types)
 
 
 def _shared(lengths: NDArray[np.int64], longest: int, positions: int) -> Iterator[tuple[list[list[int]], int]]:
@@ -204,48 +178,3 @@ def _alone(lengths: NDArray[np.int64], positions: int, sharing: Sharing) -> Iter
             num_rows = max(1, positions // length)
             yield [[number] for number in rest[:num_rows]], length
             rest = rest[num_rows:]
-
-
-def fill_rows(
-    texts: Sequence[Ids],
-    rows: Sequence[Sequence[int]],
-    length: int,
-    *,
-    pad_id: int,
-    types: Sequence[Ids] | None = None,
-) -> TextRows:
-    """Puts texts into rows as they were shared out.
-
-    Args:
-        texts: Token ids.
-        rows: Numbers of the texts that stand in each row.
-        length: Positions of a row.
-        pad_id: What fills up.
-        types: Token types of each text, or None.
-    """
-    found, begins, segments = [], [], []
-    for row, numbers in enumerate(rows):
-        begin = row * length
-        for segment, number in enumerate(numbers):
-            found.append(number)
-            begins.append(begin)
-            segments.append(segment)
-            begin += len(texts[number])
-    lengths_E = np.array([len(texts[number]) for number in found], dtype=np.int64)
-    within = np.arange(lengths_E.sum()) - np.repeat(np.cumsum(lengths_E) - lengths_E, lengths_E)
-    places = np.repeat(begins, lengths_E) + within
-
-    def row_of(values: NDArray[Any], fill: int, dtype: type) -> Tensor:
-        column_T: NDArray[Any] = np.full(len(rows) * length, fill, dtype=dtype)
-        column_T[places] = values
-        return torch.from_numpy(column_T).view(len(rows), length)
-
-    return TextRows(
-        np.array(found, dtype=np.int64),
-        np.array(begins, dtype=np.int64),
-        lengths_E,
-        input_ids_BS=row_of(np.concatenate([texts[number] for number in found]), pad_id, np.int64),
-        position_ids_BS=row_of(within, 0, np.int64),
-        segment_ids_BS=row_of(np.repeat(segments, lengths_E), -1, np.int32),
-        token_type_ids_BS=None if types is None else row_of(np.concatenate([types[n] for n in found]), 0, np.int64),
-    )

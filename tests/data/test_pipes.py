@@ -20,7 +20,7 @@ from tests.command_line import PATIENCE
 from tests.conftest import make_text
 from unmask.core.errors import CorpusError
 from unmask.data.data_folder import load_manifest
-from unmask.data.documents import DocumentColumns, Documents
+from unmask.data.documents import Documents
 from unmask.data.sources import keep_stream, readable
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
@@ -61,7 +61,7 @@ def test_a_file_that_is_read_more_than_once(tmp_path: Path) -> None:
         pytest.raises(CorpusError, match=re.escape(f"{name}: column 'text' of row 2 is int")),
         readable(name) as file,
     ):
-        list(Documents(file, DocumentColumns("text")))
+        list(Documents(file, "text"))
 
 
 @pytest.mark.slow

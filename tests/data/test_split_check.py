@@ -15,17 +15,17 @@ from unmask.data.documents import Document
 from unmask.data.near_duplicates import (
     SIMILAR,
     SKETCH,
-    FoundLeaks,
     HeldIndex,
     HeldTexts,
     LeakSearch,
     NearDuplicates,
-    found_leaks,
     from_plain,
+    hash_texts,
     held_texts,
+    join_leaks,
     near_duplicates,
+    no_leaks,
     similarity,
-    to_words,
 )
 
 WORDS = [a + b + c for a in ("ka", "lo", "mi", "ter", "su") for b in ("ra", "ne", "vo", "lin") for c in ("", "s", "to")]
@@ -73,7 +73,7 @@ def compared(
 ) -> NearDuplicates:
     """What a corpus comes to that is read in several tasks, and in stretches of some pieces."""
     reads = [pieces[len(pieces) * task // tasks : len(pieces) * (task + 1) // tasks] for task in range(tasks)]
-    held, found, left_out = HeldTexts(parts=parts), FoundLeaks(), 0
+    held, found, left_out = HeldTexts(parts=parts), no_leaks(), 0
     for read in reads:
         some = HeldTexts(parts=parts)
         assert list(some.collect(read)) == read
@@ -85,7 +85,7 @@ def compared(
             now = read[begin : begin + size]
             sides, offset = np.array([side for _, side in now]), np.array([piece.offset for piece, _ in now])
             left_out += int(search.look([piece.text for piece, _ in now], sides, offset).sum())
-        found.join(found_leaks(json.loads(json.dumps(search.found.plain()))))
+        join_leaks(found, json.loads(json.dumps(search.leaks)))
     return near_duplicates(held, found, left_out=left_out if every else 0)
 
 
@@ -142,8 +142,8 @@ def test_similarity_is_jaccard(num_words: int) -> None:
     one = random_text(rng, num_words)
     for share in (0.0, 0.01, 0.04, 0.3):
         other = changed(rng, one, min(num_words, round(num_words * share) + 1))
-        words = to_words([one, other])
-        a, b = words.sketches(words.begins * 0 + [0, 1])
+        words = hash_texts([one, other])
+        a, b = words.sketch(0), words.sketch(1)
         exact = jaccard(one, other)
         if num_words < SKETCH:
             assert similarity(a, b) == pytest.approx(exact, abs=1e-12)
@@ -169,7 +169,7 @@ def test_similarity_is_jaccard(num_words: int) -> None:
     ],
 )
 def test_normal_forms(one: str, other: str, same: bool) -> None:
-    normal = to_words([one, other, one]).normal
+    normal = hash_texts([one, other, one]).normal
     assert (normal[0] == normal[1]) == same
     assert normal[0] == normal[2]
 

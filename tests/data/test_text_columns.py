@@ -12,7 +12,7 @@ import pytest
 
 from unmask.core.errors import CorpusError
 from unmask.data.corpus import Corpus
-from unmask.data.documents import DocumentColumns, Documents
+from unmask.data.documents import Documents
 from unmask.data.settings import CorpusSettings
 from unmask.data.tables import USUAL, find_column
 from unmask.data.values import text_in, value_at
@@ -166,18 +166,15 @@ def test_columns_have_roles(tmp_path: Path) -> None:
 def test_documents_of_a_table(tmp_path: Path) -> None:
     rows = [{"meta": {"id": f"n{n}"}, "doc": {"text": f"Text {n}."}, "title": f"T{n}"} for n in range(3)]
     path = written(tmp_path, rows, "json")
-    columns = DocumentColumns("doc.text", "meta.id")
-    assert [(d.id, d.title, d.text) for d in Documents(path, columns)] == [
+    assert [(d.id, d.title, d.text) for d in Documents(path, "doc.text", id_column="meta.id")] == [
         (f"n{n}", f"T{n}", f"Text {n}.") for n in range(3)
     ]
-    assert next(iter(Documents(path, DocumentColumns(["title", "doc.text"])))).text == "T0\n\nText 0."
-    assert [(d.id, d.title, d.text) for d in Documents(iter(rows[:1]), DocumentColumns("doc.text"))] == [
-        (1, "T0", "Text 0.")
-    ]
+    assert next(iter(Documents(path, ["title", "doc.text"]))).text == "T0\n\nText 0."
+    assert [(d.id, d.title, d.text) for d in Documents(iter(rows[:1]), "doc.text")] == [(1, "T0", "Text 0.")]
     with pytest.raises(CorpusError, match="there is no column 'meta.no'; columns are meta.id, doc.text, title"):
-        Documents(path, DocumentColumns("title", "meta.no"))
+        Documents(path, "title", id_column="meta.no")
     with pytest.raises(CorpusError, match="no column is named in an empty list; name one, or none at all"):
-        Documents(path, DocumentColumns([]))
+        Documents(path, [])
 
 
 def test_documents_of_lines_are_numbered_by_their_lines(tmp_path: Path) -> None:
@@ -187,4 +184,4 @@ def test_documents_of_lines_are_numbered_by_their_lines(tmp_path: Path) -> None:
     assert [d.id for d in Documents(tmp_path)] == [1, 2, 1]
     assert "a block" in Documents(tmp_path).unit_in_words
     with pytest.raises(CorpusError, match="no columns in this file, so none of titles can be named"):
-        Documents(tmp_path, DocumentColumns(title="x"))
+        Documents(tmp_path, title_column="x")

@@ -72,7 +72,7 @@ def test_files_folders_and_archives_hold_the_same_pairs(tmp_path: Path) -> None:
         ("[" + AGREEMENT + ", {}]", "x.jsonl: pair 2: not in BLiMP's format"),
         (
             "[" * 5000,
-            "x.jsonl: pair 1 is JSON that is nested too deep to be read; minimal pairs are a JSON object a line",
+            "x.jsonl: line 1 is not JSON: row 1 is JSON that is nested too deep to be read; minimal pairs are",
         ),
         ('{"n": ' + "1" * 5000 + "}", "line 1 holds a whole number of too many digits"),
         (line("a", " "), "line 1: not in BLiMP's format"),

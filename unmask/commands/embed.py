@@ -22,7 +22,7 @@ from unmask.core.errors import CorpusError, ModelError, RunError
 from unmask.core.files import check_file, held_file
 from unmask.core.remote import address_of, output_file
 from unmask.core.results import Notify, Progress, Result, Shown, usual_notify
-from unmask.data.documents import EMPTY, Document, DocumentColumns, Documents, in_groups
+from unmask.data.documents import EMPTY, Document, Documents, in_groups
 from unmask.data.reading import LONGEST_ROW, broken_character
 from unmask.data.sources import Source, TextColumn, is_saved_dataset, readable
 from unmask.data.tables import AskedColumn, in_words
@@ -254,8 +254,7 @@ def read_file(file: Path, column: AskedColumn = None, id_column: str | None = No
     """
     if file.is_dir() and not is_saved_dataset(file):
         raise CorpusError(f"{file}: this is a folder; name one of its files")
-    columns = DocumentColumns(column, id_column)
-    return Documents(file, columns, unit="line", piece_chars=LONGEST_ROW, with_titles=False)
+    return Documents(file, column, id_column=id_column, title_column=False, unit="line", piece_chars=LONGEST_ROW)
 
 
 def _described(source: Source) -> str:

@@ -29,7 +29,7 @@ from unmask.core.hashing import GOLDEN, mix
 from unmask.core.results import Notify, Progress
 from unmask.data.corpus import Corpus
 from unmask.data.groups import Clusters
-from unmask.data.near_duplicates import to_words
+from unmask.data.near_duplicates import hash_texts
 from unmask.data.settings import CorpusSettings
 from unmask.data.store import TokenStore
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -271,8 +271,7 @@ class TextKeys(NamedTuple):
         An answer may be a word, a date or a sum, and its normal form nothing at all, as each number is one digit there:
         such short texts are the same where they are equal, but for case and white space.
         """
-        words = to_words(given) if given else None
-        is_long = np.zeros(0, dtype=np.bool_) if words is None else words.ends - words.begins >= _LEAST_WORDS
+        is_long = hash_texts(given).num_words >= _LEAST_WORDS if given else np.zeros(0, dtype=np.bool_)
         num_documents = len(documents.texts())
         if is_long.any():
             texts = [text for text, long in zip(given, is_long, strict=True) if long]

@@ -57,10 +57,10 @@ def read_stdin() -> str:
         SettingsError: It is a terminal, closed, empty, or not UTF-8.
         CorpusError: It cannot be read.
     """
-    from unmask.data.sources import from_stdin
+    from unmask.data.sources import open_stream
 
     try:
-        with from_stdin() as stream:
+        with open_stream() as stream:
             text = stream.read().decode("utf-8-sig").rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise SettingsError(f"standard input is not UTF-8 (byte {error.start}); convert it first") from error

@@ -26,10 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.core.errors import CorpusError, SettingsError
-from unmask.data.documents import Document, Fields, cut_pieces, find_names, read_documents, text_bytes
+from unmask.data.documents import Document, Fields, cut_pieces, read_documents, text_bytes
 from unmask.data.groups import Clusters, GroupSizes, HeldGroups, group_key
-from unmask.data.near_duplicate_loops import Ints
-from unmask.data.near_duplicates import SHOWN_CHARS, LeftOutPair
+from unmask.data.near_duplicates import SHOWN_CHARS, Ints, LeftOutPair
 from unmask.data.reading import BadInput
 from unmask.data.settings import CleaningSettings, ColumnGroups, CorpusSettings, NearDuplicateGroups
 from unmask.data.sources import Source, SourceSplit, find_sources, find_split
@@ -401,10 +400,9 @@ class Corpus:
         groups = settings.holdout_groups
         if hold_out and isinstance(groups, ColumnGroups):
             train = _with_column(train, "group", str(groups.column), bad, settings.column)
-        self.sources, self.validation_sources = (with_columns(each, settings.column, bad) for each in (train, held))
-        if titles:
-            for each in (self.sources, self.validation_sources):
-                each[:] = [find_names(source, bad, title=titles) if source.is_table else source for source in each]
+        self.sources, self.validation_sources = (
+            with_columns(each, settings.column, bad, title=titles) for each in (train, held)
+        )
         if fields:
             self._check_one_text(fields)
         self.plan = plan_corpus(self.sources, settings, hold_out=hold_out, has_files=bool(held))
@@ -541,7 +539,7 @@ class Corpus:
         """Whether a part, or a document by its first piece, falls on the held-out side: by its group or its text."""
         if groups is not None:
             by_text = piece.group is None
-            return fraction(piece.text) < groups.asked if by_text else groups.holds(group_key(piece.group or ""))
+            return fraction(piece.text) < groups.target if by_text else groups.holds(group_key(piece.group or ""))
         return self.plan.holdout_unit in ("document", "part") and self.plan.holds_out(piece.text)
 
     def why(self, document: int) -> Side:

@@ -21,12 +21,23 @@ from typing import Literal, Protocol, TypeVar, cast
 from unmask.core.errors import CorpusError
 from unmask.data.reading import BadInput, LinePart, read_fasta, read_lines
 from unmask.data.settings import DocumentUnit
-from unmask.data.sources import InMemory, Source, Texts, find_split, is_stream, keep_as_files, paths_or_texts
-from unmask.data.tables import AskedColumn, Role, columns_of, find_column, first_rows, read_table, with_columns
+from unmask.data.sources import (
+    TABLES,
+    InMemory,
+    Source,
+    Texts,
+    few,
+    find_split,
+    is_stream,
+    keep_as_files,
+    paths_or_texts,
+)
+from unmask.data.tables import AskedColumn, columns_of, read_table, with_columns
 from unmask.data.treebanks import DOCUMENT_BEGIN, read_conll
 from unmask.tokenizer.spans import Spans, cut_spans, join_spans, shift_spans
 
 PIECE_CHARS = 1 << 18
+_END = LinePart("", True, True)  # of a file
 EMPTY = "texts without a letter or sign"
 Fields = Mapping[str, str]
 
@@ -71,30 +82,16 @@ class Document:
         )
 
 
-# ----------------------------------------
 # Kinds of files. To read another kind, give its suffix a name in `sources.SUFFIXES` and that name a reader here: a
 # function that yields a `LinePart` for each line, or parts of long ones. See docs/extending.md.
-
 Reader = Callable[[Source, BadInput, Fields | None], Iterator[LinePart]]
-
-
-def _read_rows(source: Source, bad: BadInput, fields: Fields | None) -> Iterator[LinePart]:
-    assert source.column is not None, "the column of a table is found before it is read"
-    return read_table(source, source.column, bad, fields)
-
-
 READERS: dict[str, Reader] = {
     "text": lambda source, bad, _: read_lines(source.path, bad, source.stretch),
     "fasta": lambda source, bad, _: read_fasta(source.path, bad, source.stretch),
     "conll": read_conll,
     "conllu": read_conll,
-    **dict.fromkeys(("jsonl", "json", "csv", "tsv", "parquet", "arrow"), _read_rows),
+    **dict.fromkeys(("jsonl", "json", "csv", "tsv", "parquet", "arrow"), read_table),
 }
-
-
-def read_parts(source: Source, bad: BadInput, fields: Fields | None = None) -> Iterator[LinePart]:
-    """The lines, rows, sentences or sequences of one file."""
-    return READERS[source.kind](source, bad, fields)
 
 
 def read_documents(
@@ -120,85 +117,12 @@ def read_documents(
     Raises:
         CorpusError: As the readers of the kinds.
     """
-    line: DocumentUnit = "line"
-    files = ((read_parts(source, bad, fields), unit if source.has_lines else line) for source in sources)
+    files = ((READERS[source.kind](source, bad, fields), unit if source.has_lines else "line") for source in sources)
     return split_lines(files, piece_chars=piece_chars, first=first)
 
 
-# ----------------------------------------
-# Lines to documents
-
-
-class _Cutter:
-    """Gathers the text of one document after another and hands out pieces of bounded size."""
-
-    def __init__(self, piece_chars: int, first: int) -> None:
-        self.piece_chars = piece_chars
-        self.document = first
-        self.number = 0  # of the current document in its file
-        self._parts: list[str] = []
-        self._spans: list[Spans] = []
-        self._num_chars = self._offset = 0
-        self._line = DOCUMENT_BEGIN
-
-    def add(self, text: str, line: LinePart) -> Iterator[Document]:
-        self._parts.append(text)
-        self._line = line
-        if line.spans is not None:
-            self._spans.append(shift_spans(line.spans, self._num_chars))
-        self._num_chars += len(text)
-        if self._num_chars <= self.piece_chars:
-            return
-        gathered = "".join(self._parts)
-        spans = join_spans(self._spans) if self._spans else None
-        begin = 0
-        while len(gathered) - begin > self.piece_chars:
-            end = _cut_behind_space(gathered, begin, begin + self.piece_chars)
-            if self._offset or not gathered[begin:end].isspace():  # white space alone begins no document
-                yield self._piece(gathered[begin:end], spans and cut_spans(spans, begin, end), last=False)
-            begin = end
-        self._parts, self._num_chars = [gathered[begin:]], len(gathered) - begin
-        self._spans = [] if spans is None else [cut_spans(spans, begin, len(gathered))]
-
-    def whole(self, line: LinePart) -> Document | None:
-        """A document that comes in one piece; None where it is white space only."""
-        self.number += line is not DOCUMENT_BEGIN
-        text = line.text.rstrip("\n")
-        if not text or text.isspace():
-            return None
-        self.document += 1
-        _, _, _, spans, label, group, id_, title = line
-        return Document(
-            self.document - 1, 0, text, True, spans, label, group, self.number if id_ is None else id_, title
-        )
-
-    def finish(self) -> Iterator[Document]:
-        text = "".join(self._parts).rstrip("\n")
-        if text.strip() or (self._offset and text):
-            yield self._piece(text, join_spans(self._spans) if self._spans else None, last=True)
-        if self._offset:
-            self.document += 1
-        self._parts, self._spans, self._num_chars, self._offset = [], [], 0, 0
-
-    def _piece(self, text: str, spans: Spans | None, *, last: bool) -> Document:
-        self.number += self._offset == 0
-        _, _, _, _, label, group, id_, title = self._line
-        id_ = self.number if id_ is None else id_
-        piece = Document(self.document, self._offset, text, last, spans, label, group, id_, title)
-        self._offset += len(text.encode())
-        return piece
-
-
-def _cut_behind_space(text: str, begin: int, end: int) -> int:
-    """The place behind the last white space in `text[begin:end]`, or `end` where there is none in its second half."""
-    for place in range(end, begin + (end - begin) // 2, -1):
-        if text[place - 1].isspace():
-            return place
-    return end
-
-
 def split_lines(
-    files: Iterable[tuple[Iterable[LinePart], DocumentUnit]],
+    files: Iterable[tuple[Iterable[LinePart], str]],
     *,
     piece_chars: int = PIECE_CHARS,
     first: int = 0,
@@ -214,35 +138,65 @@ def split_lines(
 
     Example: with unit `block`, the lines `a`, `b`, ``, `c` are the documents `a\\nb` and `c`.
     """
-    cutter = _Cutter(piece_chars, first)
+    document = first
     for lines, unit in files:
-        cutter.number = 0
-        for line in lines:
-            whole = line.starts and line.ends
-            if unit == "line" and whole and len(line.text) < piece_chars:  # nearly always, and worth being quick at
-                if piece := cutter.whole(line):
-                    yield piece
+        number = num_chars = offset = 0  # of the document in its file; characters gathered; where they begin
+        parts: list[str] = []
+        spans: list[Spans] = []
+        head = DOCUMENT_BEGIN  # what the last line said of the document
+        for line in chain(lines, [_END]):
+            is_whole = line.starts and line.ends
+            # nearly always: this path is quick
+            if unit == "line" and is_whole and len(line.text) < piece_chars and line is not _END:
+                number += line is not DOCUMENT_BEGIN
+                text = line.text.rstrip("\n")
+                if text and not text.isspace():
+                    id_ = number if line.id is None else line.id
+                    yield Document(document, 0, text, True, line.spans, line.label, line.group, id_, line.title)
+                    document += 1
                 elif skipped is not None and line is not DOCUMENT_BEGIN:
                     skipped[EMPTY] += 1
                 continue
-            if unit == "block" and whole and not line.text.strip():
-                yield from cutter.finish()
+            ends = line is _END or (unit == "block" and is_whole and not line.text.strip())
+            if not ends:
+                if line.spans is not None:
+                    spans.append(shift_spans(line.spans, num_chars))
+                parts.append(line.text + "\n" if line.ends else line.text)
+                num_chars += len(parts[-1])
+                head, ends = line, unit == "line" and line.ends
+            if not ends and num_chars <= piece_chars:
                 continue
-            yield from cutter.add(line.text + "\n" if line.ends else line.text, line)
-            if unit == "line" and line.ends:
-                yield from cutter.finish()
-        yield from cutter.finish()
+            text, marks = "".join(parts), join_spans(spans) if spans else None
+            while not offset and len(text) > piece_chars and text[:piece_chars].isspace():  # that begins no document
+                text, marks = text[piece_chars:], marks and cut_spans(marks, piece_chars, len(text))
+            parts, spans, num_chars = [], [], 0
+            if offset or text.strip():
+                id_ = number + (not offset) if head.id is None else head.id
+                whole = Document(document, offset, text, True, marks, head.label, head.group, id_, head.title)
+                *pieces, rest = cut_pieces([whole], piece_chars)
+                yield from pieces
+                number += not offset and (ends or bool(pieces))
+                if not ends:
+                    parts, num_chars, offset = [rest.text], len(rest.text), rest.offset
+                    spans = [] if rest.spans is None else [rest.spans]
+                    continue
+                if text := rest.text.rstrip("\n"):
+                    yield replace(rest, text=text)
+                document += 1
+            offset = 0
 
 
 def cut_pieces(pieces: Iterable[Document], piece_chars: int) -> Iterator[Document]:
-    """Cuts pieces that are longer than that, behind white space."""
+    """Cuts pieces that are longer than that behind white space, or anywhere if there is none in the second half."""
     for piece in pieces:
-        begin = 0
-        while len(piece.text) - begin > piece_chars:
-            end = _cut_behind_space(piece.text, begin, begin + piece_chars)
+        text, begin = piece.text, 0
+        while len(text) - begin > piece_chars:
+            end = begin + piece_chars
+            space = (place for place in range(end, begin + piece_chars // 2, -1) if text[place - 1].isspace())
+            end = next(space, end)
             yield piece.part(begin, end)
             begin = end
-        yield piece.part(begin, len(piece.text)) if begin else piece
+        yield piece.part(begin, len(text)) if begin else piece
 
 
 # ----------------------------------------
@@ -252,48 +206,52 @@ LOOK_CHARS = 8 << 20
 
 
 def choose_unit(
-    sources: Sequence[Source], asked: DocumentUnit | Literal["auto"], bad: BadInput
+    sources: Sequence[Source], chosen: DocumentUnit | Literal["auto"], bad: BadInput
 ) -> tuple[DocumentUnit, str]:
     """What a document is in text files and treebanks, and that of every file in words.
 
     Args:
         sources: The files; tables with their columns.
-        asked: As set; `auto` looks.
+        chosen: As set; `auto` looks.
         bad: As for reading.
 
     Raises:
         CorpusError: A file cannot be read, or there is no text at all in text files.
     """
     reasons = []
-    unit: DocumentUnit = "line"
-    if texts := [source for source in sources if source.kind == "text"]:
-        unit, why = (asked, "as set") if asked != "auto" else _by_empty_lines(texts, bad)
+    unit: DocumentUnit = "line" if chosen == "auto" else chosen
+    kinds = {source.kind for source in sources}
+    trees = [source for source in sources if source.kind in ("conll", "conllu")]
+    if "text" in kinds:
+        why = "as set"
+        if chosen == "auto":
+            unit, why = _unit_by_empty_lines([source for source in sources if source.kind == "text"], bad)
         reasons.append(f"a {unit} ({why})")
-    if trees := [source for source in sources if source.kind in ("conll", "conllu")]:
-        if not texts and asked != "auto":
-            unit = asked
-        elif not texts:  # blocks where the beginning of the first file has marks of documents
-            unit = "block" if any(not line.text for line in islice(read_parts(trees[0], bad), 1000)) else "line"
+    elif trees and chosen == "auto":  # blocks where the beginning of the first file has marks of documents
+        unit = "block" if any(not line.text for line in islice(read_conll(trees[0], bad, None), 1000)) else "line"
+    elif not trees:
+        unit = "line"
+    if trees:
         named = {"line": "a sentence", "block": "the sentences between two newdoc marks", "file": "the file"}
         reasons.append(f"{named[unit]} (corpus.documents = {unit})")
     if columns := {columns_of(source.column) for source in sources if source.column is not None}:
         several = "s" if any(len(names) > 1 for names in columns) else ""
         spelled = sorted(" and ".join(map(repr, names)) for names in columns)
         reasons.append(f"a row, its text in column{several} {' or '.join(spelled)}")
-    if any(source.kind == "fasta" for source in sources):
+    if "fasta" in kinds:
         reasons.append("a sequence")
-    if others := sorted({source.kind for source in sources if not (source.has_lines or source.is_table)} - {"fasta"}):
+    if others := sorted(kinds - TABLES - {"text", "conll", "conllu", "fasta"}):
         reasons.append(f"a record of {' or '.join(others)}")
     return unit, ", ".join(reasons)
 
 
-def _by_empty_lines(sources: Sequence[Source], bad: BadInput) -> tuple[DocumentUnit, str]:
+def _unit_by_empty_lines(sources: Sequence[Source], bad: BadInput) -> tuple[DocumentUnit, str]:
     """Blocks where empty lines stand between lines of text, else lines, else the file."""
-    lines = empty_inside = num_chars = looked = 0
+    lines = empty_inside = num_chars = num_files = 0
     for source in sources:
         if num_chars >= LOOK_CHARS:
             break
-        looked += 1
+        num_files += 1
         lines_before, empty = lines, 0
         for line in read_lines(source.path, bad):
             if num_chars >= LOOK_CHARS:
@@ -308,129 +266,14 @@ def _by_empty_lines(sources: Sequence[Source], bad: BadInput) -> tuple[DocumentU
         raise CorpusError(f"{names_of(sources)}: there is no text in it")
     if empty_inside:
         return "block", f"there are {empty_inside:,} empty lines among the first {lines:,} lines of text"
-    if lines > looked:
+    if lines > num_files:
         return "line", "there are no empty lines between them"
     return "file", "there is one line a file"
 
 
 def names_of(sources: Sequence[Source]) -> str:
     """Files for an error."""
-    names = [str(source.path) for source in sources]
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-# ----------------------------------------
-# The door: text of any form, document by document
-
-
-@dataclass(frozen=True)
-class DocumentColumns:
-    """Where tables say what of a document. Columns that are not named are found by their usual names (`tables.USUAL`).
-
-    Attributes:
-        text: A column, a path into one (`content.text`), or several, which are joined; None finds it.
-        id: Of ids.
-        title: Of titles.
-    """
-
-    text: AskedColumn = None
-    id: str | None = None
-    title: str | None = None
-
-
-class Documents:
-    """The documents of files, folders, patterns, streams or objects in memory, in order.
-
-    Example:
-        for document in Documents(["corpus.jsonl"], DocumentColumns(id="key")):
-            print(document.id, document.title, document.text)
-
-    Args:
-        texts: As the user names them. All files of a folder are read, whatever their names say.
-        columns: Of tables.
-        unit: What a document is in text files; `auto` looks at the text.
-        piece_chars: Longest piece, in characters: a longer document comes in several.
-        with_titles: Whether titles are read; a row without text then has its title as text.
-
-    Attributes:
-        sources: The files with their columns.
-        unit, unit_in_words: What a document is.
-        skipped: Empty lines and rows so far, where these are documents.
-
-    Raises:
-        CorpusError: It cannot be read, or a column is not there.
-    """
-
-    def __init__(
-        self,
-        texts: Texts,
-        columns: DocumentColumns | None = None,
-        *,
-        unit: DocumentUnit | Literal["auto"] = "auto",
-        piece_chars: int = PIECE_CHARS,
-        with_titles: bool = True,
-    ) -> None:
-        columns = columns or DocumentColumns()
-        named = paths_or_texts(texts) or []
-        if any(isinstance(name, InMemory) or is_stream(name) for name in named):
-            scratch = tempfile.mkdtemp(prefix="unmask-")
-            weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
-            named = list(keep_as_files(named, Path(scratch)))
-        paths = cast(Sequence[str | Path], named)
-        self.skipped: Counter[str] = Counter()
-        self._bad = BadInput(skip=False, way_out=None)
-        self._piece_chars = piece_chars
-        sources = find_split(paths, by_name=False).train
-        asked = {"text": columns.text, "ids": columns.id, "titles": columns.title}
-        named_column = next((name for name, column in asked.items() if column is not None), None)
-        if named_column is not None and not any(source.is_table for source in sources):
-            what = f"there are no columns in this file, so none of {named_column} can be named"
-            raise CorpusError(f"{sources[0].path}: {what}")
-        self._titles_as_text = with_titles
-        title = columns.title or with_titles
-        self.sources = [
-            find_names(source, self._bad, id=columns.id or True, title=title) if source.is_table else source
-            for source in with_columns(sources, columns.text, self._bad, known=(columns.id, columns.title))
-        ]
-        self.unit, reason = choose_unit(self.sources, unit, self._bad)
-        self.unit_in_words = f"a document is {reason}"
-
-    def __iter__(self) -> Iterator[Document]:
-        """Yields the documents.
-
-        Raises:
-            CorpusError: A file cannot be read, or there is no text at all.
-        """
-        # The files of a saved dataset are one table, whose rows are numbered on.
-        groups = [list(group) for _, group in groupby(self.sources, key=lambda s: (s.kind == "arrow") or s.path)]
-        line: DocumentUnit = "line"
-        files = [
-            (chain.from_iterable(map(self._parts, group)), self.unit if group[0].has_lines else line)
-            for group in groups
-        ]
-        document = None
-        self.skipped.clear()
-        for document in split_lines(files, piece_chars=self._piece_chars, skipped=self.skipped):
-            yield document
-        if document is None:
-            raise CorpusError(f"{names_of(self.sources)}: there is no text in it")
-
-    def read(self, source: Source) -> Iterator[Document]:
-        """The documents of one of the sources."""
-        unit: DocumentUnit = self.unit if source.has_lines else "line"
-        return split_lines([(self._parts(source), unit)], piece_chars=self._piece_chars, skipped=self.skipped)
-
-    def _parts(self, source: Source) -> Iterator[LinePart]:
-        for line in read_parts(source, self._bad):
-            if line.title is not None and self._titles_as_text and not line.text.strip():
-                yield line._replace(text=line.title)
-            else:
-                yield line
-
-    @property
-    def num_bytes(self) -> int | None:
-        """Size of the files together, where none is compressed or a table; about the size of the text."""
-        return text_bytes(self.sources)
+    return few([str(source.path) for source in sources])
 
 
 def text_bytes(sources: Sequence[Source]) -> int | None:
@@ -440,21 +283,91 @@ def text_bytes(sources: Sequence[Source]) -> int | None:
     return None
 
 
-def find_names(source: Source, bad: BadInput, *, id: str | bool = False, title: str | bool = False) -> Source:  # noqa: A002
-    """A table with its columns of ids and titles: the named ones; True: those with a usual name, if there are any.
+class Documents:
+    """The documents of files, folders, patterns, streams or objects in memory, in order.
+
+    Example:
+        for document in Documents(["corpus.jsonl"], id_column="key"):
+            print(document.id, document.title, document.text)
+
+    Args:
+        texts: As the user names them. All files of a folder are read, whatever their names say.
+        column: Of tables: that of the text, a path into one (`content.text`), or several, which are joined. Columns
+            that are not named are found by their usual names (`tables.USUAL`).
+        id_column: That of ids.
+        title_column: That of titles; None finds it, False reads none. A row without text has its title as text.
+        unit: What a document is in text files; `auto` looks at the text.
+        piece_chars: Longest piece, in characters: a longer document comes in several.
+
+    Attributes:
+        sources: The files with their columns.
+        unit, unit_in_words: What a document is.
+        num_bytes: Size of the files together, where none is compressed or a table.
+        skipped: Empty lines and rows so far, where these are documents.
 
     Raises:
-        CorpusError: There is no column of this name.
+        CorpusError: It cannot be read, or a column is not there.
     """
-    assert source.column is not None, "tables have one"
-    rows = first_rows(source, bad, source.column, known=[name for name in (id, title) if isinstance(name, str)])
-    found: dict[Role, str | None] = {}
-    asked: dict[Role, str | bool] = {"id": id, "title": title}
-    for role, name in asked.items():
-        named = name if isinstance(name, str) else None
-        taken = columns_of(source.column)
-        found[role] = find_column(rows, role, named, where=source.path, taken=taken) if name else None
-    return replace(source, id=found["id"], title=found["title"])
+
+    def __init__(
+        self,
+        texts: Texts,
+        column: AskedColumn = None,
+        *,
+        id_column: str | None = None,
+        title_column: str | Literal[False] | None = None,
+        unit: DocumentUnit | Literal["auto"] = "auto",
+        piece_chars: int = PIECE_CHARS,
+    ) -> None:
+        names = paths_or_texts(texts) or []
+        if any(isinstance(name, InMemory) or is_stream(name) for name in names):
+            scratch = tempfile.mkdtemp(prefix="unmask-")
+            weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
+            names = list(keep_as_files(names, Path(scratch)))
+        self.skipped: Counter[str] = Counter()
+        self._bad = BadInput(skip=False, way_out=None)
+        self._piece_chars = piece_chars
+        sources = find_split(cast(Sequence[str | Path], names), by_name=False).train
+        columns = {"text": column, "ids": id_column, "titles": title_column or None}
+        named = next((role for role, name in columns.items() if name is not None), None)
+        if named is not None and not any(source.is_table for source in sources):
+            what = f"there are no columns in this file, so none of {named} can be named"
+            raise CorpusError(f"{sources[0].path}: {what}")
+        title = True if title_column is None else title_column
+        self.sources = with_columns(sources, column, self._bad, id=id_column or True, title=title)
+        self.unit, reason = choose_unit(self.sources, unit, self._bad)
+        self.unit_in_words = f"a document is {reason}"
+        self.num_bytes = text_bytes(self.sources)
+
+    def __iter__(self) -> Iterator[Document]:
+        """Yields the documents.
+
+        Raises:
+            CorpusError: A file cannot be read, or there is no text at all.
+        """
+        # The files of a saved dataset are one table, whose rows are numbered on.
+        groups = [list(group) for _, group in groupby(self.sources, key=lambda s: (s.kind == "arrow") or s.path)]
+        document = None
+        self.skipped.clear()
+        for document in self._split(groups):
+            yield document
+        if document is None:
+            raise CorpusError(f"{names_of(self.sources)}: there is no text in it")
+
+    def read(self, source: Source) -> Iterator[Document]:
+        """The documents of one of the sources."""
+        return self._split([[source]])
+
+    def _split(self, groups: Iterable[Sequence[Source]]) -> Iterator[Document]:
+        files = (
+            (chain.from_iterable(map(self._lines, group)), self.unit if group[0].has_lines else "line")
+            for group in groups
+        )
+        return split_lines(files, piece_chars=self._piece_chars, skipped=self.skipped)
+
+    def _lines(self, source: Source) -> Iterator[LinePart]:
+        for line in READERS[source.kind](source, self._bad, None):
+            yield line._replace(text=line.title) if line.title and not line.text.strip() else line
 
 
 class HasText(Protocol):
@@ -469,13 +382,8 @@ Item = TypeVar("Item", bound=HasText)
 
 
 def in_groups(items: Iterable[Item], *, most: int, most_chars: int) -> Iterator[list[Item]]:
-    """Items one behind the other in groups that fit into memory: so many, or fewer, where their texts are long.
-
-    Args:
-        items: In any number.
-        most: Of a group.
-        most_chars: Of its texts; the last one may go beyond that.
-    """
+    """Items one behind the other in groups that fit into memory: `most` of them, or fewer, where their texts are long.
+    The last text of a group may go beyond `most_chars`."""
     group: list[Item] = []
     num_chars = 0
     for item in items:

@@ -16,11 +16,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from unmask.core.compiled import compiled
 from unmask.core.errors import CorpusError
 from unmask.core.hashing import mix
 from unmask.data.documents import Document
-from unmask.data.near_duplicate_loops import Ints, all_roots, join_alike
-from unmask.data.near_duplicates import NUM_BANDS, NUM_MINIMA, to_words
+from unmask.data.near_duplicates import NUM_BANDS, NUM_MINIMA, Bytes, Codes, Ints, hash_texts
 from unmask.data.settings import ColumnGroups, CorpusSettings
 from unmask.data.survey import text_hash
 
@@ -43,7 +43,7 @@ class HeldGroups:
         share: Of the text that is held out, in [0, 1].
         num_large: Groups that are too large to be held out.
         largest: Share of the text that the largest group has.
-        asked: Share that was asked for.
+        target: Share that should be held out.
         what: What the groups are, for the log.
         alone: Documents without a value in the column: each goes by its text.
     """
@@ -53,7 +53,7 @@ class HeldGroups:
     share: float
     num_large: int
     largest: float
-    asked: float
+    target: float
     what: str
     alone: int = 0
 
@@ -75,10 +75,10 @@ class HeldGroups:
                 f"; {self.num_large:,} of them too large to be held out: the largest has {self.largest:.1%} of the "
                 "text, all of it trained on, so held-out figures say nothing about such texts"
             )
-        if abs(self.share - self.asked) > FAR * self.asked:
+        if abs(self.share - self.target) > FAR * self.target:
             line += (
-                f"; that is not the {self.asked:.1%} asked for, since groups are large: more, smaller groups would "
-                'come closer, or files of their own (corpus.validation=["FILE"])'
+                f"; that is not the {self.target:.1%} of corpus.holdout, since groups are large: more, smaller groups "
+                'would come closer, or files of their own (corpus.validation=["FILE"])'
             )
         return line
 
@@ -183,45 +183,37 @@ class Clusters:
         self._rows: list[NDArray[np.void]] = []
         self._num_rows = self._compacted = 0
         self._texts: list[NDArray[np.void]] = []
-        self._batch: list[str] = []  # of pieces, until there are enough for compiled loops
-        self._documents: list[int] = []
-        self._sizes: list[int] = []
+        self._batch: list[tuple[str, int, int]] = []  # of `add_piece`, until there are enough for compiled loops
         self._num_chars = 0
 
     def add(self, texts: Sequence[str], document: Sequence[int], num_chars: Sequence[int]) -> None:
         """Adds texts, the places of their documents, and how much text each stands for."""
-        words = to_words(texts)
+        hashed = hash_texts(texts)
         entries = np.empty(len(texts), dtype=_TEXT)
-        entries["form"], entries["document"], entries["size"] = words.normal, document, num_chars
-        self._texts.append(entries)
-        normal, firsts = np.unique(words.normal, return_index=True)
+        entries["form"], entries["document"], entries["size"] = hashed.normal, document, num_chars
+        normal, firsts = np.unique(hashed.normal, return_index=True)
         rows = np.empty(len(normal), dtype=_ROW)
-        bands, rows["minima"] = words.signatures(firsts)
+        bands, rows["minima"] = hashed.signatures(firsts)
         rows["bands"] = bands & 0xFFFFFFFF
         rows["form"] = normal
-        self._add_rows(rows)
+        self.join({"cluster_rows": rows, "cluster_texts": entries})
 
     def add_piece(self, piece: Document, *, parts: bool) -> None:
         """Adds the next piece of a corpus. The first piece of a document is compared, or, with `parts`, each piece."""
         if parts or piece.offset == 0:
             if self._num_chars >= BATCH_CHARS:
                 self._flush()
-            self._batch.append(piece.text)
-            self._documents.append(piece.document)
-            self._sizes.append(0)
+            self._batch.append((piece.text, piece.document, len(piece.text)))
             self._num_chars += len(piece.text)
-        self._sizes[-1] += len(piece.text)
+        else:
+            text, document, size = self._batch[-1]
+            self._batch[-1] = text, document, size + len(piece.text)
 
     def _flush(self) -> None:
         if self._batch:
-            self.add(self._batch, self._documents, self._sizes)
-        self._batch, self._documents, self._sizes, self._num_chars = [], [], [], 0
-
-    def _add_rows(self, rows: NDArray[np.void]) -> None:
-        self._rows.append(rows)
-        self._num_rows += len(rows)
-        if self._num_rows > 2 * self._compacted + (1 << 16):
-            self._compact()
+            batch, self._batch, self._num_chars = self._batch, [], 0
+            texts, documents, sizes = zip(*batch, strict=True)
+            self.add(texts, documents, sizes)
 
     def _compact(self) -> NDArray[np.void]:
         """A row for each normal form, in their order."""
@@ -232,8 +224,8 @@ class Clusters:
 
     def arrays(self) -> dict[str, NDArray[np.void]]:
         """All of it, for `join`."""
-        self._flush()
-        return {"cluster_rows": self._compact(), "cluster_texts": self.texts()}
+        texts = self.texts()
+        return {"cluster_rows": self._compact(), "cluster_texts": texts}
 
     def texts(self) -> NDArray[np.void]:
         """[num_texts]: normal form, place of the document, and size of each."""
@@ -243,17 +235,22 @@ class Clusters:
     def join(self, arrays: Mapping[str, NDArray[np.void]]) -> None:
         """Adds the texts of another, which come later."""
         self._texts.append(arrays["cluster_texts"])
-        self._add_rows(arrays["cluster_rows"])
+        self._rows.append(arrays["cluster_rows"])
+        self._num_rows += len(arrays["cluster_rows"])
+        if self._num_rows > 2 * self._compacted + (1 << 16):
+            self._compact()
 
     def of_texts(self) -> Ints:
         """[num_texts]: for each text, in the order in which they came, the number of the row of its cluster."""
         texts, rows = self.texts(), self._compact()
-        roots = np.arange(len(rows), dtype=np.int64)
+        parents = np.arange(len(rows), dtype=np.int64)
         minima, bands = (np.ascontiguousarray(rows[name]) for name in ("minima", "bands"))
         for band in range(NUM_BANDS):
             first, *others = (np.ascontiguousarray(bands[:, (band + more) % NUM_BANDS]) for more in (0, 5, 10))
-            join_alike(roots, first, np.lexsort([*others, first]), minima, ALIKE, MOST_NEIGHBOURS)
-        return all_roots(roots)[np.searchsorted(np.ascontiguousarray(rows["form"]), texts["form"])]
+            _join_alike(parents, first, np.lexsort([*others, first]), minima, ALIKE, MOST_NEIGHBOURS)
+        while (parents[parents] != parents).any():
+            parents = parents[parents]
+        return parents[np.searchsorted(np.ascontiguousarray(rows["form"]), texts["form"])]
 
     def choose(
         self, share: float, *, stays: NDArray[np.bool_] | None = None, what: str = "clusters"
@@ -279,3 +276,39 @@ class Clusters:
         keys = mix(self._compact()["form"][roots])  # rows are in the order of forms, so a root has the smallest
         sizes = np.bincount(cluster, weights=weights).astype(np.int64)
         return choose_groups(keys, sizes, share, what=what), keys[cluster]
+
+
+@compiled
+def _join_alike(parent_N: Ints, values_N: Codes, order_N: Ints, bytes_NK: Bytes, least: int, most: int) -> None:
+    """Joins clusters of members that have equal values and are alike; each is known by its smallest member.
+
+    Args:
+        parent_N: A member of the same cluster, smaller unless it is the smallest; changed in place.
+        values_N: What makes two members worth comparing.
+        order_N: An order of the members in which equal values stand together.
+        bytes_NK: Two are alike if at least `least` of their bytes agree.
+        least: Bytes that agree.
+        most: How many before it in the order a member is compared with.
+    """
+    begin = 0
+    for place in range(1, len(order_N)):
+        if values_N[order_N[place]] != values_N[order_N[place - 1]]:
+            begin = place
+        for before in range(place - 1, max(begin, place - most) - 1, -1):
+            one, other = _root_of(parent_N, order_N[place]), _root_of(parent_N, order_N[before])
+            if one == other:
+                continue
+            same = 0
+            for k in range(bytes_NK.shape[1]):
+                same += bytes_NK[order_N[place], k] == bytes_NK[order_N[before], k]
+            if same >= least:
+                parent_N[max(one, other)] = min(one, other)
+
+
+@compiled
+def _root_of(parent_N: Ints, member: int) -> int:
+    """The smallest member of a cluster."""
+    while parent_N[member] != member:
+        parent_N[member] = parent_N[parent_N[member]]
+        member = parent_N[member]
+    return member

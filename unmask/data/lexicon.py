@@ -27,6 +27,8 @@ from unmask.data.key_counter import RUN_KEYS, Counted, KeyCounter
 from unmask.data.store import TokenChunk
 from unmask.tokenizer.tokenizer import Tokenizer
 
+Ints = NDArray[np.int64]
+
 # ----------------------------------------
 # Tokens to words: what n-grams of words are made of, in whole arrays.
 #
@@ -36,6 +38,7 @@ from unmask.tokenizer.tokenizer import Tokenizer
 # of BERT's tokenizer, and `, and` is none.
 
 _JOINERS = frozenset("'’-\u2010\u2011")
+_NONE = np.zeros(0, dtype=np.int64)
 _BROKEN = "\ufffd"  # of a character that several tokens make together
 
 
@@ -45,6 +48,13 @@ class Role(IntEnum):
     BARRIER = 0
     JOINER = 1
     WORD = 2
+
+
+def role_of(text: str) -> Role:
+    """What a word of this text is to a collocation."""
+    if any(letter.isalnum() or letter == _BROKEN or unicodedata.category(letter)[0] == "M" for letter in text):
+        return Role.WORD
+    return Role.JOINER if all(letter.isspace() or letter in _JOINERS for letter in text) else Role.BARRIER
 
 
 @dataclass(frozen=True)
@@ -60,14 +70,14 @@ class TokenWords:
         num_words: All words of the documents, barriers included.
     """
 
-    hashes: NDArray[np.int64]
-    runs: NDArray[np.int64]
+    hashes: Ints
+    runs: Ints
     whole: NDArray[np.bool_]
-    begins: NDArray[np.int64]
-    lengths: NDArray[np.int64]
+    begins: Ints
+    lengths: Ints
     num_words: int
 
-    def grams(self, most: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
+    def grams(self, most: int) -> Iterator[tuple[Ints, NDArray[np.bool_]]]:
         """The n-grams that begin at each word, for n = 1 to `most`.
 
         Yields:
@@ -81,11 +91,7 @@ class TokenWords:
 
 
 class WordReader:
-    """Finds the words in arrays of tokens.
-
-    Args:
-        tokenizer: Whose tokens they are.
-    """
+    """Finds the words in arrays of a tokenizer's tokens."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.roles: NDArray[np.int8] = np.full(tokenizer.vocab_size, Role.BARRIER, dtype=np.int8)
@@ -93,9 +99,7 @@ class WordReader:
             self.roles[id_] = role_of(tokenizer.text(int(id_)))
         self.ordinary = tokenizer.ordinary
 
-    def read(
-        self, input_ids: NDArray[np.integer[Any]], word_starts: NDArray[Any], lengths: NDArray[np.int64]
-    ) -> TokenWords:
+    def read(self, input_ids: NDArray[np.integer[Any]], word_starts: NDArray[Any], lengths: Ints) -> TokenWords:
         """Finds the words of some documents, or pieces of documents, one behind another.
 
         Args:
@@ -104,44 +108,27 @@ class WordReader:
             lengths: [num_documents]: how many of the tokens each has.
         """
         if not len(input_ids):
-            none = np.zeros(0, dtype=np.int64)
-            return TokenWords(none, none, np.zeros(0, dtype=bool), none, none, 0)
+            return TokenWords(_NONE, _NONE, np.zeros(0, dtype=bool), _NONE, _NONE, 0)
         ids = np.asarray(input_ids, dtype=np.int64)
         first = np.zeros(len(ids) + 1, dtype=bool)
         first[np.cumsum(lengths) - lengths] = True  # an empty document's begin is the next one's
-        starts = word_starts.astype(bool) | first[:-1]
-        begins = np.flatnonzero(starts)
+        begins = np.flatnonzero(word_starts.astype(bool) | first[:-1])
         sizes = np.diff(np.append(begins, len(ids)))
-        hashes = hashes_of_words(ids, begins)
         role = np.maximum.reduceat(self.roles[ids], begins)
         role[~np.logical_and.reduceat(self.ordinary[ids], begins)] = Role.BARRIER
         # A run of words ends before a document and at a barrier.
-        kept = role != Role.BARRIER
-        runs = np.cumsum(first[:-1][begins] | ~kept)[kept]
-        return TokenWords(hashes[kept], runs, role[kept] == Role.WORD, begins[kept], sizes[kept], len(begins))
+        inside = role != Role.BARRIER
+        runs = np.cumsum(first[:-1][begins] | ~inside)
+        hashes, whole = hashes_of_words(ids, begins), role == Role.WORD
+        return TokenWords(hashes[inside], runs[inside], whole[inside], begins[inside], sizes[inside], len(begins))
 
 
-def hashes_of_words(input_ids: NDArray[np.int64], begins: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Hashes words by their tokens.
-
-    Args:
-        input_ids: [num_tokens], of which the first begins a word.
-        begins: [num_words]: the first token of each.
-
-    Returns:
-        [num_words], int64.
-    """
+def hashes_of_words(input_ids: Ints, begins: Ints) -> Ints:
+    """Hashes words by their tokens [num_tokens], the first of which begins one, and where each begins [num_words]."""
     if not len(begins):
-        return np.zeros(0, dtype=np.int64)
+        return _NONE
     place = np.arange(len(input_ids)) - np.repeat(begins, np.diff(np.append(begins, len(input_ids))))
     return np.add.reduceat(token_in_word(input_ids, place), begins)
-
-
-def role_of(text: str) -> Role:
-    """What a word of this text is to a collocation."""
-    if any(letter.isalnum() or letter == _BROKEN or unicodedata.category(letter)[0] == "M" for letter in text):
-        return Role.WORD
-    return Role.JOINER if all(letter.isspace() or letter in _JOINERS for letter in text) else Role.BARRIER
 
 
 # ----------------------------------------
@@ -196,7 +183,7 @@ class Lexicon:
     word_starts: NDArray[np.uint8]
     lengths: NDArray[np.int32]
     pmi: NDArray[np.float32]
-    counts: NDArray[np.int64]
+    counts: Ints
     informativeness: NDArray[np.float32]
     facts: dict[str, Any]
 
@@ -204,22 +191,22 @@ class Lexicon:
         return len(self.lengths)
 
     @property
-    def num_words(self) -> NDArray[np.int64]:
+    def num_words(self) -> Ints:
         """[N]: words of each collocation."""
         if not len(self):
-            return np.zeros(0, dtype=np.int64)
+            return _NONE
         return np.add.reduceat(self.word_starts.astype(np.int64), np.cumsum(self.lengths) - self.lengths)
 
-    def hashes(self) -> NDArray[np.int64]:
+    def hashes(self) -> Ints:
         """[N], int64: the hash of each collocation, as masking makes it of rows."""
         words = hashes_of_words(self.input_ids.astype(np.int64), np.flatnonzero(self.word_starts))
         num_words = self.num_words
         first = np.cumsum(num_words) - num_words
-        found = words[first]
+        hashes = words[first]
         for n in range(1, int(num_words.max(initial=1))):
             more = num_words > n
-            found[more] = longer(found[more], mix(words[first[more] + n]))
-        return found
+            hashes[more] = longer(hashes[more], mix(words[first[more] + n]))
+        return hashes
 
     def ids_of(self, number: int) -> list[int]:
         """The tokens of a collocation."""
@@ -284,8 +271,93 @@ def load_lexicon(path: Path) -> Lexicon:
 # those whose parts were frequent, and one more pass finds out what the frequent ones consist of. Memory holds what is
 # frequent and some chunks of the corpus; all else lies in sorted runs on the disk.
 
+Words = Callable[[str], Iterator[tuple[Ints, TokenWords]]]
+"""Goes through the corpus once, announcing for what: the tokens of each chunk, and its words."""
 
-def pmi_of(census: Census) -> list[NDArray[np.float64]]:
+
+def _find(keys: Ints, looked_up: Ints) -> tuple[Ints, NDArray[np.bool_]]:
+    """Looks keys up in a sorted table. Returns: their numbers in it (any where they are not), and whether they are."""
+    if not len(keys):
+        return np.zeros(len(looked_up), dtype=np.int64), np.zeros(len(looked_up), dtype=bool)
+    place = np.minimum(np.searchsorted(keys, looked_up), len(keys) - 1)
+    return place, keys[place] == looked_up
+
+
+def _count_grams(words: Words, settings: LexiconSettings, scratch: Path, run_keys: int) -> tuple[list[Counted], int]:
+    """The frequent n-grams for n = 1, 2, ... by their hashes, and the number of words of the corpus."""
+    levels: list[Counted] = []
+    num_words = 0
+    for n in range(1, settings.max_words + 1):
+        with KeyCounter(scratch, run_keys=run_keys) as counter:
+            for _, chunk in words("counting words" if n == 1 else f"counting {n} words in a row"):
+                num_words += chunk.num_words if n == 1 else 0
+                grams = list(chunk.grams(n))
+                hashes, together = grams[-1]
+                if n > 1 and len(hashes):  # those of which both (n-1)-grams are frequent
+                    _, frequent = _find(levels[-1].keys, grams[-2][0])
+                    hashes = hashes[together & frequent[:-1] & frequent[1:]]
+                counter.add(hashes)
+            levels.append(counter.above(settings.min_count))
+        if not len(levels[-1].keys):
+            break
+    return levels, num_words
+
+
+@dataclass(frozen=True)
+class FrequentGrams:
+    """What the frequent n-grams consist of. K = how many there are of one n; those of n = 1 are words.
+
+    Attributes:
+        prefix: For n = 1, 2, ... [K], int32: number of the first n - 1 words in the level below; zeros for n = 1.
+        suffix: Likewise of the last n - 1 words.
+        input_ids: [num_tokens], int32: the tokens of the frequent words, one word behind another.
+        begins: [number of words + 1], int64: where each word's begin among these.
+        whole: [number of words], bool: words proper; false for what joins.
+    """
+
+    prefix: list[NDArray[np.int32]]
+    suffix: list[NDArray[np.int32]]
+    input_ids: NDArray[np.int32]
+    begins: Ints
+    whole: NDArray[np.bool_]
+
+
+def _read_frequent(words: Words, levels: list[Counted]) -> FrequentGrams:
+    """Finds out what the frequent n-grams consist of, wherever they are met first."""
+    prefix, suffix = ([np.zeros(len(level.keys), dtype=np.int32) for level in levels] for _ in range(2))
+    whole, spelled = (np.zeros(len(levels[0].keys), dtype=bool) for _ in range(2))
+    spellings = [(_NONE, _NONE, _NONE.astype(np.int32))]  # numbers of words, their lengths, their tokens
+    for input_ids, chunk in words("reading the frequent ones"):
+        below = _NONE
+        for n, (hashes, together) in enumerate(chunk.grams(len(levels)), start=1):
+            place, frequent = _find(levels[n - 1].keys, hashes)
+            frequent &= together
+            if n == 1:
+                new = np.flatnonzero(frequent)
+                new = new[~spelled[place[new]]]
+                numbers, first = np.unique(place[new], return_index=True)
+                at = new[first]
+                spelled[numbers], whole[numbers] = True, chunk.whole[at]
+                spellings.append((numbers, chunk.lengths[at], gather(input_ids, chunk.begins[at], chunk.lengths[at])))
+            else:  # all places are in the level below, since parts of the frequent are
+                prefix[n - 1][place[frequent]] = below[:-1][frequent]
+                suffix[n - 1][place[frequent]] = below[1:][frequent]
+            below = place
+    numbers, lengths, tokens = (np.concatenate(column) for column in zip(*spellings, strict=True))
+    order = np.argsort(numbers)
+    begins = np.concatenate([[0], np.cumsum(lengths[order])])
+    return FrequentGrams(
+        prefix, suffix, gather(tokens, (np.cumsum(lengths) - lengths)[order], lengths[order]), begins, whole
+    )
+
+
+def gather(values: NDArray[np.integer[Any]], begins: Ints, lengths: Ints) -> NDArray[np.int32]:
+    """Some slices of an array, one behind another."""
+    before = np.cumsum(lengths) - lengths
+    return values[np.repeat(begins - before, lengths) + np.arange(lengths.sum())].astype(np.int32)
+
+
+def pmi_of(counts: list[Ints], grams: FrequentGrams, num_words: int) -> list[NDArray[np.float64]]:
     """The pointwise mutual information of n words: how much likelier they stand together than their parts by chance.
 
         PMI(w1 ... wn) = min over all ways to cut w1 ... wn into parts  of  log( p(w1 ... wn) / product of p(part) )
@@ -301,159 +373,22 @@ def pmi_of(census: Census) -> list[NDArray[np.float64]]:
     Source: Levine et al. 2021 (PMI-Masking), section 4. p is a count divided by the number of words of the corpus, for
     any number of words.
     """
-    logs = [np.log(level.counts) - math.log(max(census.num_words, 1)) for level in census.levels]
+    logs = [np.log(each) - math.log(max(num_words, 1)) for each in counts]
     best: list[NDArray[np.float64]] = []  # the largest sum of log p over all cuts, or of the whole
-    found: list[NDArray[np.float64]] = []
+    pmi: list[NDArray[np.float64]] = []
     for n, log_p in enumerate(logs, start=1):
-        # Numbers of the first and of the last 1, 2, ... n - 1 words of each n-gram, in their levels.
-        prefixes: list[NDArray[np.int64]] = []
-        suffixes: list[NDArray[np.int64]] = []
-        head = tail = np.arange(len(log_p))
-        for level in reversed(census.levels[1:n]):
-            head, tail = level.prefix[head].astype(np.int64), level.suffix[tail].astype(np.int64)
-            prefixes.insert(0, head)
-            suffixes.insert(0, tail)
         cut = np.full(len(log_p), -math.inf)
+        heads: list[NDArray[Any]] = [np.arange(len(log_p))]  # numbers of the first n, n - 1, ... words
+        tails = heads.copy()  # and of the last
+        for level in range(n - 1, 0, -1):
+            heads.insert(0, grams.prefix[level][heads[0]])
+            tails.insert(0, grams.suffix[level][tails[0]])
         for length in range(1, n):
-            first, rest = prefixes[length - 1], suffixes[n - length - 1]
+            first, rest = heads[length - 1], tails[n - length - 1]
             cut = np.maximum(cut, logs[length - 1][first] + best[n - length - 1][rest])
-        found.append(log_p - cut)
+        pmi.append(log_p - cut)
         best.append(np.maximum(log_p, cut))
-    return found
-
-
-Corpus = Callable[[str], Iterator[tuple[NDArray[np.int64], TokenWords]]]
-"""Goes through the corpus once, telling somebody for what: the tokens of each chunk, and its words."""
-
-
-@dataclass(frozen=True)
-class Level:
-    """The frequent n-grams of one n. K = how many there are; those of n = 1 are words.
-
-    Attributes:
-        keys: [K], int64: their hashes, in increasing order.
-        counts: [K], int64.
-        words: [K, n], int32: numbers of their words in the first level.
-        prefix: [K], int32: number of the first n - 1 words in the level below; empty for n = 1.
-        suffix: [K], int32: number of the last n - 1 words.
-    """
-
-    keys: NDArray[np.int64]
-    counts: NDArray[np.int64]
-    words: NDArray[np.int32]
-    prefix: NDArray[np.int32]
-    suffix: NDArray[np.int32]
-
-
-@dataclass(frozen=True)
-class Spellings:
-    """The tokens of the frequent words, one word behind another.
-
-    Attributes:
-        input_ids: [num_tokens], int32.
-        begins: [K + 1], int64.
-        whole: [K], bool: words proper; false for what joins.
-    """
-
-    input_ids: NDArray[np.int32]
-    begins: NDArray[np.int64]
-    whole: NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class Census:
-    """What was counted.
-
-    Attributes:
-        num_words: Words of the corpus, all of them.
-        levels: For n = 1, 2, ...
-        spellings: Of the first level.
-    """
-
-    num_words: int
-    levels: tuple[Level, ...]
-    spellings: Spellings
-
-
-def find(keys: NDArray[np.int64], wanted: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Looks keys up in a sorted table. Returns: their numbers in it (any where they are not), and whether they are."""
-    if not len(keys):
-        return np.zeros(len(wanted), dtype=np.int64), np.zeros(len(wanted), dtype=bool)
-    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    return place, keys[place] == wanted
-
-
-def take_census(corpus: Corpus, *, most_words: int, min_count: int, scratch: Path, run_keys: int = RUN_KEYS) -> Census:
-    """Counts the n-grams of a corpus.
-
-    Args:
-        corpus: Gone through once for each n, and once more.
-        most_words: Largest n.
-        min_count: What is kept stands more often than this.
-        scratch: Folder for temporary files.
-        run_keys: Keys that are counted in memory at a time.
-    """
-    counted: list[Counted] = []
-    num_words = 0
-    for n in range(1, most_words + 1):
-        with KeyCounter(scratch, run_keys=run_keys) as counter:
-            for _, words in corpus("counting words" if n == 1 else f"counting {n} words in a row"):
-                num_words += words.num_words if n == 1 else 0
-                grams = list(words.grams(n))
-                hashes, together = grams[-1]
-                if n > 1 and len(hashes):  # those of which both (n-1)-grams are frequent
-                    _, frequent = find(counted[-1].keys, grams[-2][0])
-                    hashes = hashes[together & frequent[:-1] & frequent[1:]]
-                counter.add(hashes)
-            counted.append(counter.above(min_count))
-        if not len(counted[-1].keys):
-            break
-    return _describe(corpus, counted, num_words)
-
-
-def _describe(corpus: Corpus, counted: list[Counted], num_words: int) -> Census:
-    """Finds out what the frequent n-grams consist of, wherever they are met first."""
-    sizes = [len(level.keys) for level in counted]
-    prefixes = [np.zeros(size, dtype=np.int32) for size in sizes]
-    suffixes = [np.zeros(size, dtype=np.int32) for size in sizes]
-    whole, spelled = np.zeros(sizes[0], dtype=bool), np.zeros(sizes[0], dtype=bool)
-    none = np.zeros(0, dtype=np.int64)
-    spellings: list[tuple[NDArray[Any], ...]] = [(none, none, none)]  # numbers of words, their lengths, their tokens
-    for input_ids, words in corpus("reading the frequent ones"):
-        below = none
-        for n, (hashes, together) in enumerate(words.grams(len(counted)), start=1):
-            place, frequent = find(counted[n - 1].keys, hashes)
-            frequent &= together
-            if n == 1:
-                new = np.flatnonzero(frequent)
-                new = new[~spelled[place[new]]]
-                numbers, first = np.unique(place[new], return_index=True)
-                at = new[first]
-                spelled[numbers], whole[numbers] = True, words.whole[at]
-                spellings.append((numbers, words.lengths[at], gather(input_ids, words.begins[at], words.lengths[at])))
-            else:  # all places are in the level below, since parts of the frequent are
-                prefixes[n - 1][place[frequent]] = below[:-1][frequent]
-                suffixes[n - 1][place[frequent]] = below[1:][frequent]
-            below = place
-    levels: list[Level] = []
-    for (keys, counts), prefix, suffix in zip(counted, prefixes, suffixes, strict=True):
-        table = np.arange(len(keys), dtype=np.int32)[:, None]
-        if levels:
-            table = np.concatenate([levels[-1].words[prefix], levels[-1].words[suffix][:, -1:]], axis=1)
-        levels.append(Level(keys, counts, table, prefix, suffix))
-    numbers, lengths, tokens = (np.concatenate(column) for column in zip(*spellings, strict=True))
-    order = np.argsort(numbers)
-    begins = np.concatenate([[0], np.cumsum(lengths[order])])
-    spelling = Spellings(gather(tokens, (np.cumsum(lengths) - lengths)[order], lengths[order]), begins, whole)
-    return Census(num_words, tuple(levels), spelling)
-
-
-def gather(
-    values: NDArray[np.integer[Any]], begins: NDArray[np.int64], lengths: NDArray[np.int64]
-) -> NDArray[np.int32]:
-    """Some slices of an array, one behind another."""
-    before = np.cumsum(lengths) - lengths
-    return values[np.repeat(begins - before, lengths) + np.arange(lengths.sum())].astype(np.int32)
+    return pmi
 
 
 NEIGHBOURS = 1024
@@ -464,7 +399,7 @@ RARE = 10
 def informativeness_of(
     chunks: Iterable[TokenChunk],
     tokenizer: Tokenizer,
-    frequencies: NDArray[np.int64],
+    frequencies: Ints,
     *,
     scratch: Path,
     run_keys: int = RUN_KEYS,
@@ -492,49 +427,40 @@ def informativeness_of(
     (number of different neighbours - 1) / (2 x neighbours) to first order (Miller 1955), is taken off; tokens that
     stand ten times or less get the median.
     """
+    ordinary = tokenizer.ordinary
+    frequencies = frequencies * ordinary
     kinds = np.full(len(frequencies), NEIGHBOURS, dtype=np.int64)  # of neighbours; all rare ones are one
-    frequent = np.argsort(-frequencies * tokenizer.ordinary, kind="stable")[:NEIGHBOURS]
+    frequent = np.argsort(-frequencies, kind="stable")[:NEIGHBOURS]
     kinds[frequent] = np.arange(len(frequent))
+    size, num_kinds = len(frequencies), NEIGHBOURS + 1
+    by_kind, by_token = np.zeros(num_kinds, dtype=np.int64), np.zeros(size)
+    different, logs = np.zeros(size), np.zeros(size)
     with KeyCounter(scratch, run_keys=run_keys) as counter:
         for chunk in chunks:
-            for token, neighbour in _pairs(chunk, tokenizer.ordinary):
-                counter.add(token * (NEIGHBOURS + 1) + kinds[neighbour])
-                counter.add(neighbour * (NEIGHBOURS + 1) + kinds[token])
-        return _from_counts(counter, frequencies * tokenizer.ordinary)
-
-
-def _pairs(chunk: TokenChunk, ordinary: NDArray[np.bool_]) -> Iterable[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Tokens and those 1, 2, ... places behind them, in the same piece but not in the same word."""
-    ids = chunk.input_ids.astype(np.int64)
-    piece = np.repeat(np.arange(len(chunk.lengths)), chunk.lengths)
-    word = np.cumsum(chunk.word_starts, dtype=np.int64)
-    usable = ordinary[ids]
-    for distance in range(1, min(WINDOW, len(ids) - 1) + 1):
-        near, far = slice(None, -distance), slice(distance, None)
-        pair = usable[near] & usable[far] & (piece[near] == piece[far]) & (word[near] != word[far])
-        yield ids[near][pair], ids[far][pair]
-
-
-def _from_counts(counter: KeyCounter, frequencies: NDArray[np.int64]) -> NDArray[np.float32]:
-    """The estimate from counts of (token, kind of its neighbour)."""
-    size = len(frequencies)
-    by_kind = np.zeros(NEIGHBOURS + 1, dtype=np.int64)
-    for keys, counts in counter.merged():
-        by_kind += np.bincount(keys % (NEIGHBOURS + 1), counts, NEIGHBOURS + 1).astype(np.int64)
-    total = by_kind.sum()
-    by_token, different, logs = np.zeros(size), np.zeros(size), np.zeros(size)
-    for keys, counts in counter.merged():
-        token, kind = np.divmod(keys, NEIGHBOURS + 1)
-        by_token += np.bincount(token, counts, size)
-        different += np.bincount(token, minlength=size)
-        logs += np.bincount(token, counts * np.log(counts / by_kind[kind]), size)
+            ids = chunk.input_ids.astype(np.int64)
+            piece = np.repeat(np.arange(len(chunk.lengths)), chunk.lengths)
+            word = np.cumsum(chunk.word_starts, dtype=np.int64)
+            usable = ordinary[ids]
+            for distance in range(1, min(WINDOW, len(ids) - 1) + 1):  # in the same piece, but not in the same word
+                near, far = slice(None, -distance), slice(distance, None)
+                pair = usable[near] & usable[far] & (piece[near] == piece[far]) & (word[near] != word[far])
+                one, other = ids[near][pair], ids[far][pair]
+                counter.add(one * num_kinds + kinds[other])
+                counter.add(other * num_kinds + kinds[one])
+        for keys, counts in counter.merged():
+            by_kind += np.bincount(keys % num_kinds, counts, num_kinds).astype(np.int64)
+        for keys, counts in counter.merged():
+            token, kind = np.divmod(keys, num_kinds)
+            by_token += np.bincount(token, counts, size)
+            different += np.bincount(token, minlength=size)
+            logs += np.bincount(token, counts * np.log(counts / by_kind[kind]), size)
     known = (frequencies > RARE) & (by_token > 0)
-    found = np.zeros(size)
+    informativeness = np.zeros(size)
     n = by_token[known]
-    found[known] = logs[known] / n + np.log(total / n) - (different[known] - 1) / (2 * n)
+    informativeness[known] = logs[known] / n + np.log(by_kind.sum() / n) - (different[known] - 1) / (2 * n)
     if known.any():
-        found[~known] = np.median(found[known])
-    return np.maximum(found, 0.0).astype(np.float32)
+        informativeness[~known] = np.median(informativeness[known])
+    return np.maximum(informativeness, 0.0).astype(np.float32)
 
 
 _ROUNDING = 1e-12  # of a sum of logarithms: words that stand together as often as chance has it are no collocation
@@ -549,7 +475,7 @@ def build_lexicon(
     tokenizer: Tokenizer,
     settings: LexiconSettings,
     *,
-    frequencies: NDArray[np.int64],
+    frequencies: Ints,
     data_sha256: str,
     scratch: Path,
     notify: Notify = ignore,
@@ -575,61 +501,50 @@ def build_lexicon(
             yield chunk
             count(len(chunk.input_ids))
 
-    def words(what: str) -> Iterator[tuple[NDArray[np.int64], TokenWords]]:
+    def words(what: str) -> Iterator[tuple[Ints, TokenWords]]:
         for chunk in counting(what):
             ids = chunk.input_ids.astype(np.int64)
             yield ids, reader.read(ids, chunk.word_starts, chunk.lengths)
 
-    census = take_census(
-        words, most_words=settings.max_words, min_count=settings.min_count, scratch=scratch, run_keys=run_keys
-    )
+    levels, num_words = _count_grams(words, settings, scratch, run_keys)
+    grams = _read_frequent(words, levels)
     informativeness = informativeness_of(
         counting("counting neighbours"), tokenizer, frequencies, scratch=scratch, run_keys=run_keys
     )
-    facts = {
-        "tokenizer_sha256": tokenizer.fingerprint,
-        "data_sha256": data_sha256,
-        "settings": settings.model_dump(),
-        "num_words": census.num_words,
-    }
-    return _lexicon(census, settings, informativeness, facts)
-
-
-def _lexicon(
-    census: Census, settings: LexiconSettings, informativeness: NDArray[np.float32], facts: dict[str, object]
-) -> Lexicon:
-    """Ranks what was counted, over all lengths together, and keeps the strongest.
-
-    The minimum over all cuts makes the PMI of long and short ones comparable: a longer one is no stronger than what its
-    weakest cut says. What begins or ends with a sign that joins words is none, nor what chance makes more often.
-    """
-    spell, pmi = census.spellings, pmi_of(census)
-    scores, counts, keys, words = [], [], [], []
-    for level, score in list(zip(census.levels, pmi, strict=True))[1:]:
-        good = spell.whole[level.words[:, 0]] & spell.whole[level.words[:, -1]] & (score > _ROUNDING)
-        padded = np.full((int(good.sum()), settings.max_words), -1, dtype=np.int64)
-        padded[:, : level.words.shape[1]] = level.words[good]
-        scores.append(score[good])
+    # Ranked over all lengths together. The minimum over all cuts makes the PMI of long and short ones comparable: a
+    # longer one is no stronger than what its weakest cut says. What begins or ends with a sign that joins words is
+    # none, nor what chance makes more often.
+    pmi = pmi_of([level.counts for level in levels], grams, num_words)
+    scores, counts, keys = [np.zeros(0)], [_NONE], [_NONE]
+    tables = [np.zeros((0, settings.max_words), dtype=np.int64)]  # the words of each, by number, then -1
+    table: NDArray[Any] = np.arange(len(levels[0].keys), dtype=np.int32)[:, None]
+    for n, level in enumerate(levels[1:], start=1):
+        table = np.concatenate([table[grams.prefix[n]], table[grams.suffix[n]][:, -1:]], axis=1)
+        good = grams.whole[table[:, 0]] & grams.whole[table[:, -1]] & (pmi[n] > _ROUNDING)
+        scores.append(pmi[n][good])
         counts.append(level.counts[good])
         keys.append(level.keys[good])
-        words.append(padded)
-    score = np.concatenate([np.zeros(0), *scores])
-    count = np.concatenate([np.zeros(0, dtype=np.int64), *counts])
-    key = np.concatenate([np.zeros(0, dtype=np.int64), *keys])
-    table = np.concatenate([np.zeros((0, settings.max_words), dtype=np.int64), *words])
-    order = np.lexsort((key, -count, -score))[: settings.size_for(census.num_words)]
-    table = table[order]
+        tables.append(np.pad(table[good], ((0, 0), (0, settings.max_words - n - 1)), constant_values=-1))
+    score, count, key = np.concatenate(scores), np.concatenate(counts), np.concatenate(keys)
+    order = np.lexsort((key, -count, -score))[: settings.size_for(num_words)]
+    table = np.concatenate(tables)[order]
     each = table[table >= 0]  # the words of all collocations, one behind another
-    sizes = np.diff(spell.begins)[each]
+    sizes = np.diff(grams.begins)[each]
     starts = np.zeros(int(sizes.sum()), dtype=np.uint8)
     starts[np.cumsum(sizes) - sizes] = 1
     ends = np.cumsum(np.concatenate([[0], sizes]))[np.cumsum(np.concatenate([[0], (table >= 0).sum(1)]))]
     return Lexicon(
-        input_ids=gather(spell.input_ids, spell.begins[each], sizes),
+        input_ids=gather(grams.input_ids, grams.begins[each], sizes),
         word_starts=starts,
         lengths=np.diff(ends).astype(np.int32),
         pmi=score[order].astype(np.float32),
         counts=count[order],
         informativeness=informativeness,
-        facts={**facts, "candidates": len(score)},
+        facts={
+            "tokenizer_sha256": tokenizer.fingerprint,
+            "data_sha256": data_sha256,
+            "settings": settings.model_dump(),
+            "num_words": num_words,
+            "candidates": len(score),
+        },
     )

@@ -7,10 +7,18 @@ the intersection divided by that of the union. Pairs that may be similar are fou
 functions in 16 bands of 8; two texts share a band with a probability of 0.06 at a similarity of 0.5, of 0.61 at 0.7, of
 0.95 at 0.8 and of 0.9999 at 0.9.
 
+    texts ──hash_texts──▶ normal forms, shingles ──▶ bands, and bytes of minima (clusters: groups.py)
+                                                 └─▶ sketches: the smallest shingles, by which texts are compared
+    survey of the corpus    -> HeldTexts of each task, joined
+    shards                  -> LeakSearch, one a task: each training text against these -> leaks
+    manifest                -> leaks of all tasks, joined in their order -> NearDuplicates
+
 Source: Broder 1997; bands after Leskovec, Rajaraman and Ullman, Mining of Massive Datasets, section 3.4; five words as
 in Lee et al. 2022 (arXiv:2107.06499, appendix A); bytes of minima after Li and Koenig 2010 (b-bit minwise hashing).
 All of it is the same on every machine with the same edition of Unicode, which is that of the Python version
 (`unicodedata.unidata_version`): a newer one knows more characters as letters, digits or signs.
+
+Shapes: C = characters of some texts in a line; N = texts; S = their shingles; K = hash functions; B = bands.
 """
 
 from __future__ import annotations
@@ -21,51 +29,161 @@ import io
 import json
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unmask.core import hashing
+from unmask.core.compiled import compiled
 from unmask.core.hashing import GOLDEN, mix
 from unmask.data.documents import PIECE_CHARS, Document
-from unmask.data.near_duplicate_loops import (
-    ALONE,
-    DIGIT,
-    Bytes,
-    Ints,
-    find_likely,
-    hash_minima,
-    hash_words,
-    jaccard,
-    set_bits,
-    sketch,
-)
 from unmask.data.survey import text_hash
 
+Ints = NDArray[np.int64]
+Codes = NDArray[np.uint32]
+Bytes = NDArray[np.uint8]
+
+SHINGLE = 5  # words that make a shingle
 NUM_HASHES, NUM_BANDS = 128, 16
 NUM_MINIMA = 256  # of a signature: those of the bands, and as many more
 SKETCH = 1024
 SIMILAR = 0.8
 WORTH_A_WARNING = 0.01
+_ALONE = 1 << 24  # added to a folded character that is a word by itself
+_DIGIT = ord("0")
+_PRIME = 1099511628211  # of FNV-1a
+_SPREAD = np.uint32(2654435769)  # odd; its product's upper bits depend on all bits
 _FEW_CODES, _MANY_CODES = 0x3000, 0x32000  # behind the first come ideographs, behind the second hardly any letters
 _NAMES_OF_WORDS = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
 
+# For one number, compiled from the same source.
+_mix = cast(Callable[[int], int], compiled(cast(Any, hashing.mix)))
+
+
+@compiled
+def _hash_texts(codes_C: Codes, ends_N: Ints, folded: Codes) -> tuple[Ints, Ints, Ints, Ints]:
+    """Hashes of the normal forms of texts [N], numbers of their words [N], hashes of their shingles [S], and where each
+    text's shingles end [N].
+
+    `folded` is, by code point, what it counts as: 0 stands between words, `_DIGIT` is a digit. Code points beyond the
+    table are themselves. A text without words counts as one word, as it is.
+    """
+    num_texts, table = len(ends_N), len(folded)
+    normal_N, num_words_N = np.empty(num_texts, dtype=np.int64), np.empty(num_texts, dtype=np.int64)
+    shingle_ends_N = np.empty(num_texts, dtype=np.int64)
+    hashes_S = np.empty(len(codes_C) + num_texts, dtype=np.int64)  # of a text's words, then of its shingles
+    word: Any
+    begin: Any = 0
+    end = 0
+    for text in range(num_texts):
+        normal: Any = GOLDEN
+        word, before, first = 0, 0, end
+        for place in range(begin, ends_N[text] + 1):  # the end ends a word, too
+            code: Any = np.int64(codes_C[place]) if place < ends_N[text] else 0
+            fold: Any = np.int64(folded[code]) if code < table else code
+            if fold != 0 and fold < _ALONE:
+                if fold != _DIGIT or before != _DIGIT:  # a number counts as one digit
+                    word = ((GOLDEN if word == 0 else word) ^ fold) * _PRIME
+            else:
+                if word != 0:
+                    hashes_S[end] = _mix(word)
+                    normal = (normal ^ hashes_S[end]) * GOLDEN
+                    end += 1
+                    word = 0
+                if fold != 0:
+                    hashes_S[end] = _mix(fold)
+                    normal = (normal ^ hashes_S[end]) * GOLDEN
+                    end += 1
+            before = fold
+        if end == first:
+            for place in range(begin, ends_N[text]):
+                normal = (normal ^ np.int64(codes_C[place])) * _PRIME
+            hashes_S[end] = _mix(normal)
+            end += 1
+        normal_N[text] = _mix(normal ^ ((normal >> 32) & 0xFFFFFFFF))
+        num_words_N[text] = end - first
+        width = SHINGLE if end - first >= SHINGLE else 1
+        end -= width - 1
+        for place in range(first, end):  # reads words at and behind the place only
+            value: Any = width
+            for word_place in range(place, place + width):
+                value = (value ^ hashes_S[word_place]) * GOLDEN
+                value ^= (value >> 29) & 0x7FFFFFFFF
+            hashes_S[place] = _mix(value)
+        shingle_ends_N[text] = end
+        begin = ends_N[text]
+    return normal_N, num_words_N, hashes_S[:end].copy(), shingle_ends_N
+
+
+@compiled
+def _hash_minima(
+    shingles_S: Ints, begins_N: Ints, ends_N: Ints, factors_K: Codes, terms_K: Codes, num_bands: int, rows: int
+) -> tuple[Ints, Bytes]:
+    """MinHash signatures: bands, each as a hash of its minima and its number, and a byte of each minimum.
+
+    The hash functions are `factor * shingle + term` modulo 2^32, with odd factors; a band has `rows` minima.
+
+    Returns:
+        Bands [N, B], and bytes [N, K]: two that are not of the same minimum are equal in 1 of 256 cases.
+    """
+    num_texts, num_hashes = len(begins_N), len(factors_K)
+    bands_NB = np.empty((num_texts, num_bands), dtype=np.int64)
+    bytes_NK = np.empty((num_texts, num_hashes), dtype=np.uint8)
+    least_K = np.empty(num_hashes, dtype=np.uint32)
+    for text in range(num_texts):
+        least_K[:] = 0xFFFFFFFF
+        for place in range(begins_N[text], ends_N[text]):
+            low = np.uint32(shingles_S[place] & 0xFFFFFFFF)
+            for k in range(num_hashes):
+                least_K[k] = min(least_K[k], np.uint32(factors_K[k] * low + terms_K[k]))
+        for k in range(num_hashes):
+            bytes_NK[text, k] = np.uint32(least_K[k] * _SPREAD) >> np.uint32(24)
+        for band in range(num_bands):
+            value: Any = band
+            for k in range(band * rows, (band + 1) * rows):
+                value = _mix(value + GOLDEN) + np.int64(least_K[k])
+            bands_NB[text, band] = _mix(value)
+    return bands_NB, bytes_NK
+
+
+@compiled
+def similarity(one: Ints, other: Ints) -> float:
+    """Jaccard similarity of two texts by their sketches: exact where both have fewer than 1,024 shingles.
+
+    Else it is an estimate from the 1,024 smallest that they have together. At 0.8 its standard deviation is 0.0125.
+    """
+    a, b, union, both = 0, 0, 0, 0
+    most = len(one) + len(other) if len(one) < SKETCH and len(other) < SKETCH else SKETCH
+    while union < most and (a < len(one) or b < len(other)):
+        union += 1
+        if b == len(other) or (a < len(one) and one[a] < other[b]):
+            a += 1
+        elif a == len(one) or other[b] < one[a]:
+            b += 1
+        else:
+            both += 1
+            a += 1
+            b += 1
+    return both / union
+
 
 @dataclass(frozen=True)
-class HashedWords:
-    """Some texts as words.
+class HashedTexts:
+    """Some texts as normal forms and shingles.
 
     Attributes:
         normal: [N], int64: hashes of the normal forms.
-        words: [W], int64: hashes of the words, one text behind another.
-        begins, ends: [N], int64: where each text's words begin and end; it has one at the least.
+        num_words: [N], int64; one at the least.
+        shingles: [S], int64: hashes, one text behind another.
+        begins, ends: [N], int64: where each text's shingles begin and end; it has one at the least.
     """
 
     normal: Ints
-    words: Ints
+    num_words: Ints
+    shingles: Ints
     begins: Ints
     ends: Ints
 
@@ -81,61 +199,317 @@ class HashedWords:
     def _minima(self, chosen: Ints, num_hashes: int) -> tuple[Ints, Bytes]:
         factors, terms = (numbers[:num_hashes] for numbers in _hash_functions())
         begins, ends = self.begins[chosen], self.ends[chosen]
-        return hash_minima(self.words, begins, ends, factors, terms, NUM_BANDS, NUM_HASHES // NUM_BANDS)
+        return _hash_minima(self.shingles, begins, ends, factors, terms, NUM_BANDS, NUM_HASHES // NUM_BANDS)
 
-    def sketches(self, chosen: Ints) -> list[Ints]:
-        """Of each chosen text the 1,024 smallest hashes of its shingles, in their order: all, where it has fewer."""
-        hashes, ends = sketch(self.words, self.begins[chosen], self.ends[chosen], SKETCH)
-        begins = [0, *ends[:-1].tolist()]
-        return [hashes[begin:end].copy() for begin, end in zip(begins, ends.tolist(), strict=True)]
+    def sketch(self, text: int) -> Ints:
+        """The 1,024 smallest hashes of a text's shingles, in their order: all, where it has fewer."""
+        return np.unique(self.shingles[self.begins[text] : self.ends[text]])[:SKETCH]
 
 
-def to_words(texts: Sequence[str]) -> HashedWords:
-    """Finds the words of texts, of one at the least."""
+def hash_texts(texts: Sequence[str]) -> HashedTexts:
+    """Finds the normal forms and shingles of texts, of one at the least."""
     codes = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
     ends = np.cumsum(np.fromiter(map(len, texts), dtype=np.int64, count=len(texts)))
     folded = _folded(_MANY_CODES if len(codes) and codes.max() >= _FEW_CODES else _FEW_CODES)
-    normal, words, word_ends = hash_words(codes, ends, folded)
-    return HashedWords(normal, words, np.concatenate([[0], word_ends[:-1]]), word_ends)
-
-
-def similarity(one: Ints, other: Ints) -> float:
-    """Jaccard similarity of two texts by their sketches: exact where both have fewer than 1,024 shingles.
-
-    Else it is an estimate from the 1,024 smallest that they have together. At 0.8 its standard deviation is 0.0125.
-    """
-    return jaccard(one, other, SKETCH)
+    normal, num_words, shingles, shingle_ends = _hash_texts(codes, ends, folded)
+    return HashedTexts(normal, num_words, shingles, np.concatenate([[0], shingle_ends[:-1]]), shingle_ends)
 
 
 @functools.cache
-def _folded(num_codes: int) -> NDArray[np.uint32]:
-    """By code point, what a character counts as in normal forms; see `hash_words`."""
-
-    def fold(character: str) -> int:
+def _folded(num_codes: int) -> Codes:
+    """By code point, what a character counts as in normal forms; see `_hash_texts`."""
+    folded = np.zeros(num_codes, dtype=np.uint32)
+    for code in range(num_codes):
+        character = chr(code)
         category = unicodedata.category(character)
         if category == "Nd":
-            return DIGIT
-        if category[0] in "ZCP" or category in ("Sm", "Sc", "Sk"):
-            return 0
-        if category == "Lo" and unicodedata.name(character, "").startswith(_NAMES_OF_WORDS):
-            return ALONE + ord(character)
-        return ord(character.lower()[0])
-
-    return np.array([fold(chr(code)) for code in range(num_codes)], dtype=np.uint32)
+            folded[code] = _DIGIT
+        elif category == "Lo" and unicodedata.name(character, "").startswith(_NAMES_OF_WORDS):
+            folded[code] = _ALONE + code
+        elif category[0] not in "ZCP" and category not in ("Sm", "Sc", "Sk"):
+            folded[code] = ord(character.lower()[0])
+    return folded
 
 
 @functools.cache
-def _hash_functions() -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+def _hash_functions() -> tuple[Codes, Codes]:
+    """Factors and terms of the hash functions: [256] each."""
     counters = np.arange(1, 2 * NUM_MINIMA + 1, dtype=np.int64) * np.int64(GOLDEN)
     numbers = (mix(counters) & 0xFFFFFFFF).astype(np.uint32)
     return numbers[:NUM_MINIMA] | np.uint32(1), numbers[NUM_MINIMA:]
 
 
 # ----------------------------------------
-# What is reported
+# The held-out texts, remembered so that training texts can be compared with them. A search knows nothing of other
+# tasks, so its leaks do not depend on the number of workers. Memory is bounded: 20,000 different texts at the most are
+# remembered, chosen by a hash, with 8 KiB each at the most.
+
+MOST_TEXTS = 20_000
+SHOWN_CHARS = 80
+BATCH_CHARS = 1 << 20
+BATCH_TEXTS = 1 << 14
+
+
+@dataclass(slots=True)
+class HeldText:
+    """A held-out text: its first characters, its signature, and how often it is held out."""
+
+    beginning: str
+    normal: int
+    bands: Ints
+    sketch: Ints
+    number: int
+
+
+class HeldTexts:
+    """The held-out texts, each once; of many those with the smallest hashes, whatever their order.
+
+    Args:
+        parts: Whether parts of documents are held out, so that each piece counts and not the first alone.
+
+    Attributes:
+        number: How many there are.
+        is_cut: Whether a piece among them is not a whole document.
+        texts: By hash.
+    """
+
+    def __init__(self, *, parts: bool) -> None:
+        self.parts = parts
+        self.number = 0
+        self.is_cut = False
+        self.texts: dict[int, HeldText] = {}
+        self._most_hash = 1 << 64
+
+    def collect(self, pieces: Iterable[tuple[Document, bool]]) -> Iterator[tuple[Document, bool]]:
+        """Hands pieces through, each with whether it is held out, and remembers those that are."""
+        batch: list[str] = []
+        num_chars = 0
+        for piece, held in pieces:
+            if held and (self.parts or piece.offset == 0):
+                self.is_cut |= piece.offset > 0 or not piece.last
+                batch.append(piece.text[:PIECE_CHARS])
+                num_chars += len(piece.text)
+                if num_chars >= BATCH_CHARS or len(batch) >= BATCH_TEXTS:
+                    self._add(batch)
+                    batch, num_chars = [], 0
+            yield piece, held
+        self._add(batch)
+        self._cut()
+
+    def _add(self, texts: list[str]) -> None:
+        self.number += len(texts)
+        keys = list(map(text_hash, texts))
+        new = {
+            key: text
+            for key, text in zip(keys, texts, strict=True)
+            if key not in self.texts and key <= self._most_hash
+        }  # fmt: skip
+        if new:
+            hashed = hash_texts(list(new.values()))
+            bands = hashed.bands(np.arange(len(new)))
+            for place, (key, text) in enumerate(new.items()):
+                normal, sketch = int(hashed.normal[place]), hashed.sketch(place)
+                self.texts[key] = HeldText(text[:SHOWN_CHARS], normal, bands[place].copy(), sketch, 0)
+        for key in keys:
+            if key in self.texts:
+                self.texts[key].number += 1
+        if len(self.texts) > 2 * MOST_TEXTS:
+            self._cut()
+
+    def join(self, other: HeldTexts) -> None:
+        """Takes the texts of another, which come later."""
+        self.number += other.number
+        self.is_cut |= other.is_cut
+        for key, text in other.texts.items():
+            if key in self.texts:
+                self.texts[key].number += text.number
+            else:
+                self.texts[key] = dataclasses.replace(text)
+        self._most_hash = min(self._most_hash, other._most_hash)
+        self._cut()
+
+    def _cut(self) -> None:
+        """Leaves the texts of the smallest hashes: none that another part of the corpus has not remembered."""
+        keys = sorted(key for key in self.texts if key <= self._most_hash)
+        if len(keys) > MOST_TEXTS:
+            del keys[MOST_TEXTS:]
+            self._most_hash = keys[-1]
+        self.texts = {key: self.texts[key] for key in keys}
+
+    def arrays(self) -> dict[str, Any]:
+        """All of it as arrays, which are equal for equal texts in whatever order they were read."""
+        keys = sorted(self.texts)
+        texts = [self.texts[key] for key in keys]
+        facts = [self.parts, self.number, self.is_cut, self._most_hash, [text.beginning for text in texts]]
+        return {
+            "held": np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8),
+            "rank": np.array(keys, dtype=np.uint64),
+            "normal": np.array([text.normal for text in texts], dtype=np.int64),
+            "number": np.array([text.number for text in texts], dtype=np.int64),
+            "bands": np.array([text.bands for text in texts], dtype=np.int64).reshape(-1, NUM_BANDS),
+            "sketches": np.concatenate([np.zeros(0, dtype=np.int64), *(text.sketch for text in texts)]),
+            "sketch_ends": np.cumsum([len(text.sketch) for text in texts], dtype=np.int64),
+        }
+
+
+def held_texts(arrays: Any) -> HeldTexts:
+    """Reads what `HeldTexts.arrays` gave."""
+    held = HeldTexts(parts=False)
+    held.parts, held.number, held.is_cut, held._most_hash, beginnings = json.loads(bytes(arrays["held"]))
+    sketches = np.split(arrays["sketches"], arrays["sketch_ends"])[:-1]
+    keys, normals, numbers = (arrays[name].tolist() for name in ("rank", "normal", "number"))
+    for key, *text in zip(keys, beginnings, normals, arrays["bands"], sketches, numbers, strict=True):
+        held.texts[key] = HeldText(*text)
+    return held
+
+
+def packed(arrays: dict[str, Any]) -> bytes:
+    """Arrays as the bytes of a file of numpy's; equal arrays, equal bytes."""
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+# ----------------------------------------
+# The search in the training text
+
+MOST_CANDIDATES = 100  # of a band, that are compared with one text
+MOST_COMPARED = 400  # with one text; those that share the rarest bands come first
+_LIKELY = 0.5  # of the shingles of a text that is similar to a held-out one, so many are held out, unless some repeat
+_PLACES_A_SHINGLE = 8
+_LEAST_PLACES, _MOST_PLACES = 1 << 16, 1 << 26
 
 SameAs = Literal["equal", "normalised", "similar"]
 KINDS: tuple[SameAs, ...] = ("equal", "normalised", "similar")
+# Held-out texts that stand in the training text, each with the beginning of the first text that it was found in: of
+# equal ones by the hash, of others by the normal form.
+Leaks = dict[SameAs, dict[str, str]]
+
+
+def no_leaks() -> Leaks:
+    """Leaks of no text, which those of tasks are joined to."""
+    return {kind: {} for kind in KINDS}
+
+
+def join_leaks(leaks: Leaks, later: Leaks) -> None:
+    """Adds the leaks of text that comes later, in place."""
+    for kind in KINDS:
+        leaks[kind] = {**later[kind], **leaks[kind]}
+
+
+class HeldIndex:
+    """Held-out texts by their normal forms and bands.
+
+    Attributes:
+        held: The texts.
+        forms: [F], int64: their normal forms, sorted.
+        sketches: Of each form.
+        bands: [B], int64: the bands of all forms, sorted; `form_of[begins[b] : ends[b]]` have the bth.
+        known: [power of two]: whether a shingle with these last bits is among the sketches; one in 8 or so that is not
+            counts as there.
+    """
+
+    def __init__(self, held: HeldTexts) -> None:
+        self.held = held
+        of_form = {text.normal: text for text in held.texts.values()}
+        texts = [of_form[form] for form in sorted(of_form)]
+        self.forms = np.array([text.normal for text in texts], dtype=np.int64)
+        self.sketches = [text.sketch for text in texts]
+        bands = np.array([text.bands for text in texts], dtype=np.int64).ravel()
+        order = np.argsort(bands, kind="stable")
+        self.bands, self.begins = np.unique(bands[order], return_index=True)
+        self.ends = np.append(self.begins[1:], len(bands))
+        self.form_of = order // NUM_BANDS
+        num_places, number = _LEAST_PLACES, sum(map(len, self.sketches))
+        while num_places < number * _PLACES_A_SHINGLE and num_places < _MOST_PLACES:
+            num_places *= 2
+        self.known = np.zeros(num_places, dtype=np.bool_)
+        for sketch in self.sketches:
+            self.known[sketch & (num_places - 1)] = True
+
+
+class LeakSearch:
+    """Compares training texts, as they go by, with what is held out.
+
+    Args:
+        index: Of what is held out.
+        every: Whether each training text that is like a held-out one is reported; else a held-out text for which one
+            was found is not compared any more.
+
+    Attributes:
+        leaks: What was found so far.
+    """
+
+    def __init__(self, index: HeldIndex, *, every: bool = False) -> None:
+        self.index, self.every = index, every
+        self.leaks = no_leaks()
+        self._is_open = np.ones(len(index.forms), dtype=np.bool_)  # whether a form is still compared
+
+    def look(self, texts: Sequence[str], held: NDArray[np.bool_], offset: Ints) -> NDArray[np.bool_]:
+        """Compares the next texts.
+
+        Args:
+            texts: Of the pieces.
+            held: [num_pieces]: whether each is held out.
+            offset: [num_pieces]: byte of the document at which each begins.
+
+        Returns:
+            [num_pieces]: which training texts are near-duplicates; all of them only with `every`.
+        """
+        leaking = np.zeros(len(texts), dtype=np.bool_)
+        if not len(self.index.forms):
+            return leaking
+        chosen = np.flatnonzero(~held if self.index.held.parts else ~held & (offset == 0))
+        batch = np.cumsum([len(texts[place]) for place in chosen.tolist()]) // BATCH_CHARS
+        for places in np.split(chosen, np.flatnonzero(np.diff(batch)) + 1):
+            if len(places):
+                leaking[places] = self._look_at([texts[place][:PIECE_CHARS] for place in places.tolist()])
+        return leaking
+
+    def _look_at(self, texts: list[str]) -> NDArray[np.bool_]:
+        index, hashed = self.index, hash_texts(texts)
+        # 1. equal to a held-out text, or equal but for numbers, case and signs
+        form = np.searchsorted(index.forms, hashed.normal).clip(max=len(index.forms) - 1)
+        same = index.forms[form] == hashed.normal
+        for text in np.flatnonzero(same).tolist():
+            beginning = texts[text][:SHOWN_CHARS]
+            if (key := text_hash(texts[text])) in index.held.texts:
+                self.leaks["equal"].setdefault(str(key), beginning)
+            self._note("normalised", int(form[text]), beginning)
+        # 2. of the others those that have many shingles of held-out texts; each normal form once
+        is_known = index.known[hashed.shingles & (len(index.known) - 1)]
+        num_shingles = hashed.ends - hashed.begins
+        likely = np.add.reduceat(is_known, hashed.begins, dtype=np.int64) >= _LIKELY * num_shingles
+        likely |= num_shingles > SKETCH  # of longer ones the sketches do not hold all shingles
+        rows = np.flatnonzero(likely & ~same)
+        rows = rows[np.unique(hashed.normal[rows], return_index=True)[1]]
+        rows.sort()
+        # 3. of these those that share a band with a held-out text are compared with it, rare bands first
+        bands = hashed.bands(rows)
+        number = np.searchsorted(index.bands, bands).clip(max=len(index.bands) - 1)
+        shared = index.bands[number] == bands
+        alike = []
+        for row in np.flatnonzero(shared.any(axis=1)).tolist():
+            text, common = int(rows[row]), number[row, shared[row]]
+            rare_first = common[np.argsort(index.ends[common] - index.begins[common], kind="stable")]
+            candidates: dict[int, None] = {}
+            for band in rare_first.tolist():
+                forms = index.form_of[index.begins[band] : index.ends[band]]
+                candidates |= dict.fromkeys(forms[self._is_open[forms]][:MOST_CANDIDATES].tolist())
+            sketch = hashed.sketch(text)
+            for candidate in list(candidates)[:MOST_COMPARED]:
+                if similarity(sketch, index.sketches[candidate]) >= SIMILAR:
+                    self._note("similar", candidate, texts[text][:SHOWN_CHARS])
+                    alike.append(int(hashed.normal[text]))
+        return same | np.isin(hashed.normal, alike) if alike else same
+
+    def _note(self, kind: SameAs, form: int, beginning: str) -> None:
+        self.leaks[kind].setdefault(str(self.index.forms[form]), beginning)
+        self._is_open[form] = self.every
+
+
+# ----------------------------------------
+# What is reported
 
 
 @dataclass(frozen=True)
@@ -234,361 +608,23 @@ def from_plain(content: Mapping[str, Any]) -> NearDuplicates:
     return NearDuplicates(**values, example=None if example is None else DuplicateExample(**example))
 
 
-# ----------------------------------------
-# The held-out texts, remembered so that training texts can be compared with them.
-#
-#     survey of the corpus    -> HeldTexts of each task, joined
-#     shards                  -> LeakSearch, one a task: each training text against these -> FoundLeaks
-#     manifest                -> leaks of all tasks, joined in their order -> NearDuplicates
-#
-# A search knows nothing of other tasks, so its leaks do not depend on the number of workers. Memory is bounded: 20,000
-# different texts at the most are remembered, chosen by a hash, with 8 KiB each at the most.
-
-MOST_TEXTS = 20_000
-SHOWN_CHARS = 80
-BATCH_CHARS = 1 << 20
-BATCH_TEXTS = 1 << 14
-
-
-def _batches(texts: Iterable[tuple[int, str]]) -> Iterator[tuple[list[int], list[str]]]:
-    """Numbered texts, until there are enough for loops over them to be worth calling; of long ones the beginnings."""
-    numbers: list[int] = []
-    batch: list[str] = []
-    num_chars = 0
-    for number, text in texts:
-        numbers.append(number)
-        batch.append(text[:PIECE_CHARS])
-        num_chars += len(text)
-        if num_chars >= BATCH_CHARS or len(batch) >= BATCH_TEXTS:
-            yield numbers, batch
-            numbers, batch, num_chars = [], [], 0
-    if batch:
-        yield numbers, batch
-
-
-@dataclass(slots=True)
-class HeldText:
-    """A held-out text: its first characters, the hash of its normal form, and how often it is held out."""
-
-    beginning: str
-    normal: int
-    number: int = 1
-
-
-class HeldTexts:
-    """The held-out texts, each once; of many those with the smallest hashes, whatever their order.
-
-    Args:
-        parts: Whether parts of documents are held out, so that each piece counts and not the first alone.
-
-    Attributes:
-        number: How many there are.
-        is_cut: Whether a piece among them is not a whole document.
-        texts: By hash.
-        sketches: By normal form, the smallest hashes of its shingles.
-        bands: By normal form.
-    """
-
-    def __init__(self, *, parts: bool) -> None:
-        self.parts = parts
-        self.number = 0
-        self.is_cut = False
-        self.texts: dict[int, HeldText] = {}
-        self.sketches: dict[int, Ints] = {}
-        self.bands: dict[int, Ints] = {}
-        self._most_rank = 1 << 64
-
-    def collect(self, pieces: Iterable[tuple[Document, bool]]) -> Iterator[tuple[Document, bool]]:
-        """Hands pieces through, each with whether it is held out, and remembers those that are."""
-        batch: list[str] = []
-        num_chars = 0
-        for piece, held in pieces:
-            if held and (self.parts or piece.offset == 0):
-                self.is_cut |= piece.offset > 0 or not piece.last
-                batch.append(piece.text[:PIECE_CHARS])
-                num_chars += len(piece.text)
-                if num_chars >= BATCH_CHARS or len(batch) >= BATCH_TEXTS:
-                    self._add(batch)
-                    batch, num_chars = [], 0
-            yield piece, held
-        self._add(batch)
-        self._cut()
-
-    def _add(self, texts: list[str]) -> None:
-        self.number += len(texts)
-        new = []
-        for text in texts:
-            rank = text_hash(text)
-            if rank in self.texts:
-                self.texts[rank].number += 1
-            elif rank <= self._most_rank:
-                self.texts[rank] = HeldText(text[:SHOWN_CHARS], 0)
-                new.append((rank, text))
-        if new:
-            words = to_words([text for _, text in new])
-            forms = words.normal.tolist()
-            for (rank, _), form in zip(new, forms, strict=True):
-                self.texts[rank].normal = form
-            firsts = {form: text for text, form in enumerate(forms) if form not in self.sketches}
-            if firsts:
-                chosen = np.array(list(firsts.values()), dtype=np.int64)
-                self.sketches.update(zip(firsts, words.sketches(chosen), strict=True))
-                self.bands.update(zip(firsts, map(np.copy, words.bands(chosen)), strict=True))
-        if len(self.texts) > 2 * MOST_TEXTS:
-            self._cut()
-
-    def join(self, other: HeldTexts) -> None:
-        """Takes the texts of another, which come later."""
-        self.number += other.number
-        self.is_cut |= other.is_cut
-        for rank, text in other.texts.items():
-            if rank in self.texts:
-                self.texts[rank].number += text.number
-            else:
-                self.texts[rank] = HeldText(text.beginning, text.normal, text.number)
-        self.sketches |= other.sketches
-        self.bands |= other.bands
-        self._most_rank = min(self._most_rank, other._most_rank)
-        self._cut()
-
-    def _cut(self) -> None:
-        """Leaves the texts of the smallest ranks: none that another part of the corpus has not remembered."""
-        ranks = sorted(rank for rank in self.texts if rank <= self._most_rank)
-        if len(ranks) > MOST_TEXTS:
-            del ranks[MOST_TEXTS:]
-            self._most_rank = ranks[-1]
-        if len(ranks) < len(self.texts):
-            self.texts = {rank: self.texts[rank] for rank in ranks}
-            forms = {text.normal for text in self.texts.values()}
-            self.sketches = {form: sketch for form, sketch in self.sketches.items() if form in forms}
-            self.bands = {form: bands for form, bands in self.bands.items() if form in forms}
-
-    def arrays(self) -> dict[str, Any]:
-        """All of it as arrays, which are equal for equal texts in whatever order they were read."""
-        ranks, forms = sorted(self.texts), sorted(self.bands)
-        texts = [self.texts[rank] for rank in ranks]
-        sketches = [self.sketches[form] for form in forms]
-        facts = [self.parts, self.number, self.is_cut, self._most_rank, [text.beginning for text in texts]]
-        return {
-            "held": np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8),
-            "rank": np.array(ranks, dtype=np.uint64),
-            "normal": np.array([text.normal for text in texts], dtype=np.int64),
-            "number": np.array([text.number for text in texts], dtype=np.int64),
-            "form": np.array(forms, dtype=np.int64),
-            "bands": self.table(),
-            "sketches": np.concatenate([np.zeros(0, dtype=np.int64), *sketches]),
-            "sketch_ends": np.cumsum([len(sketch) for sketch in sketches], dtype=np.int64),
-        }
-
-    def table(self) -> Ints:
-        """[forms, 16]: the bands, in the order of the forms."""
-        return np.array([self.bands[form] for form in sorted(self.bands)], dtype=np.int64).reshape(-1, NUM_BANDS)
-
-
-def held_texts(arrays: Any) -> HeldTexts:
-    """Reads what `HeldTexts.arrays` gave."""
-    parts, number, is_cut, most_rank, beginnings = json.loads(bytes(arrays["held"]))
-    held = HeldTexts(parts=parts)
-    held.number, held.is_cut, held._most_rank = number, is_cut, most_rank
-    columns = (arrays[name].tolist() for name in ("rank", "normal", "number"))
-    for beginning, rank, normal, times in zip(beginnings, *columns, strict=True):
-        held.texts[rank] = HeldText(beginning, normal, times)
-    if forms := arrays["form"].tolist():
-        held.sketches = dict(zip(forms, np.split(arrays["sketches"], arrays["sketch_ends"][:-1]), strict=True))
-        held.bands = dict(zip(forms, arrays["bands"], strict=True))
-    return held
-
-
-def packed(arrays: dict[str, Any]) -> bytes:
-    """Arrays as the bytes of a file of numpy's; equal arrays, equal bytes."""
-    file = io.BytesIO()
-    np.savez(file, **arrays)
-    return file.getvalue()
-
-
-# ----------------------------------------
-# The search in the training text
-
-MOST_CANDIDATES = 100  # of a band, that are compared with one text
-MOST_COMPARED = 400  # with one text; those that share the rarest bands come first
-_LIKELY = 0.5  # of the shingles of a text that is similar to a held-out one, so many are held out, unless some repeat
-_BITS_A_SHINGLE = 16
-_LEAST_BYTES, _MOST_BYTES = 1 << 13, 1 << 26
-
-
-class HeldIndex:
-    """Held-out texts by their normal forms and bands."""
-
-    def __init__(self, held: HeldTexts) -> None:
-        self.held = held
-        self.forms = np.array(sorted(held.sketches), dtype=np.int64)
-        bands = held.table().ravel()
-        order = np.argsort(bands, kind="stable")  # of all bands of all forms
-        self.bands, self.begins = np.unique(bands[order], return_index=True)
-        self.ends = np.append(self.begins[1:], len(bands))
-        self._form_of_band = order // NUM_BANDS
-
-    @cached_property
-    def bits(self) -> Bytes:
-        """All shingles, as `find_likely` takes them: also one in 16 or so that is not among them counts as there."""
-        number = sum(map(len, self.held.sketches.values()))
-        num_bytes = _LEAST_BYTES
-        while num_bytes * 8 < number * _BITS_A_SHINGLE and num_bytes < _MOST_BYTES:
-            num_bytes *= 2
-        bits = np.zeros(num_bytes, dtype=np.uint8)
-        for hashes in self.held.sketches.values():
-            set_bits(bits, hashes)
-        return bits
-
-    def forms_with(self, band: int) -> list[int]:
-        """The forms that have a band, by its number."""
-        return self.forms[self._form_of_band[self.begins[band] : self.ends[band]]].tolist()
-
-
-@dataclass
-class FoundLeaks:
-    """Held-out texts that were found in a training text, each with the beginning of the first that it was in.
-
-    Attributes:
-        equal: By hash of the held-out text.
-        normalised: By normal form.
-        similar: By normal form.
-    """
-
-    equal: dict[int, str] = field(default_factory=dict)
-    normalised: dict[int, str] = field(default_factory=dict)
-    similar: dict[int, str] = field(default_factory=dict)
-
-    def join(self, later: FoundLeaks) -> None:
-        """Takes the leaks of text that comes later."""
-        for mine, others in zip(vars(self).values(), vars(later).values(), strict=True):
-            for key, text in others.items():
-                mine.setdefault(key, text)
-
-    def plain(self) -> list[list[list[Any]]]:
-        """For JSON."""
-        return [[[key, text] for key, text in kind.items()] for kind in vars(self).values()]
-
-
-def found_leaks(content: Any) -> FoundLeaks:
-    """Reads what `FoundLeaks.plain` gave."""
-    return FoundLeaks(*({int(key): str(text) for key, text in kind} for kind in content))
-
-
-class LeakSearch:
-    """Compares training texts, as they go by, with what is held out.
-
-    Args:
-        index: Of what is held out.
-        every: Whether each training text that is like a held-out one is reported; else a held-out text for which one
-            was found is not compared any more.
-
-    Attributes:
-        found: The leaks.
-    """
-
-    def __init__(self, index: HeldIndex, *, every: bool = False) -> None:
-        self.index, self.every = index, every
-        self.found = FoundLeaks()
-        self._buckets: dict[int, list[int]] = {}  # forms by number of the band, of those that were met
-
-    def look(self, texts: Sequence[str], held: NDArray[np.bool_], offset: Ints) -> NDArray[np.bool_]:
-        """Compares the next texts.
-
-        Args:
-            texts: Of the pieces.
-            held: [num_pieces]: whether each is held out.
-            offset: [num_pieces]: byte of the document at which each begins.
-
-        Returns:
-            [num_pieces]: which training texts are near-duplicates; all of them only with `every`.
-        """
-        leaks = np.zeros(len(texts), dtype=np.bool_)
-        if len(self.index.forms):
-            chosen = np.flatnonzero(~held if self.index.held.parts else ~held & (offset == 0)).tolist()
-            for places, batch in _batches((place, texts[place]) for place in chosen):
-                leaks[places] = self._look_for(batch)
-        return leaks
-
-    def _look_for(self, texts: list[str]) -> NDArray[np.bool_]:
-        index, words = self.index, to_words(texts)
-        # 1. equal to a held-out text, or equal but for numbers, case and signs
-        place = np.searchsorted(index.forms, words.normal).clip(max=len(index.forms) - 1)
-        same = index.forms[place] == words.normal
-        for text in np.flatnonzero(same).tolist():
-            beginning = texts[text][:SHOWN_CHARS]
-            if (rank := text_hash(texts[text])) in index.held.texts:
-                self.found.equal.setdefault(rank, beginning)
-            self.found.normalised.setdefault(int(words.normal[text]), beginning)
-        # 2. of the others those that may be similar, by a set of bits; each normal form once
-        likely = find_likely(words.words, words.ends, index.bits, _LIKELY)
-        likely |= words.ends - words.begins > SKETCH  # of longer ones the sketches do not hold all shingles
-        rows = np.flatnonzero(likely & ~same)
-        rows = rows[np.unique(words.normal[rows], return_index=True)[1]]
-        rows.sort()
-        # 3. of these those that share a band with a held-out text are compared with it
-        bands = words.bands(rows)
-        number = np.searchsorted(index.bands, bands).clip(max=len(index.bands) - 1)
-        shared = index.bands[number] == bands
-        alike = []
-        for row in np.flatnonzero(shared.any(axis=1)).tolist():
-            text = int(rows[row])
-            if self._compare(words, text, number[row, shared[row]], texts[text]):
-                alike.append(int(words.normal[text]))
-        return same | np.isin(words.normal, alike) if alike else same
-
-    def _compare(self, words: HashedWords, text: int, bands: Ints, content: str) -> bool:
-        """Looks at the held-out texts that share a band, rare bands first; whether one of them is similar."""
-        met: set[int] = set()
-        own: Ints | None = None
-        alike = False
-        sizes = self.index.ends[bands] - self.index.begins[bands]
-        for band in bands[np.argsort(sizes, kind="stable")].tolist():
-            for form in self._open(band):
-                if form in met:
-                    continue
-                if len(met) == MOST_COMPARED:
-                    return alike
-                met.add(form)
-                own = words.sketches(np.array([text]))[0] if own is None else own
-                if similarity(own, self.index.held.sketches[form]) >= SIMILAR:
-                    self.found.similar.setdefault(form, content[:SHOWN_CHARS])
-                    alike = True
-        return alike
-
-    def _open(self, band: int) -> list[int]:
-        """Some forms with a band; without `every`, those for which a training text was found leave for good."""
-        bucket = self._buckets.get(band)
-        if bucket is None:
-            bucket = self._buckets[band] = self.index.forms_with(band)
-        place = 0
-        while not self.every and place < min(MOST_CANDIDATES, len(bucket)):
-            if bucket[place] in self.found.normalised or bucket[place] in self.found.similar:
-                bucket[place] = bucket[-1]
-                bucket.pop()
-            else:
-                place += 1
-        return bucket[:MOST_CANDIDATES]
-
-
-def near_duplicates(held: HeldTexts, found: FoundLeaks, *, left_out: int = 0) -> NearDuplicates:
+def near_duplicates(held: HeldTexts, leaks: Leaks, *, left_out: int = 0) -> NearDuplicates:
     """The figures, and a pair to show.
 
     Args:
         held: The held-out texts.
-        found: Those that were found in the training text.
+        leaks: Those that stand in the training text.
         left_out: Training texts that were left out for it.
     """
     numbers: Counter[SameAs] = Counter()
     examples: dict[SameAs, DuplicateExample] = {}
-    for rank, text in sorted(held.texts.items()):
-        leaks = (found.equal.get(rank), found.normalised.get(text.normal), found.similar.get(text.normal))
-        kind, leak = next(
-            ((kind, leak) for kind, leak in zip(KINDS, leaks, strict=True) if leak is not None), (None, "")
-        )
-        if kind is not None:
-            numbers[kind] += text.number
-            examples.setdefault(kind, DuplicateExample(kind, text.beginning, leak))
+    for key, text in sorted(held.texts.items()):
+        for kind in KINDS:
+            leak = leaks[kind].get(str(key if kind == "equal" else text.normal))
+            if leak is not None:
+                numbers[kind] += text.number
+                examples.setdefault(kind, DuplicateExample(kind, text.beginning, leak))
+                break
     return NearDuplicates(
         "parts" if held.parts and held.is_cut else "documents",
         held.number,

@@ -30,7 +30,7 @@ from unmask.data.annotations import AnnotationPlan, choose_origins, data_fields,
 from unmask.data.corpus import Corpus, ordered
 from unmask.data.data_folder import DataFolder, Manifest, Unfinished, load_manifest, split_of, stamp
 from unmask.data.executors import Executor, OnRay, WorkerProcesses, usable_cores
-from unmask.data.near_duplicates import FoundLeaks, HeldTexts, held_texts, near_duplicates
+from unmask.data.near_duplicates import HeldTexts, held_texts, join_leaks, near_duplicates, no_leaks
 from unmask.data.reading import COMPRESSIONS
 from unmask.data.settings import AnnotationSettings, CorpusSettings
 from unmask.data.shards import SMALLEST_CHUNK_BYTES, TextCounts, chunk_bytes
@@ -322,12 +322,12 @@ class Preparation:
             DataError: A task is not done, the tokenizer does not know most of the text, or the text has changed.
         """
         tokenizer = load_tokenizer(self.folder.tokenizer)
-        whole = TaskCounts(TextCounts(np.zeros(tokenizer.vocab_size, dtype=np.int64)), 0, 0, {}, FoundLeaks())
+        whole = TaskCounts(TextCounts(np.zeros(tokenizer.vocab_size, dtype=np.int64)), 0, 0, {}, no_leaks())
         skipped: Counter[str] = Counter()
         for _, arrays in self._results("shards"):
             counts = TaskCounts.from_arrays(arrays, tokenizer.vocab_size)
             whole.text.add(counts.text)
-            whole.leaks.join(counts.leaks)
+            join_leaks(whole.leaks, counts.leaks)
             whole.documents += counts.documents
             whole.left_out += counts.left_out
             skipped.update(counts.skipped)

@@ -1,4 +1,4 @@
-"""Files to text in bounded memory: bytes are unpacked, decoded, and cut into lines, sequences or rows of JSON.
+"""Files to text in bounded memory: bytes are unpacked, decoded, and cut into lines or sequences.
 
 A line may be longer than memory, so it arrives in parts. Bytes are decoded strictly: a file that is not UTF-8 is an
 error that names the byte, never a replacement character in a vocabulary.
@@ -32,17 +32,11 @@ BROKEN_LINES = "lines that are not UTF-8 text"
 CUT_OFF = "files that are cut off"
 # Bytes that are not UTF-8 arrive as lone surrogates where bad input is skipped.
 _BROKEN = re.compile("[\ud800-\udfff\0]")
-
-
-def _open_zstd(path: Path, _mode: str) -> IO[bytes]:
-    return cast(IO[bytes], io.BufferedReader(pa.CompressedInputStream(pa.OSFile(str(path)), "zstd")))
-
-
-_OPENERS: dict[str, Callable[..., IO[bytes]]] = {
-    ".gz": cast(Any, gzip.open),
-    ".xz": cast(Any, lzma.open),
-    ".bz2": cast(Any, bz2.open),
-    ".zst": _open_zstd,
+_OPENERS: dict[str, Callable[..., Any]] = {
+    ".gz": gzip.open,
+    ".xz": lzma.open,
+    ".bz2": bz2.open,
+    ".zst": lambda path, _: io.BufferedReader(cast(Any, pa.CompressedInputStream(pa.OSFile(str(path)), "zstd"))),
 }
 COMPRESSIONS = tuple(_OPENERS)
 _WAY_OUT = 'corpus.bad_input="skip" passes over what cannot be read'
@@ -97,7 +91,7 @@ class BadInput:
         self._way_out = way_out
         self.counts: Counter[str] = Counter()
 
-    def found(self, reason: str, message: str) -> None:
+    def report(self, reason: str, message: str) -> None:
         """Counts bad input, or raises a CorpusError with this message."""
         if not self.skip:
             raise CorpusError(message if self._way_out is None else f"{message}; {self._way_out}")
@@ -119,12 +113,8 @@ def broken_character(text: str) -> str | None:
 def check_characters(text: str, name: str) -> None:
     """Refuses text that no tokenizer takes, such as a command line in another encoding.
 
-    Args:
-        text: As the user gave it.
-        name: What the error calls it.
-
     Raises:
-        SettingsError: It holds something that is no character.
+        SettingsError: It holds something that is no character; the error calls the text `name`.
     """
     if broken := broken_character(text):
         raise SettingsError(
@@ -138,10 +128,6 @@ def bare_suffix(path: Path) -> str:
     for suffix in COMPRESSIONS:
         name = name.removesuffix(suffix)
     return Path(name).suffix
-
-
-# ----------------------------------------
-# Bytes, characters, lines
 
 
 @contextmanager
@@ -161,17 +147,12 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
         raise CorpusError(f"{path}: {kind}{error.strerror or error}") from error
 
 
-def read_some(file: IO[bytes], most: int) -> bytes:
-    """Reads what is there, at least a byte before the end.
-
-    Waiting for so many bytes would lose those that were unpacked before the file turned out to be cut off.
-    """
-    return cast(io.BufferedIOBase, file).read1(most)
-
-
 def pieces_of(file: IO[bytes]) -> Iterator[bytes]:
-    """The content of an open file, piece by piece."""
-    while piece := read_some(file, PIECE_BYTES):
+    """The content of an open file, piece by piece.
+
+    `read1` gives what is there: waiting for more would lose what was unpacked before a file turned out to be cut off.
+    """
+    while piece := cast(io.BufferedIOBase, file).read1(PIECE_BYTES):
         yield piece
 
 
@@ -190,33 +171,32 @@ def read_text(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Iter
     Raises:
         CorpusError: The text names the byte of the (unpacked) file.
     """
-    return decoded(_chunks(path, bad, stretch), path, bad, begin=0 if stretch is None else stretch.begin)
+    begin, end = stretch or (0, None)
 
+    def chunks() -> Iterator[bytes]:  # of equal size, then what is left where the file ends, or is cut off
+        num_bytes, chunk, failure = 0, bytearray(), None
+        try:
+            with open_bytes(path) as file:
+                if begin:
+                    file.seek(begin)
+                while True:
+                    most = min(PIECE_BYTES, CHUNK_BYTES - len(chunk))
+                    most = most if end is None else min(most, end - begin - num_bytes)
+                    if not (piece := cast(io.BufferedIOBase, file).read1(most)):
+                        break
+                    num_bytes += len(piece)
+                    chunk += piece
+                    if len(chunk) == CHUNK_BYTES:
+                        yield bytes(chunk)
+                        chunk.clear()
+        except CorpusError as error:
+            failure = error
+        if chunk:
+            yield bytes(chunk)
+        if failure is not None:
+            bad.report(CUT_OFF, f"{failure} (readable up to byte {num_bytes} of its content)")
 
-def _chunks(path: Path, bad: BadInput, stretch: Stretch | None) -> Iterator[bytes]:
-    """Chunks of equal size, then what is left of a file, or of a stretch, that ends or is cut off."""
-    num_bytes, chunk, failure = 0, bytearray(), None
-    try:
-        with open_bytes(path) as file:
-            if stretch is not None:
-                file.seek(stretch.begin)
-            while True:
-                most = min(PIECE_BYTES, CHUNK_BYTES - len(chunk))
-                if stretch is not None:
-                    most = min(most, stretch.end - stretch.begin - num_bytes)
-                if not (piece := read_some(file, most)):
-                    break
-                num_bytes += len(piece)
-                chunk += piece
-                if len(chunk) == CHUNK_BYTES:
-                    yield bytes(chunk)
-                    chunk.clear()
-    except CorpusError as error:
-        failure = error
-    if chunk:
-        yield bytes(chunk)
-    if failure is not None:
-        bad.found(CUT_OFF, f"{failure} (readable up to byte {num_bytes} of its content)")
+    return decoded(chunks(), path, bad, begin=begin)
 
 
 def decoded(chunks: Iterator[bytes], name: str | Path, bad: BadInput, *, begin: int = 0) -> Iterator[str]:
@@ -234,13 +214,13 @@ def decoded(chunks: Iterator[bytes], name: str | Path, bad: BadInput, *, begin: 
     num_bytes = begin
     for chunk in itertools.chain(chunks, [b""]):
         if not bad.skip and (nul := chunk.find(b"\0")) >= 0:
-            bad.found("", f"{name}: byte {num_bytes + nul} is NUL: this is not a text file")
+            bad.report("", f"{name}: byte {num_bytes + nul} is NUL: this is not a text file")
         pending = len(decoder.getstate()[0])
         try:
             text = decoder.decode(chunk, final=not chunk)
         except UnicodeDecodeError as error:
             place = num_bytes - pending + error.start
-            bad.found(
+            bad.report(
                 "",
                 f"{name}: byte {place} (0x{error.object[error.start]:02x}) is not UTF-8; "
                 "convert the file first, for example with iconv -f LATIN1 -t UTF-8",
@@ -258,15 +238,14 @@ def read_lines(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Ite
     parts, the broken parts.
     """
     parts = line_parts(read_text(path, bad, stretch))
-    return _unbroken(parts, bad) if bad.skip else parts
-
-
-def _unbroken(parts: Iterator[LinePart], bad: BadInput) -> Iterator[LinePart]:
-    for part in parts:
-        if not bad.is_broken(part.text):
-            yield part
-        elif not (part.starts and part.ends):
-            yield part._replace(text="")  # where the line begins and ends stays known
+    if not bad.skip:
+        return parts
+    marked = ((part, bad.is_broken(part.text)) for part in parts)
+    return (  # where a line in parts begins and ends stays known
+        part._replace(text="") if broken else part
+        for part, broken in marked
+        if not (broken and part.starts and part.ends)
+    )
 
 
 def line_parts(chunks: Iterable[str]) -> Iterator[LinePart]:
@@ -323,7 +302,7 @@ def read_fasta(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Ite
             inside, open_sequence = True, False
         elif letters := "".join(line.text.split()):
             if not inside:
-                bad.found("sequences without a description", f"{path}: a FASTA file begins with a line `>name`")
+                bad.report("sequences without a description", f"{path}: a FASTA file begins with a line `>name`")
                 continue
             yield LinePart(letters, not open_sequence, False)
             open_sequence = True

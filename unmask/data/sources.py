@@ -19,7 +19,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -53,6 +53,7 @@ SUFFIXES: dict[str, str] = {
     ".conll": "conll",
     ".conllu": "conllu",
 }
+_SUPPORTED = f"supported are {', '.join(SUFFIXES)}, each also with {', '.join(COMPRESSIONS)}"
 TABLES = {"jsonl", "json", "csv", "tsv", "parquet", "arrow"}
 # JSON that stands beside data, written by various programs, and holds no text, though some are lists of objects.
 NO_TEXT = {
@@ -155,9 +156,9 @@ def find_split(names: Sequence[str | Path], *, by_name: bool = True, announce: b
         path = Path(name)
         try:
             if path.is_dir():
-                train, validation = _in_folder(path, by_name, announce)
-                split.train.extend(train)
-                split.validation.extend(validation)
+                inside = _in_folder(path, by_name, announce)
+                split.train.extend(inside.train)
+                split.validation.extend(inside.validation)
             elif path.is_file():
                 split.train.append(_source(path))
             elif glob.has_magic(str(name)) and not path.exists():
@@ -174,10 +175,53 @@ def find_split(names: Sequence[str | Path], *, by_name: bool = True, announce: b
 
 
 def _in_folder(folder: Path, by_name: bool, announce: bool) -> SourceSplit:
-    if (folder / "dataset_dict.json").is_file():
-        return _saved_parts(folder, by_name, announce)
+    """The files of a folder, and what each is for."""
     if is_saved_dataset(folder):
         return SourceSplit(_saved_files(folder), [])
+    if (folder / "dataset_dict.json").is_file():  # its parts are folders
+        parts = sorted(path.name for path in folder.iterdir() if (path / "state.json").is_file())
+        if not by_name:
+            return SourceSplit([source for part in parts for source in _saved_files(folder / part)], [])
+        if "train" not in parts:
+            names = ", ".join(parts) or "none"
+            raise CorpusError(f"{folder}: this dataset has no part called train; name one of its folders: {names}")
+        train, held = ["train"], [name for name in _VALIDATION if name in parts][:1]
+        split = SourceSplit(
+            *([each for part in some for each in _saved_files(folder / part)] for some in (train, held))
+        )
+        what, names_in = "parts", parts
+    else:
+        files = _readable_files(folder, announce)
+        everything = SourceSplit(list(map(_source, files)), [])
+        by_part: dict[str | None, list[Path]] = {"train": [], "validation": []}
+        for file in files:
+            by_part.setdefault(_part_of(file.relative_to(folder)), []).append(file)
+        others = by_part.pop(None, [])
+        if not by_name or not by_part["train"] or len(by_part["train"]) + len(others) == len(files):
+            return everything
+        if 2 * sum(file.stat().st_size for file in others) > sum(file.stat().st_size for file in files):
+            if announce:
+                log.warning(
+                    "%s: names of some files say that they are parts of a dataset (%s), but most of the text is in "
+                    "others: all are trained on; name the files that are to be read, and those to hold out in "
+                    "corpus.validation",
+                    folder,
+                    few([str(file.relative_to(folder)) for part in by_part.values() for file in part]),
+                )
+            return everything
+        split = SourceSplit(*(list(map(_source, by_part[part])) for part in ("train", "validation")))
+        train, held = ([str(each.path.relative_to(folder)) for each in part] for part in split)
+        what, names_in = "files", [str(file.relative_to(folder)) for file in files]
+    if announce:
+        log.warning(
+            '%s: %s by name: for training %s; for validation %s; not read %s (corpus.splits = "ignore" trains on all)',
+            folder, what, few(train), few(held), few([name for name in names_in if name not in {*train, *held}]),
+        )  # fmt: skip
+    return split
+
+
+def _readable_files(folder: Path, announce: bool) -> list[Path]:
+    """The files below a folder that hold text, as far as their names and JSON's first rows say."""
     inside = sorted(path for path in folder.rglob("*") if path.is_file())
     files: list[Path] = []
     no_rows: list[Path] = []
@@ -192,7 +236,7 @@ def _in_folder(folder: Path, by_name: bool, announce: bool) -> SourceSplit:
     card = folder / _CARD
     if card in files and any(path.suffix.lower() != card.suffix for path in files):
         files.remove(card)
-    names = _few([path.name for path in no_rows])
+    names = few([path.name for path in no_rows])
     if announce and (others := set(inside) - set(files) - set(no_rows)):
         kinds = ", ".join(sorted({_CARD if path == card else path.suffix or path.name for path in others}))
         log.warning(
@@ -202,34 +246,8 @@ def _in_folder(folder: Path, by_name: bool, announce: bool) -> SourceSplit:
         log.warning("%s: .json files without rows are passed over: %d (%s)", folder, len(no_rows), names)
     if not files:
         rows = f"; of .json files those with rows, which {names} is not" if no_rows else ""
-        raise CorpusError(f"{folder}: no file in this folder can be read; {_supported()}{rows}")
-    return _by_name(folder, files, announce) if by_name else SourceSplit(list(map(_source, files)), [])
-
-
-def _by_name(folder: Path, files: Sequence[Path], announce: bool) -> SourceSplit:
-    """What the files of a folder are for; all are for training where names do not say it of most of the text."""
-    everything = SourceSplit(list(map(_source, files)), [])
-    parts: dict[str, list[Path]] = {"train": [], "validation": [], "test": []}
-    for file in files:
-        if (part := _part_of(file.relative_to(folder))) is not None:
-            parts[part].append(file)
-    named = [file for part in parts.values() for file in part]
-    if not parts["train"] or len(named) == len(parts["train"]):
-        return everything
-    named_bytes, all_bytes = (sum(file.stat().st_size for file in group) for group in (named, files))
-    if 2 * named_bytes < all_bytes:
-        if announce:
-            log.warning(
-                "%s: names of some files say that they are parts of a dataset (%s), but most of the text is in others: "
-                "all are trained on; name the files that are to be read, and those to hold out in corpus.validation",
-                folder,
-                _few([str(file.relative_to(folder)) for file in named]),
-            )
-        return everything
-    if announce:
-        train, held = ([str(file.relative_to(folder)) for file in parts[part]] for part in ("train", "validation"))
-        _announce(folder, "files", train, held, [str(file.relative_to(folder)) for file in files])
-    return SourceSplit(list(map(_source, parts["train"])), list(map(_source, parts["validation"])))
+        raise CorpusError(f"{folder}: no file in this folder can be read; {_SUPPORTED}{rows}")
+    return files
 
 
 def _part_of(path: Path) -> str | None:
@@ -243,21 +261,6 @@ def _part_of(path: Path) -> str | None:
         if parts := {_PART_OF_WORD[word] for word in words if word in _PART_OF_WORD}:
             return parts.pop() if len(parts) == 1 else None
     return None
-
-
-def _saved_parts(folder: Path, by_name: bool, announce: bool) -> SourceSplit:
-    """The parts of a `DatasetDict`, each a folder."""
-    parts = {path.name: path for path in sorted(folder.iterdir()) if (path / "state.json").is_file()}
-    if not by_name:
-        return SourceSplit([source for part in parts.values() for source in _saved_files(part)], [])
-    if "train" not in parts:
-        raise CorpusError(
-            f"{folder}: this dataset has no part called train; name one of its folders: {', '.join(parts) or 'none'}"
-        )
-    held = [name for name in _VALIDATION if name in parts][:1]
-    if announce:
-        _announce(folder, "parts", ["train"], held, list(parts))
-    return SourceSplit(_saved_files(parts["train"]), _saved_files(parts[held[0]]) if held else [])
 
 
 def is_saved_dataset(folder: Path) -> bool:
@@ -277,18 +280,8 @@ def _saved_files(folder: Path) -> list[Source]:
     return [Source(file, "arrow") for file in files]
 
 
-def _announce(folder: Path, what: str, train: Sequence[str], held: Sequence[str], names: Sequence[str]) -> None:
-    log.warning(
-        '%s: %s by name: for training %s; for validation %s; not read %s (corpus.splits = "ignore" trains on all)',
-        folder,
-        what,
-        _few(train),
-        _few(held),
-        _few([name for name in names if name not in {*train, *held}]),
-    )
-
-
-def _few(names: Sequence[str]) -> str:
+def few(names: Sequence[str]) -> str:
+    """The first names of a list, for logs and errors."""
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return (", ".join(names[:3]) or "none") + more
 
@@ -296,14 +289,10 @@ def _few(names: Sequence[str]) -> str:
 def _source(path: Path) -> Source:
     suffix = bare_suffix(path)
     if suffix not in SUFFIXES:
-        raise CorpusError(f"{path}: cannot read this kind of file; {_supported()}")
+        raise CorpusError(f"{path}: cannot read this kind of file; {_SUPPORTED}")
     if suffix == ".parquet" and path.suffix != ".parquet":
         raise CorpusError(f"{path}: unpack it first; a Parquet file is compressed within")
     return Source(path, SUFFIXES[suffix])
-
-
-def _supported() -> str:
-    return f"supported are {', '.join(SUFFIXES)}, each also with {', '.join(COMPRESSIONS)}"
 
 
 # ----------------------------------------
@@ -328,20 +317,25 @@ def is_stream(name: object) -> bool:
         return False
 
 
-def _stream_files(names: Iterable[object]) -> Iterator[tuple[Any, str | None]]:
-    """Each name with the file that keeps it, a path within a folder; None where it is no stream."""
+def _stream_file(name: object, number: int) -> str | None:
+    """The file that keeps a stream, the `number`th pipe or standard input: a path within a folder; else None."""
+    if not isinstance(name, str | Path) or not is_stream(name):
+        return None
+    if str(name) in _ALSO_STDIN:
+        return STDIN_FILE
+    path = Path(name)
+    packed = path.suffix.lower() if path.suffix.lower() in COMPRESSIONS else ""
+    suffix = bare_suffix(path) + packed if bare_suffix(path) in SUFFIXES else ".txt"
+    return f"{PIPES}/{number}{suffix}"
+
+
+def _stream_files(names: Iterable[Any]) -> Iterator[tuple[Any, str | None]]:
+    """Each name with the file that keeps it; None where it is no stream."""
     num_pipes = 0
     for name in names:
-        if not isinstance(name, str | Path) or not is_stream(name):
-            yield name, None
-        elif str(name) in _ALSO_STDIN:
-            yield name, STDIN_FILE
-        else:
-            num_pipes += 1
-            path = Path(name)
-            packed = path.suffix.lower() if path.suffix.lower() in COMPRESSIONS else ""
-            suffix = bare_suffix(path) + packed if bare_suffix(path) in SUFFIXES else ".txt"
-            yield name, f"{PIPES}/{num_pipes}{suffix}"
+        file = _stream_file(name, num_pipes + 1)
+        num_pipes += file is not None and file != STDIN_FILE
+        yield name, file
 
 
 def names_to_keep(names: Sequence[object]) -> list[str]:
@@ -349,13 +343,13 @@ def names_to_keep(names: Sequence[object]) -> list[str]:
 
     The number that a shell gives to a pipe (/dev/fd/63) says nothing the next time.
     """
-    kept = []
+    lasting = []
     for name, file in _stream_files(names):
         if file is not None:
-            kept.append(STDIN if file == STDIN_FILE else f"{_AS_PIPE}{file}{_PIPE_END}")
+            lasting.append(STDIN if file == STDIN_FILE else f"{_AS_PIPE}{file}{_PIPE_END}")
         else:
-            kept.append(lasting_source(name) if isinstance(name, str | Path) else str(name))
-    return kept
+            lasting.append(lasting_source(name) if isinstance(name, str | Path) else str(name))
+    return lasting
 
 
 def kept_source(folder: Path, name: str) -> str:
@@ -372,28 +366,22 @@ def kept_source(folder: Path, name: str) -> str:
 
 
 @contextmanager
-def from_stdin() -> Iterator[IO[bytes]]:
-    """Standard input.
+def open_stream(name: str | Path = STDIN) -> Iterator[IO[bytes]]:
+    """Standard input, or a pipe.
 
     Raises:
         CorpusError: It is a terminal, or closed; or, while it is read, it cannot be.
     """
-    if sys.stdin is None or sys.stdin.isatty():
+    is_stdin = str(name) in _ALSO_STDIN
+    if is_stdin and (sys.stdin is None or sys.stdin.isatty()):
         what = "closed" if sys.stdin is None else "a terminal"
         raise CorpusError(f"- reads standard input, but that is {what}; pipe a text into the command")
     try:
-        yield sys.stdin.buffer
-    except OSError as error:
-        raise CorpusError(f"standard input cannot be read ({error.strerror or error}); pipe a text in") from error
-
-
-@contextmanager
-def _from_pipe(path: Path) -> Iterator[IO[bytes]]:
-    try:
-        with path.open("rb") as stream:
+        with nullcontext(sys.stdin.buffer) if is_stdin else Path(name).open("rb") as stream:
             yield stream
     except OSError as error:
-        raise CorpusError(f"{path}: this pipe cannot be read ({error.strerror or error})") from error
+        what = "standard input" if is_stdin else f"{name}: this pipe"
+        raise CorpusError(f"{what} cannot be read ({error.strerror or error}); pipe a text in") from error
 
 
 def keep_stream(name: str | Path, file: Path, *, kept: bool) -> Path:
@@ -415,7 +403,7 @@ def keep_stream(name: str | Path, file: Path, *, kept: bool) -> Path:
     partial = file.with_name(file.name + ".partial")
     with writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as out, from_stdin() if is_stdin else _from_pipe(Path(name)) as stream:
+        with partial.open("wb") as out, open_stream(name) as stream:
             out.writelines(pieces_of(stream))
             out.flush()
             os.fsync(out.fileno())
@@ -435,8 +423,7 @@ def readable(path: str | Path) -> Iterator[Path]:
     Raises:
         CorpusError: As `keep_stream`.
     """
-    ((_, name),) = _stream_files([path])
-    if name is None:
+    if (name := _stream_file(path, 1)) is None:
         yield Path(path)
         return
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
@@ -520,24 +507,22 @@ def paths_or_texts(texts: Texts | None) -> list[Named] | None:
 def _are_texts(strings: Sequence[Any]) -> bool:
     """Whether a list holds texts, by the first of them."""
     look = strings[:_LOOK]
-    if any(not isinstance(string, str) or _names_file(string) for string in look):
-        return False
+    for string in look:
+        if not isinstance(string, str) or string == STDIN or address_of(string) is not None:
+            return False
+        if (len(string) <= _LONG_NAME or "/" in string) and os.path.exists(string):
+            return False
+        if len(string) > _LONG_NAME or any(map(str.isspace, string)):
+            continue
+        is_pattern = glob.has_magic(string) and bool(glob.glob(string, recursive=True))
+        if bare_suffix(Path(string)) in SUFFIXES or is_pattern:
+            return False
     if any(len(string) > _LONG_NAME or any(map(str.isspace, string)) for string in look):
         return not all(bare_suffix(Path(string)) in SUFFIXES for string in look)
     raise CorpusError(
         f"{look[0]!r}: no such file; and if these are texts, there is no white space in them: give them by an iterator "
         "then, as in iter(texts)"
     )
-
-
-def _names_file(string: str) -> bool:
-    if len(string) > _LONG_NAME and "/" not in string:
-        return False
-    if string == STDIN or os.path.exists(string) or address_of(string) is not None:
-        return True
-    if any(map(str.isspace, string)):
-        return False
-    return bare_suffix(Path(string)) in SUFFIXES or (glob.has_magic(string) and bool(glob.glob(string, recursive=True)))
 
 
 def keep_as_files(
@@ -581,7 +566,17 @@ def _write(content: Any, folder: Path, notify: Notify) -> None:
                 inside.mkdir()
             _write(part, inside, notify)
     elif hasattr(content, "__arrow_c_stream__") and hasattr(content, "columns"):
-        _write_table(content, folder / "rows.parquet")
+        num_rows = 0
+        with (
+            writing(file := folder / "rows.parquet"),
+            pa.RecordBatchReader.from_stream(content) as batches,
+            pq.ParquetWriter(file, batches.schema) as out,
+        ):
+            for batch in batches:
+                out.write_batch(batch)
+                num_rows += batch.num_rows
+        if not num_rows:
+            raise CorpusError("the table that was given has no rows")
     elif isinstance(content, str | bytes) or not (isinstance(content, Iterable) or hasattr(content, "__getitem__")):
         raise CorpusError(
             f"{type(content).__name__} cannot be read as text; give paths, or texts: a list or an iterator of strings "
@@ -589,20 +584,6 @@ def _write(content: Any, folder: Path, notify: Notify) -> None:
         )
     else:
         _write_rows(content, folder / "rows.jsonl", notify)
-
-
-def _write_table(table: Any, file: Path) -> None:
-    num_rows = 0
-    with (
-        writing(file),
-        pa.RecordBatchReader.from_stream(table) as batches,
-        pq.ParquetWriter(file, batches.schema) as out,
-    ):
-        for batch in batches:
-            out.write_batch(batch)
-            num_rows += batch.num_rows
-    if not num_rows:
-        raise CorpusError("the table that was given has no rows")
 
 
 def _write_rows(rows: Iterable[Any], file: Path, notify: Notify) -> None:

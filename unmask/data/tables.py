@@ -10,6 +10,7 @@ import difflib
 import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -127,70 +128,74 @@ def find_column(
     return next((by_name[name] for name in (names or USUAL[role]) if name in by_name), None)
 
 
-def text_column(source: Source, named: AskedColumn, bad: BadInput, known: Iterable[str | None] = ()) -> TextColumn:
-    """Where the text of a table stands: in the named columns, in one with a usual name, or in that with most text,
-    which may be the messages of a chat.
+def with_columns(
+    sources: Iterable[Source],
+    named: AskedColumn,
+    bad: BadInput,
+    *,
+    id: str | bool = False,  # noqa: A002
+    title: str | bool = False,
+) -> list[Source]:
+    """The sources, tables among them with the columns of their text, ids and titles; each file may have its own.
+
+    The text of a table stands in the named columns, in one with a usual name, or in that with most text, which may be
+    the messages of a chat.
 
     Args:
-        source: The table; its first rows are looked at.
-        named: A column, a path into one, several of these as a list or with commas between them; None: none.
+        sources: Files; of tables the first rows are looked at.
+        named: A column of text, a path into one, several of these as a list or with commas between them; None: none.
         bad: As for reading.
-        known: Other columns that are named, which are no text.
+        id, title: Those of ids and titles: a name; True: one with a usual name, if there is any; False: none.
 
     Raises:
-        CorpusError: It is not there, or no column holds text.
+        CorpusError: A named column is not there, or no column holds text.
     """
-    others = [name for name in (*known, source.label, source.group) if name is not None]
-    rows = first_rows(source, bad, named, known=others)
+    return [_with_columns(s, named, bad, {"id": id, "title": title}) if s.is_table else s for s in sources]
+
+
+def _with_columns(source: Source, named: AskedColumn, bad: BadInput, others: Mapping[Role, str | bool]) -> Source:
+    taken = [name for name in (*others.values(), source.label, source.group) if isinstance(name, str)]
+    rows = first_rows(source, bad, named, known=taken)
     if named is None:
-        if column := _likely_text(rows, taken=others):
-            return column
-        raise CorpusError(
-            f"{source.path}: no column looks like text; columns are {names_in(rows)}; name one with {_NAME_COLUMN}"
-        )
-    names = [str(named)] if isinstance(named, str | int) else [str(name) for name in named]
-    if len(names) == 1 and "," in names[0] and not has_column(rows, names[0]):
-        names = [part.strip() for part in names[0].split(",")]
-    if not names:
-        raise CorpusError(f"{source.path}: no column is named in an empty list; name one, or none at all")
-    for name in names:
-        find_column(rows, "text", name, where=source.path)
-    return names[0] if len(names) == 1 else tuple(names)
-
-
-def with_columns(
-    sources: Iterable[Source], named: AskedColumn, bad: BadInput, known: Iterable[str | None] = ()
-) -> list[Source]:
-    """The sources, tables among them with the column of their text; each file may have its own.
-
-    Raises:
-        CorpusError: As `text_column`.
-    """
-    return [replace(s, column=text_column(s, named, bad, known)) if s.is_table else s for s in sources]
+        if (likely := _likely_text(rows, taken=taken)) is None:
+            raise CorpusError(
+                f"{source.path}: no column looks like text; columns are {names_in(rows)}; name one with {_NAME_COLUMN}"
+            )
+        names = [likely]
+    else:
+        names = [str(named)] if isinstance(named, str | int) else [str(name) for name in named]
+        if len(names) == 1 and "," in names[0] and not has_column(rows, names[0]):
+            names = [part.strip() for part in names[0].split(",")]
+        if not names:
+            raise CorpusError(f"{source.path}: no column is named in an empty list; name one, or none at all")
+        for name in names:
+            find_column(rows, "text", name, where=source.path)
+    columns: dict[Role, str | None] = {}
+    for role, other in others.items():
+        usual = None if isinstance(other, bool) else other
+        columns[role] = find_column(rows, role, usual, where=source.path, taken=names) if other else None
+    column = names[0] if len(names) == 1 else tuple(names)
+    return replace(source, column=column, id=columns["id"], title=columns["title"])
 
 
 def _likely_text(rows: Sequence[Row], *, taken: Collection[str | None]) -> str | None:
-    names = list(dict.fromkeys(name for row in rows for name in row if name not in taken))
-
-    def mostly(fits: Callable[[Any], bool], name: str) -> bool:
+    """The column with a usual name that mostly holds text, else that with the most text; None where there is none."""
+    texts, chats, num_chars = [], [], Counter[str]()
+    for name in dict.fromkeys(name for row in rows for name in row if name not in taken):
         values = [row[name] for row in rows if row.get(name)]
-        return 2 * sum(map(fits, values)) >= max(len(values), 1)
-
-    def has_letters(value: Any) -> bool:  # neither a number nor a date
-        return isinstance(value, str) and any(map(str.isalpha, value))
-
-    def num_chars(value: Any) -> int:
-        try:
-            return len(text_in(value) or "")
-        except ValueError:
-            return 0
-
-    texts = [name for name in names if mostly(has_letters, name)]
+        # letters, so neither numbers nor dates
+        has_letters = [isinstance(value, str) and any(map(str.isalpha, value)) for value in values]
+        if 2 * sum(has_letters) >= max(len(values), 1):
+            texts.append(name)
+        elif name.lower() in USUAL["chat"] and 2 * sum(map(is_chat, values)) >= max(len(values), 1):
+            chats.append(name)
+        for value in values if name in (*texts, *chats) else ():
+            with suppress(ValueError):
+                num_chars[name] += len(text_in(value) or "")
     for usual in USUAL["text"]:
-        if name := next((name for name in texts if name.lower() == usual), None):
-            return name
-    chats = [name for name in names if name.lower() in USUAL["chat"] and mostly(is_chat, name)]
-    return max([*texts, *chats], key=lambda name: sum(num_chars(row.get(name)) for row in rows), default=None)
+        if likely := [name for name in texts if name.lower() == usual]:
+            return likely[0]
+    return max([*texts, *chats], key=lambda name: num_chars[name], default=None)
 
 
 # ----------------------------------------
@@ -220,8 +225,11 @@ def rows_of(
     if source.is_json:
         return json_rows(source.path, bad, source.stretch)
     if source.kind in ("csv", "tsv"):
-        own = (source.label, source.group, source.id, source.title)
-        header = {name.lower() for name in (*_named(column), *known, *map(str, filter(None, own)))}
+        names = [] if column is None else [column] if isinstance(column, str | int) else column
+        # `a,b` may be a column of this name, or two
+        named = [part for name in map(str, names) for part in (name, *map(str.strip, name.split(",")))]
+        own = filter(None, (source.label, source.group, source.id, source.title))
+        header = {name.lower() for name in (*named, *known, *own)}
         return _delimited(source.path, bad, tabs=source.kind == "tsv", header=header, used=used)
     return _columnar(source, bad, used)
 
@@ -229,14 +237,6 @@ def rows_of(
 def first_rows(source: Source, bad: BadInput, column: AskedColumn, known: Iterable[str] = ()) -> list[Row]:
     """The first rows of a table, by which columns are found."""
     return [row for _, row in itertools.islice(rows_of(source, bad, column, known=known), LOOK_ROWS)]
-
-
-def _named(column: AskedColumn) -> list[str]:
-    """All names that a user may mean: `a,b` is a column of this name, or two."""
-    if column is None:
-        return []
-    names = [str(column)] if isinstance(column, str | int) else [str(name) for name in column]
-    return [each for name in names for each in dict.fromkeys((name, *(part.strip() for part in name.split(","))))]
 
 
 # What pyarrow raises of damaged files; of values that Python does not have; and of ones that are nested wrongly.
@@ -248,23 +248,34 @@ _BATCH_ROWS, _BATCH_BYTES = 256, 1 << 24
 def _columnar(source: Source, bad: BadInput, used: Collection[str] | None) -> Iterator[tuple[int, Row]]:
     """The rows of a Parquet file, or of an Arrow stream."""
     path, is_parquet = source.path, source.kind == "parquet"
-    kind = "a Parquet file" if is_parquet else "an Arrow stream"
     try:
-        number = 0
         for number, batch in _parquet(path, used, source.stretch) if is_parquet else _arrow(path, used):
             names = batch.schema.names
             if used is not None and (twice := [name for name, count in Counter(names).items() if count > 1]):
                 raise CorpusError(f"{path}: there are several columns {twice[0]!r}; rename all but one")
-            unread: dict[int, str] = {}
-            columns = [_values(column, name, unread) for name, column in zip(names, batch.columns, strict=True)]
-            for place, values in enumerate(zip(*columns, strict=True)):
-                if used is not None and place in unread:
-                    what = f"{path}: row {number + place} has {unread[place]}; mend it, or take the row out"
-                    bad.found(UNREADABLE, what)
+            unread: dict[int, str] = {}  # by place in the batch, values that Python does not have
+            columns = []
+            for name, column in zip(names, batch.columns, strict=True):
+                try:
+                    values = column.to_pylist()
+                except _NO_VALUE:
+                    values = [None] * len(column)
+                    for place, scalar in enumerate(column):
+                        try:
+                            values[place] = scalar.as_py()
+                        except _NO_VALUE as error:
+                            kind = f"{shown(str(column.type))}: {_reason(error)}"
+                            unread[place] = f"a value in column {name!r} that cannot be read ({kind})"
+                columns.append(values)
+            for place, row in enumerate(zip(*columns, strict=True), number):
+                if used is not None and place - number in unread:
+                    what = f"{path}: row {place} has {unread[place - number]}; mend it, or take the row out"
+                    bad.report(UNREADABLE, what)
                 else:
-                    yield number + place, dict(zip(names, values, strict=True))
+                    yield place, dict(zip(names, row, strict=True))
     except DAMAGED as error:
-        bad.found(CUT_OFF, f"{path}: damaged or not {kind}: {_reason(error)}")
+        kind = "a Parquet file" if is_parquet else "an Arrow stream"
+        bad.report(CUT_OFF, f"{path}: damaged or not {kind}: {_reason(error)}")
 
 
 def _parquet(path: Path, used: Collection[str] | None, stretch: Stretch | None) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -297,22 +308,6 @@ def _arrow(path: Path, used: Collection[str] | None) -> Iterator[tuple[int, pa.R
             number += len(checked)
 
 
-def _values(column: pa.Array, name: str, unread: dict[int, str]) -> list[Any]:
-    """The values of a column; None where Python has none, which `unread` says by the place in the batch."""
-    try:
-        return list(column.to_pylist())
-    except _NO_VALUE:
-        values = []
-        for place, scalar in enumerate(column):
-            try:
-                values.append(scalar.as_py())
-            except _NO_VALUE as error:
-                values.append(None)
-                kind = shown(str(column.type))
-                unread[place] = f"a value in column {name!r} that cannot be read ({kind}: {_reason(error)})"
-        return values
-
-
 def _reason(error: BaseException) -> str:
     """The first line of a library's error, in which names out of the file may stand."""
     line = next(iter(str(error).splitlines()), type(error).__name__)
@@ -336,7 +331,13 @@ def _delimited(
         try:
             cells = next(reader, None)
         except csv.Error as error:
-            bad.found(NOT_CSV, f"{path}: {_broken_row(error, begin, reader.line_num)}")
+            line, end, problem = begin, reader.line_num, str(error)
+            if line < end:  # mostly a quote within it was never closed
+                is_open = "unexpected end" in problem or "field larger" in problem
+                where = f"goes on to line {end}, where {problem}; a quote may be left open"
+                where = f"has a quote that is not closed by line {end}" if is_open else where
+                problem = f'the row that begins here {where}; close it, and write quotes within a text twice ("")'
+            bad.report(NOT_CSV, f"{path}: line {line}: {problem}")
             bad.counts[NOT_CSV] += reader.line_num - begin  # all lines that a quote took in
             continue
         if cells is None:
@@ -355,20 +356,9 @@ def _delimited(
         if any(cell.strip() for cell in cells[len(names) :]):
             advice = "a text must hold no tab" if tabs else 'put a text with commas between quotes ("...")'
             width = f"{len(cells)} cells where the table has {len(names)} columns"
-            bad.found("rows with too many cells", f"{path}: line {reader.line_num} has {width}; {advice}")
+            bad.report("rows with too many cells", f"{path}: line {reader.line_num} has {width}; {advice}")
             continue
         yield reader.line_num, dict(zip(names, cells, strict=False))
-
-
-def _broken_row(error: csv.Error, begin: int, end: int) -> str:
-    """What is wrong with a row: where it goes over several lines, mostly that a quote within it was never closed."""
-    if begin == end:
-        return f"line {end}: {error}"
-    if "unexpected end" in str(error) or "field larger" in str(error):
-        problem = f"the row that begins here has a quote that is not closed by line {end}"
-    else:
-        problem = f"the row that begins here goes on to line {end}, where {error}; a quote may be left open"
-    return f'line {begin}: {problem}; close it, and write quotes within a text twice ("")'
 
 
 # ----------------------------------------
@@ -386,46 +376,11 @@ def in_words(column: TextColumn) -> str:
     return f"column{'s' if len(names) > 1 else ''} {' and '.join(map(repr, names))}"
 
 
-def text_of(source: Source, number: int, row: Row, column: TextColumn, bad: BadInput) -> str | None:
-    """The text of a row; None where it has none, which `bad` counts. Of several columns each is a paragraph.
-
-    Raises:
-        CorpusError: The column is missing, or it holds no text; with file and row.
-    """
-    value = row.get(column) if isinstance(column, str) else None
-    if isinstance(value, str) and broken_character(value) is None:
-        return value  # nearly always, and worth being quick at
-    texts: list[str | None] = []
-    for name in columns_of(column):
-        try:
-            text = text_in(value_at(row, name))
-        except KeyError:
-            continue
-        except ValueError as error:
-            bad.found(WITHOUT, f"{source.path}: column {name!r} of row {number} is {error}")
-            return None
-        if text is not None and (broken := broken_character(text)):
-            what = f"{source.row(number)} has {broken} in column {name!r}, which is no character; take it out"
-            bad.found(BROKEN_LINES, what)
-            return None
-        texts.append(text)
-    whole = (texts[0] if isinstance(column, str) else joined(texts, PARAGRAPH)) if texts else None
-    if not texts:
-        what = f"no {in_words(column)}, only {listed(row)}; name the text's column with {_NAME_COLUMN}"
-        bad.found(WITHOUT, f"{source.row(number)} has {what}")
-    elif whole is None:
-        bad.found(WITHOUT, f"{source.row(number)} has no text in {in_words(column)}")
-    return whole
-
-
-def read_table(
-    source: Source, column: TextColumn, bad: BadInput, fields: Mapping[str, str] | None = None
-) -> Iterator[LinePart]:
+def read_table(source: Source, bad: BadInput, fields: Mapping[str, str] | None = None) -> Iterator[LinePart]:
     """Yields the texts of a table, each with what the source's columns of labels, groups, ids and titles say of it.
 
     Args:
-        source: A table.
-        column: Of the text, as `text_column` has found it.
+        source: A table with the column of its text.
         bad: What is done about rows without text.
         fields: Annotations that are read with it: column to the name of the field that holds it.
 
@@ -434,42 +389,75 @@ def read_table(
             malformed, its label is no class, its group no single value, or its id neither a text nor a whole number;
             with file and row.
     """
+    column = source.column
+    assert column is not None, "the column of a table is found before it is read"
     classes = class_names(source, source.label)
-    own = [name for name in (source.label, source.group, source.id, source.title) if name is not None]
-    for number, row in rows_of(source, bad, column, only=[*columns_of(column), *own, *(fields or {}).values()]):
-        text = text_of(source, number, row, column, bad)
+    converters: dict[str, tuple[str, Callable[[Any], Any]]] = {
+        role: (name, convert)
+        for role, name, convert in (
+            ("label", source.label, lambda value: class_name(value, classes)),
+            ("group", source.group, group_name),
+            ("id", source.id, id_of),
+            ("title", source.title, title_of),
+        )
+        if name is not None
+    }
+    names = [*columns_of(column), *(name for name, _ in converters.values()), *(fields or {}).values()]
+    for number, row in rows_of(source, bad, column, only=names):
+        value = row.get(column) if isinstance(column, str) else None
+        # nearly always a text, and worth being quick at
+        is_text = isinstance(value, str) and broken_character(value) is None
+        text = value if is_text else _text_of(source, number, row, column, bad)
         if text is None:
             continue
-        if not (own or fields) and "\r" not in text:  # nearly always, and worth being quick at
+        if not (converters or fields) and "\r" not in text:
             yield LinePart(text, True, True)
             continue
-        spans = label = group = id_ = title = None
-        what, name = "label", source.label
+        values: dict[str, Any] = {}
+        spans, role = None, "annotations"
         try:
-            if name is not None:
-                label = class_name(value_or_none(row, name), classes)
-            what, name = "group", source.group
-            if name is not None:
-                group = group_name(value_or_none(row, name))
-            what, name = "id", source.id
-            if name is not None:
-                id_ = id_of(value_or_none(row, name))
-            what, name = "title", source.title
-            if name is not None:
-                title = title_of(value_or_none(row, name))
-            what, name = "annotations", None
+            for role, (name, convert) in converters.items():
+                try:
+                    values[role] = convert(value_or_none(row, name))
+                except ValueError as error:
+                    raise ValueError(f"has {error} in column {name!r}") from error
+            role = "annotations"
             if fields is not None:
                 if not isinstance(column, str) or not isinstance(value_or_none(row, column), str):
-                    joined = f"joined of parts, in {in_words(column)}; give it as one text"
-                    raise ValueError(f"has annotations of a text that is {joined}")
+                    parts = f"joined of parts, in {in_words(column)}; give it as one text"
+                    raise ValueError(f"has annotations of a text that is {parts}")
                 spans = read_fields(row, text, fields)
         except ValueError as error:
-            problem = str(error) if name is None else f"has {error} in column {name!r}"
-            bad.found(f"rows whose {what} cannot be read", f"{source.row(number)} {problem}")
+            bad.report(f"rows whose {role} cannot be read", f"{source.row(number)} {error}")
             continue
         if "\r\n" in text:
             text, spans = text.replace("\r\n", "\n"), spans and without_returns(text, spans)
-        yield LinePart(text, True, True, spans, label, group, id_, title)
+        yield LinePart(text, True, True, spans, **values)
+
+
+def _text_of(source: Source, number: int, row: Row, column: TextColumn, bad: BadInput) -> str | None:
+    """The text of a row; None where it has none, which `bad` counts. Of several columns each is a paragraph."""
+    texts: list[str | None] = []
+    for name in columns_of(column):
+        try:
+            text = text_in(value_at(row, name))
+        except KeyError:
+            continue
+        except ValueError as error:
+            bad.report(WITHOUT, f"{source.path}: column {name!r} of row {number} is {error}")
+            return None
+        if text is not None and (broken := broken_character(text)):
+            what = f"{source.row(number)} has {broken} in column {name!r}, which is no character; take it out"
+            bad.report(BROKEN_LINES, what)
+            return None
+        texts.append(text)
+    whole = (texts[0] if isinstance(column, str) else joined(texts, PARAGRAPH)) if texts else None
+    if whole is None:
+        what = f"no text in {in_words(column)}"
+        if not texts:
+            what = f"no {in_words(column)}, only {listed(row)}; name the text's column with {_NAME_COLUMN}"
+        bad.report(WITHOUT, f"{source.row(number)} has {what}")
+    return whole
 
 
 def class_names(source: Source, column: str | None) -> tuple[str, ...] | None:

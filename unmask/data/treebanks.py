@@ -71,7 +71,7 @@ def read_conll(source: Source, bad: BadInput, fields: Mapping[str, str] | None) 
         try:
             text, spans = build(lines, fields or {})
         except ValueError as error:
-            bad.found("sentences that cannot be read", f"{source.path}: line {error}")
+            bad.report("sentences that cannot be read", f"{source.path}: line {error}")
             continue
         if not bad.is_broken(text):
             yield LinePart(text, True, True, None if fields is None else spans)

@@ -35,7 +35,7 @@ from unmask.data.annotations import AnnotationPlan, Annotator
 from unmask.data.corpus import Corpus, Decisions, check_number, decisions_of
 from unmask.data.data_folder import PARTS
 from unmask.data.documents import Document
-from unmask.data.near_duplicates import FoundLeaks, HeldIndex, HeldTexts, LeakSearch, found_leaks, held_texts, packed
+from unmask.data.near_duplicates import HeldIndex, HeldTexts, Leaks, LeakSearch, held_texts, packed
 from unmask.data.shards import (
     SplitCounts,
     TextChunk,
@@ -192,12 +192,12 @@ class TaskCounts:
     documents: int  # those without tokens as well
     left_out: int  # training documents that nearly stand in the held-out text
     skipped: dict[str, int]  # what was left out: reason to number
-    leaks: FoundLeaks  # what of the held-out text was found in it
+    leaks: Leaks  # what of the held-out text was found in it
 
     def arrays(self) -> dict[str, Any]:
         """All of it as arrays."""
         used = np.flatnonzero(self.text.frequencies)
-        content = {**vars(self), "leaks": self.leaks.plain(), "text": {**vars(self.text), "frequencies": None}}
+        content = {**vars(self), "text": {**vars(self.text), "frequencies": None}}
         return {"facts": json_array(content), "used": used, "counts": self.text.frequencies[used]}
 
     @classmethod
@@ -211,7 +211,7 @@ class TaskCounts:
         text["frequencies"] = np.zeros(vocab_size, dtype=np.int64)
         if vocab_size:
             text["frequencies"][arrays["used"]] = arrays["counts"]
-        return cls(**{**facts, "text": TextCounts(**text), "leaks": found_leaks(facts["leaks"])})
+        return cls(**{**facts, "text": TextCounts(**text)})
 
 
 class KeptText:
@@ -418,7 +418,7 @@ def _make_shards(tools: Tools, task: ReadTask, count: Count, each: EachChunk | N
         text.add(counts)
     if left_out:
         skipped[LEAKS] += left_out
-    return TaskCounts(text, documents, left_out, dict(skipped), search.found).arrays()
+    return TaskCounts(text, documents, left_out, dict(skipped), search.leaks).arrays()
 
 
 def changed(path: Path) -> DataError:

@@ -30,7 +30,7 @@ from torch.nn import functional
 from unmask.core.errors import CorpusError, ModelError, SettingsError, shown
 from unmask.core.files import absence
 from unmask.core.results import Notify, Progress, ignore
-from unmask.data.json_rows import EndsEarlyError, JsonCursor, json_problem, parsed_line
+from unmask.data.json_rows import JsonText, NotJsonError, parsed_line
 from unmask.data.reading import (
     BadInput,
     bare_suffix,
@@ -424,7 +424,13 @@ def _entries(name: str, file: IO[bytes]) -> Iterator[tuple[str, Any]]:
             break
         begin += first.count("\n")
     if first.lstrip().startswith("["):
-        yield from _elements(name, JsonCursor(name, chain([first], chunks), way_out=f"{_SHAPE} of such"))
+        text = JsonText(name, chain([first], chunks), way_out=f"{_SHAPE} of such")
+        try:
+            for _, number, value in text.elements():
+                yield f"{name}: pair {number}", value
+            text.check_end(_SHAPE)
+        except NotJsonError as error:
+            raise CorpusError(f"{name}: {error}; {_SHAPE}") from error
         return
     for number, part in enumerate(line_parts(chain([first], chunks)), begin):
         where = f"{name}: line {number}"
@@ -435,30 +441,6 @@ def _entries(name: str, file: IO[bytes]) -> Iterator[tuple[str, Any]]:
                 yield where, parsed_line(part.text)
             except ValueError as error:
                 raise CorpusError(f"{where} {error}; {_SHAPE}") from error
-
-
-def _elements(name: str, text: JsonCursor) -> Iterator[tuple[str, Any]]:
-    """The elements of an array, one at a time."""
-    text.take("[")
-    number, is_over = 0, text.take("]")
-    while not is_over:
-        number += 1
-        where = f"{name}: pair {number}"
-        text.peek()
-        try:
-            value = text.value()
-        except EndsEarlyError as error:
-            raise CorpusError(f"{where} has no end: the file is cut off") from error
-        except CorpusError:  # of the file: it is a ValueError, too
-            raise
-        except (ValueError, RecursionError) as error:
-            raise CorpusError(f"{where} {json_problem(error)}; {_SHAPE}") from error
-        yield where, value
-        is_over = text.take("]")
-        if not is_over and not text.take(","):
-            raise CorpusError(f"{where} is followed by {text.excerpt!r}, not by a comma; {_SHAPE}")
-    if text.peek():
-        raise CorpusError(f"{name}: {text.excerpt!r} follows what was the whole of it; {_SHAPE}")
 
 
 TIE = 1e-4  # nats: what the order in which numbers are added up may change

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from unmask.core.errors import CorpusError
 from unmask.core.settings import validated
-from unmask.data.documents import DocumentColumns, Documents, in_groups, names_of
+from unmask.data.documents import Documents, in_groups, names_of
 from unmask.data.settings import CorpusSettings, DocumentUnit
 from unmask.data.sources import Source
 from unmask.data.tables import AskedColumn
@@ -99,9 +99,8 @@ class DocumentFiles:
         within: Path | None = None,
     ) -> None:
         self._within = within
-        columns = DocumentColumns(column, id_column, title_column)
         unit = validated(CorpusSettings, {"documents": documents}, where="search").documents
-        self._documents = Documents(paths, columns, unit=unit)
+        self._documents = Documents(paths, column, id_column=id_column, title_column=title_column, unit=unit)
         self.sources, self.num_bytes, self.skipped = (
             self._documents.sources, self._documents.num_bytes, self._documents.skipped
         )  # fmt: skip

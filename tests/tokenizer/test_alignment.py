@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from tests.tokenizer.families import FAMILIES, SENTENCE, trained
 from unmask.core.errors import DataError
-from unmask.tokenizer.alignment import TextPlaces, column_type
-from unmask.tokenizer.spans import Span
+from unmask.tokenizer.spans import Span, TextPlaces, column_types
 from unmask.tokenizer.tokenizer import Tokenizer
 
 
@@ -216,10 +215,11 @@ def test_labels_that_were_not_announced() -> None:
 
 
 def test_the_smallest_type_is_chosen() -> None:
-    assert [column_type("entities", n) for n in (127, 128)] == [np.uint8, np.uint16]
-    assert [column_type("pos", n) for n in (255, 256)] == [np.uint8, np.uint16]
-    assert column_type("dependencies", 127) == np.uint32
+    sizes = {"entities": (127, 128), "pos": (255, 256), "dependencies": (1, 127)}
+    small, large = (column_types({column: ["x"] * each[n] for column, each in sizes.items()}) for n in (0, 1))
+    assert small == {"entities": np.uint8, "pos": np.uint8, "dependencies": np.uint32}
+    assert large == {"entities": np.uint16, "pos": np.uint16, "dependencies": np.uint32}
     with pytest.raises(DataError, match="128 roles of dependencies are more than 127"):
-        column_type("dependencies", 128)
+        column_types({"dependencies": ["x"] * 128})
     with pytest.raises(DataError, match="40,000 labels of entities are more than can be stored"):
-        column_type("entities", 40_000)
+        column_types({"entities": ["x"] * 40_000})

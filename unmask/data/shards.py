@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from unmask.core.errors import DataError
 from unmask.data.store import ShardFile, ShardWriter, TokenBatch
-from unmask.tokenizer.alignment import Aligned, TextPlaces, widths_of
+from unmask.tokenizer.spans import Aligned, TextPlaces, column_types
 from unmask.tokenizer.tokenizer import EncodedText, Tokenizer
 from unmask.tokenizer.words import WordCensus
 
@@ -270,7 +270,7 @@ def write_shards(
         DataError: The shards cannot be written, or annotations do not fit the plan.
         SettingsError: A pipeline that annotates cannot be loaded.
     """
-    widths = {} if annotator is None else widths_of(annotator.plan.labels)
+    widths = {} if annotator is None else column_types(annotator.plan.labels)
     vocab_size, unknown_id = tokenizer.vocab_size, tokenizer.special.unk
     writers = [
         ShardWriter(

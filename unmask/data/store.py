@@ -12,7 +12,7 @@ They open with `datasets.Dataset.from_file` and are memory-mapped without copies
     group        int64                    what a held-out row is a draw of: a number below 0 for its group, that of
                                           its document where it is in none; only where groups were held out
     entities, pos, dependencies, chunks   list<uint8, uint16 or uint32>, those that were asked for: what annotators
-                                          say of each token, as `unmask.tokenizer.alignment` writes it
+                                          say of each token, as `unmask.tokenizer.spans` writes it
 """
 
 from __future__ import annotations

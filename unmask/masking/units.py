@@ -19,7 +19,7 @@ from unmask.core.settings import Settings
 from unmask.masking.draw import FlatRows
 from unmask.masking.draw_loops import collocation_starts, span_starts
 from unmask.masking.tables import Tables
-from unmask.tokenizer.alignment import BEFORE_SHIFT, FARTHEST
+from unmask.tokenizer.spans import BEFORE_SHIFT, FARTHEST
 
 LONGEST_SPAN = 100
 

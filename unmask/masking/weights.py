@@ -22,7 +22,7 @@ from unmask.core.settings import Settings
 from unmask.masking.draw import LARGEST_LOG2, FlatRows, FlatUnits, fixed_log2, pick, take
 from unmask.masking.draw_loops import POINT, cosines, counts_in_segment
 from unmask.masking.tables import Tables
-from unmask.tokenizer.alignment import HEADS_SHIFT
+from unmask.tokenizer.spans import HEADS_SHIFT
 
 Weight = Annotated[float, Field(gt=0.0, le=1e6)]
 Power = Annotated[float, Field(ge=-8.0, le=8.0)]

@@ -46,17 +46,17 @@ class NewWord:
 
 
 def _check_extensible(tokenizer: Tokenizer) -> None:
-    model, family = tokenizer.backend.model, tokenizer.word_starts.spelling.family
-    kind, why = type(model).__name__, None
+    backend = tokenizer.backend
+    family, kind, why = tokenizer.word_starts.spelling.family, type(backend.model).__name__, None
     if family == "plain":
         why = "this tokenizer's entries are characters, which words are never joined of"
     elif kind not in ("WordPiece", "BPE", "Unigram") or family == "whole":
         why = f"this tokenizer is of the kind {kind}, whose entries mark no words"
     elif kind == "BPE" and family == "wordpiece":
         why = "this BPE tokenizer marks continuations or ends of words"
-    elif kind == "BPE" and model.dropout:
+    elif kind == "BPE" and backend.model.dropout:
         why = "this BPE tokenizer drops merges at random"
-    elif tokenizer.backend.pre_tokenizer is None:
+    elif backend.pre_tokenizer is None:
         why = "this tokenizer does not cut text into words first (no pre_tokenizer)"
     if why is not None:
         raise TokenizerError(
@@ -67,29 +67,6 @@ def _check_extensible(tokenizer: Tokenizer) -> None:
 
 def _pieces_of(backend: tokenizers.Tokenizer, word: str) -> tuple[int, ...]:
     return tuple(token.id for token in backend.model.tokenize(word))
-
-
-def _rank_new_words(tokenizer: Tokenizer, counts: Mapping[str, int]) -> list[NewWord]:
-    """All words that would gain from an entry, the one that saves most tokens first.
-
-    A word counts by itself: what entries of two words that begin alike save together is not worked out.
-    """
-    unknown, new_words = tokenizer.special.unk, []
-    for entry, count in counts.items():
-        if count < LEAST_COUNT:
-            continue
-        # Letters, with digits perhaps, so that no word of the masking begins or ends within it.
-        text = tokenizer.word_starts.text_of(entry)
-        kinds = {kind_of(character) for character in text}
-        if len(text) < LEAST_CHARS or Kind.LETTER not in kinds or not kinds <= _OF_WORDS:
-            continue
-        pieces = _pieces_of(tokenizer.backend, entry)
-        if len(pieces) < 2 or unknown in pieces:
-            continue
-        if tokenizer.starts(np.array(pieces))[1:].any():  # several words to the masking: one entry would join them
-            continue
-        new_words.append(NewWord(entry, pieces, count))
-    return sorted(new_words, key=lambda word: (-word.saved, word.entry))
 
 
 def unigram_scores(words: Iterable[NewWord], scores: Mapping[int, float]) -> list[float]:
@@ -147,16 +124,29 @@ def extend_vocabulary(tokenizer: Tokenizer, texts: Iterable[str], most: int) -> 
     Raises:
         TokenizerError: Words cannot be added to this kind of tokenizer, or the text has no such words.
     """
-    _check_extensible(tokenizer)
     backend, counts = tokenizer.backend, Counter[str]()
+    _check_extensible(tokenizer)
     for text in texts:  # counts what the model is given one by one; only distinct words are held in memory
         normal = text if backend.normalizer is None else backend.normalizer.normalize_str(text)
         counts.update(word for word, _ in backend.pre_tokenizer.pre_tokenize_str(normal))
-    words = _rank_new_words(tokenizer, counts)[:most]
+    unknown, gaining = tokenizer.special.unk, []
+    for entry, count in counts.items():  # each by itself: what entries of two words save together is not worked out
+        # Letters, with digits perhaps, so that no word of the masking begins or ends within it.
+        text = tokenizer.word_starts.text_of(entry)
+        kinds = {kind_of(character) for character in text}
+        if count < LEAST_COUNT or len(text) < LEAST_CHARS or Kind.LETTER not in kinds or not kinds <= _OF_WORDS:
+            continue
+        pieces = _pieces_of(backend, entry)
+        if len(pieces) < 2 or unknown in pieces:
+            continue
+        if tokenizer.starts(np.array(pieces))[1:].any():  # several words to the masking: one entry would join them
+            continue
+        gaining.append(NewWord(entry, pieces, count))
+    words = sorted(gaining, key=lambda word: (-word.saved, word.entry))[:most]
     while words:
         extended = _with_entries(tokenizer, words)
         before = after = 0
-        lost, unknown = [], tokenizer.special.unk  # words that have unknown tokens with the new entries only
+        lost = []  # words that have unknown tokens with the new entries only
         for word, count in counts.items():
             old, new = _pieces_of(backend, word), _pieces_of(extended.backend, word)
             before, after = before + count * len(old), after + count * len(new)

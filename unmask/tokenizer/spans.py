@@ -14,7 +14,8 @@ In a row they stand beside the text as lists, which are checked and brought into
     {"text": "Anna sleeps.", "entities": [[0, 4, "PER"]], "dependencies": [[0, 4, "nsubj", 1], [5, 11, "root", 1]]}
 
 A span is `[start, end, label]` there or `{"start": 0, "end": 4, "label": "PER"}`; in `dependencies` the number of the
-head's span in the list follows, counted from 0 (`"head"`), a root naming itself.
+head's span in the list follows, counted from 0 (`"head"`), a root naming itself. How tokens carry annotations stands
+below, before `TokenPlaces`.
 """
 
 from __future__ import annotations
@@ -22,11 +23,15 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
-from unmask.core.errors import shown
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.core.errors import DataError, shown
 
 Column = Literal["entities", "pos", "dependencies", "chunks"]
 
@@ -144,16 +149,16 @@ def read_fields(row: Mapping[str, Any], text: str, fields: Mapping[str, str]) ->
 def _span(entry: Any, column: str, field: str, num_chars: int) -> Span:
     names = ("start", "end", "label", *(("head",) if column == "dependencies" else ()))
     values = [entry.get(name) for name in names] if isinstance(entry, dict) else entry
-    shape = f"[{', '.join(names)}]"
+    what, shape = f"has {shown(entry)} in {field!r}", f"[{', '.join(names)}]"
     if not isinstance(values, list) or len(values) != len(names):
-        raise ValueError(f"has {shown(entry)} in {field!r}, not {shape}")
+        raise ValueError(f"{what}, not {shape}")
     begin, end, label, *head = values
     if not all(isinstance(n, int) and not isinstance(n, bool) for n in (begin, end, *head)):
-        raise ValueError(f"has {shown(entry)} in {field!r}, not {shape} with whole numbers")
+        raise ValueError(f"{what}, not {shape} with whole numbers")
     if not isinstance(label, str) or not label:
-        raise ValueError(f"has {shown(entry)} in {field!r}, whose label is no text")
+        raise ValueError(f"{what}, whose label is no text")
     if not 0 <= begin < end <= num_chars:
-        raise ValueError(f"has {shown(entry)} in {field!r}, but its text has the characters 0 to {num_chars}")
+        raise ValueError(f"{what}, but its text has the characters 0 to {num_chars}")
     return Span(begin, end, label, *head)
 
 
@@ -215,3 +220,169 @@ def word_spans(text: str) -> list[tuple[int, int]]:
             spans.append((begin, end))
             in_word = is_run
     return spans
+
+
+# ----------------------------------------
+# Annotations of characters to annotations of tokens, whatever the tokenizer.
+#
+# A token belongs to a span if it covers at least one of its characters that is no white space; so a byte-level ` New`
+# belongs to `New York`, but the space behind it does not. Tokens between the first and the last of a span belong to it
+# as well, and a lone mark of a space (Unigram's `▁`) goes with the word that it begins. A token that two spans share is
+# the first one's.
+#
+# How a token's annotation is written, one unsigned integer a token, 0 where nothing was said:
+#
+#     entities, chunks   2 x label + (1 where the span begins)
+#     pos                label
+#     dependencies       role << 25 | (1 if words hang on this one) << 24 | before << 12 | behind
+#
+# `label` and `role` are numbers of labels, counted from 1, whose names the manifest lists. `before` and `behind` are
+# the tokens of the word's subtree before and behind this token, 4,095 standing for so many or more; a word whose
+# subtree is not contiguous has its own tokens alone. So masking finds subtrees by adding and never walks a tree.
+
+Ints = NDArray[np.int64]
+ROLE_SHIFT, HEADS_SHIFT, BEFORE_SHIFT = 25, 24, 12
+FARTHEST = (1 << BEFORE_SHIFT) - 1
+MOST_ROLES = 127
+_FAR = np.iinfo(np.int64).max
+_SPACES = np.array([c for c in range(0x3001) if chr(c).isspace()], dtype=np.uint32)
+
+
+@dataclass(frozen=True)
+class TokenPlaces:
+    """Where the tokens of some texts stand, one text behind another.
+
+    Attributes:
+        begin, end: [num_tokens], int64: characters, counted through all texts.
+        lengths: [num_texts], int64: tokens of each text.
+        word_starts: [num_tokens], bool.
+    """
+
+    begin: Ints
+    end: Ints
+    lengths: Ints
+    word_starts: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """A column of annotation.
+
+    Attributes:
+        values: [num_tokens], int64, written as above.
+        spans: How many spans there were.
+        lost: Those of them to which no token belongs.
+    """
+
+    values: Ints
+    spans: int
+    lost: int
+
+
+def column_types(labels: Mapping[str, Sequence[str]]) -> dict[str, type[np.unsignedinteger]]:
+    """The smallest unsigned integer that holds each column, by the labels of each.
+
+    Raises:
+        DataError: There are more labels than fit.
+    """
+    types: dict[str, type[np.unsignedinteger]] = {}
+    for column, names in labels.items():
+        if column == "dependencies" and len(names) > MOST_ROLES:
+            raise DataError(f"{len(names)} roles of dependencies are more than {MOST_ROLES}; leave out subtypes")
+        largest = len(names) if column == "pos" else 2 * len(names) + 1
+        if largest > 0xFFFF:
+            raise DataError(f"{len(names):,} labels of {column} are more than can be stored; use fewer")
+        types[column] = np.uint32 if column == "dependencies" else np.uint8 if largest <= 0xFF else np.uint16
+    return types
+
+
+class TextPlaces:
+    """The characters of some texts in a line, and which tokens stand on them."""
+
+    def __init__(self, texts: Sequence[str], places: TokenPlaces) -> None:
+        joined = "".join(texts)
+        self.places = places
+        self.text_begin = np.cumsum([0, *map(len, texts)])
+        codes = np.frombuffer(joined.encode("utf-32-le"), dtype=np.uint32)
+        self._inked = ~np.isin(codes, _SPACES)
+
+    def align(self, column: str, spans: Sequence[Spans], labels: Sequence[str]) -> Aligned:
+        """Annotates the tokens with one column of the annotations of each text.
+
+        Raises:
+            DataError: A label is none of `labels`, which stand in the order of their numbers.
+        """
+        flat = [span for each in spans for span in each.get(column, ())]
+        number_of = {label: number for number, label in enumerate(labels, 1)}
+        try:
+            numbers = np.fromiter((number_of[span.label] for span in flat), dtype=np.int64, count=len(flat))
+        except KeyError as error:
+            raise DataError(
+                f"the label {error} of {column} was not announced; known are {', '.join(labels)}; prepare the text "
+                "again"
+            ) from error
+        owner = self._owners([each.get(column, ()) for each in spans])
+        # The nearest span at or before each token (0 where there is none), and at or behind it; both rise.
+        before = np.maximum.accumulate(owner)
+        behind = np.minimum.accumulate(np.where(owner > 0, owner, _FAR)[::-1])[::-1]
+        inside = (before == behind) & (before > 0)
+        own = np.where(inside, before, 0)
+        begins = inside & (np.diff(own, prepend=0) != 0)
+        label = np.where(inside, numbers[own - 1] if flat else 0, 0)
+        if column == "pos":
+            values = label
+        elif column == "dependencies":
+            counts = [len(each.get(column, ())) for each in spans]
+            values = np.where(inside, label << ROLE_SHIFT | self._subtrees(flat, counts, own, before, behind), 0)
+        else:
+            values = 2 * label + begins
+        return Aligned(values, len(flat), len(flat) - int(begins.sum()))
+
+    def _owners(self, spans: Sequence[Sequence[Span]]) -> Ints:
+        """For each token the number of its span, counted from 1 through all texts; 0 where it covers none."""
+        of_char = np.zeros(self.text_begin[-1] + 1, dtype=np.int64)
+        number = 0
+        for begin, end, entries in zip(self.text_begin, self.text_begin[1:], spans, strict=False):
+            for span in entries:
+                number += 1
+                of_char[begin + span.begin : min(begin + span.end, end)] = number
+        of_char[:-1] *= self._inked
+        # The first character from each one on that belongs to a span.
+        nearest = np.where(of_char > 0, np.arange(len(of_char)), len(of_char))
+        nearest = np.minimum.accumulate(nearest[::-1])[::-1]
+        first = nearest[np.minimum(self.places.begin, len(of_char) - 1)]
+        owner = np.where(first < self.places.end, of_char[np.minimum(first, len(of_char) - 1)], 0)
+        if len(owner) > 1:
+            # A token without ink that begins a word which goes on goes with what follows it.
+            ink = np.concatenate([[0], np.cumsum(self._inked)])
+            blank = ink[self.places.end] == ink[self.places.begin]
+            mark = blank[:-1] & self.places.word_starts[:-1] & ~self.places.word_starts[1:] & (owner[:-1] == 0)
+            owner[:-1][mark] = owner[1:][mark]
+        return owner
+
+    def _subtrees(self, words: Sequence[Span], counts: Sequence[int], own: Ints, before: Ints, behind: Ints) -> Ints:
+        """For each token the bits of its word's subtree; `counts` are the words of each text."""
+        if not words:
+            return np.zeros_like(own)
+        number = np.arange(len(words))
+        text = np.repeat(np.arange(len(counts)), counts)
+        head = number + np.array([word.head for word in words], dtype=np.int64)
+        inside = (head >= 0) & (head < len(words))
+        head = np.where(inside & (text[np.where(inside, head, 0)] == text), head, number)  # cut off: as a root
+        # Every word is counted at each of the words above it, one level at a time.
+        low, high, size = number.copy(), number.copy(), np.ones(len(words), dtype=np.int64)
+        source = np.flatnonzero(head != number)
+        target = head[source]
+        while len(source):
+            np.minimum.at(low, target, source)
+            np.maximum.at(high, target, source)
+            np.add.at(size, target, 1)
+            rises = head[target] != target
+            source, target = source[rises], head[target][rises]
+        contiguous = size == high - low + 1
+        low, high = np.where(contiguous, low, number), np.where(contiguous, high, number)
+        first = np.searchsorted(before, low + 1, side="left")
+        last = np.searchsorted(behind, high + 1, side="right") - 1
+        word, place = np.maximum(own - 1, 0), np.arange(len(own))
+        to_first, to_last = (np.clip(n, 0, FARTHEST) for n in (place - first[word], last[word] - place))
+        return (size > 1)[word].astype(np.int64) << HEADS_SHIFT | to_first << BEFORE_SHIFT | to_last

@@ -24,8 +24,8 @@ from tokenizers import AddedToken, processors
 
 from unmask.core.errors import TokenizerError
 from unmask.core.files import writing
-from unmask.tokenizer.alignment import TokenPlaces
-from unmask.tokenizer.words import WordStarts, letter_check, spelling
+from unmask.tokenizer.spans import TokenPlaces
+from unmask.tokenizer.words import LetterCheck, WordStarts, spelling
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MOST_IDS = 1 << 24  # tables of a vocabulary have a row for each id, also where there are gaps
@@ -272,7 +272,7 @@ class Tokenizer:
         self.class_name = class_name
         self.special = find_special_ids(backend, special_names or {})
         self.word_starts = WordStarts(backend)
-        self._letters = letter_check(backend) if self.special.unk is None else None
+        self._letters = LetterCheck(backend) if self.special.unk is None else None
         vocab = backend.get_vocab(with_added_tokens=True)
         self.vocab_size = max(vocab.values(), default=0) + 1
         self.ordinary: NDArray[np.bool_] = np.zeros(self.vocab_size, dtype=bool)

@@ -12,8 +12,7 @@ import json
 import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 
 import tokenizers
@@ -29,35 +28,26 @@ Texts = Callable[[], Iterable[str]]
 COVERED = 0.9995
 
 
-@dataclass(frozen=True)
-class Letters:
-    """The letters of a text.
+def count_letters(
+    normalizer: Normalizer | None, texts: Iterable[str], *, spaces: bool = False
+) -> tuple[list[str], int, int]:
+    """Counts the letters of normalised text, white space among them if `spaces`.
 
-    Attributes:
-        ranked: The letters, most frequent first; among equally frequent ones the smaller code point.
-        needed: How many of these make up nearly all of the text (99.95 %), so that hardly a word has others.
-        num_bytes: UTF-8 bytes of the text.
+    Returns:
+        The letters, most frequent first, among equally frequent ones the smaller code point; how many of these make up
+        nearly all of the text (99.95 %), so that hardly a word has others; and the UTF-8 bytes of the text.
     """
-
-    ranked: tuple[str, ...]
-    needed: int
-    num_bytes: int
-
-
-def count_letters(normalizer: Normalizer | None, texts: Iterable[str], *, spaces: bool = False) -> Letters:
-    """Counts the letters of normalised text, white space among them if `spaces`."""
     counts: Counter[str] = Counter()
     num_bytes = 0
     for text in texts:
         num_bytes += len(text.encode())
         counts.update(text if normalizer is None else normalizer.normalize_str(text))
     if not spaces:
-        for letter in [letter for letter in counts if letter.isspace()]:
-            del counts[letter]
-    ranked = tuple(sorted(counts, key=lambda letter: (-counts[letter], letter)))
+        counts = Counter({letter: count for letter, count in counts.items() if not letter.isspace()})
+    ranked = sorted(counts, key=lambda letter: (-counts[letter], letter))
     enough = COVERED * counts.total()
     needed = bisect_left(list(accumulate(counts[letter] for letter in ranked)), enough) + 1 if ranked else 0
-    return Letters(ranked, needed, num_bytes)
+    return ranked, needed, num_bytes
 
 
 def default_vocab_size(num_bytes: int) -> int:
@@ -90,20 +80,25 @@ def train_wordpiece(texts: Texts, *, vocab_size: int | None = None, lowercase: b
     tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=False)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    letters = count_letters(tokenizer.normalizer, texts())
-    needed = len(SPECIAL_TOKENS) + len(_alphabet(tokenizer, letters.ranked[: letters.needed]))
+    ranked, num_needed, num_bytes = count_letters(tokenizer.normalizer, texts())
+
+    def alphabet(letters: Sequence[str]) -> list[str]:
+        """Letters as they begin words, and as they stand within them where the pre-tokenizer lets them."""
+        inside = [letter for letter in letters if len(tokenizer.pre_tokenizer.pre_tokenize_str(f"a{letter}a")) == 1]
+        return sorted(letters) + sorted(PREFIX + letter for letter in inside)
+
+    needed = len(SPECIAL_TOKENS) + len(alphabet(ranked[:num_needed]))
     if vocab_size is None:
-        vocab_size = max(default_vocab_size(letters.num_bytes), needed * 3 // 2)
+        vocab_size = max(default_vocab_size(num_bytes), needed * 3 // 2)
     if needed > vocab_size:
         raise TokenizerError(
             f"a vocabulary of {vocab_size} cannot hold the letters of this text, at the beginning of words and within "
             f"them; give at least {needed + 64} entries",
             options=("vocab_size",),
         )
-    alphabet = _alphabet(tokenizer, letters.ranked[: max(letters.needed, vocab_size * 3 // 8)])
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
-        special_tokens=[*SPECIAL_TOKENS, *alphabet],
+        special_tokens=[*SPECIAL_TOKENS, *alphabet(ranked[: max(num_needed, vocab_size * 3 // 8)])],
         continuing_subword_prefix=PREFIX,
         limit_alphabet=0,  # no letters but those above
         show_progress=False,
@@ -115,12 +110,6 @@ def train_wordpiece(texts: Texts, *, vocab_size: int | None = None, lowercase: b
     finished.normalizer, finished.pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
     finished.decoder = decoders.WordPiece(prefix=PREFIX)
     return with_special_tokens(finished, mask_takes_space=False)
-
-
-def _alphabet(tokenizer: tokenizers.Tokenizer, letters: Sequence[str]) -> list[str]:
-    """Letters as they begin words, and as they stand within them where the pre-tokenizer lets them."""
-    inside = [letter for letter in letters if len(tokenizer.pre_tokenizer.pre_tokenize_str(f"a{letter}a")) == 1]
-    return sorted(letters) + sorted(PREFIX + letter for letter in inside)
 
 
 def train_bpe(texts: Texts, *, vocab_size: int | None = None, lowercase: bool = False) -> tokenizers.Tokenizer:
@@ -172,46 +161,42 @@ def train_unigram(texts: Texts, *, vocab_size: int | None = None, lowercase: boo
     Source: Kudo 2018, sections 3.2 and 3.3, as in the `tokenizers` library.
     """
     tokenizer = _untrained(models.Unigram(), lowercase=lowercase)
-    counted = count_letters(tokenizer.normalizer, texts())
-    least = len(SPECIAL_TOKENS) + counted.needed + 1
-    if not counted.ranked:
+    ranked, num_needed, num_bytes = count_letters(tokenizer.normalizer, texts())
+    least = len(SPECIAL_TOKENS) + num_needed + 1
+    if not ranked:
         raise TokenizerError("no pieces can be learned from an empty text; give text")
     if vocab_size is None:
-        vocab_size = max(default_vocab_size(counted.num_bytes), least * 3 // 2)
+        vocab_size = max(default_vocab_size(num_bytes), least * 3 // 2)
     if least > vocab_size:
         raise TokenizerError(
-            f"a vocabulary of {vocab_size} cannot hold the {counted.needed} letters that make up nearly all of this "
+            f"a vocabulary of {vocab_size} cannot hold the {num_needed} letters that make up nearly all of this "
             f"text; give at least {least + 64} entries",
             options=("vocab_size",),
         )
-    letters = counted.ranked[: max(counted.needed, vocab_size * 3 // 4)]
+    # Rare letters, for each of which the trainer would want an entry, are left out.
+    table = defaultdict(lambda: " ", {ord(a): a for a in ranked[: max(num_needed, vocab_size * 3 // 4)]})
+    normalizer = _untrained(models.Unigram(), lowercase=lowercase).normalizer  # the library locks that in training
     trainer = trainers.UnigramTrainer(
         vocab_size=vocab_size, special_tokens=list(SPECIAL_TOKENS), unk_token="[UNK]", show_progress=False
     )
-    tokenizer.train_from_iterator(_of_letters(texts, letters, lowercase), trainer)
+    tokenizer.train_from_iterator((normalizer.normalize_str(text).translate(table) for text in texts()), trainer)
     vocab = dict(json.loads(tokenizer.to_str())["model"]["vocab"])
-    pieces = _settled({piece: score for piece, score in vocab.items() if piece not in SPECIAL_TOKENS})
+    scores = {piece: score for piece, score in vocab.items() if piece not in SPECIAL_TOKENS}
+    # The pieces without the chance in their scores, in an order that depends on scores and spelling alone. The library
+    # goes through words and letters in the order of a hash map. Two runs over the same text choose the same pieces, but
+    # sums of probabilities differ by some 1e-15, so scores are rounded to 1e-6 (about once in 10^5 vocabularies one
+    # lies at a rounding edge). And letters that the training dropped are put back with the least score, the next one
+    # with 1e-4 more, and so on: all of them get the least one.
+    letters = [piece for piece in scores if len(piece) == 1]
+    floor = min(scores[letter] for letter in letters)
+    for letter in letters:
+        steps = (scores[letter] - floor) / 1e-4
+        if steps < len(letters) and abs(steps - round(steps)) < 1e-6:
+            scores[letter] = floor
+    rounded = ((piece, round(score, 6)) for piece, score in scores.items())
+    pieces = sorted(rounded, key=lambda entry: (-entry[1], entry[0]))
     model = models.Unigram([*((token, 0.0) for token in SPECIAL_TOKENS), *pieces], unk_id=1, byte_fallback=False)
     return with_special_tokens(_untrained(model, lowercase=lowercase), mask_takes_space=True)
-
-
-def _settled(scores: dict[str, float]) -> list[tuple[str, float]]:
-    """The pieces without the chance in their scores, in an order that depends on scores and spelling alone.
-
-    The library goes through words and letters in the order of a hash map. Two runs over the same text choose the same
-    pieces, but sums of probabilities differ by some 1e-15, so scores are rounded to 1e-6 (about once in 10^5
-    vocabularies one lies at a rounding edge). And letters that the training dropped are put back with the least score,
-    the next one with 1e-4 more, and so on: all of them get the least one.
-    """
-    letters = [piece for piece in scores if len(piece) == 1]
-    least = min(scores[letter] for letter in letters)
-    settled = dict(scores)
-    for letter in letters:
-        steps = (scores[letter] - least) / 1e-4
-        if steps < len(letters) and abs(steps - round(steps)) < 1e-6:
-            settled[letter] = least
-    pieces = [(piece, round(score, 6)) for piece, score in settled.items()]
-    return sorted(pieces, key=lambda entry: (-entry[1], entry[0]))
 
 
 def _untrained(model: models.Unigram, *, lowercase: bool) -> tokenizers.Tokenizer:
@@ -224,15 +209,6 @@ def _untrained(model: models.Unigram, *, lowercase: bool) -> tokenizers.Tokenize
     )
     tokenizer.decoder = decoders.Metaspace(replacement=MARK, prepend_scheme="first")
     return tokenizer
-
-
-def _of_letters(texts: Texts, letters: Sequence[str], lowercase: bool) -> Iterator[str]:
-    """The texts without rare letters, for each of which the trainer would want an entry."""
-    # Not the normaliser of the tokenizer in training, which the library holds locked meanwhile.
-    normalizer = _untrained(models.Unigram(), lowercase=lowercase).normalizer
-    table = defaultdict(lambda: " ", {ord(letter): letter for letter in letters})
-    for text in texts():
-        yield normalizer.normalize_str(text).translate(table)
 
 
 def train_chars(
@@ -256,7 +232,7 @@ def train_chars(
     tokenizer = tokenizers.Tokenizer(models.BPE())
     if lowercase:
         tokenizer.normalizer = normalizers.Lowercase()
-    ranked = count_letters(tokenizer.normalizer, texts(), spaces=True).ranked
+    ranked, _, _ = count_letters(tokenizer.normalizer, texts(), spaces=True)
     if bare and limit is not None and len(ranked) > limit:
         raise TokenizerError(
             f"a vocabulary of {vocab_size} cannot hold the {len(ranked)} characters of this text, and a bare tokenizer "

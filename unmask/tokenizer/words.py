@@ -71,22 +71,23 @@ def spelling_of(backend: tokenizers.Tokenizer) -> Spelling:
     """Reads off a tokenizer's parts how it spells text."""
     content = json.loads(backend.to_str())
     model = content["model"]
-    parts = _parts([content["normalizer"], content["pre_tokenizer"], content["decoder"]])
+    parts, nodes = [], [content["normalizer"], content["pre_tokenizer"], content["decoder"]]
+    while nodes:  # also those within sequences
+        if isinstance(node := nodes.pop(0), dict):
+            parts.append(node)
+            nodes = [part for key in ("normalizers", "pretokenizers", "decoders") for part in node.get(key, [])] + nodes
     types = {part["type"] for part in parts}
     prefix, suffix = model.get("continuing_subword_prefix"), model.get("end_of_word_suffix")
 
-    def after_prefix(token: str) -> bytes:
-        continues = token.startswith(prefix) and len(token) > len(prefix)
-        return token[len(prefix) :].encode() if continues else f" {token}".encode()
-
-    def before_suffix(token: str) -> bytes:
+    def with_affix(token: str) -> bytes:
+        if prefix:
+            continues = token.startswith(prefix) and len(token) > len(prefix)
+            return token[len(prefix) :].encode() if continues else f" {token}".encode()
         ends = token.endswith(suffix) and len(token) > len(suffix)
         return f"{token[: -len(suffix)]} ".encode() if ends else token.encode()
 
-    if prefix:
-        return Spelling("wordpiece", after_prefix)
-    if suffix:
-        return Spelling("wordpiece", before_suffix)
+    if prefix or suffix:
+        return Spelling("wordpiece", with_affix)
     if "ByteLevel" in types:
         # The letters that stand for bytes: visible Latin-1 characters for themselves, the others from U+0100 on.
         visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
@@ -126,26 +127,18 @@ def spelling_of(backend: tokenizers.Tokenizer) -> Spelling:
     return Spelling("whole", str.encode)
 
 
-def _parts(nodes: list[Any]) -> list[dict[str, Any]]:
-    """All normalizers, pre-tokenizers and decoders, also those within sequences."""
-    parts = []
-    for node in nodes:
-        if isinstance(node, dict):
-            inner = [part for key in ("normalizers", "pretokenizers", "decoders") for part in node.get(key, [])]
-            parts += [node, *_parts(inner)]
-    return parts
-
-
 # What a tokenizer without `[UNK]` does with text that its vocabulary cannot spell: BPE leaves out a letter that it has
-# no entry for, in silence, and Unigram gives up on it; such letters are found here. Where each byte has an entry
-# (byte-level BPE, or bytes to fall back on) there are none. WordPiece and WordLevel look for whole words, and the
-# library says where they do not know one.
+# no entry for, in silence, and Unigram gives up on it; such letters are found here, each looked up once. Where each
+# byte has an entry (byte-level BPE, or bytes to fall back on) there are none. WordPiece and WordLevel look for whole
+# words, and the library says where they do not know one.
 class LetterCheck:
-    """Finds letters without an entry, for BPE or Unigram without an unknown token. Each letter is looked up once."""
+    """Finds letters without an entry, which BPE and Unigram without an unknown token leave out or give up on."""
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         self._backend = backend
         model = json.loads(backend.to_str())["model"]
+        unknown = {"BPE": "unk_token", "Unigram": "unk_id"}.get(model["type"])
+        self._is_needed = unknown is not None and model.get(unknown) is None
         prefix, suffix = model.get("continuing_subword_prefix") or "", model.get("end_of_word_suffix") or ""
         self._forms = set(product({"", prefix}, {"", suffix}))
         # Unigram falls back on bytes only behind its unknown token.
@@ -154,28 +147,20 @@ class LetterCheck:
 
     def find_unknown(self, text: str) -> str | None:
         """The first, in the order of their code points, of the letters that cannot be spelled; None: there are none."""
-        normalizer, cutter = self._backend.normalizer, self._backend.pre_tokenizer
+        if not self._is_needed:
+            return None
+        normalizer, cutter, id_of = self._backend.normalizer, self._backend.pre_tokenizer, self._backend.token_to_id
         letters = set(text if normalizer is None else normalizer.normalize_str(text)) - self._known
         for letter in sorted(letters):
             # A pre-tokenizer may turn it into bytes or a mark, which have entries of their own, or take it away.
             pieces = [letter] if cutter is None else [piece for piece, _ in cutter.pre_tokenize_str(letter)]
-            if not all(self._has(symbol) for symbol in "".join(pieces)):
-                return letter
+            for symbol in "".join(pieces):
+                has_entry = any(id_of(f"{prefix}{symbol}{suffix}") is not None for prefix, suffix in self._forms)
+                has_bytes = self._falls_back and all(id_of(f"<0x{b:02X}>") is not None for b in symbol.encode())
+                if not has_entry and not has_bytes:
+                    return letter
         self._known |= letters
         return None
-
-    def _has(self, symbol: str) -> bool:
-        id_of = self._backend.token_to_id
-        if any(id_of(f"{prefix}{symbol}{suffix}") is not None for prefix, suffix in self._forms):
-            return True
-        return self._falls_back and all(id_of(f"<0x{byte:02X}>") is not None for byte in symbol.encode())
-
-
-def letter_check(backend: tokenizers.Tokenizer) -> LetterCheck | None:
-    """The check of a tokenizer's letters; None where none of them is left out, nor given up on."""
-    model = json.loads(backend.to_str())["model"]
-    unknown = {"BPE": "unk_token", "Unigram": "unk_id"}.get(model["type"])
-    return None if unknown is None or model.get(unknown) is not None else LetterCheck(backend)
 
 
 @contextmanager
@@ -247,8 +232,7 @@ def kind_of(character: str) -> Kind:
 
 def edge_kinds(text: str) -> tuple[Kind, Kind]:
     """Kinds of the first and the last character of a text that is not empty; marks count as what they are put on."""
-    last = next((kind for a in reversed(text) if (kind := kind_of(a)) is not Kind.MARK), Kind.MARK)
-    return kind_of(text[0]), last
+    return kind_of(text[0]), next((k for a in reversed(text) if (k := kind_of(a)) is not Kind.MARK), Kind.MARK)
 
 
 def kinds_of_bytes(utf8: NDArray[np.uint8], begins: NDArray[np.bool_]) -> NDArray[np.int8]:
@@ -327,10 +311,19 @@ class WordStarts:
             return starts
         first, last = self._first[input_ids], self._last[input_ids]
         broken = self._broken[input_ids]
-        if broken.any():
+        if broken.any():  # tokens that cut characters; runs of them hold whole characters together
             run = broken.copy()
             run[..., 1:] &= ~broken[..., :-1]
-            first[broken], last[broken] = self._read_edges(input_ids[broken], run[broken])
+            ids = input_ids[broken]
+            length = self._begin[ids + 1] - self._begin[ids]
+            end = np.cumsum(length)
+            begin = end - length
+            utf8 = self._bytes[np.repeat(self._begin[ids] - begin, length) + np.arange(end[-1])]
+            begins = np.zeros(len(utf8), dtype=bool)
+            begins[begin[run[broken]]] = True
+            kinds = kinds_of_bytes(utf8, begins)
+            is_rest = (utf8[begin] & 0xC0) == 0x80
+            first[broken], last[broken] = np.where(is_rest, np.int8(Kind.REST), kinds[begin]), kinds[end - 1]
         starts[..., 1:] = self._rules[last[..., :-1], first[..., 1:]]
         if self.spelling.family == "byte_level":
             # Tokens behind an apostrophe that make a contraction with it, as in `it 's` and `we ' r e`.
@@ -361,20 +354,6 @@ class WordStarts:
     def num_bytes(self, token: str) -> int:
         """UTF-8 bytes of that text."""
         return len(self.spelling.text_bytes(token))
-
-    def _read_edges(
-        self, ids: NDArray[np.integer[Any]], run_begins: NDArray[np.bool_]
-    ) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
-        """Kinds at the edges of tokens that cut characters; runs of them hold whole characters together."""
-        length = self._begin[ids + 1] - self._begin[ids]
-        end = np.cumsum(length)
-        begin = end - length
-        utf8 = self._bytes[np.repeat(self._begin[ids] - begin, length) + np.arange(end[-1])]
-        begins = np.zeros(len(utf8), dtype=bool)
-        begins[begin[run_begins]] = True
-        kinds = kinds_of_bytes(utf8, begins)
-        is_rest = (utf8[begin] & 0xC0) == 0x80
-        return np.where(is_rest, np.int8(Kind.REST), kinds[begin]), kinds[end - 1]
 
 
 def _rules(family: Family) -> NDArray[np.bool_]:

@@ -14,8 +14,6 @@ from torch import Tensor
 
 import unmask
 from tests.train.group_runs import digest_of
-from unmask.commands import embedder as embedder_making
-from unmask.commands.embedder_run import EmbedderRun
 from unmask.core.errors import UnmaskError
 from unmask.core.interruption import Interrupted
 from unmask.model.heads import ContrastHead
@@ -49,17 +47,13 @@ def _run(out: Path, *, stop_at: int | None = None, **asked: Any) -> dict[str, An
     rows_of: dict[int, list[str]] = {}
     tried: list[int] = []
     reports: list[StepReport] = []
-    made: list[EmbedderRun] = []
+    states: list[Any] = []
     group = join_group()
-
-    class NotingRun(EmbedderRun):
-        def __init__(self, *given: Any) -> None:
-            super().__init__(*given)
-            made.append(self)
 
     class Reports(unmask.Callback):
         def on_step(self, trainer: unmask.Trainer, report: StepReport) -> None:
             reports.append(report)
+            states[:] = [trainer.state]
 
     def noted_step(model: Any, optimizer: Any, rows: Any, masked: Any, *, step: int, **named: Any) -> StepResult:
         rows_of[step] = [
@@ -74,7 +68,6 @@ def _run(out: Path, *, stop_at: int | None = None, **asked: Any) -> dict[str, An
 
     ended = summary = None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(embedder_making, "EmbedderRun", NotingRun)
         patch.setattr(loop, "training_step", noted_step)
         try:
             summary = unmask.embedder(
@@ -83,8 +76,8 @@ def _run(out: Path, *, stop_at: int | None = None, **asked: Any) -> dict[str, An
         except (Interrupted, UnmaskError, ValueError) as error:
             ended = (type(error).__name__, str(error))
     weights: dict[str, Tensor] = {}
-    if made:
-        parameters = made[0].state.model.named_parameters()  # the temperature is gone where the model was written
+    if states:
+        parameters = states[0].model.named_parameters()  # the temperature is gone where the model was written
         weights = {name: p.detach().clone() for name, p in parameters if not name.startswith(ContrastHead.name)}
         save_file(weights, out.parent / f"{out.name}-{group.share.rank}.safetensors")
     return {
@@ -95,7 +88,7 @@ def _run(out: Path, *, stop_at: int | None = None, **asked: Any) -> dict[str, An
         "micro_batches": [report.micro_batches for report in reports],
         "pairs": [report.predicted_tokens for report in reports],
         "weights": digest_of(*weights.values()),
-        "evaluations": made[0].history if made else [],
+        "evaluations": states[0].history if states else [],
         "summary": summary,
         "ended": ended,
     }

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from unmask.commands.embedder_pairs import NO_PAIRS, PairDrawer, PairParts, PairStream
 from unmask.commands.embedder_settings import EmbedderSettings
-from unmask.commands.embedder_stream import DrawnPairs, GivenPairs, PairParts, PairStream, Spans, Tokens
 from unmask.core.hashing import mix_ints
 from unmask.data.rows import Rows
 from unmask.masking.masker import MaskedRows, Masker, unmasked
@@ -20,14 +20,14 @@ from unmask.model.encoder import MaskedLM
 from unmask.model.heads import ContrastHead
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.contrast import (
-    DENSE,
     FIRST,
     SECOND,
     WRONG,
-    PairedTexts,
     TextTargets,
+    compared,
     contrast_losses,
-    contrast_objective,
+    dense,
+    pair_objective,
 )
 from unmask.train.objectives import PREDICT_MASKED
 from unmask.train.optimizer import build_optimizer
@@ -39,8 +39,7 @@ NOTHING = torch.zeros(0, dtype=torch.int64)
 
 
 def texts(pairs: list[int], sides: list[int], documents: list[int], hashes: list[int]) -> TextTargets:
-    columns = (torch.tensor(column) for column in (pairs, sides, documents, hashes))
-    return TextTargets(NOTHING, NOTHING, *columns, num_pairs=sides.count(FIRST))
+    return TextTargets(NOTHING, torch.tensor([pairs, sides, documents, hashes]).T, num_pairs=sides.count(FIRST))
 
 
 def entropy(right: float, *others: float) -> float:
@@ -111,12 +110,12 @@ def test_what_another_pair_says_is_right_is_no_wrong_answer() -> None:
     q, r, s, a, b, c = range(6)
     of = texts([*range(4), *range(4), 3], [FIRST] * 4 + [SECOND] * 4 + [WRONG], [1, 2, 2, 3, 1, 2, 2, 3, 2],
                [q, q, r, s, a, b, b, c, b])  # fmt: skip
-    found = PairedTexts.of(of)
+    first, others, barred = compared(of)
     no, yes = False, True
-    assert found.forth_PC.tolist() == [
+    assert (first.tolist(), others.tolist()) == ([0, 1, 2, 3], [4, 5, 6, 7, 8])
+    assert barred.tolist() == [
         [no, yes, yes, no, yes], [yes, no, yes, no, yes], [no, yes, no, no, yes], [no, no, no, no, no],
     ]  # fmt: skip
-    assert found.back_PP.tolist() == found.forth_PC[:, :4].T.tolist()
 
 
 def test_beginnings_of_vectors_are_learned_too() -> None:
@@ -135,9 +134,9 @@ def stream_of(tokenizer: Tokenizer, settings: EmbedderSettings, *, num_texts: in
     ids = generator.choice(ordinary, size=30 * num_texts).astype(np.int32)
     begin = np.arange(num_texts, dtype=np.int64) * 30
     can = np.tile(np.array([True, False, False]), (num_texts, 1))
-    parts = PairParts(begin, begin + 30, begin, begin, begin + 1000, can, begin[:0], begin * 0, begin * 0)
-    return PairStream(Tokens(ids, np.ones(len(ids), dtype=np.uint8)), parts, GivenPairs(), tokenizer, settings,
-                      most_positions=64)  # fmt: skip
+    parts = PairParts(begin, begin + 30, begin, begin, begin + 1000, can, begin * 0, begin * 0, begin[:0])
+    drawer = PairDrawer(ids, np.ones(len(ids), dtype=np.uint8), parts, settings)
+    return PairStream(drawer, NO_PAIRS, tokenizer, max_positions=64)
 
 
 SETTINGS = EmbedderSettings(batch_size=24, first_lengths=(4, 12), second_lengths=(8, 20))
@@ -165,8 +164,8 @@ def test_gradients_by_way_of_vectors_are_those_of_all_at_once(
     """With masked tokens beside the pairs, wrong answers, and a temperature that is learned."""
     stream = stream_of(tokenizer, SETTINGS)
     drawn = stream.drawer.draw(np.arange(24), 3)
-    wrong = Spans(drawn.second.begin[:5] + 1, drawn.second.length[:5])
-    drawn = replace(drawn, wrong=wrong, wrong_pair=np.arange(10, 15), wrong_document=drawn.document[:5])
+    drawn.begin[WRONG, 10:15], drawn.length[WRONG, 10:15] = drawn.begin[SECOND, :5] + 1, drawn.length[SECOND, :5]
+    drawn.document[WRONG, 10:15] = drawn.document[SECOND, :5]
     rows, _ = stream.rows(drawn)
     masked = Masker.from_tokenizer(tokenizer, rate=0.3)(rows)
     assert rows.shape[0] > 4
@@ -178,7 +177,7 @@ def test_gradients_by_way_of_vectors_are_those_of_all_at_once(
             model, rows, masked,
             micro_rows=micro_rows,
             objectives=(replace(PREDICT_MASKED, weight=0.2),),
-            main=contrast_objective(temperature=9.0, dimensions=(8,)),
+            main=pair_objective(dense(), temperature=9.0, dimensions=(8,)),
         )  # fmt: skip
         assert result.predicted_tokens == 24
         assert (result.micro_batches > 1) == (micro_rows is not None)
@@ -198,13 +197,13 @@ def test_gradients_by_way_of_vectors_are_those_of_all_at_once(
 def test_both_passes_of_a_part_drop_the_same(make_model: Callable[..., MaskedLM], tokenizer: Tokenizer) -> None:
     stream = stream_of(tokenizer, SETTINGS)
     rows, _ = stream.rows(stream.drawer.draw(np.arange(24), 3))
-    objective = contrast_objective(temperature=0.1)
+    objective = pair_objective(dense(), temperature=0.1)
     model = make_model(dropout=0.2)
     result, gradients = gradients_of_a_step(model, rows, unmasked(rows), micro_rows=2, dropout_seed=5, main=objective)
     model = make_model(dropout=0.2).train()
     parts = parts_of(rows, unmasked(rows), (objective,), micro_rows=2, device=torch.device("cpu"), width=32)
     vectors = [
-        DENSE.vectors(
+        dense().vectors(
             model,
             model.encoder(
                 part.input_ids_BS,
@@ -229,24 +228,21 @@ def test_both_passes_of_a_part_drop_the_same(make_model: Callable[..., MaskedLM]
 def test_rows_tell_what_their_texts_are(tokenizer: Tokenizer) -> None:
     """Every text is in the rows once, whole; tokens are hidden in the texts that were asked for."""
     stream = stream_of(tokenizer, SETTINGS.model_copy(update={"masked": "first"}))
-    drawn: DrawnPairs = stream.drawer.draw(np.arange(24), 3)
+    drawn = stream.drawer.draw(np.arange(24), 3)
     rows, num_tokens = stream.rows(drawn)
-    found = TextTargets.of(rows)
-    assert len(found) == 24
-    assert sorted(zip(found.pair_E.tolist(), found.side_E.tolist(), strict=True)) == [
-        (pair, side) for pair in range(24) for side in (FIRST, SECOND)
-    ]
-    ids = rows.input_ids.flatten()[found.positions_N]
-    for text, (pair, side) in enumerate(zip(found.pair_E.tolist(), found.side_E.tolist(), strict=True)):
-        begin, length = (column[pair] for column in (drawn.first, drawn.second)[side])
-        whole = [tokenizer.special.cls, *stream.tokens.ids[begin : begin + length], tokenizer.special.sep]
-        assert ids[found.text_N == text].tolist() == whole
-        assert int(found.document_E[text]) == drawn.document[pair]
-    assert num_tokens == int(drawn.first.length.sum() + drawn.second.length.sum())
-    maskable = rows.maskable.flatten()[found.positions_N]
-    sides = found.side_E[found.text_N]
-    assert maskable[sides == FIRST].any()
-    assert not maskable[sides == SECOND].any()
+    targets = TextTargets.of(rows)
+    assert len(targets) == 24
+    pairs, sides, documents, _ = targets.columns().T.tolist()
+    assert sorted(zip(pairs, sides, strict=True)) == [(pair, side) for pair in range(24) for side in (FIRST, SECOND)]
+    ids = rows.input_ids.flatten()[targets.positions_N].split(list(targets.lengths))
+    maskable = rows.maskable.flatten()[targets.positions_N].split(list(targets.lengths))
+    for text, (pair, side) in enumerate(zip(pairs, sides, strict=True)):
+        begin, length = drawn.begin[side, pair], drawn.length[side, pair]
+        whole = [tokenizer.special.cls, *stream.drawer.ids[begin : begin + length], tokenizer.special.sep]
+        assert ids[text].tolist() == whole
+        assert documents[text] == drawn.document[side, pair]
+        assert maskable[text].any() == (side == FIRST)
+    assert num_tokens == int(drawn.length.sum())
     second, both = (
         stream_of(tokenizer, SETTINGS.model_copy(update={"masked": which})).rows(drawn)[0].maskable
         for which in ("second", "both")

@@ -23,7 +23,7 @@ from tests.commands.finetune_helpers import (
     write_jsonl,
     write_squad,
 )
-from unmask.commands.finetune_folder import ResultFolder
+from unmask.commands.finetune_run import ResultFolder
 from unmask.core.errors import ModelError, RunError, SettingsError
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_task_model

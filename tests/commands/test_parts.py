@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from unmask.commands.finetune_files import class_weights
-from unmask.commands.finetune_run import ExampleStream, _spread, layer_factors, rank
+from unmask.commands.finetune_run import ExampleStream, factors_of, rank, spread
 from unmask.core.errors import CorpusError, SettingsError
 from unmask.data.rows import Cursor
 from unmask.tasks.answer import AnswerPrediction, AnswerTask, GivenAnswer, QuestionRecord, answer_f1, normalised
@@ -203,13 +203,13 @@ def test_the_stream_gives_every_example_once_an_epoch() -> None:
 
 def test_mean_and_deviation_of_seeds() -> None:
     runs = [{"m": {"a": 1.0, "b": None}}, {"m": {"a": 3.0, "b": 1.0}}]
-    assert _spread("m", runs) == {
+    assert spread("m", runs) == {
         "mean": {"a": 2.0, "b": None},
         "deviation": {"a": pytest.approx(2**0.5), "b": None},
         "margin": {"a": pytest.approx(12.7062, rel=1e-4), "b": None},  # Student's t with one degree, times 1
     }
-    assert _spread("m", [runs[1]] * 2)["margin"] == {"a": None, "b": None}, "equal seeds tell nothing of chance"
-    assert _spread("m", runs[:1], prefix="x_") == {
+    assert spread("m", [runs[1]] * 2)["margin"] == {"a": None, "b": None}, "equal seeds tell nothing of chance"
+    assert spread("m", runs[:1], prefix="x_") == {
         "x_mean": {"a": 1.0, "b": None},
         "x_deviation": {"a": None, "b": None},
         "x_margin": {"a": None, "b": None},
@@ -225,7 +225,7 @@ def test_the_optimizers_groups_take_their_share(make_model) -> None:  # type: ig
     settings = TrainingSettings(
         steps=1, learning_rate=0.01, weight_decay=0.0, clip_norm=float("inf"), optimizer=AdamWSettings(kind="adamw")
     )
-    optimizer = build_optimizer(model, settings, factor_of=layer_factors(2, 0.5))
+    optimizer = build_optimizer(model, settings, factor_of=factors_of(model, 0.5))
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
@@ -233,4 +233,4 @@ def test_the_optimizers_groups_take_their_share(make_model) -> None:  # type: ig
     optimizer.step()
     for name, parameter in model.named_parameters():
         moved = (before[name] - parameter.detach()).mean().item()
-        assert moved == pytest.approx(0.01 * 0.5 * layer_factors(2, 0.5)(name), rel=1e-3), name
+        assert moved == pytest.approx(0.01 * 0.5 * factors_of(model, 0.5)(name), rel=1e-3), name

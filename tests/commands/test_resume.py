@@ -13,12 +13,12 @@ from typer.testing import CliRunner
 import unmask
 from tests.commands.finetune_helpers import FAST, MakeModel, save_encoder, write_classes
 from tests.commands.stopping import Stopping
-from unmask.commands import finetune_run as runs
 from unmask.commands.cli import make_app
 from unmask.commands.finetune import forecast_finetune
 from unmask.core.errors import RunError
 from unmask.core.interruption import Interrupted
 from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.train.callbacks import StepReport
 
 pytest.importorskip("sklearn")
 pytest.importorskip("seqeval")
@@ -47,26 +47,30 @@ def content(folder: Path) -> tuple[dict[str, Any], list[Any], bytes]:
     return summary, lines, (folder / "model" / "model.safetensors").read_bytes()
 
 
-def test_stopped_in_the_second_seed(given: Given, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    unmask.finetune(**given, out=tmp_path / "whole", settings=settings(3))
-    begun: list[int] = []
-    real = runs.fit
+class Seeds(unmask.Callback):
+    """Counts the seeds that are begun, and fails in one of them."""
 
-    def fit(*args: Any, seed: int, **more: Any) -> Any:
-        begun.append(seed)
-        if begun == [0, 1]:
+    def __init__(self, fails: int) -> None:
+        self.fails, self.begun = fails, 0
+
+    def on_step(self, trainer: unmask.Trainer, report: StepReport) -> None:
+        self.begun += report.step == 1
+        if self.begun == self.fails:
             raise KeyboardInterrupt
-        return real(*args, seed=seed, **more)
 
-    monkeypatch.setattr(runs, "fit", fit)
+
+def test_stopped_in_the_second_seed(given: Given, tmp_path: Path) -> None:
+    unmask.finetune(**given, out=tmp_path / "whole", settings=settings(3))
+    seeds = Seeds(2)
     out = tmp_path / "stopped"
     with pytest.raises(KeyboardInterrupt):
-        unmask.finetune(**given, out=out, settings=settings(3))
+        unmask.finetune(**given, out=out, settings=settings(3), callbacks=[seeds])
     assert not (out / "summary.json").exists()
     with pytest.raises(RunError, match="stopped already holds a result"):
         unmask.finetune(**given, out=out, settings=settings(3))
-    unmask.finetune(**given, out=out, settings=settings(3), resume=True)
-    assert begun == [0, 1, 1, 2], "the first seed is not trained again"
+    seeds.fails = 9
+    unmask.finetune(**given, out=out, settings=settings(3), callbacks=[seeds], resume=True)
+    assert seeds.begun == 4, "the first seed is not trained again"
     assert content(out) == content(tmp_path / "whole")
 
 

@@ -26,7 +26,8 @@ from unmask.model.encoder import MaskedLM
 from unmask.search import blocks as index_folder
 from unmask.tasks.embed import sparse_texts
 from unmask.train import contrast as splade
-from unmask.train.contrast import TextTargets, contrast_losses, flops, rising, splade_objective, splade_vectors
+from unmask.train.contrast import contrast_losses, flops, pair_objective, rising, splade_vectors
+from unmask.train.contrast import sparse as sparse_kind
 
 __all__ = ["base", "corpus"]  # fixtures
 SPARSE = FAST | {
@@ -52,16 +53,13 @@ def sparse(base: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.mark.parametrize("most", [1, 1 << 25])
 def test_vectors_by_hand(make_model: Callable[..., MaskedLM], monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    """Of two texts of 2 and 3 tokens with a gap between them, text by text and at once."""
+    """Of two texts of 2 and 3 tokens, text by text and at once."""
     monkeypatch.setattr(splade, "LOGITS", most)
     model = make_model()
-    hidden = torch.randn(7, model.config.hidden_size, generator=torch.Generator().manual_seed(0)) * 5
-    none = torch.zeros(0, dtype=torch.int64)
-    places = torch.tensor([0, 1, 3, 4, 5])
-    of = TextTargets(places, torch.tensor([0, 0, 1, 1, 1]), none, none, none, none, 1, lengths=(2, 3))
-    found = splade_vectors(model, hidden, of)
+    hidden = torch.randn(5, model.config.hidden_size, generator=torch.Generator().manual_seed(0)) * 5
+    vectors = splade_vectors(model, hidden, (2, 3))
     logits = model.head(hidden, model.encoder.tokens)
-    for vector, rows in zip(found, (logits[:2], logits[3:6]), strict=True):
+    for vector, rows in zip(vectors, (logits[:2], logits[2:]), strict=True):
         wanted = [math.log(1 + max(0.0, *column)) for column in rows.T.tolist()]
         np.testing.assert_allclose(vector.tolist(), wanted, atol=1e-5)
         assert 0 < sum(number == 0 for number in wanted) < len(wanted)
@@ -79,8 +77,7 @@ def test_gradients_are_those_of_the_expression(
     model = make_model()
     with torch.no_grad():
         model.head.bias.normal_(mean=least, generator=torch.Generator().manual_seed(1))
-    none, lengths = torch.zeros(0, dtype=torch.int64), (2, 5, 1)
-    of = TextTargets(torch.arange(8), none, none, none, none, none, 1, lengths=lengths)
+    lengths = (2, 5, 1)
     hidden = torch.randn(8, model.config.hidden_size, generator=torch.Generator().manual_seed(0)) * 3
     weights = torch.randn(3, model.config.vocab_size, generator=torch.Generator().manual_seed(2))
 
@@ -89,7 +86,7 @@ def test_gradients_are_those_of_the_expression(
         return torch.stack([each.max(0).values for each in texts]).relu().log1p()
 
     found = []
-    for make in (plain, lambda x: splade_vectors(model, x, of)):
+    for make in (plain, lambda x: splade_vectors(model, x, lengths)):
         model.zero_grad()
         x = hidden.clone().requires_grad_()
         vectors = make(x)
@@ -114,7 +111,7 @@ def test_the_loss_is_that_of_products_and_the_regulariser(make_model: Callable[.
     """At a sixth of the training, of two pairs and a wrong answer."""
     vectors = torch.tensor([[1.0, 0.0], [2.0, 0.5], [0.0, 1.0], [0.5, 3.0], [1.0, 1.0]])
     of = texts([0, 0, 1, 1, 1], [0, 1, 0, 1, 2], [0, 0, 1, 1, 2], [0, 1, 2, 3, 4])
-    objective = splade_objective(temperature=2.0, weights=(0.1, 0.01), progress=lambda: 1 / 6)
+    objective = pair_objective(sparse_kind(), temperature=2.0, sparse_weights=(0.1, 0.01), progress=lambda: 1 / 6)
     assert objective.joint is not None
     found = objective.joint.losses(make_model(), vectors, [of])
 

@@ -9,16 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unmask.commands.embedder_pairs import pair_data, read_pairs
+from unmask.commands.embedder_pairs import PairDrawer, pair_data, pair_parts, read_pairs
 from unmask.commands.embedder_settings import EmbedderSettings, PairColumns
-from unmask.commands.embedder_stream import PairDrawer, PairParts, PairStream, Tokens
-from unmask.commands.embedder_texts import (
-    DocumentParts,
-    TextsBuilder,
-    TokenTexts,
-    parts_of_text,
-    read_texts,
-)
+from unmask.commands.embedder_texts import Paragraphs, TokenTexts, parts_of_text, read_texts, tokenize_documents
 from unmask.core.errors import CorpusError, DataError
 from unmask.data.rows import Cursor
 from unmask.data.settings import CorpusSettings
@@ -53,11 +46,15 @@ def word(number: int) -> str:
 
 
 def built(tokenizer: Tokenizer, *documents: list[str], titled: bool = False, holdout: float = 0.2) -> TokenTexts:
-    builder = TextsBuilder(tokenizer)
-    for document in documents:
-        parts = DocumentParts(document[0], document[1:]) if titled else DocumentParts(None, document)
-        builder.add(parts, begins=True, held=fraction("\n".join(document)) < holdout)
-    return builder.finish()
+    pieces = (
+        (
+            Paragraphs(lines[0], lines[1:]) if titled else Paragraphs(None, lines),
+            True,
+            fraction("\n".join(lines)) < holdout,
+        )
+        for lines in documents
+    )
+    return tokenize_documents(pieces, tokenizer)[0]
 
 
 SHORT = EmbedderSettings(first_lengths=(2, 5), second_lengths=(3, 9), part_tokens=16, batch_size=4)
@@ -80,43 +77,39 @@ def many(tokenizer: Tokenizer) -> TokenTexts:
 def test_what_is_drawn(tokenizer: Tokenizer, overlap: bool) -> None:
     texts = many(tokenizer)
     settings = SHORT.model_copy(update={"overlap": overlap})
-    parts = PairParts.of(texts, settings, held=False)
+    parts = pair_parts(texts, settings, held=False)
     assert parts.can.all(), "crops, titles and neighbours"
-    drawer = PairDrawer(Tokens(texts.ids, texts.word_starts), parts, settings)
+    drawer = PairDrawer(texts.ids, texts.word_starts, parts, settings)
     chosen = np.arange(len(parts))
     lengths = []
     for epoch in range(20):
         drawn = drawer.draw(chosen, epoch, kind=0)
-        for spans in (drawn.first, drawn.second):
-            assert (spans.begin >= parts.begin).all()
-            assert (spans.begin + spans.length <= parts.end).all()
-            assert (spans.length >= 1).all()
-            assert texts.word_starts[spans.begin].mean() > 0.8, "all but those within a word"
-        apart = (drawn.first.begin + drawn.first.length <= drawn.second.begin) | (
-            drawn.second.begin + drawn.second.length <= drawn.first.begin
-        )
-        assert apart.all() != overlap
-        lengths.append(drawn.first.length)
-    assert drawn.first.length.max() <= 5
+        begin, end = drawn.begin[:2], drawn.begin[:2] + drawn.length[:2]
+        assert (begin >= parts.begin).all()
+        assert (end <= parts.end).all()
+        assert (end > begin).all()
+        assert texts.word_starts[begin].mean() > 0.8, "all but those within a word"
+        assert ((end[0] <= begin[1]) | (end[1] <= begin[0])).all() != overlap
+        lengths.append(drawn.length[0])
+    assert drawn.length[0].max() <= 5
     assert 2.0 < np.mean(lengths) < 4.0
-    title, body = drawer.draw(chosen, 1, kind=1).first, drawer.draw(chosen, 1, kind=1).second
-    assert (title.begin == parts.title_begin).all()
-    assert (body.begin >= parts.begin).all()
-    one, other = (drawn := drawer.draw(chosen, 1, kind=2)).first, drawn.second
-    assert (one.begin + one.length == other.begin).all()
-    assert np.isin(other.begin, texts.paragraph).all()
-    assert min(one.length.min(), other.length.min()) >= 2
-    assert max(one.length.max(), other.length.max()) <= 9
+    titled = drawer.draw(chosen, 1, kind=1)
+    assert (titled.begin[0] == parts.title_begin).all()
+    assert (titled.begin[1] >= parts.begin).all()
+    neighbours = drawer.draw(chosen, 1, kind=2)
+    assert (neighbours.begin[0] + neighbours.length[0] == neighbours.begin[1]).all()
+    assert np.isin(neighbours.begin[1], texts.paragraph).all()
+    assert neighbours.length[:2].min() >= 2
+    assert neighbours.length[:2].max() <= 9
     mixed = drawer.draw(chosen, 7)
-    assert 0 < (mixed.first.begin == parts.title_begin).mean() < 1
+    assert 0 < (mixed.begin[0] == parts.title_begin).mean() < 1
     again = drawer.draw(chosen[5:9], 7)
-    assert again.first.begin.tolist() == mixed.first.begin[5:9].tolist(), "a function of the part and the key"
+    assert again.begin.tolist() == mixed.begin[:, 5:9].tolist(), "a function of the part and the key"
 
 
 def test_an_epoch_has_each_part_once(tokenizer: Tokenizer) -> None:
     texts = many(tokenizer)
-    data = pair_data(texts, None, tokenizer, SHORT, note=lambda text: None)
-    stream = PairStream(data.tokens, data.parts, data.given, tokenizer, SHORT, most_positions=64)
+    stream = pair_data(texts, None, tokenizer, SHORT, max_positions=64, note=lambda text: None).stream
     cursor, seen = Cursor(), []
     while cursor.epoch == 0:
         batch = stream.batch(cursor, 1)
@@ -124,14 +117,14 @@ def test_an_epoch_has_each_part_once(tokenizer: Tokenizer) -> None:
         assert 3 <= len(pairs) <= 4
         seen += batch.rows.classes["document"][batch.rows.classes["side"] == 0].tolist()
         cursor = batch.cursor
-    assert sorted(seen) == sorted(data.parts.key.tolist())
+    assert sorted(seen) == sorted(stream.drawer.parts.key.tolist())
     assert not set(seen) & set(np.unique(texts.cluster[texts.held == 1]).tolist())
 
 
 def read(path: Path, tokenizer: Tokenizer, note: Callable[[str], None] = lambda text: None, *,
-         given: Sequence[str] = (), **settings: Any) -> TokenTexts:  # fmt: skip
+         answers: Sequence[str] = (), **settings: Any) -> TokenTexts:  # fmt: skip
     asked = CorpusSettings.model_validate(settings)
-    return read_texts([path], tokenizer, asked, given=given, note=note, notify=lambda progress: None)
+    return read_texts([path], tokenizer, asked, answers=answers, note=note, notify=lambda progress: None)
 
 
 def test_prepared_data(data_folder: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -155,13 +148,12 @@ def test_given_pairs(tokenizer: Tokenizer, tmp_path: Path) -> None:
     )
     found = read_pairs(file, PairColumns())
     assert found.queries == ["a king", "a dog"]
-    assert found.negatives == ["the dog", None]
+    assert found.negatives == ["the dog", ""]
     assert found.left_out == {"rows without one of the texts": 1, "wrong pairs whose query has no right one": 1}
     notes: list[str] = []
-    data = pair_data(None, found, tokenizer, SHORT, note=notes.append)
-    assert len(data.given) == 2
+    stream = pair_data(None, found, tokenizer, SHORT, max_positions=64, note=notes.append).stream
+    assert len(stream.given) == 2
     assert "pairs: 2, 1 of them with a wrong answer; query in 'question', text in 'passage', label in 'label'" in notes
-    stream = PairStream(data.tokens, data.parts, data.given, tokenizer, SHORT, most_positions=64)
     sides = stream.batch(Cursor(), 1).rows.classes["side"]
     assert [int((sides == side).sum()) for side in (0, 1, 2)] == [2, 2, 1]
 
@@ -193,18 +185,17 @@ def test_pairs_beside_documents_are_held_out_with_them(tokenizer: Tokenizer, dat
         f"{text[:9]},{text}!,{other}\n" for text, other in zip(stories, stories[1:] + stories[:1], strict=True)
     ))  # fmt: skip
     pairs, notes = read_pairs(tmp_path / "p.csv", PairColumns()), list[str]()
-    texts = read(tmp_path / "t.txt", tokenizer, given=pairs.answers)
-    data = pair_data(texts, pairs, tokenizer, SHORT, note=notes.append)
+    texts = read(tmp_path / "t.txt", tokenizer, answers=pairs.answers)
+    data = pair_data(texts, pairs, tokenizer, SHORT, max_positions=64, note=notes.append)
     held = set(texts.cluster[texts.held == 1].tolist())
-    num_held = len(data.held["given"].document)
-    assert 2 < num_held == len(held) < 30
-    assert set(data.held["given"].document.tolist()) == held
-    assert not set(data.given.key.tolist()) & held
-    has_wrong = data.given.wrong.length > 0
-    assert not set(data.given.wrong_key[has_wrong].tolist()) & held
-    lost = int((~has_wrong).sum())
-    assert f"pairs: {lost:,} wrong answers are held-out documents, and are left out" in notes
-    assert set(data.given.key.tolist()) <= set(texts.cluster.tolist())
+    given, held_given = data.stream.given, data.held["given"]
+    assert 2 < len(held_given) == len(held) < 30
+    assert set(held_given.document[1].tolist()) == held
+    assert not set(given.document[1].tolist()) & held
+    has_wrong = given.length[2] > 0
+    assert not set(given.document[2, has_wrong].tolist()) & held
+    assert f"pairs: {int((~has_wrong).sum()):,} wrong answers are held-out documents, and are left out" in notes
+    assert set(given.document[1].tolist()) <= set(texts.cluster.tolist())
     store = read(data_folder, tokenizer)
     equal = tokenizer.backend.decode(store.ids[store.begins[3] : store.ends[3]].tolist())
-    assert read(data_folder, tokenizer, given=[equal, "the king"]).given[0] == store.cluster[3]
+    assert read(data_folder, tokenizer, answers=[equal, "the king"]).given[0] == store.cluster[3]

@@ -21,7 +21,7 @@ from tests.commands.trainer_runs import (
     padded,
     their_model,
 )
-from unmask.commands.finetune_run import _ORDER, FitPlan, HeldOutData, begin_training
+from unmask.commands.finetune_run import _ORDER, begin_training
 from unmask.core.hashing import permutation
 from unmask.masking.masker import MaskedRows
 from unmask.model.encoder import MaskedLM
@@ -129,9 +129,8 @@ def test_the_same_weights_after_an_epoch(make_model: MakeModel, tmp_path: Path, 
     settings = FinetuneSettings(
         epochs=1, batch_size=SIZE, learning_rate=RATE, weight_decay=0.1, warmup=0.25, precision="float32"
     )
-    plan = FitPlan(info, settings, "accuracy", None, examples, HeldOutData([], []))
     before = {name: parameter.detach().clone() for name, parameter in ours.named_parameters()}
-    steps = list(begin_training(ours, plan, seed=3).steps())
+    steps = list(begin_training(ours, info, examples, settings, seed=3).steps())
     assert len(steps) == 4
 
     class InOurOrder(transformers.Trainer):  # type: ignore[misc, name-defined]

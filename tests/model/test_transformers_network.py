@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.commands.transformers_models import FAMILIES, SIZES, save_transformers
-from unmask.commands.finetune_run import factors_of, transformers_layer_factors
+from unmask.commands.finetune_run import factors_of
 from unmask.core.errors import ModelError
 from unmask.masking.masker import unmasked
 from unmask.model.transformers import (
@@ -248,24 +248,11 @@ def test_the_longest_input(
 
 def test_rates_by_layer(tokenizer: Tokenizer, tmp_path: Path) -> None:
     """By hand, with two layers and a decay of 0.5."""
-    deberta = "encoder.model.deberta."
-    names = [f"{deberta}encoder.layer.{n}.attention.self.query_proj.weight" for n in (0, 1)]
-    factor = transformers_layer_factors(names, "deberta", 0.5)
-    for name, expected in (
-        (names[1], 0.5),
-        (names[0], 0.25),
-        (f"{deberta}embeddings.word_embeddings.weight", 0.125),
-        (f"{deberta}encoder.rel_embeddings.weight", 0.125),
-        (f"{deberta}encoder.LayerNorm.weight", 0.5),
-        (f"{deberta}pooler.dense.weight", 1.0),
-        ("encoder.model.pooler.dense.weight", 1.0),
-        ("encoder.model.classifier.weight", 1.0),
-    ):
-        assert factor(name) == expected, name
     for name, expected in (
         ("DistilBert", {0.125: "embeddings", 0.25: "transformer.layer.0", 0.5: "transformer.layer.1", 1.0: "classif"}),
         ("Electra", {0.125: "embeddings", 0.25: "layer.0", 0.5: "layer.1", 1.0: "classifier"}),
         ("Albert", {0.25: "embed", 0.5: "albert_layer_groups.0", 1.0: "classifier"}),
+        ("DebertaV2", {0.125: "embeddings", 0.25: "layer.0", 0.5: "layer.1", 1.0: "classifier"}),
     ):
         network = network_of(name, INFOS["classify"], tokenizer, tmp_path / name)
         found: dict[float, list[str]] = {}
@@ -274,4 +261,5 @@ def test_rates_by_layer(tokenizer: Tokenizer, tmp_path: Path) -> None:
             found.setdefault(factor(parameter), []).append(parameter)
         assert found.keys() == expected.keys(), name
         for share, part in expected.items():
-            assert all(part in each or "pooler" in each for each in found[share]), (name, share, found[share])
+            for parameter in found[share]:
+                assert any(word in parameter for word in (part, "pooler", "encoder.LayerNorm")), (share, parameter)

@@ -105,7 +105,7 @@ def test_a_finished_fine_tuning_is_told_its_licence(
 ) -> None:
     """The result of an earlier version, which had no card, gets one, without another training."""
     pytest.importorskip("sklearn")
-    from unmask.commands import finetune_run as seeds
+    from unmask.commands.finetune_run import Runs
 
     train = write_classes(tmp_path / "dev.jsonl", 20, 0)
     encoder, out = save_encoder(make_model, tokenizer, tmp_path / "encoder"), tmp_path / "out"
@@ -120,7 +120,7 @@ def test_a_finished_fine_tuning_is_told_its_licence(
     del settings["finetune"]["card"]
     (out / "settings.json").write_text(json.dumps(settings))
     (out / "model" / "README.md").unlink()
-    monkeypatch.setattr(seeds, "fit", None)
+    monkeypatch.setattr(Runs, "trainer", None)
     unmask.finetune(encoder, **given, settings=(*fast, "finetune.card.license=cc-by-4.0"), resume=True)
     assert said_in(out) == ("cc-by-4.0", None)
     unmask.finetune(encoder, **given, settings=(*fast, "card.language=code"), resume=True)

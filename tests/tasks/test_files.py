@@ -190,8 +190,8 @@ def test_numbered_tags_have_the_names_of_the_schema(tmp_path: Path, feature: Any
     rows = [{"tokens": ["Anna", "Lee", "sleeps"], "ner_tags": [1, 2, 0]}]
     path = from_datasets(tmp_path / "a.parquet", rows, ner_tags=feature)
     notes: list[str] = []
-    files, info = read_files(Tag, {"train": path, "validation": path}, settings_of([]), notes.append)
-    assert list(files.train.records) == [WordsRecord(1, ("Anna", "Lee", "sleeps"), ("B-per", "I-per", "O"))]
+    files, info = read_files(Tag, {"train": path, "validation": path}, settings_of(), notes.append)
+    assert list(files["train"].records) == [WordsRecord(1, ("Anna", "Lee", "sleeps"), ("B-per", "I-per", "O"))]
     assert info.metric_names[0] == "entity_f1"
     assert notes == ["columns: text in 'tokens', label in 'ner_tags'"]
 

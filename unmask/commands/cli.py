@@ -106,7 +106,7 @@ COMMANDS = {  # in the order of --help
     "embedder": Command(
         "commands.embedder:embedder",
         f"{MODEL} {CORPUS} --minutes 10 --out runs/search",
-        dry_run="commands.embedder_forecast:forecast_embedder",
+        dry_run="commands.embedder:forecast_embedder",
         goes_on=WITH_RESUME,
     ),
     "evaluate-search": Command("search.evaluate:evaluate_search", f"{MODEL} {CORPUS} --against other/model"),

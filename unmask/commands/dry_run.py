@@ -10,7 +10,7 @@ import json
 import math
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -117,7 +117,7 @@ class RunForecast(Result):
                 *_text_lines(self.to_dict()),
                 ("preparation", f"about {duration(self.prepare_seconds)}"),
                 ("model", f"{self.num_parameters:,} parameters, vocabulary {self.vocab_size:,}"),
-                training_fact(self),
+                training_fact(self.to_dict(), by_clock=self.by_clock),
                 ("", f"{self.tokens_seen:,} tokens seen, {self.epochs:.1f} times the text"),
                 memory_fact(self.memory_bytes, self.processes),
                 ("disk", f"{self.disk_bytes / 2**30:.2f} GiB at most, data and checkpoints"),
@@ -127,6 +127,26 @@ class RunForecast(Result):
     def to_dict(self) -> dict[str, Any]:
         """What `--json` prints."""
         return {name: value for name, value in super().to_dict().items() if name != "by_clock"}
+
+
+class Forecast(Result):
+    """What a command would do.
+
+    Args:
+        figures: What `--json` prints.
+        facts: What is shown: names and facts, a line each.
+    """
+
+    def __init__(self, figures: Mapping[str, Any], facts: Sequence[tuple[str, str]]) -> None:
+        super().__init__(figures)
+        object.__setattr__(self, "_facts", facts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.to_dict(), self.__dict__["_facts"])
+
+    def shown(self) -> Iterator[Shown]:
+        """A fact a line."""
+        yield from fact_lines(self.__dict__["_facts"])
 
 
 @dataclass(frozen=True)
@@ -153,6 +173,18 @@ class MeasuredSteps:
         """Of the whole training, without evaluations."""
         return self.steps * self.step_seconds
 
+    def figures(self) -> dict[str, Any]:
+        """As forecasts have them."""
+        return {
+            "steps": self.steps,
+            "step_seconds": self.step_seconds,
+            "seconds": self.seconds,
+            "tokens_per_second": self.step_tokens / self.step_seconds,
+            "memory_bytes": self.memory_bytes,
+            "processes": self.processes,
+            "device": self.device,
+        }
+
 
 def measure_steps(trainer: Trainer, num_steps: int = NUM_STEPS) -> MeasuredSteps:
     """Makes some steps with the real model, and says what all of the training would take."""
@@ -174,9 +206,9 @@ def fact_lines(facts: Iterable[tuple[str, str]]) -> Iterator[Shown]:
     yield Styled("nothing was written (--dry-run)", "dim")
 
 
-def training_fact(forecast: Result) -> tuple[str, str]:
+def training_fact(forecast: Mapping[str, Any], *, by_clock: bool) -> tuple[str, str]:
     """Steps, time and speed of the training; by the clock the time is known and the steps are not."""
-    steps_are, time_is = ("about ", "") if forecast["by_clock"] else ("", "about ")
+    steps_are, time_is = ("about ", "") if by_clock else ("", "about ")
     return (
         "training",
         f"{steps_are}{forecast['steps']:,} steps in {time_is}{duration(forecast['seconds'])}, "

@@ -1,33 +1,30 @@
-"""From a masked language model and raw text to an embedding model, in the order in which data flows."""
+"""From a masked language model and raw text to an embedding model, or to a forecast of it, in the order of the data."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from unmask.commands.embedder_pairs import PairData, TextPairs, pair_data, read_pairs
-from unmask.commands.embedder_run import (
-    MAY_DIFFER,
-    EmbedderBudget,
-    EmbedderFolder,
-    EmbedderPlan,
-    EmbedderRun,
-    without_temperature,
-)
+import torch
+
+from unmask.commands.dry_run import Forecast, measure_steps, memory_fact, training_fact
+from unmask.commands.embedder_pairs import KINDS, PairData, pair_data, read_pairs
+from unmask.commands.embedder_run import EmbedderFolder, EmbedderRun, training_settings
 from unmask.commands.embedder_settings import MINUTES, EmbedderSettings
 from unmask.commands.embedder_texts import TokenTexts, read_texts
 from unmask.commands.recipe import checkpoint_sha256, read_fitting_config
-from unmask.commands.recipe_files import Overrides, apply_overrides, as_overrides, set_value
+from unmask.commands.recipe_files import Overrides, section_values
 from unmask.commands.run_data import is_prepared
-from unmask.core.errors import ModelError, SettingsError, UnmaskError
-from unmask.core.files import file_sha256, typed, whole_folder, write_atomically, writing
+from unmask.core.errors import ModelError, RunError, SettingsError, UnmaskError
+from unmask.core.files import file_sha256, read_object, typed, whole_folder, write_atomically, writing
 from unmask.core.hub import lasting_name
 from unmask.core.interruption import Interruption
 from unmask.core.results import Finished, Reporter, Sheet, Shown, SilentReporter, duration, usual_reporter
@@ -36,8 +33,8 @@ from unmask.data.data_folder import MANIFEST, load_manifest
 from unmask.data.settings import CorpusSettings
 from unmask.data.sources import InMemory, Named, Texts, find_sources, is_stream, keep_as_files, paths_or_texts
 from unmask.model.card_head import CARD, Origin, base_models, change_card
-from unmask.model.encoder import MaskedLM
 from unmask.model.folder import find_weights, has_prediction_head, load_model, save_model
+from unmask.model.heads import ContrastHead
 from unmask.model.pooling import SPLADE, sparse_file, write_sentence_files
 from unmask.model.stored_weights import files_checked, write_checksums
 from unmask.model.transformers import runs_in_transformers
@@ -50,336 +47,12 @@ from unmask.train.callbacks import Callback
 from unmask.train.distributed import Group, join_group, on_every_rank, on_rank_zero, rank_zero_first
 from unmask.train.trackers import read_metrics
 
-_SECTIONS = {"embedder", "corpus", "card"}
-
-
-@dataclass(frozen=True)
-class EmbedderChoice:
-    """The settings of a training, by section."""
-
-    embedder: EmbedderSettings
-    corpus: CorpusSettings
-    budget: EmbedderBudget
-
-
-def chosen_embedder(
-    overrides: Overrides,
-    *,
-    minutes: float | None,
-    steps: int | None,
-    seed: int | None,
-    sparse: bool = False,
-    held_out: CorpusSettings | None = None,
-) -> EmbedderChoice:
-    """The settings of a training.
-
-    Args:
-        overrides: `embedder.key=value`, `corpus.key=value` and `card.key=value`.
-        minutes, steps: The budget; None of both: ten minutes.
-        seed: Short for `embedder.seed`.
-        sparse: Short for `embedder.sparse` by its defaults.
-        held_out: How the text of the model that it begins with was read and held out, which are the defaults.
-
-    Raises:
-        SettingsError: One is of another section, not known, or has a value that it cannot have; or there are two
-            budgets.
-    """
-    if minutes is not None and steps is not None:
-        raise SettingsError("give one of minutes and steps", options=("minutes", "steps"))
-    for name, value in (("minutes", minutes), ("steps", steps)):
-        if value is not None and not 0 < value < math.inf:
-            raise SettingsError(f"{name}={value}: give more than 0", options=(name,))
-    values: dict[str, Any] = {}
-    apply_overrides(values, as_overrides(overrides))
-    if strangers := sorted(set(values) - _SECTIONS):
-        raise SettingsError(
-            f"{strangers[0]}: an embedder has the sections embedder (as in embedder.batch_size=512), corpus, which "
-            "says how files are read, and card"
-        )
-    for name, value in values.get("card", {}).items():
-        set_value(values, f"embedder.card.{name}", value)
-    if seed is not None:
-        set_value(values, "embedder.seed", seed)
-    if sparse and not values.get("embedder", {}).get("sparse"):
-        set_value(values, "embedder.sparse", {})
-    corpus = (held_out or CorpusSettings()).model_dump()
-    if "holdout" in values.get("embedder", {}):
-        corpus["holdout"] = values["embedder"]["holdout"]
-    return EmbedderChoice(
-        validated(EmbedderSettings, values.get("embedder", {}), where="embedder"),
-        validated(CorpusSettings, corpus | values.get("corpus", {}), where="corpus"),
-        EmbedderBudget(MINUTES if minutes is None and steps is None else minutes, steps),
-    )
-
-
-@dataclass(frozen=True)
-class Beginning:
-    """The masked language model that a training begins with; `origin` is for the card."""
-
-    folder: Path
-    tokenizer: Tokenizer
-    has_head: bool
-    origin: Origin
-
-    def load(self) -> MaskedLM:
-        """A copy to be trained.
-
-        Raises:
-            ModelError: A file is damaged.
-        """
-        with files_checked(self.folder):
-            return load_model(self.folder, mask_id=self.tokenizer.special.mask)
-
-
-def beginning_with(model: str | Path, settings: EmbedderSettings) -> tuple[Beginning, EmbedderSettings]:
-    """The model that a training is to begin with, and the settings with crops no longer than that takes.
-
-    Raises:
-        ModelError: It is not there, none of our encoder's, fine-tuned for a task, or has no head for masked tokens
-            where these are to be learned.
-        SettingsError: Even the shortest crops are longer than the model takes.
-        TokenizerError: Its tokenizer cannot be used.
-    """
-    folder = find_weights(model, way_out="give the folder of a masked language model, such as RUN/model")
-    if is_fine_tuned(folder):
-        raise ModelError(
-            f"{folder}: fine-tuned for a task, and no masked language model any more; give the model that it was made "
-            "from"
-        )
-    if runs_in_transformers(folder):
-        raise ModelError(
-            f"{folder}: transformers runs this model, and not our encoder, which trains embedding models of the "
-            "layouts of BERT, RoBERTa and ModernBERT; give one of these"
-        )
-    tokenizer = load_tokenizer(folder)
-    config = read_fitting_config(folder, tokenizer)
-    has_head = has_prediction_head(folder, config.layout)
-    if not has_head and (settings.mlm_weight > 0.0 or settings.sparse is not None):
-        what, way_out = "of which sparse vectors are made", "go without sparse vectors"
-        if settings.sparse is None:
-            what, way_out = "which are to be learned beside the pairs", "learn pairs alone (embedder.mlm_weight=0)"
-        raise ModelError(
-            f"{folder}: a bare encoder without a head for masked tokens, {what}; {way_out}, or give a masked language "
-            "model"
-        )
-    room = config.max_position_embeddings - len(tokenizer.special.around)
-    lengths = {"first_lengths": settings.first_lengths, "second_lengths": settings.second_lengths}
-    if any(least > room for least, _ in lengths.values()):
-        raise SettingsError(
-            f"embedder.first_lengths and second_lengths begin with {settings.first_lengths[0]} and "
-            f"{settings.second_lengths[0]} tokens, but the model has room for {room}; give shorter ones"
-        )
-    fitted = settings.model_copy(update={key: (least, min(most, room)) for key, (least, most) in lengths.items()})
-    name = lasting_name(model, folder)
-    origin = Origin(name, checkpoint_sha256(folder), base_models(name, folder))
-    return Beginning(folder, tokenizer, has_head, origin), fitted
-
-
-@dataclass(frozen=True)
-class EmbedderRequest:
-    """What is to be trained, checked before anything is read or written.
-
-    Attributes:
-        given: Texts to learn from beside pairs, as the user named them.
-        pairs: The file of the user's pairs, if there is one.
-        beginning: The model that it begins with.
-        choice: The settings, as given.
-        fitted: Those of the embedder, with crops that fit the model.
-        maker: The run or embedder whose rule says what is held out; None: the default rule does.
-    """
-
-    given: list[Named]
-    pairs: Path | None
-    beginning: Beginning
-    choice: EmbedderChoice
-    fitted: EmbedderSettings
-    maker: Path | None
-
-    @property
-    def files(self) -> list[Path]:
-        """Those of the texts."""
-        return [Path(name) for name in self.given if not isinstance(name, InMemory) and not is_stream(name)]
-
-    @property
-    def inputs(self) -> list[Path]:
-        """All files and folders that are read."""
-        return [self.beginning.folder, *self.files, *([] if self.pairs is None else [self.pairs])]
-
-
-def requested(
-    model: str | Path,
-    corpus: Texts | None,
-    pairs: str | Path | None,
-    chosen: Callable[..., EmbedderChoice],
-    *,
-    begun: Path | None = None,
-) -> EmbedderRequest:
-    """Checks what a training is asked for.
-
-    Args:
-        model, corpus, pairs: As for `embedder`.
-        chosen: `chosen_embedder`, but for `held_out`.
-        begun: The folder of the model of a training that goes on, which says what it held out.
-
-    Raises:
-        UnmaskError: As `embedder`, of whatever can be known to be wrong by now.
-    """
-    if corpus is None and pairs is None:
-        text = "give text to learn from: files or a folder, or pairs of your own"
-        raise SettingsError(text, options=("pairs",))
-    given = paths_or_texts(corpus) or []
-    files = [name for name in given if not isinstance(name, InMemory) and not is_stream(name)]
-    if files and not is_prepared(files):
-        find_sources(files, announce=False)
-    beginning, fitted = beginning_with(model, chosen().embedder)
-    maker, held_out = held_out_rule(begun or beginning.folder)
-    choice = chosen(held_out=held_out)
-    return EmbedderRequest(given, None if pairs is None else Path(pairs), beginning, choice, fitted, maker)
-
-
-def write_embedder(folder: EmbedderFolder, run: EmbedderRun, request: EmbedderRequest) -> dict[str, Any]:
-    """Writes the model and, last, the summary, which is returned.
-
-    Args:
-        folder: Of the training.
-        run: Over; its model has no temperature of its own any more.
-        request: What was asked for.
-
-    Raises:
-        WriteError: A file cannot be written; the checkpoints are there, and the training goes on from the last.
-    """
-    beginning, settings = request.beginning, request.fitted
-    temperature, state = run.temperature, run.state
-    model, history = without_temperature(state.model), run.history
-    config = model.config
-    with writing(folder.model), whole_folder(folder.model) as partial:
-        save_model(model, partial, with_head=beginning.has_head)
-        length = config.max_position_embeddings
-        beginning.tokenizer.save(partial, max_length=length, with_types=config.num_types > 1)
-        pooling = settings.pooling if settings.sparse is None else SPLADE
-        write_sentence_files(partial, max_length=length, width=run.width, pooling=pooling)
-        write_checksums(partial)
-    best = [line for line in history if state.best is not None and line["step"] == state.best.step]
-    last = best[-1] if best and settings.patience is not None else history[-1] if history else None
-    names = ("kinds", "mlm_loss")
-    after = None if last is None else {name: last[name] for name in names}
-    summary: dict[str, Any] = {
-        "model": str(folder.model),
-        "num_parameters": model.num_parameters,
-        "dimension": run.width,
-        "sparse": settings.sparse is not None,
-        "dimensions": list(settings.dimensions_for(config.hidden_size)),
-        "max_length": config.max_position_embeddings,
-        "steps": state.step,
-        "tokens_seen": state.tokens_seen,
-        "seconds": state.seconds,
-        "tokens_per_second": state.tokens_seen / max(state.seconds, 1e-9),
-        "pairs_seen": run.stream.pairs_before(state.cursor),
-        "temperature": temperature,
-        "before": {name: history[0][name] for name in names} if history else None,
-        "after": after,
-        "recall_at_10": None if after is None else {kind: f["recall_at_10"] for kind, f in after["kinds"].items()},
-        "nonzero": _nonzero(history[0] if history else None, after),
-        "best_step": None if state.best is None else state.best.step,
-        "data": run.data.facts,
-        "device": model.encoder.device.type,
-    }
-    files = [path.name for path in (*request.files, *([] if request.pairs is None else [request.pairs]))]
-    plain = settings.model_dump(mode="json", exclude={"card"})
-    write_embedder_card(
-        folder.model,
-        summary=summary,
-        settings=plain,
-        card=settings.card,
-        files=files or ["texts in memory"],
-        origin=beginning.origin,
-    )
-    write_embedder_report(folder.report, summary=summary, settings=plain, metrics=read_metrics(folder.metrics))
-    write_atomically(folder.summary, json.dumps(summary, indent=1, allow_nan=False) + "\n")
-    return summary
-
-
-def _nonzero(before: dict[str, Any] | None, after: dict[str, Any] | None) -> dict[str, float] | None:
-    """Numbers of a held-out text's vector that are not 0, on average over all texts; None where vectors are dense."""
-    if before is None or after is None or any(f["nonzero"] is None for f in after["kinds"].values()):
-        return None
-    kinds = {"before": before["kinds"].values(), "after": after["kinds"].values()}
-    return {
-        name: sum(figures["nonzero"] * figures["pairs"] for figures in each) / sum(figures["pairs"] for figures in each)
-        for name, each in kinds.items()
-    }
-
-
-class OpenedData(NamedTuple):
-    """Pairs, and a fingerprint of all that decides the weights."""
-
-    pairs: PairData
-    fingerprint: str
-
-
-def open_data(folder: EmbedderFolder, request: EmbedderRequest, reporter: Reporter, *, goes_on: bool) -> OpenedData:
-    """Reads texts and pairs, and writes texts and what the training is about into a new folder.
-
-    Args:
-        folder: Of the training.
-        request: What is asked for.
-        reporter: Told of what is found.
-        goes_on: Whether the folder holds the training already; then its texts are not read again.
-
-    Raises:
-        UnmaskError: Text or pairs cannot be read or used, or the folder holds another training.
-    """
-    text_pairs: TextPairs | None = None
-    if request.pairs is not None:
-        text_pairs = read_pairs(request.pairs, request.fitted.columns)
-    texts, is_kept = None, goes_on and folder.texts.is_file()
-    if request.given and is_kept:
-        texts = TokenTexts.load(folder.texts)
-    elif request.given:
-        files = list(keep_as_files(request.given, folder.root, kept=goes_on, notify=reporter.notify))
-        texts = read_texts(
-            files,
-            request.beginning.tokenizer,
-            request.choice.corpus,
-            given=() if text_pairs is None else text_pairs.answers,
-            note=reporter.note,
-            notify=reporter.notify,
-        )
-    # What the training is about; of this, what decides the weights wherever its files lie is the fingerprint.
-    choice, origin = request.choice, request.beginning.origin
-    rule = choice.corpus
-    if request.files and is_prepared(request.files):  # prepared data has a rule of its own
-        manifest = load_manifest(request.files[0])
-        where = str(request.files[0] / MANIFEST)
-        rule = validated(CorpusSettings, manifest.settings["corpus"], where=where)
-    content = {
-        "model": origin.checkpoint,
-        "model_sha256": origin.sha256,
-        "corpus_files": [str(path.absolute()) for path in request.files],
-        "pairs_file": None if request.pairs is None else str(request.pairs.absolute()),
-        "pairs_sha256": None if request.pairs is None else file_sha256(request.pairs),
-        "texts_sha256": None if texts is None else texts.fingerprint,
-        HELD_OUT: rule.model_dump(mode="json"),
-        "embedder": choice.embedder.model_dump(),
-        "minutes": choice.budget.minutes,
-        "steps": choice.budget.steps,
-    }
-    deciding = {key: value for key, value in content.items() if key not in MAY_DIFFER}
-    deciding["embedder"] = request.fitted.model_dump(mode="json", exclude={"card"})
-    fingerprint = hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
-    if goes_on:
-        folder.check_same(content)
-    data = pair_data(texts, text_pairs, request.beginning.tokenizer, request.fitted, note=reporter.note)
-    if texts is not None and not is_kept:
-        texts.save(folder.texts)
-    if not goes_on:
-        folder.begin(content)
-    return OpenedData(data, fingerprint)
+MAY_DIFFER = {"embedder.card", "model", "corpus_files", "pairs_file"}  # the last three may have moved
 
 
 @dataclass(frozen=True, repr=False)
 class Embedder(Finished):
-    """A finished embedding model. What its summary says stands in attributes, too: `found.recall_at_10`."""
+    """A finished embedding model. What its summary says stands in attributes, too: `result.recall_at_10`."""
 
     @cached_property
     def model(self) -> Any:
@@ -416,6 +89,47 @@ class Embedder(Finished):
         use = f"search index {model} FILES --out INDEX" if s["sparse"] else f"embed {model} FILE --out vectors.npy"
         yield f"\nTry it: unmask {use}"
         yield f"Measure it beside the words alone: unmask evaluate-search {model} CORPUS"
+
+
+@dataclass(frozen=True)
+class EmbedderPlan:
+    """A training, checked before anything is read or written.
+
+    Attributes:
+        model: Folder of the masked language model that it begins with.
+        tokenizer, has_head: Of the model.
+        origin: What the model is, for the card.
+        texts: To learn from beside pairs, as the user named them.
+        pairs: The file of the user's pairs, if there is one.
+        settings: As given.
+        fitted: The same with crops that fit the model.
+        corpus: How text is read and held out.
+        minutes, steps: The budget; one of both.
+        maker: The run or embedder whose rule says what is held out; None: the default rule does.
+    """
+
+    model: Path
+    tokenizer: Tokenizer
+    has_head: bool
+    origin: Origin
+    texts: Sequence[Named]
+    pairs: Path | None
+    settings: EmbedderSettings
+    fitted: EmbedderSettings
+    corpus: CorpusSettings
+    minutes: float | None
+    steps: int | None
+    maker: Path | None
+
+    @property
+    def files(self) -> list[Path]:
+        """Those of the texts."""
+        return [Path(name) for name in self.texts if not isinstance(name, InMemory) and not is_stream(name)]
+
+    @property
+    def inputs(self) -> list[Path]:
+        """Files of texts and pairs."""
+        return [*self.files, *([] if self.pairs is None else [self.pairs])]
 
 
 def embedder(  # noqa: PLR0913  (the options of the command line, each a name that users know)
@@ -459,76 +173,332 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
     group = join_group()
     reporter = (reporter or usual_reporter()) if group.is_main else SilentReporter()
     folder = EmbedderFolder(Path(out))
-    chosen = partial(chosen_embedder, settings, minutes=minutes, steps=steps, seed=seed, sparse=sparse)
-    begun = folder.model if resume and folder.claimed.is_claimed else None
-    request = on_every_rank(group, lambda: requested(model, corpus, pairs, chosen, begun=begun))
-    with Interruption() as interruption, ExitStack() as held:
-        goes_on = on_rank_zero(
-            group, lambda: _claim(folder, request, held, reporter, resume=resume, overwrite=overwrite)
-        )
-        if goes_on is None:
-            return Embedder(folder.root, folder.read_summary())
-        try:
-            run = on_every_rank(group, lambda: begin_run(folder, request, reporter, group, goes_on=goes_on))
-        except UnmaskError:
-            if not goes_on and group.is_main:  # nothing was begun: the next try shall not be told of it
-                folder.clear()
-            raise
-        run.run(interruption, callbacks)
-        reporter.note("writing the model")
-        return Embedder(folder.root, on_rank_zero(group, lambda: write_embedder(folder, run, request)))
-
-
-def _claim(
-    folder: EmbedderFolder,
-    request: EmbedderRequest,
-    held: ExitStack,
-    reporter: Reporter,
-    *,
-    resume: bool,
-    overwrite: bool,
-) -> bool | None:
-    """Claims the folder, as it was asked for; whether what it holds goes on. None: that is finished."""
     claimed = folder.claimed
-    claimed.check(resume=resume, overwrite=overwrite, inputs=request.inputs)
-    held.enter_context(claimed.held())
-    claimed.check(resume=resume, overwrite=overwrite)  # again: nobody else comes from now on
-    goes_on = resume and claimed.is_claimed
-    if overwrite:
-        folder.clear()
-    if goes_on and folder.summary.is_file():
-        folder.read_summary()
-        if change_card(folder.model, request.fitted.card):
-            reporter.note(f"{folder.model / CARD} was changed as asked for")
-        reporter.note(f"the embedder in {folder.root} is finished: nothing is left to do")
-        return None
-    if request.maker is not None and request.given and not goes_on:
-        reporter.note(f"text is read and held out as in {request.maker}, but for what --set corpus says")
-    return goes_on
+    begun = folder.model if resume and claimed.is_claimed else None
+    plan = on_every_rank(
+        group,
+        lambda: plan_embedder(
+            model, corpus, pairs=pairs, minutes=minutes, steps=steps, seed=seed, sparse=sparse, settings=settings,
+            begun=begun,
+        ),
+    )  # fmt: skip
+    with Interruption() as interruption, ExitStack() as held:
+
+        def claim() -> bool | None:
+            """Whether what the folder holds goes on; None: it is finished."""
+            claimed.check(resume=resume, overwrite=overwrite, inputs=[plan.model, *plan.inputs])
+            held.enter_context(claimed.held())
+            claimed.check(resume=resume, overwrite=overwrite)  # again: no other process comes from now on
+            goes_on = resume and claimed.is_claimed
+            if overwrite:
+                claimed.clear(claimed.ours)
+            if goes_on and folder.summary.is_file():
+                if "model" not in read_object(folder.summary, way_out := "remove it, and the model is measured again"):
+                    raise RunError(f"{folder.summary}: damaged (it names no model); {way_out}")
+                if change_card(folder.model, plan.fitted.card):
+                    reporter.note(f"{folder.model / CARD} was changed as asked for")
+                reporter.note(f"the embedder in {folder.root} is finished: nothing is left to do")
+                return None
+            if plan.maker is not None and plan.texts and not goes_on:
+                reporter.note(f"text is read and held out as in {plan.maker}, but for what --set corpus says")
+            return goes_on
+
+        goes_on = on_rank_zero(group, claim)
+        if goes_on is None:
+            return Embedder(folder.root, read_object(folder.summary, ""))
+        try:
+            run = on_every_rank(group, lambda: begin_run(folder, plan, reporter, group, goes_on=goes_on))
+        except UnmaskError:
+            if not goes_on and group.is_main:  # nothing was begun, and the next try may use the folder
+                claimed.clear(claimed.ours)
+            raise
+        run.run(interruption, callbacks, is_sparse=sparse_file(plan.model) is not None)
+        reporter.note("writing the model")
+        return Embedder(folder.root, on_rank_zero(group, lambda: write_embedder(folder, run, plan)))
+
+
+def forecast_embedder(
+    model: str | Path, corpus: Texts | None = None, *, reporter: Reporter | None = None, **options: Any
+) -> Forecast:
+    """What `embedder` would do with the same options. All text is read; what is made of it goes with the answer.
+
+    Raises:
+        UnmaskError: As `embedder`; or standard input or a pipe is among the corpus.
+    """
+    group = join_group()
+    reporter = (reporter or usual_reporter()) if group.is_main else SilentReporter()
+    plan = on_every_rank(group, lambda: plan_embedder(model, corpus, **options))
+    if any(not isinstance(name, InMemory) and is_stream(name) for name in plan.texts):
+        raise RunError("--dry-run would use standard input or a pipe up; give a file")
+    with ExitStack() as held:
+        scratch = on_rank_zero(group, lambda: held.enter_context(tempfile.TemporaryDirectory(prefix="unmask-")))
+        folder = EmbedderFolder(Path(scratch) / "embedder")
+        run = on_every_rank(group, lambda: begin_run(folder, plan, reporter, group, goes_on=False))
+        run.begin_sparse(is_sparse=sparse_file(plan.model) is not None)
+        measured, facts = measure_steps(run.trainer), run.data.facts
+    pairs = {kind: facts[kind] for kind in KINDS if kind in facts}
+    if "given_pairs" in facts:
+        pairs["given"] = facts["given_pairs"]
+    figures = {
+        **{name: facts.get(name, 0) for name in ("documents", "held_out_documents", "tokens")},
+        "pairs": pairs,
+        "num_parameters": run.state.model.num_parameters,
+        "dimension": run.dimension,
+        "sparse": plan.fitted.sparse is not None,
+        "pairs_a_step": run.stream.pairs_a_step,
+        **measured.figures(),
+    }
+    kinds = ", ".join(f"{kind} {number:,}" for kind, number in pairs.items() if number)
+    lines = [
+        ("pairs", f"{kinds}; {run.stream.pairs_a_step:,} a step"),
+        (
+            "model",
+            f"{figures['num_parameters']:,} parameters, {'sparse ' if figures['sparse'] else ''}vectors of "
+            f"{run.dimension:,}",
+        ),
+        training_fact(figures, by_clock=plan.minutes is not None),
+        memory_fact(measured.memory_bytes, measured.processes),
+    ]
+    if facts.get("documents"):
+        text = f"{facts['documents']:,} documents, {facts['held_out_documents']:,} held out; {facts['tokens']:,} tokens"
+        lines.insert(0, ("text", text))
+    return Forecast(figures, lines)
+
+
+def plan_embedder(  # noqa: PLR0913  (as `embedder`)
+    model: str | Path,
+    corpus: Texts | None = None,
+    *,
+    pairs: str | Path | None = None,
+    minutes: float | None = None,
+    steps: int | None = None,
+    seed: int | None = None,
+    sparse: bool = False,
+    settings: Overrides = (),
+    begun: Path | None = None,
+) -> EmbedderPlan:
+    """Checks the options of a training.
+
+    Args:
+        model, corpus, pairs, minutes, steps, seed, sparse, settings: As for `embedder`.
+        begun: The folder of the model of a training that goes on, which says what it held out.
+
+    Raises:
+        UnmaskError: As `embedder`, of whatever can be known to be wrong by now.
+    """
+    # The settings.
+    if minutes is not None and steps is not None:
+        raise SettingsError("give one of minutes and steps", options=("minutes", "steps"))
+    for name, value in (("minutes", minutes), ("steps", steps)):
+        if value is not None and not 0 < value < math.inf:
+            raise SettingsError(f"{name}={value}: give more than 0", options=(name,))
+    values = section_values(settings, "embedder", "corpus")
+    own = values["embedder"]
+    if seed is not None:
+        own["seed"] = seed
+    if sparse and not own.get("sparse"):
+        own["sparse"] = {}
+    chosen = validated(EmbedderSettings, own, where="embedder")
+
+    # The text.
+    if corpus is None and pairs is None:
+        raise SettingsError("give text to learn from: files or a folder, or pairs of your own", options=("pairs",))
+    texts = paths_or_texts(corpus) or []
+    files = [name for name in texts if not isinstance(name, InMemory) and not is_stream(name)]
+    if files and not is_prepared(files):
+        find_sources(files, announce=False)
+
+    # The model, and crops that fit it.
+    folder = find_weights(model, way_out="give the folder of a masked language model, such as RUN/model")
+    if is_fine_tuned(folder):
+        raise ModelError(
+            f"{folder}: fine-tuned for a task, and no masked language model any more; give the model that it was made "
+            "from"
+        )
+    if runs_in_transformers(folder):
+        raise ModelError(
+            f"{folder}: transformers runs this model, and not our encoder, which trains embedding models of the "
+            "layouts of BERT, RoBERTa and ModernBERT; give one of these"
+        )
+    tokenizer = load_tokenizer(folder)
+    config = read_fitting_config(folder, tokenizer)
+    has_head = has_prediction_head(folder, config.layout)
+    if not has_head and (chosen.mlm_weight > 0.0 or chosen.sparse is not None):
+        what, way_out = "of which sparse vectors are made", "go without sparse vectors"
+        if chosen.sparse is None:
+            what, way_out = "which are to be learned beside the pairs", "learn pairs alone (embedder.mlm_weight=0)"
+        raise ModelError(
+            f"{folder}: a bare encoder without a head for masked tokens, {what}; {way_out}, or give a masked language "
+            "model"
+        )
+    room = config.max_position_embeddings - len(tokenizer.special.around)
+    lengths = {"first_lengths": chosen.first_lengths, "second_lengths": chosen.second_lengths}
+    if any(least > room for least, _ in lengths.values()):
+        raise SettingsError(
+            f"embedder.first_lengths and second_lengths begin with {chosen.first_lengths[0]} and "
+            f"{chosen.second_lengths[0]} tokens, but the model has room for {room}; give shorter ones"
+        )
+    fitted = chosen.model_copy(update={key: (least, min(most, room)) for key, (least, most) in lengths.items()})
+    name = lasting_name(model, folder)
+
+    # What is held out: as where the model comes from, unless the settings say something else.
+    maker, rule = held_out_rule(begun or folder)
+    share = {"holdout": own["holdout"]} if "holdout" in own else {}
+    return EmbedderPlan(
+        model=folder,
+        tokenizer=tokenizer,
+        has_head=has_head,
+        origin=Origin(name, checkpoint_sha256(folder), base_models(name, folder)),
+        texts=texts,
+        pairs=None if pairs is None else Path(pairs),
+        settings=chosen,
+        fitted=fitted,
+        corpus=validated(CorpusSettings, {**rule.model_dump(), **share, **values["corpus"]}, where="corpus"),
+        minutes=MINUTES if minutes is None and steps is None else minutes,
+        steps=steps,
+        maker=maker,
+    )
 
 
 def begin_run(
-    folder: EmbedderFolder,
-    request: EmbedderRequest,
-    reporter: Reporter,
-    group: Group,
-    *,
-    goes_on: bool,
+    folder: EmbedderFolder, plan: EmbedderPlan, reporter: Reporter, group: Group, *, goes_on: bool
 ) -> EmbedderRun:
     """Opens the data, which the first process reads and the others find in the folder, and makes the model.
 
+    Texts, and what the training is about, are written into a new folder.
+
     Args:
         folder: Of the training.
-        request: What is asked for.
-        reporter: Told of what is found.
+        plan: Of the training.
+        reporter: Called with each finding.
         group: The processes that train together.
-        goes_on: Whether the folder holds the training already.
+        goes_on: Whether the folder holds the training already; then its texts are not read again.
 
     Raises:
-        UnmaskError: As `open_data`, or a file of the model is damaged.
+        UnmaskError: Text or pairs cannot be read or used, a file of the model is damaged, or the folder holds another
+            training.
     """
-    data = rank_zero_first(group, lambda: open_data(folder, request, reporter, goes_on=goes_on or not group.is_main))
-    beginning = request.beginning
-    goes_on_sparse = sparse_file(beginning.folder) is not None
-    plan = EmbedderPlan(request.fitted, request.choice.budget, data.fingerprint, goes_on_sparse)
-    return EmbedderRun(folder, beginning.load(), beginning.tokenizer, data.pairs, plan, reporter, group)
+    with files_checked(plan.model):
+        model = load_model(plan.model, mask_id=plan.tokenizer.special.mask)
+
+    def opened() -> tuple[PairData, str]:
+        """Pairs, and a fingerprint of all that decides the weights."""
+        holds = goes_on or not group.is_main
+        text_pairs = None if plan.pairs is None else read_pairs(plan.pairs, plan.fitted.columns)
+        texts, is_there = None, holds and folder.texts.is_file()
+        if plan.texts and is_there:
+            texts = TokenTexts.load(folder.texts)
+        elif plan.texts:
+            texts = read_texts(
+                list(keep_as_files(plan.texts, folder.root, kept=holds, notify=reporter.notify)),
+                plan.tokenizer,
+                plan.corpus,
+                answers=() if text_pairs is None else text_pairs.answers,
+                note=reporter.note,
+                notify=reporter.notify,
+            )
+        # What the training is about; of this, what decides the weights wherever its files lie is the fingerprint.
+        rule = plan.corpus
+        if plan.files and is_prepared(plan.files):  # prepared data has a rule of its own
+            where = str(plan.files[0] / MANIFEST)
+            rule = validated(CorpusSettings, load_manifest(plan.files[0]).settings["corpus"], where=where)
+        content = {
+            "model": plan.origin.checkpoint,
+            "model_sha256": plan.origin.sha256,
+            "corpus_files": [str(path.absolute()) for path in plan.files],
+            "pairs_file": None if plan.pairs is None else str(plan.pairs.absolute()),
+            "pairs_sha256": None if plan.pairs is None else file_sha256(plan.pairs),
+            "texts_sha256": None if texts is None else texts.fingerprint,
+            HELD_OUT: rule.model_dump(mode="json"),
+            "embedder": plan.settings.model_dump(),
+            "minutes": plan.minutes,
+            "steps": plan.steps,
+        }
+        deciding = {key: value for key, value in content.items() if key not in MAY_DIFFER}
+        deciding["embedder"] = plan.fitted.model_dump(mode="json", exclude={"card"})
+        fingerprint = hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
+        if holds:
+            before = read_object(folder.root / "settings.json", "start anew with --overwrite")
+            folder.claimed.check_same(before, json.loads(json.dumps(content)), but_for=MAY_DIFFER)
+        data = pair_data(
+            texts,
+            text_pairs,
+            plan.tokenizer,
+            plan.fitted,
+            max_positions=model.config.max_position_embeddings,
+            note=reporter.note,
+        )
+        if texts is not None and not is_there:
+            texts.save(folder.texts)
+        if not holds:
+            folder.claimed.claim(json.dumps(content, indent=1) + "\n")
+        return data, fingerprint
+
+    data, fingerprint = rank_zero_first(group, opened)
+    training = training_settings(plan.fitted, plan.minutes, plan.steps, data.stream, model.config)
+    return EmbedderRun(
+        folder, model, data, plan.fitted, training, fingerprint=fingerprint, reporter=reporter, group=group
+    )
+
+
+def write_embedder(folder: EmbedderFolder, run: EmbedderRun, plan: EmbedderPlan) -> dict[str, Any]:
+    """Writes the model of a training that is over, without what only the training needed, and, last, the summary.
+
+    Raises:
+        WriteError: A file cannot be written; the checkpoints are there, and the training goes on from the last.
+    """
+    settings, state, history = plan.fitted, run.state, run.state.history
+    model, config, temperature = state.model, state.model.config, settings.start_temperature
+    if (head := model.find_head(ContrastHead)) is not None:
+        temperature = head.temperature.item()
+        delattr(model, ContrastHead.name)
+    model.encoder.compute_dtype = torch.float32
+    model.eval()
+    length = config.max_position_embeddings
+    with writing(folder.model), whole_folder(folder.model) as partial:
+        save_model(model, partial, with_head=plan.has_head)
+        plan.tokenizer.save(partial, max_length=length, with_types=config.num_types > 1)
+        pooling = settings.pooling if settings.sparse is None else SPLADE
+        write_sentence_files(partial, max_length=length, width=run.dimension, pooling=pooling)
+        write_checksums(partial)
+    before, after = (history[0], history[-1]) if history else (None, None)
+    if state.best is not None and settings.patience is not None:
+        after = next((line for line in history if line["step"] == state.best.step), after)
+    summary: dict[str, Any] = {
+        "model": str(folder.model),
+        "num_parameters": model.num_parameters,
+        "dimension": run.dimension,
+        "sparse": settings.sparse is not None,
+        "dimensions": list(settings.dimensions_for(config.hidden_size)),
+        "max_length": length,
+        "steps": state.step,
+        "tokens_seen": state.tokens_seen,
+        "seconds": state.seconds,
+        "tokens_per_second": state.tokens_seen / max(state.seconds, 1e-9),
+        "pairs_seen": run.stream.pairs_before(state.cursor),
+        "temperature": temperature,
+        "before": before and {name: before[name] for name in ("kinds", "mlm_loss")},
+        "after": after and {name: after[name] for name in ("kinds", "mlm_loss")},
+        "recall_at_10": after and {kind: figures["recall_at_10"] for kind, figures in after["kinds"].items()},
+        "nonzero": None,
+        "best_step": None if state.best is None else state.best.step,
+        "data": run.data.facts,
+        "device": model.encoder.device.type,
+    }
+    if settings.sparse is not None and before and after:  # on average over all held-out texts
+        summary["nonzero"] = {
+            name: sum(each["nonzero"] * each["pairs"] for each in kinds) / sum(each["pairs"] for each in kinds)
+            for name, kinds in (("before", before["kinds"].values()), ("after", after["kinds"].values()))
+        }
+    plain = settings.model_dump(mode="json", exclude={"card"})
+    write_embedder_card(
+        folder.model,
+        summary=summary,
+        settings=plain,
+        card=settings.card,
+        files=[path.name for path in plan.inputs] or ["texts in memory"],
+        origin=plan.origin,
+    )
+    write_embedder_report(folder.report, summary=summary, settings=plain, metrics=read_metrics(folder.metrics))
+    write_atomically(folder.summary, json.dumps(summary, indent=1, allow_nan=False) + "\n")
+    return summary

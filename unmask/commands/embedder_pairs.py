@@ -1,46 +1,56 @@
 """What an embedding model is trained and measured on: pairs of documents, and pairs of the user's own.
 
-query, text                two texts that belong together
-query, text, negative      and one that does not belong to the query
-query, text, label         1: they belong together; 0: they do not, and the text is a wrong answer where the query
-                           has a right one in another row; or a score from 0 to 1, of which 0.5 and more are 1
+    a part of a document   [ ......... first ......... second ............... ]
+    a batch                [CLS] first of 7 [SEP] [CLS] second of 3 [SEP] [CLS] second of 7 [SEP] [PAD] ...
+
+Each part of a document gives one pair an epoch, in an order of its own. What is drawn is a function of (seed, epoch,
+part): the place in the stream is a small cursor, and nothing else is needed to go on. Pairs are packed into rows
+without padding between them. The user's own stand in a table:
+
+    query, text                two texts that belong together
+    query, text, negative      and one that does not belong to the query
+    query, text, label         1: they belong together; 0: they do not, and the text is a wrong answer where the query
+                               has a right one in another row; or a score from 0 to 1, of which 0.5 and more are 1
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from unmask.commands.embedder_settings import EmbedderSettings, PairColumns
-from unmask.commands.embedder_stream import (
-    KINDS,
-    NO_SPANS,
-    DrawnPairs,
-    GivenPairs,
-    PairDrawer,
-    PairParts,
-    Spans,
-    Tokens,
-)
-from unmask.commands.embedder_texts import TextKeys, TokenTexts, content_hashes
+from unmask.commands.embedder_texts import NO_TEXTS, Ints, TokenTexts, answer_keys, content_hashes
 from unmask.core.errors import CorpusError, shown
-from unmask.core.hashing import mix, mix_ints, permutation
-from unmask.data.groups import Clusters
+from unmask.core.hashing import GOLDEN, mix, mix_ints, permutation
+from unmask.data.packing import pack_pieces
 from unmask.data.reading import BadInput, Row, broken_character
+from unmask.data.rows import WHOLE, Cursor, RowBatch, Rows, Share, fill_rows
 from unmask.data.sources import find_sources
 from unmask.data.tables import USUAL, Role, find_column, first_rows, rows_of
 from unmask.tasks.files import Gathered
 from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.train.contrast import DOCUMENT, FIRST, PAIR, SECOND, SIDE, TEXT, WRONG
 
-_ROLES: Mapping[str, Role] = {"query": "query", "text": "answer", "negative": "negative", "label": "match"}
+KINDS = ("crops", "titles", "neighbours")
+CROPS, TITLES, NEIGHBOURS = range(3)
 RIGHT = 0.5  # from this score on
 MOST_HELD = 512  # pairs of a kind
-_HELD, _GIVEN = 19, 20  # set these draws apart
+_ROLES: Mapping[str, Role] = {"query": "query", "text": "answer", "negative": "negative", "label": "match"}
+_LEAST_ROW = 128  # positions
+_ORDER, _DRAW, _HELD, _GIVEN = 17, 18, 19, 20  # set these draws apart from others of the same seed
+_NEXT = 6  # numbers that are drawn for each pair
+
+
+# ----------------------------------------
+# Pairs of the user's own, as texts.
 
 
 @dataclass(frozen=True)
@@ -49,24 +59,21 @@ class TextPairs:
 
     Attributes:
         queries, texts: As many of each.
-        negatives: For each a wrong answer, or None.
+        negatives: A wrong answer for each; empty where there is none.
         columns: Their columns, by role.
         left_out: Rows that were not used, by reason.
     """
 
     queries: list[str]
     texts: list[str]
-    negatives: list[str | None]
+    negatives: list[str]
     columns: dict[str, str]
     left_out: dict[str, int]
 
-    def __len__(self) -> int:
-        return len(self.queries)
-
     @property
     def answers(self) -> list[str]:
-        """Right ones, and after them the wrong ones, empty where there is none."""
-        return [*self.texts, *(text or "" for text in self.negatives)]
+        """Right ones, and after them the wrong ones."""
+        return [*self.texts, *self.negatives]
 
 
 def read_pairs(path: Path, columns: PairColumns) -> TextPairs:
@@ -87,16 +94,16 @@ def read_pairs(path: Path, columns: PairColumns) -> TextPairs:
     bad = BadInput(skip=False, way_out=None)
     column_of = _find_columns(path, first_rows(sources[0], bad, None, known), named)
     gathered = Gathered(path)
-    right: list[tuple[str, str, str | None]] = []
+    right: list[tuple[str, str, str]] = []
     wrong: dict[str, list[str]] = defaultdict(list)
     left_out: dict[str, int] = defaultdict(int)
     for number, row in rows_of(sources[0], bad, None, known=known, only=list(column_of.values())):
         texts = {role: _text(path, number, row, column) for role, column in column_of.items() if role != "label"}
-        query, text, negative = texts["query"], texts["text"], texts.get("negative")
-        if query is None or text is None:
+        query, text, negative = texts["query"], texts["text"], texts.get("negative", "")
+        if not query or not text:
             left_out["rows without one of the texts"] += 1
             continue
-        gathered.add(len(query) + len(text) + len(negative or ""))
+        gathered.add(len(query) + len(text) + len(negative))
         if "label" in column_of and not _belongs(path, number, row.get(column_of["label"]), column_of["label"]):
             wrong[query].append(text)
         else:
@@ -108,7 +115,7 @@ def read_pairs(path: Path, columns: PairColumns) -> TextPairs:
         raise CorpusError(f"{path}: no row is a pair that belongs together; there must be two at the least")
     queries, texts_of, negatives = (list(each) for each in zip(*right, strict=True))
     for place, query in enumerate(queries):
-        if negatives[place] is None and wrong[query]:
+        if not negatives[place] and wrong[query]:
             negatives[place] = wrong[query][place % len(wrong[query])]
     return TextPairs(queries, texts_of, negatives, column_of, dict(left_out))
 
@@ -132,10 +139,11 @@ def _find_columns(path: Path, rows: Sequence[Row], named: Mapping[str, str]) -> 
     return column_of
 
 
-def _text(path: Path, number: int, row: Mapping[str, Any], column: str) -> str | None:
+def _text(path: Path, number: int, row: Mapping[str, Any], column: str) -> str:
+    """A text of a row; empty where there is none."""
     value = row.get(column)
     if value is None or (isinstance(value, str) and not value.strip()):
-        return None
+        return ""
     if not isinstance(value, str):
         raise CorpusError(f"{path}: row {number} has {shown(value)} in column {column!r}, which is no text")
     if broken := broken_character(value):
@@ -161,22 +169,300 @@ def _belongs(path: Path, number: int, value: Any, column: str) -> bool:
     return score >= RIGHT
 
 
+# ----------------------------------------
+# Pairs as spans of tokens, and how they are drawn from documents.
+
+
+@dataclass(frozen=True)
+class TokenPairs:
+    """P pairs as spans of tokens, by side: [3, P], int64, in the order `FIRST`, `SECOND`, `WRONG`.
+
+    Attributes:
+        begin: First token of each text.
+        length: Tokens; 0: there is no wrong answer.
+        document: What each text is of, the same for near-duplicates.
+    """
+
+    begin: Ints
+    length: Ints
+    document: Ints
+
+    def __len__(self) -> int:
+        return self.begin.shape[1]
+
+    def chosen(self, which: NDArray[np.bool_] | Ints) -> TokenPairs:
+        """Some of them."""
+        return TokenPairs(self.begin[:, which], self.length[:, which], self.document[:, which])
+
+
+NO_PAIRS = TokenPairs(*[np.zeros((3, 0), dtype=np.int64)] * 3)
+
+
+@dataclass(frozen=True)
+class PairParts:
+    """Parts of documents that pairs are drawn from; I of them.
+
+    Attributes:
+        begin, end: [I], int64: their tokens, without a title.
+        title_begin, title_end: [I], int64: of the document's title; the same where there is none.
+        key: [I], int64: the document they are of; near-duplicates have the same.
+        can: [I, 3], bool: which kinds of pairs they have, as `KINDS` names them.
+        first_border, num_borders: [I], int64: which of the `borders` are in each part.
+        borders: Where one paragraph ends and another begins that are long enough for a pair, as is what of the part
+            stands on either side; part by part.
+    """
+
+    begin: Ints
+    end: Ints
+    title_begin: Ints
+    title_end: Ints
+    key: Ints
+    can: NDArray[np.bool_]
+    first_border: Ints
+    num_borders: Ints
+    borders: Ints
+
+    def __len__(self) -> int:
+        return len(self.begin)
+
+    def chosen(self, which: NDArray[np.bool_] | Ints) -> PairParts:
+        """Some of them."""
+        names = [entry.name for entry in fields(self) if entry.name != "borders"]
+        return replace(self, **{name: getattr(self, name)[which] for name in names})
+
+
+def pair_parts(texts: TokenTexts, settings: EmbedderSettings, *, held: bool) -> PairParts:
+    """The parts of the documents of one side that have a pair of some kind."""
+    documents = np.flatnonzero(texts.held == held)  # of each its parts follow each other
+    begins, sizes = texts.begins[documents], (texts.ends - texts.begins)[documents]
+    count: Ints = np.maximum(1, np.round(sizes / settings.part_tokens)).astype(np.int64)
+    owner = np.repeat(np.arange(len(documents)), count)
+    number = np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count)
+    begin: Ints = begins[owner] + np.floor_divide(number * sizes[owner], count[owner], dtype=np.int64)
+    end: Ints = begins[owner] + np.floor_divide((number + 1) * sizes[owner], count[owner], dtype=np.int64)
+    title_begin, title_end = texts.paragraph[texts.document[documents]][owner], begins[owner]
+
+    # Borders: where a paragraph begins that is long enough, behind one that is, in the same document; no titles.
+    shortest = settings.shortest
+    long = np.diff(texts.paragraph) >= shortest
+    long[texts.document[:-1][texts.titled == 1]] = False
+    is_border = long.copy()
+    is_border[1:] &= long[:-1]
+    is_border[texts.document[:-1]] = False
+    borders = texts.paragraph[:-1][is_border]
+    first, after = np.searchsorted(borders, begin + shortest), np.searchsorted(borders, end - shortest, "right")
+    num_borders = np.maximum(after - first, 0)
+
+    room = end - begin
+    both = settings.first_lengths[0] + settings.second_lengths[0]
+    can = np.stack([room >= both, (title_end > title_begin) & (room >= shortest), num_borders > 0], 1)
+    can &= np.array([settings.kinds.crops, settings.kinds.titles, settings.kinds.neighbours]) > 0
+    key = texts.cluster[documents][owner]
+    parts = PairParts(begin, end, title_begin, title_end, key, can, first, num_borders, borders)
+    return parts.chosen(np.flatnonzero(can.any(1)))
+
+
+class PairDrawer:
+    """Draws pairs from parts of documents.
+
+    Args:
+        ids: [T], int32: all tokens.
+        word_starts: [T], uint8: 1 where a word begins.
+        parts: Each has a pair of some kind.
+        settings: Kinds and lengths.
+    """
+
+    def __init__(
+        self, ids: NDArray[np.int32], word_starts: NDArray[np.uint8], parts: PairParts, settings: EmbedderSettings
+    ) -> None:
+        self.ids, self.word_starts, self.parts, self.settings = ids, word_starts, parts, settings
+        self._words = np.flatnonzero(word_starts)
+
+    def draw(self, chosen: Ints, key: int, *, kind: int | None = None) -> TokenPairs:
+        """Pairs of some parts, without wrong answers.
+
+        Args:
+            chosen: [P]: which parts.
+            key: What is drawn is a function of it and the part.
+            kind: Of `KINDS`, which all of them have; None: drawn by the weights.
+        """
+        parts, settings = self.parts.chosen(chosen), self.settings
+        counters = (chosen * np.int64(GOLDEN)) ^ np.int64(key)
+        uniform = [_uniform(mix(counters + n)) for n in range(_NEXT)]
+        if kind is None:
+            weights = np.array([settings.kinds.crops, settings.kinds.titles, settings.kinds.neighbours])
+            ends = np.cumsum(parts.can * weights, axis=1)
+            kinds = np.asarray((uniform[0][:, None] * ends[:, -1:] >= ends).sum(1).clip(max=2))
+        else:
+            kinds = np.full(len(chosen), kind)
+        titles, neighbours = np.flatnonzero(kinds == TITLES), np.flatnonzero(kinds == NEIGHBOURS)
+        begin, end = self._crops(parts, uniform[1:5])
+        # A title, and a crop of what follows it.
+        room = (parts.end - parts.begin)[titles]
+        length = _lengths(uniform[5][titles], settings.second_lengths, room)
+        begin[SECOND, titles] = parts.begin[titles] + (uniform[4][titles] * (room - length + 1)).astype(np.int64)
+        end[SECOND, titles] = begin[SECOND, titles] + length
+        # What stands on either side of a border of paragraphs.
+        number = (uniform[5] * parts.num_borders).astype(np.int64)
+        border = parts.borders[(parts.first_border + number)[neighbours]]
+        begin[FIRST, neighbours] = np.maximum(parts.begin[neighbours], border - settings.longest)
+        end[FIRST, neighbours] = begin[SECOND, neighbours] = border
+        end[SECOND, neighbours] = np.minimum(parts.end[neighbours], border + settings.longest)
+        begin, end = self._at_words(begin, end, parts.end)
+        begin[FIRST, titles] = parts.title_begin[titles]
+        end[FIRST, titles] = np.minimum(parts.title_end, parts.title_begin + settings.longest)[titles]
+        none = np.zeros((1, len(chosen)), dtype=np.int64)
+        return TokenPairs(
+            np.concatenate([begin, none]), np.concatenate([end - begin, none]), np.tile(parts.key, (3, 1))
+        )  # fmt: skip
+
+    def _crops(self, parts: PairParts, uniform: Sequence[NDArray[np.float64]]) -> tuple[Ints, Ints]:
+        """Where the two crops of each part begin and end: [2, P]."""
+        room = parts.end - parts.begin
+        between = self.settings.first_lengths, self.settings.second_lengths
+        length = np.stack([_lengths(uniform[side], between[side], room) for side in (FIRST, SECOND)])
+        if self.settings.overlap:
+            begin = parts.begin + (np.stack(uniform[2:4]) * (room - length + 1)).astype(np.int64)
+        else:  # beside each other, in either order, with what is left of the room before, between and behind
+            share = np.minimum(1.0, room / length.sum(0))  # both shorter in the same proportion, where they do not fit
+            length = np.maximum(1, (length * share).astype(np.int64))
+            left = room - length.sum(0)
+            before = (uniform[2] * (left + 1)).astype(np.int64)
+            gap = ((2 * uniform[3] % 1.0) * (left - before + 1)).astype(np.int64)
+            is_later = np.stack([uniform[3] >= 0.5, uniform[3] < 0.5])
+            begin = parts.begin + before + np.where(is_later, length[::-1] + gap, 0)
+        return begin, begin + length
+
+    def _at_words(self, begin: Ints, end: Ints, last: Ints) -> tuple[Ints, Ints]:
+        """Spans without the parts of words at their ends, where something is left then; `last`: where parts end."""
+        words, starts = self._words, self.word_starts
+        if not len(words):
+            return begin, end
+        first = words[np.searchsorted(words, begin).clip(max=len(words) - 1)]
+        behind = words[(np.searchsorted(words, end, side="right") - 1).clip(min=0)]
+        is_whole = (end >= last) | (starts[end.clip(max=len(starts) - 1)] == 1)
+        begin = np.where((first >= begin) & (first < end), first, begin)
+        return begin, np.where(is_whole | (behind <= begin), end, behind)
+
+
+def _uniform(bits: Ints) -> NDArray[np.float64]:
+    """Numbers in [0, 1) of hashes."""
+    return (bits.view(np.uint64) >> np.uint64(11)).astype(np.float64) / 2**53
+
+
+def _lengths(uniform: NDArray[np.float64], between: tuple[int, int], room: Ints) -> Ints:
+    """Lengths of which every order of magnitude is equally likely, no longer than there is room."""
+    least, most = between
+    drawn = np.exp(math.log(least) + uniform * (math.log(most + 1) - math.log(least)))
+    return np.minimum(np.floor(drawn).astype(np.int64).clip(least, most), room)
+
+
+class PairStream:
+    """An endless stream of batches of pairs of documents, of the user's own, or of both.
+
+    Args:
+        drawer: Draws those of documents.
+        given: Pairs of the user's own.
+        tokenizer: For special tokens, and for which tokens may be masked.
+        max_positions: Of the model.
+
+    Attributes:
+        negatives: [I, K], int64: hard negatives, once they are mined: of each part other parts that look like it; -1
+            where there are fewer. A crop of one of them comes with each pair as a wrong answer.
+    """
+
+    def __init__(self, drawer: PairDrawer, given: TokenPairs, tokenizer: Tokenizer, *, max_positions: int) -> None:
+        self.drawer, self.given, self.tokenizer, self.settings = drawer, given, tokenizer, drawer.settings
+        self.size = len(drawer.parts) + len(given)
+        self.batches = max(1, math.ceil(self.size / self.settings.batch_size))
+        self.pairs_a_step = -(-self.size // self.batches)  # some have one less
+        longest = max(self.settings.longest, int(given.length.max(initial=0))) + len(tokenizer.special.around)
+        self.row_length = min(max_positions, max(_LEAST_ROW, -(-longest // 32) * 32))
+        self.negatives: Ints | None = None
+
+    @property
+    def version(self) -> int:
+        """1 as soon as hard negatives come with the pairs."""
+        return int(self.negatives is not None)
+
+    def pairs_before(self, cursor: Cursor) -> int:
+        """Pairs in all batches before a place."""
+        return cursor.epoch * self.size + cursor.window * self.size // self.batches
+
+    def batch(self, cursor: Cursor, num_rows: int, length: int | None = None, *, share: Share = WHOLE) -> RowBatch:
+        """The batch at a place, and the place behind it. It has as many rows as its pairs need.
+
+        Batches of an epoch have about equally many pairs: a step on a few would move the weights as far as one on many.
+        """
+        seed, epoch, parts = self.settings.seed, cursor.epoch, self.drawer.parts
+        begin, end = (n * self.size // self.batches for n in (cursor.window, cursor.window + 1))
+        chosen = permutation(self.size, _ORDER, seed, epoch)[begin:end]
+        key = mix_ints(_DRAW, seed, epoch)
+        of_parts = chosen[chosen < len(parts)]
+        drawn = self.drawer.draw(of_parts, key)
+        if self.negatives is not None:  # a crop of one of those of each part
+            negatives = self.negatives[of_parts]
+            count = (negatives >= 0).sum(1)
+            has = np.flatnonzero(count)
+            uniform = _uniform(mix((of_parts[has] * np.int64(GOLDEN)) ^ np.int64(key + _NEXT)))
+            part = negatives[has, (uniform * count[has]).astype(np.int64)]
+            crops = self.drawer.draw(part, mix_ints(key, _NEXT), kind=CROPS)
+            drawn.begin[WRONG, has], drawn.length[WRONG, has] = crops.begin[SECOND], crops.length[SECOND]
+            drawn.document[WRONG, has] = parts.key[part]
+        given = self.given.chosen(chosen[chosen >= len(parts)] - len(parts))
+        columns = zip(vars(drawn).values(), vars(given).values(), strict=True)
+        rows, num_tokens = self.rows(TokenPairs(*(np.concatenate(both, axis=1) for both in columns)))
+        is_last = cursor.window + 1 == self.batches
+        after = Cursor(epoch + 1) if is_last else Cursor(epoch, cursor.window + 1)
+        own = share.part(rows.shape[0])
+        return RowBatch(rows.part(own.start, own.stop), epoch, num_tokens, after)
+
+    def rows(self, pairs: TokenPairs) -> tuple[Rows, int]:
+        """Pairs in rows, and how many tokens of text they have."""
+        ids, row_length = self.drawer.ids, self.row_length
+        side, pair = np.nonzero(pairs.length)
+        begin, length, document = (column[side, pair] for column in (pairs.begin, pairs.length, pairs.document))
+        columns = {PAIR: pair, SIDE: side, DOCUMENT: document, TEXT: content_hashes(ids, begin, length)}
+        packed = pack_pieces(length, row_length=row_length, overhead=len(self.tokenizer.special.around))
+        # Masks are a function of the content and of which text of which pair it is.
+        key = mix(columns[TEXT] ^ mix(document + side))
+        rows, at, first = fill_rows(
+            packed,
+            row_length,
+            self.tokenizer,
+            source=begin[packed.piece],
+            key=key[packed.piece],
+            text=(ids, self.drawer.word_starts),
+        )
+        if self.settings.masked != "both":
+            sides = np.repeat(side[packed.piece], packed.length)
+            places = np.repeat(at - np.cumsum(packed.length) + packed.length, packed.length) + np.arange(len(sides))
+            unmasked = places[(sides == FIRST) == (self.settings.masked == "second")]
+            rows.maskable.view(-1)[torch.from_numpy(unmasked)] = False
+        classes = {}
+        for name, values in columns.items():
+            column = np.full(rows.input_ids.numel(), -1, dtype=np.int64)
+            column[first] = values[packed.piece]
+            classes[name] = torch.from_numpy(column).view(rows.shape)
+        return replace(rows, classes=classes), int(length.sum())
+
+
+# ----------------------------------------
+# What there is to train on, and what is held out.
+
+
 @dataclass(frozen=True)
 class PairData:
     """Pairs to train on, and held-out ones.
 
     Attributes:
-        tokens: Of all texts.
-        parts: Of documents, each with a pair of some kind.
-        given: Pairs of the user's own.
+        stream: Of pairs to train on.
         held: Held-out pairs by their kind; empty where there are too few.
         facts: For the summary: documents, tokens, pairs by kind, what was left out.
     """
 
-    tokens: Tokens
-    parts: PairParts
-    given: GivenPairs
-    held: dict[str, DrawnPairs]
+    stream: PairStream
+    held: dict[str, TokenPairs]
     facts: dict[str, int]
 
 
@@ -186,6 +472,7 @@ def pair_data(
     tokenizer: Tokenizer,
     settings: EmbedderSettings,
     *,
+    max_positions: int,
     note: Callable[[str], None],
 ) -> PairData:
     """Finds which pairs there are.
@@ -195,76 +482,85 @@ def pair_data(
         pairs: Of the user's own, if there are any.
         tokenizer: Of the model.
         settings: Kinds, lengths, how much is held out.
+        max_positions: Of the model.
         note: Called with each finding, a line.
 
     Raises:
         CorpusError: There are not two documents to contrast with each other, or all are too short.
     """
-    tokens = Tokens(np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.uint8))
-    parts = held_parts = PairParts()
-    facts: dict[str, int] = {}
-    if texts is not None:
-        tokens = Tokens(texts.ids, texts.word_starts)
-        parts, held_parts = (PairParts.of(texts, settings, held=held) for held in (False, True))
-        parts, held_parts = (each.chosen(np.flatnonzero(each.can.any(1))) for each in (parts, held_parts))
-        if len(np.unique(held_parts.key)) < 2:  # too few to measure on, but searches may ask for them
-            held_parts = PairParts()
-        facts = _facts(texts, parts)
-        for line in _described(facts, settings):
-            note(line)
-        if pairs is None:
-            _check(texts, parts, settings)
-    given = held_given = GivenPairs()
+    documents = texts or NO_TEXTS
+    ids, word_starts = documents.ids, documents.word_starts
+    parts, held_parts = (pair_parts(documents, settings, held=held) for held in (False, True))
+    if len(np.unique(held_parts.key)) < 2:  # too few to measure on, but searches may ask for them
+        held_parts = pair_parts(NO_TEXTS, settings, held=True)
+    facts = {} if texts is None else _document_facts(texts, parts, settings, note)
+    if texts is not None and pairs is None:
+        _check(texts, parts, settings)
+    given = held_given = NO_PAIRS
     if pairs is not None:
-        tokens, all_given = _tokenized(pairs, tokenizer, tokens, texts, longest=settings.longest, note=note)
-        given, held_given, lost = _split(all_given, texts, settings)
-        if lost:
-            note(f"pairs: {lost:,} wrong answers are held-out documents, and are left out")
+        # Their tokens stand behind those of documents; of long texts the beginnings are used.
+        own_texts = [*pairs.queries, *pairs.answers]
+        encoded, lengths = tokenizer.encode_joined(own_texts)
+        begins = len(ids) + np.cumsum(lengths) - lengths
+        if cut := int((lengths > settings.longest).sum()):
+            note(
+                f"pairs: {cut:,} of {len(own_texts):,} texts are longer than {settings.longest} tokens; their ends are "
+                "not seen"
+            )
+        ids = np.concatenate([ids, encoded.input_ids])
+        word_starts = np.concatenate([word_starts, encoded.word_starts.view(np.uint8)])
+        key, wrong_key = np.split(answer_keys(pairs.answers) if texts is None else texts.given, 2)
+        own = TokenPairs(
+            begins.reshape(3, -1),
+            np.minimum(lengths, settings.longest).reshape(3, -1),
+            np.stack([key, key, wrong_key]),
+        )
+        own = own.chosen((own.length[FIRST] > 0) & (own.length[SECOND] > 0))
+        given, held_given = _split(own, documents, settings, note)
         facts["given_pairs"] = len(given)
-        with_wrong = int((all_given.wrong.length > 0).sum())
+        with_wrong = int((own.length[WRONG] > 0).sum())
         columns = ", ".join(f"{role} in {column!r}" for role, column in pairs.columns.items())
-        note(f"pairs: {len(all_given):,}, {with_wrong:,} of them with a wrong answer; {columns}")
+        note(f"pairs: {len(own):,}, {with_wrong:,} of them with a wrong answer; {columns}")
         for reason, number in pairs.left_out.items():
             note(f"pairs: left out: {number:,} {reason}")
-        if not len(parts) and len(np.unique(given.key)) < 2:
-            raise CorpusError("all pairs have the same text, so there is nothing to tell it from; give more pairs")
-        if not len(parts) and len(np.unique(content_hashes(tokens.ids, *given.first))) < 2:
+        if not len(parts) and len(np.unique(given.document[SECOND])) < 2:
+            raise CorpusError("all pairs have the same text, so there is nothing to contrast it with; give more pairs")
+        if not len(parts) and len(np.unique(content_hashes(ids, given.begin[FIRST], given.length[FIRST]))) < 2:
             raise CorpusError("all pairs have the same query, so all texts are right answers; give more pairs")
-    held = dict(_held_pairs(tokens, held_parts, held_given, settings))
+    held = dict(_held_pairs(PairDrawer(ids, word_starts, held_parts, settings), held_given))
     if held:
-        note(f"held out: {', '.join(f'{len(drawn.document):,} {kind}' for kind, drawn in held.items())}")
+        note(f"held out: {', '.join(f'{len(drawn):,} {kind}' for kind, drawn in held.items())}")
     else:
         note("too little is held out to measure on, so nothing is measured")
-    return PairData(tokens, parts, given, held, facts)
+    drawer = PairDrawer(ids, word_starts, parts, settings)
+    return PairData(PairStream(drawer, given, tokenizer, max_positions=max_positions), held, facts)
 
 
-def _facts(texts: TokenTexts, parts: PairParts) -> dict[str, int]:
+def _document_facts(
+    texts: TokenTexts, parts: PairParts, settings: EmbedderSettings, note: Callable[[str], None]
+) -> dict[str, int]:
+    """Counts of documents and of the pairs that their parts have."""
     train = texts.held == 0
-    return {
-        "documents": int(train.sum()),
-        "held_out_documents": int((~train).sum()),
-        "tokens": int((texts.ends - texts.paragraph[texts.document[:-1]])[train].sum()),
-        "too_short": int(train.sum()) - len(np.unique(np.searchsorted(texts.begins, parts.begin, side="right"))),
-        "parts": len(parts),
-        **{kind: int(parts.can[:, number].sum()) for number, kind in enumerate(KINDS)},
-    }
-
-
-def _described(facts: dict[str, int], settings: EmbedderSettings) -> Iterator[str]:
-    yield f"{facts['documents']:,} documents to train on, {facts['held_out_documents']:,} held out"
+    num_documents, num_held = int(train.sum()), int((~train).sum())
+    too_short = num_documents - len(np.unique(np.searchsorted(texts.begins, parts.begin, side="right")))
+    pairs = {kind: int(parts.can[:, number].sum()) for number, kind in enumerate(KINDS)}
+    note(f"{num_documents:,} documents to train on, {num_held:,} held out")
     kinds = zip(KINDS, ("two crops", "a title and a crop", "neighbouring paragraphs"), strict=True)
-    counts = ", ".join(f"{words} {facts[kind]:,}" for kind, words in kinds if facts[kind])
-    yield f"{facts['parts']:,} parts of them have pairs: {counts or 'none'}"
-    if facts["too_short"]:
-        yield (
-            f"{facts['too_short']:,} documents are too short for a pair and are left out: crops have "
+    counts = ", ".join(f"{words} {pairs[kind]:,}" for kind, words in kinds if pairs[kind])
+    note(f"{len(parts):,} parts of them have pairs: {counts or 'none'}")
+    if too_short:
+        note(
+            f"{too_short:,} documents are too short for a pair and are left out: crops have "
             f"{settings.first_lengths[0]} and {settings.second_lengths[0]} tokens at the least"
         )
-    if facts["crops"] and settings.longest > settings.part_tokens:
-        yield (
+    if pairs["crops"] and settings.longest > settings.part_tokens:
+        note(
             f"crops of {settings.longest} tokens do not fit parts of about {settings.part_tokens}, and are cut to "
             f"them; for longer ones --set embedder.part_tokens={2 * settings.longest}"
         )
+    tokens = int((texts.ends - texts.paragraph[texts.document[:-1]])[train].sum())
+    counted = {"documents": num_documents, "held_out_documents": num_held, "tokens": tokens, "too_short": too_short}
+    return {**counted, "parts": len(parts), **pairs}
 
 
 def _check(texts: TokenTexts, parts: PairParts, settings: EmbedderSettings) -> None:
@@ -279,70 +575,43 @@ def _check(texts: TokenTexts, parts: PairParts, settings: EmbedderSettings) -> N
         )
     if len(np.unique(parts.key)) < 2:
         raise CorpusError(
-            "there is one document to train on, and nothing to tell it from (near-duplicates are one); give more "
+            "there is one document to train on, and nothing to contrast it with (near-duplicates are one); give more "
             "documents, or have lines or blocks be documents (--set corpus.documents=line)"
         )
 
 
-def _tokenized(
-    pairs: TextPairs,
-    tokenizer: Tokenizer,
-    tokens: Tokens,
-    texts: TokenTexts | None,
-    *,
-    longest: int,
-    note: Callable[[str], None],
-) -> tuple[Tokens, GivenPairs]:
-    """Pairs as tokens behind those of documents; of texts longer than `longest` tokens the beginnings are used."""
-    given = [*pairs.queries, *pairs.answers]
-    encoded, lengths = tokenizer.encode_joined(given)
-    begins = len(tokens.ids) + np.cumsum(lengths) - lengths
-    if cut := int((lengths > longest).sum()):
-        note(f"pairs: {cut:,} of {len(given):,} texts are longer than {longest} tokens; their ends are not seen")
-    lengths = np.minimum(lengths, longest)
-    first, second, wrong = map(Spans, np.split(begins, 3), np.split(lengths, 3))
-    joined = Tokens(
-        np.concatenate([tokens.ids, encoded.input_ids]),
-        np.concatenate([tokens.word_starts, encoded.word_starts.view(np.uint8)]),
-    )
-    keys = TextKeys.of(pairs.answers, Clusters()).given if texts is None else texts.given
-    key, wrong_key = np.split(keys, 2)
-    tokenized = GivenPairs(first, second, wrong, key, wrong_key)
-    return joined, tokenized.chosen((tokenized.first.length > 0) & (tokenized.second.length > 0))
-
-
 def _split(
-    given: GivenPairs, texts: TokenTexts | None, settings: EmbedderSettings
-) -> tuple[GivenPairs, GivenPairs, int]:
+    given: TokenPairs, texts: TokenTexts, settings: EmbedderSettings, note: Callable[[str], None]
+) -> tuple[TokenPairs, TokenPairs]:
     """Pairs to train on and held-out ones: by the document that the second text is a near-duplicate of, else by its
-    hash; and how many wrong answers of the former are held-out documents, and are taken away.
+    hash. Of the former, wrong answers that are held-out documents are taken away.
     """
-    held = (mix(given.key + _GIVEN).view(np.uint64) >> np.uint64(11)) < settings.holdout * 2.0**53
-    if texts is None:
-        if held.sum() < 2 or (~held).sum() < 2:
-            return given, GivenPairs(), 0
-        return given.chosen(~held), given.chosen(held), 0
+    key = given.document[SECOND]
+    held = (mix(key + _GIVEN).view(np.uint64) >> np.uint64(11)) < settings.holdout * 2.0**53
+    if not len(texts):
+        held &= min(held.sum(), (~held).sum()) > 1
+        return given.chosen(~held), given.chosen(held)
     held_keys = texts.cluster[texts.held == 1]
-    held = np.isin(given.key, held_keys) | (held & ~np.isin(given.key, texts.cluster))
-    is_lost = ~held & np.isin(given.wrong_key, held_keys) & (given.wrong.length > 0)
-    given = replace(given, wrong=Spans(given.wrong.begin, np.where(is_lost, 0, given.wrong.length)))
-    return given.chosen(~held), given.chosen(held) if held.sum() > 1 else GivenPairs(), int(is_lost.sum())
+    held = np.isin(key, held_keys) | (held & ~np.isin(key, texts.cluster))
+    is_lost = ~held & np.isin(given.document[WRONG], held_keys) & (given.length[WRONG] > 0)
+    if lost := int(is_lost.sum()):
+        note(f"pairs: {lost:,} wrong answers are held-out documents, and are left out")
+    length = given.length.copy()
+    length[WRONG, is_lost] = 0
+    given = replace(given, length=length)
+    return given.chosen(~held), given.chosen(held) if held.sum() > 1 else NO_PAIRS
 
 
-def _held_pairs(
-    tokens: Tokens, parts: PairParts, given: GivenPairs, settings: EmbedderSettings
-) -> Iterator[tuple[str, DrawnPairs]]:
+def _held_pairs(drawer: PairDrawer, given: TokenPairs) -> Iterator[tuple[str, TokenPairs]]:
     """Held-out pairs by kind: a function of the data and the seed."""
-    key = mix_ints(_HELD, settings.seed)
-    drawer = PairDrawer(tokens, parts, settings)
+    parts, key = drawer.parts, mix_ints(_HELD, drawer.settings.seed)
     order = permutation(len(parts), key) if len(parts) else np.zeros(0, dtype=np.int64)
     for number, kind in enumerate(KINDS):
         chosen = order[parts.can[order, number]]
-        if kind == "titles":  # one for each document
+        if number == TITLES:  # one for each document
             _, firsts = np.unique(parts.key[chosen], return_index=True)
             chosen = chosen[np.sort(firsts)]
         if len(np.unique(parts.key[chosen := chosen[:MOST_HELD]])) > 1:
             yield kind, drawer.draw(chosen, key, kind=number)
     if len(given):
-        none = DrawnPairs(NO_SPANS, NO_SPANS, np.zeros(0, dtype=np.int64))
-        yield "given", given.chosen(np.arange(len(given))[:MOST_HELD]).behind(none)
+        yield "given", given.chosen(np.arange(len(given))[:MOST_HELD])

@@ -1,37 +1,52 @@
-"""The training of an embedding model: the loop that pretraining uses, with pairs as what is learned first."""
+"""The training of an embedding model: the loop that pretraining uses, with pairs as what is learned first.
+
+    settings.json            model, text and settings; a folder with it holds a training
+    given/, pipes/, ...      text that was no file
+    data/texts.safetensors   documents as tokens
+    negatives.safetensors    wrong answers that the model has mined, where it was to do so
+    checkpoints/             the latest states
+    metrics.jsonl            a line every few steps and at every evaluation
+    model/                   the result: a folder of sentence-transformers and of transformers
+    summary.json             figures of the result, written last
+    report.html              curves and figures for the eye
+
+Hard negatives are wrong answers that a model itself takes for likely, without those that may well be right:
+
+    similarity to the first text of a pair   its second text   0.80
+                                             other parts       0.79  0.78 | 0.75  0.71  0.70  0.64 ...
+    margin 0.95: below 0.76                  too alike: left out          | the next four
+
+Shape suffixes: E = texts, P = pairs, C = candidates, D = hidden size, I = parts of documents, T = positions in a line.
+"""
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+from torch import Tensor
 
-from unmask.commands.embedder_measure import (
-    EmbedderMeasured,
-    load_negatives,
-    measure,
-    mine,
-    save_negatives,
-    surplus_of,
-)
-from unmask.commands.embedder_pairs import PairData
-from unmask.commands.embedder_settings import EmbedderSettings
-from unmask.commands.embedder_stream import PairStream
+from unmask.commands.embedder_pairs import CROPS, PairData, PairStream, TokenPairs
+from unmask.commands.embedder_settings import EmbedderSettings, HardNegatives
+from unmask.commands.embedder_texts import Ints
 from unmask.core.errors import DivergedError, RunError
-from unmask.core.files import ClaimedFolder, read_object
+from unmask.core.files import ClaimedFolder, writing
+from unmask.core.hashing import mix_ints
 from unmask.core.interruption import Interruption
 from unmask.core.results import Reporter
+from unmask.data.rows import Cursor, Rows
 from unmask.data.sources import GIVEN, PIPES, STDIN_FILE
 from unmask.masking.masker import Masker
 from unmask.model.config import EncoderConfig
 from unmask.model.encoder import MaskedLM, compile_model
 from unmask.model.heads import ContrastHead
-from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.callbacks import Callback, ShowProgress, StepReport, StopAtSignal
 from unmask.train.checkpoints import (
     Best,
@@ -43,35 +58,32 @@ from unmask.train.checkpoints import (
     progress_of,
 )
 from unmask.train.contrast import (
-    SPARSE,
-    contrast_objective,
+    TextTargets,
+    VectorKind,
+    compared,
+    contrast_losses,
     dense,
-    lower_logits,
-    splade_objective,
+    pair_objective,
+    sparse,
+    surplus,
 )
 from unmask.train.distributed import ALONE, Group, on_every_rank, on_rank_zero
 from unmask.train.hardware import choose_device, choose_dtype, why_not_compiled
-from unmask.train.objectives import PREDICT_MASKED, Objective
+from unmask.train.objectives import PREDICT_MASKED
 from unmask.train.optimizer import build_optimizer
+from unmask.train.runner import evaluating, hidden_states
 from unmask.train.settings import LinearDecay, TrainingSettings
 from unmask.train.trackers import MetricsFile
 from unmask.train.trainer import Trainer
 
-# ----------------------------------------
-# The folder of an embedding model's training.
-#
-# settings.json            model, text and settings; a folder with it holds a training
-# given/, pipes/, ...      text that was no file
-# data/texts.safetensors   documents as tokens
-# negatives.safetensors    wrong answers that the model has found, where it was to look for them
-# checkpoints/             the latest states
-# metrics.jsonl            a line every few steps and at every evaluation
-# model/                   the result: a folder of sentence-transformers and of transformers
-# summary.json             figures of the result, written last
-# report.html              curves and figures for the eye
-
-START_ANEW = "start anew with --overwrite"
-MAY_DIFFER = {"embedder.card", "model", "corpus_files", "pairs_file"}  # the last three may have moved
+_ON_CPU = 2 << 30  # bytes that a step keeps for its backward pass, about
+_SPARSE_STAGES = 4  # largest logits, vectors, the gradient, and where numbers come from
+_TEMPERATURE_RATE = 10.0  # of the learning rate, for the temperature: it is one number, and has far to go
+_POSITIONS = 8192  # at once, where nothing is learned
+_LOOK_ROWS = 32  # that tell how sparse vectors are
+_MINE = 23  # sets these draws apart
+_NUMBERS = 1 << 26  # at once: similarities of some parts to all, or vectors of some
+_PARTS = 4096  # that are encoded at once at most
 
 
 class EmbedderFolder:
@@ -79,113 +91,39 @@ class EmbedderFolder:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.settings = root / "settings.json"
-        self.data = root / "data"
-        self.texts = self.data / "texts.safetensors"
+        self.texts = root / "data" / "texts.safetensors"
         self.negatives = root / "negatives.safetensors"
         self.checkpoints = root / "checkpoints"
         self.metrics = root / "metrics.jsonl"
         self.model = root / "model"
         self.summary = root / "summary.json"
         self.report = root / "report.html"
-        ours = {
-            self.data.name, self.negatives.name, self.checkpoints.name, self.metrics.name, self.model.name,
-            self.summary.name, self.report.name, GIVEN, PIPES, STDIN_FILE,
-        }  # fmt: skip
-        self._ours = ours
-        self.claimed = ClaimedFolder(root=root, marker=self.settings.name, what="an embedder", ours=ours)
-
-    def begin(self, content: dict[str, Any]) -> None:
-        """Makes the folder one that holds a training.
-
-        Raises:
-            WriteError: It cannot be written.
-        """
-        self.claimed.claim(json.dumps(content, indent=1) + "\n")
-
-    def clear(self) -> None:
-        """Removes the training that is here.
-
-        Raises:
-            RunError: A file cannot be removed.
-        """
-        self.claimed.clear(self._ours)
-
-    def check_same(self, content: dict[str, Any]) -> None:
-        """Makes sure that the training that goes on is the one that was begun.
-
-        Raises:
-            RunError: It is another one, or what was written of it is damaged.
-        """
-        begun = read_object(self.settings, START_ANEW)
-        self.claimed.check_same(begun, json.loads(json.dumps(content)), but_for=MAY_DIFFER)
-
-    def read_summary(self) -> dict[str, Any]:
-        """What a training that is over came to.
-
-        Raises:
-            RunError: It is damaged.
-        """
-        summary = read_object(self.summary, "take it away, and the model is measured again")
-        if "model" not in summary:
-            raise RunError(
-                f"{self.summary}: damaged (it names no model); take it away, and the model is measured again"
-            )
-        return summary
-
-
-_ON_CPU = 2 << 30  # bytes that a step keeps for its backward pass, about
-_SPARSE_STAGES = 4  # largest logits, vectors, the gradient, and where numbers come from
-_TEMPERATURE_RATE = 10.0  # of the learning rate, for the temperature: it is one number, and has far to go
-
-
-@dataclass(frozen=True)
-class EmbedderBudget:
-    """How long is trained; one of the two is given."""
-
-    minutes: float | None = None
-    steps: int | None = None
-
-
-@dataclass(frozen=True)
-class EmbedderPlan:
-    """What a training does.
-
-    Attributes:
-        settings: As given, with crops that fit the model.
-        budget: How long.
-        fingerprint: Of model, text and settings; checkpoints belong to it.
-        goes_on_sparse: Whether the model makes sparse vectors already.
-    """
-
-    settings: EmbedderSettings
-    budget: EmbedderBudget
-    fingerprint: str
-    goes_on_sparse: bool = False
+        files = self.negatives, self.checkpoints, self.metrics, self.model, self.summary, self.report
+        ours = {"data", *(path.name for path in files), GIVEN, PIPES, STDIN_FILE}
+        self.claimed = ClaimedFolder(root=root, marker="settings.json", what="an embedder", ours=ours)
 
 
 def training_settings(
-    settings: EmbedderSettings, budget: EmbedderBudget, stream: PairStream, config: EncoderConfig
+    settings: EmbedderSettings, minutes: float | None, steps: int | None, stream: PairStream, config: EncoderConfig
 ) -> TrainingSettings:
-    """What the loop and the optimizer are told.
+    """Settings of the loop and the optimizer.
 
-    Args:
-        settings: As given.
-        budget: Of the training.
-        stream: Whose rows they are.
-        config: Of the model.
+    On a CPU as many positions are computed at once as take about 2 GB, by what a layer keeps of each in float32; where
+    vectors are sparse, numbers of the whole vocabulary are kept of each text, in every stage of a vector's making.
     """
-    length = stream.row_length
+    length, special = stream.row_length, len(stream.tokenizer.special.around)
     mean_lengths = [(most - least) / math.log(most / least) if most > least else least
                     for least, most in (settings.first_lengths, settings.second_lengths)]  # fmt: skip
-    positions = settings.batch_size * (sum(mean_lengths) + 2 * len(stream.tokenizer.special.around))
+    positions = settings.batch_size * (sum(mean_lengths) + 2 * special)
     micro = settings.micro_batch_tokens
     if micro is None and choose_device().type == "cpu":
-        shortest = None if settings.sparse is None else settings.shortest + len(stream.tokenizer.special.around)
-        micro = positions_on_cpu(config, sparse_tokens=shortest)
+        bytes_each = config.num_layers * (10 * config.hidden_size + 3 * config.intermediate_size) * 4
+        if settings.sparse is not None:
+            bytes_each += _SPARSE_STAGES * config.vocab_size * 4 // (settings.shortest + special)
+        micro = max(1024 if settings.sparse is None else 256, _ON_CPU // bytes_each)
     return TrainingSettings(
-        steps=budget.steps,
-        minutes=budget.minutes,
+        steps=steps,
+        minutes=minutes,
         sequence_length=length,
         batch_tokens=max(length, math.ceil(positions / length) * length),
         micro_batch_tokens=None if micro is None else max(micro, length),
@@ -200,29 +138,19 @@ def training_settings(
     )
 
 
-def positions_on_cpu(config: EncoderConfig, *, sparse_tokens: int | None = None) -> int:
-    """How many positions are computed at once in memory of about 2 GB, by what a layer keeps of each, in float32.
-
-    Args:
-        config: Of the model.
-        sparse_tokens: Tokens of the shortest text where vectors are sparse: of each text numbers of the whole
-            vocabulary are kept, in every stage of a vector's making. None: they are dense.
-    """
-    kept = config.num_layers * (10 * config.hidden_size + 3 * config.intermediate_size) * 4
-    if sparse_tokens is not None:
-        kept += _SPARSE_STAGES * config.vocab_size * 4 // sparse_tokens
-    return max(1024 if sparse_tokens is None else 256, _ON_CPU // kept)
-
-
-class EmbedderRun:
+class EmbedderRun(Callback):
     """From pairs to a trained model, or to an interruption.
+
+    Of its own trainer it is the callback that mines hard negatives, evaluates, and ends a training whose held-out loss
+    has not fallen for too long.
 
     Args:
         folder: Of the training.
         model: The masked language model that it begins with; changed in place.
-        tokenizer: Its tokenizer.
         data: Pairs.
-        plan: How.
+        settings: With crops that fit the model.
+        training: By `training_settings`.
+        fingerprint: Of model, text and settings; checkpoints belong to it.
         reporter: Called with the progress.
         group: The processes that train together; the first writes into the folder.
     """
@@ -231,83 +159,63 @@ class EmbedderRun:
         self,
         folder: EmbedderFolder,
         model: MaskedLM,
-        tokenizer: Tokenizer,
         data: PairData,
-        plan: EmbedderPlan,
+        settings: EmbedderSettings,
+        training: TrainingSettings,
+        *,
+        fingerprint: str,
         reporter: Reporter,
         group: Group = ALONE,
     ) -> None:
-        settings, budget = plan.settings, plan.budget
-        self.group = group
-        self.folder, self.settings, self.data = folder, settings, data
-        self.reporter = reporter
-        self.fingerprint, self.goes_on_sparse = plan.fingerprint, plan.goes_on_sparse
-        device = choose_device()
-        self.stream = PairStream(
-            data.tokens,
-            data.parts,
-            data.given,
-            tokenizer,
-            settings,
-            most_positions=model.config.max_position_embeddings,
-        )
-        self.training = training_settings(settings, budget, self.stream, model.config)
-        dtype = begun_dtype(folder.checkpoints) or choose_dtype(settings.precision, device)
+        self.folder, self.data, self.stream, self.settings = folder, data, data.stream, settings
+        self.training, self.fingerprint, self.reporter, self.group = training, fingerprint, reporter, group
+        device, tokenizer, hidden_size = choose_device(), data.stream.tokenizer, model.config.hidden_size
         if settings.learn_temperature:
-            model.add_module(ContrastHead.name, ContrastHead(settings.heat))
+            model.add_module(ContrastHead.name, ContrastHead(settings.start_temperature))
         model = model.to(device)
-        model.encoder.compute_dtype = dtype
+        model.encoder.compute_dtype = begun_dtype(folder.checkpoints) or choose_dtype(settings.precision, device)
         model.encoder.gradient_checkpointing = settings.gradient_checkpointing
-        steps = self.training.known_steps
-        if why_not_compiled("auto", device, minutes=budget.minutes, steps=steps) is None:
+        if why_not_compiled("auto", device, minutes=training.minutes, steps=training.known_steps) is None:
             compile_model(model)
-        self.kind = dense(settings.pooling) if settings.sparse is None else SPARSE
-        with_mlm = settings.mlm_weight > 0.0
-        self.masker = (
-            Masker.from_tokenizer(tokenizer, rate=settings.mask_rate, seed=settings.seed) if with_mlm else None
-        )
+        self.kind, weights = dense(settings.pooling), None
+        if settings.sparse is not None:
+            self.kind, weights = sparse(), (settings.sparse.first_weight, settings.sparse.second_weight)
+        self.masker = None
+        if settings.mlm_weight > 0.0:
+            self.masker = Masker.from_tokenizer(tokenizer, rate=settings.mask_rate, seed=settings.seed)
         self.trainer = Trainer(
             model,
             self.stream,
-            self.training,
+            training,
             masker=self.masker,
-            objective=self._objective(model.config.hidden_size),
-            objectives=(replace(PREDICT_MASKED, weight=settings.mlm_weight),) if with_mlm else (),
-            optimizer=lambda model: build_optimizer(model, self.training, factor_of=_factor_of),
-            fingerprint=plan.fingerprint,
+            objective=pair_objective(
+                self.kind,
+                temperature=settings.start_temperature,
+                dimensions=settings.dimensions_for(hidden_size),
+                sparse_weights=weights,
+                progress=lambda: progress_of(training, self.state.spent),
+            ),
+            objectives=() if self.masker is None else (replace(PREDICT_MASKED, weight=settings.mlm_weight),),
+            optimizer=lambda model: build_optimizer(model, training, factor_of=_factor_of),
+            fingerprint=fingerprint,
             group=group,
         )
         self.state = self.trainer.state
-        self.history = self.state.history
-
-    def _objective(self, hidden_size: int) -> Objective:
-        heat, sparse = self.settings.heat, self.settings.sparse
-        if sparse is None:
-            dimensions = self.settings.dimensions_for(hidden_size)
-            return contrast_objective(temperature=heat, dimensions=dimensions, kind=self.kind)
-        weights = sparse.first_weight, sparse.second_weight
-        return splade_objective(
-            temperature=heat, weights=weights, progress=lambda: progress_of(self.training, self.state.spent)
-        )
+        self._evaluations = 0  # that were due so far
 
     @property
-    def width(self) -> int:
+    def dimension(self) -> int:
         """Numbers of a vector."""
         config = self.state.model.config
         return config.hidden_size if self.settings.sparse is None else config.vocab_size
 
-    @property
-    def temperature(self) -> float:
-        """As it is set, or as far as it is learned."""
-        head = self.state.model.find_head(ContrastHead)
-        return self.settings.heat if head is None else head.temperature.item()
-
-    def run(self, interruption: Interruption, callbacks: Sequence[Callback] = ()) -> None:
+    def run(self, interruption: Interruption, callbacks: Sequence[Callback] = (), *, is_sparse: bool = False) -> None:
         """Trains from the last checkpoint on; afterwards the state's model is the result.
 
         Args:
             interruption: Notes signals, at which the training saves and leaves.
             callbacks: Of the user, called before evaluations and checkpoints.
+            is_sparse: As for `begin_sparse`.
 
         Raises:
             DivergedError: The loss is not finite; the text says what to do.
@@ -315,30 +223,28 @@ class EmbedderRun:
             RunError: A checkpoint cannot be written or read.
             MemoryFullError: Not even one row fits into memory.
         """
-        folder, trainer = self.folder, self.trainer
+        folder, trainer, settings, state = self.folder, self.trainer, self.settings, self.state
         self._announce()
         if (name := on_rank_zero(self.group, lambda: last_checkpoint(folder.checkpoints))) is not None:
 
             def load() -> None:
-                load_checkpoint(folder.checkpoints / name, self.state, fingerprint=self.fingerprint)
-                self.stream.negatives = load_negatives(folder.negatives, self.state.step)
+                load_checkpoint(folder.checkpoints / name, state, fingerprint=self.fingerprint)
+                self.stream.negatives = load_negatives(folder.negatives, state.step)
 
             on_every_rank(self.group, load)
-            self.reporter.note(f"going on from step {self.state.step:,} ({name})")
-        self.history = self.state.history
-        metrics = MetricsFile(folder.metrics, step=self.state.step) if self.group.is_main else None
+            self.reporter.note(f"going on from step {state.step:,} ({name})")
+        self._evaluations = int(progress_of(self.training, state.spent) * settings.evaluations)
+        metrics = MetricsFile(folder.metrics, step=state.step) if self.group.is_main else None
         if metrics is not None:
-            may_end_early = self.settings.patience is not None
-            trainer.callbacks += [metrics, ShowProgress(self.reporter, may_end_early=may_end_early)]
-        trainer.callbacks += [*callbacks, EmbedderWatch(self), StopAtSignal(interruption, folder.root)]
+            trainer.callbacks += [metrics, ShowProgress(self.reporter, may_end_early=settings.patience is not None)]
+        trainer.callbacks += [*callbacks, self, StopAtSignal(interruption, folder.root)]
         if metrics is not None:
-            settings = self.settings.checkpoint
             trainer.callbacks.append(
-                Checkpoints(folder.checkpoints, settings, fingerprint=self.fingerprint, sync=metrics.sync)
+                Checkpoints(folder.checkpoints, settings.checkpoint, fingerprint=self.fingerprint, sync=metrics.sync)
             )
-        if self.state.step == 0:
-            self.make_ready()
-            self.evaluate()
+        if state.step == 0:
+            self.begin_sparse(is_sparse=is_sparse)
+            self._evaluate()
         try:
             with interruption.patience():
                 trainer.fit()
@@ -348,60 +254,87 @@ class EmbedderRun:
                 f"{error}; start anew with a lower learning rate: --set embedder.learning_rate={rate:.2g} --overwrite"
             ) from error
         on_rank_zero(self.group, lambda: None)  # by now its checkpoints are whole
-        on_every_rank(self.group, self._take_best)
+        best = state.best
+        if settings.patience is not None and best is not None and best.step != state.step:
+            spent = state.step, state.tokens_seen, state.seconds
+            path = checkpoint_path(folder.checkpoints, best.step)
+            on_every_rank(self.group, lambda: load_checkpoint(path, state, fingerprint=self.fingerprint))
+            state.step, state.tokens_seen, state.seconds = spent
+            self.reporter.note(f"the best model is that of step {best.step:,}")
 
-    def make_ready(self) -> None:
-        """What is done to a model that has learned nothing of this training: sparse vectors begin sparse."""
-        if self.settings.sparse is None or self.goes_on_sparse:
+    def begin_sparse(self, *, is_sparse: bool) -> None:
+        """Makes vectors that are to be sparse begin sparse, where the model does not make such already (`is_sparse`).
+
+        What a number that is added to all logits does, the loss of masked tokens does not see (`surplus`). It is told
+        by every n-th row of the first batch: rows are packed by length, and all lengths are to be among them.
+        """
+        if self.settings.sparse is None or is_sparse:
             return
-        less = on_rank_zero(self.group, lambda: surplus_of(self.state.model, self.stream))
+
+        def look() -> float:
+            rows = self.stream.batch(Cursor(), 0).rows
+            every = -(-rows.shape[0] // _LOOK_ROWS)
+            rows = rows.map(lambda tensor: tensor[::every])
+            with evaluating(self.state.model):
+                vectors_EV, _ = text_vectors(self.state.model, rows, self.kind)
+            return surplus(vectors_EV, int((rows.segment_ids >= 0).sum()))
+
+        less = on_rank_zero(self.group, look)
         if less > 0.0:
-            lower_logits(self.state.model, less)
+            with torch.no_grad():
+                self.state.model.head.bias.sub_(less)
             self.reporter.note(f"all logits are less by {less:.2f}, so that vectors are sparse from the beginning")
 
     def _announce(self) -> None:
-        model, settings = self.state.model, self.settings
+        model, settings, training = self.state.model, self.settings, self.training
         dimensions = settings.dimensions_for(model.config.hidden_size)
         beginnings = f", and their first {', '.join(map(str, dimensions))}" if dimensions else ""
-        kind = "" if settings.sparse is None else "sparse "
         self.reporter.note(
             f"{self.stream.size:,} pairs an epoch, {self.stream.pairs_a_step:,} a step; "
-            f"{kind}vectors of {self.width:,}{beginnings}; "
+            f"{'' if settings.sparse is None else 'sparse '}vectors of {self.dimension:,}{beginnings}; "
             f"model with {model.num_parameters:,} parameters, "
             f"{str(model.encoder.compute_dtype).removeprefix('torch.')} on {model.encoder.device.type}"
         )
-        parts = self.training.micro_batch_tokens
-        if parts is not None and parts < self.training.batch_tokens:
+        parts = training.micro_batch_tokens
+        if parts is not None and parts < training.batch_tokens:
             self.reporter.note(
                 f"steps are made in parts of about {parts:,} positions, by way of their vectors (the same result)"
             )
 
-    def mine_negatives(self, report: StepReport) -> bool:
-        """Looks for hard negatives when it is time; whether that was done."""
-        settings = self.settings.hard_negatives
-        if settings is None or self.stream.negatives is not None or not settings.after <= report.progress < 1.0:
-            return False
+    def on_step(self, trainer: Trainer, report: StepReport) -> None:
+        """Mines, evaluates and stops, each when it is time."""
+        settings, stream, folder = self.settings, self.stream, self.folder
+        mining = settings.hard_negatives
+        if mining is not None and stream.negatives is None and mining.after <= report.progress < 1.0:
 
-        def look() -> None:
-            negatives = mine(self.state.model, self.stream, settings, self.kind)
-            save_negatives(self.folder.negatives, negatives, report.step)
+            def look() -> None:
+                save_negatives(folder.negatives, mine(self.state.model, stream, mining, self.kind), report.step)
 
-        on_rank_zero(self.group, look)
-        found = on_every_rank(self.group, lambda: load_negatives(self.folder.negatives, report.step))
-        assert found is not None, "they were found by this step"
-        self.stream.negatives = found
-        have = int((found.parts >= 0).any(1).sum())
-        self.reporter.note(f"step {report.step:,}: hard negatives for {have:,} of {len(found.parts):,} parts")
-        return True
+            on_rank_zero(self.group, look)
+            negatives = on_every_rank(self.group, lambda: load_negatives(folder.negatives, report.step))
+            assert negatives is not None, "they were mined by this step"
+            stream.negatives = negatives
+            have = int((negatives >= 0).any(1).sum())
+            self.reporter.note(f"step {report.step:,}: hard negatives for {have:,} of {len(negatives):,} parts")
+            trainer.request_save()
+        due = int(report.progress * settings.evaluations)
+        if due > self._evaluations or report.progress >= 1.0:
+            self._evaluations = due
+            self._evaluate()
+        losses, patience = [line["loss"] for line in self.state.history if line["step"]], settings.patience
+        if patience is not None and len(losses) > patience and min(losses[-patience:]) >= min(losses[:-patience]):
+            self.reporter.note(f"the held-out loss has not fallen for a while: ended at step {report.step:,}")
+            trainer.request_stop()
 
-    def evaluate(self) -> None:
-        """Measures the model on held-out pairs, unless that was done after this step.
+    def on_end(self, trainer: Trainer) -> None:
+        """Evaluates: by the clock no step is known to be the last."""
+        if trainer.error is None:
+            self._evaluate()
 
-        Raises:
-            DivergedError: The held-out loss is not finite.
-        """
+    def _evaluate(self) -> None:
+        """Measures the model on held-out pairs, unless that was done after this step."""
         state = self.state
-        if not self.data.held or (self.history and self.history[-1]["step"] == state.step):
+        if not self.data.held or (state.history and state.history[-1]["step"] == state.step):
             return
 
         def measured() -> dict[str, Any]:
@@ -409,74 +342,160 @@ class EmbedderRun:
                 state.model,
                 self.stream,
                 self.data.held,
-                temperature=self.settings.heat,
+                temperature=self.settings.start_temperature,
                 masker=self.masker,
                 kind=self.kind,
             )
-            if not math.isfinite(figures.loss):
-                raise DivergedError(f"the held-out loss behind step {state.step} is {figures.loss}")
-            return figures.plain()
+            if not math.isfinite(figures["loss"]):
+                raise DivergedError(f"the held-out loss behind step {state.step} is {figures['loss']}")
+            return figures
 
-        figures = EmbedderMeasured.of_plain(on_rank_zero(self.group, measured))
-        line = {"loss": figures.loss, **figures.plain()}
-        self.trainer.evaluated(line)
-        self.history.append({"step": state.step, **line})
-        self.reporter.note(f"step {state.step:>6,}: {figures.in_words()}")
-        if state.step and (state.best is None or figures.loss < state.best.loss):
-            state.best = Best(state.step, figures.loss)
+        figures = on_rank_zero(self.group, measured)
+        self.trainer.evaluated(figures)
+        state.history.append({"step": state.step, **figures})
+        facts = [f"{kind}: recall@10 {f['recall_at_10']:.1%} of {f['pairs']:,}" for kind, f in figures["kinds"].items()]
+        facts += [] if self.masker is None else [f"masked tokens: loss {figures['mlm_loss']:.3f}"]
+        self.reporter.note(f"step {state.step:>6,}: {'; '.join(facts)}")
+        if state.step and (state.best is None or figures["loss"] < state.best.loss):
+            state.best = Best(state.step, figures["loss"])
             if self.settings.patience is not None:
                 self.trainer.request_save()
-
-    def has_waited(self) -> bool:
-        """Whether the held-out loss has not fallen for too long."""
-        patience = self.settings.patience
-        losses = [line["loss"] for line in self.history if line["step"]]
-        return patience is not None and len(losses) > patience and min(losses[-patience:]) >= min(losses[:-patience])
-
-    def _take_best(self) -> None:
-        """Goes back to the best weights where the training was to end with them."""
-        best, state = self.state.best, self.state
-        if self.settings.patience is None or best is None or best.step == state.step:
-            return
-        spent = state.step, state.tokens_seen, state.seconds
-        load_checkpoint(checkpoint_path(self.folder.checkpoints, best.step), state, fingerprint=self.fingerprint)
-        state.step, state.tokens_seen, state.seconds = spent
-        self.reporter.note(f"the best model is that of step {best.step:,}")
-
-
-class EmbedderWatch(Callback):
-    """Looks for hard negatives, evaluates, and ends a training whose held-out loss has not fallen for too long."""
-
-    def __init__(self, run: EmbedderRun) -> None:
-        self._run = run
-        self._done = int(progress_of(run.training, run.state.spent) * run.settings.evaluations)
-
-    def on_step(self, trainer: Trainer, report: StepReport) -> None:
-        """Does what it is time for."""
-        run = self._run
-        if run.mine_negatives(report):
-            trainer.request_save()
-        number = int(report.progress * run.settings.evaluations)
-        if number > self._done or report.progress >= 1.0:
-            self._done = number
-            run.evaluate()
-        if run.has_waited():
-            run.reporter.note(f"the held-out loss has not fallen for a while: ended at step {report.step:,}")
-            trainer.request_stop()
-
-    def on_end(self, trainer: Trainer) -> None:
-        """Evaluates: by the clock no step is known to be the last."""
-        if trainer.error is None:
-            self._run.evaluate()
 
 
 def _factor_of(name: str) -> float:
     return _TEMPERATURE_RATE if name.startswith(f"{ContrastHead.name}.") else 1.0
 
 
-def without_temperature(model: MaskedLM) -> MaskedLM:
-    """The model without what only its training needed; in float32."""
-    if model.find_head(ContrastHead) is not None:
-        delattr(model, ContrastHead.name)
-    model.encoder.compute_dtype = torch.float32
-    return model.eval()
+# ----------------------------------------
+# What is measured and mined.
+
+
+def text_vectors(model: MaskedLM, rows: Rows, kind: VectorKind) -> tuple[Tensor, TextTargets]:
+    """Vectors [E, D] of the texts in rows, on the host and not yet of length 1; and what they are."""
+    vectors, targets = [], []
+    for part in _in_parts(rows):
+        texts = TextTargets.of(part)
+        hidden_TD = hidden_states(model, part.input_ids, part.segment_ids, part.position_ids)
+        moved = texts.map(lambda tensor: tensor.to(hidden_TD.device))  # noqa: B023
+        vectors.append(kind.vectors(model, hidden_TD, moved).cpu())
+        targets.append(texts)
+    return torch.cat(vectors), TextTargets.joined(targets)
+
+
+def _in_parts(rows: Rows) -> list[Rows]:
+    size = max(1, _POSITIONS // rows.shape[1])
+    return [rows.part(begin, begin + size) for begin in range(0, rows.shape[0], size)]
+
+
+def measure(
+    model: MaskedLM,
+    stream: PairStream,
+    held: Mapping[str, TokenPairs],
+    *,
+    temperature: float,
+    masker: Masker | None,
+    kind: VectorKind,
+) -> dict[str, Any]:
+    """Evaluates a model, on the device that it is on: how well the first texts of pairs find the second ones.
+
+    Args:
+        model: Any state of it.
+        stream: Puts pairs into rows.
+        held: The pairs by kind.
+        temperature: Of the loss.
+        masker: Hides tokens, the same ones each time; None: masked tokens are not learned.
+        kind: Of vectors.
+
+    Returns:
+        For JSON: the mean `loss` over the kinds; `mlm_loss`, in nats per hidden token; and by kind the number of
+        `pairs`; their `loss` in nats, by whole vectors; the share of first texts whose partner is the nearest, or among
+        the ten nearest, of all second texts (`recall_at_1`, `recall_at_10`), where texts of the same document do not
+        count as nearer; and how many numbers of a vector are not 0 on average (`nonzero`; None of dense ones).
+    """
+    kinds: dict[str, dict[str, Any]] = {}
+    total, count = 0.0, 0
+    with evaluating(model):
+        for name, pairs in held.items():
+            rows, _ = stream.rows(pairs)
+            vectors_ED, texts = text_vectors(model, rows, kind)
+            losses = contrast_losses(vectors_ED, texts, temperature=temperature, unit=kind.unit)
+            first_P, other_C, barred_PC = compared(texts)
+            ready_ED = kind.ready(vectors_ED)
+            scores_PP = ready_ED[first_P] @ ready_ED[other_C[: len(first_P)]].T
+            right_P1 = scores_PP.diagonal()[:, None]
+            before_P = ((scores_PP > right_P1) & ~barred_PC[:, : len(first_P)]).sum(1)
+            kinds[name] = {
+                "pairs": texts.num_pairs,
+                "loss": float(losses.total) / texts.num_pairs,
+                "recall_at_1": float((before_P < 1).float().mean()),
+                "recall_at_10": float((before_P < 10).float().mean()),
+                "nonzero": None if kind.unit else float((vectors_ED > 0).sum(1).float().mean()),
+            }
+            for part in _in_parts(rows):
+                if masker is None:
+                    break
+                masked = masker(part)
+                targets = PREDICT_MASKED.targets(part, masked)
+                hidden_TD = hidden_states(model, masked.input_ids, part.segment_ids, part.position_ids)
+                moved = targets.map(lambda tensor: tensor.to(hidden_TD.device))  # noqa: B023
+                total += float(PREDICT_MASKED.losses(model, hidden_TD, moved, None).total)
+                count += len(targets)
+    loss = sum(figures["loss"] for figures in kinds.values()) / len(kinds)
+    return {"loss": loss, "kinds": kinds, "mlm_loss": None if masker is None else total / max(count, 1)}
+
+
+def mine(model: MaskedLM, stream: PairStream, settings: HardNegatives, kind: VectorKind) -> Ints:
+    """Hard negatives [I, K] of all parts of documents that have two crops; -1 where there are fewer. Memory is two
+    vectors for each part, or what is not 0 of sparse ones, and half a gigabyte.
+
+    Source: Moreira et al. 2024 (NV-Retriever), section 3.2.
+    """
+    parts, config = stream.drawer.parts, model.config
+    usable = np.flatnonzero(parts.can[:, CROPS])
+    key = mix_ints(_MINE, stream.settings.seed)
+    size = min(_PARTS, _NUMBERS // (2 * (config.hidden_size if kind.unit else config.vocab_size)))
+    firsts: list[Tensor] = []  # vectors of the two texts of a pair of each part
+    seconds: list[Tensor] = []
+    with evaluating(model):
+        for begin in range(0, len(usable), size):
+            pairs = stream.drawer.draw(usable[begin : begin + size], key, kind=CROPS)
+            vectors_ED, texts = text_vectors(model, stream.rows(pairs)[0], kind)
+            both = kind.ready(vectors_ED)[texts.order_E].split(len(pairs))
+            for into, some_ID in zip((firsts, seconds), both, strict=True):
+                into.append(some_ID if kind.unit else some_ID.to_sparse())
+    first_ID, second_ID = torch.cat(firsts), torch.cat(seconds)
+    key_I = torch.from_numpy(parts.key[usable])
+    negatives = np.full((len(parts), settings.each), -1, dtype=np.int64)
+    each, size = min(len(usable), settings.each), max(1, _NUMBERS // max(2 * len(usable), 1))
+    for begin in range(0, len(usable), size):
+        rows = slice(begin, begin + size)
+        if first_ID.is_sparse:
+            some_ID = first_ID.index_select(0, torch.arange(len(first_ID))[rows]).to_dense()
+        else:
+            some_ID = first_ID[rows]
+        scores = (second_ID @ some_ID.T).T.contiguous()
+        right = scores.diagonal(offset=begin)[:, None].clone()
+        scores[(scores >= settings.margin * right) | (key_I[rows, None] == key_I)] = -torch.inf
+        values, nearest = scores.topk(each)
+        negatives[usable[rows], :each] = np.where((values > -torch.inf).numpy(), usable[nearest.numpy()], -1)
+    return negatives
+
+
+def save_negatives(file: Path, negatives: Ints, step: int) -> None:
+    """Keeps hard negatives for a training that goes on."""
+    partial = file.with_name(file.name + ".partial")
+    with writing(file, SafetensorError):
+        save_file({"parts": np.ascontiguousarray(negatives), "step": np.array([step])}, partial)
+        partial.replace(file)
+
+
+def load_negatives(file: Path, step: int) -> Ints | None:
+    """Those that were mined by a step; None where that was not done yet. A RunError says where it is damaged."""
+    if not file.is_file():
+        return None
+    try:
+        content = load_file(file)
+        parts: Ints = content["parts"]
+        return parts if int(content["step"][0]) <= step else None
+    except (OSError, KeyError, SafetensorError) as error:
+        raise RunError(f"{file}: damaged ({error}); remove it, and it is made again") from error

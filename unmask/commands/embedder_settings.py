@@ -14,6 +14,7 @@ from unmask.train.settings import AdamWSettings, CheckpointSettings, MuonSetting
 Weight = Annotated[float, Field(ge=0.0)]
 Length = Annotated[int, Field(ge=1)]
 MINUTES = 10.0  # where no budget is given
+_LEAST_DIMENSIONS = 64
 
 
 class PairKinds(Settings):
@@ -57,7 +58,7 @@ class PairColumns(Settings):
 
 
 class HardNegatives(Settings):
-    """Wrong answers that the model itself takes for likely, found in the course of the training.
+    """Wrong answers that the model itself takes for likely, mined in the course of the training.
 
     Attributes:
         after: Share of the training after which they are looked for, once, among all texts.
@@ -95,8 +96,8 @@ class EmbedderSettings(Settings):
             orders of magnitude are equally likely. Searches are short and what is found is long.
         part_tokens: Documents are gone through in parts of about so many tokens, and crops of a pair are of one part.
         overlap: Whether the crops of a pair may have words in common that stand at the same place.
-        batch_size: Pairs of a step. Each is told from all others, so a large batch is a harder task, for which a long
-            training has the time; memory does not limit it (`micro_batch_tokens`).
+        batch_size: Pairs of a step. Each is contrasted with all others, so a large batch is a harder task, for which a
+            long training has the time; memory does not limit it (`micro_batch_tokens`).
         sparse: Sparse vectors, as wide as the vocabulary; None: dense ones.
         pooling: How dense vectors are made of a text's tokens: a name of `unmask.model.pooling.POOLINGS`.
         temperature: That similarities are divided by; None: 0.05, and 5 for sparse vectors, whose products are large.
@@ -182,11 +183,9 @@ class EmbedderSettings(Settings):
         return self
 
     @property
-    def heat(self) -> float:
+    def start_temperature(self) -> float:
         """The temperature that is set, or that of the kind of vectors."""
-        if self.temperature is not None:
-            return self.temperature
-        return 0.05 if self.sparse is None else 5.0
+        return self.temperature or (0.05 if self.sparse is None else 5.0)
 
     @property
     def shortest(self) -> int:
@@ -212,11 +211,5 @@ class EmbedderSettings(Settings):
             return ()
         if self.dimensions is not None:
             return tuple(sorted((size for size in set(self.dimensions) if size < hidden_size), reverse=True))
-        found, size = [], hidden_size // 2
-        while size >= _LEAST_DIMENSIONS:
-            found.append(size)
-            size //= 2
-        return tuple(found)
-
-
-_LEAST_DIMENSIONS = 64
+        halves = (hidden_size >> n for n in range(1, hidden_size.bit_length()))
+        return tuple(size for size in halves if size >= _LEAST_DIMENSIONS)

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from unmask.commands.run_data import is_prepared, open_prepared
+from unmask.commands.run_data import PreparedData, is_prepared, open_prepared
 from unmask.core.errors import CorpusError, DataError, RunError
 from unmask.core.files import writing
 from unmask.core.hashing import GOLDEN, mix
@@ -31,7 +31,6 @@ from unmask.data.corpus import Corpus
 from unmask.data.groups import Clusters
 from unmask.data.near_duplicates import hash_texts
 from unmask.data.settings import CorpusSettings
-from unmask.data.store import TokenStore
 from unmask.tokenizer.tokenizer import Tokenizer
 
 DOCUMENT_TOKENS = 4096
@@ -48,22 +47,16 @@ _MARK = re.compile(r"#{1,6}\s+")
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class DocumentParts:
-    """The parts of a document, or of a piece of a long one.
-
-    Attributes:
-        title: None where there is none.
-        paragraphs: None of them is empty.
-        marked: Whether the title is marked as such: by its column, or as a heading.
-    """
+class Paragraphs(NamedTuple):
+    """A document, or a piece of a long one: its title, if it has one, its paragraphs, none of them empty, and whether
+    the title is marked as such, by its column or as a heading."""
 
     title: str | None
-    paragraphs: list[str] = field(default_factory=list)
-    marked: bool = False
+    paragraphs: list[str]
+    is_marked: bool = False
 
 
-def parts_of_text(text: str, *, begins: bool = True, titled: bool = False) -> DocumentParts:
+def parts_of_text(text: str, *, begins: bool = True, titled: bool = False) -> Paragraphs:
     """Finds the title and the paragraphs of a document.
 
     A title is a short first line that is no sentence. Paragraphs are what stands between empty lines, where there are
@@ -82,9 +75,8 @@ def parts_of_text(text: str, *, begins: bool = True, titled: bool = False) -> Do
         if _is_title(first.strip()) and len(_lines(text)) > 1:
             parts = [first.strip(), *parts_of_text(rest, begins=False).paragraphs]
     if begins and len(parts) > 1 and (titled or _is_title(parts[0])):
-        marked = titled or _MARK.match(parts[0]) is not None
-        return DocumentParts(_MARK.sub("", parts[0]), parts[1:], marked)
-    return DocumentParts(None, parts)
+        return Paragraphs(_MARK.sub("", parts[0]), parts[1:], titled or _MARK.match(parts[0]) is not None)
+    return Paragraphs(None, parts)
 
 
 def _lines(text: str) -> list[str]:
@@ -118,7 +110,7 @@ class TokenTexts:
         titled: [D], uint8: 1 where the first paragraph is a title.
         cluster: [D], int64: the same for near-duplicates.
         held: [D], uint8: 1 where a document is held out.
-        given: [G], int64: the same numbers of the answers in the user's pairs (`TextKeys`).
+        given: [G], int64: the clusters of the answers in the user's pairs.
     """
 
     ids: NDArray[np.int32]
@@ -128,21 +120,10 @@ class TokenTexts:
     titled: NDArray[np.uint8]
     cluster: Ints
     held: NDArray[np.uint8]
-    given: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    given: Ints
 
     def __len__(self) -> int:
         return len(self.titled)
-
-    def _arrays(self) -> dict[str, NDArray[np.generic]]:
-        return {entry.name: np.ascontiguousarray(getattr(self, entry.name)) for entry in fields(self)}
-
-    @property
-    def fingerprint(self) -> str:
-        """A hash of all of it."""
-        digest = hashlib.sha256()
-        for array in self._arrays().values():
-            digest.update(array.tobytes())
-        return digest.hexdigest()
 
     @property
     def begins(self) -> Ints:
@@ -154,137 +135,134 @@ class TokenTexts:
         """[D]: where it ends."""
         return self.paragraph[self.document[1:]]
 
-    def save(self, file: Path) -> None:
-        """Writes all of it.
+    @property
+    def fingerprint(self) -> str:
+        """A hash of all of it."""
+        digest = hashlib.sha256()
+        for entry in fields(self):
+            digest.update(getattr(self, entry.name).tobytes())
+        return digest.hexdigest()
 
-        Raises:
-            WriteError: It cannot be written.
-        """
+    def save(self, file: Path) -> None:
+        """Writes all of it, for `load`."""
         partial = file.with_name(file.name + ".partial")
         with writing(file, SafetensorError):
             file.parent.mkdir(parents=True, exist_ok=True)
-            save_file(self._arrays(), partial)
+            save_file({each.name: np.ascontiguousarray(getattr(self, each.name)) for each in fields(self)}, partial)
             partial.replace(file)
 
     @classmethod
     def load(cls, file: Path) -> TokenTexts:
-        """Reads what `save` wrote.
-
-        Raises:
-            RunError: It is damaged.
-        """
+        """Reads what `save` wrote. Raises a RunError where it is damaged."""
         try:
             return cls(**load_file(file))
         except (OSError, SafetensorError, TypeError) as error:
             raise RunError(f"{file}: damaged ({error}); start anew", options=("overwrite",)) from error
 
 
-class TextsBuilder:
-    """Tokenizes documents, a batch at a time."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._ids: list[NDArray[np.int32]] = []
-        self._starts: list[NDArray[np.uint8]] = []
-        self._lengths: list[Ints] = []  # of paragraphs
-        self._heads: list[int] = []  # of each paragraph: _TITLE, _BODY or _MARKED where a document begins, else 0
-        self._waiting: list[str] = []  # paragraphs
-        self._texts: list[str] = []  # documents
-        self._num_chars = 0
-        self._clusters = Clusters()
-        self._held: list[bool] = []
-        self.num_titled = self.num_several = self.num_near = 0
-
-    def add(self, parts: DocumentParts, *, begins: bool, held: bool = False) -> None:
-        """Takes a document, which may be held out, or what follows of one."""
-        title = [] if parts.title is None else [parts.title]
-        texts = title + parts.paragraphs
-        if begins and texts:
-            self._texts.append("\n".join(texts))
-            self._held.append(held)
-            self.num_several += len(texts) > 1
-            self.num_titled += bool(title)
-        head = 0 if not begins else _BODY if not title else _MARKED if parts.marked else _TITLE
-        self._waiting += texts
-        self._heads += [head, *[0] * len(texts)][: len(texts)]
-        self._num_chars += sum(map(len, texts))
-        if self._num_chars >= _BATCH_CHARS:
-            self._tokenize()
-
-    def _tokenize(self) -> None:
-        if not self._waiting:
-            return
-        encoded, lengths = self._tokenizer.encode_joined(self._waiting)
-        self._ids.append(encoded.input_ids)
-        self._starts.append(encoded.word_starts.view(np.uint8))
-        self._lengths.append(lengths)
-        if self._texts:
-            places = range(len(self._held) - len(self._texts), len(self._held))
-            self._clusters.add(self._texts, places, [len(text) for text in self._texts])
-        self._waiting, self._texts, self._num_chars = [], [], 0
-
-    def finish(self, given: Sequence[str] = ()) -> TokenTexts:
-        """All documents. Near-duplicates of what is held out are held out with it.
-
-        Titles are those that are marked as such, and first lines that look like titles where most documents have one.
-
-        Args:
-            given: Answers of the user's pairs, whose near-duplicates among the documents are looked for.
-
-        Raises:
-            CorpusError: There is no text, or all of it is held out.
-        """
-        self._tokenize()
-        if not self._ids:
-            raise CorpusError("there is no text in the corpus")
-        heads = np.array(self._heads, dtype=np.uint8)
-        keys = TextKeys.of(given, self._clusters)
-        by_rule = np.array(self._held, dtype=np.bool_)
-        held = np.isin(keys.cluster, keys.cluster[by_rule])
-        if held.all():
-            raise CorpusError(
-                "all documents are held out or near-duplicates of such, so there is nothing to train on; give more"
-            )
-        self.num_near = int((held & ~by_rule).sum())
-        ids, starts = np.concatenate(self._ids), np.concatenate(self._starts)
-        if self.num_titled <= _MOSTLY * max(self.num_several, 1):
-            heads[heads == _TITLE] = _BODY
-        texts = _cut(ids, starts, np.concatenate(self._lengths), heads, keys.cluster, held)
-        return replace(texts, given=keys.given)
+_NOTHING, _START = np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64)
+_NO_BYTES = np.zeros(0, dtype=np.uint8)
+NO_TEXTS = TokenTexts(
+    np.zeros(0, dtype=np.int32), _NO_BYTES, _START, _START, _NO_BYTES, _NOTHING, _NO_BYTES, _NOTHING
+)  # fmt: skip
 
 
-class TextKeys(NamedTuple):
-    """Numbers of texts, the same for near-duplicates.
+def tokenize_documents(
+    pieces: Iterable[tuple[Paragraphs, bool, bool]], tokenizer: Tokenizer, answers: Sequence[str] = ()
+) -> tuple[TokenTexts, int]:
+    """Tokenizes documents, a batch at a time. Near-duplicates of what is held out are held out with it.
 
-    Attributes:
-        cluster: [D], int64: of the documents that were gathered.
-        given: [G], int64: of the user's answers, as documents have them in `TokenTexts.cluster`.
+    Titles are those that are marked as such, and first lines that look like titles where most documents have one.
+
+    Args:
+        pieces: Documents or pieces of them; whether a document begins there; whether it is held out.
+        tokenizer: Of the model.
+        answers: Of the user's pairs, whose near-duplicates among the documents are looked for.
+
+    Returns:
+        The documents, and how many are held out as near-duplicates.
+
+    Raises:
+        CorpusError: There is no text, or all of it is held out.
     """
+    ids: list[NDArray[np.int32]] = []
+    starts: list[NDArray[np.uint8]] = []
+    lengths: list[Ints] = []  # of paragraphs
+    heads: list[int] = []  # of each paragraph: _TITLE, _BODY or _MARKED where a document begins, else 0
+    by_rule: list[bool] = []
+    waiting: list[str] = []  # paragraphs and documents of the next batch
+    documents: list[str] = []
+    clusters = Clusters()
+    num_chars = num_titled = num_several = 0
 
-    cluster: Ints
-    given: Ints
+    def tokenize() -> None:
+        nonlocal num_chars
+        if waiting:
+            encoded, sizes = tokenizer.encode_joined(waiting)
+            ids.append(encoded.input_ids)
+            starts.append(encoded.word_starts.view(np.uint8))
+            lengths.append(sizes)
+        if documents:
+            places = range(len(by_rule) - len(documents), len(by_rule))
+            clusters.add(documents, places, [len(text) for text in documents])
+        waiting.clear()
+        documents.clear()
+        num_chars = 0
 
-    @classmethod
-    def of(cls, given: Sequence[str], documents: Clusters) -> TextKeys:
-        """The numbers of the documents that were gathered, and of a user's answers beside them.
+    for (title, paragraphs, is_marked), begins, is_held in pieces:
+        texts = [*([] if title is None else [title]), *paragraphs]
+        if begins and texts:
+            documents.append("\n".join(texts))
+            by_rule.append(is_held)
+            num_several += len(texts) > 1
+            num_titled += title is not None
+        head = 0 if not begins else _BODY if title is None else _MARKED if is_marked else _TITLE
+        waiting += texts
+        heads += [head, *[0] * len(texts)][: len(texts)]
+        num_chars += sum(map(len, texts))
+        if num_chars >= _BATCH_CHARS:
+            tokenize()
+    tokenize()
+    if not ids:
+        raise CorpusError("there is no text in the corpus")
+    cluster, given = _cluster_keys(answers, clusters)
+    rule = np.array(by_rule, dtype=np.bool_)
+    held = np.isin(cluster, cluster[rule])
+    if held.all():
+        raise CorpusError(
+            "all documents are held out or near-duplicates of such, so there is nothing to train on; give more"
+        )
+    head_of = np.array(heads, dtype=np.uint8)
+    if num_titled <= _MOSTLY * max(num_several, 1):
+        head_of[head_of == _TITLE] = _BODY
+    joined = np.concatenate(ids), np.concatenate(starts), np.concatenate(lengths)
+    return _cut(*joined, head_of, cluster, held, given), int((held & ~rule).sum())
 
-        An answer may be a word, a date or a sum, and its normal form nothing at all, as each number is one digit there:
-        such short texts are the same where they are equal, but for case and white space.
-        """
-        is_long = hash_texts(given).num_words >= _LEAST_WORDS if given else np.zeros(0, dtype=np.bool_)
-        num_documents = len(documents.texts())
-        if is_long.any():
-            texts = [text for text, long in zip(given, is_long, strict=True) if long]
-            documents.add(texts, range(num_documents, num_documents + len(texts)), [len(text) for text in texts])
-        clusters = np.asarray(mix(documents.of_texts()))
-        keys = np.fromiter(map(_folded_hash, given), dtype=np.int64, count=len(given))
-        keys[is_long] = clusters[num_documents:]
-        return cls(clusters[:num_documents], np.asarray(mix(keys)))
+
+def answer_keys(answers: Sequence[str]) -> Ints:
+    """[G], int64: the same number for answers that are near-duplicates, where there are no documents."""
+    return _cluster_keys(answers, Clusters())[1]
 
 
-def _folded_hash(text: str) -> int:
-    digest = hashlib.blake2b(" ".join(text.casefold().split()).encode("utf-8", "surrogatepass"), digest_size=8)
-    return int.from_bytes(digest.digest(), "little", signed=True)
+def _cluster_keys(answers: Sequence[str], documents: Clusters) -> tuple[Ints, Ints]:
+    """Numbers of the documents [D] and of the user's answers [G], the same for near-duplicates.
+
+    An answer may be a word, a date or a sum, and its normal form nothing at all, as each number is one digit there:
+    such short texts are the same where they are equal, but for case and white space.
+    """
+    keys = np.zeros(len(answers), dtype=np.int64)
+    for number, text in enumerate(answers):
+        folded = " ".join(text.casefold().split()).encode("utf-8", "surrogatepass")
+        digest = hashlib.blake2b(folded, digest_size=8).digest()
+        keys[number] = int.from_bytes(digest, "little", signed=True)
+    num_documents = len(documents.texts())
+    is_long = hash_texts(answers).num_words >= _LEAST_WORDS if answers else np.zeros(0, dtype=np.bool_)
+    if is_long.any():
+        texts = [text for text, long in zip(answers, is_long, strict=True) if long]
+        documents.add(texts, range(num_documents, num_documents + len(texts)), [len(text) for text in texts])
+    clusters = np.asarray(mix(documents.of_texts()))
+    keys[is_long] = clusters[num_documents:]
+    return clusters[:num_documents], np.asarray(mix(keys))
 
 
 def _cut(
@@ -294,6 +272,7 @@ def _cut(
     heads: NDArray[np.uint8],
     cluster: Ints,
     held: NDArray[np.bool_],
+    given: Ints,
 ) -> TokenTexts:
     """Puts documents together, long ones as several.
 
@@ -302,6 +281,7 @@ def _cut(
         lengths: [U]: tokens of each paragraph.
         heads: [U]: what begins a document, as `_TITLE` and the others say; else 0.
         cluster, held: Of each document as it was read. Of near-duplicates the n-th stretches have the same key.
+        given: As in `TokenTexts`.
     """
     # Paragraphs that are longer than a document may be become several.
     num_parts = np.maximum(1, -(-lengths // DOCUMENT_TOKENS))
@@ -324,6 +304,7 @@ def _cut(
         np.isin(heads[document], (_TITLE, _MARKED)).astype(np.uint8),
         np.asarray(mix(cluster[of_document[document]] + number[document] * np.int64(GOLDEN))),
         held[of_document[document]].astype(np.uint8),
+        given,
     )
 
 
@@ -341,20 +322,13 @@ def content_hashes(ids: NDArray[np.int32], begins: Ints, lengths: Ints) -> Ints:
     return np.asarray(mix(sums[ends] - sums[ends - lengths] + lengths))
 
 
-def texts_of_stores(
-    train: TokenStore, held: TokenStore, given: Sequence[str] = (), *, tokenizer: Tokenizer
-) -> TokenTexts:
+def _from_prepared(data: PreparedData, answers: Sequence[str], tokenizer: Tokenizer) -> TokenTexts:
     """Documents of prepared data, which knows no paragraphs; those that are held out stand last.
 
     Equal documents are one cluster; near-duplicates are not looked for, since their words are not there.
-
-    Args:
-        train, held: The data.
-        given: As for `TextsBuilder.finish`: which are equal to documents, and which are near-duplicates of each other.
-        tokenizer: Of the data.
     """
     columns: list[tuple[NDArray[np.int32], NDArray[np.uint8], Ints, NDArray[np.uint8], Ints]] = []
-    for store in (train, held):
+    for store in (data.train, data.validation):
         chunks = list(store.chunks(1 << 22))
         ids = np.concatenate([chunk.input_ids for chunk in chunks]).astype(np.int32)
         starts = np.concatenate([chunk.word_starts for chunk in chunks])
@@ -364,17 +338,12 @@ def texts_of_stores(
         hashes = content_hashes(ids, begins, np.diff([*begins, len(ids)]))
         columns.append((ids, starts, lengths, np.where(is_first, _BODY, 0).astype(np.uint8), hashes))
     ids, starts, lengths, heads, cluster = (np.concatenate(column) for column in zip(*columns, strict=True))
-    texts = _cut(ids, starts, lengths, heads, cluster, np.arange(len(cluster)) >= len(columns[0][4]))
-    if not given:
+    texts = _cut(ids, starts, lengths, heads, cluster, np.arange(len(cluster)) >= len(columns[0][4]), _NOTHING)
+    if not answers:
         return texts
-    encoded, sizes = tokenizer.encode_joined(list(given))
+    encoded, sizes = tokenizer.encode_joined(list(answers))
     equal = np.asarray(mix(content_hashes(encoded.input_ids, np.cumsum(sizes) - sizes, sizes)))
-    alone = TextKeys.of(given, Clusters()).given
-    return replace(texts, given=np.where(np.isin(equal, texts.cluster), equal, alone))
-
-
-# A corpus, raw or prepared, as documents. What is held out is what `Corpus` holds out by the same settings, so that it
-# is the same wherever the text lies. Where parts of documents are held out since there are few, each is a document.
+    return replace(texts, given=np.where(np.isin(equal, texts.cluster), equal, answer_keys(answers)))
 
 
 def read_texts(
@@ -382,17 +351,20 @@ def read_texts(
     tokenizer: Tokenizer,
     settings: CorpusSettings,
     *,
-    given: Sequence[str] = (),
+    answers: Sequence[str] = (),
     note: Callable[[str], None],
     notify: Notify,
 ) -> TokenTexts:
-    """Reads and tokenizes a corpus.
+    """Reads and tokenizes a corpus, raw or prepared.
+
+    What is held out is what `Corpus` holds out by the same settings, so that it is the same wherever the text lies.
+    Where parts of documents are held out since there are few, each is a document.
 
     Args:
         paths: Files, folders or patterns, or one prepared folder.
         tokenizer: Of the model.
         settings: How files become documents, and what is held out; prepared data says so itself.
-        given: As for `TextsBuilder.finish`.
+        answers: As for `tokenize_documents`.
         note: Called with each finding, a line.
         notify: Called with the progress.
 
@@ -408,7 +380,7 @@ def read_texts(
                 "or prepare it with the model's folder as tokenizer"
             )
         note("the data is prepared, so nothing is known of titles and paragraphs: pairs are crops of documents")
-        return texts_of_stores(data.train, data.validation, given, tokenizer=tokenizer)
+        return _from_prepared(data, answers, tokenizer)
     titles = settings.column is None  # a user who names the column of the text means no other
     try:
         corpus = Corpus(paths, settings, titles=titles)
@@ -418,19 +390,23 @@ def read_texts(
         corpus = Corpus(paths, settings, hold_out=False, titles=titles)
         note(f"nothing is held out: {error}")
     in_parts = corpus.plan.holdout_unit in ("part", "end")
-    builder = TextsBuilder(tokenizer)
-    done = notified = 0
-    for piece, is_held in corpus.pieces():
-        done += len(piece.text)
-        begins, titled = piece.offset == 0, piece.offset == 0 and piece.title is not None
-        text = f"{piece.title}\n\n{piece.text}" if titled else piece.text
-        builder.add(parts_of_text(text, begins=begins, titled=titled), begins=in_parts or begins, held=is_held)
-        if done >= notified + _BATCH_CHARS:
-            notify(Progress("reading", notified := done, corpus.num_bytes, "bytes"))
-    texts = builder.finish(given)
+
+    def pieces() -> Iterator[tuple[Paragraphs, bool, bool]]:
+        done = notified = 0
+        for piece, is_held in corpus.pieces():
+            done += len(piece.text)
+            begins = piece.offset == 0
+            titled = begins and piece.title is not None
+            text = f"{piece.title}\n\n{piece.text}" if titled else piece.text
+            yield parts_of_text(text, begins=begins, titled=titled), in_parts or begins, is_held
+            if done >= notified + _BATCH_CHARS:
+                notified = done
+                notify(Progress("reading", done, corpus.num_bytes, "bytes"))
+
+    texts, num_near = tokenize_documents(pieces(), tokenizer, answers)
     note(corpus.describe(corpus.decided()))
-    if builder.num_near:
-        note(f"held out as near-duplicates of held-out documents: {builder.num_near:,}")
+    if num_near:
+        note(f"held out as near-duplicates of held-out documents: {num_near:,}")
     for reason, number in corpus.skipped.items():
         note(f"left out: {number:,} {reason}")
     return texts

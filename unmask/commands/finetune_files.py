@@ -5,71 +5,40 @@ from __future__ import annotations
 import importlib.util
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unmask.commands.recipe_files import Overrides, apply_overrides, as_overrides, set_value
-from unmask.core.errors import (
-    CorpusError,
-    SettingsError,
-)
+from unmask.commands.recipe_files import Overrides, section_values, set_value
+from unmask.core.errors import CorpusError, SettingsError
 from unmask.core.settings import validated
 from unmask.data.sources import InMemory, Texts, paths_or_texts, readable
 from unmask.model.layout_names import ClassifierPooling
 from unmask.tasks.files import ExampleFiles, example_files, read_labelled
-from unmask.tasks.settings import FinetuneSettings
+from unmask.tasks.settings import Columns, FinetuneSettings
 from unmask.tasks.task import Labelled, Task, few
 
 _PACKAGES = {"sklearn": "scikit-learn", "seqeval": "seqeval"}
 
 
-@dataclass(frozen=True)
-class Files:
-    """The files that were given, read."""
+def settings_of(overrides: Overrides = (), **short: Any) -> FinetuneSettings:
+    """The settings of a fine-tuning.
 
-    train: Labelled
-    validation: Labelled
-    test: Labelled | None
-
-
-def settings_of(overrides: Sequence[str]) -> FinetuneSettings:
-    """The settings that `finetune.key=value` overrides say, and those of the card that `card.key=value` ones do.
+    Args:
+        overrides: `finetune.key=value` and `card.key=value`.
+        short: The options `text`, `second`, `label`, `seeds` and `seed`, which stand above them; None: not set.
 
     Raises:
         SettingsError: One is of another section, or not known, or has a value that it cannot have.
     """
-    values: dict[str, Any] = {}
-    apply_overrides(values, overrides)
-    if others := sorted(set(values) - {"finetune", "card"}):
-        raise SettingsError(
-            f"{others[0]}: fine-tuning has one section of settings, finetune, as in finetune.epochs=3, and that of "
-            "the card, as in card.license=mit"
-        )
-    for name, value in values.get("card", {}).items():
-        set_value(values, f"finetune.card.{name}", value)
-    columns = values.get("finetune", {}).get("columns")
-    for name, value in columns.items() if isinstance(columns, dict) else ():
-        if isinstance(value, int) and not isinstance(value, bool):
-            set_value(values, f"finetune.columns.{name}", str(value))  # a column's number
-    return validated(FinetuneSettings, values.get("finetune", {}), where="finetune")
-
-
-def chosen_settings(
-    settings: Overrides,
-    *,
-    text: str | None = None,
-    second: str | None = None,
-    label: str | None = None,
-    seeds: int | None = None,
-    seed: int | None = None,
-) -> FinetuneSettings:
-    """The settings, by overrides and by the options that are short for some; raises as `settings_of`."""
-    short = {"columns.text": text, "columns.second": second, "columns.label": label, "seeds": seeds, "seed": seed}
-    given = [f"finetune.{name}={value}" for name, value in short.items() if value is not None]
-    return settings_of([*as_overrides(settings), *given])
+    values = section_values(overrides, "finetune")["finetune"]
+    for name, value in short.items():
+        if value is not None:
+            set_value(values, f"columns.{name}" if name in Columns.model_fields else name, value)
+    if isinstance(columns := values.get("columns"), dict):  # one may be named by its number
+        columns.update({name: str(value) for name, value in columns.items() if type(value) is int})
+    return validated(FinetuneSettings, values, where="finetune")
 
 
 @contextmanager
@@ -82,13 +51,13 @@ def examples_given(train: Texts, validation: Texts | None, test: Texts | None) -
         test: Likewise; None: there is none.
 
     Raises:
-        CorpusError: One cannot be read, or nothing says what the best model is told by.
+        CorpusError: One cannot be read, or there is nothing to choose the best model by.
     """
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch, ExitStack() as opened:
 
-        def place(name: str, given: Texts) -> tuple[Path, Path]:
-            """Where examples lie, and what that is called."""
-            names = paths_or_texts(given) or []
+        def place(name: str, examples: Texts) -> tuple[Path, Path]:
+            """Path of examples, and what it is called."""
+            names = paths_or_texts(examples) or []
             if len(names) != 1:
                 raise CorpusError(f"{name}: give one file or folder, not {len(names)}")
             if isinstance(names[0], InMemory):
@@ -113,18 +82,18 @@ def read_files(
     note: Callable[[str], None],
     *,
     pooling: ClassifierPooling = "first",
-) -> tuple[Files, Task]:
+) -> tuple[dict[str, Labelled], Task]:
     """Reads the files of a task.
 
     Args:
         kind: The task.
         paths: Files of `train` and `validation`, and of `test` where there is one.
         settings: Name columns.
-        note: Told which columns were found, and warnings about labels.
-        pooling: What whole texts will be told from.
+        note: Called with the columns, and with warnings about labels.
+        pooling: Of whole texts.
 
     Returns:
-        The files, and what a model of the training file will do.
+        The files by name, and what a model of the training file will do.
 
     Raises:
         CorpusError: A file cannot be read, or has labels that do not fit.
@@ -135,13 +104,13 @@ def read_files(
     task = kind.learned_from(train, settings, pooling)
     if remark := task.remark(train):
         note(remark)
-    others = {}
+    files = {"train": train}
     for name in ("validation", "test"):
         if name in paths:
-            others[name] = read_labelled(paths[name], kind, train.columns or settings.columns)
-            if remark := task.check(others[name], train.path):
+            files[name] = read_labelled(paths[name], kind, train.columns or settings.columns)
+            if remark := task.check(files[name], train.path):
                 note(remark)
-    return Files(train, others["validation"], others.get("test")), task
+    return files, task
 
 
 def class_weights(train: Labelled, task: Task, weights: str | Mapping[str, float] | None) -> list[float] | None:

@@ -1,6 +1,15 @@
 """All runs of a fine-tuning, a seed after another: how they begin, the best model, and what is written of it.
 
-A run begins with an encoder, of ours or of transformers, and a new head that is drawn from its seed.
+A run begins with an encoder, of ours or of transformers, and a new head that is drawn from its seed. In the folder:
+
+    model/           the best model: a transformers folder, with its tokenizer and its card
+    model.N/         that of the N-th seed, until runs.jsonl says that it is over and the best; a kill may leave it
+    settings.json    task, files and settings; a folder with it holds a result
+    runs.jsonl       a line for each seed whose training is over: its figures and evaluations, with their checksum
+    metrics.jsonl    a line at every evaluation
+    checkpoints/     the latest state of the seed that is trained
+    summary.json     figures of the result, written last
+    report.html      all of it for the eye
 """
 
 from __future__ import annotations
@@ -10,32 +19,26 @@ import math
 import shutil
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 
-from unmask.commands.finetune_files import Files, class_weights, selecting_metric
-from unmask.commands.finetune_folder import CHECKPOINTS, FinishedRun, ResultFolder
-from unmask.core.errors import (
-    SettingsError,
-)
-from unmask.core.files import write_atomically, writing
+from unmask.commands.finetune_files import class_weights, needs_packages, read_files, selecting_metric
+from unmask.core.errors import RunError, SettingsError, parse_json, sealed, unsealed
+from unmask.core.files import ClaimedFolder, read_object, write_atomically, writing
 from unmask.core.hashing import permutation
 from unmask.core.interruption import Interruption
 from unmask.core.results import Reporter
 from unmask.data.rows import WHOLE, Cursor, RowBatch, Share
 from unmask.measure.uncertainty import mean_interval
-from unmask.model.card_head import Origin
+from unmask.model.card_head import CardSettings, Origin, with_named
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import load_model, save_task_model, with_task_head
 from unmask.model.layout_names import LAYOUTS, ClassifierPooling
-from unmask.model.stored_weights import write_checksums
+from unmask.model.stored_weights import files_checked, write_checksums
 from unmask.model.transformers import (
     TaskNetwork,
     TransformersNetwork,
@@ -47,11 +50,12 @@ from unmask.model.transformers import (
 )
 from unmask.report.cards import write_task_card
 from unmask.report.pages import write_finetune_report
-from unmask.tasks.inputs import ROW, EncodedInput, Example, InputEncoder, pack_examples
-from unmask.tasks.predict import open_fine_tuned, outputs_of
+from unmask.tasks.files import ExampleFiles
+from unmask.tasks.inputs import ROW, Example, InputEncoder, pack_examples
+from unmask.tasks.predict import open_fine_tuned, outputs_of, task_named
 from unmask.tasks.settings import FinetuneSettings
-from unmask.tasks.task import LOWER_IS_BETTER, Labelled, Metrics, Task
-from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.tasks.task import LOWER_IS_BETTER, Metrics, Task
+from unmask.tokenizer.loading import load_tokenizer
 from unmask.train.callbacks import Arrivals, Callback, ShowProgress, StepReport, StopAtSignal
 from unmask.train.checkpoints import Checkpoints, TrainState, last_checkpoint, load_checkpoint
 from unmask.train.distributed import ALONE, Group, on_rank_zero
@@ -60,15 +64,108 @@ from unmask.train.optimizer import build_optimizer
 from unmask.train.settings import AdamWSettings, CheckpointSettings, LinearDecay, TrainingSettings
 from unmask.train.trainer import Trainer
 
-# ----------------------------------------
-# One run of fine-tuning, from one seed: rates by layer, batches, loop, evaluations, early stopping, best weights.
+# What may have changed when a fine-tuning goes on: the number of seeds, what the card says, and where files lie whose
+# content is the same.
+MAY_DIFFER = {"finetune.seeds", "finetune.card", "model", "train", "validation", "test"}
+_ANEW = "replace the result with --overwrite"
+_ORDER = 11  # sets this order apart from those of pretraining
 
-_ENCODER = "encoder.model."  # before the names that transformers gives
-_POOLER, _EMBEDDING = "pooler", "embed"
+
+class ResultFolder:
+    """Paths within the folder, and the seeds whose training is over: of each its `figures` and its `history` of
+    evaluations, as summary.json and metrics.jsonl have them, and whether it `is_best` of those so far."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.model = root / "model"
+        self.settings = root / "settings.json"
+        self.runs = root / "runs.jsonl"
+        self.metrics = root / "metrics.jsonl"
+        self.summary = root / "summary.json"
+        self.report = root / "report.html"
+        self.checkpoints = root / "checkpoints"
+        self.claimed = ClaimedFolder(root=root, marker=self.settings.name, what="a result")
+
+    @property
+    def names(self) -> set[str]:
+        """Of all that is written."""
+        return {path.name for path in vars(self).values() if isinstance(path, Path) and path != self.root}
+
+    def card(self, named: CardSettings) -> CardSettings:
+        """What the card of the result that is here says, and what is named now."""
+        before = read_object(self.settings, _ANEW).get("finetune")
+        if not isinstance(before, dict) or not isinstance(before.get("card", {}), dict):
+            raise RunError(f"{self.settings}: damaged (it does not say how the result was begun); {_ANEW}")
+        return with_named(before.get("card", {}), named, where=f"{self.settings}: card")
+
+    def begin(self, content: dict[str, Any], *, goes_on: bool) -> list[dict[str, Any]]:
+        """Claims the folder, for a new result in place of any that is there, or for one that goes on.
+
+        Returns:
+            The seeds whose training is over.
+
+        Raises:
+            RunError: The result that goes on has other settings or files, fewer seeds than are over, or is damaged.
+        """
+        finished: list[dict[str, Any]] = []
+        if goes_on:
+            before = read_object(self.settings, _ANEW)
+            try:
+                lines = self.runs.read_text(encoding="utf-8").splitlines() if self.runs.is_file() else []
+                finished = [unsealed(parse_json(line)) for line in lines]
+            except (ValueError, TypeError) as error:
+                raise RunError(f"{self.root}: the result is damaged ({error}); {_ANEW}") from error
+            self.claimed.check_same(before, json.loads(json.dumps(content)), but_for=MAY_DIFFER)
+            if len(finished) > (seeds := content["finetune"]["seeds"]):
+                raise RunError(
+                    f"{self.root} holds {len(finished)} seeds whose training is over, but finetune.seeds is {seeds}; "
+                    "ask for as many at least, or replace the result with --overwrite"
+                )
+        elif self.claimed.is_claimed:
+            self.claimed.clear(self.names)
+        self.claimed.make()
+        self.claimed.claim(json.dumps(content, indent=2) + "\n")
+        self._settle(finished)
+        return finished
+
+    def waiting(self, number: int) -> Path:
+        """Path of the model of the N-th seed, if it is the best so far."""
+        return self.root / f"model.{number}"
+
+    def keep(self, finished: list[dict[str, Any]]) -> None:
+        """Writes down the seeds that are over; the last one's model takes the best one's place, where it is better."""
+        write_atomically(self.runs, "".join(json.dumps(sealed(run)) + "\n" for run in finished))
+        evaluations = (line for run in finished for line in run["history"])
+        write_atomically(self.metrics, "".join(json.dumps(line) + "\n" for line in evaluations))
+        self._settle(finished)
+
+    def _settle(self, finished: list[dict[str, Any]]) -> None:
+        """Brings the models to what the seeds that are over say, also behind a kill."""
+        last = self.waiting(len(finished))
+        if finished and finished[-1]["is_best"] and last.is_dir():
+            shutil.rmtree(self.model, ignore_errors=True)
+            last.rename(self.model)
+        for left in self.root.glob("model.*"):
+            shutil.rmtree(left)
+
+
+# ----------------------------------------
+# One run: rates by layer, batches, evaluations, early stopping, best weights.
 
 
 def factors_of(model: TaskNetwork, decay: float) -> Callable[[str], float]:
     """The share of the learning rate that each parameter takes, by its name: the less, the deeper it lies.
+
+    A layer's number is the first whole number in a name. Layers that share their weights (ALBERT) are one layer here,
+    however often they are gone through; where layers stand in groups (ALBERT with several, Funnel's blocks), the group
+    counts as the layer. With 2 layers and a decay of 0.5:
+
+        encoder.blocks.1.attention.qkv.weight                                       layer 1: 0.5
+        encoder.model.deberta.encoder.layer.0.attention.self.query_proj.weight      layer 0: 0.25
+        encoder.model.deberta.embeddings.word_embeddings.weight                     below all layers: 0.125
+        encoder.model.deberta.encoder.rel_embeddings.weight                         with the embeddings
+        encoder.model.deberta.encoder.LayerNorm.weight                              with the last layer
+        encoder.model.bert.pooler.dense.weight                                      with the head: 1
 
     Args:
         model: That is trained.
@@ -76,68 +173,27 @@ def factors_of(model: TaskNetwork, decay: float) -> Callable[[str], float]:
 
     Source: Clark et al. 2020 (ELECTRA), appendix B.
     """
-    if isinstance(model, MaskedLM):
-        return layer_factors(model.config.num_layers, decay)
-    names = [name for name, _ in model.named_parameters()]
-    return transformers_layer_factors(names, str(model.encoder.model.base_model_prefix), decay)
+    is_ours = isinstance(model, MaskedLM)
+    inside = "encoder."
+    if not isinstance(model, MaskedLM):
+        inside = f"encoder.model.{model.encoder.model.base_model_prefix}."
 
+    def layer(name: str) -> int | None:
+        return next((int(part) for part in name.split(".") if part.isdigit()), None)
 
-def layer_factors(num_layers: int, decay: float) -> Callable[[str], float]:
-    """The share of the learning rate that a parameter of ours takes.
-
-    Example: with 2 layers and a decay of 0.5: head 1, second layer 0.5, first layer 0.25, embedding 0.125; what comes
-    after the last layer goes with it.
-    """
+    numbers = [layer(name) for name, _ in model.named_parameters() if name.startswith(inside)]
+    num_layers = max((number for number in numbers if number is not None), default=-1) + 1
 
     def factor(name: str) -> float:
-        if not name.startswith("encoder."):
+        if not name.startswith(inside) or "pooler" in name:
             return 1.0
-        if name.startswith("encoder.final_norm."):
-            return decay
-        below = num_layers - int(name.split(".")[2]) if name.startswith("encoder.blocks.") else num_layers + 1
-        return decay**below
-
-    return factor
-
-
-def transformers_layer_factors(names: Iterable[str], prefix: str, decay: float) -> Callable[[str], float]:
-    """The same by transformers' names. A layer's number is the first whole number in a name:
-
-        encoder.model.deberta.encoder.layer.3.attention.self.query_proj.weight      layer 3
-        encoder.model.deberta.embeddings.word_embeddings.weight                     below all layers
-        encoder.model.deberta.encoder.rel_embeddings.weight                         with the embeddings
-        encoder.model.deberta.encoder.LayerNorm.weight                              with the last layer
-        encoder.model.bert.pooler.dense.weight                                      with the head
-
-    Layers that share their weights (ALBERT) are one layer here, however often they are gone through: with a decay of
-    0.5 they take 0.5 and the embeddings 0.25. Where layers stand in groups (ALBERT with several, Funnel's blocks), the
-    group counts as the layer.
-
-    Args:
-        names: Of all parameters.
-        prefix: Of the encoder's, as transformers calls it (`base_model_prefix`).
-        decay: From each layer to the one below it.
-    """
-    inside = f"{_ENCODER}{prefix}."
-    numbers = [number for name in names if name.startswith(inside) and (number := _layer(name)) is not None]
-    num_layers = max(numbers, default=-1) + 1
-
-    def factor(name: str) -> float:
-        if not name.startswith(inside) or _POOLER in name:
-            return 1.0
-        number = _layer(name)
+        number = layer(name)
         if number is None:
-            return decay ** (num_layers + 1) if _EMBEDDING in name else decay
+            is_embedding = not name.startswith("encoder.final_norm.") if is_ours else "embed" in name
+            number = -1 if is_embedding else num_layers - 1
         return decay ** (num_layers - number)
 
     return factor
-
-
-def _layer(name: str) -> int | None:
-    return next((int(part) for part in name.split(".") if part.isdigit()), None)
-
-
-_ORDER = 11  # sets this order apart from those of pretraining
 
 
 class ExampleStream:
@@ -167,15 +223,12 @@ class ExampleStream:
     ) -> None:
         self.examples = examples
         self.batches = math.ceil(len(examples) / batch_size)
-        self._pad_id = pad_id
-        self._max_length = max_length
-        self._seed = seed
-        self._alone = alone
+        self._seed, self._pad_id, self._max_length, self._alone = seed, pad_id, max_length, alone
 
     def batch(self, cursor: Cursor, num_rows: int, length: int | None = None, *, share: Share = WHOLE) -> RowBatch:
         """The batch at a place, or a share of it, and the place after it.
 
-        Rows and their length are what the examples need, whatever is asked for; special tokens count as tokens here.
+        Rows and their length are what the examples need; special tokens count as tokens here.
         """
         order = permutation(len(self.examples), _ORDER, self._seed, cursor.epoch)
         begin, end = (n * len(order) // self.batches for n in (cursor.window, cursor.window + 1))
@@ -187,187 +240,29 @@ class ExampleStream:
         return RowBatch(packed.rows.part(own.start, own.stop), cursor.epoch, sum(map(len, examples)), after)
 
 
-@dataclass(frozen=True)
-class HeldOutData:
-    """Records that a model is measured on, as inputs."""
-
-    records: Sequence[Any]
-    examples: Sequence[Example]
-
-
-@dataclass(frozen=True)
-class Evaluated:
-    """An evaluation within a run.
-
-    Attributes:
-        step: Steps before it.
-        epoch: Epochs before it, in fractions.
-        loss: Mean loss of the steps since the evaluation before.
-        metrics: By name.
-    """
-
-    step: int
-    epoch: float
-    loss: float
-    metrics: Metrics
-
-    def in_words(self) -> str:
-        """`epoch  1.0: loss 0.413, accuracy 0.913`."""
-        metrics = (f"{name} {'undefined' if value is None else f'{value:.3f}'}" for name, value in self.metrics.items())
-        return f"epoch {self.epoch:>4.1f}: loss {self.loss:.3f}, {', '.join(metrics)}"
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """A finished run; its model holds the best weights.
-
-    Attributes:
-        model: In evaluation mode.
-        seed: Of the run.
-        history: All evaluations.
-        best: The evaluation whose weights these are.
-        seconds: Of training, evaluations included.
-        stopped_early: Whether the metric had not risen for too long.
-    """
-
-    model: TaskNetwork
-    seed: int
-    history: tuple[Evaluated, ...]
-    best: Evaluated
-    seconds: float
-    stopped_early: bool
-
-
-@dataclass(frozen=True)
-class FitPlan:
-    """What every run of a fine-tuning shares.
-
-    Attributes:
-        task: What the model learns.
-        settings: As given.
-        metric: By which the best model is chosen.
-        weights: Of the losses by class; None: all 1.
-        train: Inputs to learn from.
-        validation: What it is measured on.
-        group: The processes that train together.
-    """
-
-    task: Task
-    settings: FinetuneSettings
-    metric: str
-    weights: Sequence[float] | None
-    train: Sequence[Example]
-    validation: HeldOutData
-    group: Group = ALONE
-
-
-class FitWatch(Callback):
-    """Evaluates a model as it learns, keeps the best weights, and ends the training where the metric has not risen for
-    too long."""
-
-    def __init__(self, plan: FitPlan, reporter: Reporter) -> None:
-        self._plan, self._reporter = plan, reporter
-        self._arrivals = Arrivals()
-
-    def on_step(self, trainer: Trainer, report: StepReport) -> None:
-        """Evaluates where it is time: so often an epoch, and at its end."""
-        plan, state, model = self._plan, trainer.state, trainer.state.model
-        state.recent_losses += [each.loss for each in self._arrivals.add(report)]
-        batches = (trainer.settings.steps or 0) // plan.settings.epochs
-        evaluations = min(plan.settings.evaluations_per_epoch, batches)
-        if report.step * evaluations // batches == (report.step - 1) * evaluations // batches:
-            return
-        self.read_losses(trainer.state)
-        evaluated = Evaluated(
-            step=report.step,
-            epoch=report.step / batches,
-            loss=math.fsum(state.recent_losses) / len(state.recent_losses),
-            # Rank 0's for all: by them all end alike.
-            metrics=on_rank_zero(plan.group, lambda: evaluate(model, plan.task, plan.validation)[0]),
-        )
-        model.train()
-        state.recent_losses = []
-        ranks = [rank(each["metrics"], plan.metric) for each in state.history]
-        if not ranks or rank(evaluated.metrics, plan.metric) > max(ranks):
-            state.best_weights = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-            best = len(ranks)
-        else:
-            best = ranks.index(max(ranks))
-        state.history.append(vars(evaluated))
-        trainer.evaluated(vars(evaluated))
-        self._reporter.note(f"  {evaluated.in_words()}")
-        if plan.settings.patience is not None and len(ranks) - best >= plan.settings.patience:
-            trainer.request_stop()
-
-    def read_losses(self, state: TrainState) -> None:
-        """Waits for the losses that a GPU is still computing."""
-        state.recent_losses += [each.loss for each in self._arrivals.rest()]
-
-
-def fit(  # noqa: PLR0913  (what a run of fine-tuning is made of)
+def begin_training(
     model: TaskNetwork,
-    plan: FitPlan,
+    task: Task,
+    examples: Sequence[Example],
+    settings: FinetuneSettings,
     *,
     seed: int,
-    reporter: Reporter,
-    what: str = "training",
-    folder: Path | None = None,
-    fingerprint: str = "",
-    interruption: Interruption | None = None,
-    callbacks: Sequence[Callback] = (),
-) -> Fitted:
-    """Trains a model, with a head drawn anew, until the metric has not risen for a while or the epochs are over.
-
-    Args:
-        model: On its device; changed in place.
-        plan: Data and settings.
-        seed: Of order and dropout.
-        reporter: Called with the progress.
-        what: Name of the training.
-        folder: Of the result; checkpoints are in it, from the last of which the training goes on. None: there are none.
-        fingerprint: Of all that decides the weights but the seed.
-        interruption: Notes signals; None: they are not looked at.
-        callbacks: Of the user.
-
-    Raises:
-        DivergedError, MemoryFullError: As `Trainer.fit`.
-        Interrupted: A signal came; the state was saved.
-    """
-    trainer = begin_training(model, plan, seed=seed)
-    state, watch = trainer.state, FitWatch(plan, reporter)
-    root, fingerprint = folder and folder / CHECKPOINTS, f"{fingerprint}, seed {seed}"
-    if root is not None and (name := on_rank_zero(plan.group, lambda: last_checkpoint(root))) is not None:
-        load_checkpoint(root / name, state, fingerprint=fingerprint)
-        reporter.note(f"going on from step {state.step:,} of seed {seed}")
-    if plan.group.is_main:
-        trainer.callbacks.append(ShowProgress(reporter, what, may_end_early=plan.settings.patience is not None))
-    trainer.callbacks += [*callbacks, watch]
-    if folder is not None and interruption is not None:
-        trainer.callbacks.append(StopAtSignal(interruption, folder))
-    if root is not None and plan.group.is_main:
-        sync = partial(watch.read_losses, state)
-        trainer.callbacks.append(Checkpoints(root, CheckpointSettings(keep=1), fingerprint=fingerprint, sync=sync))
-    with interruption.patience() if interruption is not None else nullcontext():
-        trainer.fit()
-    assert state.best_weights is not None, "the last step of an epoch is evaluated"
-    model.load_state_dict(state.best_weights)
-    history = [Evaluated(**each) for each in state.history]
-    best = max(history, key=lambda each: rank(each.metrics, plan.metric))  # the first of equal ones
-    stopped_early = state.step < (trainer.settings.steps or 0)
-    return Fitted(model.eval(), seed, tuple(history), best, state.seconds, stopped_early)
-
-
-def begin_training(model: TaskNetwork, plan: FitPlan, *, seed: int) -> Trainer:
+    weights: Sequence[float] | None = None,
+    group: Group = ALONE,
+) -> Trainer:
     """The trainer of a model, with a head drawn anew, before its first step.
 
     Args:
         model: On its device; steps change it in place.
-        plan: Data and settings.
+        task: What it learns.
+        examples: To learn from.
+        settings: As given.
         seed: Of order and dropout.
+        weights: Of the losses by class; None: all 1.
+        group: The processes that train together.
     """
-    settings = plan.settings
     stream = ExampleStream(
-        plan.train,
+        examples,
         batch_size=settings.batch_size,
         pad_id=model.pad_id,
         max_length=model.config.max_position_embeddings,
@@ -392,23 +287,18 @@ def begin_training(model: TaskNetwork, plan: FitPlan, *, seed: int) -> Trainer:
         model,
         stream,
         training,
-        objective=plan.task.objective(plan.weights),
+        objective=task.objective(weights),
         optimizer=lambda model: build_optimizer(model, training, factor_of=factors),
-        group=plan.group,
+        group=group,
     )
 
 
-def evaluate(model: TaskNetwork, task: Task, data: HeldOutData) -> tuple[Metrics, list[Any]]:
-    """Predicts and measures, in the type that the model computes in.
-
-    Args:
-        model: With the task's head; in evaluation mode afterwards.
-        task: The task.
-        data: What it is measured on.
-    """
-    outputs = outputs_of(model.eval(), task, data.examples)
-    predictions = task.decode(data.records, data.examples, outputs)
-    return task.measure(data.records, predictions), predictions
+def evaluate(
+    model: TaskNetwork, task: Task, records: Sequence[Any], examples: Sequence[Example]
+) -> tuple[Metrics, list[Any]]:
+    """Metrics and predictions, in the type that the model computes in; it is in evaluation mode afterwards."""
+    predictions = task.decode(records, examples, outputs_of(model.eval(), task, examples))
+    return task.measure(records, predictions), predictions
 
 
 def rank(metrics: Metrics, name: str) -> float:
@@ -417,212 +307,311 @@ def rank(metrics: Metrics, name: str) -> float:
     return -math.inf if value is None else -value if name in LOWER_IS_BETTER else value
 
 
-Pretrained = MaskedLM | TransformersPretrained
+class FitWatch(Callback):
+    """Evaluates a model as it learns, keeps the best weights, and ends the training where the metric has not risen for
+    too long."""
+
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
+        self._arrivals = Arrivals()
+
+    def on_step(self, trainer: Trainer, report: StepReport) -> None:
+        """Evaluates where it is time: so often an epoch, and at its end."""
+        runs, state, settings = self._runs, trainer.state, self._runs.settings
+        state.recent_losses += [each.loss for each in self._arrivals.add(report)]
+        batches = (trainer.settings.steps or 0) // settings.epochs
+        evaluations = min(settings.evaluations_per_epoch, batches)
+        if report.step * evaluations // batches == (report.step - 1) * evaluations // batches:
+            return
+        self.read_losses(state)
+        # Rank 0's for all: by them all end alike.
+        metrics = on_rank_zero(runs.group, lambda: runs.evaluate(state.model, runs.learning, "validation")[0])
+        state.model.train()
+        loss = math.fsum(state.recent_losses) / len(state.recent_losses)
+        evaluated = {"step": report.step, "epoch": report.step / batches, "loss": loss, "metrics": metrics}
+        state.recent_losses = []
+        ranks = [rank(each["metrics"], runs.metric) for each in state.history]
+        if not ranks or rank(metrics, runs.metric) > max(ranks):
+            state.best_weights = {name: tensor.detach().clone() for name, tensor in state.model.state_dict().items()}
+            best = len(ranks)
+        else:
+            best = ranks.index(max(ranks))
+        state.history.append(evaluated)
+        trainer.evaluated(evaluated)
+        figures = ", ".join(f"{name} {'undefined' if v is None else f'{v:.3f}'}" for name, v in metrics.items())
+        runs.reporter.note(f"  epoch {evaluated['epoch']:>4.1f}: loss {loss:.3f}, {figures}")
+        if settings.patience is not None and len(ranks) - best >= settings.patience:
+            trainer.request_stop()
+
+    def read_losses(self, state: TrainState) -> None:
+        """Waits for the losses that a GPU is still computing."""
+        state.recent_losses += [each.loss for each in self._arrivals.rest()]
 
 
-def load_pretrained(folder: Path, tokenizer: Tokenizer, *, max_length: int | None) -> Pretrained:
-    """Loads the encoder of a folder; `max_length` is the longest input that the settings ask for."""
-    special = tokenizer.special
-    if runs_in_transformers(folder):
-        return load_transformers(folder, vocab_size=tokenizer.vocab_size, pad_id=special.pad, max_length=max_length)
-    return load_model(folder, mask_id=special.mask)
-
-
-def pooling_for(pretrained: Pretrained, kind: type[Task], named: ClassifierPooling | None) -> ClassifierPooling:
-    """How whole texts are pooled.
-
-    Args:
-        pretrained: The encoder.
-        kind: The task.
-        named: By the settings.
-
-    Raises:
-        SettingsError: The model's head, or the task, has no place for it.
-    """
-    if isinstance(pretrained, TransformersPretrained) or not kind.of_texts:
-        if named is not None:
-            whose = "transformers' head pools in its own way" if kind.of_texts else "the task has no whole texts"
-            raise SettingsError(f"finetune.pooling={named}: {whose}; omit it")
-        return "first"
-    layout = pretrained.config.layout
-    has_choice = LAYOUTS[layout].pooling_key is not None
-    if named == "mean" and not has_choice:
-        raise SettingsError(f"finetune.pooling=mean: classifiers of the layout {layout} take the first token; omit it")
-    return named or ("mean" if has_choice else "first")
+# ----------------------------------------
+# All runs.
 
 
 class Runs:
-    """All runs of a fine-tuning.
+    """All runs of a fine-tuning; made, files and model are read, and fit each other.
 
     Args:
-        pretrained: The encoder; it stays as it is.
-        tokenizer: Its tokenizer.
-        files: What is learned from and measured on.
-        task: What the model will do.
+        source: Folder of the encoder.
+        kind: Name of the task.
+        paths: Files of `train`, `validation` and, where there is one, `test`.
         settings: As given.
         reporter: Called with the progress.
         group: The processes that train together; the first writes into the folder.
 
+    Attributes:
+        task, learning: What the model will do, and what it learns.
+        metric: By which the best model is chosen.
+        counts: Of examples, by file.
+
     Raises:
-        UnmaskError: Texts do not fit the model, or settings not the task.
+        UnmaskError: A file or the model cannot be read, texts do not fit the model, or settings not the task.
     """
 
     def __init__(
         self,
-        pretrained: Pretrained,
-        tokenizer: Tokenizer,
-        files: Files,
-        task: Task,
+        source: Path,
+        kind: str,
+        paths: Mapping[str, ExampleFiles],
         settings: FinetuneSettings,
         reporter: Reporter,
-        group: Group = ALONE,
+        group: Group,
     ) -> None:
-        self.pretrained, self.tokenizer, self.task, self.files = pretrained, tokenizer, task, files
-        self.settings, self.reporter = settings, reporter
-        self.encoder = InputEncoder(tokenizer, pretrained.config, max_length=settings.max_length)
-        self.ledger: dict[str, dict[str, int]] = {}
-        learning = task.while_learning(files.train)
-        self.plan = FitPlan(
-            task=learning,
-            settings=settings,
-            metric=selecting_metric(task, settings.metric),
-            weights=class_weights(files.train, task, settings.class_weights),
-            train=self._encoded("train", files.train, learning, with_targets=True).examples,
-            validation=self._held_out("validation", files.validation),
-            group=group,
+        self.settings, self.reporter, self.group = settings, reporter, group
+        task_class = task_named(kind)
+        needs_packages()
+        self.pretrained: MaskedLM | TransformersPretrained
+        with files_checked(source):
+            self.tokenizer = tokenizer = load_tokenizer(source)
+            special = tokenizer.special
+            if runs_in_transformers(source):
+                self.pretrained = load_transformers(
+                    source, vocab_size=tokenizer.vocab_size, pad_id=special.pad, max_length=settings.max_length
+                )
+            else:
+                self.pretrained = load_model(source, mask_id=special.mask)
+        for name, each in paths.items():
+            if each.path.is_dir():
+                names = ", ".join(file.name for file in each.files[:3])
+                reporter.note(f"{name}: {names} ({len(each.files)}) of {each.path}")
+        pooling = self._pooling(task_class)
+        self.files, self.task = read_files(task_class, paths, settings, reporter.note, pooling=pooling)
+        self.learning = self.task.while_learning(self.files["train"])
+        self.metric = selecting_metric(self.task, settings.metric)
+        self.weights = class_weights(self.files["train"], self.task, settings.class_weights)
+        self.encoder = InputEncoder(tokenizer, self.pretrained.config, max_length=settings.max_length)
+        self.counts: dict[str, dict[str, int]] = {}
+        self.examples: dict[str, list[Example]] = {}
+        longest = self.encoder.max_length
+        for name, file in self.files.items():
+            is_train = name == "train"
+            task = self.learning if is_train else self.task
+            encoded = task.encode(file.records, self.encoder, with_targets=is_train)
+            self.examples[name] = encoded.examples
+            total, num_inputs = len(file.records), len(encoded.examples)
+            counts = {"records": total, "inputs": num_inputs, "truncated": encoded.truncated, "split": encoded.split}
+            self.counts[name] = counts
+            for count, what in (
+                (encoded.truncated, f"texts are longer than {longest} tokens; their ends are not seen"),
+                (
+                    encoded.split,
+                    f"texts are longer than {longest} tokens; they are seen in several parts, {num_inputs:,} in all",
+                ),
+                (
+                    encoded.lost,
+                    f"answers are longer than a window of {longest} tokens has room for, or end in characters that the "
+                    "tokenizer leaves out; they are learned as no answer",
+                ),
+            ):
+                if count:
+                    reporter.note(f"{file.path}: {count:,} of {total:,} {what}")
+
+    def _pooling(self, task: type[Task]) -> ClassifierPooling:
+        """How whole texts are pooled."""
+        named = self.settings.pooling
+        if isinstance(self.pretrained, TransformersPretrained) or not task.of_texts:
+            if named is not None:
+                whose = "transformers' head pools in its own way" if task.of_texts else "the task has no whole texts"
+                raise SettingsError(f"finetune.pooling={named}: {whose}; omit it")
+            return "first"
+        layout = self.pretrained.config.layout
+        has_choice = LAYOUTS[layout].pooling_key is not None
+        if named == "mean" and not has_choice:
+            raise SettingsError(
+                f"finetune.pooling=mean: classifiers of the layout {layout} take the first token; omit it"
+            )
+        return named or ("mean" if has_choice else "first")
+
+    @property
+    def learning_rate(self) -> float:
+        """The peak rate."""
+        return self.settings.learning_rate_for(self.pretrained.config.hidden_size)
+
+    def trainer(self, seed: int) -> Trainer:
+        """What a seed begins with, on its device. A ModelError says that the model cannot do the task."""
+        head, settings = self.task.task_head, self.settings
+        how = {"seed": seed, "dropout": settings.dropout, "trained": settings.initial_weights == "model"}
+        model: TaskNetwork
+        if isinstance(self.pretrained, TransformersPretrained):
+            model = transformers_with_head(self.pretrained, head, **how)  # type: ignore[arg-type]
+        else:
+            model = with_task_head(self.pretrained, head, **how)  # type: ignore[arg-type]
+        self.learning.check_network(model)
+        return begin_training(
+            model.to(choose_device()),
+            self.learning,
+            self.examples["train"],
+            settings,
+            seed=seed,
+            weights=self.weights,
+            group=self.group,
         )
-        self.test = None if files.test is None else self._held_out("test", files.test)
+
+    def evaluate(self, model: TaskNetwork, task: Task, name: str) -> tuple[Metrics, list[Any]]:
+        """Metrics and predictions of a file."""
+        return evaluate(model, task, self.files[name].records, self.examples[name])
 
     def run(
         self,
         folder: ResultFolder,
-        finished: Sequence[FinishedRun],
+        finished: list[dict[str, Any]],
         origin: Origin,
         *,
-        fingerprint: str = "",
-        interruption: Interruption | None = None,
+        fingerprint: str,
+        interruption: Interruption,
         callbacks: Sequence[Callback] = (),
     ) -> dict[str, Any]:
-        """Trains from every seed, saves the best model, and writes what came of it.
+        """Trains from every seed, saves the best model, and writes the summary, which is returned.
 
         Args:
             folder: Of the result.
-            finished: Seeds whose training is over, of an earlier call that was stopped; the best one's model is in the
-                folder.
+            finished: Seeds whose training is over (`ResultFolder.begin`).
             origin: What the encoder is, for the card.
-            fingerprint, interruption, callbacks: As for `fit`.
-        """
-        names, records = self.task.names, self.ledger["train"]["records"]
-        labels = f", {len(names)} labels" if len(names) > 1 else ""
-        rate = self.settings.learning_rate_for(self.pretrained.config.hidden_size)
-        self.reporter.note(f"{self.task.kind}: {records:,} training examples{labels}; learning rate {rate:.2g}")
-        runs, group = list(finished), self.plan.group
-        if runs:
-            self.reporter.note(f"going on: the training of {len(runs)} of {self.settings.seeds} seeds is over")
-        for number in range(len(runs), self.settings.seeds):
-            seed = self.settings.seed + number
-            what = "training"
-            if self.settings.seeds > 1:
-                what = f"seed {seed} ({number + 1} of {self.settings.seeds})"
-                self.reporter.note(what)
-            fitted = fit(
-                self.new_model(seed),
-                self.plan,
-                seed=seed,
-                reporter=self.reporter,
-                what=what,
-                folder=folder.root,
-                fingerprint=fingerprint,
-                interruption=interruption,
-                callbacks=callbacks,
-            )
-            self.plan.task.finish(fitted.model)
-            fitted.model.encoder.compute_dtype = torch.float32  # figures are those of the saved model elsewhere
-            on_rank_zero(group, lambda: self._keep(fitted, folder, runs))  # noqa: B023  (called at once)
-        return on_rank_zero(group, lambda: self._finish(folder, runs, origin))
+            fingerprint: Of all that decides the weights but the seed.
+            interruption: Notes signals.
+            callbacks: Of the user.
 
-    def _keep(self, fitted: Fitted, folder: ResultFolder, runs: list[FinishedRun]) -> None:
+        Raises:
+            DivergedError, MemoryFullError: As `Trainer.fit`.
+            Interrupted: A signal came; the state was saved.
+        """
+        seeds, names = self.settings.seeds, self.task.names
+        labels = f", {len(names)} labels" if len(names) > 1 else ""
+        self.reporter.note(
+            f"{self.task.kind}: {self.counts['train']['records']:,} training examples{labels}; learning rate "
+            f"{self.learning_rate:.2g}"
+        )
+        if finished:
+            self.reporter.note(f"going on: the training of {len(finished)} of {seeds} seeds is over")
+        for number in range(len(finished), seeds):
+            seed, what = self.settings.seed + number, "training"
+            if seeds > 1:
+                what = f"seed {seed} ({number + 1} of {seeds})"
+                self.reporter.note(what)
+            trainer = self._fit(folder, seed, what, f"{fingerprint}, seed {seed}", interruption, callbacks)
+            on_rank_zero(self.group, lambda: self._keep(trainer, seed, folder, finished))  # noqa: B023  (at once)
+        return on_rank_zero(self.group, lambda: self._finish(folder, finished, origin))
+
+    def _fit(
+        self,
+        folder: ResultFolder,
+        seed: int,
+        what: str,
+        fingerprint: str,
+        interruption: Interruption,
+        callbacks: Sequence[Callback],
+    ) -> Trainer:
+        """Trains from a seed, or from its last checkpoint, until the metric has not risen for a while or the epochs are
+        over; afterwards the model has the best weights."""
+        trainer, watch, root = self.trainer(seed), FitWatch(self), folder.checkpoints
+        state = trainer.state
+        if (name := on_rank_zero(self.group, lambda: last_checkpoint(root))) is not None:
+            load_checkpoint(root / name, state, fingerprint=fingerprint)
+            self.reporter.note(f"going on from step {state.step:,} of seed {seed}")
+        if self.group.is_main:
+            may_end_early = self.settings.patience is not None
+            trainer.callbacks.append(ShowProgress(self.reporter, what, may_end_early=may_end_early))
+        trainer.callbacks += [*callbacks, watch, StopAtSignal(interruption, folder.root)]
+        if self.group.is_main:
+            keep = CheckpointSettings(keep=1)
+            trainer.callbacks.append(
+                Checkpoints(root, keep, fingerprint=fingerprint, sync=lambda: watch.read_losses(state))
+            )
+        with interruption.patience():
+            trainer.fit()
+        assert state.best_weights is not None, "the last step of an epoch is evaluated"
+        state.model.load_state_dict(state.best_weights)
+        self.learning.finish(state.model.eval())
+        state.model.encoder.compute_dtype = torch.float32  # figures are those of the saved model elsewhere
+        return trainer
+
+    def _keep(self, trainer: Trainer, seed: int, folder: ResultFolder, finished: list[dict[str, Any]]) -> None:
         """Writes down what a seed has come to, and its model where it is better than those before it."""
-        figures = self._figures(fitted)
-        history = [{"seed": fitted.seed, **vars(each)} for each in fitted.history]
-        is_best = all(self._rank(figures) > self._rank(other.figures) for other in runs)
+        state = trainer.state
+        model, history = state.model, state.history
+        best = max(history, key=lambda each: rank(each["metrics"], self.metric))  # the first of equal ones
+        figures: dict[str, Any] = {
+            "seed": seed,
+            "metrics": self.evaluate(model, self.task, "validation")[0],  # once more, with the weights that are saved
+            "epochs": history[-1]["epoch"],
+            "best_epoch": best["epoch"],
+            "steps": history[-1]["step"],
+            "seconds": state.seconds,
+            "stopped_early": state.step < (trainer.settings.steps or 0),
+        }
+        if "test" in self.files:
+            figures["test_metrics"] = self.evaluate(model, self.task, "test")[0]
+        is_best = all(self._rank(figures) > self._rank(other["figures"]) for other in finished)
         if is_best:
-            place = folder.waiting(len(runs) + 1)
+            place = folder.waiting(len(finished) + 1)
             with writing(place, SafetensorError):  # a folder that transformers' class for the task loads
-                if isinstance(fitted.model, TransformersNetwork):
-                    save_transformers_task(fitted.model, self.task.task_head, place)
+                if isinstance(model, TransformersNetwork):
+                    save_transformers_task(model, self.task.task_head, place)
                 else:
-                    save_task_model(fitted.model, self.task.task_head, place)
+                    save_task_model(model, self.task.task_head, place)
             # so that transformers gives the model the token types that it was trained with
             self.tokenizer.save(place, max_length=self.encoder.max_length, with_types=self.encoder.with_types)
             write_checksums(place)
-        runs.append(FinishedRun(figures, history, is_best))
-        folder.keep(runs)
+        lines = [{"seed": seed, **each} for each in history]
+        finished.append({"figures": figures, "history": lines, "is_best": is_best})
+        folder.keep(finished)
         shutil.rmtree(folder.checkpoints, ignore_errors=True)
 
-    def new_model(self, seed: int) -> TaskNetwork:
-        """What a run begins with, on its device.
-
-        Raises:
-            ModelError: The model cannot do the task.
-        """
-        head, trained = self.task.task_head, self.settings.initial_weights == "model"
-        model: TaskNetwork
-        if isinstance(self.pretrained, TransformersPretrained):
-            model = transformers_with_head(
-                self.pretrained, head, seed=seed, dropout=self.settings.dropout, trained=trained
-            )
-        else:
-            model = with_task_head(self.pretrained, head, seed=seed, dropout=self.settings.dropout, trained=trained)
-        self.plan.task.check_network(model)
-        return model.to(choose_device())
-
     def _rank(self, figures: dict[str, Any]) -> float:
-        return rank(figures["metrics"], self.plan.metric)
+        return rank(figures["metrics"], self.metric)
 
-    def _figures(self, fitted: Fitted) -> dict[str, Any]:
-        """Of a run, measured once more with the weights that are saved."""
-        figures: dict[str, Any] = {
-            "seed": fitted.seed,
-            "metrics": evaluate(fitted.model, self.task, self.plan.validation)[0],
-            "epochs": fitted.history[-1].epoch,
-            "best_epoch": fitted.best.epoch,
-            "steps": fitted.history[-1].step,
-            "seconds": fitted.seconds,
-            "stopped_early": fitted.stopped_early,
-        }
-        if self.test is not None:
-            figures["test_metrics"] = evaluate(fitted.model, self.task, self.test)[0]
-        return figures
-
-    def _finish(self, folder: ResultFolder, finished: Sequence[FinishedRun], origin: Origin) -> dict[str, Any]:
+    def _finish(self, folder: ResultFolder, finished: Sequence[dict[str, Any]], origin: Origin) -> dict[str, Any]:
         """The summary, the report and the card, all of the model as it was saved."""
-        own = max((run.figures for run in finished), key=self._rank)
-        runs = [run.figures for run in finished]
+        runs = [run["figures"] for run in finished]
+        own = max(runs, key=self._rank)
         best = open_fine_tuned(folder.model, self.tokenizer).network.to(choose_device())
         summary: dict[str, Any] = {
             "model": str(folder.model),
             "task": self.task.kind,
-            "metric": self.plan.metric,
+            "metric": self.metric,
             "metrics": own["metrics"],
             "best_seed": own["seed"],
             "seeds": runs,
-            **_spread("metrics", runs),
+            **spread("metrics", runs),
             "labels": list(self.task.names),
-            "examples": self.ledger,
-            "learning_rate": self.settings.learning_rate_for(self.pretrained.config.hidden_size),
+            "examples": self.counts,
+            "learning_rate": self.learning_rate,
             "num_parameters": best.num_encoder_parameters,
         }
-        if self.test is not None:
-            summary |= {"test_metrics": own["test_metrics"], **_spread("test_metrics", runs, prefix="test_")}
-        _, predictions = evaluate(best, self.task, self.plan.validation)
-        names = {name: file.path.name for name, file in vars(self.files).items() if file is not None}
+        if "test" in self.files:
+            summary |= {"test_metrics": own["test_metrics"], **spread("test_metrics", runs, prefix="test_")}
+        _, predictions = self.evaluate(best, self.task, "validation")
+        names = {name: file.path.name for name, file in self.files.items()}
         write_finetune_report(
             folder.report,
             summary=summary,
             settings=self.settings.model_dump(),
-            history=[line for run in finished for line in run.history],
-            classes=self.task.right_and_predicted(self.plan.validation.records, predictions),
+            history=[line for run in finished for line in run["history"]],
+            classes=self.task.right_and_predicted(self.files["validation"].records, predictions),
             files=names,
         )
         write_task_card(
@@ -631,44 +620,15 @@ class Runs:
             summary=summary,
             settings=self.settings,
             files=names,
-            classes=Counter(name for record in self.files.train.records for name in self.task.classes_of(record)),
+            classes=Counter(name for record in self.files["train"].records for name in self.task.classes_of(record)),
             max_length=self.encoder.max_length,
             origin=origin,
         )
         write_atomically(folder.summary, json.dumps(summary, indent=2, allow_nan=False) + "\n")
         return summary
 
-    def _held_out(self, name: str, file: Labelled) -> HeldOutData:
-        return HeldOutData(file.records, self._encoded(name, file, self.task, with_targets=False).examples)
 
-    def _encoded(self, name: str, file: Labelled, task: Task, *, with_targets: bool) -> EncodedInput:
-        encoded = task.encode(file.records, self.encoder, with_targets=with_targets)
-        self.ledger[name] = {
-            "records": len(file.records),
-            "inputs": len(encoded.examples),
-            "truncated": encoded.truncated,
-            "split": encoded.split,
-        }
-        longest, total = self.encoder.max_length, len(file.records)
-        for count, what in (
-            (encoded.truncated, f"texts are longer than {longest} tokens; their ends are not seen"),
-            (
-                encoded.split,
-                f"texts are longer than {longest} tokens; they are seen in several parts, {len(encoded.examples):,} in "
-                "all",
-            ),
-            (
-                encoded.lost,
-                f"answers are longer than a window of {longest} tokens has room for, or end in characters that the "
-                "tokenizer leaves out; they are learned as no answer",
-            ),
-        ):
-            if count:
-                self.reporter.note(f"{file.path}: {count:,} of {total:,} {what}")
-        return encoded
-
-
-def _spread(key: str, runs: Sequence[dict[str, Any]], *, prefix: str = "") -> dict[str, Metrics]:
+def spread(key: str, runs: Sequence[dict[str, Any]], *, prefix: str = "") -> dict[str, Metrics]:
     """Mean over the runs, deviation of the sample, and half the width of the mean's 95 % interval (Student's t).
 
     None where a run has no value, or there is one run only; the width also where all runs have the same value.

@@ -13,7 +13,6 @@ from typing import Any, cast
 from unmask.commands.evaluate import check_rates, evaluate
 from unmask.commands.finetune import finetune
 from unmask.commands.finetune_files import (
-    Files,
     class_weights,
     needs_packages,
     read_files,
@@ -42,7 +41,7 @@ from unmask.tasks.files import example_files
 from unmask.tasks.loaded_model import load
 from unmask.tasks.predict import task_named
 from unmask.tasks.settings import FinetuneSettings
-from unmask.tasks.task import LOWER_IS_BETTER, Task
+from unmask.tasks.task import LOWER_IS_BETTER, Labelled, Task
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.settings import TokenizerSettings
 from unmask.train.hardware import choose_device
@@ -60,7 +59,7 @@ class TaskFiles:
     validation: str
     test: str | None = None
 
-    def read(self, overrides: Sequence[str]) -> tuple[Files, Task, FinetuneSettings]:
+    def read(self, overrides: Sequence[str]) -> tuple[dict[str, Labelled], Task, FinetuneSettings]:
         """The files as fine-tuning will read them, and what it will do."""
         kind, settings = task_named(self.kind), settings_of(overrides)
         needs_packages()
@@ -338,7 +337,7 @@ def read_inputs(recipes: Mapping[str, Recipe], plan: RunPlan) -> dict[str, str]:
         hashes[plan.pairs] = hashlib.sha256(json.dumps(pairs).encode()).hexdigest()
     if plan.task is not None:
         files, task, settings = plan.task.read(plan.of_finetuning)
-        class_weights(files.train, task, settings.class_weights)
+        class_weights(files["train"], task, settings.class_weights)
         hashes |= {path: example_files(Path(path)).sha256 for path in plan.task.paths.values()}
     if is_prepared(plan.data):
         _check_pairs_fit(recipes, plan, plan.data)
@@ -354,7 +353,7 @@ def items_of(plan: RunPlan) -> dict[str, int]:
     items = {} if plan.pairs is None else {"pairs_error": len(read_pairs(Path(plan.pairs)))}
     if plan.task is not None:
         files, task, settings = plan.task.read(plan.of_finetuning)
-        number = task.items((files.test or files.validation).records, selecting_metric(task, settings.metric))
+        number = task.items(files.get("test", files["validation"]).records, selecting_metric(task, settings.metric))
         if number is not None:
             items["task_error"] = max(1, number) * settings.seeds
     return items

@@ -180,6 +180,24 @@ def _apply(values: dict[str, Any], override: str) -> None:
         raise SettingsError(f"{key}: the value cannot be read: {error}", options=["set"]) from error
 
 
+def section_values(overrides: Overrides, section: str, *others: str) -> dict[str, dict[str, Any]]:
+    """Values of one section of settings, and of `others`; `card.key=value` is short for `SECTION.card.key=value`.
+
+    Raises:
+        SettingsError: An override is of another section.
+    """
+    values: dict[str, Any] = {}
+    apply_overrides(values, as_overrides(overrides))
+    if unknown := sorted(set(values) - {section, "card", *others}):
+        raise SettingsError(
+            f"{unknown[0]}: there is no such section of settings here; there are {', '.join((section, *others))} and "
+            f"card, as in {section}.seed=1 and card.license=mit"
+        )
+    for name, value in values.get("card", {}).items():
+        set_value(values, f"{section}.card.{name}", value)
+    return {name: values.get(name, {}) for name in (section, *others)}
+
+
 def set_value(values: dict[str, Any], key: str, value: Any) -> None:
     """Sets a value by its dotted key, making tables on the way.
 

@@ -37,7 +37,7 @@ from unmask.tasks.loaded_model import Model, load
 from unmask.tasks.predict import TaskModel, does_task, open_fine_tuned
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.train.contrast import TextTargets, splade_vectors
+from unmask.train.contrast import splade_vectors
 
 LONGEST = 192  # positions: more than the usual local window of 128 reaches
 MASK_EVERY = 6  # positions: a sixth is masked, as in training
@@ -185,9 +185,7 @@ class CheckedModel:
         """Sparse vectors [B, V] of the probe's texts, packed, as the training of them makes them."""
         network, lengths = self.model.network, tuple(map(len, self.probe))
         hidden_TD = network.encoder(**packed(self.probe))[0]
-        places_T, none = torch.arange(len(hidden_TD)), torch.zeros(0, dtype=torch.int64)
-        texts = TextTargets(places_T, none, none, none, none, none, num_pairs=0, lengths=lengths)
-        return splade_vectors(network, hidden_TD, texts)
+        return splade_vectors(network, hidden_TD, lengths)
 
 
 def open_checked_model(folder: str | Path) -> CheckedModel:

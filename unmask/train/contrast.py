@@ -48,21 +48,15 @@ class TextTargets:
 
     Attributes:
         positions_N: int64: places of their tokens in the flattened batch.
-        text_N: int64: which text each token is of.
-        pair_E: int64: the number of each text's pair, counted over the whole step.
-        side_E: int64: `FIRST`, `SECOND` or `WRONG`.
-        document_E: int64: what each is of; texts of one are no wrong answers to each other, unless given as such.
-        hash_E: int64: of its content; equal ones are none, either.
+        columns_E4: int64, of each text: the number of its pair, counted over the whole step; `FIRST`, `SECOND` or
+            `WRONG`; what document it is of: texts of one are no wrong answers to each other, unless given as such; and
+            a hash of its content: equal ones are none, either.
         num_pairs: Pairs whose first text is here.
         lengths: Tokens of each text, on the host.
     """
 
     positions_N: Tensor
-    text_N: Tensor
-    pair_E: Tensor
-    side_E: Tensor
-    document_E: Tensor
-    hash_E: Tensor
+    columns_E4: Tensor
     num_pairs: int
     lengths: tuple[int, ...] = ()
 
@@ -73,28 +67,27 @@ class TextTargets:
         positions_N = torch.nonzero(segment_T >= 0).squeeze(1)
         begins_T = (rows.position_ids.flatten() == 0) & (segment_T >= 0)
         text_N = begins_T[positions_N].long().cumsum(0) - 1
-        lengths = tuple(torch.bincount(text_N).tolist())
-        pair_E, side_E, document_E, hash_E = (
-            rows.classes[name].flatten()[begins_T] for name in (PAIR, SIDE, DOCUMENT, TEXT)
-        )
-        num_pairs = int((side_E == FIRST).sum())
-        return cls(positions_N, text_N, pair_E, side_E, document_E, hash_E, num_pairs, lengths)
+        columns_E4 = torch.stack([rows.classes[name].flatten()[begins_T] for name in (PAIR, SIDE, DOCUMENT, TEXT)], 1)
+        num_pairs = int((columns_E4[:, 1] == FIRST).sum())
+        return cls(positions_N, columns_E4, num_pairs, tuple(torch.bincount(text_N).tolist()))
 
     @classmethod
     def joined(cls, parts: Sequence[TextTargets]) -> TextTargets:
         """Texts of several parts, as far as pairs are concerned; their tokens are left out."""
-        num_pairs = sum(part.num_pairs for part in parts)
-        return parts[0].of_columns(torch.cat([part.columns() for part in parts]), num_pairs)
+        return parts[0].of_columns(torch.cat([part.columns_E4 for part in parts]), sum(map(len, parts)))
+
+    @property
+    def order_E(self) -> Tensor:
+        """int64: first texts in the order of their pairs, then second ones, then wrong answers."""
+        return torch.argsort(self.columns_E4[:, 1] * len(self.columns_E4) + self.columns_E4[:, 0], stable=True)
 
     def columns(self) -> Tensor:
         """[E, 4], int64: of each text all but its tokens, for other ranks."""
-        return torch.stack([self.pair_E, self.side_E, self.document_E, self.hash_E], 1)
+        return self.columns_E4
 
     def of_columns(self, columns_E4: Tensor, num_pairs: int) -> TextTargets:
         """The texts of several ranks, by their columns; their tokens are left out."""
-        nothing = self.positions_N[:0]
-        pair_E, side_E, document_E, hash_E = columns_E4.unbind(1)
-        return TextTargets(nothing, nothing, pair_E, side_E, document_E, hash_E, num_pairs)
+        return TextTargets(self.positions_N[:0], columns_E4, num_pairs)
 
     def __len__(self) -> int:
         return self.num_pairs
@@ -106,9 +99,7 @@ class TextTargets:
 
     def map(self, change: Callable[[Tensor], Tensor]) -> TextTargets:
         """The same with a change made to each tensor."""
-        names = ("positions_N", "text_N", "pair_E", "side_E", "document_E", "hash_E")
-        changed: dict[str, Any] = {name: change(getattr(self, name)) for name in names}
-        return replace(self, **changed)
+        return replace(self, positions_N=change(self.positions_N), columns_E4=change(self.columns_E4))
 
 
 @dataclass(frozen=True)
@@ -116,12 +107,17 @@ class VectorKind:
     """How texts become vectors.
 
     Attributes:
-        vectors: Of each text [E, D], float32, given the model, its hidden states [T, D] and what stands in the batch.
+        of_tokens: Vectors [E, D], float32, given the model, the hidden states [N, D] of the texts' tokens, one text
+            behind another, and the tokens of each text.
         unit: Whether they are compared at length 1.
     """
 
-    vectors: Callable[[Any, Tensor, TextTargets], Tensor]
+    of_tokens: Callable[[Any, Tensor, Sequence[int]], Tensor]
     unit: bool
+
+    def vectors(self, model: Any, hidden_TD: Tensor, texts: TextTargets) -> Tensor:
+        """Vectors [E, D] of the texts in a batch."""
+        return self.of_tokens(model, hidden_TD.index_select(0, texts.positions_N), texts.lengths)
 
     def ready(self, vectors_ED: Tensor) -> Tensor:
         """Vectors whose products say how alike they are."""
@@ -129,53 +125,32 @@ class VectorKind:
 
 
 def dense(pooling: str = "mean") -> VectorKind:
-    """Vectors [E, D] out of the hidden states of a text's tokens, by a name of `unmask.model.pooling.POOLINGS`."""
-
-    def vectors(model: Any, hidden_TD: Tensor, texts: TextTargets) -> Tensor:
-        return pool(hidden_TD.index_select(0, texts.positions_N), texts.lengths, pooling)
-
-    return VectorKind(vectors, unit=True)
+    """Vectors out of the hidden states of a text's tokens, by a name of `unmask.model.pooling.POOLINGS`."""
+    return VectorKind(lambda model, hidden_ND, lengths: pool(hidden_ND, lengths, pooling), unit=True)
 
 
-DENSE = dense()
+def compared(texts: TextTargets) -> tuple[Tensor, Tensor, Tensor]:
+    """What is compared in a step. Nothing waits for the device: how many there are is known.
 
-
-@dataclass(frozen=True)
-class PairedTexts:
-    """The texts of a step by their sides, in the order of the pairs.
-
-    Attributes:
-        first_P, second_P: int64: which of the step's texts they are.
-        wrong_W: int64: those that were given as wrong answers.
-        forth_PC: bool: which of the second texts and wrong answers are no choice for each first text.
-        back_PP: bool: which of the first texts are none for each second text.
+    Returns:
+        first_P: int64: which of the step's texts are first ones, in the order of the pairs.
+        other_C: int64: likewise the second ones, and behind them the wrong answers.
+        barred_PC: bool: which of the others are no choice for each first text.
     """
-
-    first_P: Tensor
-    second_P: Tensor
-    wrong_W: Tensor
-    forth_PC: Tensor
-    back_PP: Tensor
-
-    @classmethod
-    def of(cls, texts: TextTargets) -> PairedTexts:
-        """Sorts the texts of a step. Nothing waits for the device: how many there are is known."""
-        count = texts.num_pairs
-        order_E = torch.argsort(texts.side_E * len(texts.pair_E) + texts.pair_E, stable=True)
-        first_P, second_P, wrong_W = order_E[:count], order_E[count : 2 * count], order_E[2 * count :]
-        candidate_C = order_E[count:]
-        one_P, hash_C = texts.hash_E[first_P], texts.hash_E[candidate_C]
-        is_own_PC = texts.pair_E[first_P][:, None] == texts.pair_E[candidate_C]
-        is_near_PC = texts.document_E[first_P][:, None] == texts.document_E[candidate_C]
-        # A query and its right answer as one number each; what some pair of the step says belongs together is right.
-        right_P = torch.sort(one_P * GOLDEN + hash_C[:count]).values
-        both_PC = one_P[:, None] * GOLDEN + hash_C
-        place_PC = torch.searchsorted(right_P, both_PC).clamp(max=count - 1)
-        is_right_PC = right_P[place_PC] == both_PC
-        forth_PC = (is_near_PC & ~is_own_PC) | is_right_PC | (one_P[:, None] == hash_C)
-        forth_PC[:, :count].fill_diagonal_(False)
-        # In the other direction the same pairs of texts are no choice; only wrong answers do not choose.
-        return cls(first_P, second_P, wrong_W, forth_PC, forth_PC[:, :count].T)
+    pair_E, _, document_E, hash_E = texts.columns_E4.unbind(1)
+    count, order_E = texts.num_pairs, texts.order_E
+    first_P, other_C = order_E[:count], order_E[count:]
+    one_P, hash_C = hash_E[first_P], hash_E[other_C]
+    is_own_PC = pair_E[first_P][:, None] == pair_E[other_C]
+    is_near_PC = document_E[first_P][:, None] == document_E[other_C]
+    # A query and its right answer as one number each; what some pair of the step says belongs together is right.
+    right_P = torch.sort(one_P * GOLDEN + hash_C[:count]).values
+    both_PC = one_P[:, None] * GOLDEN + hash_C
+    place_PC = torch.searchsorted(right_P, both_PC).clamp(max=count - 1)
+    is_right_PC = right_P[place_PC] == both_PC
+    barred_PC = (is_near_PC & ~is_own_PC) | is_right_PC | (one_P[:, None] == hash_C)
+    barred_PC[:, :count].fill_diagonal_(False)
+    return first_P, other_C, barred_PC
 
 
 def contrast_losses(
@@ -200,60 +175,23 @@ def contrast_losses(
     vectors: Kusupati et al. 2022 (Matryoshka), section 3, whose sum is the mean here, so that weights beside it keep
     their meaning.
     """
-    pairs = PairedTexts.of(texts)
+    first_P, other_C, barred_PC = compared(texts)
     count = texts.num_pairs
     right_P = torch.arange(count, device=vectors_ED.device)
-    candidate_C = torch.cat([pairs.second_P, pairs.wrong_W])
     sizes = sorted({*dimensions, vectors_ED.shape[1]})
     each_P = vectors_ED.new_zeros(count)
     for size in sizes:
-        one_PD, other_CD = vectors_ED[pairs.first_P, :size], vectors_ED[candidate_C, :size]
+        one_PD, other_CD = vectors_ED[first_P, :size], vectors_ED[other_C, :size]
         if unit:
             one_PD, other_CD = functional.normalize(one_PD, dim=1), functional.normalize(other_CD, dim=1)
         scores_PC = one_PD @ other_CD.T / temperature
-        forth_PC = scores_PC.masked_fill(pairs.forth_PC, -torch.inf)
-        back_PP = scores_PC[:, :count].T.masked_fill(pairs.back_PP, -torch.inf)
+        forth_PC = scores_PC.masked_fill(barred_PC, -torch.inf)
+        # In the other direction the same pairs of texts are no choice; only wrong answers do not choose.
+        back_PP = scores_PC[:, :count].T.masked_fill(barred_PC[:, :count].T, -torch.inf)
         each_P = each_P + functional.cross_entropy(forth_PC, right_P, reduction="none") / (2 * len(sizes))
         each_P = each_P + functional.cross_entropy(back_PP, right_P, reduction="none") / (2 * len(sizes))
     wrong_P = forth_PC.detach().argmax(1) != right_P
     return Losses(each_P.sum(), each_P.detach(), wrong_P)
-
-
-OfVectors = Callable[[MaskedLM, Tensor, TextTargets], Losses]
-
-
-def _pair_objective(kind: VectorKind, of_vectors: OfVectors) -> Objective:
-    """Pairs as an objective: their losses are known by the vectors of all parts of a step together."""
-
-    def of_parts(model: MaskedLM, vectors_ED: Tensor, parts: Sequence[TextTargets]) -> Losses:
-        return of_vectors(model, vectors_ED, parts[0] if len(parts) == 1 else TextTargets.joined(parts))
-
-    def losses(model: MaskedLM, hidden_TD: Tensor, texts: TextTargets, dropout_seed: int | None) -> Losses:
-        return of_vectors(model, kind.vectors(model, hidden_TD, texts), texts)
-
-    return Objective(CONTRAST, 1.0, TextTargets.of, losses, JointLoss(kind.vectors, of_parts))
-
-
-def _temperature_of(model: MaskedLM, temperature: float) -> float | Tensor:
-    """The temperature that a model learns, if it has a head for it, else the given one."""
-    head = model.find_head(ContrastHead)
-    return temperature if head is None else head.temperature
-
-
-def contrast_objective(*, temperature: float, dimensions: Sequence[int] = (), kind: VectorKind = DENSE) -> Objective:
-    """Vectors of pairs as an objective.
-
-    Args:
-        temperature: Of a model without a head for it (`ContrastHead`), which learns its own.
-        dimensions: As for `contrast_losses`.
-        kind: How texts become vectors.
-    """
-
-    def of_vectors(model: MaskedLM, vectors_ED: Tensor, texts: TextTargets) -> Losses:
-        heat = _temperature_of(model, temperature)
-        return contrast_losses(vectors_ED, texts, temperature=heat, dimensions=dimensions)
-
-    return _pair_objective(kind, of_vectors)
 
 
 # ----------------------------------------
@@ -278,21 +216,21 @@ _PLACES = 1 << 22  # that are looked at at once for where a number comes from
 RISING = 1 / 3  # share of the training in which the regulariser's weight grows
 
 
-def splade_vectors(model: MaskedLM, hidden_TD: Tensor, texts: TextTargets) -> Tensor:
+def splade_vectors(model: MaskedLM, hidden_ND: Tensor, lengths: Sequence[int]) -> Tensor:
     """log(1 + relu(the largest logit over the positions of each text)): [E, V], float32.
 
     Args:
         model: With its head for masked tokens.
-        hidden_TD: Hidden states of the batch.
-        texts: What stands in it.
+        hidden_ND: Hidden states of the texts' tokens, one text behind another.
+        lengths: Tokens of each text.
 
     Source: Formal et al. 2021 (SPLADE v2), section 3.1, with the maximum.
     """
-    x_ND = model.head.transform(hidden_TD).index_select(0, texts.positions_N)
-    if not texts.lengths:  # of empty rows: none, with a graph as any others
+    x_ND = model.head.transform(hidden_ND)
+    if not lengths:  # of empty rows: none, with a graph as any others
         return model.head.decode(x_ND, model.encoder.tokens).float()
-    found: Tensor = _Pooled.apply(x_ND, model.encoder.tokens, model.head.bias, texts.lengths, torch.is_grad_enabled())
-    return found
+    vectors: Tensor = _Pooled.apply(x_ND, model.encoder.tokens, model.head.bias, lengths, torch.is_grad_enabled())
+    return vectors
 
 
 class _Pooled(torch.autograd.Function):
@@ -305,7 +243,7 @@ class _Pooled(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x_ND: Tensor, tokens_VD: Tensor, bias_V: Tensor, lengths: tuple[int, ...], is_learned: bool
+        ctx: Any, x_ND: Tensor, tokens_VD: Tensor, bias_V: Tensor, lengths: Sequence[int], is_learned: bool
     ) -> Tensor:
         weights_VD = tokens_VD.to(x_ND.dtype)
         vectors, sources = [], []
@@ -346,13 +284,13 @@ def _places(products_NV: Tensor, most_EV: Tensor, lengths: Sequence[int], text_Z
     length_E = torch.tensor(lengths, device=device)
     begin_E = length_E.cumsum(0) - length_E
     within_S = torch.arange(max(lengths), device=device)
-    found = []
+    places = []
     for text_C, token_C in zip(*(each.split(_PLACES // len(within_S) + 1) for each in (text_Z, token_Z)), strict=True):
         inside_CS = within_S < length_E[text_C, None]
         place_CS = begin_E[text_C, None] + torch.where(inside_CS, within_S, 0)
         equal_CS = products_NV[place_CS, token_C[:, None]] == most_EV[text_C, token_C][:, None]
-        found.append(begin_E[text_C] + (equal_CS & inside_CS).to(torch.uint8).argmax(1))
-    return torch.cat(found)
+        places.append(begin_E[text_C] + (equal_CS & inside_CS).to(torch.uint8).argmax(1))
+    return torch.cat(places)
 
 
 def _sums(into_Z: Tensor, from_Z: Tensor, weights_Z: Tensor, rows_RD: Tensor, count: int) -> Tensor:
@@ -376,7 +314,9 @@ def _groups(lengths: Sequence[int], most: int) -> Iterator[Sequence[int]]:
     yield from (lengths[a:b] for a, b in pairwise([*cuts, len(lengths)]))
 
 
-SPARSE = VectorKind(splade_vectors, unit=False)
+def sparse() -> VectorKind:
+    """Vectors as wide as the vocabulary, compared by their product."""
+    return VectorKind(splade_vectors, unit=False)
 
 
 def surplus(vectors_EV: Tensor, num_tokens: int) -> float:
@@ -395,12 +335,6 @@ def surplus(vectors_EV: Tensor, num_tokens: int) -> float:
     if len(numbers) <= most:
         return 0.0
     return math.expm1(float(numbers.kthvalue(len(numbers) - most).values))
-
-
-def lower_logits(model: MaskedLM, less: float) -> None:
-    """Makes all logits less by a number, which changes nothing of what the model says of masked tokens."""
-    with torch.no_grad():
-        model.head.bias.sub_(less)
 
 
 def flops(vectors_EV: Tensor) -> Tensor:
@@ -423,20 +357,40 @@ def rising(progress: float) -> float:
     return min(1.0, progress / RISING) ** 2
 
 
-def splade_objective(*, temperature: float, weights: tuple[float, float], progress: Callable[[], float]) -> Objective:
-    """Sparse vectors of pairs as an objective: the loss of the pairs, and `flops` of first texts and of all others.
+# ----------------------------------------
+
+
+def pair_objective(
+    kind: VectorKind,
+    *,
+    temperature: float,
+    dimensions: Sequence[int] = (),
+    sparse_weights: tuple[float, float] | None = None,
+    progress: Callable[[], float] = lambda: 1.0,
+) -> Objective:
+    """Vectors of pairs as an objective: their losses are known by the vectors of all parts of a step together.
 
     Args:
-        temperature: As for `contrast_objective`.
-        weights: Of the regulariser: of first texts, and of what they are to find.
-        progress: Asked at each step for the share of the training that is done.
+        kind: How texts become vectors.
+        temperature: Of a model without a head for it (`ContrastHead`), which learns its own.
+        dimensions: As for `contrast_losses`.
+        sparse_weights: Of the regulariser `flops`: of first texts, and of what they are to find. None: there is none.
+        progress: Asked at each step for the share of the training that is done, by which the regulariser rises.
     """
 
-    def of_vectors(model: MaskedLM, vectors_EV: Tensor, texts: TextTargets) -> Losses:
-        losses = contrast_losses(vectors_EV, texts, temperature=_temperature_of(model, temperature), unit=SPARSE.unit)
-        order_E = torch.argsort(texts.side_E, stable=True)  # how many are first texts is known: nothing waits
-        first, others = vectors_EV[order_E[: texts.num_pairs]], vectors_EV[order_E[texts.num_pairs :]]
-        cost = weights[0] * flops(first) + weights[1] * flops(others)
+    def of_parts(model: MaskedLM, vectors_ED: Tensor, parts: Sequence[TextTargets]) -> Losses:
+        texts = parts[0] if len(parts) == 1 else TextTargets.joined(parts)
+        head = model.find_head(ContrastHead)
+        current = temperature if head is None else head.temperature
+        losses = contrast_losses(vectors_ED, texts, temperature=current, dimensions=dimensions, unit=kind.unit)
+        if sparse_weights is None:
+            return losses
+        sorted_ED = vectors_ED[texts.order_E]  # how many are first texts is known: nothing waits
+        first, others = sorted_ED[: texts.num_pairs], sorted_ED[texts.num_pairs :]
+        cost = sparse_weights[0] * flops(first) + sparse_weights[1] * flops(others)
         return replace(losses, total=losses.total + texts.num_pairs * rising(progress()) * cost)
 
-    return _pair_objective(SPARSE, of_vectors)
+    def losses(model: MaskedLM, hidden_TD: Tensor, texts: TextTargets, dropout_seed: int | None) -> Losses:
+        return of_parts(model, kind.vectors(model, hidden_TD, texts), [texts])
+
+    return Objective(CONTRAST, 1.0, TextTargets.of, losses, JointLoss(kind.vectors, of_parts))

@@ -3,7 +3,7 @@
 # make test-all   all of the tests: kills, every command of the pages, graphs, networks of others, real text
 # make check  what CI runs: format, lint, types, all tests
 # make bench TEXT=FILE   throughput of training and masking against transformers; half an hour, alone on the machine
-# make bench-rest TEXT=FILE   preparation, inference, start-up, search, training at 12x768; alone on the machine
+# make bench-rest TEXT=FILE   preparation, inference, search, training at 12x768; alone on the machine
 # make bench-long TEXT=FILE   how good a model is after the same time as others; an hour, alone on the machine
 # make release-check TEXT=FILE   every strategy: audited with every kind of tokenizer, and trained; about an hour
 # make gpu   on a machine with a GPU: proves, profiles, measures and trains; 25 minutes, goes on when stopped
@@ -67,9 +67,8 @@ bench-rest: $(VENV)/.dev
 	$(BIN)/unmask pretrain "$(TEXT)" --minutes 2 --vocab-size 8192 --out runs/bench --overwrite
 	$(BIN)/python benchmarks/prepare.py "$(TEXT)" --rounds 3 --table docs/benchmarks.md
 	$(BIN)/python benchmarks/inference.py "$(TEXT)" runs/bench/model --table docs/benchmarks.md
-	$(BIN)/python benchmarks/startup.py runs/bench/data --table docs/benchmarks.md
 	$(BIN)/python benchmarks/train.py "$(TEXT)" --sizes 12x768 --table docs/benchmarks.md --name training-large
-	$(BIN)/python benchmarks/search.py --graph --table docs/benchmarks.md
+	$(BIN)/python benchmarks/search.py --table docs/benchmarks.md
 
 bench-long: $(VENV)/.dev
 	@test -n "$(TEXT)" || { echo "make bench-long TEXT=FILE: name some megabytes of text"; exit 2; }

@@ -30,7 +30,7 @@ PAD, MASK, NUM_IDS = 0, 1, 67
 LENGTH, ROWS = 32, 64
 LAYERS, HIDDEN, HEADS, INNER, DROPOUT = 6, 128, 8, 256, 0.1
 FACTOR, WARMUP = 1.0, 2000
-RATE, RANDOM, KEPT = 0.15, 0.1, 0.1
+RATE, RANDOM, SAME = 0.15, 0.1, 0.1
 CLIP = 1.0
 
 
@@ -43,21 +43,21 @@ def read_ids(text: str) -> tuple[Tensor, Tensor]:
 
 
 def hide(
-    ids: Tensor, generator: torch.Generator, *, rate: float = RATE, random: float = RANDOM, kept: float = KEPT
+    ids: Tensor, generator: torch.Generator, *, rate: float = RATE, random: float = RANDOM, same: float = SAME
 ) -> tuple[Tensor, Tensor]:
     """What the model sees, and which places it must predict.
 
-    "Random" and "kept" are drawn apart, and a place that falls to both becomes random: of the chosen ones, 81 %, 10 %
-    and 9 % are masked, random and kept.
+    "Random" and "same" are drawn apart, and a place that falls to both becomes random: of the chosen ones, 81 %, 10 %
+    and 9 % are masked, random and the same.
     """
 
     def draw(share: float) -> Tensor:
         return torch.rand(ids.shape, generator=generator) < share
 
     chosen = draw(rate)
-    is_random, is_kept = chosen & draw(random), chosen & draw(kept)
+    is_random, is_same = chosen & draw(random), chosen & draw(same)
     others = torch.randint(0, NUM_IDS, ids.shape, generator=generator)
-    seen = torch.where(chosen & ~is_kept, torch.full_like(ids, MASK), ids)
+    seen = torch.where(chosen & ~is_same, torch.full_like(ids, MASK), ids)
     return torch.where(is_random, others, seen), chosen
 
 

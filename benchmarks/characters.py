@@ -9,9 +9,8 @@
 Both train on the first 90 % of Tiny Shakespeare, and are measured on the same hidden characters: the last 10 % in rows
 of 32, of which 15 % are chosen once, by a fixed seed. They are shown in two ways: `80/10/10` is the experiment's own
 (81 % masks, 10 % random ids, 9 % as they are), `masks` shows [MASK] at all of them. Each system is a process of its own
-and trains when it is its turn, some seconds at a time. A step counts at most three times the median of those before
-it; evaluation does not count, nor do loops that are compiled (a few steps are made and thrown away before). Ours
-follows that clock too, where its schedule asks how much time has passed.
+and trains when it is its turn, some seconds at a time (turns.py); evaluation does not count, nor do loops that are
+compiled (a few steps are made and thrown away before).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from annotated import LENGTH, MASK, ROWS, Annotated, hide, read_ids
+from annotated import LENGTH, MASK, Annotated, hide, read_ids
 from ours import assemble
 from tables import shown, write_table
 from torch import Tensor
@@ -76,7 +75,6 @@ def hidden_rows(held_out: Tensor) -> tuple[Hidden, Hidden]:
 
 
 def measure(predict: Predict, hidden: Hidden) -> tuple[float, float]:
-    """Loss and accuracy at the hidden characters."""
     loss, right = 0.0, 0
     for ids, seen, chosen in zip(*(part.split(EVALUATED_ROWS) for part in hidden), strict=True):
         logits, targets = predict(seen, chosen), ids[chosen]
@@ -87,7 +85,6 @@ def measure(predict: Predict, hidden: Hidden) -> tuple[float, float]:
 
 
 def serve(work: Work) -> None:
-    """A system's process."""
     out = own_output()
     train, held_out = read_ids(packaged_corpus().read_text(encoding="utf-8"))
     ways = hidden_rows(held_out[: None if work.rows is None else work.rows * LENGTH])
@@ -133,19 +130,18 @@ def serve(work: Work) -> None:
         turn.end()
 
 
-def table(curves: Curves, positions: Mapping[str, int]) -> list[str]:
+def table(curves: Curves) -> list[str]:
     """Some looks of each system, and how long ours took to what the experiment came to."""
     lines = [
-        "| system | positions a step | training | characters a second | loss, 80/10/10 | accuracy | loss, masks "
-        "| accuracy |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| system | training | characters a second | loss, 80/10/10 | accuracy | loss, masks | accuracy |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name, points in curves.items():
-        for place in sorted({len(points) * part // 8 - 1 for part in range(1, 9)} - {-1}):
+        for place in sorted({len(points) * part // 4 - 1 for part in range(1, 5)} - {-1}):
             seconds, characters, loss, accuracy, masks_loss, masks_accuracy = points[place]
             lines.append(
-                f"| {name} | {positions[name]:,} | {seconds:,.0f} s | {characters / seconds:,.0f} | {loss:.3f} "
-                f"| {accuracy:.3f} | {masks_loss:.3f} | {masks_accuracy:.3f} |"
+                f"| {name} | {seconds:,.0f} s | {characters / seconds:,.0f} | {loss:.3f} | {accuracy:.3f} "
+                f"| {masks_loss:.3f} | {masks_accuracy:.3f} |"
             )
     return lines + (["", verdict(curves)] if len(curves) == len(COLOURS) else [])
 
@@ -167,7 +163,6 @@ def verdict(curves: Curves) -> str:
 
 
 def draw(curves: Curves, path: Path) -> None:
-    """Accuracy over training time as an SVG."""
     from unmask.report.plots import new_figure, to_svg
 
     figure, axes = new_figure()
@@ -200,7 +195,6 @@ def main() -> None:
         return
     minutes = {"ours": options.minutes, "annotated": options.reference_minutes}
     recipe = load_recipe(options.recipe, overrides=tuple(options.set))
-    positions = {"ours": recipe.training.batch_tokens, "annotated": ROWS * LENGTH}
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data"
         prepare([str(packaged_corpus())], data, corpus=recipe.corpus, tokenizer=recipe.tokenizer, workers=1)
@@ -211,7 +205,7 @@ def main() -> None:
         for name in alternate(systems, options.slice_seconds):
             systems[name].close()
     curves = {name: system.points for name, system in systems.items()}
-    lines = table(curves, positions)
+    lines = table(curves)
     print(*lines, sep="\n")
     if options.picture:
         draw(curves, options.picture)

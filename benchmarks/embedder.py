@@ -13,36 +13,30 @@ where there are any.
     sparse    `unmask embedder --sparse`
     tsdae     `DenoisingAutoEncoderLoss` (the CLS token; a new decoder of two layers, not tied), AdamW at `--peer-rate`
     simcse    `MultipleNegativesRankingLoss` of texts with themselves, dropout 0.1, AdamW at `--peer-rate`
-    speed     tokens a second of ours and of `CachedMultipleNegativesRankingLoss`, in turns, on pairs of the same texts,
-              batch and lengths
 
-The peers' products are of bfloat16 where that is quicker for them (`--peer-precision`). Their loops are bare ones: a
-Trainer around them would add to their time.
+The peers compute in float32, in bare loops: a Trainer around them would add to their time.
 
-A cell is a corpus, a way and a seed, which is that of the pretraining too. Its line is appended when it is known; what
-is there with the same settings is not made again, so that a run that was stopped goes on with the same command, and the
-table is of what is there. Where the masked language model is gone, it is pretrained anew; a line says of which one it
-is (`masked_lm`), since minutes make no two that are equal. What a way has trained is kept, so that it can be
-measured again, in passages of another length (`--passage-tokens`).
+A cell is a corpus, a way and a seed, which is that of the pretraining too. Its line is appended when it is known; cells
+with a line of the same settings are not made again, so a run that was stopped continues with the same command. What a
+way has trained stays, so that it can be measured again, in passages of another length (`--passage-tokens`).
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import json
-import math
 import random
 import shutil
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from tables import append_line, circumstances, describe, read_lines, replace_table, with_half
+from tables import append_line, circumstances, made, read_lines, replace_table, with_half
 
 import unmask
 from unmask.commands.embedder_settings import EmbedderSettings
@@ -51,13 +45,11 @@ from unmask.core.files import file_sha256
 from unmask.data.corpus import Corpus
 from unmask.search.known_items import HELD_OUT, held_out_rule
 
-WAYS = ("mean", "unmask", "sparse", "tsdae", "simcse", "speed")
-PEERS = ("tsdae", "simcse", "speed")  # in part of others
+WAYS = ("mean", "unmask", "sparse", "tsdae", "simcse")
 WORDS = ("bm25", "tfidf")  # measured with the mean
 FIGURES = ("recall_at_10", "ndcg_at_10")
 PASSAGE_WORDS = 100
 BATCH = 32  # of texts, for TSDAE and SimCSE
-TURNS = 3  # of the speed
 
 
 def passages_of(corpus: Path, model: Path) -> list[str]:
@@ -73,13 +65,13 @@ def figures_of(
     model: Path, corpus: Path, passage_tokens: int, baselines: Sequence[str] = ()
 ) -> dict[str, dict[str, Any]]:
     """Figures of a model, and of words, by system and task."""
-    result = unmask.evaluate_search(
+    tasks = unmask.evaluate_search(
         model, [corpus], baselines=baselines, passage_tokens=passage_tokens, precision="bf16"
-    )
+    ).tasks
     return {
         system: {
             task: {"queries": each["queries"], **{key: each["systems"][system][key] for key in FIGURES}}
-            for task, each in result.tasks.items()
+            for task, each in tasks.items()
         }
         for system in (str(model), *baselines)
     }
@@ -90,12 +82,11 @@ def train_ours(
 ) -> dict[str, Any]:
     shutil.rmtree(out, ignore_errors=True)
     summary = unmask.embedder(model, [corpus], out=out, minutes=minutes, seed=seed, sparse=sparse).summary
-    kept = ("model", "steps", "tokens_seen", "seconds", "tokens_per_second", "nonzero")
-    return {name: summary[name] for name in kept if summary[name] is not None}
+    names = ("model", "steps", "tokens_seen", "seconds", "tokens_per_second", "nonzero")
+    return {name: summary[name] for name in names if summary[name] is not None}
 
 
 def peer(model: Path, *, pooling: str, dropout: float | None = None) -> Any:
-    """The same weights in sentence-transformers."""
     from sentence_transformers import SentenceTransformer, models
 
     arguments = {}
@@ -111,7 +102,7 @@ def peer(model: Path, *, pooling: str, dropout: float | None = None) -> Any:
 
 
 def fit_peer(network: Any, loss: Any, make: Callable[[random.Random], Sequence[list[str]]], *, seconds: float,
-             seed: int, precision: str, rate: float) -> dict[str, Any]:  # fmt: skip
+             seed: int, rate: float) -> dict[str, Any]:  # fmt: skip
     """Trains by the clock; `make` gives the columns of a batch, which are tokenized as sentence-transformers does."""
     import torch
 
@@ -120,31 +111,25 @@ def fit_peer(network: Any, loss: Any, make: Callable[[random.Random], Sequence[l
     optimizer = torch.optim.AdamW(loss.parameters(), lr=rate)
     network.train()
     began = time.monotonic()
-    while time.monotonic() - began < seconds:
+    while (taken := time.monotonic() - began) < seconds:
         features = [network.tokenize(column) for column in make(rng)]
         tokens += sum(int(each["attention_mask"].sum()) for each in features)
-        with torch.autocast("cpu", torch.bfloat16) if precision == "bf16" else nullcontext():
-            value = loss(features, torch.arange(len(features[0]["input_ids"])))
-        value.backward()
+        loss(features, torch.arange(len(features[0]["input_ids"]))).backward()
         torch.nn.utils.clip_grad_norm_(loss.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
         steps += 1
     network.eval()
-    taken = time.monotonic() - began
-    return {
-        "steps": steps, "tokens_seen": tokens, "seconds": taken, "tokens_per_second": tokens / taken, "rate": rate,
-        "precision": precision,
-    }  # fmt: skip
+    return {"steps": steps, "tokens_seen": tokens, "seconds": taken, "tokens_per_second": tokens / taken, "rate": rate}
 
 
-def train_peer(way: str, model: Path, passages: Sequence[str], work: Path, **how: Any) -> dict[str, Any]:
+def train_peer(way: str, model: Path, passages: Sequence[str], out: Path, **how: Any) -> dict[str, Any]:
     """TSDAE or SimCSE; saved beside what says which documents it has not seen: those of the model it was made of."""
     from sentence_transformers import losses
 
     if way == "tsdae":
         network = peer(model, pooling="cls")
-        decoder = decoder_for(model, work / "decoder")
+        decoder = decoder_for(model, out.with_name("decoder"))
         loss = losses.DenoisingAutoEncoderLoss(network, tie_encoder_decoder=False, decoder_name_or_path=decoder)
     else:
         network = peer(model, pooling="mean", dropout=0.1)
@@ -159,10 +144,10 @@ def train_peer(way: str, model: Path, passages: Sequence[str], work: Path, **how
         texts = rng.sample(passages, BATCH)
         return [[noised(text, rng) for text in texts] if way == "tsdae" else texts, texts]
 
-    trained, out = fit_peer(network, loss, make, **how), work / way
+    trained = fit_peer(network, loss, make, **how)
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    (out / "settings.json").write_text(json.dumps({HELD_OUT: held_out_rule(model)[1].plain()}))
+    (out / "settings.json").write_text(json.dumps({HELD_OUT: held_out_rule(model)[1].model_dump(mode="json")}))
     network.save(str(out / "model"))
     return {"model": str(out / "model"), **trained}
 
@@ -183,74 +168,40 @@ def decoder_for(model: Path, folder: Path) -> str:
     return str(folder)
 
 
-def speeds(
-    model: Path, corpus: Path, passages: Sequence[str], work: Path, minutes: float, *, seed: int, **how: Any
-) -> dict[str, Any]:
-    """Tokens a second of ours and of cached gradients, in turns."""
-    rates: dict[str, list[float]] = {"unmask": [], "cached": []}
-    each = minutes / TURNS
-    for turn in range(TURNS):
-        ours = train_ours(model, corpus, work / "speed", each, seed + turn)
-        rates["unmask"].append(ours["tokens_per_second"])
-        theirs = train_cached(model, passages, seconds=60 * each, seed=seed + turn, **how)
-        rates["cached"].append(theirs["tokens_per_second"])
-    ratios = [one / other for one, other in zip(rates["unmask"], rates["cached"], strict=True)]
-    return {"tokens_per_second": rates, "ratios": ratios}
-
-
-def train_cached(model: Path, passages: Sequence[str], **how: Any) -> dict[str, Any]:
-    """Pairs of crops of passages, as long as ours are, in batches of as many."""
-    from sentence_transformers import losses
-
-    network, settings = peer(model, pooling="mean"), EmbedderSettings()
-
-    def crop(text: str, between: tuple[int, int], rng: random.Random) -> str:
-        words = text.split()
-        # A word is about 1.3 tokens.
-        length = min(len(words), max(1, round(math.exp(rng.uniform(*map(math.log, between))) / 1.3)))
-        begin = rng.randrange(len(words) - length + 1)
-        return " ".join(words[begin : begin + length])
-
-    def make(rng: random.Random) -> Sequence[list[str]]:
-        chosen = rng.sample(passages, min(settings.batch_size, len(passages)))
-        lengths = (settings.first_lengths, settings.second_lengths)
-        return [[crop(text, between, rng) for text in chosen] for between in lengths]
-
-    return fit_peer(network, losses.CachedMultipleNegativesRankingLoss(network, mini_batch_size=32), make, **how)
-
-
 def measure(
     way: str, settings: str, model: Path, corpus: Path, work: Path, options: argparse.Namespace, seed: int
 ) -> dict[str, Any]:
-    """What a cell comes to."""
+    """Figures of a cell."""
     if way == "mean":
         figures = figures_of(model, corpus, options.passage_tokens, WORDS)
         return {"mean": figures.pop(str(model)), **figures}
-    peers = {"seed": seed, "precision": options.peer_precision, "rate": options.peer_rate}
-    if way == "speed":
-        return speeds(model, corpus, passages_of(corpus, model), work, options.minutes, **peers)
-    note, made_of = work / f"{way}.json", [settings, checkpoint_sha256(model)]
-    if not note.exists() or (trained := json.loads(note.read_text()))["made_of"] != made_of:
-        note.unlink(missing_ok=True)
+    out = work / f"{way}-{settings}-{checkpoint_sha256(model)[:16]}"
+    note = out / "trained.json"
+    if not note.is_file():
         if way in ("unmask", "sparse"):
-            made = train_ours(model, corpus, work / way, options.minutes, seed, sparse=way == "sparse")
+            trained = train_ours(model, corpus, out, options.minutes, seed, sparse=way == "sparse")
         else:
-            passages = passages_of(corpus, model)
-            made = train_peer(way, model, passages, work, seconds=60 * options.minutes, **peers)
-        trained = {"made_of": made_of, **made}
+            trained = train_peer(
+                way,
+                model,
+                passages_of(corpus, model),
+                out,
+                seconds=60 * options.minutes,
+                seed=seed,
+                rate=options.peer_rate,
+            )
         note.write_text(json.dumps(trained))
-    folder = trained["model"]
-    figures = figures_of(Path(folder), corpus, options.passage_tokens)[folder]
-    kept = {key: value for key, value in trained.items() if key not in ("made_of", "model")}
-    return {"figures": figures, "trained": kept}
+    trained = json.loads(note.read_text())
+    folder = trained.pop("model")
+    return {"figures": figures_of(Path(folder), corpus, options.passage_tokens)[folder], "trained": trained}
 
 
 def settings_hash(way: str, text: str, overrides: Mapping[str, Any], options: argparse.Namespace) -> str:
     """Of all that figures depend on, but for the seed, the length of passages and the code; `text` is a hash, too."""
     content = [text, dict(overrides), options.pretrain_minutes, options.minutes]
     content.append(EmbedderSettings().model_dump(mode="json"))
-    if way in PEERS:
-        content += [options.peer_rate, options.peer_precision]
+    if way in ("tsdae", "simcse"):
+        content.append(options.peer_rate)
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
@@ -267,9 +218,8 @@ def table(lines: Sequence[dict[str, Any]]) -> Iterator[str]:
     yield "| text | way | passages | seeds | crops: recall@10 | nDCG@10 | titles: recall@10 | nDCG@10 |"
     yield "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"
     corpora = [*dict.fromkeys(corpus for corpus, *_ in rows_of)]
-    shown = [*WORDS, *(way for way in WAYS if way != "speed")]
-    rows = [row for row in rows_of if row[1] in shown]
-    for row in sorted(rows, key=lambda row: (corpora.index(row[0]), shown.index(row[1]), row[2])):
+    shown = [*WORDS, *WAYS]
+    for row in sorted(rows_of, key=lambda row: (corpora.index(row[0]), shown.index(row[1]), row[2])):
         (corpus, way, length), each = row, rows_of[row]
         cells = [
             with_half([figures[task][key] for figures in each]) if task in each[0] else ""
@@ -277,15 +227,6 @@ def table(lines: Sequence[dict[str, Any]]) -> Iterator[str]:
             for key in FIGURES
         ]
         yield f"| {corpus} | {way} | {length or ''} | {len(each) if length else ''} | {' | '.join(cells)} |"
-    for (corpus, way, _), each in rows_of.items():
-        if way == "speed":
-            ratios = [ratio for line in each for ratio in line["ratios"]]
-            yield ""
-            yield (
-                f"{corpus}: {sum(ratios) / len(ratios):.1f} times the tokens a second of "
-                f"`CachedMultipleNegativesRankingLoss` (from {min(ratios):.1f} to {max(ratios):.1f} in "
-                f"{len(ratios)} turns)"
-            )
 
 
 def main() -> None:
@@ -301,42 +242,34 @@ def main() -> None:
     parser.add_argument("--passage-tokens", type=int, default=128, help="that documents are measured in")
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--peer-rate", type=float, default=3e-5, help="of AdamW; that of sentence-transformers' pages")
-    parser.add_argument("--peer-precision", choices=("bf16", "float32"), default="float32")
     options = parser.parse_args()
     shares = dict(each.split("=") for each in options.holdout)
-    texts = {corpus: file_sha256(corpus) for corpus in (Path(text.partition("=")[2]) for text in options.corpora)}
     current = set()
-    for seed in map(int, options.seeds.split(",")):
-        for text in options.corpora:
-            name, _, source = text.partition("=")
-            corpus, work = Path(source), options.work / f"{name}-{seed}"
-            overrides = {"corpus.holdout": float(shares[name])} if name in shares else {}
-            hashes = {way: settings_hash(way, texts[corpus], overrides, options) for way in WAYS}
-            current |= set(hashes.values())
-            for way in options.ways.split(","):
-                cell = {
-                    "corpus": name, "way": way, "seed": seed, "settings": hashes[way],
-                    "minutes": options.minutes, "passage_tokens": 0 if way == "speed" else options.passage_tokens,
-                }  # fmt: skip
-                if any(cell.items() <= line.items() for line in read_lines(options.results)):
-                    continue
-                minutes = options.pretrain_minutes
-                unmask.pretrain(
-                    [corpus], out=work / "pretrained", minutes=minutes, settings=overrides, seed=seed, resume=True
-                )
-                model = work / "pretrained" / "model"
-                figures = measure(way, hashes[way], model, corpus, work, options, seed)
-                line = cell | {"masked_lm": checkpoint_sha256(model)[:16]} | figures
-                append_line(options.results, line | circumstances())
-                print(json.dumps(line), file=sys.stderr, flush=True)
+    for seed, text in itertools.product(map(int, options.seeds.split(",")), options.corpora):
+        name, _, source = text.partition("=")
+        corpus, work = Path(source), options.work / f"{name}-{seed}"
+        model = work / "pretrained" / "model"
+        overrides = {"corpus.holdout": float(shares[name])} if name in shares else {}
+        sha256 = file_sha256(corpus)
+        for way in WAYS:
+            settings = settings_hash(way, sha256, overrides, options)
+            current.add(settings)
+            cell = {"corpus": name, "way": way, "seed": seed, "settings": settings, "minutes": options.minutes}
+            cell |= {"passage_tokens": options.passage_tokens}
+            known = any(cell.items() <= line.items() for line in read_lines(options.results))
+            if way not in options.ways.split(",") or known:
+                continue
+            minutes = options.pretrain_minutes
+            unmask.pretrain([corpus], out=model.parent, minutes=minutes, settings=overrides, seed=seed, resume=True)
+            figures = measure(way, settings, model, corpus, work, options, seed)
+            line = cell | {"masked_lm": checkpoint_sha256(model)[:16]} | figures
+            append_line(options.results, line | circumstances())
+            print(json.dumps(line), file=sys.stderr, flush=True)
     lines = [line for line in read_lines(options.results) if line["settings"] in current]
-    shown = "\n".join(table(lines))
-    print(shown)
+    rows = "\n".join(table(lines))
+    print(rows)
     if options.out is not None:
-        dates = sorted({line["date"] for line in lines})
-        machines = "; ".join(sorted({describe(line) for line in lines}))
-        made = f"{' to '.join(dict.fromkeys((dates[0], dates[-1])))}, {machines}."
-        replace_table(options.out, "embedder", f"{made}\n\n{shown}")
+        replace_table(options.out, "embedder", "\n".join([*made(lines), "", rows]))
 
 
 if __name__ == "__main__":

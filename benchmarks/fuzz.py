@@ -181,10 +181,9 @@ def fuzz(target: str, cases: int, work: Path, *, batch: int = 500) -> Counter[st
 
 
 def main() -> None:
-    """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=10_000, help="of each target")
-    parser.add_argument("--targets", help="with commas between them; all unless given")
+    parser.add_argument("--targets", help="with commas between them; all by default")
     parser.add_argument("--work", type=Path, default=Path("runs/fuzz"), help="results, which are gone on with")
     parser.add_argument("--only", help="TARGET:NUMBER, to see what it does")
     parser.add_argument("--table", type=Path, help="page whose table `fuzz` is rewritten")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import io
 import json
 import lzma
 import math
@@ -16,27 +15,23 @@ import random
 import shutil
 import struct
 import sys
-import tarfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from safetensors import SafetensorError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import unmask
-from tests import hostile_models
-from tests.seeds import SEEDS
+from tests import hostile_models, seeds
 from unmask.commands.recipe import load_recipe
 from unmask.commands.recipe_files import apply_overrides
 from unmask.commands.run_data import open_prepared
 from unmask.commands.run_folder import RunFolder, claim_recipe, claim_sources
 from unmask.data.corpus import Corpus
-from unmask.data.documents import Documents
 from unmask.data.lexicon import load_lexicon
 from unmask.data.settings import CorpusSettings
 from unmask.measure.questions import read_pairs
@@ -78,51 +73,21 @@ QUESTIONS = [
 ]
 PARAGRAPHS = [{"context": "The cat sleeps in the garden. The dog sees it.", "qas": QUESTIONS}]
 SQUAD = {"version": "1.1", "data": [{"title": "Cats", "paragraphs": PARAGRAPHS}]}
-PAIRS = "".join(
-    json.dumps({"sentence_good": f"The cat {n} sleeps.", "sentence_bad": f"The cat {n} sleep.", "UID": "agreement"})
-    + "\n"
-    for n in range(20)
-)
-
-
-def _written(write: Callable[[io.BytesIO], object]) -> bytes:
-    buffer = io.BytesIO()
-    write(buffer)
-    return buffer.getvalue()
+PAIRS = seeds.PAIR * 20
+COLUMNS = {name: pa.array([row[name] for row in ROWS]) for name in ROWS[0]}
 
 
 def _lines(rows: Iterable[object]) -> bytes:
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
-def _packed(name: str, content: bytes) -> bytes:
-    if name.endswith(".zst"):
-        return bytes(pa.compress(content, codec="zstd", asbytes=True))
-    return {".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress}[Path(name).suffix](content)
-
-
-def _arrow(buffer: io.BytesIO) -> None:
-    table = pa.Table.from_pylist(ROWS)
-    with pa.ipc.new_stream(buffer, table.schema) as out:
-        out.write_table(table, max_chunksize=7)
-
-
-def _tar(buffer: io.BytesIO) -> None:
-    with tarfile.open(fileobj=buffer, mode="w:gz") as out:
-        member = tarfile.TarInfo("blimp/agreement.jsonl")
-        member.size = len(PAIRS.encode())
-        out.addfile(member, io.BytesIO(PAIRS.encode()))
-
-
 def _text_files() -> dict[str, bytes]:
     text = "".join(f"{row['text']}\n{'' if row['n'] % 3 else chr(10)}" for row in ROWS).encode()
     quoted = ('"' + row["text"].replace('"', '""') + f'",{row["label"]},{row["n"]}\n' for row in ROWS)
     table = "text,label,n\n" + "".join(quoted)
-    chats = [
-        {"messages": [{"role": "user", "content": row["text"]}, {"role": "assistant", "content": "No."}]}
-        for row in ROWS
-    ]
-    files = {
+    answer = {"role": "assistant", "content": "No."}
+    chats = [{"messages": [{"role": "user", "content": row["text"]}, answer]} for row in ROWS]
+    return {
         "a.txt": text,
         "a.jsonl": _lines(ROWS),
         "a.json": json.dumps(ROWS).encode(),
@@ -132,9 +97,12 @@ def _text_files() -> dict[str, bytes]:
         "a.fasta": "".join(f">seq {n}\nMKVLAAGIV\nTTGMKV\n" for n in range(20)).encode(),
         "a.conll": CONLL.encode(),
         "a.conllu": CONLLU.encode(),
-        "a.parquet": _written(lambda buffer: pq.write_table(pa.Table.from_pylist(ROWS), buffer)),
+        "a.parquet": seeds.parquet_of(COLUMNS),
+        "a.txt.gz": gzip.compress(text),
+        "a.txt.xz": lzma.compress(text),
+        "a.txt.bz2": bz2.compress(text),
+        "a.txt.zst": seeds.packed_zst(text),
     }
-    return files | {f"a.txt{end}": _packed(f"a{end}", text) for end in (".gz", ".xz", ".bz2", ".zst")}
 
 
 def read_corpus(folder: Path, name: str, number: int) -> object:
@@ -259,21 +227,16 @@ def targets(work: Path) -> dict[str, Target]:
     """All of them; `work` holds the trained run between calls."""
     run = trained_run(work)
     texts = _text_files()
-    arrow = _written(_arrow)
     state = json.dumps({"_data_files": [{"filename": "data.arrow"}], "_fingerprint": "x", "_split": None}).encode()
     labelled = {
         "classify-a.csv": texts["a.csv"],
         "classify-a.jsonl": texts["a.jsonl"],
         "classify-a.parquet": texts["a.parquet"],
         "regress-a.jsonl": _lines({"text": row["text"], "score": row["n"] / 7} for row in ROWS),
-        "pairs-a.jsonl": _lines(
-            {"premise": row["text"], "hypothesis": "A cat.", "label": row["label"]} for row in ROWS
-        ),
+        "pairs-a.jsonl": _lines({"premise": row["text"], "hypothesis": "A.", "label": row["label"]} for row in ROWS),
         "multi_label-a.jsonl": _lines({"text": row["text"], "labels": ["x", row["label"]]} for row in ROWS),
         "tag-a.conll": CONLL.encode(),
-        "tag-a.jsonl": _lines(
-            {"tokens": row["text"].split(), "tags": ["O"] * len(row["text"].split())} for row in ROWS
-        ),
+        "tag-a.jsonl": _lines({"tokens": row["text"].split(), "tags": ["O"] * 10} for row in ROWS),
         "answer-a.json": json.dumps(SQUAD).encode(),
     }
     model, data, tuned = run / "model", run / "data", work / "tuned"
@@ -282,27 +245,19 @@ def targets(work: Path) -> dict[str, Target]:
     shards = tuple(str(path.relative_to(data)) for path in sorted(data.rglob("*.arrow")))
     return {
         "corpus": Target(texts, read_corpus),
-        "saved": Target({"data.arrow": arrow, "state.json": state, "dataset_info.json": b"{}"}, read_saved),
-        "texts": Target(
-            {name: each for name, each in texts.items() if "conll" not in name},
-            lambda folder, name, number: sum(len(text.text) for text in Documents(folder / name)),
+        "saved": Target(
+            {"data.arrow": seeds.arrow_of(COLUMNS), "state.json": state, "dataset_info.json": b"{}"}, read_saved
         ),
         "labelled": Target(
             labelled,
-            lambda folder, name, number: (
-                read_labelled(folder / name, task_named(name.partition("-")[0]), Columns()).records
-            ),
+            lambda folder, name, number: read_labelled(folder / name, task_named(name.partition("-")[0]), Columns()),
         ),
         "pairs": Target(
-            {"a.jsonl": PAIRS.encode(), "a.tar.gz": _written(_tar), "a.jsonl.zst": _packed("a.zst", PAIRS.encode())},
+            {"a.jsonl": PAIRS, "a.tar.gz": seeds.archive("gz", share=1.0)(), "a.jsonl.zst": seeds.packed_zst(PAIRS)},
             lambda folder, name, number: read_pairs(folder / name),
         ),
         "recipe": Target({"recipe.toml": (run / "recipe.toml").read_bytes()}, read_recipe),
-        "model": Target(
-            _of(model, in_model),
-            read_model,
-            model,
-        ),
+        "model": Target(_of(model, in_model), read_model, model),
         "hostile": Target(_of(model, in_model), read_hostile, model, is_whole=False),
         "task": Target(
             _of(tuned / "model", in_model),
@@ -320,7 +275,9 @@ def targets(work: Path) -> dict[str, Target]:
             run,
         ),
         "checkpoint": Target(checkpoint.files, checkpoint.read, checkpoint.folder),
-        "seed": Target({f"{seed.reader}-{seed.name}": seed.content() for seed in SEEDS}, read_seed, is_whole=False),
+        "seed": Target(
+            {f"{seed.reader}-{seed.name}": seed.content() for seed in seeds.SEEDS}, read_seed, is_whole=False
+        ),
         "tokenizer": Target(
             _of(model, SIDE_FILES),
             lambda folder, name, number: load_tokenizer(folder).encode_corpus(["The cat sleeps in Constantinople."]),

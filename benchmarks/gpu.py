@@ -33,17 +33,12 @@ NEEDED = (
 )  # fmt: skip
 
 
-def missing() -> list[str]:
-    """Packages that this Python cannot import."""
-    return [name for name in NEEDED if importlib.util.find_spec(name) is None]
-
-
 def obtain_packages() -> None:
-    """Takes what is missing from the wheels.
+    """Takes what this Python lacks from the wheels; what is in neither ends the command."""
 
-    Raises:
-        SystemExit: Something is in neither; the text says what.
-    """
+    def missing() -> list[str]:
+        return [name for name in NEEDED if importlib.util.find_spec(name) is None]
+
     sys.path.append(str(PACKAGES))
     if missing() and (wheels := sorted(map(str, WHEELS.glob("*.whl")))):
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--upgrade"]

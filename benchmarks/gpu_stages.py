@@ -20,10 +20,12 @@ import torch
 from ours import assemble, prepare
 from torch import Tensor
 from train import peak_flops
+from trained import synchronize
 
 from unmask.commands.recipe import Recipe, load_recipe
 from unmask.commands.run_data import PreparedData, open_prepared
 from unmask.data.rows import Cursor
+from unmask.train.callbacks import StepReport
 from unmask.train.step import training_step
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -50,7 +52,7 @@ class Bench:
 
     @property
     def data(self) -> PreparedData:
-        """The text, prepared when it is first asked for."""
+        """The text, prepared at first use."""
         folder = self.out / "data"
         if not (folder / "manifest.json").is_file():
             prepare([self.text], folder, 500 if self.dry else 32_000, "--quiet", "--overwrite")
@@ -71,7 +73,7 @@ class Bench:
 def check(bench: Bench) -> list[str]:
     """The device, and whether it does what a CPU does."""
     rows = [*_device(bench), *_tests(bench), *_against_the_cpu(bench), _waits(bench), _memory(bench)]
-    return ["| what | found |", "| --- | --- |", *(f"| {what} | {found} |" for what, found in rows)]
+    return ["| what | result |", "| --- | --- |", *(f"| {what} | {result} |" for what, result in rows)]
 
 
 def _device(bench: Bench) -> list[tuple[str, str]]:
@@ -81,25 +83,20 @@ def _device(bench: Bench) -> list[tuple[str, str]]:
     source, target = (torch.empty(size, dtype=torch.uint8, device=bench.device) for _ in range(2))
     seconds = math.inf
     for _ in range(10):
-        _synchronize(bench)
+        synchronize(bench.device.type)
         begin = time.perf_counter()
         target.copy_(source)
-        _synchronize(bench)
+        synchronize(bench.device.type)
         seconds = min(seconds, time.perf_counter() - begin)
-    facts = [
+    about = "CPU: a miniature run, whose figures mean nothing"
+    if not bench.dry:
+        properties = torch.cuda.get_device_properties(0)
+        about = f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}"
+    return [
+        ("device", f"{about}, torch {torch.__version__}"),
         ("products in bf16, TFLOP/s", f"{products / 1e12:,.1f}"),
         ("memory, read and written, GB/s", f"{2 * size / seconds / 1e9:,.0f}"),
     ]
-    if bench.dry:
-        return [("device", "CPU: a miniature run, whose figures mean nothing"), *facts]
-    properties = torch.cuda.get_device_properties(0)
-    about = f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}"
-    return [("device", f"{about}, torch {torch.__version__}"), *facts]
-
-
-def _synchronize(bench: Bench) -> None:
-    if bench.device.type == "cuda":
-        torch.cuda.synchronize()
 
 
 def _tests(bench: Bench) -> list[tuple[str, str]]:
@@ -109,37 +106,34 @@ def _tests(bench: Bench) -> list[tuple[str, str]]:
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     printed = ended.stdout.strip().splitlines()
     (bench.out / "tests.txt").write_text(ended.stdout + ended.stderr, encoding="utf-8")
-    summary = next(
-        (line.strip("= ") for line in reversed(printed) if "passed" in line or "skipped" in line), "no result"
-    )
+    summaries = [line.strip("= ") for line in printed if "passed" in line or "skipped" in line]
     failed = [line.removeprefix("FAILED ").partition(" - ")[0] for line in printed if line.startswith("FAILED")]
-    return [("tests marked `gpu`", summary), *[("failed", f"`{name}`") for name in failed]]
+    return [("tests marked `gpu`", ["no result", *summaries][-1]), *[("failed", f"`{name}`") for name in failed]]
 
 
 def _against_the_cpu(bench: Bench) -> list[tuple[str, str]]:
     """The loss and all gradients of one batch, here and in float32 on a CPU."""
 
-    def gradients(device: torch.device, precision: str) -> tuple[float, dict[str, Tensor]]:
+    def one_step(device: torch.device, precision: str) -> tuple[float, dict[str, Tensor]]:
         training = assemble(bench.recipe(precision=precision, clip_norm=1e9), bench.data, device)
         model, optimizer = training.state.model, training.state.optimizer
         batch = training.stream.batch(Cursor(), 8).rows
-        stored: dict[str, Tensor] = {}
+        gradients: dict[str, Tensor] = {}
 
-        def keep() -> None:
-            for name, parameter in model.named_parameters():
-                if parameter.grad is not None:
-                    stored[name] = parameter.grad.float().cpu().flatten()
+        def step() -> None:
+            parameters = ((name, each) for name, each in model.named_parameters() if each.grad is not None)
+            gradients.update({name: each.grad.float().cpu().flatten() for name, each in parameters})
 
-        optimizer.step = keep  # type: ignore[method-assign]
+        optimizer.step = step  # type: ignore[method-assign]
         model.train()
         masked = training.masker(batch)
         result = training_step(model, optimizer, batch, masked, learning_rate_scale=1.0, step=1, clip_norm=1e9)
-        return result.loss, stored
+        return result.loss, gradients
 
-    expected_loss, expected = gradients(torch.device("cpu"), "float32")
+    expected_loss, expected = one_step(torch.device("cpu"), "float32")
     rows = []
     for precision, limit in (("float32", 2e-3), ("bf16", None)):
-        loss, here = gradients(bench.device, precision)
+        loss, here = one_step(bench.device, precision)
         cosines = {
             name: float(torch.nn.functional.cosine_similarity(here[name], expected[name], dim=0, eps=1e-30))
             for name in expected
@@ -173,20 +167,22 @@ def _waits(bench: Bench) -> tuple[str, str]:
 
 
 def _memory(bench: Bench) -> tuple[str, str]:
-    """A step that is given three fifths of the memory that it would take."""
+    """A step with three fifths of the memory that it would take."""
     what = "memory that runs out"
     if bench.dry:
         return what, "not looked at: a CPU has no limit to set"
-    gc.collect()
-    torch.cuda.empty_cache()
+
+    def first_step() -> StepReport:
+        gc.collect()
+        torch.cuda.empty_cache()
+        return next(assemble(bench.recipe(micro_batch_tokens=131_072), bench.data, bench.device).reports())
+
     torch.cuda.reset_peak_memory_stats()
-    whole = next(assemble(bench.recipe(micro_batch_tokens=131_072), bench.data, bench.device).reports())
+    whole = first_step()
     peak, total = torch.cuda.max_memory_allocated(), torch.cuda.get_device_properties(0).total_memory
-    gc.collect()
-    torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction(0.6 * peak / total)
     try:
-        cut = next(assemble(bench.recipe(micro_batch_tokens=131_072), bench.data, bench.device).reports())
+        cut = first_step()
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     difference = abs(cut.loss / whole.loss - 1)
@@ -196,7 +192,6 @@ def _memory(bench: Bench) -> tuple[str, str]:
 
 
 def profile(bench: Bench) -> list[str]:
-    """Where the time of steps goes."""
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as profiled
 
@@ -204,14 +199,14 @@ def profile(bench: Bench) -> list[str]:
     reports = training.reports()
     for _ in range(2 if bench.dry else 10):
         next(reports)
-    _synchronize(bench)
+    synchronize(bench.device.type)
     activity = ProfilerActivity.CPU if bench.dry else ProfilerActivity.CUDA
     steps = 3 if bench.dry else 8
     with profiled(activities=[activity]) as events:
         begin = time.perf_counter()
         for _ in range(steps):
             next(reports)
-        _synchronize(bench)
+        synchronize(bench.device.type)
         wall = time.perf_counter() - begin
     seconds: dict[str, float] = defaultdict(float)
     name_of_time = "self_cpu_time_total" if bench.dry else "self_device_time_total"
@@ -261,15 +256,14 @@ def train_killed(bench: Bench) -> list[str]:
     time.sleep(60.0 * minutes / 4)
     began.send_signal(signal.SIGKILL)
     began.wait()
-    kept = sorted(path.parent.name for path in (run / "checkpoints").glob("step-*/state.json"))
-    subprocess.run(
-        [*command, "--out", str(run), "--resume", "--quiet"], check=True, cwd=ROOT, stdout=subprocess.DEVNULL
-    )
+    steps = sorted(path.parent.name for path in (run / "checkpoints").glob("step-*/state.json"))
+    again = [*command, "--out", str(run), "--resume", "--quiet"]
+    subprocess.run(again, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
     summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
     return [
         "| device | killed behind | steps in all | tokens a second | held-out loss | accuracy |",
         "| --- | --- | --- | --- | --- | --- |",
-        f"| {summary['device']} | {kept[-1] if kept else 'nothing kept'} | {summary['steps']:,} "
+        f"| {summary['device']} | {steps[-1] if steps else 'nothing'} | {summary['steps']:,} "
         f"| {summary['tokens_per_second']:,.0f} | {summary['validation_loss']:.3f} "
         f"| {summary['validation_accuracy']:.1%} |",
     ]

@@ -1,10 +1,9 @@
 """Filling and embedding 1,000 texts of mixed length: ours against transformers' pipelines, on the same folder.
 
-    python benchmarks/inference.py TEXT MODEL... [--rounds 5] [--clock wall] [--threads 2] [--table PAGE]
+    python benchmarks/inference.py TEXT MODEL... [--rounds 5] [--table PAGE]
 
-In alternation, in one process; a round is each system once, and what stands in the table is the median over rounds.
-Texts are paragraphs (lines) of TEXT that fit the model, in a fixed random order. `--clock cpu` counts the process's
-time on all cores instead of the clock's: with `--threads 1` that can be compared on a machine where others work.
+In alternation, in one process; a round is each system once, and the table shows medians over rounds. Texts are
+paragraphs (lines) of TEXT that fit the model, in a fixed random order.
 
     fill         a mask in each text, five candidates: `Model.fill(texts)` against the pipeline `fill-mask`
     embed        the mean of each text's tokens: `Model.embed(texts)` against the pipeline `feature-extraction`, which
@@ -37,7 +36,6 @@ import unmask
 from unmask.data.reading import BadInput, read_lines
 from unmask.data.sources import find_sources
 
-CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 BATCH_SIZES = (8, 32, 128)
 TEXTS = 1000
 GOAL = 2.0
@@ -131,18 +129,17 @@ def measure(options: argparse.Namespace, folder: Path, precision: str) -> list[s
     """Rows of the table for a model; systems alternate, and each ratio to ours is the median of the rounds'."""
     from transformers import AutoTokenizer
 
-    clock = CLOCKS[options.clock]
     model = unmask.load(folder, precision=precision)  # type: ignore[arg-type]
     config = model.network.config
     mask = model.tokenizer.token(model.tokenizer.special.mask)
-    longest = min(config.max_position_embeddings, options.longest)
+    longest = min(config.max_position_embeddings, 512)
     plain, masked = read_texts(options.text, AutoTokenizer.from_pretrained(folder), longest, mask)
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
 
     def seconds(call: Callable[..., Any], *arguments: Any) -> float:
-        begin = clock()
+        begin = time.perf_counter()
         call(*arguments)
-        return clock() - begin
+        return time.perf_counter() - begin
 
     lines = []
     for what, make, texts in (("fill", filling, masked), ("embed", embedding, plain)):
@@ -182,21 +179,17 @@ def main() -> None:
     parser.add_argument("text")
     parser.add_argument("models", type=Path, nargs="+")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--clock", choices=CLOCKS, default="wall")
-    parser.add_argument("--longest", type=int, default=512, help="tokens of the longest text")
     parser.add_argument("--precisions", default="float32,bf16")
     parser.add_argument("--table", type=Path, help="page whose table `inference` is rewritten")
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    torch.set_num_threads(2)
     warnings.simplefilter("ignore")
     import transformers
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     lines = [
-        f"| model | precision | what | against (batch) | ours, texts/s ({options.clock}) | this, texts/s | ratio "
-        "| goal | difference |",
+        "| model | precision | what | against (batch) | ours, texts/s | this, texts/s | ratio | goal | difference |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     print(*lines, sep="\n", flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ import torch
 
 from unmask.commands.recipe import Recipe, new_model
 from unmask.commands.run_data import PreparedData
+from unmask.data.reading import bare_suffix, open_bytes
 from unmask.data.rows import RowStream
 from unmask.masking.masker import Masker
 from unmask.model.encoder import compile_model
@@ -34,7 +36,6 @@ class Training(NamedTuple):
     settings: TrainingSettings
 
     def reports(self, clock: Callable[[], float] = time.monotonic) -> Iterator[StepReport]:
-        """Trains, a report a step."""
         self.trainer.clock = clock
         return self.trainer.steps()
 
@@ -60,3 +61,17 @@ def prepare(texts: Sequence[Path], out: Path, vocab_size: int, *options: str) ->
     command = [sys.executable, "-m", "unmask", "prepare", *map(str, texts), "--out", str(out)]
     command += ["--vocab-size", str(vocab_size), "--tokenizer-kind", "wordpiece", *options]
     subprocess.run(command, check=True)
+
+
+def beginning(source: Path, name: str, megabytes: float, out: Path) -> Path:
+    """The first megabytes of a text, to the last end of a document in them, or of a line where there is none."""
+    with open_bytes(source) as file:
+        text = file.read(int(megabytes * 1e6) + 1)
+    if len(text) > megabytes * 1e6:
+        text = text[: text.rfind(b"\n\n") + 2] if b"\n\n" in text else text[: text.rfind(b"\n") + 1] or text
+    path = out / f"{name}-{hashlib.sha256(text).hexdigest()[:8]}{bare_suffix(source)}"
+    if not path.is_file():  # a preparation knows its files by their time of change
+        partial = path.with_name(path.name + ".partial")
+        partial.write_bytes(text)
+        partial.replace(path)
+    return path

@@ -16,12 +16,11 @@ from typing import Any, TextIO
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from trained import fast_tokenizer
+from trained import fast_tokenizer, modernbert
 from turns import Turn
 
 from unmask.commands.run_data import open_prepared
 from unmask.data.rows import Cursor, RowStream
-from unmask.model.config import PARTS, default_intermediate_size
 
 PEERS = ("modernbert-adamw", "modernbert-muon")
 # Of a step of 4,096 positions on one thread, median of 15 in alternation: eager 387 ms, compiled 244; sdpa 472 and 392.
@@ -35,31 +34,12 @@ WARM_STEPS = 2  # of a model that is thrown away: they compile
 
 
 def scale_at(progress: float) -> float:
-    """The share of the peak learning rate."""
     return min(progress / WARM_UP, (1.0 - progress) / (1.0 - WARM_UP))
 
 
 def new_model(tokenizer: Any, length: int, *, compiled: bool) -> Any:
-    """A model of 4 layers of 256, as wide within as ours."""
-    import transformers
-
-    config = transformers.ModernBertConfig(
-        vocab_size=len(tokenizer),
-        num_hidden_layers=4,
-        hidden_size=256,
-        num_attention_heads=4,
-        intermediate_size=default_intermediate_size(256, PARTS["modernbert"].intermediate_ratio),
-        max_position_embeddings=length,
-        pad_token_id=tokenizer.pad_token_id,
-        cls_token_id=tokenizer.cls_token_id,
-        sep_token_id=tokenizer.sep_token_id,
-        bos_token_id=tokenizer.cls_token_id,
-        eos_token_id=tokenizer.sep_token_id,
-        global_attn_every_n_layers=1,  # faster on CPUs than with the masks of local layers
-        sparse_prediction=True,  # logits at the hidden tokens only
-        attn_implementation=ATTENTION,
-    )
-    model = transformers.ModernBertForMaskedLM(config)
+    """A model of 4 layers of 256; all layers attend globally, which is faster on CPUs than masks of local ones."""
+    model = modernbert(tokenizer, (4, 256), length, ATTENTION)
     if compiled:
         model.model.compile()
     return model
@@ -95,14 +75,7 @@ def batches(input_ids_NS: Tensor, rows: int, seed: int) -> Iterator[Tensor]:
 
 
 def train_peer(work: Any, out: TextIO, marks: list[float], held_out: Callable[[Any], Any]) -> None:
-    """A peer's process.
-
-    Args:
-        work: See time_to_loss.py.
-        out: Where the parent reads.
-        marks: Seconds at which it is evaluated.
-        held_out: Makes the held-out set of prepared data.
-    """
+    """A peer's process: evaluated at `marks` (seconds) on what `held_out` makes of prepared data."""
     import transformers
 
     transformers.logging.set_verbosity_error()

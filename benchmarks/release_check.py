@@ -3,9 +3,9 @@
     make release-check TEXT=novels.txt.gz
     python benchmarks/release_check.py TEXT [--minutes 2] [--megabytes 2] [--annotate COLUMNS] [--out runs/release]
 
-Half an hour of training with the defaults, and spaCy's time, which runs once for each kind of tokenizer. What is done
-is kept: the same command goes on after Ctrl-C or a kill; another `--out` starts anew. Progress goes to stderr, what
-the commands say to OUT/log.txt, the tables to stdout and OUT/results.md.
+Half an hour of training with the defaults, and spaCy's time, which runs once for each kind of tokenizer. Preparations
+and trainings continue after Ctrl-C or a kill; another `--out` starts anew. Progress goes to stderr, what the commands
+print to OUT/log.txt, the tables to stdout and OUT/results.md.
 
 Exit code 1 if a promise of masking is broken, a strategy is left out, or a model does not get below the entropy of
 token frequencies; the reasons stand at the end. Exit code 130 if it was interrupted.
@@ -14,7 +14,6 @@ token frequencies; the reasons stand at the end. Exit code 130 if it was interru
 from __future__ import annotations
 
 import argparse
-import hashlib
 import importlib.util
 import json
 import signal
@@ -25,8 +24,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ours import beginning
+
 from unmask.data.annotations import PIPELINES
-from unmask.data.reading import bare_suffix, open_bytes
+from unmask.data.reading import bare_suffix
 from unmask.masking.settings import STRATEGIES, needed_annotations
 
 KINDS = ("wordpiece", "bpe", "unigram", "char")
@@ -43,28 +44,15 @@ class Check:
         self.failed: list[str] = []
         self.begin = time.monotonic()
 
-    def run(self, what: str, *arguments: object, keep: Path | None = None) -> dict[str, Any] | None:
-        """Runs `unmask` with these arguments; returns its JSON, or notes the failure and returns None.
-
-        With `keep` the result stays in that file, and is taken from there when the arguments are the same.
-        """
+    def run(self, what: str, *arguments: object) -> dict[str, Any] | None:
+        """Runs `unmask`; returns its JSON, or notes the failure and returns None."""
         self.done += 1
         print(f"[{self.done}/{self.steps}] {time.monotonic() - self.begin:6.0f} s  {what}", file=sys.stderr, flush=True)
-        words = [*map(str, arguments), "--json"]
-        if keep is not None and keep.is_file():
-            stored: dict[str, Any] = json.loads(keep.read_text(encoding="utf-8"))
-            if stored["arguments"] == words:
-                return dict(stored["result"])
-        code, printed = self._call(words)
-        result: dict[str, Any] | None = json.loads(printed) if printed.strip() else None
-        if code not in (0, 1) or result is None:
+        code, printed = self._call([*map(str, arguments), "--json"])
+        if code not in (0, 1) or not printed.strip():
             self.failed.append(f"{what} ended with exit code {code}; see {self.out / 'log.txt'}")
             return None
-        if keep is not None:
-            partial = keep.with_suffix(".partial")
-            partial.write_text(json.dumps({"arguments": words, "result": result}), encoding="utf-8")
-            partial.replace(keep)
-        return result
+        return dict(json.loads(printed))
 
     def _call(self, words: Sequence[str]) -> tuple[int, str]:
         """Exit code and stdout; an interrupted command has the time to save its state."""
@@ -96,8 +84,7 @@ def audits(check: Check, text: Path, annotate: Sequence[str]) -> list[str]:
         if check.run(
             f"prepare, {kind}", "prepare", text, "--out", data, "--tokenizer-kind", kind, "--resume", *annotate
         ):
-            page, kept = (check.out / f"audit-{kind}.{suffix}" for suffix in ("html", "json"))
-            result = check.run(f"audit, {kind}", "audit", data, "--out", page, keep=kept)
+            result = check.run(f"audit, {kind}", "audit", data, "--out", check.out / f"audit-{kind}.html")
         for name, row in cells.items():
             entry = result["strategies"].get(name) if result else None
             row.append("not audited" if entry is None else "broken" if entry["broken"] else f"{entry['rate']:.2%}")
@@ -128,7 +115,6 @@ def trainings(check: Check, names: Sequence[str], settings: Sequence[str], minut
 
 
 def main() -> None:
-    """Audits and trains, and prints a table of each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("text", type=Path, help="some megabytes of text")
     parser.add_argument("--out", type=Path, default=Path("runs/release"))
@@ -151,12 +137,7 @@ def main() -> None:
     check = Check(options.out, 2 * len(KINDS) + len(names))
     text = options.text
     if bare_suffix(text) in CUT:
-        with open_bytes(text) as file:
-            beginning = file.read(int(options.megabytes * 1e6))
-        beginning = beginning[: beginning.rfind(b"\n") + 1] or beginning
-        text = options.out / f"text-{hashlib.sha256(beginning).hexdigest()[:8]}.txt"
-        if not text.is_file():  # preparations are kept by the time of change of their files
-            text.write_bytes(beginning)
+        text = beginning(text, "text", options.megabytes, options.out)
     results = audits(check, text, annotate)
     print("\n".join(results), flush=True)
     settings = [word for setting in options.set for word in ("--set", setting)]

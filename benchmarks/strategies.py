@@ -4,26 +4,18 @@ r"""What the masking strategies are worth: all of them, with the same steps and 
     python benchmarks/strategies.py NAME=TEXT... --tasks FOLDER [--jobs 2] [--results docs/measured/strategies.jsonl] \
         [--table docs/masking.md] [--picture docs/pictures/strategies.svg]
 
-Each corpus is prepared once, with one tokenizer (WordPiece), annotations of spaCy's small English pipeline and one
-lexicon of collocations. A cell is a strategy with a seed: the recipe `tiny` is trained for so many steps on the same
-rows from the same initial weights as in every other cell of that seed, and only the masking differs. Scores that a
-model makes for `adaptive` and `semantic` are made anew every `--refresh-steps` steps, since with the recipe's 200 the
-better part of so short a training would know none.
+Each corpus is prepared once, with WordPiece, annotations of spaCy's small English pipeline and one lexicon. A cell is a
+strategy with a seed: the recipe `tiny` is trained for so many steps on the same rows from the same initial weights as
+in every other cell of that seed, and only the masking differs. Scores that `adaptive` and `semantic` follow are made
+every `--refresh-steps` steps, since with the recipe's 200 most of so short a training would have none. Figures are the
+held-out loss (15 % of the tokens, drawn one by one, the same for all) and those of `TASKS` on their test files; the
+validation files choose the best epochs. Rates and batch sizes of the tasks were chosen with models that `random` had
+trained.
 
-    held-out loss  nats a hidden token; 15 % of the tokens, drawn one by one, the same for all
-    sst2           sentiment, accuracy on the test file
-    wnut17         named entities, F1 of entities on the test file
-    ud_english_ewt parts of speech, accuracy of words on the test file
-
-Each model is fine-tuned for each task with its seed, on some of the sentences where there are many (`TUNING`); the best
-epoch is told by the validation file. What a task is learned with is the same for all, and was chosen with models that
-`random` had trained.
-
-A cell is a process of its own with one thread, so that its figures do not depend on `--jobs`. Its line is appended to
-the results when all its figures are known, with a hash of the text, the files of the tasks and all settings; what is
-there with the same hash is not run again, so the same command goes on after a stop or a kill. Corpora come one after
-another, and within one first all strategies with seed 0, then all with seed 1. `--cells 0` runs none and makes table
-and picture of what is there.
+A cell is a process of its own with one thread, so its figures do not depend on `--jobs`. Its line is appended to the
+results when all its figures are known, with a hash of the text, the files of the tasks and all settings; cells with a
+line are not run again, so the same command continues after a stop or a kill. `--cells 0` runs none, and makes table and
+picture of the results.
 
 A figure of the table is a mean, beside its difference to random masking, paired by seed. The intervals of a figure's
 differences hold together: each is made at the level 1 - 0.05/12 (Bonferroni's correction for twelve strategies, one
@@ -42,14 +34,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from tables import append_line, circumstances, describe, read_lines, shown, write_table
+from ours import beginning, prepare
+from tables import append_line, circumstances, made, read_lines, shown, write_table
 from turns import own_output
 
 import unmask
@@ -70,74 +63,44 @@ LEVEL = 1.0 - (1.0 - CONFIDENCE) / len(STRATEGIES)
 
 
 class Task(NamedTuple):
-    """A task's files, and how it is learned; no strategy had a say in that but `random`."""
+    """A task's files, and how it is learned."""
 
+    title: str  # of its figure
     kind: str
     metric: str
     files: tuple[str, str, str]  # train, validation, test
     epochs: int
     batch_size: int
     learning_rate: float
-    sentences: int | None = None  # that it is learned from; None: all
+    sentences: int | None = None  # to learn from; None: all
     columns: tuple[str, ...] = ()
+
+    def settings(self, seed: int) -> tuple[str, ...]:
+        return (
+            f"finetune.epochs={self.epochs}", f"finetune.batch_size={self.batch_size}",
+            f"finetune.learning_rate={self.learning_rate:g}", f"finetune.metric={self.metric}", f"finetune.seed={seed}",
+            *(f"finetune.columns.{column}" for column in self.columns),
+        )  # fmt: skip
 
 
 TASKS = {
     "sst2": Task(
-        "classify", "accuracy", ("train.tsv", "dev.tsv", "test.tsv"), 3, 32, 5e-4, 2000, ("text=0", "label=1")
+        "SST-2, accuracy %", "classify", "accuracy", ("train.tsv", "dev.tsv", "test.tsv"),
+        3, 32, 5e-4, 2000, ("text=0", "label=1"),
     ),
     "wnut17": Task(
-        "tag", "entity_f1", ("wnut17train.conll", "emerging.dev.conll", "emerging.test.conll"), 3, 32, 1.5e-3
+        "WNUT-17, entity F1 %", "tag", "entity_f1",
+        ("wnut17train.conll", "emerging.dev.conll", "emerging.test.conll"), 3, 32, 1.5e-3,
     ),
     "ud_english_ewt": Task(
-        "tag", "accuracy", ("en_ewt-rebuilt-train.conllu.gz", "en_ewt-ud-dev.conllu.gz", "en_ewt-ud-test.conllu.gz"),
-        3, 16, 1e-3, 1500,
+        "parts of speech, accuracy %", "tag", "accuracy",
+        ("en_ewt-rebuilt-train.conllu.gz", "en_ewt-ud-dev.conllu.gz", "en_ewt-ud-test.conllu.gz"), 3, 16, 1e-3, 1500,
     ),
 }  # fmt: skip
-
-
-class Figure(NamedTuple):
-    """A column of the table."""
-
-    title: str
-    scale: float = 100.0
-    decimals: int = 1
-    less_is_better: bool = False
-
-
-FIGURES = {
-    "loss": Figure("held-out loss, nats", 1.0, 3, less_is_better=True),
-    "sst2": Figure("SST-2, accuracy %"),
-    "wnut17": Figure("WNUT-17, entity F1 %"),
-    "ud_english_ewt": Figure("parts of speech, accuracy %"),
-}
+LOSS = "loss"  # the figure that is better where it is less, and no share
+TITLES = {LOSS: "held-out loss, nats", **{name: task.title for name, task in TASKS.items()}}
 Entries = Sequence[Mapping[str, Any]]  # lines of the results
 Values = dict[str, dict[int, Mapping[str, float]]]  # figures by strategy and seed
-
-
-class Plan(NamedTuple):
-    """What all cells share."""
-
-    steps: int
-    refresh_steps: int
-    megabytes: float
-    vocab_size: int
-    overrides: Sequence[str] = ()
-
-    def settings(self) -> tuple[str, ...]:
-        """Of the recipe `tiny`."""
-        fixed = (f"masking.refresh_steps={self.refresh_steps}", "evaluation.times=0")
-        return (*fixed, f"checkpoint.every_steps={self.steps}", *self.overrides)
-
-
-def tuning(name: str, seed: int) -> tuple[str, ...]:
-    """The settings of a task's fine-tuning."""
-    task = TASKS[name]
-    return (
-        f"finetune.epochs={task.epochs}", f"finetune.batch_size={task.batch_size}",
-        f"finetune.learning_rate={task.learning_rate:g}", f"finetune.metric={task.metric}", f"finetune.seed={seed}",
-        *(f"finetune.columns.{column}" for column in task.columns),
-    )  # fmt: skip
 
 
 class Work(NamedTuple):
@@ -146,29 +109,13 @@ class Work(NamedTuple):
     corpus: str
     strategy: str
     seed: int
-    plan: Plan
+    steps: int
+    overrides: Sequence[str]  # of the recipe
     data: str
     lexicon: str
     tasks: Mapping[str, Sequence[str]]  # paths of train, validation and test
     out: str
     settings: str = ""  # the hash of them all
-
-
-# What a cell reads
-
-
-def beginning(source: Path, name: str, megabytes: float, work: Path) -> Path:
-    """The first megabytes of a text, to the last end of a document in them, or of a line where there is none."""
-    with open_bytes(source) as file:
-        text = file.read(int(megabytes * 1e6) + 1)
-    if len(text) > megabytes * 1e6:
-        text = text[: text.rfind(b"\n\n") + 2] if b"\n\n" in text else text[: text.rfind(b"\n") + 1] or text
-    path = work / f"{name}-{hashlib.sha256(text).hexdigest()[:8]}{bare_suffix(source)}"
-    if not path.is_file():  # preparations are kept by the time of change of their files
-        partial = path.with_name(path.name + ".partial")
-        partial.write_bytes(text)
-        partial.replace(path)
-    return path
 
 
 def some_sentences(source: Path, count: int, work: Path) -> Path:
@@ -196,50 +143,37 @@ def task_files(folder: Path, work: Path) -> dict[str, list[str]]:
     return files
 
 
-def settings_hash(plan: Plan, text: Path, tasks: Mapping[str, Sequence[str]], strategy: str) -> str:
+def settings_hash(
+    text: Path, vocab_size: int, tasks: Mapping[str, Sequence[str]], strategy: str, steps: int, overrides: Sequence[str]
+) -> str:
     """Of all that the figures of a strategy depend on, but for the seed and the code."""
-    options = {"masking.strategy": strategy, "training.steps": plan.steps}
-    recipe = load_recipe("tiny", options=options, overrides=tuple(plan.settings()))
+    options = {"masking.strategy": strategy, "training.steps": steps}
     content = {
-        "recipe": recipe.model_dump(mode="json"),
-        "preparation": [file_sha256(text), plan.vocab_size, PIPELINE, COLUMNS],
-        "finetune": {name: tuning(name, 0) for name in tasks},
+        "recipe": load_recipe("tiny", options=options, overrides=tuple(overrides)).model_dump(mode="json"),
+        "preparation": [file_sha256(text), vocab_size, PIPELINE, COLUMNS],
+        "finetune": {name: TASKS[name].settings(0) for name in tasks},
         "files": {name: [file_sha256(Path(path)) for path in files] for name, files in tasks.items()},
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def prepare(text: Path, data: Path, lexicon: Path, plan: Plan) -> None:
-    """What the cells of a corpus begin with; what is there stays."""
-    command = [sys.executable, "-m", "unmask"]
-    how = ["--tokenizer-kind", "wordpiece", "--vocab-size", str(plan.vocab_size), "--annotate", COLUMNS]
-    how += ["--set", f"annotation.pipeline={PIPELINE}", "--resume"]
-    subprocess.run([*command, "prepare", str(text), "--out", str(data), *how], check=True)
-    if not lexicon.is_file():
-        subprocess.run([*command, "lexicon", str(data), "--out", str(lexicon)], check=True)
-
-
-# Cells
-
-
 def measure(work: Work) -> dict[str, Any]:
     """Trains a cell's model, measures it, and leaves nothing behind."""
-    out = Path(work.out)
+    out, settings = Path(work.out), tuple(work.overrides)
     shutil.rmtree(out, ignore_errors=True)
-    settings = work.plan.settings()
     if wanted_lexicons(load_recipe("tiny", options={"masking.strategy": work.strategy}, overrides=settings).masking):
         settings = (*settings, f"masking.units.lexicon={work.lexicon}")
     began = time.perf_counter()
     run = unmask.pretrain(
-        work.data, out=out / "run", recipe="tiny", strategy=work.strategy, steps=work.plan.steps, seed=work.seed,
+        work.data, out=out / "run", recipe="tiny", strategy=work.strategy, steps=work.steps, seed=work.seed,
         settings=settings,
     )  # fmt: skip
-    figures = {"loss": run.summary["validation_loss"]}
+    figures = {LOSS: run.summary["validation_loss"]}
     seconds = {"pretraining": round(time.perf_counter() - began, 1)}
     for name, (train, validation, test) in work.tasks.items():
         began = time.perf_counter()
         tuned = unmask.finetune(
-            run.folder / "model", task=TASKS[name].kind, out=out / name, settings=tuning(name, work.seed),
+            run.folder / "model", task=TASKS[name].kind, out=out / name, settings=TASKS[name].settings(work.seed),
             train=train, validation=validation, test=test,
         )  # fmt: skip
         figures[name] = tuned.summary["seeds"][0]["test_metrics"][TASKS[name].metric]
@@ -257,40 +191,48 @@ def serve(work: Work) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-    figures = {**measure(work), "cpu_seconds": round(time.process_time(), 1)}
-    print(json.dumps(figures), file=out, flush=True)
+    print(json.dumps({**measure(work), "cpu_seconds": round(time.process_time(), 1)}), file=out, flush=True)
 
 
 def side_by_side(works: Sequence[Work], jobs: int, log: Path) -> Iterator[tuple[Work, dict[str, Any] | None]]:
     """Runs cells, some at the same time; yields each with its figures as soon as it ends, None where it failed."""
-    waiting, running = deque(works), dict[int, tuple[Work, subprocess.Popen[str]]]()
+    running: list[subprocess.Popen[str]] = []
+
+    def run(work: Work) -> tuple[Work, dict[str, Any] | None]:
+        with (
+            log.open("a", encoding="utf-8") as errors,
+            subprocess.Popen(
+                [sys.executable, __file__, "--serve", json.dumps(work._asdict())],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
+                env={**os.environ, **ONE_THREAD},
+                start_new_session=True,  # Ctrl-C in a terminal would reach it as well
+            ) as process,
+        ):  # fmt: skip
+            running.append(process)
+            assert process.stdout is not None
+            printed = process.stdout.read()
+        return work, json.loads(printed) if process.returncode == 0 else None
+
+    pool = ThreadPoolExecutor(jobs)
     try:
-        while waiting or running:
-            while waiting and len(running) < jobs:
-                work = waiting.popleft()
-                content = json.dumps({**work._asdict(), "plan": work.plan._asdict()})
-                with log.open("a", encoding="utf-8") as errors:
-                    process = subprocess.Popen(
-                        [sys.executable, __file__, "--serve", content],
-                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
-                        env={**os.environ, **ONE_THREAD},
-                        start_new_session=True,  # Ctrl-C in a terminal would reach it as well
-                    )  # fmt: skip
-                running[process.pid] = work, process
-            ended = next((pid for pid, (_, process) in running.items() if process.poll() is not None), None)
-            if ended is None:
-                time.sleep(0.1)
-                continue
-            work, process = running.pop(ended)
-            printed, _ = process.communicate()
-            yield work, json.loads(printed) if process.returncode == 0 else None
+        for ended in as_completed([pool.submit(run, work) for work in works]):
+            yield ended.result()
     finally:
-        for _, process in running.values():
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in running:
             process.kill()
-            process.communicate()
+        pool.shutdown()
 
 
-def run_cells(works: Sequence[Work], results: Path, jobs: int, log: Path) -> int:
+def plan_of(options: argparse.Namespace) -> dict[str, Any]:
+    """What all cells share, as lines of the results say it."""
+    learned = ("epochs", "batch_size", "learning_rate", "sentences")
+    plan = {name: getattr(options, name) for name in ("steps", "refresh_steps", "megabytes", "vocab_size")}
+    tuning = {name: {key: getattr(task, key) for key in learned} for name, task in TASKS.items()}
+    return plan | {"overrides": options.set, "tuning": tuning}
+
+
+def run_cells(works: Sequence[Work], plan: Mapping[str, Any], results: Path, jobs: int, log: Path) -> int:
     """Runs cells and appends a line for each to the results; returns how many failed."""
     began, failed = time.monotonic(), 0
     for number, (work, figures) in enumerate(side_by_side(works, jobs, log), 1):
@@ -299,25 +241,17 @@ def run_cells(works: Sequence[Work], results: Path, jobs: int, log: Path) -> int
             reached = f"failed; see {log}"
         else:
             cell = {name: getattr(work, name) for name in ("corpus", "strategy", "seed", "settings")}
-            learned = {
-                name: {key: getattr(task, key) for key in ("epochs", "batch_size", "learning_rate", "sentences")}
-                for name, task in TASKS.items()
-            }
             here = circumstances()
             here["versions"] |= {"spacy": version("spacy")}
-            append_line(results, {**cell, "plan": {**work.plan._asdict(), "tuning": learned}, **figures, **here})
+            append_line(results, {**cell, "plan": plan, **figures, **here})
             reached = ", ".join(f"{name} {value:.4f}" for name, value in figures["figures"].items())
         taken = time.monotonic() - began
-        left = taken / number * (len(works) - number) / 60
         print(
-            f"[{number}/{len(works)}] {taken:.0f} s, {left:.0f} min left: {work.corpus}, {work.strategy}, "
-            f"seed {work.seed}: {reached}",
+            f"[{number}/{len(works)}] {taken:.0f} s, {taken / number * (len(works) - number) / 60:.0f} min left: "
+            f"{work.corpus}, {work.strategy}, seed {work.seed}: {reached}",
             file=sys.stderr, flush=True,
         )  # fmt: skip
     return failed
-
-
-# The table
 
 
 def difference(values: Values, strategy: str, figure: str) -> tuple[float, float | None, bool] | None:
@@ -358,13 +292,9 @@ def page(entries: Entries, *, seeds: int) -> list[str]:
         f"{plan['vocab_size']:,},",
         f"scores of `adaptive` and `semantic` every {plan['refresh_steps']} steps{others}. Fine-tuning: {learned}.",
         "",
-        f"A figure is a mean over the seeds. Beside it stands the difference to `{BASELINE}`, paired by seed, ± half "
-        "its",
-        f"simultaneous 95 % interval: Student's t with Bonferroni's correction for {len(STRATEGIES)} comparisons a "
-        "figure. One that leaves 0",
-        "out is **bold**; there is no ± with one seed, or where all seeds have the same difference. Less is better in "
-        "the",
-        "loss, more in the others.",
+        f"Means over seeds, with the paired difference to `{BASELINE}` ± half its simultaneous 95 % interval",
+        f"(Student's t, Bonferroni's correction for {len(STRATEGIES)} comparisons a figure); those that leave 0 out",
+        "are **bold**. Less is better in the loss, more in the others.",
     ]
     for corpus, values in by_corpus(entries).items():
         lines += ["", f"**{corpus}**", "", *table(values), "", verdict(corpus, values, seeds)]
@@ -372,14 +302,13 @@ def page(entries: Entries, *, seeds: int) -> list[str]:
 
 
 def table(values: Values) -> list[str]:
-    """A row a strategy."""
-    titles = " | ".join(f"{figure.title} | to `{BASELINE}`" for figure in FIGURES.values())
-    lines = [f"| strategy | seeds | {titles} |", "| --- |" + " --- |" * (1 + 2 * len(FIGURES))]
+    titles = " | ".join(f"{title} | to `{BASELINE}`" for title in TITLES.values())
+    lines = [f"| strategy | seeds | {titles} |", "| --- |" + " --- |" * (1 + 2 * len(TITLES))]
     for strategy in STRATEGIES:
         runs = values.get(strategy, {})
         row = [f"`{strategy}`", str(len(runs))]
-        for name, figure in FIGURES.items():
-            scale, form = figure.scale, f".{figure.decimals}f"
+        for name in TITLES:
+            scale, form = scale_of(name), ".3f" if name == LOSS else ".1f"
             row.append(f"{scale * fmean(run[name] for run in runs.values()):{form}}" if runs else "")
             apart = None if strategy == BASELINE else difference(values, strategy, name)
             text = ""
@@ -392,73 +321,74 @@ def table(values: Values) -> list[str]:
     return lines
 
 
+def scale_of(figure: str) -> float:
+    return 1.0 if figure == LOSS else 100.0
+
+
 def verdict(corpus: str, values: Values, seeds: int) -> str:
-    """Which differences are shown, and which seeds are missing."""
     sentences = []
-    for name, figure in FIGURES.items():
+    for name, title in TITLES.items():
         better: dict[bool, list[str]] = {True: [], False: []}
         for strategy in STRATEGIES:
             apart = difference(values, strategy, name)
             if strategy != BASELINE and apart is not None and apart[2]:
-                better[(apart[0] < 0.0) == figure.less_is_better].append(f"`{strategy}`")
+                better[(apart[0] < 0.0) == (name == LOSS)].append(f"`{strategy}`")
         for is_better, names in better.items():
             if names:
                 verb, how = "is" if len(names) == 1 else "are", "better" if is_better else "worse"
-                sentences.append(f"{', '.join(names)} {verb} {how} in {figure.title.partition(',')[0]}")
+                sentences.append(f"{', '.join(names)} {verb} {how} in {title.partition(',')[0]}")
     text = "; ".join(sentences) if sentences else "no strategy is shown to differ from it in any figure"
     missing = [f"`{name}` {len(values.get(name, {}))}" for name in STRATEGIES if len(values.get(name, {})) < seeds]
     rest = f" Not complete: of {seeds} seeds there are {', '.join(missing)}." if missing else ""
     return f"Against `{BASELINE}` on {corpus}: {text}.{rest}"
 
 
-def made(entries: Entries) -> list[str]:
-    """When, on what and with which versions: a line for all that agree."""
-    places: dict[str, list[str]] = {}
-    for entry in entries:
-        places.setdefault(describe(entry), []).append(entry["date"])
-    lines = []
-    for place, dates in places.items():
-        days = min(dates) if min(dates) == max(dates) else f"{min(dates)} to {max(dates)}"
-        cells = "" if len(places) == 1 else f" ({len(dates)} cells)"
-        lines.append(f"{days}{cells}, {place}.")
-    return lines
-
-
 def draw(entries: Entries, path: Path) -> None:
     """Differences with their intervals: a row of panels a corpus, a panel a figure, a line a strategy."""
-    from matplotlib.figure import Figure as Drawing
+    from matplotlib.figure import Figure
 
     from unmask.report.plots import HELD, INK, SOFT, to_svg
 
     corpora = by_corpus(entries)
     names = [name for name in STRATEGIES if name != BASELINE]
-    whole = Drawing(figsize=(10.5, 0.6 + 3.1 * len(corpora)), layout="constrained")
-    grid = whole.subplots(len(corpora), len(FIGURES), squeeze=False, sharey=True)
+    whole = Figure(figsize=(10.5, 0.6 + 3.1 * len(corpora)), layout="constrained")
+    grid = whole.subplots(len(corpora), len(TITLES), squeeze=False, sharey=True)
     for row, (corpus, values) in zip(grid, corpora.items(), strict=True):
         row[0].set_ylabel(corpus)
         row[0].set_yticks(range(len(names)), names)
         row[0].set_ylim(len(names) - 0.5, -0.5)
-        for axes, (key, figure) in zip(row, FIGURES.items(), strict=True):
+        for axes, (key, title) in zip(row, TITLES.items(), strict=True):
             axes.axvline(0.0, color=SOFT, lw=1)
             for place, name in enumerate(names):
-                apart = difference(values, name, key)
-                if apart is not None:
+                if (apart := difference(values, name, key)) is not None:
                     mean, half, is_shown = apart
-                    error = None if half is None else half * figure.scale
+                    error = None if half is None else half * scale_of(key)
                     colour = HELD if is_shown else INK
-                    axes.errorbar(mean * figure.scale, place, xerr=error, fmt="o", ms=4, lw=1.4, color=colour)
-            for side in ("top", "right", "left"):
-                axes.spines[side].set_visible(False)
+                    axes.errorbar(mean * scale_of(key), place, xerr=error, fmt="o", ms=4, lw=1.4, color=colour)
+            axes.spines[["top", "right", "left"]].set_visible(False)
             axes.tick_params(axis="y", length=0)
             axes.grid(axis="x", color="#e6e9ee", lw=0.8)
             axes.set_axisbelow(True)
-            axes.set_title(f"{figure.title}\n(better: {'left' if figure.less_is_better else 'right'})", fontsize=9)
+            axes.set_title(f"{title}\n(better: {'left' if key == LOSS else 'right'})", fontsize=9)
     whole.supxlabel(f"difference to {BASELINE}; where the interval leaves 0 out, in colour", fontsize=9)
     path.write_text(to_svg(whole), encoding="utf-8")
 
 
+def show(entries: Entries, options: argparse.Namespace) -> None:
+    """Draws the picture, and writes the table into its page or prints it."""
+    picture = options.picture if entries else None
+    if picture is not None:
+        draw(entries, picture)
+    lines = page(entries, seeds=options.seeds)
+    if options.table is None:
+        print("\n".join(lines))
+        return
+    lines += shown(picture, options.table, "Differences of all strategies to random masking, with their intervals")
+    write_table(options.table, "strategies", lines, made=made(entries))
+
+
 def known(results: Path, corpus: str, hashes: Mapping[str, str], seeds: int) -> list[dict[str, Any]]:
-    """The cells of a corpus that are there with these settings; `hashes` are those of the strategies."""
+    """The cells of a corpus in the results that have these settings; `hashes` are those of the strategies."""
     return [
         entry
         for entry in read_lines(results)
@@ -485,8 +415,7 @@ def main() -> None:
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        values = json.loads(options.serve)
-        serve(Work(**{**values, "plan": Plan(**values["plan"])}))
+        serve(Work(**json.loads(options.serve)))
         return
     sources = dict(corpus.partition("=")[::2] for corpus in options.corpora)
     if not sources or not all(sources.values()) or options.tasks is None:
@@ -494,34 +423,32 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: sys.exit("interrupted; the same command goes on"))
     options.work.mkdir(parents=True, exist_ok=True)
-    plan = Plan(options.steps, options.refresh_steps, options.megabytes, options.vocab_size, options.set)
     tasks = task_files(options.tasks, options.work)
+    overrides = [f"masking.refresh_steps={options.refresh_steps}", "evaluation.times=0"]
+    overrides += [f"checkpoint.every_steps={options.steps}", *options.set]
     entries: list[dict[str, Any]] = []
     failed = 0
     for name, source in sources.items():
-        text = beginning(Path(source), name, plan.megabytes, options.work)
+        text = beginning(Path(source), name, options.megabytes, options.work)
         data, lexicon = options.work / f"data-{text.stem}", options.work / f"{text.stem}.lexicon"
-        hashes = {strategy: settings_hash(plan, text, tasks, strategy) for strategy in STRATEGIES}
-        there = {(entry["strategy"], entry["seed"]) for entry in known(options.results, name, hashes, options.seeds)}
+        hashes = {
+            strategy: settings_hash(text, options.vocab_size, tasks, strategy, options.steps, overrides)
+            for strategy in STRATEGIES
+        }
+        done = {(entry["strategy"], entry["seed"]) for entry in known(options.results, name, hashes, options.seeds)}
         works = [
-            Work(name, strategy, seed, plan, str(data), str(lexicon), tasks,
+            Work(name, strategy, seed, options.steps, overrides, str(data), str(lexicon), tasks,
                  str(options.work / f"{name}-{strategy}-{seed}"), hashes[strategy])
-            for seed in range(options.seeds) for strategy in STRATEGIES if (strategy, seed) not in there
+            for seed in range(options.seeds) for strategy in STRATEGIES if (strategy, seed) not in done
         ][: options.cells]  # fmt: skip
         if works:
-            prepare(text, data, lexicon, plan)
-            failed += run_cells(works, options.results, options.jobs, options.work / "log.txt")
+            how = ("--annotate", COLUMNS, "--set", f"annotation.pipeline={PIPELINE}", "--resume")
+            prepare([text], data, options.vocab_size, *how)
+            if not lexicon.is_file():
+                unmask.lexicon(data, out=lexicon)
+            failed += run_cells(works, plan_of(options), options.results, options.jobs, options.work / "log.txt")
         entries += known(options.results, name, hashes, options.seeds)
-        picture = options.picture if entries else None
-        if picture is not None:
-            draw(entries, picture)
-        lines = page(entries, seeds=options.seeds)
-        if options.table is None:
-            print("\n".join(lines))
-        else:
-            says = "Differences of all strategies to random masking, with their intervals"
-            lines += shown(picture, options.table, says)
-            write_table(options.table, "strategies", lines, made=made(entries))
+        show(entries, options)
     if failed:
         sys.exit(f"{failed} cells failed; see {options.work / 'log.txt'}. The same command tries them again")
 

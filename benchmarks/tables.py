@@ -67,6 +67,19 @@ def describe(measured: Mapping[str, Any]) -> str:
     return ", ".join([measured["processor"], f"{measured['cores']} cores", *versions])
 
 
+def made(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """When, on what and with which versions results were measured: a line for all that agree."""
+    places: dict[str, list[str]] = {}
+    for entry in entries:
+        places.setdefault(describe(entry), []).append(entry["date"])
+    lines = []
+    for place, dates in places.items():
+        days = " to ".join(dict.fromkeys((min(dates), max(dates))))
+        cells = "" if len(places) == 1 else f" ({len(dates)} cells)"
+        lines.append(f"{days}{cells}, {place}.")
+    return lines
+
+
 def shown(picture: Path | None, page: Path, says: str) -> list[str]:
     """Lines that show a picture on a page; none where none was drawn."""
     if picture is None:
@@ -85,7 +98,7 @@ def processor() -> str:
 
 
 def with_half(values: Sequence[float], form: str = ".3f") -> str:
-    """A mean, and half of its 95 % interval (Student's t) where that can be told."""
+    """A mean, and half of its 95 % interval (Student's t) where there are several."""
     interval = mean_interval(values)
     mean = f"{fmean(values):{form}}"
     return mean if interval is None else f"{mean} ± {(interval[1] - interval[0]) / 2:{form.removeprefix('+')}}"
@@ -104,6 +117,5 @@ def append_line(results: Path, entry: Mapping[str, Any]) -> None:
 
 
 def read_lines(results: Path) -> list[dict[str, Any]]:
-    """All whole lines."""
     lines = results.read_text(encoding="utf-8").split("\n") if results.is_file() else [""]
     return [json.loads(line) for line in lines[:-1] if line]

@@ -14,7 +14,7 @@ minute each, so that whatever the machine does beside falls on all of them, and 
     modernbert-muon   the same with torch's Muon for the matrices and AdamW for the rest
     ours              the recipe `tiny` with this budget
 
-Learning rate and positions a step (`SETTINGS`) are those of a sweep for two minutes, which docs/benchmarks.md shows;
+Learning rate and positions a step (`SETTINGS`) are those of a sweep for two minutes (docs/benchmarks.md);
 ours takes those of its recipe. A budget of another size may want others. What each run reached is appended to FILE.
 """
 
@@ -26,7 +26,6 @@ import os
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
@@ -50,7 +49,6 @@ VOCAB_SIZE = 8192
 HELD_OUT_TOKENS = 100_000
 TURN = 15.0  # seconds; shorter ones would measure how steps begin after a pause, when the memory is another's
 LOOKS = 12  # of a run
-STARTING = 2  # processes that load at once
 
 
 class Work(NamedTuple):
@@ -73,7 +71,6 @@ Runs = Mapping[str, Sequence[Entry]]  # of each system, by seed
 
 
 def serve(work: Work) -> None:
-    """A system's process."""
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no processes that are left waiting
     torch.set_num_threads(work.threads)
     out = own_output()
@@ -87,13 +84,7 @@ def serve(work: Work) -> None:
 
 
 def train_ours(work: Work, out: Any, marks: list[float], held_out: Any) -> None:
-    """Our process; see `plain_loop.train_peer`."""
-    options = {
-        "training.minutes": work.minutes,
-        "training.seed": work.seed,
-        "training.batch_tokens": work.batch_tokens,
-        "training.learning_rate": work.learning_rate,
-    }
+    options = {f"training.{name}": getattr(work, name) for name in ("minutes", "seed", "batch_tokens", "learning_rate")}
     recipe = load_recipe("tiny", options=options, overrides=tuple(work.overrides))
     data = open_prepared(Path(work.data))
     evaluated = held_out(data)
@@ -139,27 +130,10 @@ def table(runs: Runs) -> list[str]:
         f"| held-out loss, mean of {seeds} ± half of its 95 % t interval | accuracy | ours is as good after |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    verdicts, ours = [], runs.get(OURS, ())
+    verdicts = []
     for system, entries in sorted(runs.items(), key=lambda item: -fmean(map(last_loss, item[1]))):
-        after = ""
-        if ours and system != OURS:
-            goal, budget = fmean(map(last_loss, entries)), fmean(entry["points"][-1][0] for entry in entries)
-            times = [seconds_to(entry["points"], goal) for entry in ours]
-            there = [seconds for seconds in times if seconds is not None]
-            verdict = f"`{system}` ends at {goal:.3f} nats after {budget:.0f} s; "
-            if len(there) < len(times):
-                after = "not within the budget"
-                verdicts.append(f"{verdict}{len(there)} of {len(times)} runs of ours come there.")
-            else:
-                share = f"1/{budget / fmean(there):.1f} of the time"
-                after = f"{fmean(there):.0f} s: {share}"
-                by_seed = {entry["work"]["seed"]: last_loss(entry) for entry in ours}
-                less = [last_loss(entry) - by_seed[entry["work"]["seed"]] for entry in entries]
-                each = ", ".join(f"{seconds:.0f}" for seconds in there)
-                verdicts.append(
-                    f"{verdict}ours is there after {fmean(there):.0f} s ({each}): {share}. "
-                    f"At the end the peer's loss less ours, by seed, is {with_half(less, '+.3f')}."
-                )
+        after, verdict = against(entries, runs[OURS]) if OURS in runs and system != OURS else ("", "")
+        verdicts += [f"`{system}` ends at {verdict}"] if verdict else []
         work = entries[0]["work"]
         lines.append(
             f"| {system} | {work['batch_tokens']:,} | {work['learning_rate']:g} "
@@ -168,6 +142,23 @@ def table(runs: Runs) -> list[str]:
             f"| {fmean(entry['points'][-1][2] for entry in entries):.1%} | {after} |"
         )
     return [*lines, "", *verdicts]
+
+
+def against(entries: Sequence[Entry], ours: Sequence[Entry]) -> tuple[str, str]:
+    """When ours reaches a peer's last loss, as a cell of the table and as a sentence."""
+    goal, budget = fmean(map(last_loss, entries)), fmean(entry["points"][-1][0] for entry in entries)
+    verdict = f"{goal:.3f} nats after {budget:.0f} s; "
+    reached = [seconds for entry in ours if (seconds := seconds_to(entry["points"], goal)) is not None]
+    if len(reached) < len(ours):
+        return "not within the budget", f"{verdict}{len(reached)} of {len(ours)} runs of ours come there."
+    share = f"1/{budget / fmean(reached):.1f} of the time"
+    by_seed = {entry["work"]["seed"]: last_loss(entry) for entry in ours}
+    less = [last_loss(entry) - by_seed[entry["work"]["seed"]] for entry in entries]
+    each = ", ".join(f"{seconds:.0f}" for seconds in reached)
+    return f"{fmean(reached):.0f} s: {share}", (
+        f"{verdict}ours is there after {fmean(reached):.0f} s ({each}): {share}. "
+        f"At the end the peer's loss less ours, by seed, is {with_half(less, '+.3f')}."
+    )
 
 
 def draw(runs: Runs, path: Path) -> None:
@@ -193,8 +184,7 @@ def run(works: Sequence[Work], results: Path | None) -> dict[str, list[Entry]]:
     for seed in dict.fromkeys(work.seed for work in works):
         some = {work.system: work for work in works if work.seed == seed}
         commands = [[sys.executable, __file__, "--serve", json.dumps(work._asdict())] for work in some.values()]
-        with ThreadPoolExecutor(STARTING) as pool:
-            systems = dict(zip(some, pool.map(System, commands), strict=True))
+        systems = dict(zip(some, map(System, commands), strict=True))
         for name in alternate(systems, TURN):
             system = systems[name]
             work = {key: value for key, value in some[name]._asdict().items() if key != "data"}
@@ -214,7 +204,6 @@ def main() -> None:
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--threads", type=int, default=2, help="of a system")
     parser.add_argument("--systems", default=",".join(SETTINGS))
-    parser.add_argument("--uncompiled", action="store_true", help="the peers without torch.compile")
     parser.add_argument("--results", type=Path, help="file that runs are appended to")
     parser.add_argument("--table", type=Path, help="page whose table `time-to-loss` is rewritten")
     parser.add_argument("--picture", type=Path, help="SVG of the curves")
@@ -232,8 +221,7 @@ def main() -> None:
             data = Path(folder) / "data"
             prepare(options.texts, data, VOCAB_SIZE)
         works = [
-            Work(str(data), system, options.minutes, *SETTINGS[system], int(seed), options.threads,
-                 not options.uncompiled)
+            Work(str(data), system, options.minutes, *SETTINGS[system], int(seed), options.threads)
             for seed in options.seeds.split(",") for system in systems
         ]  # fmt: skip
         runs = run(works, options.results)

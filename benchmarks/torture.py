@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import os
 import random
 import shutil
@@ -20,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tables import write_table
+from tables import append_line, read_lines, write_table
 
 ROOT = Path(__file__).resolve().parent.parent
 # What holds times, places or who was there; everything else is compared.
@@ -31,19 +30,18 @@ SMALL = [
     "--set", "model.num_layers=1", "--set", "model.hidden_size=32", "--set", "model.num_heads=2",
     "--set", "training.sequence_length=32", "--set", "training.batch_tokens=256",
 ]  # fmt: skip
-EVERY = ["--set", "checkpoint.every_steps=20"]
 
 
-class Verb(NamedTuple):
+class Command(NamedTuple):
     """A command that writes."""
 
     options: list[str]  # all but `--out`
-    again: list[str]  # added when it is begun again after a kill
+    again: str = "--resume"  # added when it is begun again after a kill
     out: str = "out"  # name of what it writes
     of_base: bool = True  # it reads a run that is made before
 
 
-def verbs(work: Path) -> dict[str, Verb]:
+def commands(work: Path) -> dict[str, Command]:
     """All of them, on files that are made once; the run that some of them read is made by `make_base`."""
     text, labelled = work / "corpus.txt", work / "labelled.csv"
     if not labelled.is_file():
@@ -55,59 +53,39 @@ def verbs(work: Path) -> dict[str, Verb]:
         labelled.write_text("\n".join(["text,label", *rows]), encoding="utf-8")
     base, data = str(work / "base" / "model"), str(work / "base" / "data")
     tuned = ["--set", "finetune.epochs=2", "--set", "finetune.precision=float32", "--seeds", "2"]
+    tuned += ["--train", str(labelled), "--validation", str(labelled)]
+    trained = ["--steps", "150", "--vocab-size", "200", *SMALL, "--set", "checkpoint.every_steps=20"]
     return {
-        "prepare": Verb(["prepare", str(text), "--vocab-size", "300", "--workers", "2"], ["--resume"], of_base=False),
-        "pretrain": Verb(
-            ["pretrain", str(text), "--steps", "150", "--vocab-size", "200", *SMALL, *EVERY], ["--resume"],
-            of_base=False,
-        ),
-        "finetune": Verb(
-            ["finetune", base, "--task", "classify", "--train", str(labelled), "--validation", str(labelled), *tuned],
-            ["--resume"],
-        ),
-        "lexicon": Verb(["lexicon", data, "--min-count", "3"], ["--overwrite"], "out.safetensors"),
-        "embed": Verb(["embed", base, str(text), "--long-texts", "truncate"], ["--overwrite"], "out.parquet"),
-        "export": Verb(["export", base], ["--overwrite"]),
-    }  # fmt: skip
+        "prepare": Command(["prepare", str(text), "--vocab-size", "300", "--workers", "2"], of_base=False),
+        "pretrain": Command(["pretrain", str(text), *trained], of_base=False),
+        "finetune": Command(["finetune", base, "--task", "classify", *tuned]),
+        "lexicon": Command(["lexicon", data, "--min-count", "3"], "--overwrite", "out.safetensors"),
+        "embed": Command(["embed", base, str(text), "--long-texts", "truncate"], "--overwrite", "out.parquet"),
+        "export": Command(["export", base], "--overwrite"),
+    }
 
 
 def make_base(work: Path) -> None:
-    """A run that commands read, unless it is there."""
-    if (work / "base" / "summary.json").is_file():
-        return
-    subprocess.run(
-        [*UNMASK, "pretrain", str(work / "corpus.txt"), "--out", str(work / "base"), "--steps", "20",
-         "--vocab-size", "200", *SMALL, "--overwrite", "-q"],
-        check=True, env=_environment(), stdout=subprocess.DEVNULL,
+    """A run that commands read, unless it was made before."""
+    if not (work / "base" / "summary.json").is_file():
+        small = ["--steps", "20", "--vocab-size", "200", *SMALL, "--overwrite"]
+        process = begin(Command(["pretrain", str(work / "corpus.txt"), *small]), work / "base")
+        if process.wait():
+            raise SystemExit(f"torture: no run to begin with\n{process.communicate()[1][-3000:]}")
+
+
+def begin(command: Command, out: Path, *more: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*UNMASK, *command.options, "--out", str(out), *more],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
 
 
-def _environment() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-
-
-def begin(verb: Verb, out: Path, more: list[str]) -> subprocess.Popen[str]:
-    """Starts the command."""
-    command = [*UNMASK, *verb.options, "--out", str(out), *more]
-    return subprocess.Popen(
-        command,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=_environment(),
-        start_new_session=True,
-    )
-
-
 def content(out: Path) -> dict[str, str]:
-    """Checksums of what was written."""
     files = [out] if out.is_file() else [path for path in sorted(out.rglob("*")) if path.is_file()]
     compared = [path for path in files if path.name not in FREE and not path.name.startswith((".lock", "events.out"))]
     return {str(path.relative_to(out.parent)): hashlib.sha256(path.read_bytes()).hexdigest() for path in compared}
-
-
-def _is_there(out: Path) -> bool:
-    return out.is_file() or (out.is_dir() and any(not path.name.startswith(".lock") for path in out.iterdir()))
 
 
 def kills_of(name: str, number: int) -> tuple[random.Random, int, int]:
@@ -116,30 +94,34 @@ def kills_of(name: str, number: int) -> tuple[random.Random, int, int]:
     return rng, rng.randint(1, 4), 1 + number % 2
 
 
-def one_case(name: str, verb: Verb, seconds: float, expected: dict[str, str], work: Path, number: int) -> str | None:
+def one_case(
+    name: str, command: Command, seconds: float, expected: dict[str, str], work: Path, number: int
+) -> str | None:
     """Kills a command some times, or lets two run at once; what was wrong, or None."""
     rng, times, processes = kills_of(name, number)
     folder = work / f"{name}-{number}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    out = folder / verb.out
+    out = folder / command.out
     try:
         for _ in range(times):
-            more = verb.again if _is_there(out) or verb.again == ["--resume"] else []
-            pair = [begin(verb, out, more) for _ in range(processes)]
+            written = out.is_file() or (
+                out.is_dir() and any(not path.name.startswith(".lock") for path in out.iterdir())
+            )
+            more = [command.again] if written or command.again == "--resume" else []
+            pair = [begin(command, out, *more) for _ in range(processes)]
             time.sleep(rng.uniform(0.2, 1.1) * seconds)
             for process in pair:
                 process.kill()
                 _, errors = process.communicate()
                 if "Traceback" in errors:
                     return errors[-2000:]
-        last = begin(verb, out, verb.again)
+        last = begin(command, out, command.again)
         _, errors = last.communicate(timeout=600)
         if last.returncode != 0:
             return f"exit {last.returncode}: {errors[-2000:]}"
-        written = content(out)
-        if written != expected:
-            wrong = sorted(key for key in {*written, *expected} if written.get(key) != expected.get(key))
+        if (files := content(out)) != expected:
+            wrong = sorted(key for key in {*files, *expected} if files.get(key) != expected.get(key))
             return f"not the same: {', '.join(wrong)[:1500]}"
         if left := [path.name for path in folder.iterdir() if path != out]:
             return f"left behind: {left}"
@@ -150,31 +132,30 @@ def one_case(name: str, verb: Verb, seconds: float, expected: dict[str, str], wo
 
 def torture(name: str, kills: int, work: Path) -> list[dict[str, Any]]:
     """As many cases of a command as have so many kills together; those that were run before are not run again."""
-    verb = verbs(work)[name]
-    if verb.of_base:
+    command = commands(work)[name]
+    if command.of_base:
         make_base(work)
     results = work / f"{name}.jsonl"
-    done = [json.loads(line) for line in results.read_text().splitlines()] if results.is_file() else []
+    done = read_lines(results)
     whole = work / f"{name}-whole"
     seconds = 0.0
     for _ in range(2):  # the second time is that of a machine on which everything is compiled
         shutil.rmtree(whole, ignore_errors=True)
         whole.mkdir()
         start = time.monotonic()
-        process = begin(verb, whole / verb.out, [])
+        process = begin(command, whole / command.out)
         _, errors = process.communicate()
         seconds = time.monotonic() - start
         if process.returncode:
             raise SystemExit(f"torture: {name} cannot be run\n{errors[-3000:]}")
-    expected = content(whole / verb.out)
+    expected = content(whole / command.out)
     shutil.rmtree(whole)
     while sum(case["kills"] for case in done) < kills:
         number = len(done)
         _, times, processes = kills_of(name, number)
-        wrong = one_case(name, verb, seconds, expected, work, number)
+        wrong = one_case(name, command, seconds, expected, work, number)
         done.append({"number": number, "kills": times * processes, "wrong": wrong})
-        with results.open("a") as file:
-            file.write(json.dumps(done[-1]) + "\n")
+        append_line(results, done[-1])
         if wrong:
             print(f"{name}:{number}: {wrong}", flush=True)
     return done
@@ -183,13 +164,13 @@ def torture(name: str, kills: int, work: Path) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=100, help="of each command, in cases of one to eight")
-    parser.add_argument("--commands", help="with commas between them; all unless given")
+    parser.add_argument("--commands", help="with commas between them; all by default")
     parser.add_argument("--work", type=Path, default=Path("runs/torture"), help="results, which are gone on with")
     parser.add_argument("--table", type=Path, help="page whose table `torture` is rewritten")
     options = parser.parse_args()
     work = options.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
-    names = options.commands.split(",") if options.commands else list(verbs(work))
+    names = options.commands.split(",") if options.commands else list(commands(work))
     failed = 0
     lines = ["| command | cases | kills | failed |", "| --- | --- | --- | --- |"]
     for name in names:

@@ -6,19 +6,18 @@ r"""Training throughput: our step against transformers' Trainer on the same rows
 
 Every system is a process of its own, so that memory is its own as well, and computes only when it is its turn: a round
 is some seconds of each, until those of all rounds are full. The steps of the first two seconds, at least one, do not
-count (while the others computed, the system may have taken away what memory lay idle). What counts is the time from one
-step's end to the next one's, loading and masking included; the table shows medians of all steps, at least three, and
-marks what rests on fewer than five. Tokens are those of the text, without special tokens and padding. All train on rows
-of the same prepared text, with as many of them a step: ours on one after another, which in an epoch's last steps may be
-fewer, transformers' on those of the first eight steps (on a GPU 64) in random order, again and again.
+count. What counts is the time from one step's end to the next one's, loading and masking included; the table shows
+medians of all steps, at least three, and marks what rests on fewer than five. Tokens are those of the text, without
+special tokens and padding. All train on rows of the same prepared text, with as many of them a step: ours on one after
+another, which in an epoch's last steps may be fewer, transformers' on those of the first eight steps (on a GPU 64) in
+random order, again and again.
 
     ours      this project: ModernBERT's layout, its own optimizer (`--optimizer`), masking, isolated documents
     bert      transformers' BertForMaskedLM in a Trainer as run_mlm sets it: float32, AdamW, dropout of 0.1, and
               DataCollatorForLanguageModeling; documents see each other
-    bert-bf16 the same with bf16, special tokens told beforehand, and the faster of transformers' ways to compute
+    bert-bf16 the same with bf16, special tokens known beforehand, and the faster of transformers' ways to compute
               attention (each is a process of its own, until it is known which one is slower; the trial's steps count);
-              for the sake of time at the first length only, unless `--systems` names it: at others bert-best, which
-              is faster, stands for both
+              at the first length only, unless `--systems` names it
     bert-best the same without dropout, at every length
     modernbert-bf16  ModernBertForMaskedLM of the same size, the same way, with logits at masked positions only
 
@@ -29,18 +28,17 @@ within minutes, so products have a turn of about a second just before each of ou
 over products, turn by turn, and the median of what products reached. On a GPU it is the share of 790 TFLOP/s, what
 products reach on an H200, and of the 989 of its data sheet.
 
-On a GPU a step is queued and computed later. So the time of a turn runs from a device that has nothing to
-do to one that has nothing to do, and is shared out over its steps; what is compiled is compiled before. Batches are
-made meanwhile: ours in a thread, transformers' in four processes that its loader keeps.
+On a GPU a step is queued and computed later, so the time of a turn runs from an idle device to an idle device, and is
+shared out over its steps; what is compiled is compiled before. Batches are made meanwhile: ours in a thread,
+transformers' in four processes that its loader keeps.
 
 A system whose process ends, since memory does not suffice for all of them, is named in the table, and the others go on.
-The page is rewritten behind every cell. `make bench` leaves 12x768 out, whose steps take the longest: `make bench-rest`
-has it in a table of its own (`--name`).
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import statistics
@@ -48,14 +46,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from ours import prepare
 from tables import write_table
-from trained import SYSTEMS, TURN_SECONDS, Work, ways
+from trained import SYSTEMS, TURN_SECONDS, Work, synchronize, ways
 from turns import Child, ChildEnded
 
 BATCH_TOKENS = {"4x256": 8192, "6x384": 8192, "12x768": 4096}  # a step; by size
@@ -64,7 +61,7 @@ FEW_STEPS = 5  # figures of fewer are marked
 TRIAL_SHARE = 0.25  # of a turn, to find out which way to compute attention is the fastest; it counts, too
 NEAR = 1.2  # ways whose first trials differ less have another one
 GPU_BATCH_TOKENS = 131_072
-FIRST_LENGTH_ONLY = "bert-bf16"  # unless it is asked for: of the systems in bf16 it takes the longest
+FIRST_LENGTH_ONLY = "bert-bf16"  # unless `--systems` names it: of those in bf16 it takes the longest
 H200_FLOPS = 790e12  # dense, bf16
 DATA_SHEET = 989e12
 
@@ -89,7 +86,7 @@ class System(Child):
         )
 
     def trial(self) -> float:
-        """Seconds of a step, of a few; they count as those of turns do."""
+        """Seconds of a step, of a few that count as well."""
         return statistics.median(self._train(TRIAL_SHARE * self.turn_seconds, 1))
 
     def _train(self, seconds: float, least_steps: int) -> list[float]:
@@ -113,15 +110,16 @@ def start(names: list[str], work: Work) -> dict[str, System]:
         try:
             for process in some:
                 process.facts = process.read()
+            ready[name] = some
         except ChildEnded:
             for process in some:
                 process.close()
-            candidates[name] = []
-    for name, some in candidates.items():
-        with suppress(ChildEnded):
-            if some:
-                ready[name] = fastest(some)
-    return ready
+    for name, some in list(ready.items()):
+        try:
+            ready[name] = [fastest(some)]
+        except ChildEnded:
+            del ready[name]
+    return {name: process for name, (process,) in ready.items()}
 
 
 def fastest(candidates: list[System]) -> System:
@@ -142,7 +140,7 @@ def fastest(candidates: list[System]) -> System:
 
 
 def peak_flops(hidden: int, tokens: int, device: str) -> float:
-    """FLOP a second of the fastest of the products in bf16 that a model of this width is made of, and a large one."""
+    """FLOP a second of the fastest product in bf16: those of a model of this width, and a large one."""
     best = 0.0
     for rows, inner, columns in (
         (tokens, hidden, 4 * hidden), (tokens, 4 * hidden, hidden), (tokens, hidden, 3 * hidden), (4096, 2048, 2048),
@@ -150,13 +148,11 @@ def peak_flops(hidden: int, tokens: int, device: str) -> float:
         a = torch.randn(rows, inner, device=device).bfloat16()
         b = torch.randn(columns, inner, device=device).bfloat16()
         for _ in range(4):
-            if device == "cuda":
-                torch.cuda.synchronize()
+            synchronize(device)
             begin = time.perf_counter()
             for _ in range(4):
                 torch.nn.functional.linear(a, b)
-            if device == "cuda":
-                torch.cuda.synchronize()
+            synchronize(device)
             best = max(best, 4 * 2 * rows * inner * columns / (time.perf_counter() - begin))
     return best
 
@@ -167,35 +163,34 @@ def take_turns(processes: dict[str, System], work: Work, rounds: int) -> list[tu
     Returns:
         Of each round in which ours had a turn: FLOP a second of products alone, and tokens a second of ours behind it.
     """
-
-    def has_turn(process: System, number: int) -> bool:
-        """All have one in the first round; steps longer than a turn have fewer."""
-        full = sum(process.seconds) >= number * process.turn_seconds and len(process.seconds) >= LEAST_STEPS
-        return number == 1 or not full
-
     pairs: list[tuple[float, float]] = []
     for number in range(1, rounds + 1):
         for name, process in list(processes.items()):
-            with suppress(ChildEnded):
-                if has_turn(process, number):
-                    # As many turns as can be share the steps that are still to count.
-                    least = max(1, math.ceil((LEAST_STEPS - len(process.seconds)) / (rounds - number + 1)))
-                    if name == "ours":
-                        products = peak_flops(work.hidden, work.rows * work.length, work.device)
-                        if work.device == "cuda":
-                            torch.cuda.empty_cache()  # the memory that they took is for the others
-                        pairs.append((products, process.go(least)))
-                    else:
-                        process.go(least)
-                if not any(has_turn(process, later) for later in range(number + 1, rounds + 1)):
-                    process.close()  # its memory is for the others
+            full = sum(process.seconds) >= number * process.turn_seconds and len(process.seconds) >= LEAST_STEPS
+            if full and number > 1:  # all have a turn in the first round; steps longer than a turn have fewer
                 continue
-            del processes[name]
+            # As many turns as can be share the steps that are still to count.
+            least = max(1, math.ceil((LEAST_STEPS - len(process.seconds)) / (rounds - number + 1)))
+            try:
+                if name == "ours":
+                    products = peak_flops(work.hidden, work.rows * work.length, work.device)
+                    if work.device == "cuda":
+                        torch.cuda.empty_cache()  # the memory that they took is for the others
+                    pairs.append((products, process.go(least)))
+                else:
+                    process.go(least)
+            except ChildEnded:
+                del processes[name]
+                continue
+            if sum(process.seconds) >= rounds * process.turn_seconds and len(process.seconds) >= LEAST_STEPS:
+                process.close()  # its memory is for the others
+    for process in processes.values():
+        process.close()
     return pairs
 
 
 def share_of_peak(facts: Mapping[str, Any], work: Work, pairs: list[tuple[float, float]]) -> str:
-    """The share of the peak that ours reached, the median of its turns; on a CPU the peak is that of each turn."""
+    """The share of the peak that ours reached, the median of its turns."""
     flops = 6 * (facts["multiplied"] + 0.15 * facts["head"]) + 12 * facts["reach"] * work.hidden  # a token
     if work.device == "cuda":
         share = statistics.median(flops * tokens / H200_FLOPS for _, tokens in pairs)
@@ -205,7 +200,6 @@ def share_of_peak(facts: Mapping[str, Any], work: Work, pairs: list[tuple[float,
 
 
 def measure(work: Work, systems: list[str], rounds: int) -> list[str]:
-    """Rows of the table."""
     processes = start(systems, work)
     pairs = take_turns(processes, work, rounds)
     if work.device == "cuda" and pairs:
@@ -261,23 +255,21 @@ def main() -> None:
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     print(*lines, sep="\n", flush=True)
+    how = (options.optimizer, options.compiled, options.device, options.turn_seconds)
     with tempfile.TemporaryDirectory() as folder:
         prepare(options.texts, Path(folder) / "data", options.vocab_size)
-        for size in options.sizes.split(","):
-            for number, length in enumerate(map(int, options.lengths.split(","))):
-                systems = [system for system in SYSTEMS if number == 0 or system != FIRST_LENGTH_ONLY]
-                if options.systems is not None:
-                    systems = options.systems.split(",")
-                tokens = options.batch_tokens or (GPU_BATCH_TOKENS if on_gpu else BATCH_TOKENS.get(size, 4096))
-                how = (options.optimizer, options.compiled, options.device, options.turn_seconds)
-                rows = measure(Work(f"{folder}/data", size, length, tokens, *how), systems, options.rounds)
-                print(*rows, sep="\n", flush=True)
-                lines += rows
-                few = any("* " in line for line in lines)
-                explained = [*lines, "", f"`*`: of fewer than {FEW_STEPS} steps."] if few else lines
-                if options.table:
-                    write_table(options.table, name, explained, gpu=gpu)
-    print(*explained[len(lines) :], sep="\n")
+        lengths = list(map(int, options.lengths.split(",")))
+        for size, length in itertools.product(options.sizes.split(","), lengths):
+            systems = [system for system in SYSTEMS if length == lengths[0] or system != FIRST_LENGTH_ONLY]
+            if options.systems is not None:
+                systems = options.systems.split(",")
+            tokens = options.batch_tokens or (GPU_BATCH_TOKENS if on_gpu else BATCH_TOKENS.get(size, 4096))
+            rows = measure(Work(f"{folder}/data", size, length, tokens, *how), systems, options.rounds)
+            print(*rows, sep="\n", flush=True)
+            lines += rows
+            if options.table:  # rewritten behind every cell
+                few = ["", f"`*`: of fewer than {FEW_STEPS} steps."] if any("* " in line for line in lines) else []
+                write_table(options.table, name, lines + few, gpu=gpu)
 
 
 if __name__ == "__main__":

@@ -29,12 +29,7 @@ EPOCH_STEPS = {"cpu": 8, "cuda": 64}  # of a Trainer; on a GPU some hundred MB o
 # On a GPU the next batches are made meanwhile, as ours are; on CPUs there is no core to spare.
 LOADING: dict[str, dict[str, Any]] = {
     "cpu": {"dataloader_pin_memory": False},
-    "cuda": {
-        "dataloader_pin_memory": True,
-        "dataloader_num_workers": 4,
-        "dataloader_persistent_workers": True,
-        "dataloader_prefetch_factor": 4,  # batches of each worker
-    },
+    "cuda": {"dataloader_num_workers": 4, "dataloader_persistent_workers": True, "dataloader_prefetch_factor": 4},
 }
 
 
@@ -64,20 +59,16 @@ class Work(NamedTuple):
 
 
 class Stopwatch:
-    """The steps of one turn.
+    """The steps of one turn: `least_steps` at least that count, for `seconds`, after `warm_seconds`.
 
-    Args:
-        device: Where the work is done. Times on a GPU run from an idle device to an idle device and are shared out over
-            the steps, since single ones only say when the host was done with them.
-        seconds: How long steps count.
-        least_steps: How many count at least, however long they take.
-        warm_seconds: That do not count before.
+    Times on a GPU run from an idle device to an idle device and are shared out over the steps, since single ones only
+    say when the host was done with them.
     """
 
     def __init__(
         self, device: str, seconds: float, least_steps: int = 1, *, warm_seconds: float = WARM_SHARE * TURN_SECONDS
     ) -> None:
-        self._on_gpu, self._warm_seconds = device == "cuda", warm_seconds
+        self._device, self._warm_seconds = device, warm_seconds
         self._warm_steps, self._seconds, self._least_steps = WARM_STEPS[device], seconds, least_steps
 
     def begin(self) -> None:
@@ -92,24 +83,25 @@ class Stopwatch:
             self._ends.append(time.perf_counter())
             self.tokens.append(tokens)
         elif self._steps >= self._warm_steps and time.perf_counter() - self._began >= self._warm_seconds:
-            self._synchronize()
+            synchronize(self._device)
             self._ends.append(time.perf_counter())
         enough = len(self._ends) > self._least_steps and self._ends[-1] - self._ends[0] >= self._seconds
         if enough:
-            self._synchronize()
+            synchronize(self._device)
             self._over = time.perf_counter()  # what a turn leaves is cleared away later
         return enough
 
     def taken(self) -> list[float]:
         """Seconds of the steps that count."""
-        if not self._on_gpu:
+        if self._device == "cpu":
             return [b - a for a, b in pairwise(self._ends)]
         count = len(self.tokens)
         return [(self._over - self._ends[0]) / count] * count
 
-    def _synchronize(self) -> None:
-        if self._on_gpu:
-            torch.cuda.synchronize()
+
+def synchronize(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
 
 
 Turn = Callable[[Stopwatch], None]  # trains until it has been long enough
@@ -149,14 +141,40 @@ def ours(work: Work) -> tuple[Turn, dict[str, Any]]:
     return turn, {"multiplied": multiplied, "head": head, "reach": reach}
 
 
-def fast_tokenizer(data: Path) -> Any:
-    """The tokenizer of prepared text, for transformers."""
+def fast_tokenizer(data: Path | None = None, **source: Any) -> Any:
+    """The tokenizer of prepared text, or another `tokenizer_object`, for transformers."""
     from transformers import PreTrainedTokenizerFast
 
-    return PreTrainedTokenizerFast(
-        tokenizer_file=str(data / "tokenizer" / "tokenizer.json"),
-        **{f"{role}_token": f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")},
-    )
+    if data is not None:
+        source["tokenizer_file"] = str(data / "tokenizer" / "tokenizer.json")
+    names = {f"{role}_token": f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")}
+    return PreTrainedTokenizerFast(**source, **names)
+
+
+def sizes_of(tokenizer: Any, size: tuple[int, int], length: int, attention: str) -> dict[str, Any]:
+    """What BERT's and ModernBERT's configurations of so many layers and such a width share."""
+    return {
+        "vocab_size": len(tokenizer), "num_hidden_layers": size[0], "hidden_size": size[1],
+        "num_attention_heads": size[1] // 64, "max_position_embeddings": length,
+        "pad_token_id": tokenizer.pad_token_id, "attn_implementation": attention,
+    }  # fmt: skip
+
+
+def modernbert(tokenizer: Any, size: tuple[int, int], length: int, attention: str, *, global_every: int = 1) -> Any:
+    """transformers' ModernBERT, as wide within as ours."""
+    import transformers
+
+    from unmask.model.config import PARTS, default_intermediate_size
+
+    config = transformers.ModernBertConfig(
+        **sizes_of(tokenizer, size, length, attention),
+        cls_token_id=tokenizer.cls_token_id, sep_token_id=tokenizer.sep_token_id,
+        bos_token_id=tokenizer.cls_token_id, eos_token_id=tokenizer.sep_token_id,
+        intermediate_size=default_intermediate_size(size[1], PARTS["modernbert"].intermediate_ratio),
+        global_attn_every_n_layers=global_every,
+        sparse_prediction=True,  # logits at the masked positions only
+    )  # fmt: skip
+    return transformers.ModernBertForMaskedLM(config)
 
 
 def transformers_of(system: str, work: Work, attention: str) -> Turn:
@@ -165,34 +183,17 @@ def transformers_of(system: str, work: Work, attention: str) -> Turn:
 
     transformers.logging.set_verbosity_error()
     tokenizer = fast_tokenizer(Path(work.data))
-    sizes = {
-        "vocab_size": len(tokenizer),
-        "num_hidden_layers": work.layers,
-        "hidden_size": work.hidden,
-        "num_attention_heads": work.hidden // 64,
-        "max_position_embeddings": max(work.length, 128),
-        "pad_token_id": tokenizer.pad_token_id,
-        "attn_implementation": attention,
-    }
+    size, length = (work.layers, work.hidden), max(work.length, 128)
     model: Any
     if system.startswith("modernbert"):
-        from unmask.model.config import PARTS, default_intermediate_size
-
-        config = transformers.ModernBertConfig(
-            **sizes,
-            cls_token_id=tokenizer.cls_token_id, sep_token_id=tokenizer.sep_token_id,
-            bos_token_id=tokenizer.cls_token_id, eos_token_id=tokenizer.sep_token_id,
-            intermediate_size=default_intermediate_size(work.hidden, PARTS["modernbert"].intermediate_ratio),
-            # On GPUs the layers attend as far as ours do; on CPUs it is faster without the masks of local ones.
-            global_attn_every_n_layers=3 if work.device == "cuda" else 1,
-            sparse_prediction=True,  # logits at the masked positions only
-        )  # fmt: skip
-        model = transformers.ModernBertForMaskedLM(config)
+        # On GPUs the layers attend as far as ours do; on CPUs it is faster without the masks of local ones.
+        model = modernbert(tokenizer, size, length, attention, global_every=3 if work.device == "cuda" else 1)
     else:
         dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0} if system == "bert-best" else {}
-        model = transformers.BertForMaskedLM(
-            transformers.BertConfig(**sizes, **dropout, intermediate_size=4 * work.hidden)
+        config = transformers.BertConfig(
+            **sizes_of(tokenizer, size, length, attention), **dropout, intermediate_size=4 * work.hidden
         )
+        model = transformers.BertForMaskedLM(config)
     options = transformers.TrainingArguments(
         output_dir=tempfile.gettempdir(),
         per_device_train_batch_size=work.rows,
@@ -237,7 +238,7 @@ def trainer_rows(work: Work, special_ids: list[int]) -> tuple[list[dict[str, lis
     stream = RowStream(data.train, data.tokenizer, length=work.length, seed=0)
     rows: list[dict[str, list[int]]] = []
     num_tokens, count = 0, work.rows * EPOCH_STEPS[work.device]
-    for batch in stream.batches(Cursor(), count):  # fewer than asked for where the text is short
+    for batch in stream.batches(Cursor(), count):  # fewer where the text is short
         ids_BS = batch.rows.input_ids
         special_BS = torch.isin(ids_BS, torch.tensor(special_ids)).long()
         columns = {"input_ids": ids_BS, "attention_mask": torch.ones_like(ids_BS), "special_tokens_mask": special_BS}
@@ -257,8 +258,7 @@ def ways(system: str, work: Work) -> tuple[str, ...]:
 
 
 def serve(system: str, attention: str, work: Work) -> None:
-    """A system's process: says that its libraries are loaded; then the first line on standard input has it built, and
-    another one is a turn of so many seconds and at least so many steps, of which it says what they took and read."""
+    """A system's process: the first line on standard input has it built, each further one is a turn."""
     from unmask.train.hardware import peak_memory
 
     out = own_output()
@@ -277,16 +277,15 @@ def serve(system: str, attention: str, work: Work) -> None:
         watch = Stopwatch(work.device, float(seconds), int(least_steps), warm_seconds=warm_seconds)
         turn(watch)
         free_memory()
-        memory = peak_memory(torch.device(work.device))
-        answer = {"seconds": watch.taken(), "tokens": watch.tokens, "memory": memory}
+        answer = {"seconds": watch.taken(), "tokens": watch.tokens, "memory": peak_memory(torch.device(work.device))}
         print(json.dumps(answer), file=out, flush=True)
 
 
 def free_memory() -> None:
-    """Frees what a turn leaves: a Trainer that is done with holds gigabytes in cycles, and systems wait in memory."""
+    """Frees what a turn leaves: a finished Trainer holds gigabytes in cycles, and systems wait in memory."""
     gc.collect()
-    if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "malloc_trim"):
-        library.malloc_trim(0)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 if __name__ == "__main__":

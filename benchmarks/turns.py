@@ -42,7 +42,7 @@ class Turn:
         self._until = 0.0
 
     def begin(self, **facts: Any) -> None:
-        """Says what is to be known of the system, and waits for the first turn."""
+        """Reports facts about the system, and waits for the first turn."""
         print(json.dumps(facts), file=self._out, flush=True)
         self._wait()
 
@@ -132,7 +132,6 @@ class System(Child):
         self.points: list[tuple[float, ...]] = []
 
     def go(self, seconds: float) -> None:
-        """A turn of so many seconds."""
         answer = self.ask(self.seconds + seconds)
         self.seconds, self.steps, self.tokens = answer["seconds"], answer["steps"], answer["tokens"]
         self.points += [tuple(point) for point in answer["points"]]

@@ -144,20 +144,10 @@ def make_model(tokenizer: Tokenizer) -> Callable[..., MaskedLM]:
 
     def make(**changes: object) -> MaskedLM:
         values = {
-            "vocab_size": tokenizer.vocab_size,
-            "pad_id": 0,
-            "cls_id": 2,
-            "sep_id": 3,
-            "mask_id": 4,
-            "num_layers": 4,
-            "hidden_size": 32,
-            "num_heads": 2,
-            "intermediate_size": 48,
-            "activation": "gelu",
-            "max_position_embeddings": 64,
-            "norm_eps": 1e-5,
-            "initializer_range": 0.2,
-        }
+            "vocab_size": tokenizer.vocab_size, "pad_id": 0, "cls_id": 2, "sep_id": 3, "mask_id": 4,
+            "num_layers": 4, "hidden_size": 32, "num_heads": 2, "intermediate_size": 48, "activation": "gelu",
+            "max_position_embeddings": 64, "norm_eps": 1e-5, "initializer_range": 0.2,
+        }  # fmt: skip
         parts = PARTS[changes.get("layout", "modernbert")]  # type: ignore[index]
         values["rotary"] = {"global_every": 3, "local_window": 8} if parts.rotary else None
         values["type_vocab_size"] = parts.type_vocab_size
@@ -177,22 +167,14 @@ def make_model(tokenizer: Tokenizer) -> Callable[..., MaskedLM]:
 @pytest.fixture(scope="session")
 def run(corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> unmask.Run:
     """A short run, with a model that has learned a little."""
-    return unmask.pretrain(
-        [corpus_file],
-        out=tmp_path_factory.mktemp("runs") / "short",
-        steps=300,
-        vocab_size=200,
-        settings=SMALL,
-    )
+    out = tmp_path_factory.mktemp("runs") / "short"
+    return unmask.pretrain([corpus_file], out=out, steps=300, vocab_size=200, settings=SMALL)
 
 
 SMALL = (
-    "model.num_layers=2",
-    "model.hidden_size=64",
-    "model.num_heads=2",
-    "training.sequence_length=64",
-    "training.batch_tokens=512",
-)
+    "model.num_layers=2", "model.hidden_size=64", "model.num_heads=2",
+    "training.sequence_length=64", "training.batch_tokens=512",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -200,9 +182,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Elsewhere:
     fsspec.register_implementation("elsewhere", Elsewhere, clobber=True)
     monkeypatch.setenv(addresses.CACHE, str(tmp_path / "cache"))
     monkeypatch.setattr(addresses, "FIRST_WAIT", 0.0)
-    Elsewhere.store.clear()
     Elsewhere.pseudo_dirs[:] = [""]
-    Elsewhere.fetched.clear()
-    Elsewhere.failing.clear()
-    Elsewhere.sent.clear()
+    for state in (Elsewhere.store, Elsewhere.fetched, Elsewhere.failing, Elsewhere.sent):
+        state.clear()  # type: ignore[attr-defined]
     return Elsewhere(skip_instance_cache=True)

@@ -39,25 +39,18 @@ def _origin() -> Any:
 
 
 class Forked:
-    """A process that runs a function; what it prints is kept.
+    """A process that runs a function of a module, used like those of `subprocess`; its output is kept."""
 
-    Args:
-        function: Of a module.
-        given: Its arguments.
-    """
-
-    def __init__(self, function: Callable[..., None], *given: object) -> None:
+    def __init__(self, function: Callable[..., None], *arguments: object) -> None:
         self._folder = Path(tempfile.mkdtemp())
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        self._process = _origin().Process(target=_run, args=(self._folder, function, given))
+        self._process = _origin().Process(target=_run, args=(self._folder, function, arguments))
         self._process.start()
         self.pid: int = self._process.pid
 
     @property
     def returncode(self) -> int | None:
-        """As `subprocess` has it; None while it runs."""
-        code: int | None = self._process.exitcode
-        return code
+        return self._process.exitcode  # type: ignore[no-any-return]
 
     def poll(self) -> int | None:
         return self.returncode
@@ -95,10 +88,10 @@ def _command(*arguments: str) -> None:
     cli.main()
 
 
-def _run(folder: Path, function: Callable[..., None], given: tuple[object, ...]) -> None:
+def _run(folder: Path, function: Callable[..., None], arguments: tuple[object, ...]) -> None:
     """In the process itself."""
     for name, number in (("out", 1), ("err", 2)):
         file = os.open(folder / name, os.O_WRONLY | os.O_CREAT)
         os.dup2(file, number)
         os.close(file)
-    function(*given)
+    function(*arguments)

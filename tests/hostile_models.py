@@ -1,4 +1,4 @@
-"""Ways to break the folder of a model: each takes the folder and changes it. Seeds of whoever fuzzes folders, too."""
+"""Ways to break the folder of a model: each takes the folder and changes it; for tests and for `make fuzz`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ def change_json(folder: Path, name: str, **values: Any) -> None:
 
 
 def write_text(folder: Path, name: str, text: str) -> None:
-    """The whole content of a file."""
     (folder / name).write_text(text, encoding="utf-8")
 
 
@@ -43,43 +42,36 @@ def remove_weight(folder: Path, part: str) -> None:
 
 
 def cut_weights(folder: Path) -> None:
-    """The second half of the file is not there."""
     content = (folder / WEIGHTS).read_bytes()
     (folder / WEIGHTS).write_bytes(content[: len(content) // 2])
 
 
+def write_header(folder: Path, header: bytes, rest: bytes = b"") -> None:
+    (folder / WEIGHTS).write_bytes(struct.pack("<Q", len(header)) + header + rest)
+
+
 def change_header(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """What the file of weights says of its tensors is another; the numbers stay."""
+    """Changes each tensor's entry in the header of the weights; the numbers stay."""
     content = (folder / WEIGHTS).read_bytes()
     end = 8 + struct.unpack("<Q", content[:8])[0]
     header = json.loads(content[8:end])
-    change(header)
-    written = json.dumps(header).encode()
-    (folder / WEIGHTS).write_bytes(struct.pack("<Q", len(written)) + written + content[end:])
+    change({name: tensor for name, tensor in header.items() if name != "__metadata__"})
+    write_header(folder, json.dumps(header).encode(), content[end:])
 
 
-def overlap(header: dict[str, Any]) -> None:
+def overlap(tensors: dict[str, Any]) -> None:
     """Two tensors of the same size stand on the same bytes."""
     seen: dict[str, list[int]] = {}
-    for name, tensor in header.items():
-        if name != "__metadata__":
-            tensor["data_offsets"] = seen.setdefault(str(tensor["shape"]), tensor["data_offsets"])
+    for tensor in tensors.values():
+        tensor["data_offsets"] = seen.setdefault(str(tensor["shape"]), tensor["data_offsets"])
 
 
-def enlarge(header: dict[str, Any]) -> None:
-    """Every tensor has a billion rows."""
-    for name, tensor in header.items():
-        if name != "__metadata__":
-            tensor["shape"] = [10**9, *tensor["shape"][1:]]
-
-
-def write_header(folder: Path, header: bytes) -> None:
-    """A file that is nothing but a header."""
-    (folder / WEIGHTS).write_bytes(struct.pack("<Q", len(header)) + header)
+def enlarge(tensors: dict[str, Any]) -> None:
+    for tensor in tensors.values():
+        tensor["shape"] = [10**9, *tensor["shape"][1:]]
 
 
 def change_tokenizer(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """What tokenizer.json says is another."""
     content = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     change(content)
     (folder / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
@@ -113,14 +105,12 @@ def settings(**values: Any) -> Break:
     return partial(change_json, name=CONFIG, **values)
 
 
-# Of every layout, whoever runs it; the keys are those of transformers.
+# Of every layout; the keys are those of transformers.
 CONFIGS: dict[str, Break] = {
     "a billion layers": settings(num_hidden_layers=10**9, n_layers=10**9),
     "no layers": settings(num_hidden_layers=-1, n_layers=-1),
     "a width of a billion": settings(hidden_size=10**9, dim=10**9, num_attention_heads=1, n_heads=1),
     "a vocabulary of a billion": settings(vocab_size=10**9),
-    "a vocabulary beyond 64 bits": settings(vocab_size=10**30),
-    "an inner width of a billion": settings(intermediate_size=10**9, hidden_dim=10**9),
     "layers in quotes": settings(num_hidden_layers="2", n_layers="2"),
     "heads as a table": settings(num_attention_heads={}, n_heads={}),
     "no heads": settings(num_attention_heads=0, n_heads=0),
@@ -136,10 +126,8 @@ CONFIGS: dict[str, Break] = {
 }
 OURS: dict[str, Break] = {
     "eps of -1": settings(norm_eps=-1.0, layer_norm_eps=-1.0),
-    "eps NaN": settings(norm_eps=float("nan"), layer_norm_eps=float("nan")),
     "eps infinite": settings(norm_eps=float("inf"), layer_norm_eps=float("inf")),
     "eps in quotes": settings(norm_eps="1e-5", layer_norm_eps="1e-5"),
-    "padding outside": settings(pad_token_id=10**6),
     "padding below 0": settings(pad_token_id=-5),
     "a billion positions and layers": settings(max_position_embeddings=10**12),
 }
@@ -164,9 +152,7 @@ TASKS: dict[str, Break] = {
     "labels as a list": settings(id2label=["a", "b"]),
     "labels without numbers": settings(id2label={"x": "a"}),
     "more labels than outputs": settings(id2label={str(number): "a" for number in range(5)}),
-    "a kind as a list": settings(unmask_task={"kind": []}),
     "an unknown kind": settings(unmask_task={"kind": "x" * 500}),
-    "a length of 0": settings(unmask_task={"kind": "classify", "max_length": 0}),
     "a length in quotes": settings(unmask_task={"kind": "classify", "max_length": "64"}),
     "columns as a list": settings(unmask_task={"kind": "classify", "columns": ["text"]}),
     "a column that is no name": settings(unmask_task={"kind": "classify", "columns": {"text": 3}}),

@@ -1,6 +1,6 @@
 """Functions that several processes run as one group, as `torchrun` would start them.
 
-    found = in_processes(2, "tests.train.group_runs:trained", tmp_path, {"steps": 20})
+    results = in_processes(2, "tests.train.group_runs:trained", tmp_path, {"steps": 20})
 
 calls `trained(folder, steps=20)` in each, and has what they return, in their order.
 """
@@ -20,28 +20,28 @@ from tests.command_line import PATIENCE
 from tests.forked import Forked
 
 
-def start(count: int, function: str, folder: Path, given: dict[str, Any]) -> list[Forked]:
+def start(count: int, function: str, folder: Path, arguments: dict[str, Any]) -> list[Forked]:
     """Starts the processes; each writes what the function returns to `folder/NUMBER.json`."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "store").unlink(missing_ok=True)
-    (folder / "given.json").write_text(json.dumps(given))
+    (folder / "arguments.json").write_text(json.dumps(arguments))
     return [Forked(_member, function, folder, number, count) for number in range(count)]
 
 
 def ended(processes: list[Forked], *, within: float = PATIENCE) -> list[tuple[int | None, str]]:
-    """Exit code and stderr of each. Whoever does not end is killed."""
+    """Exit code and stderr of each; those that do not end in time are killed."""
     try:
-        told = [process.communicate(timeout=within)[1] for process in processes]
+        errors = [process.communicate(timeout=within)[1] for process in processes]
     finally:
         for process in processes:
             process.kill()
-    return [(process.returncode, said) for process, said in zip(processes, told, strict=True)]
+    return [(process.returncode, error) for process, error in zip(processes, errors, strict=True)]
 
 
-def in_processes(count: int, function: str, folder: Path, given: dict[str, Any]) -> list[Any]:
+def in_processes(count: int, function: str, folder: Path, arguments: dict[str, Any]) -> list[Any]:
     """What the function returns in each process, in their order."""
-    codes, said = zip(*ended(start(count, function, folder, given)), strict=True)
-    assert not any(codes), "\n\n".join(said)
+    codes, errors = zip(*ended(start(count, function, folder, arguments)), strict=True)
+    assert not any(codes), "\n\n".join(errors)
     return [json.loads((folder / f"{number}.json").read_text()) for number in range(count)]
 
 
@@ -50,9 +50,8 @@ def _member(name: str, folder: Path, number: int, count: int) -> None:
     if count > 1:
         dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=number, world_size=count)
     module, function = name.split(":")
-    found = getattr(importlib.import_module(module), function)(
-        folder, **json.loads((folder / "given.json").read_text())
-    )
-    (folder / f"{number}.json").write_text(json.dumps(found))
+    arguments = json.loads((folder / "arguments.json").read_text())
+    result = getattr(importlib.import_module(module), function)(folder, **arguments)
+    (folder / f"{number}.json").write_text(json.dumps(result))
     sys.stderr.flush()
     os._exit(0)  # threads of torch's that outlive its groups may abort the interpreter as it ends

@@ -1,12 +1,6 @@
-"""Inputs that broke a reader once, made anew: a small function each, for tests and as what a fuzzer begins with.
+"""Inputs that broke a reader once, made anew: for tests, and what `make fuzz` begins with.
 
-    from tests.seeds import SEEDS
-
-    for seed in SEEDS:
-        path = seed.write(folder)      # one file, made in a fraction of a second
-        seed.reader                    # what was broken by it: corpus, labelled, pairs, recipe, json
-
-Each must come to one clear error, or, where it is right, be read.
+Each must end in one clear error or, where it is right, be read.
 """
 
 from __future__ import annotations
@@ -16,7 +10,7 @@ import io
 import json
 import lzma
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -88,12 +82,6 @@ def small_table() -> dict[str, pa.Array]:
         "doc": pa.array([{"a": "x", "b": n} for n in range(6)]),
         "kind": pa.array(["u", "v", "u", None, "u", "v"]).dictionary_encode(),
     }
-
-
-def flipped(content: bytes, places: Iterator[tuple[int, int]] | list[tuple[int, int]]) -> Iterator[bytes]:
-    """The content with one bit turned, once for each place and bit."""
-    for place, bit in places:
-        yield content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :]
 
 
 def far_times(unit: str = "ms") -> pa.Array:

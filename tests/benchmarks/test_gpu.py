@@ -29,16 +29,12 @@ def test_without_a_gpu_it_ends_with_a_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_every_stage_fills_its_tables(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    import gpu
-
+def test_every_stage_fills_its_tables(tmp_path: Path) -> None:
     page, text = tmp_path / "page.md", tmp_path / "text.txt"
     shutil.copy(ROOT / "docs" / "benchmarks.md", page)
     text.write_text(packaged_corpus().read_text(encoding="utf-8")[:200_000], encoding="utf-8")
-    given = ("--dry", "--out", str(tmp_path / "out"), "--table", str(page), "--text", str(text))
-    ended = run(*given)
+    options = ("--dry", "--out", str(tmp_path / "out"), "--table", str(page), "--text", str(text))
+    ended = run(*options)
     assert ended.returncode == 0, ended.stderr
     filled = page.read_text(encoding="utf-8")
     tables = {}
@@ -50,18 +46,15 @@ def test_every_stage_fills_its_tables(
     assert "| products |" in tables["gpu-profile"]
     assert "modernbert-bf16" in tables["training-gpu-short"]
     assert "| cpu | step-" in tables["gpu-train"]
-    monkeypatch.setenv("PYTHONPATH", "")  # put back behind the test, as is what follows
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(sys, "argv", ["gpu.py", *given])
-    gpu.main()
-    assert capsys.readouterr().out.count("done before") == 4
+    again = run(*options)
+    assert again.stdout.count("done before") == 4, again.stderr
 
 
 def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import gpu
 
-    monkeypatch.setattr(gpu, "NEEDED", ("json", "a_package_that_nobody_has"))
+    monkeypatch.setattr(gpu, "NEEDED", ("json", "a_package_that_is_missing"))
     monkeypatch.setattr(gpu, "WHEELS", tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    with pytest.raises(SystemExit, match="lacks a_package_that_nobody_has; run make gpu-wheels where"):
+    with pytest.raises(SystemExit, match="lacks a_package_that_is_missing; run make gpu-wheels where"):
         gpu.obtain_packages()

@@ -19,8 +19,8 @@ def test_the_page_says_what_is_calculated() -> None:
     from gpu_memory import table
 
     text = PAGE.read_text(encoding="utf-8")
-    found = text.split("<!-- gpu-memory -->\n")[1].split("\n<!-- end gpu-memory -->")[0]
-    assert found == "\n".join(table()), "python benchmarks/gpu_memory.py --table docs/pretraining.md makes it anew"
+    rows = text.split("<!-- gpu-memory -->\n")[1].split("\n<!-- end gpu-memory -->")[0]
+    assert rows == "\n".join(table()), "python benchmarks/gpu_memory.py --table docs/pretraining.md makes it anew"
 
 
 def test_a_step_by_hand() -> None:
@@ -29,14 +29,10 @@ def test_a_step_by_hand() -> None:
 
     recipe = load_recipe("base")
     model = model_of(recipe)
-    found = step_memory(model, recipe.training, positions=4096, rate=0.3, segment=128)
-    assert found.blocks == 22 * 4096 * 2 * (10 * 768 + 3 * 1152)
-    assert found.attention == 4 * 768 * (4096 + 4096)
-    assert found.weights == 10 * model.num_parameters
-    kept = recipe.training.model_copy(update={"gradient_checkpointing": True})
-    assert step_memory(model, kept, positions=4096, rate=0.3).blocks == 4096 * (
-        22 * 2 * 768 * 2 + found.blocks // 22 // 4096
-    )
+    memory = step_memory(model, recipe.training, positions=4096, rate=0.3, segment=128)
+    assert memory.blocks == 22 * 4096 * 2 * (10 * 768 + 3 * 1152)
+    assert memory.attention == 4 * 768 * (4096 + 4096)
+    assert memory.weights == 10 * model.num_parameters
     assert 100e9 < step_memory(model, recipe.training, positions=262_144, rate=0.3).blocks < 130e9
 
 
@@ -70,6 +66,6 @@ def test_what_a_training_begins_with(monkeypatch: pytest.MonkeyPatch) -> None:
     fits = first_micro_tokens(model, settings, gpu, rate=0.2)
     assert fits in (8192, 16_384)
     memory = 1
-    assert first_micro_tokens(model, settings, gpu, rate=0.2) == 128, "a row at once, before memory is found too small"
-    asked = settings.model_copy(update={"micro_batch_tokens": 512})
-    assert first_micro_tokens(model, asked, gpu, rate=0.2) == 512
+    assert first_micro_tokens(model, settings, gpu, rate=0.2) == 128, "a row at once, before memory turns out too small"
+    fixed = settings.model_copy(update={"micro_batch_tokens": 512})
+    assert first_micro_tokens(model, fixed, gpu, rate=0.2) == 512

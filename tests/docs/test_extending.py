@@ -32,24 +32,29 @@ def example(heading: str) -> dict[str, Any]:
     return names
 
 
-def test_add_a_pooling(run: unmask.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "mine").symlink_to(run.folder)
+@pytest.fixture
+def mine(run: unmask.Run, data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run as the page names it, beside its data."""
+    mine = tmp_path / "runs" / "mine"
+    mine.mkdir(parents=True)
+    (mine / "model").symlink_to(run.folder / "model")
+    (mine / "data").symlink_to(data_folder)
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("mine")
+def test_add_a_pooling() -> None:
     names = example("Add a pooling")
     del POOLINGS["last"]
-    texts, vectors = ["The king was here.", "A queen!"], names["vectors"]
     model = names["model"]
-    ids = [model.tokenizer.encode_prompt(text) for text in texts]
+    ids = [model.tokenizer.encode_prompt(text) for text in ("The king was here.", "A queen!")]
     with torch.no_grad():
         last = [model.network.encoder(torch.from_numpy(each)[None].long())[0, -1].numpy() for each in ids]
-    np.testing.assert_allclose(vectors, np.stack(last), atol=1e-5)
+    np.testing.assert_allclose(names["vectors"], np.stack(last), atol=1e-5)
 
 
-def test_units_and_weights_of_your_own(run: unmask.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "mine").symlink_to(run.folder)
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("mine")
+def test_units_and_weights_of_your_own() -> None:
     names = example("Units and weights of your own")
     masker = names["masker"]
     rows = rows_from_ids([list(range(5, 40)), list(range(50, 80))], masker.tokenizer)
@@ -77,16 +82,6 @@ def test_read_another_kind_of_file(
     corpus = Corpus(["crawl.warc.gz"], CorpusSettings(), hold_out=False)
     assert [(piece.text, held) for piece, held in corpus.pieces()] == [("The king.\n\nA queen.", False)]
     del SUFFIXES[".warc"], READERS["warc"]
-
-
-@pytest.fixture
-def mine(run: unmask.Run, data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run as the page names it, beside its data."""
-    mine = tmp_path / "runs" / "mine"
-    mine.mkdir(parents=True)
-    (mine / "model").symlink_to(run.folder / "model")
-    (mine / "data").symlink_to(data_folder)
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.usefixtures("mine")

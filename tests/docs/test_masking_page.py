@@ -130,19 +130,18 @@ def test_a_picture_shows_what_the_masker_did(drawing: types.ModuleType, run: unm
     settings = validated(MaskingSettings, {"strategy": "whole_word", "rate": 0.4}, where="")
     rows, masker = ShownText.of(text, tokenizer).masker(settings, "whole_word", tables=tables_of(tokenizer), seed=0)
     masked = masker(rows)
-    found = drawing.tokens_of(rows, masker, 0, torch.arange(rows.shape[1]) / 100)
-    assert "".join(token.text for token in found) == text.replace(" ", "")
-    assert [token.begins_word for token in found] == [token.begins_unit for token in found]
-    sizes = [token.unit_size for token in found if token.begins_unit]
-    assert sum(sizes) == len(found) > len(sizes)
+    tokens = drawing.tokens_of(rows, masker, 0, torch.arange(rows.shape[1]) / 100)
+    assert "".join(token.text for token in tokens) == text.replace(" ", "")
+    assert [token.begins_word for token in tokens] == [token.begins_unit for token in tokens]
+    sizes = [token.unit_size for token in tokens if token.begins_unit]
+    assert sum(sizes) == len(tokens) > len(sizes)
     inner = rows.maskable[0]
-    assert [bool(token.state) for token in found] == (masked.labels[0] >= 0)[inner].tolist()
+    assert [bool(token.state) for token in tokens] == (masked.labels[0] >= 0)[inner].tolist()
     hidden = (masked.input_ids[0] == tokenizer.special.mask)[inner].tolist()
-    assert [token.state == "mask" for token in found] == hidden
-    assert [token.share for token in found] == pytest.approx([place / 100 for place in range(1, len(found) + 1)])
-    assert all(bool(token.shown) == (token.state == "random") for token in found)
-    # whatever the units, none is masked in part: so they are those of the masker
-    for name in ("span", "mixture", "pmi"):
+    assert [token.state == "mask" for token in tokens] == hidden
+    assert [token.share for token in tokens] == pytest.approx([place / 100 for place in range(1, len(tokens) + 1)])
+    assert all(bool(token.shown) == (token.state == "random") for token in tokens)
+    for name in ("span", "mixture", "pmi"):  # none is masked in part: units are those of the masker
         settings = validated(MaskingSettings, {"strategy": name, "rate": 0.4}, where="")
         rows, masker = ShownText.of(text, tokenizer).masker(settings, name, tables=tables_of(tokenizer), seed=0)
         for epoch in range(20):

@@ -30,6 +30,13 @@ ORDER = (
 )  # fmt: skip
 
 
+BATCH = ["--set", "training.batch_tokens=512"]
+SMALLER = {
+    "pretrain": BATCH, "compare": BATCH, "embedder": ["--set", "embedder.batch_size=8"],
+    "finetune": ["--set", "finetune.epochs=1"],
+}  # fmt: skip
+
+
 def write_story_files(folder: Path, text: str) -> None:
     """Small files in the places of those that "The whole way" (docs/results.md) reads."""
     lines = [line for line in text.splitlines() if line]
@@ -83,20 +90,14 @@ def test_every_command_runs(
     seen, graphs = set(), {}
     for command in sorted(commands(), key=lambda command: ORDER.index(command[0])):
         arguments = [str(run.folder / "model") if part.endswith("/model") else part for part in command]
-        if command[0] == "pretrain":
-            if "--minutes" in arguments:
-                place = arguments.index("--minutes")
-                del arguments[place : place + 2]
-            arguments += ["--steps", "2", "--set", "training.batch_tokens=512"]
-        if command[0] == "embedder":
+        if "--minutes" in arguments:
             place = arguments.index("--minutes")
-            arguments[place : place + 2] = ["--steps", "2", "--set", "embedder.batch_size=8"]
+            arguments[place : place + 2] = ["--steps", "2"]
+        elif command[0] == "pretrain":
+            arguments += ["--steps", "2"]
         if command[0] == "compare":
-            place = arguments.index("--minutes")
-            arguments[place : place + 2] = ["--steps", "2", "--set", "training.batch_tokens=512"]
             arguments[arguments.index("--trials") + 1] = "1"
-        if command[0] == "finetune":
-            arguments += ["--set", "finetune.epochs=1"]
+        arguments += SMALLER.get(command[0], [])
         if command[0] == "export":  # takes long, and pages show it more than once: then only the folder is another
             out = arguments.pop(arguments.index("--out") + 1)
             if (same := frozenset(arguments)) in graphs:

@@ -40,8 +40,9 @@ from unmask.tasks.files import read_labelled
 from unmask.tasks.predict import task_named
 from unmask.tasks.settings import Columns
 from unmask.tokenizer.loading import load_tokenizer
-from unmask.train.checkpoints import TrainState, load_checkpoint, save_checkpoint
+from unmask.train.checkpoints import load_checkpoint, save_checkpoint
 from unmask.train.optimizer import build_optimizer
+from unmask.train.step import TrainState
 
 Read = Callable[[Path, str, int], object]
 """Reads what a case has left in a folder: the folder, the name of the damaged file, the number of the case."""

@@ -20,9 +20,9 @@ from unmask.masking.masker import Masker
 from unmask.model.encoder import compile_model
 from unmask.model.initial_weights import initialise
 from unmask.train.callbacks import StepReport
-from unmask.train.checkpoints import TrainState
 from unmask.train.hardware import choose_dtype, why_not_compiled, works_on_its_own
 from unmask.train.settings import TrainingSettings
+from unmask.train.step import TrainState
 from unmask.train.trainer import Trainer
 
 

@@ -20,7 +20,7 @@ from unmask.model.heads import ContrastHead
 from unmask.train import trainer as loop
 from unmask.train.callbacks import StepReport
 from unmask.train.distributed import join_group
-from unmask.train.step import StepResult, training_step
+from unmask.train.step import Figures, TrainState, training_step
 
 
 def embedded(folder: Path, *, base: str, corpus: str, runs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -55,7 +55,8 @@ def _run(out: Path, *, stop_at: int | None = None, **asked: Any) -> dict[str, An
             reports.append(report)
             states[:] = [trainer.state]
 
-    def noted_step(model: Any, optimizer: Any, rows: Any, masked: Any, *, step: int, **named: Any) -> StepResult:
+    def noted_step(state: TrainState, settings: Any, rows: Any, masked: Any, **named: Any) -> Figures:
+        step = state.step + 1
         rows_of[step] = [
             digest_of(ids, labels)
             for ids, labels, segments in zip(masked.input_ids, masked.labels, rows.segment_ids, strict=True)
@@ -64,7 +65,7 @@ def _run(out: Path, *, stop_at: int | None = None, **asked: Any) -> dict[str, An
         tried.append(step)
         if step == stop_at and group.share.rank == 1:
             os.kill(os.getpid(), signal.SIGTERM)
-        return training_step(model, optimizer, rows, masked, step=step, **named)
+        return training_step(state, settings, rows, masked, **named)
 
     ended = summary = None
     with pytest.MonkeyPatch.context() as patch:

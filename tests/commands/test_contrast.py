@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -29,10 +28,10 @@ from unmask.train.contrast import (
     dense,
     pair_objective,
 )
-from unmask.train.objectives import PREDICT_MASKED
+from unmask.train.objectives import PREDICT_MASKED, Objective
 from unmask.train.optimizer import build_optimizer
 from unmask.train.settings import AdamWSettings, TrainingSettings
-from unmask.train.step import StepResult, parts_of, training_step
+from unmask.train.step import Figures, TrainState, parts_of, training_step
 
 Gradients = dict[str, torch.Tensor]
 NOTHING = torch.zeros(0, dtype=torch.int64)
@@ -142,19 +141,20 @@ def stream_of(tokenizer: Tokenizer, settings: EmbedderSettings, *, num_texts: in
 SETTINGS = EmbedderSettings(batch_size=24, first_lengths=(4, 12), second_lengths=(8, 20))
 
 
-def gradients_of_a_step(model: MaskedLM, rows: Rows, masked: MaskedRows, **more: Any) -> tuple[StepResult, Gradients]:
+def gradients_of_a_step(
+    model: MaskedLM, rows: Rows, masked: MaskedRows, *objectives: Objective, micro_rows: int | None, seed: int = 0
+) -> tuple[Figures, Gradients]:
     """What a step measured, and the gradient that it would have applied."""
     training = TrainingSettings(
-        steps=1, sequence_length=64, clip_norm=float("inf"), optimizer=AdamWSettings(kind="adamw")
+        steps=1, seed=seed, sequence_length=64, clip_norm=float("inf"), optimizer=AdamWSettings(kind="adamw")
     )
     optimizer = build_optimizer(model.train(), training)  # type: ignore[arg-type]
     gradients: Gradients = {}
     optimizer.step = lambda: gradients.update(  # type: ignore[method-assign, assignment, misc]
         {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     )
-    result = training_step(
-        model, optimizer, rows, masked, learning_rate_scale=1.0, step=1, clip_norm=float("inf"), **more
-    )
+    state = TrainState(model, optimizer, micro_tokens=micro_rows and micro_rows * rows.shape[1])
+    result = training_step(state, training, rows, masked, objectives=objectives)
     return result, gradients
 
 
@@ -174,19 +174,21 @@ def test_gradients_by_way_of_vectors_are_those_of_all_at_once(
         model = make_model()
         model.add_module(ContrastHead.name, ContrastHead(0.1))
         result, gradients = gradients_of_a_step(
-            model, rows, masked,
+            model,
+            rows,
+            masked,
+            pair_objective(dense(), temperature=9.0, dimensions=(8,)),
+            replace(PREDICT_MASKED, weight=0.2),
             micro_rows=micro_rows,
-            objectives=(replace(PREDICT_MASKED, weight=0.2),),
-            main=pair_objective(dense(), temperature=9.0, dimensions=(8,)),
-        )  # fmt: skip
+        )
         assert result.predicted_tokens == 24
         assert (result.micro_batches > 1) == (micro_rows is not None)
         found.append((result, gradients))
     whole, wanted = found[0]
     for result, gradients in found[1:]:
-        assert result.loss == pytest.approx(whole.loss, abs=1e-6)
-        assert result.objectives["masked_tokens"].loss == pytest.approx(
-            whole.objectives["masked_tokens"].loss, abs=1e-6
+        assert result.read().loss == pytest.approx(whole.read().loss, abs=1e-6)
+        assert result.read().objectives["masked_tokens"].loss == pytest.approx(
+            whole.read().objectives["masked_tokens"].loss, abs=1e-6
         )
         assert gradients.keys() == wanted.keys()
         assert "contrast_head.log_temperature" in gradients
@@ -199,18 +201,14 @@ def test_both_passes_of_a_part_drop_the_same(make_model: Callable[..., MaskedLM]
     rows, _ = stream.rows(stream.drawer.draw(np.arange(24), 3))
     objective = pair_objective(dense(), temperature=0.1)
     model = make_model(dropout=0.2)
-    result, gradients = gradients_of_a_step(model, rows, unmasked(rows), micro_rows=2, dropout_seed=5, main=objective)
+    result, gradients = gradients_of_a_step(model, rows, unmasked(rows), objective, micro_rows=2, seed=5)
     model = make_model(dropout=0.2).train()
     parts = parts_of(rows, unmasked(rows), (objective,), micro_rows=2, device=torch.device("cpu"), width=32)
+    step_seed = mix_ints(5, 1, 3)
     vectors = [
         dense().vectors(
             model,
-            model.encoder(
-                part.input_ids_BS,
-                segment_ids_BS=part.segment_ids_BS,
-                position_ids_BS=part.position_ids_BS,
-                dropout_seed=mix_ints(5, number),
-            ).flatten(0, 1),
+            model.encoder(part.input_ids_BS, **part.inputs, dropout_seed=mix_ints(step_seed, number)).flatten(0, 1),
             part.targets[0],
         )
         for number, part in enumerate(parts)
@@ -220,7 +218,7 @@ def test_both_passes_of_a_part_drop_the_same(make_model: Callable[..., MaskedLM]
         torch.cat(vectors), TextTargets.joined([part.targets[0] for part in parts]), temperature=0.1
     ).total / 24  # fmt: skip
     loss.backward()
-    assert result.loss == pytest.approx(loss.item(), abs=1e-6)
+    assert result.read().loss == pytest.approx(loss.item(), abs=1e-6)
     for name, gradient in gradients.items():
         torch.testing.assert_close(gradient, model.get_parameter(name).grad, atol=1e-5, rtol=1e-4)
 

@@ -90,7 +90,9 @@ def counter(monkeypatch: pytest.MonkeyPatch) -> Counter:
 
 def _with_capacity(capacity: int) -> Sequences:
     sequences = Sequences.of(SEGMENTS)
-    return sequences.map(lambda begins: torch.cat([begins, begins[-1:].expand(capacity + 1 - len(begins))]))
+    begins = sequences.cu_seqlens
+    more = begins[-1:].expand(capacity + 1 - len(begins))
+    return Sequences(torch.cat([begins, more]), sequences.max_length)
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ from unmask.masking.masker import MaskedRows, Masker
 from unmask.train import distributed, trainer
 from unmask.train.callbacks import StepReport
 from unmask.train.distributed import join_group
-from unmask.train.step import StepResult, training_step
+from unmask.train.step import Figures, TrainState, training_step
 
 SMALL = (
     "model.num_layers=1", "model.hidden_size=32", "model.num_heads=2", "training.sequence_length=32",
@@ -86,11 +86,12 @@ def _run(
         def on_step(self, trainer: unmask.Trainer, report: StepReport) -> None:
             reports.append(report)
 
-    def troubled(*given: Any, step: int, **named: Any) -> StepResult:
+    def troubled(state: TrainState, *given: Any, **named: Any) -> Figures:
+        step = state.step + 1
         if step == trouble_step and group.rank == 1 and not met:
             met.append(step)
-            _meet(kind, *given)
-        return training_step(*given, step=step, **named)
+            _meet(kind, state.model)
+        return training_step(state, *given, **named)
 
     met: list[int] = []
     ended = None
@@ -120,7 +121,7 @@ def _run(
     }
 
 
-def _meet(kind: str, model: Any, *_: Any) -> None:
+def _meet(kind: str, model: Any) -> None:
     """What happens in one step of one process; in the middle of a step, where its gradient is infinite or it fails."""
     if kind == "signal":
         os.kill(os.getpid(), signal.SIGTERM)

@@ -12,10 +12,10 @@ from unmask.masking.masker import Masker
 from unmask.model.encoder import MaskedLM
 from unmask.model.initial_weights import initialise
 from unmask.train.callbacks import StepReport
-from unmask.train.checkpoints import TrainState
 from unmask.train.objectives import Objective
 from unmask.train.optimizer import build_optimizer
 from unmask.train.settings import TrainingSettings
+from unmask.train.step import TrainState
 from unmask.train.trainer import Trainer
 
 MakeModel = Callable[..., MaskedLM]

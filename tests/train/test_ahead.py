@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -16,12 +16,10 @@ from unmask.data.store import TokenStore
 from unmask.masking.masker import Masker
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train import trainer as loop_module
-from unmask.train.checkpoints import TrainState
 from unmask.train.optimizer import state_tensors
+from unmask.train.step import TrainState
 from unmask.train.trackers import MetricsFile
-from unmask.train.trainer import Batches, BatchRequest, MaskedBatch, with_empty_rows
-
-PAD = 0
+from unmask.train.trainer import with_empty_rows
 
 
 @pytest.fixture
@@ -48,41 +46,15 @@ def counted(masker: Masker, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return seen
 
 
-def same(a: MaskedBatch, b: MaskedBatch) -> bool:
-    return torch.equal(a.masked.input_ids, b.masked.input_ids) and torch.equal(a.masked.labels, b.masked.labels)
-
-
-def in_time(stream: RowStream, masker: Masker) -> Batches:
-    return Batches(stream, masker, pad_id=PAD, by_clock=False)
-
-
-def behind(request: BatchRequest, batch: MaskedBatch, seconds: float = 0.0) -> BatchRequest | None:
-    """Five batches, each at a progress of its own."""
-    step = request.step + 1
-    return None if step == 5 else BatchRequest(batch.cursor, 8, 32, step / 10, step, request.tokens + batch.num_tokens)
-
-
-def test_what_comes_is_made_once_and_is_what_would_be_made_in_time(
-    stream: RowStream, masker: Masker, counted: list[float]
+def test_an_error_in_the_thread_is_raised_by_the_training(
+    make_model: MakeModel, stream: RowStream, masker: Masker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request: BatchRequest | None = BatchRequest(Cursor(), 8, 32, 0.0)
-    found: list[tuple[BatchRequest, MaskedBatch]] = []
-    with closing(Batches(stream, masker, pad_id=PAD, by_clock=False, ahead=3, following=behind)) as batches:
-        while request is not None:
-            found.append((request, batches.take(request)))
-            request = behind(*found[-1])
-    assert counted == [0.0, 0.1, 0.2, 0.3, 0.4]
-    assert all(same(batch, in_time(stream, masker).take(request)) for request, batch in found)
-    assert not same(found[0][1], found[1][1])
-
-
-def test_an_error_in_the_thread_is_raised_where_the_batch_is_taken(stream: RowStream, masker: Masker) -> None:
-    bad = BatchRequest(Cursor(), 8, 32, 2.0)
-    following = lambda request, batch, seconds: bad  # noqa: E731
-    with closing(Batches(stream, masker, pad_id=PAD, by_clock=False, ahead=2, following=following)) as batches:
-        batches.take(BatchRequest(Cursor(), 8, 32, 0.0))
-        with pytest.raises(Exception, match="progress is a number from 0 to 1, not 2.0"):
-            batches.take(bad)
+    on_its_own(monkeypatch)
+    settings = settings_of(steps=9)
+    batches = train(new_state(make_model, settings), stream, masker, settings)
+    monkeypatch.setattr(Masker, "__call__", Mock(side_effect=ZeroDivisionError("here")))
+    with pytest.raises(ZeroDivisionError, match="here"):
+        list(batches)
 
 
 def test_empty_rows_have_no_targets(stream: RowStream, masker: Masker) -> None:

@@ -28,7 +28,7 @@ from unmask.train import step as step_module
 from unmask.train.hardware import choose_dtype, sums_dtype, works_on_its_own
 from unmask.train.objectives import PREDICT_MASKED, capacity, extra_objectives
 from unmask.train.settings import ObjectivesSettings
-from unmask.train.step import parts_of, training_step
+from unmask.train.step import TrainState, parts_of, training_step
 
 MakeModel = Callable[..., MaskedLM]
 CPU, CUDA, META = (torch.device(name) for name in ("cpu", "cuda", "meta"))
@@ -47,7 +47,8 @@ def masker(tokenizer: Tokenizer) -> Masker:
 class Sent:
     """In the place of `Figures`, which would wait for a real device."""
 
-    def __init__(self, step: int, counts: dict[str, int], values_F: Tensor) -> None:
+    def __init__(self, step: int, counts: dict[str, int], values_F: Tensor, micro_batches: int) -> None:
+        self.predicted_tokens, self.micro_batches = next(iter(counts.values())), micro_batches
         assert values_F.is_meta
         assert values_F.shape == (len(counts) + 1,)
 
@@ -104,25 +105,15 @@ def test_nothing_up_to_the_update_needs_a_number_of_the_device(
     with META:
         model = rich_model(config, boundary_length=10 if with_heads else None, retromae=with_heads).train()
     model.encoder.compute_dtype = torch.bfloat16
-    optimizer = NoUpdate(model)
-    result = training_step(
-        model,
-        optimizer,  # type: ignore[arg-type]
-        rows,
-        masked,
-        learning_rate_scale=1.0,
-        step=1,
-        dropout_seed=7,
-        micro_rows=4,
-        objectives=others,
-        observe=True,
-    )
+    optimizer, board = NoUpdate(model), Board()
+    state = TrainState(model, optimizer, micro_tokens=4 * 32, board=board)  # type: ignore[arg-type]
+    result = training_step(state, settings_of(seed=7), rows, masked, objectives=(PREDICT_MASKED, *others))
     assert optimizer.trained == {name for name, _ in model.named_parameters() if "pooler" not in name}
     assert result.micro_batches == 2
     assert result.predicted_tokens == int((masked.labels >= 0).sum())
-    assert result.observed is not None
-    assert result.observed.losses_N.is_meta
-    assert len(result.observed.losses_N) == len(result.observed.targets_N) == result.predicted_tokens
+    targets_N, losses_N, _ = board.observed
+    assert losses_N.is_meta
+    assert len(losses_N) == len(targets_N) == result.predicted_tokens
 
 
 class NothingWaits(TorchDispatchMode):
@@ -182,14 +173,24 @@ def test_a_step_of_tensor_operations_needs_no_float64(
     losses = []
     for sums in (torch.float64, torch.float32):
         monkeypatch.setattr(step_module, "sums_dtype", lambda device, sums=sums: sums)
-        state = new_state(make_model, settings_of())
+        settings = settings_of()
+        state = new_state(make_model, settings)
         state.model.encoder.compute_dtype = dtype
         rows = stream.batch(Cursor(), 8).rows
         masked = masker(rows)
         with NoDoubles() if sums == torch.float32 else nullcontext():
-            result = training_step(state.model, state.optimizer, rows, masked, learning_rate_scale=1.0, step=1)
-        losses.append(result.loss)
+            result = training_step(state, settings, rows, masked)
+        losses.append(result.read().loss)
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+class Board:
+    """Takes what was predicted."""
+
+    needs_steps = True
+
+    def observe(self, *columns: Tensor) -> None:
+        self.observed = columns
 
 
 def test_targets_in_capacity_change_no_loss_and_no_gradient(
@@ -202,21 +203,20 @@ def test_targets_in_capacity_change_no_loss_and_no_gradient(
     for size in (None, 512):
         if size is not None:
             monkeypatch.setattr("unmask.train.objectives.capacity", lambda *given, size=size: size)
-        state = new_state(make_model, settings_of(optimizer={"kind": "adamw"}))
+        settings = settings_of(optimizer={"kind": "adamw"})
+        state = new_state(make_model, settings)
+        state.board = board = Board()  # type: ignore[assignment]
         kept: list[Tensor] = []
         state.optimizer.step = lambda kept=kept, state=state: kept.extend(  # type: ignore[method-assign]
             p.grad.flatten() for p in state.model.parameters()
         )
-        result = training_step(
-            state.model, state.optimizer, rows, masked, learning_rate_scale=1.0, step=1, observe=True
-        )
-        assert result.observed is not None
-        found.append((result, torch.cat(kept)))
-    (plain, gradient), (filled, same) = found
-    assert filled.loss == pytest.approx(plain.loss, rel=1e-6)
+        result = training_step(state, settings, rows, masked)
+        found.append((result, torch.cat(kept), *board.observed))
+    (plain, gradient, targets_N, losses_N, _), (filled, same, same_targets_N, same_losses_N, _) = found
+    assert filled.read().loss == pytest.approx(plain.read().loss, rel=1e-6)
     assert filled.predicted_tokens == plain.predicted_tokens < 256
-    assert torch.equal(filled.observed.targets_N, plain.observed.targets_N)
-    torch.testing.assert_close(filled.observed.losses_N, plain.observed.losses_N)
+    assert torch.equal(same_targets_N, targets_N)
+    torch.testing.assert_close(same_losses_N, losses_N)
     torch.testing.assert_close(same, gradient, rtol=1e-4, atol=1e-6)
 
 
@@ -239,9 +239,9 @@ def test_parts_on_the_host_are_counted_there_and_sent(stream: RowStream, masker:
     assert [part.totals for part in parts] == [part.totals for part in here]
     assert sum(part.totals[0] for part in parts) == int((masked.labels >= 0).sum())
     for sent, kept in zip(parts, here, strict=True):
-        assert sent.sequences is not None
-        assert kept.sequences is None, "on CPUs nobody needs them"
-        moved = [sent.input_ids_BS, sent.segment_ids_BS, sent.position_ids_BS, sent.sequences.cu_seqlens]
+        sequences = sent.inputs.pop("sequences")
+        assert kept.inputs["sequences"] is None, "on CPUs nobody needs them"
+        moved = [sent.input_ids_BS, *filter(torch.is_tensor, sent.inputs.values()), sequences.cu_seqlens]
         moved += [sent.targets[0].positions_N, sent.targets[0].classes_N]
         assert all(tensor.is_meta for tensor in moved)
 
@@ -291,10 +291,10 @@ def test_a_real_step_does_not_wait(make_model: MakeModel, stream: RowStream, mas
         if step == 2:  # libraries that are set up by the first steps may wait
             torch.cuda.set_sync_debug_mode("error")
         try:
-            result = training_step(state.model, state.optimizer, rows, masked, learning_rate_scale=1.0, step=step)
+            result = training_step(state, settings, rows, masked)
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    assert result.loss > 0.0
+    assert result.read().loss > 0.0
 
 
 @pytest.mark.gpu

@@ -77,9 +77,9 @@ def test_the_loss_is_the_naive_one(make_model: MakeModel, tokenizer: Tokenizer, 
     result, _ = gradients(model, rows, masked, extra_objectives(LABEL))
     with torch.no_grad():
         wanted = naive_loss(model, rows, masked)
-    assert set(result.objectives) == {"label"}
-    assert result.objectives["label"].loss == pytest.approx(float(wanted), rel=1e-5)
-    assert result.objectives["label"].count == 3
+    assert set(result.read().objectives) == {"label"}
+    assert result.read().objectives["label"].loss == pytest.approx(float(wanted), rel=1e-5)
+    assert result.read().objectives["label"].count == 3
     assert float(wanted) == pytest.approx(np.log(3), abs=0.4)
 
 
@@ -102,7 +102,7 @@ def test_the_gradient_is_that_of_the_weighted_sum(make_model: MakeModel, tokeniz
     model.zero_grad(set_to_none=True)
     again, in_parts = gradients(model, rows, masked, extra_objectives(LABEL), 1)
     assert again.micro_batches == 2
-    assert again.objectives["label"].loss == pytest.approx(result.objectives["label"].loss, rel=1e-5)
+    assert again.read().objectives["label"].loss == pytest.approx(result.read().objectives["label"].loss, rel=1e-5)
     for name, gradient in found.items():
         torch.testing.assert_close(in_parts[name], gradient, rtol=1e-3, atol=1e-6, msg=name)
 
@@ -112,7 +112,7 @@ def test_a_batch_without_classes(make_model: MakeModel, tokenizer: Tokenizer) ->
     rows, masked = batch_of(tokenizer)
     rows.classes["label"][:] = -1
     result, found = gradients(model_of(make_model), rows, masked, extra_objectives(LABEL))
-    assert (result.objectives["label"].loss, result.objectives["label"].count) == (0.0, 0)
+    assert (result.read().objectives["label"].loss, result.read().objectives["label"].count) == (0.0, 0)
     _, plain = gradients(model_of(make_model), rows, masked, ())
     assert all(torch.equal(found[name], gradient) for name, gradient in plain.items())
 

@@ -20,10 +20,8 @@ from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.callbacks import Callback, StepReport
 from unmask.train.checkpoints import (
     Checkpoints,
-    Spent,
     list_checkpoints,
     load_checkpoint,
-    progress_of,
     save_checkpoint,
 )
 from unmask.train.settings import AdamWSettings, CheckpointSettings, Cosine, LinearDecay, Noam, WarmupStableDecay
@@ -67,10 +65,10 @@ def test_noam_is_the_formula_of_the_paper() -> None:
 
 
 def test_budgets() -> None:
-    assert progress_of(settings_of(steps=10), Spent(4, 10**9, 1e9)) == 0.4
-    assert progress_of(settings_of(steps=None, minutes=1), Spent(10**9, 10**9, 30)) == 0.5
-    assert progress_of(settings_of(steps=None, minutes=1), Spent(0, 0, 90)) == 1.0
-    assert progress_of(settings_of(steps=None, tokens=1000), Spent(10**9, 250, 1e9)) == 0.25
+    assert settings_of(steps=10).progress(4, 10**9, 1e9) == 0.4
+    assert settings_of(steps=None, minutes=1).progress(10**9, 10**9, 30) == 0.5
+    assert settings_of(steps=None, minutes=1).progress(0, 0, 90) == 1.0
+    assert settings_of(steps=None, tokens=1000).progress(10**9, 250, 1e9) == 0.25
 
 
 @pytest.mark.parametrize("budget", [{"tokens": 300}, {"steps": 3}, {"minutes": 0.01}])
@@ -88,17 +86,15 @@ def test_one_batch_is_overfitted(make_model: MakeModel, stream: RowStream, maske
     state = new_state(make_model, settings)
     rows = next(stream.batches(Cursor(), 4)).rows
     masked = masker(rows)
-    losses = [
-        training_step(state.model, state.optimizer, rows, masked, learning_rate_scale=1.0, step=i).loss
-        for i in range(250)
-    ]
+    losses = [training_step(state, settings, rows, masked).read().loss for _ in range(250)]
     assert losses[0] > 4.5
     assert min(losses) < 0.01, "steps of a fixed length leave the minimum again now and then"
 
 
 def test_the_loss_is_the_naive_one(make_model: MakeModel, stream: RowStream, masker: Masker) -> None:
     """Logits at predicted positions only, summed and divided: equal to the loss over all logits."""
-    state = new_state(make_model, settings_of())
+    settings = settings_of()
+    state = new_state(make_model, settings)
     rows = next(stream.batches(Cursor(), 4)).rows
     masked = masker(rows)
     with torch.no_grad():
@@ -109,8 +105,8 @@ def test_the_loss_is_the_naive_one(make_model: MakeModel, stream: RowStream, mas
             position_ids_BS=rows.position_ids,
         )
     naive = torch.nn.functional.cross_entropy(logits, masked.labels.flatten(), ignore_index=-100)
-    result = training_step(state.model, state.optimizer, rows, masked, learning_rate_scale=0.0, step=1)
-    assert result.loss == pytest.approx(float(naive), rel=1e-5)
+    result = training_step(state, settings, rows, masked, learning_rate_scale=0.0)
+    assert result.read().loss == pytest.approx(float(naive), rel=1e-5)
     assert result.predicted_tokens == int((masked.labels != -100).sum())
 
 

@@ -15,8 +15,8 @@ from unmask.data.rows import Cursor, Rows, RowStream
 from unmask.data.store import TokenStore
 from unmask.masking.masker import MaskedRows, Masker
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.train.checkpoints import TrainState, load_checkpoint, save_checkpoint
-from unmask.train.step import training_step
+from unmask.train.checkpoints import load_checkpoint, save_checkpoint
+from unmask.train.step import TrainState, training_step
 
 
 @pytest.fixture
@@ -41,14 +41,14 @@ def batch_of(stream: RowStream, masker: Masker) -> tuple[Rows, MaskedRows]:
 def gradients(
     make_model: MakeModel, rows: Rows, masked: MaskedRows, micro_rows: int | None
 ) -> tuple[float, torch.Tensor]:
-    state = new_state(make_model, settings_of(optimizer={"kind": "adamw"}))
+    settings = settings_of(optimizer={"kind": "adamw"}, micro_batch_tokens=micro_rows and 32 * micro_rows)
+    state = new_state(make_model, settings)
+    state.micro_tokens = settings.micro_batch_tokens
     kept: list[torch.Tensor] = []
     state.optimizer.step = lambda: kept.extend(p.grad for p in state.model.parameters())  # type: ignore[method-assign, misc]
-    result = training_step(
-        state.model, state.optimizer, rows, masked, learning_rate_scale=1.0, step=1, micro_rows=micro_rows
-    )
+    result = training_step(state, settings, rows, masked)
     assert result.micro_batches == (1 if micro_rows is None else -(-8 // micro_rows))
-    return result.loss, torch.cat([gradient.flatten() for gradient in kept])
+    return result.read().loss, torch.cat([gradient.flatten() for gradient in kept])
 
 
 @pytest.mark.parametrize("micro_rows", [1, 3, 4])

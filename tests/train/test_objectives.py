@@ -22,10 +22,10 @@ from unmask.masking.settings import MaskingSettings
 from unmask.model.encoder import MaskedLM
 from unmask.model.initial_weights import initialise
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.train.objectives import Objective, extra_objectives
+from unmask.train.objectives import PREDICT_MASKED, Objective, extra_objectives
 from unmask.train.optimizer import build_optimizer
 from unmask.train.settings import ObjectivesSettings
-from unmask.train.step import StepResult, training_step
+from unmask.train.step import Figures, TrainState, training_step
 
 SPANS = MaskingSettings.model_validate({"strategy": "span", "rate": 0.3})
 BOTH = ObjectivesSettings.model_validate(
@@ -55,15 +55,18 @@ def model_of(make_model: MakeModel, objectives: ObjectivesSettings = BOTH, **cha
     return model
 
 
-def step_of(model: MaskedLM, rows: Rows, masked: MaskedRows, objectives: Sequence[Objective]) -> StepResult:
+def step_of(model: MaskedLM, rows: Rows, masked: MaskedRows, objectives: Sequence[Objective]) -> Figures:
     """A step that changes nothing."""
-    optimizer = build_optimizer(model, settings_of())
-    return training_step(model, optimizer, rows, masked, learning_rate_scale=0.0, step=1, objectives=objectives)
+    settings = settings_of()
+    state = TrainState(model, build_optimizer(model, settings))
+    return training_step(
+        state, settings, rows, masked, objectives=(PREDICT_MASKED, *objectives), learning_rate_scale=0.0
+    )
 
 
 def gradients(
     model: MaskedLM, rows: Rows, masked: MaskedRows, objectives: Sequence[Objective], micro_rows: int | None = None
-) -> tuple[StepResult, dict[str, torch.Tensor]]:
+) -> tuple[Figures, dict[str, torch.Tensor]]:
     settings = settings_of(optimizer={"kind": "adamw"}, clip_norm=math.inf)
     optimizer = build_optimizer(model, settings)
     kept: dict[str, torch.Tensor] = {}
@@ -72,10 +75,8 @@ def gradients(
         kept.update({n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None})
 
     optimizer.step = keep  # type: ignore[method-assign]
-    result = training_step(
-        model, optimizer, rows, masked, learning_rate_scale=1.0, step=1, micro_rows=micro_rows, objectives=objectives,
-        clip_norm=math.inf,
-    )  # fmt: skip
+    state = TrainState(model, optimizer, micro_tokens=micro_rows and micro_rows * rows.shape[1])
+    result = training_step(state, settings, rows, masked, objectives=(PREDICT_MASKED, *objectives))
     return result, kept
 
 
@@ -120,12 +121,13 @@ def test_losses_are_the_naive_ones(make_model: MakeModel, batch: tuple[Rows, Mas
     with torch.no_grad():
         wanted = naive_losses(model, *batch)
     result = step_of(model, *batch, extra_objectives(BOTH))
-    assert result.loss == pytest.approx(float(wanted["masked_tokens"]), rel=1e-5)
-    assert set(result.objectives) == {"next_sentence", "span_boundary"}
-    for name, mean in result.objectives.items():
+    assert result.read().loss == pytest.approx(float(wanted["masked_tokens"]), rel=1e-5)
+    assert set(result.read().objectives) == {"next_sentence", "span_boundary"}
+    for name, mean in result.read().objectives.items():
         assert mean.loss == pytest.approx(float(wanted[name]), rel=1e-5), name
-    assert result.objectives["span_boundary"].count == result.predicted_tokens == int((batch[1].labels >= 0).sum())
-    assert result.objectives["next_sentence"].count == int((batch[0].classes["next_sentence"] >= 0).sum()) > 8
+    assert result.read().objectives["span_boundary"].count == result.predicted_tokens
+    assert result.predicted_tokens == int((batch[1].labels >= 0).sum())
+    assert result.read().objectives["next_sentence"].count == int((batch[0].classes["next_sentence"] >= 0).sum()) > 8
 
 
 def test_the_gradient_is_that_of_the_weighted_sum(make_model: MakeModel, batch: tuple[Rows, MaskedRows]) -> None:
@@ -156,9 +158,9 @@ def test_parts_give_the_gradient_of_the_whole(
     result, whole = gradients(model, rows, masked, extra_objectives(BOTH))
     again, in_parts = gradients(model, rows, masked, extra_objectives(BOTH), micro_rows)
     assert again.micro_batches == -(-8 // micro_rows)
-    for name, mean in result.objectives.items():
-        assert again.objectives[name].loss == pytest.approx(mean.loss, rel=1e-5)
-        assert again.objectives[name].count == mean.count
+    for name, mean in result.read().objectives.items():
+        assert again.read().objectives[name].loss == pytest.approx(mean.loss, rel=1e-5)
+        assert again.read().objectives[name].count == mean.count
     for name, gradient in whole.items():
         torch.testing.assert_close(in_parts[name], gradient, rtol=1e-3, atol=1e-6, msg=name)
 

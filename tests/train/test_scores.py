@@ -18,9 +18,9 @@ from unmask.masking.settings import MaskingSettings
 from unmask.masking.tables import Scores
 from unmask.model.encoder import attention_received
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.train.checkpoints import TrainState, load_checkpoint, save_checkpoint
+from unmask.train.checkpoints import load_checkpoint, save_checkpoint
 from unmask.train.scores import ScoreBoard
-from unmask.train.step import Observed
+from unmask.train.step import TrainState
 
 CPU = torch.device("cpu")
 
@@ -34,19 +34,19 @@ def board_of(*names: str, vocab_size: int = 4, every_steps: int = 3) -> ScoreBoa
     return ScoreBoard(set(names), vocab_size=vocab_size, every_steps=every_steps, device=CPU)
 
 
-def observed(targets: list[int], losses: list[float], wrong: list[bool]) -> Observed:
-    return Observed(torch.tensor(targets), torch.tensor(losses), torch.tensor(wrong))
+def observed(targets: list[int], losses: list[float], wrong: list[bool]) -> tuple[torch.Tensor, ...]:
+    return torch.tensor(targets), torch.tensor(losses), torch.tensor(wrong)
 
 
 def test_moving_averages_by_hand(make_model: MakeModel) -> None:
     board, model = board_of("loss", "accuracy"), make_model()
-    board.observe(observed([0, 0, 2], [1.0, 3.0, 8.0], [True, False, True]))
+    board.observe(*observed([0, 0, 2], [1.0, 3.0, 8.0], [True, False, True]))
     board.refresh(3, model, None, rate=0.5)
     assert board.scores.version == 3
     # 0: mean 2; 2: mean 8; 1 and 3 were never met: the mean of the others.
     assert board.scores.tables["loss"].tolist() == pytest.approx([2.0, 5.0, 8.0, 5.0])
     assert board.scores.tables["accuracy"].tolist() == pytest.approx([0.25, 0.375, 0.5, 0.375])
-    board.observe(observed([0], [7.0], [True]))
+    board.observe(*observed([0], [7.0], [True]))
     board.refresh(6, model, None, rate=0.5)
     assert board.scores.tables["loss"].tolist() == pytest.approx([0.2 * 2 + 0.8 * 7, 7.0, 8.0, 7.0])
     assert board.scores.tables["accuracy"][0] == pytest.approx(0.5 * (0.2 * 0.5 + 0.8))

@@ -19,8 +19,7 @@ from unmask.masking.masker import Masker
 from unmask.model.fused import losses_of_part
 from unmask.model.layers import run_block
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.train.checkpoints import TrainState
-from unmask.train.step import failed_to_compile
+from unmask.train.step import TrainState, failed_to_compile
 
 
 @pytest.fixture

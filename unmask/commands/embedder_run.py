@@ -49,13 +49,11 @@ from unmask.model.encoder import MaskedLM, compile_model
 from unmask.model.heads import ContrastHead
 from unmask.train.callbacks import Callback, ShowProgress, StepReport, StopAtSignal
 from unmask.train.checkpoints import (
-    Best,
     Checkpoints,
     begun_dtype,
     checkpoint_path,
     last_checkpoint,
     load_checkpoint,
-    progress_of,
 )
 from unmask.train.contrast import (
     TextTargets,
@@ -69,10 +67,11 @@ from unmask.train.contrast import (
 )
 from unmask.train.distributed import ALONE, Group, on_every_rank, on_rank_zero
 from unmask.train.hardware import choose_device, choose_dtype, why_not_compiled
-from unmask.train.objectives import PREDICT_MASKED
+from unmask.train.objectives import PREDICT_MASKED, map_tensors
 from unmask.train.optimizer import build_optimizer
 from unmask.train.runner import evaluating, hidden_states
 from unmask.train.settings import LinearDecay, TrainingSettings
+from unmask.train.step import Best
 from unmask.train.trackers import MetricsFile
 from unmask.train.trainer import Trainer
 
@@ -193,7 +192,7 @@ class EmbedderRun(Callback):
                 temperature=settings.start_temperature,
                 dimensions=settings.dimensions_for(hidden_size),
                 sparse_weights=weights,
-                progress=lambda: progress_of(training, self.state.spent),
+                progress=lambda: self.state.progress(training),
             ),
             objectives=() if self.masker is None else (replace(PREDICT_MASKED, weight=settings.mlm_weight),),
             optimizer=lambda model: build_optimizer(model, training, factor_of=_factor_of),
@@ -233,7 +232,7 @@ class EmbedderRun(Callback):
 
             on_every_rank(self.group, load)
             self.reporter.note(f"going on from step {state.step:,} ({name})")
-        self._evaluations = int(progress_of(self.training, state.spent) * settings.evaluations)
+        self._evaluations = int(state.progress(self.training) * settings.evaluations)
         metrics = MetricsFile(folder.metrics, step=state.step) if self.group.is_main else None
         if metrics is not None:
             trainer.callbacks += [metrics, ShowProgress(self.reporter, may_end_early=settings.patience is not None)]
@@ -376,7 +375,7 @@ def text_vectors(model: MaskedLM, rows: Rows, kind: VectorKind) -> tuple[Tensor,
     for part in _in_parts(rows):
         texts = TextTargets.of(part)
         hidden_TD = hidden_states(model, part.input_ids, part.segment_ids, part.position_ids)
-        moved = texts.map(lambda tensor: tensor.to(hidden_TD.device))  # noqa: B023
+        moved = map_tensors(texts, lambda tensor: tensor.to(hidden_TD.device))  # noqa: B023
         vectors.append(kind.vectors(model, hidden_TD, moved).cpu())
         targets.append(texts)
     return torch.cat(vectors), TextTargets.joined(targets)
@@ -437,7 +436,7 @@ def measure(
                 masked = masker(part)
                 targets = PREDICT_MASKED.targets(part, masked)
                 hidden_TD = hidden_states(model, masked.input_ids, part.segment_ids, part.position_ids)
-                moved = targets.map(lambda tensor: tensor.to(hidden_TD.device))  # noqa: B023
+                moved = map_tensors(targets, lambda tensor: tensor.to(hidden_TD.device))  # noqa: B023
                 total += float(PREDICT_MASKED.losses(model, hidden_TD, moved, None).total)
                 count += len(targets)
     loss = sum(figures["loss"] for figures in kinds.values()) / len(kinds)

@@ -57,11 +57,12 @@ from unmask.tasks.settings import FinetuneSettings
 from unmask.tasks.task import LOWER_IS_BETTER, Metrics, Task
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.train.callbacks import Arrivals, Callback, ShowProgress, StepReport, StopAtSignal
-from unmask.train.checkpoints import Checkpoints, TrainState, last_checkpoint, load_checkpoint
+from unmask.train.checkpoints import Checkpoints, last_checkpoint, load_checkpoint
 from unmask.train.distributed import ALONE, Group, on_rank_zero
 from unmask.train.hardware import choose_device, choose_dtype
 from unmask.train.optimizer import build_optimizer
 from unmask.train.settings import AdamWSettings, CheckpointSettings, LinearDecay, TrainingSettings
+from unmask.train.step import TrainState
 from unmask.train.trainer import Trainer
 
 # What may have changed when a fine-tuning goes on: the number of seeds, what the card says, and where files lie whose

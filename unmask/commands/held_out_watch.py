@@ -34,10 +34,10 @@ from unmask.model.encoder import MaskedLM
 from unmask.model.fused import predicted_positions
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.callbacks import Callback, StepReport
-from unmask.train.checkpoints import Best
 from unmask.train.distributed import ALONE, Group
 from unmask.train.objectives import extra_objectives
 from unmask.train.runner import evaluating, hidden_states, logits_at
+from unmask.train.step import Best
 from unmask.train.trainer import Trainer
 
 LONGEST_LINE = 48  # tokens

@@ -41,7 +41,6 @@ from unmask.train.checkpoints import (
     last_checkpoint,
     list_checkpoints,
     load_checkpoint,
-    progress_of,
 )
 from unmask.train.distributed import ALONE, Group, on_rank_zero
 from unmask.train.hardware import choose_device, choose_dtype, why_not_compiled, works_on_its_own
@@ -149,7 +148,7 @@ class TrainingRun:
             saving = Checkpoints(folder.checkpoints, recipe.checkpoint, fingerprint=self.fingerprint, sync=metrics.sync)
             self.trainer.callbacks.append(saving)
 
-        self.watch.begin(progress_of(recipe.training, state.spent))
+        self.watch.begin(state.progress(recipe.training))
         if state.step == 0:
             on_rank_zero(self.group, self._look_before)
             self.watch.evaluate(self.trainer, progress=0.0)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -136,10 +135,6 @@ class Sequences:
     def of_rows(cls, num_rows: int, length: int, device: torch.device) -> Sequences:
         """A sequence a row. This does not wait for the device."""
         return cls(torch.arange(num_rows + 1, dtype=torch.int32, device=device) * length, length)
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> Sequences:
-        """The same with a change made to its tensor."""
-        return Sequences(change(self.cu_seqlens), self.max_length)
 
 
 @dataclass(frozen=True)

@@ -26,11 +26,9 @@ class StepReport:
             little less where what was done between steps used up the rest.
         epoch: Of its rows.
         figures: Its losses and the gradient's norm, which a GPU may still be computing.
-        predicted_tokens: Targets of the step.
         tokens: Tokens of text in its rows.
         learning_rate: The peak rate of the settings, times the schedule.
         length: Positions of its rows.
-        micro_batches: Parts that it was computed in; more than before where memory ran out.
         seconds: Training time so far, this step included.
     """
 
@@ -38,12 +36,20 @@ class StepReport:
     progress: float
     epoch: int
     figures: Any
-    predicted_tokens: int
     tokens: int
     learning_rate: float
     length: int
-    micro_batches: int
     seconds: float
+
+    @property
+    def predicted_tokens(self) -> int:
+        """Targets of the main objective."""
+        return int(self.figures.predicted_tokens)
+
+    @property
+    def micro_batches(self) -> int:
+        """Parts that it was computed in; more than before where memory ran out."""
+        return int(self.figures.micro_batches)
 
     @property
     def loss(self) -> float:

@@ -1,4 +1,4 @@
-"""What a training is apart from its settings and its data, and its checkpoints.
+"""Checkpoints: a training's state on the disk.
 
     checkpoints/step-00000200/model.safetensors      weights, named as in the model
                               optimizer.safetensors  momentum and running means
@@ -18,7 +18,6 @@ import json
 import shutil
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,121 +32,35 @@ from unmask.core.interruption import Interrupted
 from unmask.data.rows import Cursor
 from unmask.train.callbacks import Callback, StepReport, Trainer
 from unmask.train.optimizer import load_state_tensors, state_tensors
-from unmask.train.scores import ScoreBoard
-from unmask.train.settings import CheckpointSettings, TrainingSettings
-
-
-@dataclass(frozen=True)
-class Spent:
-    """What a training has used so far, or will have at some moment: steps, tokens of text, and seconds, of which
-    evaluations and checkpoints are a part."""
-
-    step: int
-    tokens: int
-    seconds: float
-
-
-def progress_of(settings: TrainingSettings, spent: Spent) -> float:
-    """The share of the budget (steps, tokens of text or minutes) that is used up, in [0, 1]."""
-    if settings.steps is not None:
-        gone = spent.step / settings.steps
-    elif settings.tokens is not None:
-        gone = spent.tokens / settings.tokens
-    else:
-        assert settings.minutes is not None, "one of the three is given"
-        gone = spent.seconds / (settings.minutes * 60.0)
-    return min(gone, 1.0)
-
-
-@dataclass(frozen=True)
-class Best:
-    """The lowest held-out loss of a run so far, and the step after which it was measured."""
-
-    step: int
-    loss: float
-
-
-@dataclass
-class TrainState:
-    """What a checkpoint holds. There is no random generator in it: order and masks are functions of the cursor.
-
-    Attributes:
-        model: An `nn.Module` as `unmask.model.encoder.Trainable` describes it.
-        optimizer: Of its parameters.
-        cursor: Where the next batch begins.
-        step: Optimizer steps made.
-        tokens_seen: Tokens of text trained on, repetitions included.
-        seconds: Trained so far, also before interruptions.
-        micro_tokens: Positions that are computed at once at most, where memory ran out or the settings say it.
-        best: The lowest held-out loss so far.
-        board: Scores that masking follows, where it follows any.
-        history: Evaluations so far as JSON holds them, of a training that decides by them.
-        recent_losses: Of the steps since the last one, of a training that reports their mean.
-        best_weights: Weights to end with, where a training keeps them; on any device.
-    """
-
-    model: Any
-    optimizer: torch.optim.Optimizer
-    cursor: Cursor = field(default_factory=Cursor)
-    step: int = 0
-    tokens_seen: int = 0
-    seconds: float = 0.0
-    micro_tokens: int | None = None
-    best: Best | None = None
-    board: ScoreBoard | None = None
-    history: list[dict[str, Any]] = field(default_factory=list)
-    recent_losses: list[float] = field(default_factory=list)
-    best_weights: dict[str, Tensor] | None = None
-
-    @property
-    def spent(self) -> Spent:
-        """What the training has used so far."""
-        return Spent(self.step, self.tokens_seen, self.seconds)
-
+from unmask.train.settings import CheckpointSettings
+from unmask.train.step import Best, TrainState
 
 _MODEL, _OPTIMIZER, _SCORES = "model.safetensors", "optimizer.safetensors", "scores.safetensors"
 _BEST, _STATE = "best.safetensors", "state.json"
-_PARTIAL = "partial"
+_KINDS: dict[str, Any] = {  # of what `state.json` holds of a state
+    "step": int, "tokens_seen": int, "seconds": float, "micro_tokens": int | None, "history": list,
+    "recent_losses": list,
+}  # fmt: skip
+CHECKPOINT_SECONDS = 120.0
+
+Tensors = dict[str, dict[str, Tensor]]
+"""By file and name."""
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """A state apart from the training that goes on: tensors by file and name, and the content of `state.json`."""
+def checkpoint_path(root: Path, step: int) -> Path:
+    """Path of the checkpoint of a step, if there is one."""
+    return root / f"step-{step:08d}"
 
-    step: int
-    files: dict[str, dict[str, Tensor]]
-    content: dict[str, Any]
 
-    @classmethod
-    def of(cls, state: TrainState, *, fingerprint: str, copied: bool) -> Snapshot:
-        """Takes it.
+def list_checkpoints(root: Path) -> list[Path]:
+    """Whole checkpoints, oldest first."""
+    return sorted(path for path in root.glob("step-*") if (path / _STATE).is_file())
 
-        Args:
-            state: Of the training.
-            fingerprint: Of the data and the recipe that it belongs to.
-            copied: Whether the training goes on before it is written.
-        """
-        files = {
-            _MODEL: _weights(state.model),
-            _OPTIMIZER: state_tensors(state.optimizer, state.model),
-            **({} if state.board is None else {_SCORES: state.board.state()}),
-            **({} if state.best_weights is None else {_BEST: state.best_weights}),
-        }
-        if copied:
-            files = {f: {n: t.to("cpu", copy=True) for n, t in tensors.items()} for f, tensors in files.items()}
-        content = {
-            "fingerprint": fingerprint,
-            "step": state.step,
-            "tokens_seen": state.tokens_seen,
-            "seconds": state.seconds,
-            "cursor": dataclasses.asdict(state.cursor),
-            "micro_tokens": state.micro_tokens,
-            "best": None if state.best is None else dataclasses.asdict(state.best),
-            "history": list(state.history),
-            "recent_losses": list(state.recent_losses),
-            "compute_dtype": str(state.model.encoder.compute_dtype).removeprefix("torch."),
-        }
-        return cls(state.step, files, content)
+
+def last_checkpoint(root: Path) -> str | None:
+    """Name of the latest whole checkpoint."""
+    checkpoints = list_checkpoints(root)
+    return checkpoints[-1].name if checkpoints else None
 
 
 def _weights(model: nn.Module) -> dict[str, Tensor]:
@@ -155,41 +68,56 @@ def _weights(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach() for name, tensor in (*model.named_parameters(), *model.named_buffers())}
 
 
+def _snapshot(state: TrainState, fingerprint: str) -> tuple[Tensors, dict[str, Any]]:
+    """A state as tensors and the content of `state.json`. The tensors are those of the training."""
+    tensors = {_MODEL: _weights(state.model), _OPTIMIZER: state_tensors(state.optimizer, state.model)}
+    if state.board is not None:
+        tensors[_SCORES] = state.board.state()
+    if state.best_weights is not None:
+        tensors[_BEST] = state.best_weights
+    content = {name: getattr(state, name) for name in _KINDS} | {
+        "fingerprint": fingerprint,
+        "cursor": dataclasses.asdict(state.cursor),
+        "best": None if state.best is None else state.best._asdict(),
+        "history": list(state.history),
+        "recent_losses": list(state.recent_losses),
+        "compute_dtype": str(state.model.encoder.compute_dtype).removeprefix("torch."),
+    }
+    return tensors, content
+
+
 def save_checkpoint(root: Path, state: TrainState, *, fingerprint: str, keep: int) -> Path:
-    """Saves a state at once; see `write_checkpoint`."""
-    return write_checkpoint(root, Snapshot.of(state, fingerprint=fingerprint, copied=False), keep=keep)
+    """Saves a state at once; see `Checkpoints`."""
+    return _write(root, *_snapshot(state, fingerprint), keep=keep)
 
 
-def write_checkpoint(root: Path, snapshot: Snapshot, *, keep: int) -> Path:
-    """Writes a snapshot and removes all but the latest checkpoints and the best.
+def _write(root: Path, tensors: Tensors, content: dict[str, Any], *, keep: int) -> Path:
+    """Writes a checkpoint and removes all but the latest ones and the best.
 
     Raises:
         RunError: It cannot be written; older checkpoints are untouched.
     """
-    target = checkpoint_path(root, snapshot.step)
+    target = checkpoint_path(root, content["step"])
     if (target / _STATE).is_file():  # the same run at the same step: it holds the same
         return target
     try:
-        with whole_folder(target, root / _PARTIAL) as partial:  # one without a state: a removal that was broken off
-            for name, tensors in snapshot.files.items():
-                save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, partial / name)
+        with whole_folder(target, root / "partial") as partial:  # one without a state: a removal that was broken off
+            for name, by_name in tensors.items():
+                save_file({key: tensor.contiguous() for key, tensor in by_name.items()}, partial / name)
             files = {path.name: file_sha256(path) for path in sorted(partial.iterdir())}
-            content = json.dumps(sealed(snapshot.content | {"files": files}), indent=1)
-            (partial / _STATE).write_text(content + "\n", encoding="utf-8")
+            text = json.dumps(sealed(content | {"files": files}), indent=1)
+            (partial / _STATE).write_text(text + "\n", encoding="utf-8")
         sync_folder(root)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
         raise RunError(f"{target}: the checkpoint cannot be written ({reason}); older ones are untouched") from error
     stay = list_checkpoints(root)[-keep:]
-    if snapshot.content["best"] is not None:
-        stay.append(checkpoint_path(root, snapshot.content["best"]["step"]))
+    if content["best"] is not None:
+        stay.append(checkpoint_path(root, content["best"]["step"]))
     for old in [path for path in root.glob("step-*") if path.is_dir() and path not in stay]:
         (old / _STATE).unlink(missing_ok=True)  # first: without it a folder is no checkpoint
         shutil.rmtree(old, ignore_errors=True)
     return target
-
-
-CHECKPOINT_SECONDS = 120.0
 
 
 class Checkpoints(Callback):
@@ -232,8 +160,9 @@ class Checkpoints(Callback):
         self._wait(trainer)
         if self._step != trainer.state.step:
             self._sync()
-            snapshot = Snapshot.of(trainer.state, fingerprint=self._fingerprint, copied=True)
-            self._writing = self._thread.submit(write_checkpoint, self._root, snapshot, keep=self._settings.keep)
+            tensors, content = _snapshot(trainer.state, self._fingerprint)
+            copies = {file: {n: t.to("cpu", copy=True) for n, t in named.items()} for file, named in tensors.items()}
+            self._writing = self._thread.submit(_write, self._root, copies, content, keep=self._settings.keep)
             self._step = trainer.state.step
 
     def on_end(self, trainer: Trainer) -> None:
@@ -252,22 +181,6 @@ class Checkpoints(Callback):
             folder = writing.result()
             for callback in trainer.callbacks:
                 callback.on_checkpoint(trainer, folder)
-
-
-def checkpoint_path(root: Path, step: int) -> Path:
-    """Path of the checkpoint of a step, if there is one."""
-    return root / f"step-{step:08d}"
-
-
-def last_checkpoint(root: Path) -> str | None:
-    """Name of the latest whole checkpoint."""
-    checkpoints = list_checkpoints(root)
-    return checkpoints[-1].name if checkpoints else None
-
-
-def list_checkpoints(root: Path) -> list[Path]:
-    """Whole checkpoints, oldest first."""
-    return sorted(path for path in root.glob("step-*") if (path / _STATE).is_file())
 
 
 def begun_dtype(root: Path) -> torch.dtype | None:
@@ -296,15 +209,16 @@ def load_checkpoint(folder: Path, state: TrainState, *, fingerprint: str) -> Non
                 raise ValueError(f"{name} does not fit its checksum")
         if content["fingerprint"] != fingerprint:
             raise RunError(f"{folder}: this checkpoint belongs to other data or another recipe; use --overwrite")
-        step, tokens_seen, seconds = int(content["step"]), int(content["tokens_seen"]), float(content["seconds"])
-        micro_tokens = None if content["micro_tokens"] is None else int(content["micro_tokens"])
-        cursor, history = Cursor.from_plain(content["cursor"]), list(content["history"])
-        recent_losses = list(map(float, content["recent_losses"]))
+        counters: dict[str, Any] = {name: content[name] for name in _KINDS}
+        counters["cursor"] = Cursor.from_plain(content["cursor"])
+        counters["best"] = content["best"] and Best(int(content["best"]["step"]), float(content["best"]["loss"]))
+        for name, kind in _KINDS.items():
+            if not isinstance(counters[name], kind):
+                raise TypeError(f"{name} is {counters[name]!r}")
         if not isinstance(getattr(torch, content["compute_dtype"]), torch.dtype):
             raise TypeError(f"{content['compute_dtype']} is no type of numbers")
-        best = content["best"] and Best(int(content["best"]["step"]), float(content["best"]["loss"]))
+        counters["best_weights"] = load_file(folder / _BEST) if _BEST in content["files"] else None
         weights, optimizer = load_file(folder / _MODEL), load_file(folder / _OPTIMIZER)
-        best_weights = load_file(folder / _BEST) if _BEST in content["files"] else None
         scores = None if state.board is None else load_file(folder / _SCORES)
         if weights.keys() != _weights(state.model).keys():
             raise ValueError("its weights are those of another model")
@@ -318,6 +232,5 @@ def load_checkpoint(folder: Path, state: TrainState, *, fingerprint: str) -> Non
         before = [path.name for path in list_checkpoints(folder.parent) if path.name < folder.name]
         way_out = f"to go on from {before[-1]}" if before else "to begin anew, since there is none before it"
         raise RunError(f"{folder}: damaged checkpoint ({error}); remove this folder {way_out}") from error
-    state.step, state.tokens_seen, state.seconds, state.micro_tokens = step, tokens_seen, seconds, micro_tokens
-    state.cursor, state.best, state.best_weights = cursor, best, best_weights
-    state.history, state.recent_losses = history, recent_losses
+    for name, value in counters.items():
+        setattr(state, name, value)

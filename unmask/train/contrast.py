@@ -97,10 +97,6 @@ class TextTargets:
         """What the summed loss is divided by."""
         return self.num_pairs
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> TextTargets:
-        """The same with a change made to each tensor."""
-        return replace(self, positions_N=change(self.positions_N), columns_E4=change(self.columns_E4))
-
 
 @dataclass(frozen=True)
 class VectorKind:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, Protocol, Self, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -25,14 +25,28 @@ from unmask.model.fused import IGNORED, Losses, losses_of, predicted_positions
 from unmask.model.heads import BoundaryHead, DecodedRows, LabelHead, PairHead, RetroMAEHead
 from unmask.train.settings import ObjectivesSettings, RetroMAESettings
 
-MASKED_TOKENS, RETROMAE = "masked_tokens", "retromae"
+Value = TypeVar("Value")
 _FULL = 64
 _SEES, _REBUILDS = 11, 12  # set these draws apart from those of the masks
 _LOGITS = 1 << 24  # that are made at once where no gradient needs them all
 
 
+def map_tensors(value: Value, change: Callable[[Tensor], Tensor]) -> Value:
+    """A value with a change made to each tensor in it, through dataclasses, tuples and dictionaries."""
+    changed: Any = value
+    if isinstance(value, Tensor):
+        changed = change(value)
+    elif isinstance(value, dict):
+        changed = {name: map_tensors(each, change) for name, each in value.items()}
+    elif isinstance(value, tuple):
+        changed = tuple(map_tensors(each, change) for each in value)
+    elif is_dataclass(value) and not isinstance(value, type):
+        changed = replace(value, **{f.name: map_tensors(getattr(value, f.name), change) for f in fields(value)})
+    return cast(Value, changed)
+
+
 class StepTargets(Protocol):
-    """What an objective finds in a batch, or in a part of one."""
+    """What an objective finds in a batch, or in a part of one: a dataclass of tensors."""
 
     @property
     def positions_N(self) -> Tensor:
@@ -44,9 +58,6 @@ class StepTargets(Protocol):
 
     def __len__(self) -> int:
         """How many targets there are."""
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """The targets with a change made to each of their tensors."""
 
 
 class JointTargets(StepTargets, Protocol):
@@ -79,34 +90,32 @@ class Targets:
     def __len__(self) -> int:
         return len(self.positions_N)
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> Targets:
-        """The targets with a change made to each of their tensors."""
-        outside, weights_N = self.boundaries_N, self.weights_N
-        return Targets(
-            change(self.positions_N),
-            change(self.classes_N),
-            None if outside is None else (change(outside[0]), change(outside[1])),
-            None if weights_N is None else change(weights_N),
-        )
-
-    def filled(self, size: int) -> Targets:
-        """With ignored targets behind them, up to a size, for the sake of its shape.
-
-        They stand at place 1, between 0 and 0, so that their place in a span is one that there is.
-        """
-        missing = size - len(self)
-        outside, weights_N = self.boundaries_N, self.weights_N
-        return Targets(
-            pad(self.positions_N, (0, missing), value=1),
-            pad(self.classes_N, (0, missing), value=IGNORED),
-            None if outside is None else (pad(outside[0], (0, missing)), pad(outside[1], (0, missing))),
-            None if weights_N is None else pad(weights_N, (0, missing)),
-        )
-
     @property
     def total(self) -> float:
         """What the summed loss is divided by: the number of targets, or the sum of their weights."""
         return len(self) if self.weights_N is None else float(self.weights_N.sum())
+
+    def filled(self, num_positions: int) -> Targets:
+        """With ignored targets behind them, up to the capacity for a part of so many positions.
+
+        They stand at place 1, between 0 and 0, so that their place in a span is one that there is.
+        """
+        missing = capacity(len(self), num_positions, self.positions_N.device) - len(self)
+        filled = map_tensors(self, lambda tensor: pad(tensor, (0, missing)))
+        filled.positions_N[len(self) :] = 1
+        filled.classes_N[len(self) :] = IGNORED
+        return filled
+
+
+def capacity(count: int, num_positions: int, device: torch.device) -> int:
+    """The size that targets of the vocabulary are filled up to, since their number changes from step to step.
+
+    On CPUs a multiple of 64: for each new shape of a product the library behind it makes new code, which takes longer
+    than the product. On GPUs a multiple of a 64th of the positions, too, so that hardly any two steps differ and memory
+    of one step fits the next. At 15 % that is a tenth more at the most.
+    """
+    step = _FULL if device.type == "cpu" else _FULL * math.ceil(num_positions / 64 / _FULL)
+    return math.ceil(count / step) * step
 
 
 @dataclass(frozen=True)
@@ -154,43 +163,27 @@ def _masked_targets(rows: Rows, masked: MaskedRows) -> Targets:
     return Targets(positions_N, masked.labels.flatten()[positions_N], weights_N=weights_N)
 
 
-def capacity(count: int, num_positions: int, device: torch.device) -> int:
-    """The size that targets of the vocabulary are filled up to, since their number changes from step to step.
-
-    On CPUs a multiple of 64: for each new shape of a product the library behind it makes new code, which takes longer
-    than the product. On GPUs a multiple of a 64th of the positions, too, so that hardly any two steps differ and memory
-    of one step fits the next. At 15 % that is a tenth more at the most.
-    """
-    step = _FULL if device.type == "cpu" else _FULL * math.ceil(num_positions / 64 / _FULL)
-    return math.ceil(count / step) * step
-
-
 def _token_losses(model: MaskedLM, hidden_TD: Tensor, targets: Targets, dropout_seed: int | None = None) -> Losses:
-    count = len(targets)
-    filled = targets.filled(capacity(count, len(hidden_TD), hidden_TD.device))
+    count, filled = len(targets), targets.filled(len(hidden_TD))
     x_ND = model.head.transform(hidden_TD.index_select(0, filled.positions_N))
     losses = model.head.losses(x_ND, model.encoder.tokens, filled.classes_N, filled.weights_N)
     return Losses(losses.total, losses.each_N[:count], losses.wrong_N[:count])
 
 
-def _pair_losses(model: MaskedLM, hidden_TD: Tensor, targets: Targets, dropout_seed: int | None = None) -> Losses:
-    head = model.find_head(PairHead)
-    assert head is not None
-    return losses_of(head(hidden_TD.index_select(0, targets.positions_N)), targets.classes_N)
+PREDICT_MASKED = Objective("masked_tokens", 1.0, _masked_targets, _token_losses)
 
 
-def _class_targets(name: str) -> Callable[[Rows, MaskedRows], Targets]:
-    """Targets of the segments whose class is known, at their first tokens."""
+def _classes(name: str, weight: float, logits_of: Callable[[MaskedLM, Tensor], Tensor]) -> Objective:
+    """The class of each segment that has one, from its first token."""
 
-    def find(rows: Rows, masked: MaskedRows) -> Targets:
+    def targets(rows: Rows, masked: MaskedRows) -> Targets:
         positions_N = predicted_positions(rows.classes[name])
         return Targets(positions_N, rows.classes[name].flatten()[positions_N])
 
-    return find
+    def losses(model: MaskedLM, hidden_TD: Tensor, targets: Targets, dropout_seed: int | None = None) -> Losses:
+        return losses_of(logits_of(model, hidden_TD.index_select(0, targets.positions_N)), targets.classes_N)
 
-
-def _label_losses(model: MaskedLM, hidden_TD: Tensor, targets: Targets, dropout_seed: int | None = None) -> Losses:
-    return losses_of(model.outputs(LabelHead.name, hidden_TD.index_select(0, targets.positions_N)), targets.classes_N)
+    return Objective(name, weight, targets, losses)
 
 
 def _boundary_targets(rows: Rows, masked: MaskedRows) -> Targets:
@@ -198,21 +191,19 @@ def _boundary_targets(rows: Rows, masked: MaskedRows) -> Targets:
     assert masked.boundaries is not None
     in_spans_BS = torch.where(masked.boundaries.before >= 0, masked.labels, IGNORED)
     plain = _masked_targets(rows, replace(masked, labels=in_spans_BS))
-    positions_N = plain.positions_N
-    length = rows.shape[1]
-    row_begin_N = positions_N // length * length
+    row_begin_N = plain.positions_N // rows.shape[1] * rows.shape[1]
     before_N, behind_N = (
-        row_begin_N + column.flatten()[positions_N] for column in (masked.boundaries.before, masked.boundaries.behind)
+        row_begin_N + column.flatten()[plain.positions_N]
+        for column in (masked.boundaries.before, masked.boundaries.behind)
     )
     return replace(plain, boundaries_N=(before_N, behind_N))
 
 
 def _boundary_losses(model: MaskedLM, hidden_TD: Tensor, targets: Targets, dropout_seed: int | None = None) -> Losses:
-    head = model.find_head(BoundaryHead)
-    assert head is not None
-    count = len(targets)
+    head, count = model.find_head(BoundaryHead), len(targets)
     if hidden_TD.device.type != "cpu":
-        targets = targets.filled(capacity(count, len(hidden_TD), hidden_TD.device))
+        targets = targets.filled(len(hidden_TD))
+    assert head is not None
     assert targets.boundaries_N is not None
     before_N, behind_N = targets.boundaries_N
     place_N = targets.positions_N - before_N - 1
@@ -262,33 +253,6 @@ class TextsToRebuild:
         """The number of targets."""
         return len(self)
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> TextsToRebuild:
-        """The same with a change made to each tensor."""
-        return TextsToRebuild(
-            change(self.positions_N), change(self.classes_N), change(self.first_E), self.rows.map(change)
-        )
-
-    def vectors(self, hidden_TD: Tensor, kind: str) -> Tensor:
-        """Of the texts: [E, D], float32; `mean` or `first`, as `RetroMAESettings` has it."""
-        if kind == "first":
-            return hidden_TD.index_select(0, self.first_E).float()
-        text_T = self.rows.text_BS.flatten()  # of no position, where another process has more parts of a step
-        return text_means(hidden_TD[: len(text_T)], text_T, len(self.first_E) + 1)[:-1]  # the last is of padding
-
-
-def text_means(hidden_ND: Tensor, text_N: Tensor, num_texts: int) -> Tensor:
-    """The mean over the tokens of each text: [E, D], float32. One without tokens is 0.
-
-    Args:
-        hidden_ND: Of tokens.
-        text_N: int64: which text each is of.
-        num_texts: How many there are.
-    """
-    sums_ED = hidden_ND.new_zeros(num_texts, hidden_ND.shape[1], dtype=torch.float32)
-    sums_ED = sums_ED.index_add(0, text_N, hidden_ND.float())
-    counts_E = sums_ED.new_zeros(num_texts).index_add(0, text_N, sums_ED.new_ones(len(text_N)))
-    return sums_ED / counts_E.clamp(min=1.0)[:, None]
-
 
 def _retromae(settings: RetroMAESettings) -> Objective:
     """Texts from their vectors; see `unmask.model.heads`.
@@ -300,38 +264,49 @@ def _retromae(settings: RetroMAESettings) -> Objective:
         return TextsToRebuild.of(rows, masked, rate=settings.prediction_rate)
 
     def losses(model: MaskedLM, hidden_TD: Tensor, texts: TextsToRebuild, dropout_seed: int | None = None) -> Losses:
-        head = model.find_head(RetroMAEHead)
+        head, count, num_texts = model.find_head(RetroMAEHead), len(texts), len(texts.first_E)
         assert head is not None
-        plain = Targets(texts.positions_N, texts.classes_N)
-        filled = plain.filled(capacity(len(plain), len(hidden_TD), hidden_TD.device))
-        vectors_ED = texts.vectors(hidden_TD, settings.vector).to(hidden_TD.dtype)
+
+        # The texts' vectors: [E, D]. A mean over tokens; padding is a text of its own behind them.
+        if settings.vector == "first":
+            vectors_ED = hidden_TD.index_select(0, texts.first_E).float()
+        else:
+            text_T = texts.rows.text_BS.flatten()  # of no position, where another process has more parts of a step
+            sums_ED = hidden_TD.new_zeros(num_texts + 1, hidden_TD.shape[1], dtype=torch.float32)
+            sums_ED = sums_ED.index_add(0, text_T, hidden_TD[: len(text_T)].float())
+            counts_E = sums_ED.new_zeros(num_texts + 1).index_add(0, text_T, sums_ED.new_ones(len(text_T)))
+            vectors_ED = (sums_ED / counts_E.clamp(min=1.0)[:, None])[:-1]
+
+        filled = Targets(texts.positions_N, texts.classes_N).filled(len(hidden_TD))
+        vectors_ED = vectors_ED.to(hidden_TD.dtype)
         x_ND = head(vectors_ED, model.encoder.tokens, texts.rows, filled.positions_N, rate=settings.rate)
-        size = len(filled) if torch.is_grad_enabled() else _LOGITS // model.config.vocab_size
-        found = [
+        size = max(1, len(filled) if torch.is_grad_enabled() else _LOGITS // model.config.vocab_size)
+        parts = [
             model.head.losses(model.head.transform(x_nD), model.encoder.tokens, classes_n)
-            for x_nD, classes_n in zip(x_ND.split(max(1, size)), filled.classes_N.split(max(1, size)), strict=True)
+            for x_nD, classes_n in zip(x_ND.split(size), filled.classes_N.split(size), strict=True)
         ]
-        each_N, wrong_N = (torch.cat([getattr(part, name) for part in found]) for name in ("each_N", "wrong_N"))
-        total = torch.stack([part.total for part in found]).sum()
-        return Losses(total, each_N[: len(plain)], wrong_N[: len(plain)])
+        each_N, wrong_N = (torch.cat([getattr(part, name) for part in parts])[:count] for name in ("each_N", "wrong_N"))
+        return Losses(torch.stack([part.total for part in parts]).sum(), each_N, wrong_N)
 
-    return Objective(RETROMAE, settings.weight, targets, losses, predicted=settings.prediction_rate)
-
-
-PREDICT_MASKED = Objective(MASKED_TOKENS, 1.0, _masked_targets, _token_losses)
+    return Objective("retromae", settings.weight, targets, losses, predicted=settings.prediction_rate)
 
 
 def extra_objectives(settings: ObjectivesSettings) -> tuple[Objective, ...]:
     """The objectives beside masked tokens, by their settings. A model needs the heads for them."""
-    found = []
-    if settings.pairs is not None:
-        kind = settings.pairs.kind
-        found.append(Objective(kind, settings.pairs.weight, _class_targets(kind), _pair_losses))
-    if settings.span_boundary is not None:
-        weight = settings.span_boundary.weight
-        found.append(Objective("span_boundary", weight, _boundary_targets, _boundary_losses))
-    if settings.label is not None:
-        found.append(Objective(LABEL, settings.label.weight, _class_targets(LABEL), _label_losses))
+
+    def pair_logits(model: MaskedLM, x_ND: Tensor) -> Tensor:
+        head = model.find_head(PairHead)
+        assert head is not None
+        logits_NC: Tensor = head(x_ND)
+        return logits_NC
+
+    objectives = []
+    if (pairs := settings.pairs) is not None:
+        objectives.append(_classes(pairs.kind, pairs.weight, pair_logits))
+    if (spans := settings.span_boundary) is not None:
+        objectives.append(Objective("span_boundary", spans.weight, _boundary_targets, _boundary_losses))
+    if (label := settings.label) is not None:
+        objectives.append(_classes(LABEL, label.weight, lambda model, x_ND: model.outputs(LabelHead.name, x_ND)))
     if settings.retromae is not None:
-        found.append(_retromae(settings.retromae))
-    return tuple(found)
+        objectives.append(_retromae(settings.retromae))
+    return tuple(objectives)

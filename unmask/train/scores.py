@@ -18,7 +18,6 @@ from torch import Tensor
 from unmask.data.rows import Rows
 from unmask.masking.tables import Scores
 from unmask.model.encoder import MaskedLM, attention_received
-from unmask.train.step import Observed
 
 NEW = 0.8  # of the mean since the last fold, in the moving average
 
@@ -128,17 +127,19 @@ class ScoreBoard:
         """Whether `observe` must be called with what every step predicted."""
         return bool(self.names & {"loss", "accuracy", "pos_loss"})
 
-    @property
-    def looks_at_weights(self) -> bool:
-        """Whether a refresh needs the model with all its weights."""
-        return bool(self.names & {"attention", "embedding", "anchors"})
+    def observe(self, targets_N: Tensor, losses_N: Tensor, wrong_N: Tensor, pos_N: Tensor | None = None) -> None:
+        """Adds what one step predicted. It does not wait for the device.
 
-    def observe(self, observed: Observed) -> None:
-        """Adds what one step predicted. It does not wait for the device."""
-        self._of_token.add(observed.targets_N, loss=observed.losses_N, wrong=observed.wrong_N.float())
+        Args:
+            targets_N: int64: the right ids.
+            losses_N: float32: their cross-entropies.
+            wrong_N: bool: whether another id was the most likely.
+            pos_N: int64: numbers of their parts of speech, 0 for none; None where the rows do not have them.
+        """
+        self._of_token.add(targets_N, loss=losses_N, wrong=wrong_N.float())
         if self._of_pos is not None:
-            assert observed.pos_N is not None, "masking by parts of speech refuses rows without them"
-            self._of_pos.add(observed.pos_N, loss=observed.losses_N)
+            assert pos_N is not None, "masking by parts of speech refuses rows without them"
+            self._of_pos.add(pos_N, loss=losses_N)
 
     def due(self, step: int) -> bool:
         """Whether scores are made anew behind this step."""

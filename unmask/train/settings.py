@@ -265,6 +265,17 @@ class TrainingSettings(Settings):
         """Optimizer steps that the budget is about (at least, where it is in tokens); None: the clock decides."""
         return self.steps if self.tokens is None else math.ceil(self.tokens / self.batch_tokens)
 
+    def progress(self, steps: int, tokens: int, seconds: float) -> float:
+        """The share of the budget that is used up, in [0, 1], by so many steps, tokens of text or seconds."""
+        if self.steps is not None:
+            used = steps / self.steps
+        elif self.tokens is not None:
+            used = tokens / self.tokens
+        else:
+            assert self.minutes is not None, "one of the three is given"
+            used = seconds / (self.minutes * 60.0)
+        return min(used, 1.0)
+
     def length_at(self, progress: float) -> int:
         """Positions of a row at a progress in [0, 1]."""
         return self.sequence_length if self.length_schedule is None else self.length_schedule.at(progress)

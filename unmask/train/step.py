@@ -1,4 +1,4 @@
-"""One training step, in one block.
+"""One training step, in one block, and the state that it changes.
 
 Where memory runs out or a block cannot be compiled, the gradient is computed anew, in parts of half as many rows or
 uncompiled. It is the whole gradient and not only the call that failed, since backward passes are compiled as well, and
@@ -10,27 +10,74 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from unmask.core.errors import DivergedError, MemoryFullError, SettingsError
 from unmask.core.hashing import mix_ints
-from unmask.data.rows import Rows
+from unmask.data.rows import Cursor, Rows
 from unmask.masking.masker import MaskedRows
 from unmask.model.attention import MOST, Sequences
 from unmask.model.encoder import MaskedLM, uncompile_model
 from unmask.train.distributed import ALONE, Group, Synced
 from unmask.train.hardware import reason_of, says_out_of_memory, sums_dtype, works_on_its_own
-from unmask.train.objectives import PREDICT_MASKED, JointTargets, Objective, StepTargets, Targets
+from unmask.train.objectives import PREDICT_MASKED, JointTargets, Objective, StepTargets, Targets, map_tensors
 from unmask.train.optimizer import set_learning_rates
+from unmask.train.settings import TrainingSettings
+
+if TYPE_CHECKING:
+    from unmask.train.scores import ScoreBoard
 
 log = logging.getLogger(__name__)
-Value = TypeVar("Value")
+
+
+class Best(NamedTuple):
+    """The lowest held-out loss of a run so far, and the step after which it was measured."""
+
+    step: int
+    loss: float
+
+
+@dataclass
+class TrainState:
+    """What a checkpoint holds. There is no random generator in it: order and masks are functions of the cursor.
+
+    Attributes:
+        model: An `nn.Module` as `unmask.model.encoder.Trainable` describes it.
+        optimizer: Of its parameters.
+        cursor: Where the next batch begins.
+        step: Optimizer steps made.
+        tokens_seen: Tokens of text trained on, repetitions included.
+        seconds: Trained so far, also before interruptions.
+        micro_tokens: Positions that are computed at once at most, where memory ran out or the settings say it.
+        best: The lowest held-out loss so far.
+        board: Scores that masking follows, where it follows any.
+        history: Evaluations so far as JSON holds them, of a training that decides by them.
+        recent_losses: Of the steps since the last one, of a training that reports their mean.
+        best_weights: Weights to end with, where a training keeps them; on any device.
+    """
+
+    model: Any
+    optimizer: torch.optim.Optimizer
+    cursor: Cursor = field(default_factory=Cursor)
+    step: int = 0
+    tokens_seen: int = 0
+    seconds: float = 0.0
+    micro_tokens: int | None = None
+    best: Best | None = None
+    board: ScoreBoard | None = None
+    history: list[dict[str, Any]] = field(default_factory=list)
+    recent_losses: list[float] = field(default_factory=list)
+    best_weights: dict[str, Tensor] | None = None
+
+    def progress(self, settings: TrainingSettings) -> float:
+        """The share of the budget that is used up, in [0, 1]."""
+        return settings.progress(self.step, self.tokens_seen, self.seconds)
 
 
 @dataclass(frozen=True)
@@ -41,8 +88,7 @@ class MeanLoss:
     count: int
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(NamedTuple):
     """The figures of a step.
 
     Attributes:
@@ -53,7 +99,7 @@ class Measured:
 
     loss: float
     gradient_norm: float
-    objectives: Mapping[str, MeanLoss] = field(default_factory=dict)
+    objectives: Mapping[str, MeanLoss]
 
 
 class Figures:
@@ -64,9 +110,11 @@ class Figures:
         step: Its number, for the error's text.
         counts: Targets of each objective, by name; the first is the main one.
         values_F: float64, or float32 of Apple's GPUs: the mean loss of each, and the gradient's norm; on any device.
+        micro_batches: Parts that the step was computed in.
     """
 
-    def __init__(self, step: int, counts: Mapping[str, int], values_F: Tensor) -> None:
+    def __init__(self, step: int, counts: Mapping[str, int], values_F: Tensor, micro_batches: int) -> None:
+        self.predicted_tokens, self.micro_batches = next(iter(counts.values())), micro_batches
         self._step, self._counts = step, counts
         self._measured: Measured | None = None
         self._values_F, self._sent = values_F, None
@@ -75,13 +123,6 @@ class Figures:
             self._values_F.copy_(values_F, non_blocking=True)
             self._sent = torch.cuda.Event()
             self._sent.record()
-
-    @classmethod
-    def known(cls, measured: Measured) -> Figures:
-        """Figures that are there already."""
-        figures = cls(0, {}, torch.empty(0))
-        figures._measured = measured
-        return figures
 
     @property
     def arrived(self) -> bool:
@@ -104,31 +145,11 @@ class Figures:
                 raise DivergedError(f"the loss of step {self._step} is {by_name if len(losses) > 1 else losses[0]}")
             if not math.isfinite(norm):
                 raise DivergedError(f"the gradient of step {self._step} has the norm {norm}")
-            means = [MeanLoss(loss, count) for loss, count in zip(losses, self._counts.values(), strict=True)]
-            others = dict(zip(list(self._counts)[1:], means[1:], strict=True))
-            self._measured = Measured(means[0].loss, norm, others)
+            named = zip(self._counts.items(), losses, strict=True)
+            means = {name: MeanLoss(loss, count) for (name, count), loss in named}
+            main = means.pop(next(iter(means)))
+            self._measured = Measured(main.loss, norm, means)
         return self._measured
-
-
-class HasFigures:
-    """What carries the figures of a step (`figures`); each waits for the step and raises what `Figures.read` does."""
-
-    figures: Figures
-
-    @property
-    def loss(self) -> float:
-        """Nats per predicted token, before the update."""
-        return self.figures.read().loss
-
-    @property
-    def gradient_norm(self) -> float:
-        """Before clipping."""
-        return self.figures.read().gradient_norm
-
-    @property
-    def objectives(self) -> Mapping[str, MeanLoss]:
-        """The losses of other objectives than the main one, by name, without their weights."""
-        return self.figures.read().objectives
 
 
 # ----------------------------------------
@@ -136,7 +157,7 @@ class HasFigures:
 #
 # Where the model is on a GPU, rows and masks are on the host: targets are found and counted there, and what the model
 # needs, a few MB, is pinned and copied. The copies stand in line behind the step before, as everything that the GPU is
-# told; the host does not wait for them, and knows every shape before.
+# to do; the host does not wait for them, and knows every shape before.
 #
 # Shape suffixes: B = rows, S = positions, N = targets.
 
@@ -147,38 +168,18 @@ class StepPart:
 
     Attributes:
         input_ids_BS: int64: what the model sees.
-        segment_ids_BS, position_ids_BS, token_type_ids_BS: As for the encoder.
-        sequences: The segments in a line; None: the encoder makes them where it needs them.
+        inputs: The encoder's other arguments: `segment_ids_BS`, `position_ids_BS`, `token_type_ids_BS` or None, and
+            `sequences`: the segments in a line; None: the encoder makes them where it needs them.
         targets: Of each objective.
         totals: What the sum of each objective's losses is divided by, as far as this part adds to it.
         pos_N: Numbers of the first objective's targets' parts of speech; None where the rows do not have them.
     """
 
     input_ids_BS: Tensor
-    segment_ids_BS: Tensor
-    position_ids_BS: Tensor
-    token_type_ids_BS: Tensor | None
-    sequences: Sequences | None
+    inputs: dict[str, Any]
     targets: tuple[StepTargets, ...]
     totals: tuple[float, ...]
     pos_N: Tensor | None
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> StepPart:
-        """The part with a change made to each of its tensors."""
-
-        def changed(tensor: Tensor | None) -> Tensor | None:
-            return None if tensor is None else change(tensor)
-
-        return replace(
-            self,
-            input_ids_BS=change(self.input_ids_BS),
-            segment_ids_BS=change(self.segment_ids_BS),
-            position_ids_BS=change(self.position_ids_BS),
-            token_type_ids_BS=changed(self.token_type_ids_BS),
-            sequences=None if self.sequences is None else self.sequences.map(change),
-            targets=tuple(targets.map(change) for targets in self.targets),
-            pos_N=changed(self.pos_N),
-        )
 
 
 _BUFFER_BYTES = 4 << 30  # that attention's backward pass may take for a part beside what it returns
@@ -189,7 +190,7 @@ _FILLED = 1.25  # sequences with those of length 0 behind them, times what there
 def parts_of(
     rows: Rows,
     masked: MaskedRows,
-    learned: Sequence[Objective],
+    objectives: Sequence[Objective],
     *,
     micro_rows: int | None,
     device: torch.device,
@@ -200,7 +201,7 @@ def parts_of(
     Args:
         rows: What the batch holds: on the device, or on the host.
         masked: What the model sees and must predict, there as well.
-        learned: The objectives.
+        objectives: Whose targets are found.
         micro_rows: Rows of a part at most; the parts are about equally large. None makes one part, or as many as
             sequences in a line make necessary.
         device: Where the model is.
@@ -212,42 +213,33 @@ def parts_of(
         micro_rows = min(micro_rows or num_rows, most_rows(rows, width))
     num_parts = math.ceil(num_rows / (micro_rows or num_rows))
     cuts = [number * num_rows // num_parts for number in range(num_parts + 1)]
-    parts = [_part(rows.part(a, b), masked.part(a, b), learned) for a, b in pairwise(cuts)]
-    if are_there:
-        return parts
-    in_line = [replace(part, sequences=Sequences.of(part.segment_ids_BS)) for part in parts]
-    return [part.map(lambda tensor: sent(tensor, device)) for part in in_line]
+    parts = []
+    for begin, end in pairwise(cuts):
+        own, own_masked = rows.part(begin, end), masked.part(begin, end)
+        targets = tuple(each.targets(own, own_masked) for each in objectives)
+        inputs = {
+            "segment_ids_BS": own.segment_ids,
+            "position_ids_BS": own.position_ids,
+            "token_type_ids_BS": own.token_type_ids,
+            "sequences": None if are_there else Sequences.of(own.segment_ids),
+        }
+        pos_BS = own.annotations.get("pos")
+        pos_N = None if pos_BS is None else pos_BS.flatten()[targets[0].positions_N]
+        part = StepPart(own_masked.input_ids, inputs, targets, tuple(each.total for each in targets), pos_N)
+        parts.append(part if are_there else map_tensors(part, partial(sent, device=device)))
+    return parts
 
 
 def most_rows(rows: Rows, width: int) -> int:
-    """How many of these rows a GPU's kernel over sequences may take at once.
+    """How many of these rows a GPU's kernel over sequences may take at once, given the numbers of a hidden state.
 
     It takes no more than so many sequences, and in its backward pass float32 numbers for every position and for another
     128 of each sequence, which for many short ones is more than all else of the step.
-
-    Args:
-        rows: Of the step.
-        width: Numbers of a hidden state.
     """
     length = rows.shape[1]
     sequences = int(rows.segment_ids.max()) + 1 + math.ceil(length / _BLOCK)  # of a row at the most, with its padding
     of_row = 4 * width * (length + _BLOCK * _FILLED * sequences)
     return max(1, min(MOST // sequences, int(_BUFFER_BYTES / of_row)))
-
-
-def _part(rows: Rows, masked: MaskedRows, learned: Sequence[Objective]) -> StepPart:
-    targets = tuple(each.targets(rows, masked) for each in learned)
-    pos_BS = rows.annotations.get("pos")
-    return StepPart(
-        input_ids_BS=masked.input_ids,
-        segment_ids_BS=rows.segment_ids,
-        position_ids_BS=rows.position_ids,
-        token_type_ids_BS=rows.token_type_ids,
-        sequences=None,
-        targets=targets,
-        totals=tuple(each.total for each in targets),
-        pos_N=None if pos_BS is None else pos_BS.flatten()[targets[0].positions_N],
-    )
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:
@@ -277,63 +269,21 @@ def sent(tensor: Tensor, device: torch.device) -> Tensor:
 #
 # Shape suffixes: T = positions of a part, E = vectors, D = their size, K = what is known of each, O = objectives.
 
+_DROPOUT = 3  # sets these seeds apart from those of the masks
 _MOST_PARTS = 1 << 20  # of a step; sets the seeds of processes apart
 
 
-@dataclass(frozen=True)
-class Observed:
-    """The predictions of a step.
-
-    Attributes:
-        targets_N: int64: the right ids.
-        losses_N: float32: their cross-entropies.
-        wrong_N: bool: whether another id was the most likely.
-        pos_N: int64: numbers of their parts of speech, 0 for none; None where the rows do not have them.
-    """
-
-    targets_N: Tensor
-    losses_N: Tensor
-    wrong_N: Tensor
-    pos_N: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class StepResult(HasFigures):
-    """What a step measured.
-
-    Attributes:
-        figures: Losses and the gradient's norm.
-        predicted_tokens: How many were predicted.
-        micro_batches: Parts that it was computed in.
-        micro_rows: Rows of a part at most, where memory ran out; None where it did not.
-        observed: What each prediction came to, where that was asked for.
-    """
-
-    figures: Figures
-    predicted_tokens: int
-    micro_batches: int = 1
-    micro_rows: int | None = None
-    observed: Observed | None = None
-
-
-def training_step(  # noqa: PLR0913, PLR0915  (one step, whole)
-    model: Any,
-    optimizer: torch.optim.Optimizer,
+def training_step(  # noqa: PLR0915  (one step, whole)
+    state: TrainState,
+    settings: TrainingSettings,
     rows: Rows,
     masked: MaskedRows,
     *,
-    learning_rate_scale: float,
-    step: int,
-    dropout_seed: int | None = None,
-    micro_rows: int | None = None,
-    objectives: Sequence[Objective] = (),
-    main: Objective = PREDICT_MASKED,
-    clip_norm: float = 1.0,
-    observe: bool = False,
-    must_compile: bool = False,
+    objectives: Sequence[Objective] = (PREDICT_MASKED,),
+    learning_rate_scale: float = 1.0,
     group: Group = ALONE,
     synced: Synced | None = None,
-) -> StepResult:
+) -> Figures:
     """Predicts the masked tokens of a batch, and what else is asked for, and updates the model.
 
     Each loss is summed, and divided by the number of its targets in the whole step (or the sum of their weights),
@@ -344,21 +294,15 @@ def training_step(  # noqa: PLR0913, PLR0915  (one step, whole)
     they are finite; on a CPU that is known before anything is updated.
 
     Args:
-        model: An `nn.Module` as `unmask.model.encoder.Trainable` describes it.
-        optimizer: Of its parameters.
+        state: Model, optimizer, and the number of steps, which becomes one more. Where memory runs out, its
+            `micro_tokens` becomes less. Scores that follow predictions are given them.
+        settings: How gradients are clipped, whether blocks must be compiled, and the seed of what is dropped.
         rows: What the batch holds, or this process's share of it: on the device of the model, or on the host.
         masked: What the model sees and must predict there, there as well.
+        objectives: What is learned; the loss of the first is that of the step.
         learning_rate_scale: Factor of the peak learning rates.
-        step: Number of the step, for the error's text.
-        dropout_seed: What a model with dropout drops is a function of it and the number of the part.
-        micro_rows: Rows that are computed at once at most, to fit the memory; None computes all at once.
-        objectives: What is learned beside the main objective.
-        main: Whose loss is that of the step: masked tokens, or a task that a model is fine-tuned for.
-        clip_norm: Largest norm of the gradient.
-        observe: Whether the result says what each prediction came to.
-        must_compile: Whether blocks that cannot be compiled are an error.
         group: The processes that compute the step together.
-        synced: `synced_over` the model and the group; None: of one process.
+        synced: Wraps the model and the group; None: of one process.
 
     Raises:
         DivergedError: The loss or the gradient is not finite; nothing was updated. On a GPU the figures raise it, and
@@ -368,63 +312,56 @@ def training_step(  # noqa: PLR0913, PLR0915  (one step, whole)
             while gradients were summed over processes.
         SettingsError: Blocks cannot be compiled, which they must.
     """
-    device, learned = model.encoder.device, (main, *objectives)
-    cut = partial(parts_of, rows, masked, learned, device=device, width=model.encoder.width)
-    attempts = Attempts(model, cut, rows, micro_rows, must_compile=must_compile)
+    model, optimizer, board, step = state.model, state.optimizer, state.board, state.step + 1
+    device, seed = model.encoder.device, mix_ints(settings.seed, step, _DROPOUT)
+    attempts = _Attempts(state, settings, rows, masked, objectives)
 
     # What losses are divided by and how many targets they are of: in all parts, and of all processes.
     parts = attempts.parts
-    own = [number for i in range(len(learned)) for number in
+    own = [number for i in range(len(objectives)) for number in
            (sum(part.totals[i] for part in parts), sum(len(part.targets[i]) for part in parts))]  # fmt: skip
     sums = list(zip(*group.all_gather(own), strict=True))
     totals = [math.fsum(each) or 1.0 for each in sums[::2]]
-    counts = {objective.name: int(sum(each)) for objective, each in zip(learned, sums[1::2], strict=True)}
+    counts = {objective.name: int(sum(each)) for objective, each in zip(objectives, sums[1::2], strict=True)}
+
+    def seed_of(number: int) -> int:
+        return mix_ints(seed, number + group.rank * _MOST_PARTS)
 
     def hidden_of(part: StepPart, number: int) -> Tensor:
         """[T, D]: the hidden states of a part, one row behind another."""
-        return model.encoder(
-            part.input_ids_BS,
-            segment_ids_BS=part.segment_ids_BS,
-            position_ids_BS=part.position_ids_BS,
-            token_type_ids_BS=part.token_type_ids_BS,
-            sequences=part.sequences,
-            dropout_seed=seed_of(number),
-        ).flatten(0, 1)
+        hidden_BSD: Tensor = model.encoder(part.input_ids_BS, **part.inputs, dropout_seed=seed_of(number))
+        return hidden_BSD.flatten(0, 1)
 
-    def seed_of(number: int) -> int | None:
-        return None if dropout_seed is None else mix_ints(dropout_seed, number + group.rank * _MOST_PARTS)
-
-    joint = {index: JointVectors(objective, index, totals[index], group) for index, objective in enumerate(learned)
+    # Vectors that are compared across parts and processes.
+    joint = {index: _JointVectors(objective, index, totals[index], group) for index, objective in enumerate(objectives)
              if objective.joint is not None and (len(parts) > 1 or group.world_size > 1)}  # fmt: skip
-    if joint:
-        for each in joint.values():
-            attempts.make(partial(each.compute, model, hidden_of))
-        for each in joint.values():
-            each.gather()
+    for each in joint.values():
+        attempts.make(partial(each.compute, model, hidden_of))
+        each.gather()
 
-    observed: list[Observed] = []
-    losses_O = [torch.zeros((), dtype=sums_dtype(device), device=device) for _ in learned]
+    predictions: list[tuple[Tensor, Tensor, Tensor, Tensor | None]] = []  # for the scores that masking follows
+    losses_O: list[Tensor] = []
 
     def loss_of(part: StepPart, number: int) -> Tensor:
         """What a part adds to the step's loss."""
-        kept = next((each.kept for each in joint.values() if each.kept is not None), None)
-        hidden_TD = hidden_of(part, number) if kept is None else kept[0]
+        before = next((each.graph for each in joint.values() if each.graph is not None), None)
+        hidden_TD = hidden_of(part, number) if before is None else before[0]
         loss = torch.zeros((), device=device)
-        for index, (objective, targets) in enumerate(zip(learned, part.targets, strict=True)):
+        for index, (objective, targets) in enumerate(zip(objectives, part.targets, strict=True)):
             if index in joint:  # a number with the gradient that the loss of all parts has in this one
                 loss = loss + joint[index].loss_of_part(model, hidden_TD, targets, number)
                 continue
             losses = objective.losses(model, hidden_TD, targets, seed_of(number))
-            if observe and objective is PREDICT_MASKED and isinstance(targets, Targets):
-                observed.append(Observed(targets.classes_N, losses.each_N, losses.wrong_N, part.pos_N))
+            if board is not None and board.needs_steps and objective is PREDICT_MASKED and isinstance(targets, Targets):
+                predictions.append((targets.classes_N, losses.each_N, losses.wrong_N, part.pos_N))
             mean = losses.total / totals[index]
             losses_O[index] = losses_O[index] + mean.detach().to(losses_O[index].dtype)
             loss = loss + objective.weight * mean
         return loss
 
     def gradient(parts: Sequence[StepPart]) -> None:
-        observed.clear()
-        losses_O[:] = [torch.zeros((), dtype=sums_dtype(device), device=device) for _ in learned]
+        predictions.clear()
+        losses_O[:] = [torch.zeros((), dtype=sums_dtype(device), device=device) for _ in objectives]
         for index, each in joint.items():
             losses_O[index] = each.gradient(model, parts).to(losses_O[index].dtype)
         for number, part in enumerate(parts[:-1]):
@@ -436,16 +373,28 @@ def training_step(  # noqa: PLR0913, PLR0915  (one step, whole)
             loss.backward()
 
     attempts.make(gradient)
+
+    # The gradient is clipped, and the figures are on their way to the host.
     parameters = [parameter for parameter in model.parameters() if parameter.grad is not None]
     at_once = True if device.type in ("cuda", "cpu") else None  # elsewhere torch decides
     norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None], foreach=at_once)
-    nn.utils.clip_grads_with_norm_(parameters, clip_norm, norm, foreach=at_once)
+    nn.utils.clip_grads_with_norm_(parameters, settings.clip_norm, norm, foreach=at_once)
     summed_O = group.all_reduce(torch.stack(losses_O))
     values_F = torch.cat([summed_O, norm.to(summed_O.dtype)[None]])
-    figures = Figures(step, counts, values_F)
+    figures = Figures(step, counts, values_F, len(attempts.parts))
+
+    # The update, where the gradient is finite. On a GPU the host does not wait to know, if the optimizer looks at it by
+    # itself, as torch's gradient scaler has them do.
     set_learning_rates(optimizer, learning_rate_scale)
+    diverged = (~values_F.isfinite().all()).float() if works_on_its_own(device) else None
+    looks = getattr(optimizer, "_step_supports_amp_scaling", False)
     try:
-        _update(optimizer, figures, (~values_F.isfinite().all()).float() if works_on_its_own(device) else None)
+        if diverged is None:
+            figures.read()
+        elif looks:
+            optimizer.found_inf = diverged  # type: ignore[attr-defined]
+        if diverged is None or looks or not diverged.item():
+            optimizer.step()
     except (MemoryError, RuntimeError) as error:
         if not says_out_of_memory(error):
             raise
@@ -456,55 +405,34 @@ def training_step(  # noqa: PLR0913, PLR0915  (one step, whole)
     finally:
         for parameter in parameters:
             parameter.grad = None
-    return StepResult(figures, counts[main.name], len(attempts.parts), attempts.fewer_rows, _joined(observed, group))
+    state.step = step
+    if predictions and board is not None:  # of all parts and processes in the order of their rows
+        columns = [column for column in zip(*predictions, strict=True) if column[0] is not None]
+        board.observe(*(group.all_gather_rows(torch.cat(column)) for column in columns))
+    return figures
 
 
-def _update(optimizer: torch.optim.Optimizer, figures: Figures, diverged: Tensor | None) -> None:
-    """Applies the gradient where it is finite.
-
-    Args:
-        optimizer: With the rates of this step.
-        figures: Of the step.
-        diverged: float32, where the weights are: 1 where the gradient is not finite, else 0. The host does not wait for
-            it where the optimizer looks at it by itself. None: the figures are there.
-    """
-    if diverged is None:
-        figures.read()
-    elif getattr(optimizer, "_step_supports_amp_scaling", False):
-        optimizer.found_inf = diverged  # type: ignore[attr-defined]  # as torch's gradient scaler sets it
-    elif diverged.item():
-        return
-    optimizer.step()
-
-
-class JointVectors:
+class _JointVectors:
     """The loss of an objective whose targets are compared with each other across the step.
 
-    Args:
-        objective: With a joint loss.
-        index: Which of the step's objectives it is.
-        total: What the summed loss is divided by.
-        group: The processes, all of which have such a loss.
-
     Attributes:
-        kept: Hidden states and vectors of a process's only part, with their graph, until its backward pass.
+        graph: Hidden states and vectors of a process's only part, with their graph, until its backward pass.
     """
 
     def __init__(self, objective: Objective, index: int, total: float, group: Group) -> None:
         assert objective.joint is not None, "its targets are compared with each other"
-        self.objective, self.joint, self.index, self.total, self.group = (
-            objective, objective.joint, index, total, group
-        )  # fmt: skip
-        self.kept: tuple[Tensor, Tensor] | None = None
+        self.joint, self.weight = objective.joint, objective.weight
+        self.index, self.total, self.group = index, total, group
+        self.graph: tuple[Tensor, Tensor] | None = None
 
     def compute(self, model: Any, hidden_of: Callable[[StepPart, int], Tensor], parts: Sequence[StepPart]) -> None:
         """The vectors of this process's parts."""
-        self.kept, vectors = None, []
+        self.graph, vectors = None, []
         for number, part in enumerate(parts):
             with torch.set_grad_enabled(len(parts) == 1):
                 hidden_TD = hidden_of(part, number)
                 vectors_ED = self.joint.vectors(model, hidden_TD, part.targets[self.index])
-            self.kept = (hidden_TD, vectors_ED) if len(parts) == 1 else None
+            self.graph = (hidden_TD, vectors_ED) if len(parts) == 1 else None
             vectors.append(vectors_ED.detach())
         self.every_ED = torch.cat(vectors)
         self.targets = cast(list[JointTargets], [part.targets[self.index] for part in parts])
@@ -528,53 +456,46 @@ class JointVectors:
         every_ED = self.every_ED.detach().requires_grad_()
         mean = self.joint.losses(model, every_ED, self.targets).total / self.total
         if self.group.is_main:
-            (self.objective.weight * mean).backward()
+            (self.weight * mean).backward()
             gradient_ED = every_ED.grad
         else:
-            (gradient_ED,) = torch.autograd.grad(self.objective.weight * mean, every_ED)
+            (gradient_ED,) = torch.autograd.grad(self.weight * mean, every_ED)
         assert gradient_ED is not None, "the loss is one of the vectors"
         sizes = [len(cast(JointTargets, part.targets[self.index]).columns()) for part in parts]
         self.gradients = gradient_ED[self.own].split(sizes)
         if len(parts) > 1:
-            self.kept = None
+            self.graph = None
         return mean.detach() if self.group.is_main else torch.zeros_like(mean)
 
     def loss_of_part(self, model: Any, hidden_TD: Tensor, targets: StepTargets, number: int) -> Tensor:
         """A number whose gradient by the weights is what this part adds to that of the step."""
-        kept, self.kept = self.kept, None  # its graph is gone after the backward pass
-        vectors_ED = self.joint.vectors(model, hidden_TD, targets) if kept is None else kept[1]
+        graph, self.graph = self.graph, None  # it is gone after the backward pass
+        vectors_ED = self.joint.vectors(model, hidden_TD, targets) if graph is None else graph[1]
         return (vectors_ED * self.gradients[number]).sum()
 
 
-class Attempts:
+class _Attempts:
     """Makes what may run out of memory or fail to compile until it goes well.
-
-    Args:
-        model: Whose blocks may be compiled.
-        cut: Cuts the step into parts of so many rows.
-        rows: Of the step.
-        micro_rows: Rows of a part at first; None: all.
-        must_compile: Whether blocks that cannot be compiled are an error.
 
     Attributes:
         parts: Of the step, as they are cut by now.
-        fewer_rows: Rows of a part, where memory ran out.
         is_syncing: Whether other processes wait for this one's gradient, so that nothing can be made again.
     """
 
     def __init__(
         self,
-        model: Any,
-        cut: Callable[..., list[StepPart]],
+        state: TrainState,
+        settings: TrainingSettings,
         rows: Rows,
-        micro_rows: int | None,
-        *,
-        must_compile: bool,
+        masked: MaskedRows,
+        objectives: Sequence[Objective],
     ) -> None:
-        self.model, self._cut, self._shape, self._must_compile = model, cut, rows.shape, must_compile
-        self._rows = min(micro_rows or rows.shape[0], rows.shape[0])
-        self.parts = cut(micro_rows=micro_rows)
-        self.fewer_rows: int | None = None
+        encoder = state.model.encoder
+        self.state, self.must_compile, (num_rows, self.length) = state, settings.compile_blocks == "yes", rows.shape
+        self.cut = partial(parts_of, rows, masked, objectives, device=encoder.device, width=encoder.width)
+        micro_rows = None if state.micro_tokens is None else max(1, state.micro_tokens // self.length)
+        self.micro_rows = min(micro_rows or num_rows, num_rows)
+        self.parts = self.cut(micro_rows=micro_rows)
         self.is_syncing = False
 
     def make(self, work: Callable[[Sequence[StepPart]], object]) -> None:
@@ -584,47 +505,47 @@ class Attempts:
             MemoryFullError: Not even one row fits, or other processes wait.
             SettingsError: Blocks cannot be compiled, which they must.
         """
+        model = self.state.model
         while True:
             try:
                 work(self.parts)
                 return
             except Exception as error:
                 of_memory = isinstance(error, MemoryError | RuntimeError) and says_out_of_memory(error)
-                compiled = isinstance(self.model, MaskedLM) and self.model.encoder.compiled_block is not None
-                if not of_memory and not (compiled and failed_to_compile(error)):
-                    self.model.zero_grad()
+                is_compiled = isinstance(model, MaskedLM) and model.encoder.compiled_block is not None
+                if not of_memory and not (is_compiled and failed_to_compile(error)):
+                    model.zero_grad()
                     raise
                 cause = getattr(error, "inner_exception", error)
                 reason = reason_of(error) if of_memory else f"{type(cause).__name__}: {cause}".splitlines()[0]
                 if self.is_syncing and of_memory:
+                    half = self.micro_rows * self.length // 2
                     raise MemoryFullError(
                         f"memory ran out while gradients went to other processes ({reason}); go on with --resume and "
-                        f"smaller parts of a step: --set training.micro_batch_tokens={self._rows * self._shape[1] // 2}"
+                        f"smaller parts of a step: --set training.micro_batch_tokens={half}"
                     ) from error
-                if not of_memory and (self._must_compile or self.is_syncing):
+                if not of_memory and (self.must_compile or self.is_syncing):
                     raise SettingsError(
                         f"training.compile_blocks = 'yes' cannot be done: {reason}; take 'no' to train without"
                     ) from error
             # Out of the handler, since the exception holds what the failed attempt had computed.
-            self.model.zero_grad()
-            if of_memory:
-                self._halve(reason)
-            else:
-                uncompile_model(cast(MaskedLM, self.model))
+            model.zero_grad()
+            if not of_memory:
+                uncompile_model(model)
                 log.warning("blocks cannot be compiled (%s): training goes on without, more slowly", reason)
-
-    def _halve(self, reason: str) -> None:
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        if self._rows == 1:
-            raise MemoryFullError(
-                f"one row of {self._shape[1]} positions does not fit into memory ({reason}); take a smaller model or "
-                "shorter inputs (training.sequence_length, finetune.max_length); while pretraining, "
-                "training.gradient_checkpointing=true saves memory, too"
-            )
-        self._rows = self.fewer_rows = (self._rows + 1) // 2
-        log.info("out of memory (%s): trying %d rows at once", reason, self._rows)
-        self.parts = self._cut(micro_rows=self._rows)
+                continue
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            if self.micro_rows == 1:
+                raise MemoryFullError(
+                    f"one row of {self.length} positions does not fit into memory ({reason}); take a smaller model or "
+                    "shorter inputs (training.sequence_length, finetune.max_length); while pretraining, "
+                    "training.gradient_checkpointing=true saves memory, too"
+                )
+            self.micro_rows = (self.micro_rows + 1) // 2
+            self.state.micro_tokens = self.micro_rows * self.length  # the steps to come are made so, too
+            log.info("out of memory (%s): trying %d rows at once", reason, self.micro_rows)
+            self.parts = self.cut(micro_rows=self.micro_rows)
 
 
 # Where errors of compiling are defined. By name: Triton is not installed everywhere, and torch moves them about.
@@ -637,13 +558,3 @@ def failed_to_compile(error: Exception) -> bool:
         return False
     modules = [kind.__module__ for kind in type(error).__mro__]
     return any(module == name or module.startswith(f"{name}.") for module in modules for name in _COMPILERS)
-
-
-def _joined(observed: list[Observed], group: Group) -> Observed | None:
-    """What all parts and processes came to, in the order of their rows, as one process would have it."""
-    if not observed:
-        return None
-    columns = zip(*((each.targets_N, each.losses_N, each.wrong_N) for each in observed), strict=True)
-    targets_N, losses_N, wrong_N = (group.all_gather_rows(torch.cat(column)) for column in columns)
-    pos = [each.pos_N for each in observed if each.pos_N is not None]  # all parts have them, or none does
-    return Observed(targets_N, losses_N, wrong_N, group.all_gather_rows(torch.cat(pos)) if pos else None)

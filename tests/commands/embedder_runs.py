@@ -16,7 +16,6 @@ import unmask
 from tests.train.group_runs import digest_of
 from unmask.core.errors import UnmaskError
 from unmask.core.interruption import Interrupted
-from unmask.model.heads import ContrastHead
 from unmask.train import trainer as loop
 from unmask.train.callbacks import StepReport
 from unmask.train.distributed import join_group
@@ -35,7 +34,7 @@ def embedded(folder: Path, *, base: str, corpus: str, runs: dict[str, dict[str, 
     Returns:
         Of each run: `rows`: a digest of each, of each step; `losses`, `mlm`, `micro_batches` of the steps; `pairs`:
         predicted in each; `weights`: their digest; `evaluations`; `summary`; `ended`: the type and the text of the
-        error that it ended with; `tried`: how often each step was computed.
+        error that it ended with.
     """
     found = {}
     for name, arguments in runs.items():
@@ -45,7 +44,6 @@ def embedded(folder: Path, *, base: str, corpus: str, runs: dict[str, dict[str, 
 
 def _run(out: Path, *, stop_at: int | None = None, **asked: Any) -> dict[str, Any]:
     rows_of: dict[int, list[str]] = {}
-    tried: list[int] = []
     reports: list[StepReport] = []
     states: list[Any] = []
     group = join_group()
@@ -62,7 +60,6 @@ def _run(out: Path, *, stop_at: int | None = None, **asked: Any) -> dict[str, An
             for ids, labels, segments in zip(masked.input_ids, masked.labels, rows.segment_ids, strict=True)
             if (segments >= 0).any()
         ]
-        tried.append(step)
         if step == stop_at and group.share.rank == 1:
             os.kill(os.getpid(), signal.SIGTERM)
         return training_step(state, settings, rows, masked, **named)
@@ -78,12 +75,10 @@ def _run(out: Path, *, stop_at: int | None = None, **asked: Any) -> dict[str, An
             ended = (type(error).__name__, str(error))
     weights: dict[str, Tensor] = {}
     if states:
-        parameters = states[0].model.named_parameters()  # the temperature is gone where the model was written
-        weights = {name: p.detach().clone() for name, p in parameters if not name.startswith(ContrastHead.name)}
+        weights = {name: p.detach().clone() for name, p in states[0].model.named_parameters()}
         save_file(weights, out.parent / f"{out.name}-{group.share.rank}.safetensors")
     return {
         "rows": list(rows_of.values()),
-        "tried": tried,
         "losses": [report.loss for report in reports],
         "mlm": [report.objectives["masked_tokens"].loss for report in reports if report.objectives],
         "micro_batches": [report.micro_batches for report in reports],

@@ -36,10 +36,6 @@ def test_finetune_then_predict(main: Main, make_model: MakeModel, tokenizer: Tok
         margin = summary["margin"][name]
         assert f"{mean:.3f}" + ("" if margin is None else f" ± {margin:.3f}") in shown
     assert "unmask predict" in shown
-    code, out, err = main(*given, "--out", tmp_path / "other", "--dry-run")
-    assert (code, "columns: text in" in err, "nothing was written" in out) == (0, True, True)
-    code, _, err = main(*given, "--out", tmp_path / "out")
-    assert (code, "already holds a result" in err) == (2, True)
 
     code, out, err = main("predict", tmp_path / "out", dev)
     assert code == 0, err
@@ -48,21 +44,12 @@ def test_finetune_then_predict(main: Main, make_model: MakeModel, tokenizer: Tok
     right = [json.loads(line)["label"] for line in dev.read_text().splitlines()]
     accuracy = sum(line["label"] == label for line, label in zip(lines, right, strict=True)) / 20
     assert accuracy == summary["metrics"]["accuracy"]
-    code, out, _ = main("predict", tmp_path / "out", dev, "--json")
-    assert json.loads(out)["predictions"] == lines
     table = tmp_path / "new" / "found.csv"
     code, out, err = main("predict", tmp_path / "out", dev, "--out", table, "--json")
-    assert json.loads(out) == {
-        "model": summary["model"], "task": "classify", "examples": 20, "truncated": 0, "split": 0, "out": str(table),
-    }  # fmt: skip
     with table.open() as file:
         found = list(csv.DictReader(file))
     assert [row["label"] for row in found] == [line["label"] for line in lines]
     assert float(found[0]["probabilities.sea"]) == lines[0]["probabilities"]["sea"]
-    code, _, err = main("predict", tmp_path / "out", dev, "--out", table)
-    assert (code, "is already there" in err) == (2, True)
-    code, _, err = main("predict", tmp_path / "out", dev, "--out", tmp_path / "found.xml")
-    assert (code, "predictions are written as .jsonl or .csv" in err) == (2, True)
     text = tmp_path / "lines.txt"
     text.write_text("The dog sees the ship at sea. " * 30 + "\nThe king.\n")
     code, out, err = main("predict", tmp_path / "out", text)

@@ -23,8 +23,7 @@ from tests.commands.finetune_helpers import (
     write_jsonl,
     write_squad,
 )
-from unmask.commands.finetune_run import ResultFolder
-from unmask.core.errors import ModelError, RunError, SettingsError
+from unmask.core.errors import ModelError, SettingsError
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_task_model
 from unmask.tasks.answer import AnswerPrediction, AnswerTask
@@ -221,24 +220,6 @@ def test_training_ends_early_and_the_best_weights_are_kept(
     kept, *weights = (load_file(folder / "model.safetensors") for folder in (tmp_path / "out" / "model", *evaluated))
     same = [all(torch.equal(kept[name], tensor) for name, tensor in each.items()) for each in weights]
     assert same[:4] == [False, True, False, False], "those of the second epoch, not the last ones"
-
-
-def test_a_result_is_not_overwritten_unasked(encoder: Path, tmp_path: Path) -> None:
-    train = write_classes(tmp_path / "train.jsonl", 20, 0)
-    given = {"task": "classify", "train": train, "validation": train, "settings": (*FAST, "finetune.epochs=1")}
-    out = tmp_path / "out"
-    unmask.finetune(encoder, out=out, **given)
-    with pytest.raises(RunError, match="holds a result"):
-        unmask.finetune(encoder, out=out, **given)
-    (out / "mine.txt").write_text("stays")
-    unmask.finetune(encoder, out=out, overwrite=True, **given)
-    assert (out / "mine.txt").read_text() == "stays"
-    with pytest.raises(RunError, match="holds other files"):
-        ResultFolder(tmp_path).claimed.check(overwrite=True, inputs=[])
-    with pytest.raises(RunError, match="is a file"):
-        ResultFolder(train).claimed.check(overwrite=False, inputs=[])
-    with pytest.raises(RunError, match="lies in .*"):
-        unmask.finetune(out / "model", out=out, overwrite=True, **given)
 
 
 def test_csv_of_predictions_does_nothing_in_spreadsheets_and_terminals() -> None:

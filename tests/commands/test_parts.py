@@ -37,37 +37,31 @@ def of_classes(*names: str, name: str = "train.csv") -> Labelled:
 
 def test_classes_in_order_and_their_errors() -> None:
     assert task_info(of_classes("10", "9", "9", "10"), "classify", SETTINGS).names == ("9", "10")
-    with pytest.raises(CorpusError, match="train.csv.*'a'"):
-        task_info(of_classes("a", "a"), "classify", SETTINGS)
     rare = of_classes("a", "b", "a", "c")
-    with pytest.raises(CorpusError, match="'b' has 1 examples, one in row 3"):
-        task_info(rare, "classify", SETTINGS)
     assert task_info(rare, "classify", FinetuneSettings(least_examples=1)).names == ("a", "b", "c")
-    with pytest.raises(CorpusError, match=r"every example has the number 2.0; there is nothing to learn"):
-        task_info(labelled(*(TextRecord(n, "t", value=2.0) for n in (1, 2))), "regress", SETTINGS)
-    with pytest.raises(CorpusError, match="every word has the tag 'O'"):
-        task_info(labelled(WordsRecord(1, ("a",), ("O",))), "tag", SETTINGS)
+    numbers = labelled(*(TextRecord(n, "t", value=2.0) for n in (1, 2)))
+    tags = labelled(WordsRecord(1, ("a",), ("O",)))
+    for train, kind, message in (
+        (of_classes("a", "a"), "classify", "train.csv.*'a'"),
+        (rare, "classify", "'b' has 1 .* row 3"),
+        (numbers, "regress", "2.0"),
+        (tags, "tag", "'O'"),
+    ):
+        with pytest.raises(CorpusError, match=message):
+            task_info(train, kind, SETTINGS)
 
 
 def test_labels_that_training_has_not_seen() -> None:
-    info = Classify(("a", "b"))
-    with pytest.raises(
-        CorpusError, match=r"dev.csv: row 3 has the class 'z', which train.csv does not have \(it has a, b\)"
-    ):
-        info.check(of_classes("a", "z", name="dev.csv"), Path("train.csv"))
-    assert info.check(of_classes("a", "b"), Path("train.csv")) is None
-    pairs = labelled(TextRecord(1, "x", "y", "a"), name="dev.csv")
-    with pytest.raises(CorpusError, match="dev.csv"):
-        info.check(pairs, Path("train.csv"))
+    info, train = Classify(("a", "b")), Path("train.csv")
+    assert info.check(of_classes("a", "b"), train) is None
+    for held_out in (of_classes("a", "z", name="dev.csv"), labelled(TextRecord(1, "x", "y", "a"), name="dev.csv")):
+        with pytest.raises(CorpusError, match="dev.csv"):
+            info.check(held_out, train)
     tagged = labelled(WordsRecord(1, ("x", "y", "z"), ("O", "B-q", "B-q")), name="dev.conll")
-    said = Tag(("O", "B-x")).check(tagged, Path("train.conll"))
-    assert said == "dev.conll: 2 words have tags that train.conll does not have (B-q); they count as wrong"
+    assert "2 words have tags" in (Tag(("O", "B-x")).check(tagged, train) or "")
     asked = labelled(QuestionRecord(1, "a", "q", "c", ()), QuestionRecord(2, "b", "q", "c", (GivenAnswer("c", 0),)))
-    assert AnswerTask(may_be_missing=True).check(asked, Path("train.json")) is None
-    assert (AnswerTask().check(asked, Path("train.json")) or "").endswith(
-        "1 of 2 questions have no answer, but in train.json all have one, so the model always gives one; they count as "
-        "wrong"
-    )
+    assert AnswerTask(may_be_missing=True).check(asked, train) is None
+    assert "1 of 2 questions" in (AnswerTask().check(asked, train) or "")
 
 
 def test_weights_of_classes() -> None:

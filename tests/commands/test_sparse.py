@@ -6,27 +6,23 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import load_file
 
 import unmask
 from tests.command_line import Main
-from tests.commands.stopping import Stopping
 from tests.commands.test_contrast import texts
 from tests.commands.test_embedder import FAST, WORDS, base, corpus, passages
 from unmask.core.errors import ModelError
-from unmask.core.interruption import Interrupted
 from unmask.model.encoder import MaskedLM
 from unmask.search import blocks as index_folder
 from unmask.tasks.embed import sparse_texts
 from unmask.train import contrast as splade
-from unmask.train.contrast import contrast_losses, flops, pair_objective, rising, splade_vectors
+from unmask.train.contrast import contrast_losses, pair_objective, splade_vectors
 from unmask.train.contrast import sparse as sparse_kind
 
 __all__ = ["base", "corpus"]  # fixtures
@@ -99,12 +95,6 @@ def test_gradients_are_those_of_the_expression(
         assert gradient is not None
         assert gradient.abs().sum() > 0, name
         torch.testing.assert_close(found[1][name], gradient, atol=1e-5, rtol=1e-4)
-
-
-def test_the_regulariser_by_hand() -> None:
-    vectors = torch.tensor([[1.0, 0.0, 4.0], [3.0, 0.0, 0.0]])
-    assert float(flops(vectors)) == 2.0**2 + 0.0 + 2.0**2
-    assert [rising(progress) for progress in (0.0, 1 / 6, 1 / 3, 1.0)] == [0.0, 0.25, 1.0, 1.0]
 
 
 def test_the_loss_is_that_of_products_and_the_regulariser(make_model: Callable[..., MaskedLM]) -> None:
@@ -206,14 +196,3 @@ def test_an_index_of_sparse_vectors(sparse: unmask.Embedder, tmp_path: Path, mai
     code, _, err = main(*command, "--overwrite", "--approximate")
     assert code == 2
     assert "approximate: a graph is made of dense vectors" in err
-
-
-def test_going_on_is_never_having_stopped(sparse: unmask.Embedder, base: Path, corpus: Path, tmp_path: Path) -> None:
-    """While the regulariser's weight grows."""
-    out: dict[str, Any] = {"out": tmp_path / "e", "steps": 9, "settings": SPARSE}
-    with pytest.raises(Interrupted, match="stopped and saved at step 2"):
-        unmask.embedder(base, [corpus], **out, callbacks=[Stopping(2)])
-    found = unmask.embedder(base, [corpus], **out, resume=True)
-    ours, wanted = (load_file(each.folder / "model" / "model.safetensors") for each in (found, sparse))
-    assert all(torch.equal(ours[name], wanted[name]) for name in wanted)
-    assert found.after == sparse.after

@@ -152,7 +152,7 @@ def test_given_pairs(tokenizer: Tokenizer, tmp_path: Path) -> None:
     assert found.left_out == {"rows without one of the texts": 1, "wrong pairs whose query has no right one": 1}
     notes: list[str] = []
     stream = pair_data(None, found, tokenizer, SHORT, max_positions=64, note=notes.append).stream
-    assert len(stream.given) == 2
+    assert len(stream.own) == 2
     assert "pairs: 2, 1 of them with a wrong answer; query in 'question', text in 'passage', label in 'label'" in notes
     sides = stream.batch(Cursor(), 1).rows.classes["side"]
     assert [int((sides == side).sum()) for side in (0, 1, 2)] == [2, 2, 1]
@@ -188,7 +188,7 @@ def test_pairs_beside_documents_are_held_out_with_them(tokenizer: Tokenizer, dat
     texts = read(tmp_path / "t.txt", tokenizer, answers=pairs.answers)
     data = pair_data(texts, pairs, tokenizer, SHORT, max_positions=64, note=notes.append)
     held = set(texts.cluster[texts.held == 1].tolist())
-    given, held_given = data.stream.given, data.held["given"]
+    given, held_given = data.stream.own, data.held["given"]
     assert 2 < len(held_given) == len(held) < 30
     assert set(held_given.document[1].tolist()) == held
     assert not set(given.document[1].tolist()) & held
@@ -198,4 +198,4 @@ def test_pairs_beside_documents_are_held_out_with_them(tokenizer: Tokenizer, dat
     assert set(given.document[1].tolist()) <= set(texts.cluster.tolist())
     store = read(data_folder, tokenizer)
     equal = tokenizer.backend.decode(store.ids[store.begins[3] : store.ends[3]].tolist())
-    assert read(data_folder, tokenizer, answers=[equal, "the king"]).given[0] == store.cluster[3]
+    assert read(data_folder, tokenizer, answers=[equal, "the king"]).answers[0] == store.cluster[3]

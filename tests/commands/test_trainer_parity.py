@@ -164,18 +164,6 @@ def test_the_same_weights_after_an_epoch(make_model: MakeModel, tmp_path: Path, 
         assert moved[name].mean() > 0.1 * RATE or "embeddings" in name, name
 
 
-@pytest.mark.parametrize("warmup", [0.0, 0.1, 0.25])
-def test_the_rate_is_trainers_half_a_step_later(warmup: float) -> None:
-    """So that no step has the rate 0, as Trainer's first one has with a warm-up."""
-    steps = 40
-    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
-    theirs = transformers.get_linear_schedule_with_warmup(optimizer, round(warmup * steps), steps).lr_lambdas[0]
-    ours = LinearDecay(kind="linear", warmup=warmup)
-    for step in range(steps):
-        between = (theirs(step) + theirs(step + 1)) / 2
-        assert ours.at((step + 0.5) / steps, step) == pytest.approx(between)
-
-
 @pytest.mark.parametrize("info", INFOS, ids=lambda info: info.kind)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_new_heads_are_drawn_as_transformers_draws_them(

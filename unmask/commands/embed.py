@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -24,10 +23,10 @@ from unmask.core.remote import address_of, output_file
 from unmask.core.results import Notify, Progress, Result, Shown, usual_notify
 from unmask.data.documents import EMPTY, Document, Documents, in_groups
 from unmask.data.reading import LONGEST_ROW, broken_character
-from unmask.data.sources import Source, TextColumn, is_saved_dataset, readable
+from unmask.data.sources import TextColumn, is_saved_dataset, readable
 from unmask.data.tables import AskedColumn, in_words
 from unmask.model.pooling import POOLINGS, SPLADE
-from unmask.tasks.embed import Embedded, EmbedSettings, LongTexts, SparseVectors, embed_texts, sparse_texts
+from unmask.tasks.embed import Embedded, LongTexts, SparseVectors, embed_texts, sparse_texts
 from unmask.tasks.loaded_model import Model, Precision, load
 from unmask.train.hardware import choose_device, keep_freed_memory
 
@@ -107,44 +106,60 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
         notify: Called with the progress.
 
     Raises:
-        UnmaskError: As `load`, `Model.embed_settings`, `read_file`, `check_out` and `embed_file`; or vectors are
-            sparse, and `out` is a .npy file.
+        UnmaskError: The model or a text cannot be read, or an option does not fit the model; vectors
+            cannot be written, are sparse, or a text follows an empty one, and `out` is a .npy file.
     """
     with output_file(out, overwrite=overwrite) as target:
         check_out(target, overwrite=overwrite)
         loaded = model if isinstance(model, Model) else load(model, precision=precision, strict=strict)
-        how = embedding_of(loaded, pooling, normalize, long_texts)
-        if how.pooling == SPLADE and target.suffix != ".parquet":
+        is_sparse = pooling is None and loaded.makes_sparse
+        if is_sparse and target.suffix != ".parquet":
             reason = f"the vectors of {loaded.folder} are sparse, and are written as .parquet"
             raise RunError(f"{out}: {reason}; give this ending, or another pooling", options=["out", "pooling"])
+        vectors_of: Callable[..., Embedded[Any]]
+        if is_sparse:
+            try:
+                loaded.check_head()
+            except ModelError as error:
+                raise ModelError(
+                    f"{loaded.folder}: its files ask for sparse vectors, which are made by a head for masked tokens, "
+                    "and it has none; give another pooling",
+                    options=["pooling"],
+                ) from error
+            network, pooling, normalize = loaded.predictor, SPLADE, bool(normalize)
+            config, dimension = network.config, network.config.vocab_size
+            vectors_of = partial(sparse_texts, network, loaded.tokenizer, long_texts=long_texts, unit=normalize)
+            made = "sparse, a number for each token of the vocabulary (SPLADE)"
+        else:
+            how = loaded.embed_settings(pooling=pooling, normalize=normalize, long_texts=long_texts)
+            config, pooling, normalize = loaded.embedder.config, how.pooling, how.normalize
+            dimension = config.hidden_size
+            vectors_of = partial(embed_texts, loaded.embedder, loaded.tokenizer, settings=how)
+            made = POOLINGS[pooling].description
         loaded.to(choose_device())
         with readable(file) as here:
             texts = read_file(here, column, id_column)
             keep_freed_memory()
-            source = texts.sources[0]
-            size = source.path.stat().st_size if source.kind == "text" else None
-            tell = notify or usual_notify()
-            done, begin = 0, time.perf_counter()
-            note(_described(source))
-            note(how.describe())
-
-            def count(chars: int) -> None:
-                nonlocal done
-                done += chars
-                tell(Progress("embedding", done, size if size is not None and size > done else None, "characters"))
-
-            num_texts, num_tokens, num_long = embed_file(how, texts, target, count=count)
+            source, begin = texts.sources[0], time.perf_counter()
+            if source.column is None:
+                note(f"a text is a {_UNITS.get(source.kind, 'line')}")
+            else:
+                ids = "the number of the row" if source.id is None else f"column {source.id!r}"
+                note(f"a text is a row, its text in {in_words(source.column)}, its id {ids}")
+            note(f"a text's vector is {made}{', divided by its length' if normalize else ''}")
+            with VectorFile(target, dimension) as writer:
+                num_texts, num_tokens, num_long = _embed_texts(texts, vectors_of, writer, notify or usual_notify())
     for reason, number in texts.skipped.items():
         note(f"passed over: {number:,} {reason}")
     if num_long:
-        what = "split into parts" if how.long_texts == "split" else "cut off"
-        note(f"longer than the model's {how.longest} tokens, and {what}: {num_long:,} texts")
+        what = "split into parts" if long_texts == "split" else "cut off"
+        note(f"longer than the model's {config.max_position_embeddings} tokens, and {what}: {num_long:,} texts")
     return EmbeddedFile(
         {
             "out": address_of(out) or str(out),
-            "dimension": how.dimension,
-            "pooling": how.pooling,
-            "normalize": how.normalize,
+            "dimension": dimension,
+            "pooling": pooling,
+            "normalize": normalize,
             "texts": num_texts,
             "tokens": num_tokens,
             "long_texts": num_long,
@@ -156,93 +171,26 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
     )
 
 
-@dataclass(frozen=True)
-class TextEmbedding:
-    """How the texts of a file become vectors.
-
-    Attributes:
-        embed: `embed_texts` or `sparse_texts`, of texts and their `names`.
-        pooling, normalize, long_texts: As for `EmbedSettings`; or `splade`, for sparse vectors.
-        dimension: Numbers of a vector.
-        longest: Tokens of a text that the model takes.
-    """
-
-    embed: Callable[..., Embedded[Any]]
-    pooling: str
-    normalize: bool
-    long_texts: LongTexts
-    dimension: int
-    longest: int
-
-    def describe(self) -> str:
-        """In words."""
-        taken = "sparse, a number for each token of the vocabulary (SPLADE)"
-        if self.pooling != SPLADE:
-            taken = POOLINGS[self.pooling].description
-        return f"a text's vector is {taken}{', divided by its length' if self.normalize else ''}"
-
-
-def embedding_of(
-    model: Model, pooling: str | None = None, normalize: bool | None = None, long_texts: LongTexts = "error"
-) -> TextEmbedding:
-    """As asked for, and else as the model's folder says.
-
-    Raises:
-        ModelError: As `Model.embed_settings`, or `Model.makes_sparse`.
-        SettingsError: Something is asked for that there is not.
-    """
-    if pooling is not None or not model.makes_sparse:
-        how = model.embed_settings(pooling=pooling, normalize=normalize, long_texts=long_texts)
-        config = model.embedder.config
-        embed: Callable[..., Embedded[Any]] = partial(embed_texts, model.embedder, model.tokenizer, settings=how)
-        name, dimension = how.pooling, config.hidden_size
-    else:
+def _embed_texts(
+    file: Documents, vectors_of: Callable[..., Embedded[Any]], writer: VectorFile, notify: Notify
+) -> tuple[int, int, int]:
+    """Embeds the texts of a file, some thousands at a time: how many there are, their tokens, and the long ones."""
+    source = file.sources[0]
+    num_bytes = source.path.stat().st_size if source.kind == "text" else None
+    num_texts = num_tokens = num_long = num_chars = 0
+    for part in in_groups(_whole_texts(file, gaps=writer.keeps_ids), most=PART_TEXTS, most_chars=PART_CHARS):
+        names = [f"{source.path}: text {text.id!r}" for text in part]
+        embedded = vectors_of([text.text for text in part], names=names)
         try:
-            model.check_head()
-        except ModelError as error:
-            raise ModelError(
-                f"{model.folder}: its files ask for sparse vectors, which are made by a head for masked tokens, and it "
-                "has none; give another pooling",
-                options=["pooling"],
-            ) from error
-        how = EmbedSettings(normalize=bool(normalize), long_texts=long_texts)
-        config = model.predictor.config
-        embed = partial(sparse_texts, model.predictor, model.tokenizer, long_texts=long_texts, unit=how.normalize)
-        name, dimension = SPLADE, config.vocab_size
-    return TextEmbedding(embed, name, how.normalize, long_texts, dimension, config.max_position_embeddings)
-
-
-def embed_file(how: TextEmbedding, file: Documents, out: Path, *, count: Callable[[int], None]) -> tuple[int, int, int]:
-    """Embeds the texts of a file, some thousands at a time.
-
-    Args:
-        how: Embeddings are made.
-        file: The texts.
-        out: A .npy or .parquet file; replaced where it is there.
-        count: Called with the characters of each part of the texts that is done.
-
-    Returns:
-        Texts, their tokens, and texts longer than the model.
-
-    Raises:
-        UnmaskError: As `Documents`, `embed_texts` and the writer; or a text follows an empty one, and `out` keeps
-            no ids, so that its rows would not be those of the file. Nothing is left behind then.
-    """
-    num_texts = num_tokens = num_long = 0
-    with VectorFile(out, how.dimension) as writer:
-        path = file.sources[0].path
-        texts = _whole_texts(file, gaps=writer.keeps_ids)
-        for part in in_groups(texts, most=PART_TEXTS, most_chars=PART_CHARS):
-            names = [f"{path}: text {text.id!r}" for text in part]
-            done = how.embed([text.text for text in part], names=names)
-            try:
-                writer.add([text.id for text in part], done.vectors)
-            except CorpusError as error:
-                raise CorpusError(f"{path}: {error}") from error
-            num_texts += len(part)
-            num_tokens += done.num_tokens
-            num_long += done.num_long
-            count(sum(len(text.text) for text in part))
+            writer.add([text.id for text in part], embedded.vectors)
+        except CorpusError as error:
+            raise CorpusError(f"{source.path}: {error}") from error
+        num_texts += len(part)
+        num_tokens += embedded.num_tokens
+        num_long += embedded.num_long
+        num_chars += sum(len(text.text) for text in part)
+        total = num_bytes if num_bytes is not None and num_bytes > num_chars else None
+        notify(Progress("embedding", num_chars, total, "characters"))
     return num_texts, num_tokens, num_long
 
 
@@ -255,13 +203,6 @@ def read_file(file: Path, column: AskedColumn = None, id_column: str | None = No
     if file.is_dir() and not is_saved_dataset(file):
         raise CorpusError(f"{file}: this is a folder; name one of its files")
     return Documents(file, column, id_column=id_column, title_column=False, unit="line", piece_chars=LONGEST_ROW)
-
-
-def _described(source: Source) -> str:
-    if source.column is not None:
-        ids = "the number of the row" if source.id is None else f"column {source.id!r}"
-        return f"a text is a row, its text in {in_words(source.column)}, its id {ids}"
-    return f"a text is a {_UNITS.get(source.kind, 'line')}"
 
 
 def _whole_texts(file: Documents, *, gaps: bool) -> Iterator[Document]:
@@ -337,15 +278,14 @@ class VectorFile:
         with ExitStack() as held, _as_run_error(self.out):
             held.enter_context(held_file(self.out))
             self._file = self._partial.open("wb")
-            if not self.keeps_ids:
-                self._write_header()
+            self._write_header()
             self._held = held.pop_all()
         return self
 
     def _write_header(self) -> None:
-        # The format leaves room for the number of rows to grow, so the header is as long at the end.
-        header = {"descr": "<f4", "fortran_order": False, "shape": (self._num_texts, self._dimension)}
-        np.lib.format.write_array_header_1_0(self._file, header)
+        if not self.keeps_ids:  # the format leaves room for the number of rows to grow: it is as long at the end
+            header = {"descr": "<f4", "fortran_order": False, "shape": (self._num_texts, self._dimension)}
+            np.lib.format.write_array_header_1_0(self._file, header)
 
     def add(self, ids: Sequence[str | int], vectors: NDArray[np.float32] | SparseVectors) -> None:
         """Writes some more vectors [texts, dimension], float32, with their ids.
@@ -389,9 +329,17 @@ class VectorFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            with _as_run_error(self.out):
-                self._finish()
-                if kind is None:
+            with _as_run_error(self.out), self._file:
+                if self._writer is not None:
+                    try:
+                        self._writer.close()
+                    finally:
+                        self._writer.is_open = False  # where that failed, it would try again when it is collected
+                elif not self.keeps_ids:
+                    self._file.seek(0)
+                    self._write_header()
+            if kind is None:
+                with _as_run_error(self.out):
                     os.replace(self._partial, self.out)
         except RunError:
             if kind is None:  # else another error is on its way
@@ -399,14 +347,3 @@ class VectorFile:
         finally:
             with self._held, suppress(OSError):
                 self._partial.unlink(missing_ok=True)
-
-    def _finish(self) -> None:
-        with self._file:
-            if not self.keeps_ids:
-                self._file.seek(0)
-                self._write_header()
-            elif self._writer is not None:
-                try:
-                    self._writer.close()
-                finally:
-                    self._writer.is_open = False  # where that failed, it would try again when it is collected

@@ -34,7 +34,6 @@ from unmask.data.settings import CorpusSettings
 from unmask.data.sources import InMemory, Named, Texts, find_sources, is_stream, keep_as_files, paths_or_texts
 from unmask.model.card_head import CARD, Origin, base_models, change_card
 from unmask.model.folder import find_weights, has_prediction_head, load_model, save_model
-from unmask.model.heads import ContrastHead
 from unmask.model.pooling import SPLADE, sparse_file, write_sentence_files
 from unmask.model.stored_weights import files_checked, write_checksums
 from unmask.model.transformers import runs_in_transformers
@@ -196,7 +195,7 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
                 if "model" not in read_object(folder.summary, way_out := "remove it, and the model is measured again"):
                     raise RunError(f"{folder.summary}: damaged (it names no model); {way_out}")
                 if change_card(folder.model, plan.fitted.card):
-                    reporter.note(f"{folder.model / CARD} was changed as asked for")
+                    reporter.note(f"{folder.model / CARD} was changed")
                 reporter.note(f"the embedder in {folder.root} is finished: nothing is left to do")
                 return None
             if plan.maker is not None and plan.texts and not goes_on:
@@ -277,14 +276,9 @@ def plan_embedder(  # noqa: PLR0913  (as `embedder`)
     settings: Overrides = (),
     begun: Path | None = None,
 ) -> EmbedderPlan:
-    """Checks the options of a training.
+    """Checks the options of `embedder`, before anything is read.
 
-    Args:
-        model, corpus, pairs, minutes, steps, seed, sparse, settings: As for `embedder`.
-        begun: The folder of the model of a training that goes on, which says what it held out.
-
-    Raises:
-        UnmaskError: As `embedder`, of whatever can be known to be wrong by now.
+    Of a training that goes on, the folder of its model (`begun`) says what it held out.
     """
     # The settings.
     if minutes is not None and steps is not None:
@@ -365,18 +359,8 @@ def begin_run(
 ) -> EmbedderRun:
     """Opens the data, which the first process reads and the others find in the folder, and makes the model.
 
-    Texts, and what the training is about, are written into a new folder.
-
-    Args:
-        folder: Of the training.
-        plan: Of the training.
-        reporter: Called with each finding.
-        group: The processes that train together.
-        goes_on: Whether the folder holds the training already; then its texts are not read again.
-
-    Raises:
-        UnmaskError: Text or pairs cannot be read or used, a file of the model is damaged, or the folder holds another
-            training.
+    Texts, and what the training is about, are written into a new folder. One that holds the training already
+    (`goes_on`) must hold the same, and its texts are not read again.
     """
     with files_checked(plan.model):
         model = load_model(plan.model, mask_id=plan.tokenizer.special.mask)
@@ -397,6 +381,7 @@ def begin_run(
                 note=reporter.note,
                 notify=reporter.notify,
             )
+            texts.save(folder.texts)
         # What the training is about; of this, what decides the weights wherever its files lie is the fingerprint.
         rule = plan.corpus
         if plan.files and is_prepared(plan.files):  # prepared data has a rule of its own
@@ -408,7 +393,7 @@ def begin_run(
             "corpus_files": [str(path.absolute()) for path in plan.files],
             "pairs_file": None if plan.pairs is None else str(plan.pairs.absolute()),
             "pairs_sha256": None if plan.pairs is None else file_sha256(plan.pairs),
-            "texts_sha256": None if texts is None else texts.fingerprint,
+            "texts_sha256": None if texts is None else file_sha256(folder.texts),
             HELD_OUT: rule.model_dump(mode="json"),
             "embedder": plan.settings.model_dump(),
             "minutes": plan.minutes,
@@ -428,8 +413,6 @@ def begin_run(
             max_positions=model.config.max_position_embeddings,
             note=reporter.note,
         )
-        if texts is not None and not is_there:
-            texts.save(folder.texts)
         if not holds:
             folder.claimed.claim(json.dumps(content, indent=1) + "\n")
         return data, fingerprint
@@ -442,19 +425,15 @@ def begin_run(
 
 
 def write_embedder(folder: EmbedderFolder, run: EmbedderRun, plan: EmbedderPlan) -> dict[str, Any]:
-    """Writes the model of a training that is over, without what only the training needed, and, last, the summary.
+    """Writes the model of a training that is over and, last, the summary.
 
     Raises:
         WriteError: A file cannot be written; the checkpoints are there, and the training goes on from the last.
     """
     settings, state, history = plan.fitted, run.state, run.state.history
-    model, config, temperature = state.model, state.model.config, settings.start_temperature
-    if (head := model.find_head(ContrastHead)) is not None:
-        temperature = head.temperature.item()
-        delattr(model, ContrastHead.name)
+    model, config, length = state.model, state.model.config, state.model.config.max_position_embeddings
     model.encoder.compute_dtype = torch.float32
     model.eval()
-    length = config.max_position_embeddings
     with writing(folder.model), whole_folder(folder.model) as partial:
         save_model(model, partial, with_head=plan.has_head)
         plan.tokenizer.save(partial, max_length=length, with_types=config.num_types > 1)
@@ -476,7 +455,7 @@ def write_embedder(folder: EmbedderFolder, run: EmbedderRun, plan: EmbedderPlan)
         "seconds": state.seconds,
         "tokens_per_second": state.tokens_seen / max(state.seconds, 1e-9),
         "pairs_seen": run.stream.pairs_before(state.cursor),
-        "temperature": temperature,
+        "temperature": settings.temperature_or_default,
         "before": before and {name: before[name] for name in ("kinds", "mlm_loss")},
         "after": after and {name: after[name] for name in ("kinds", "mlm_loss")},
         "recall_at_10": after and {kind: figures["recall_at_10"] for kind, figures in after["kinds"].items()},

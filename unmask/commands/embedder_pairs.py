@@ -77,15 +77,7 @@ class TextPairs:
 
 
 def read_pairs(path: Path, columns: PairColumns) -> TextPairs:
-    """Reads a file of pairs.
-
-    Args:
-        path: CSV, TSV, JSON, JSONL or Parquet.
-        columns: That were named; others are found by their names.
-
-    Raises:
-        CorpusError: It is no table, a column is not there, a label is none, or no row is a pair.
-    """
+    """Reads a table of pairs; columns that are not named are found by usual names."""
     sources = find_sources([path], announce=False)
     if len(sources) != 1 or not sources[0].is_table:
         raise CorpusError(f"{path}: pairs are read from one table (CSV, TSV, JSONL or Parquet)")
@@ -263,14 +255,7 @@ def pair_parts(texts: TokenTexts, settings: EmbedderSettings, *, held: bool) -> 
 
 
 class PairDrawer:
-    """Draws pairs from parts of documents.
-
-    Args:
-        ids: [T], int32: all tokens.
-        word_starts: [T], uint8: 1 where a word begins.
-        parts: Each has a pair of some kind.
-        settings: Kinds and lengths.
-    """
+    """Draws pairs from parts of documents; `ids` and `word_starts` are those of all tokens, as in `TokenTexts`."""
 
     def __init__(
         self, ids: NDArray[np.int32], word_starts: NDArray[np.uint8], parts: PairParts, settings: EmbedderSettings
@@ -279,12 +264,9 @@ class PairDrawer:
         self._words = np.flatnonzero(word_starts)
 
     def draw(self, chosen: Ints, key: int, *, kind: int | None = None) -> TokenPairs:
-        """Pairs of some parts, without wrong answers.
+        """Pairs of some parts [P], without wrong answers: a function of the key and the part.
 
-        Args:
-            chosen: [P]: which parts.
-            key: What is drawn is a function of it and the part.
-            kind: Of `KINDS`, which all of them have; None: drawn by the weights.
+        The kind is one that all of them have, or is drawn by the weights.
         """
         parts, settings = self.parts.chosen(chosen), self.settings
         counters = (chosen * np.int64(GOLDEN)) ^ np.int64(key)
@@ -312,9 +294,8 @@ class PairDrawer:
         begin[FIRST, titles] = parts.title_begin[titles]
         end[FIRST, titles] = np.minimum(parts.title_end, parts.title_begin + settings.longest)[titles]
         none = np.zeros((1, len(chosen)), dtype=np.int64)
-        return TokenPairs(
-            np.concatenate([begin, none]), np.concatenate([end - begin, none]), np.tile(parts.key, (3, 1))
-        )  # fmt: skip
+        length = np.concatenate([end - begin, none])
+        return TokenPairs(np.concatenate([begin, none]), length, np.tile(parts.key, (3, 1)))
 
     def _crops(self, parts: PairParts, uniform: Sequence[NDArray[np.float64]]) -> tuple[Ints, Ints]:
         """Where the two crops of each part begin and end: [2, P]."""
@@ -358,25 +339,19 @@ def _lengths(uniform: NDArray[np.float64], between: tuple[int, int], room: Ints)
 
 
 class PairStream:
-    """An endless stream of batches of pairs of documents, of the user's own, or of both.
-
-    Args:
-        drawer: Draws those of documents.
-        given: Pairs of the user's own.
-        tokenizer: For special tokens, and for which tokens may be masked.
-        max_positions: Of the model.
+    """An endless stream of batches of pairs: those that a drawer draws from documents, and the user's own.
 
     Attributes:
         negatives: [I, K], int64: hard negatives, once they are mined: of each part other parts that look like it; -1
             where there are fewer. A crop of one of them comes with each pair as a wrong answer.
     """
 
-    def __init__(self, drawer: PairDrawer, given: TokenPairs, tokenizer: Tokenizer, *, max_positions: int) -> None:
-        self.drawer, self.given, self.tokenizer, self.settings = drawer, given, tokenizer, drawer.settings
-        self.size = len(drawer.parts) + len(given)
+    def __init__(self, drawer: PairDrawer, own: TokenPairs, tokenizer: Tokenizer, *, max_positions: int) -> None:
+        self.drawer, self.own, self.tokenizer, self.settings = drawer, own, tokenizer, drawer.settings
+        self.size = len(drawer.parts) + len(own)
         self.batches = max(1, math.ceil(self.size / self.settings.batch_size))
         self.pairs_a_step = -(-self.size // self.batches)  # some have one less
-        longest = max(self.settings.longest, int(given.length.max(initial=0))) + len(tokenizer.special.around)
+        longest = max(self.settings.longest, int(own.length.max(initial=0))) + len(tokenizer.special.around)
         self.row_length = min(max_positions, max(_LEAST_ROW, -(-longest // 32) * 32))
         self.negatives: Ints | None = None
 
@@ -405,17 +380,17 @@ class PairStream:
             count = (negatives >= 0).sum(1)
             has = np.flatnonzero(count)
             uniform = _uniform(mix((of_parts[has] * np.int64(GOLDEN)) ^ np.int64(key + _NEXT)))
-            part = negatives[has, (uniform * count[has]).astype(np.int64)]
-            crops = self.drawer.draw(part, mix_ints(key, _NEXT), kind=CROPS)
+            other = negatives[has, (uniform * count[has]).astype(np.int64)]
+            crops = self.drawer.draw(other, mix_ints(key, _NEXT), kind=CROPS)
             drawn.begin[WRONG, has], drawn.length[WRONG, has] = crops.begin[SECOND], crops.length[SECOND]
-            drawn.document[WRONG, has] = parts.key[part]
-        given = self.given.chosen(chosen[chosen >= len(parts)] - len(parts))
-        columns = zip(vars(drawn).values(), vars(given).values(), strict=True)
+            drawn.document[WRONG, has] = parts.key[other]
+        own = self.own.chosen(chosen[chosen >= len(parts)] - len(parts))
+        columns = zip(vars(drawn).values(), vars(own).values(), strict=True)
         rows, num_tokens = self.rows(TokenPairs(*(np.concatenate(both, axis=1) for both in columns)))
         is_last = cursor.window + 1 == self.batches
         after = Cursor(epoch + 1) if is_last else Cursor(epoch, cursor.window + 1)
-        own = share.part(rows.shape[0])
-        return RowBatch(rows.part(own.start, own.stop), epoch, num_tokens, after)
+        part = share.part(rows.shape[0])
+        return RowBatch(rows.part(part.start, part.stop), epoch, num_tokens, after)
 
     def rows(self, pairs: TokenPairs) -> tuple[Rows, int]:
         """Pairs in rows, and how many tokens of text they have."""
@@ -475,15 +450,7 @@ def pair_data(
     max_positions: int,
     note: Callable[[str], None],
 ) -> PairData:
-    """Finds which pairs there are.
-
-    Args:
-        texts: The documents, if there are any.
-        pairs: Of the user's own, if there are any.
-        tokenizer: Of the model.
-        settings: Kinds, lengths, how much is held out.
-        max_positions: Of the model.
-        note: Called with each finding, a line.
+    """Finds which pairs there are in documents and pairs of the user's own, one of which may be None.
 
     Raises:
         CorpusError: There are not two documents to contrast with each other, or all are too short.
@@ -496,50 +463,47 @@ def pair_data(
     facts = {} if texts is None else _document_facts(texts, parts, settings, note)
     if texts is not None and pairs is None:
         _check(texts, parts, settings)
-    given = held_given = NO_PAIRS
+    own = held_own = NO_PAIRS
     if pairs is not None:
         # Their tokens stand behind those of documents; of long texts the beginnings are used.
-        own_texts = [*pairs.queries, *pairs.answers]
-        encoded, lengths = tokenizer.encode_joined(own_texts)
+        user_texts = [*pairs.queries, *pairs.answers]
+        encoded, lengths = tokenizer.encode_joined(user_texts)
         begins = len(ids) + np.cumsum(lengths) - lengths
         if cut := int((lengths > settings.longest).sum()):
-            note(
-                f"pairs: {cut:,} of {len(own_texts):,} texts are longer than {settings.longest} tokens; their ends are "
-                "not seen"
-            )
+            are_longer = f"are longer than {settings.longest} tokens; their ends are not seen"
+            note(f"pairs: {cut:,} of {len(user_texts):,} texts {are_longer}")
         ids = np.concatenate([ids, encoded.input_ids])
         word_starts = np.concatenate([word_starts, encoded.word_starts.view(np.uint8)])
-        key, wrong_key = np.split(answer_keys(pairs.answers) if texts is None else texts.given, 2)
-        own = TokenPairs(
+        key, wrong_key = np.split(answer_keys(pairs.answers) if texts is None else texts.answers, 2)
+        every = TokenPairs(
             begins.reshape(3, -1),
             np.minimum(lengths, settings.longest).reshape(3, -1),
             np.stack([key, key, wrong_key]),
         )
-        own = own.chosen((own.length[FIRST] > 0) & (own.length[SECOND] > 0))
-        given, held_given = _split(own, documents, settings, note)
-        facts["given_pairs"] = len(given)
-        with_wrong = int((own.length[WRONG] > 0).sum())
+        every = every.chosen((every.length[FIRST] > 0) & (every.length[SECOND] > 0))
+        own, held_own = _split(every, documents, settings, note)
+        facts["given_pairs"] = len(own)
+        with_wrong = int((every.length[WRONG] > 0).sum())
         columns = ", ".join(f"{role} in {column!r}" for role, column in pairs.columns.items())
-        note(f"pairs: {len(own):,}, {with_wrong:,} of them with a wrong answer; {columns}")
+        note(f"pairs: {len(every):,}, {with_wrong:,} of them with a wrong answer; {columns}")
         for reason, number in pairs.left_out.items():
             note(f"pairs: left out: {number:,} {reason}")
-        if not len(parts) and len(np.unique(given.document[SECOND])) < 2:
+        if not len(parts) and len(np.unique(own.document[SECOND])) < 2:
             raise CorpusError("all pairs have the same text, so there is nothing to contrast it with; give more pairs")
-        if not len(parts) and len(np.unique(content_hashes(ids, given.begin[FIRST], given.length[FIRST]))) < 2:
+        if not len(parts) and len(np.unique(content_hashes(ids, own.begin[FIRST], own.length[FIRST]))) < 2:
             raise CorpusError("all pairs have the same query, so all texts are right answers; give more pairs")
-    held = dict(_held_pairs(PairDrawer(ids, word_starts, held_parts, settings), held_given))
+    held = dict(_held_pairs(PairDrawer(ids, word_starts, held_parts, settings), held_own))
     if held:
         note(f"held out: {', '.join(f'{len(drawn):,} {kind}' for kind, drawn in held.items())}")
     else:
         note("too little is held out to measure on, so nothing is measured")
     drawer = PairDrawer(ids, word_starts, parts, settings)
-    return PairData(PairStream(drawer, given, tokenizer, max_positions=max_positions), held, facts)
+    return PairData(PairStream(drawer, own, tokenizer, max_positions=max_positions), held, facts)
 
 
 def _document_facts(
     texts: TokenTexts, parts: PairParts, settings: EmbedderSettings, note: Callable[[str], None]
 ) -> dict[str, int]:
-    """Counts of documents and of the pairs that their parts have."""
     train = texts.held == 0
     num_documents, num_held = int(train.sum()), int((~train).sum())
     too_short = num_documents - len(np.unique(np.searchsorted(texts.begins, parts.begin, side="right")))
@@ -581,28 +545,28 @@ def _check(texts: TokenTexts, parts: PairParts, settings: EmbedderSettings) -> N
 
 
 def _split(
-    given: TokenPairs, texts: TokenTexts, settings: EmbedderSettings, note: Callable[[str], None]
+    own: TokenPairs, texts: TokenTexts, settings: EmbedderSettings, note: Callable[[str], None]
 ) -> tuple[TokenPairs, TokenPairs]:
     """Pairs to train on and held-out ones: by the document that the second text is a near-duplicate of, else by its
     hash. Of the former, wrong answers that are held-out documents are taken away.
     """
-    key = given.document[SECOND]
+    key = own.document[SECOND]
     held = (mix(key + _GIVEN).view(np.uint64) >> np.uint64(11)) < settings.holdout * 2.0**53
     if not len(texts):
         held &= min(held.sum(), (~held).sum()) > 1
-        return given.chosen(~held), given.chosen(held)
+        return own.chosen(~held), own.chosen(held)
     held_keys = texts.cluster[texts.held == 1]
     held = np.isin(key, held_keys) | (held & ~np.isin(key, texts.cluster))
-    is_lost = ~held & np.isin(given.document[WRONG], held_keys) & (given.length[WRONG] > 0)
+    is_lost = ~held & np.isin(own.document[WRONG], held_keys) & (own.length[WRONG] > 0)
     if lost := int(is_lost.sum()):
         note(f"pairs: {lost:,} wrong answers are held-out documents, and are left out")
-    length = given.length.copy()
+    length = own.length.copy()
     length[WRONG, is_lost] = 0
-    given = replace(given, length=length)
-    return given.chosen(~held), given.chosen(held) if held.sum() > 1 else NO_PAIRS
+    own = replace(own, length=length)
+    return own.chosen(~held), own.chosen(held) if held.sum() > 1 else NO_PAIRS
 
 
-def _held_pairs(drawer: PairDrawer, given: TokenPairs) -> Iterator[tuple[str, TokenPairs]]:
+def _held_pairs(drawer: PairDrawer, own: TokenPairs) -> Iterator[tuple[str, TokenPairs]]:
     """Held-out pairs by kind: a function of the data and the seed."""
     parts, key = drawer.parts, mix_ints(_HELD, drawer.settings.seed)
     order = permutation(len(parts), key) if len(parts) else np.zeros(0, dtype=np.int64)
@@ -613,5 +577,5 @@ def _held_pairs(drawer: PairDrawer, given: TokenPairs) -> Iterator[tuple[str, To
             chosen = chosen[np.sort(firsts)]
         if len(np.unique(parts.key[chosen := chosen[:MOST_HELD]])) > 1:
             yield kind, drawer.draw(chosen, key, kind=number)
-    if len(given):
-        yield "given", given.chosen(np.arange(len(given))[:MOST_HELD])
+    if len(own):
+        yield "given", own.chosen(np.arange(len(own))[:MOST_HELD])

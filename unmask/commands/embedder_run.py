@@ -46,7 +46,6 @@ from unmask.data.sources import GIVEN, PIPES, STDIN_FILE
 from unmask.masking.masker import Masker
 from unmask.model.config import EncoderConfig
 from unmask.model.encoder import MaskedLM, compile_model
-from unmask.model.heads import ContrastHead
 from unmask.train.callbacks import Callback, ShowProgress, StepReport, StopAtSignal
 from unmask.train.checkpoints import (
     Checkpoints,
@@ -68,7 +67,6 @@ from unmask.train.contrast import (
 from unmask.train.distributed import ALONE, Group, on_every_rank, on_rank_zero
 from unmask.train.hardware import choose_device, choose_dtype, why_not_compiled
 from unmask.train.objectives import PREDICT_MASKED, map_tensors
-from unmask.train.optimizer import build_optimizer
 from unmask.train.runner import evaluating, hidden_states
 from unmask.train.settings import LinearDecay, TrainingSettings
 from unmask.train.step import Best
@@ -77,7 +75,6 @@ from unmask.train.trainer import Trainer
 
 _ON_CPU = 2 << 30  # bytes that a step keeps for its backward pass, about
 _SPARSE_STAGES = 4  # largest logits, vectors, the gradient, and where numbers come from
-_TEMPERATURE_RATE = 10.0  # of the learning rate, for the temperature: it is one number, and has far to go
 _POSITIONS = 8192  # at once, where nothing is learned
 _LOOK_ROWS = 32  # that tell how sparse vectors are
 _MINE = 23  # sets these draws apart
@@ -141,17 +138,7 @@ class EmbedderRun(Callback):
     """From pairs to a trained model, or to an interruption.
 
     Of its own trainer it is the callback that mines hard negatives, evaluates, and ends a training whose held-out loss
-    has not fallen for too long.
-
-    Args:
-        folder: Of the training.
-        model: The masked language model that it begins with; changed in place.
-        data: Pairs.
-        settings: With crops that fit the model.
-        training: By `training_settings`.
-        fingerprint: Of model, text and settings; checkpoints belong to it.
-        reporter: Called with the progress.
-        group: The processes that train together; the first writes into the folder.
+    has not fallen for too long. The model is changed in place; the first process of the group writes into the folder.
     """
 
     def __init__(
@@ -169,8 +156,6 @@ class EmbedderRun(Callback):
         self.folder, self.data, self.stream, self.settings = folder, data, data.stream, settings
         self.training, self.fingerprint, self.reporter, self.group = training, fingerprint, reporter, group
         device, tokenizer, hidden_size = choose_device(), data.stream.tokenizer, model.config.hidden_size
-        if settings.learn_temperature:
-            model.add_module(ContrastHead.name, ContrastHead(settings.start_temperature))
         model = model.to(device)
         model.encoder.compute_dtype = begun_dtype(folder.checkpoints) or choose_dtype(settings.precision, device)
         model.encoder.gradient_checkpointing = settings.gradient_checkpointing
@@ -189,13 +174,12 @@ class EmbedderRun(Callback):
             masker=self.masker,
             objective=pair_objective(
                 self.kind,
-                temperature=settings.start_temperature,
+                temperature=settings.temperature_or_default,
                 dimensions=settings.dimensions_for(hidden_size),
                 sparse_weights=weights,
                 progress=lambda: self.state.progress(training),
             ),
             objectives=() if self.masker is None else (replace(PREDICT_MASKED, weight=settings.mlm_weight),),
-            optimizer=lambda model: build_optimizer(model, training, factor_of=_factor_of),
             fingerprint=fingerprint,
             group=group,
         )
@@ -211,16 +195,7 @@ class EmbedderRun(Callback):
     def run(self, interruption: Interruption, callbacks: Sequence[Callback] = (), *, is_sparse: bool = False) -> None:
         """Trains from the last checkpoint on; afterwards the state's model is the result.
 
-        Args:
-            interruption: Notes signals, at which the training saves and leaves.
-            callbacks: Of the user, called before evaluations and checkpoints.
-            is_sparse: As for `begin_sparse`.
-
-        Raises:
-            DivergedError: The loss is not finite; the text says what to do.
-            Interrupted: A signal came; the state was saved.
-            RunError: A checkpoint cannot be written or read.
-            MemoryFullError: Not even one row fits into memory.
+        Callbacks of the user are called before evaluations and checkpoints. `is_sparse` is as for `begin_sparse`.
         """
         folder, trainer, settings, state = self.folder, self.trainer, self.settings, self.state
         self._announce()
@@ -264,8 +239,8 @@ class EmbedderRun(Callback):
     def begin_sparse(self, *, is_sparse: bool) -> None:
         """Makes vectors that are to be sparse begin sparse, where the model does not make such already (`is_sparse`).
 
-        What a number that is added to all logits does, the loss of masked tokens does not see (`surplus`). It is told
-        by every n-th row of the first batch: rows are packed by length, and all lengths are to be among them.
+        What a number that is added to all logits does, the loss of masked tokens does not see (`surplus`). It is seen
+        in every n-th row of the first batch: rows are packed by length, and all lengths are to be among them.
         """
         if self.settings.sparse is None or is_sparse:
             return
@@ -341,7 +316,7 @@ class EmbedderRun(Callback):
                 state.model,
                 self.stream,
                 self.data.held,
-                temperature=self.settings.start_temperature,
+                temperature=self.settings.temperature_or_default,
                 masker=self.masker,
                 kind=self.kind,
             )
@@ -359,10 +334,6 @@ class EmbedderRun(Callback):
             state.best = Best(state.step, figures["loss"])
             if self.settings.patience is not None:
                 self.trainer.request_save()
-
-
-def _factor_of(name: str) -> float:
-    return _TEMPERATURE_RATE if name.startswith(f"{ContrastHead.name}.") else 1.0
 
 
 # ----------------------------------------
@@ -396,14 +367,6 @@ def measure(
     kind: VectorKind,
 ) -> dict[str, Any]:
     """Evaluates a model, on the device that it is on: how well the first texts of pairs find the second ones.
-
-    Args:
-        model: Any state of it.
-        stream: Puts pairs into rows.
-        held: The pairs by kind.
-        temperature: Of the loss.
-        masker: Hides tokens, the same ones each time; None: masked tokens are not learned.
-        kind: Of vectors.
 
     Returns:
         For JSON: the mean `loss` over the kinds; `mlm_loss`, in nats per hidden token; and by kind the number of

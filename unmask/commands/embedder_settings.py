@@ -101,13 +101,12 @@ class EmbedderSettings(Settings):
         sparse: Sparse vectors, as wide as the vocabulary; None: dense ones.
         pooling: How dense vectors are made of a text's tokens: a name of `unmask.model.pooling.POOLINGS`.
         temperature: That similarities are divided by; None: 0.05, and 5 for sparse vectors, whose products are large.
-        learn_temperature: Whether that is where it begins, and is learned.
         dimensions: Beginnings of the vectors that are to be good vectors by themselves; None: halves of the hidden
             size down to 64; an empty list: none.
         mlm_weight: Of the loss per predicted token beside that per pair; 0 predicts none.
         mask_rate: Share of the tokens that is hidden for that.
-        masked: In which texts of a pair tokens are hidden: the `first`, the `second` (with what was given as a wrong
-            answer) or `both`. Vectors are made of what is left, which of a short text may be too little.
+        masked: In which texts of a pair tokens are hidden: the `first`, the `second` (with the wrong
+            answers) or `both`. Vectors are made of what is left, which of a short text may be too little.
         hard_negatives: Whether they are looked for, and how; None: they are not.
         learning_rate: Peak rate; None: by the optimizer, and for AdamW by the width, as `learning_rate_for` says.
         warmup: Share of the training in which it rises; then it falls in a line to 0.
@@ -138,7 +137,6 @@ class EmbedderSettings(Settings):
     sparse: SparseSettings | None = None
     pooling: str = "mean"
     temperature: float | None = Field(default=None, ge=0.01)
-    learn_temperature: bool = False
     dimensions: tuple[Length, ...] | None = None
     mlm_weight: float = Field(default=0.1, ge=0.0)
     mask_rate: float = Field(default=0.15, gt=0.0, lt=1.0)
@@ -183,7 +181,7 @@ class EmbedderSettings(Settings):
         return self
 
     @property
-    def start_temperature(self) -> float:
+    def temperature_or_default(self) -> float:
         """The temperature that is set, or that of the kind of vectors."""
         return self.temperature or (0.05 if self.sparse is None else 5.0)
 

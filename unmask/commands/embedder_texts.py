@@ -59,13 +59,9 @@ class Paragraphs(NamedTuple):
 def parts_of_text(text: str, *, begins: bool = True, titled: bool = False) -> Paragraphs:
     """Finds the title and the paragraphs of a document.
 
-    A title is a short first line that is no sentence. Paragraphs are what stands between empty lines, where there are
-    any, else lines, those that were broken to fit a page joined again.
-
-    Args:
-        text: The document, or a piece of it.
-        begins: Whether the document begins here, so that there may be a title.
-        titled: Whether its first paragraph is known to be the title.
+    A title is a short first line that is no sentence, where the document `begins` here, or its first paragraph where it
+    is `titled`. Paragraphs are what stands between empty lines, where there are any, else lines, those that were broken
+    to fit a page joined again.
     """
     parts = [part for part in (" ".join(part.split()) for part in _BETWEEN.split(text)) if part]
     if len(parts) == 1:
@@ -110,7 +106,7 @@ class TokenTexts:
         titled: [D], uint8: 1 where the first paragraph is a title.
         cluster: [D], int64: the same for near-duplicates.
         held: [D], uint8: 1 where a document is held out.
-        given: [G], int64: the clusters of the answers in the user's pairs.
+        answers: [G], int64: the clusters of the answers in the user's pairs.
     """
 
     ids: NDArray[np.int32]
@@ -120,7 +116,7 @@ class TokenTexts:
     titled: NDArray[np.uint8]
     cluster: Ints
     held: NDArray[np.uint8]
-    given: Ints
+    answers: Ints
 
     def __len__(self) -> int:
         return len(self.titled)
@@ -134,14 +130,6 @@ class TokenTexts:
     def ends(self) -> Ints:
         """[D]: where it ends."""
         return self.paragraph[self.document[1:]]
-
-    @property
-    def fingerprint(self) -> str:
-        """A hash of all of it."""
-        digest = hashlib.sha256()
-        for entry in fields(self):
-            digest.update(getattr(self, entry.name).tobytes())
-        return digest.hexdigest()
 
     def save(self, file: Path) -> None:
         """Writes all of it, for `load`."""
@@ -181,9 +169,6 @@ def tokenize_documents(
 
     Returns:
         The documents, and how many are held out as near-duplicates.
-
-    Raises:
-        CorpusError: There is no text, or all of it is held out.
     """
     ids: list[NDArray[np.int32]] = []
     starts: list[NDArray[np.uint8]] = []
@@ -225,7 +210,7 @@ def tokenize_documents(
     tokenize()
     if not ids:
         raise CorpusError("there is no text in the corpus")
-    cluster, given = _cluster_keys(answers, clusters)
+    cluster, keys = _cluster_keys(answers, clusters)
     rule = np.array(by_rule, dtype=np.bool_)
     held = np.isin(cluster, cluster[rule])
     if held.all():
@@ -236,7 +221,7 @@ def tokenize_documents(
     if num_titled <= _MOSTLY * max(num_several, 1):
         head_of[head_of == _TITLE] = _BODY
     joined = np.concatenate(ids), np.concatenate(starts), np.concatenate(lengths)
-    return _cut(*joined, head_of, cluster, held, given), int((held & ~rule).sum())
+    return _cut(*joined, head_of, cluster, held, keys), int((held & ~rule).sum())
 
 
 def answer_keys(answers: Sequence[str]) -> Ints:
@@ -272,16 +257,12 @@ def _cut(
     heads: NDArray[np.uint8],
     cluster: Ints,
     held: NDArray[np.bool_],
-    given: Ints,
+    answers: Ints,
 ) -> TokenTexts:
     """Puts documents together, long ones as several.
 
-    Args:
-        ids, starts: [T]: all tokens.
-        lengths: [U]: tokens of each paragraph.
-        heads: [U]: what begins a document, as `_TITLE` and the others say; else 0.
-        cluster, held: Of each document as it was read. Of near-duplicates the n-th stretches have the same key.
-        given: As in `TokenTexts`.
+    By paragraph [U]: `lengths`, and in `heads` what begins a document, as `_TITLE` and the others say, else 0.
+    `cluster` and `held` are of each document as it was read; of near-duplicates the n-th stretches have the same key.
     """
     # Paragraphs that are longer than a document may be become several.
     num_parts = np.maximum(1, -(-lengths // DOCUMENT_TOKENS))
@@ -304,17 +285,12 @@ def _cut(
         np.isin(heads[document], (_TITLE, _MARKED)).astype(np.uint8),
         np.asarray(mix(cluster[of_document[document]] + number[document] * np.int64(GOLDEN))),
         held[of_document[document]].astype(np.uint8),
-        given,
+        answers,
     )
 
 
 def content_hashes(ids: NDArray[np.int32], begins: Ints, lengths: Ints) -> Ints:
-    """A hash of the tokens of each span: equal for equal ones.
-
-    Args:
-        ids: [T]: all tokens.
-        begins, lengths: [E]: the spans.
-    """
+    """[E]: a hash of the tokens of each span, equal for equal ones."""
     ends = np.cumsum(lengths)
     within = np.arange(int(lengths.sum()), dtype=np.int64) - np.repeat(ends - lengths, lengths)
     tokens = ids[np.repeat(begins, lengths) + within].astype(np.int64)
@@ -343,7 +319,7 @@ def _from_prepared(data: PreparedData, answers: Sequence[str], tokenizer: Tokeni
         return texts
     encoded, sizes = tokenizer.encode_joined(list(answers))
     equal = np.asarray(mix(content_hashes(encoded.input_ids, np.cumsum(sizes) - sizes, sizes)))
-    return replace(texts, given=np.where(np.isin(equal, texts.cluster), equal, answer_keys(answers)))
+    return replace(texts, answers=np.where(np.isin(equal, texts.cluster), equal, answer_keys(answers)))
 
 
 def read_texts(
@@ -359,14 +335,6 @@ def read_texts(
 
     What is held out is what `Corpus` holds out by the same settings, so that it is the same wherever the text lies.
     Where parts of documents are held out since there are few, each is a document.
-
-    Args:
-        paths: Files, folders or patterns, or one prepared folder.
-        tokenizer: Of the model.
-        settings: How files become documents, and what is held out; prepared data says so itself.
-        answers: As for `tokenize_documents`.
-        note: Called with each finding, a line.
-        notify: Called with the progress.
 
     Raises:
         CorpusError: A file cannot be read, or there is no text.

@@ -1,4 +1,4 @@
-"""The settings of a fine-tuning and its labelled files, read and found to fit each other."""
+"""The settings of a fine-tuning and its labelled files, read and checked against each other."""
 
 from __future__ import annotations
 
@@ -45,13 +45,7 @@ def settings_of(overrides: Overrides = (), **short: Any) -> FinetuneSettings:
 def examples_given(train: Texts, validation: Texts | None, test: Texts | None) -> Iterator[dict[str, ExampleFiles]]:
     """The files of what a user gives; as long as it is entered, those of rows in memory are there as well.
 
-    Args:
-        train: A file or folder, or rows in memory; or a folder or dataset with parts.
-        validation: Likewise; None: the part for validation of what is trained on.
-        test: Likewise; None: there is none.
-
-    Raises:
-        CorpusError: One cannot be read, or there is nothing to choose the best model by.
+    Where there is nothing for validation, it is the part for that of the folder or dataset that is trained on.
     """
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch, ExitStack() as opened:
 
@@ -83,21 +77,7 @@ def read_files(
     *,
     pooling: ClassifierPooling = "first",
 ) -> tuple[dict[str, Labelled], Task]:
-    """Reads the files of a task.
-
-    Args:
-        kind: The task.
-        paths: Files of `train` and `validation`, and of `test` where there is one.
-        settings: Name columns.
-        note: Called with the columns, and with warnings about labels.
-        pooling: Of whole texts.
-
-    Returns:
-        The files by name, and what a model of the training file will do.
-
-    Raises:
-        CorpusError: A file cannot be read, or has labels that do not fit.
-    """
+    """Reads the files `train`, `validation` and perhaps `test` of a task; what a model of the first will do."""
     train = read_labelled(paths["train"], kind, settings.columns)
     if train.columns is not None:
         note("columns: " + ", ".join(f"{role} in {name!r}" for role, name in train.column_names.items()))
@@ -116,9 +96,6 @@ def read_files(
 def class_weights(train: Labelled, task: Task, weights: str | Mapping[str, float] | None) -> list[float] | None:
     """Weights of the losses by class, in the order of the classes.
 
-    Raises:
-        SettingsError: The task has no classes, or the table names others than the training file.
-
     Example: 30 examples of `a` and 10 of `b`, balanced: 40 / (2 x 30) = 2/3 and 40 / (2 x 10) = 2.
     """
     if weights is None:
@@ -136,11 +113,7 @@ def class_weights(train: Labelled, task: Task, weights: str | Mapping[str, float
 
 
 def selecting_metric(task: Task, named: str | None) -> str:
-    """The metric that the best model is chosen by.
-
-    Raises:
-        SettingsError: The task has no such metric.
-    """
+    """The metric that the best model is chosen by."""
     names = task.metric_names
     if named is not None and named not in names:
         raise SettingsError(f"finetune.metric = {named!r}: metrics of this task are {', '.join(names)}")
@@ -148,11 +121,7 @@ def selecting_metric(task: Task, named: str | None) -> str:
 
 
 def needs_packages() -> None:
-    """Finds out before training that the packages that metrics need are there.
-
-    Raises:
-        SettingsError: One is missing.
-    """
+    """Finds out before training that the packages that metrics need are there."""
     for name, package in _PACKAGES.items():
         if importlib.util.find_spec(name) is None:
             raise SettingsError(f"metrics need {package}; install it with: pip install 'unmask[metrics]'")

@@ -100,14 +100,8 @@ class ResultFolder:
         return with_named(before.get("card", {}), named, where=f"{self.settings}: card")
 
     def begin(self, content: dict[str, Any], *, goes_on: bool) -> list[dict[str, Any]]:
-        """Claims the folder, for a new result in place of any that is there, or for one that goes on.
-
-        Returns:
-            The seeds whose training is over.
-
-        Raises:
-            RunError: The result that goes on has other settings or files, fewer seeds than are over, or is damaged.
-        """
+        """Claims the folder, for a new result in place of any that is there, or for one that goes on, with the same
+        settings and files and no fewer seeds; returns the seeds whose training is over."""
         finished: list[dict[str, Any]] = []
         if goes_on:
             before = read_object(self.settings, _ANEW)
@@ -198,16 +192,9 @@ def factors_of(model: TaskNetwork, decay: float) -> Callable[[str], float]:
 
 
 class ExampleStream:
-    """Examples in an order of their own each epoch, so many a batch, packed into rows.
+    """An endless stream of examples in an order of their own each epoch, so many a batch, packed by `pack_examples`.
 
-    The stream is endless; its place is a small cursor.
-
-    Args:
-        examples: All of them.
-        batch_size: Examples of a batch. The epoch's batches have about equally many: a step on a few examples would
-            move the weights as far as one on many.
-        pad_id, max_length, alone: As for `pack_examples`.
-        seed: Of the order.
+    The epoch's batches have about equally many: a step on a few examples would move the weights as far as one on many.
     """
 
     version = 0  # the batch at a place never changes
@@ -251,17 +238,7 @@ def begin_training(
     weights: Sequence[float] | None = None,
     group: Group = ALONE,
 ) -> Trainer:
-    """The trainer of a model, with a head drawn anew, before its first step.
-
-    Args:
-        model: On its device; steps change it in place.
-        task: What it learns.
-        examples: To learn from.
-        settings: As given.
-        seed: Of order and dropout.
-        weights: Of the losses by class; None: all 1.
-        group: The processes that train together.
-    """
+    """The trainer of a model that is on its device; `weights` are those of the losses by class."""
     stream = ExampleStream(
         examples,
         batch_size=settings.batch_size,
@@ -356,21 +333,10 @@ class FitWatch(Callback):
 class Runs:
     """All runs of a fine-tuning; made, files and model are read, and fit each other.
 
-    Args:
-        source: Folder of the encoder.
-        kind: Name of the task.
-        paths: Files of `train`, `validation` and, where there is one, `test`.
-        settings: As given.
-        reporter: Called with the progress.
-        group: The processes that train together; the first writes into the folder.
-
     Attributes:
         task, learning: What the model will do, and what it learns.
         metric: By which the best model is chosen.
-        counts: Of examples, by file.
-
-    Raises:
-        UnmaskError: A file or the model cannot be read, texts do not fit the model, or settings not the task.
+        files, examples, counts: Of `train`, `validation` and, where there is one, `test`.
     """
 
     def __init__(
@@ -486,19 +452,9 @@ class Runs:
         interruption: Interruption,
         callbacks: Sequence[Callback] = (),
     ) -> dict[str, Any]:
-        """Trains from every seed, saves the best model, and writes the summary, which is returned.
+        """Trains from every seed that is not over, saves the best model, and writes the summary, which is returned.
 
-        Args:
-            folder: Of the result.
-            finished: Seeds whose training is over (`ResultFolder.begin`).
-            origin: What the encoder is, for the card.
-            fingerprint: Of all that decides the weights but the seed.
-            interruption: Notes signals.
-            callbacks: Of the user.
-
-        Raises:
-            DivergedError, MemoryFullError: As `Trainer.fit`.
-            Interrupted: A signal came; the state was saved.
+        The fingerprint is one of all that decides the weights but the seed.
         """
         seeds, names = self.settings.seeds, self.task.names
         labels = f", {len(names)} labels" if len(names) > 1 else ""

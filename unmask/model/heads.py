@@ -9,7 +9,6 @@ folder has a place for it, `unmask.model.layout_names` says under which names.
     label_head      classes, or a number, of whole texts   ...ForSequenceClassification
     tag_head        tags of tokens                         ...ForTokenClassification
     answer_head     where an answer begins and ends        ...ForQuestionAnswering
-    contrast_head   nothing: a temperature of similarities nowhere: checkpoints alone hold it
     retromae_head   texts from their vectors               nowhere: checkpoints alone hold it
 
 Heads of tasks share what stands before the classifier with other heads, where transformers' classes of the layout do:
@@ -193,27 +192,6 @@ class TokenHead(Linear):
         return super().forward(dropout(x_ND, self.rate, seed=dropout_seed if self.rate else None))
 
 
-class ContrastHead(nn.Module):
-    """The temperature that similarities of vectors are divided by, learned by its logarithm.
-
-    Args:
-        temperature: That it begins with.
-
-    Source: Radford et al. 2021 (CLIP), section 2.5.
-    """
-
-    name: ClassVar[str] = "contrast_head"
-
-    def __init__(self, temperature: float) -> None:
-        super().__init__()
-        self.log_temperature = nn.Parameter(torch.tensor(temperature).log())
-
-    @property
-    def temperature(self) -> Tensor:
-        """float32, 0.01 at the least, as there."""
-        return self.log_temperature.exp().clamp(min=0.01)
-
-
 # ----------------------------------------
 # The decoder of RetroMAE: rebuilds texts from their vectors. It is for training; no model's folder holds it.
 #
@@ -360,8 +338,8 @@ class RetroMAEHead(nn.Module):
         return torch.cat(mixed)
 
 
-Head = PairHead | BoundaryHead | LabelHead | TokenHead | ContrastHead | RetroMAEHead
-ONLY_TRAINED = (BoundaryHead, ContrastHead, RetroMAEHead)  # heads that no model's folder holds
+Head = PairHead | BoundaryHead | LabelHead | TokenHead | RetroMAEHead
+ONLY_TRAINED = (BoundaryHead, RetroMAEHead)  # heads that no model's folder holds
 OF_TASKS = ("label_head", "tag_head", "answer_head")
 
 

@@ -5,13 +5,13 @@
                 c . b   c . d   c . f       of which the one on the diagonal is right
                 e . b   e . d   e . f
 
-A text is a segment of a row; its vector is the mean over its tokens, special tokens included, divided by its length.
-What may be right as well is no wrong answer: pairs of the same document (or near-duplicates of it), equal texts, and
-whatever is the right answer to an equal query anywhere in the step are left out of the choice. What was given as a
-wrong answer to a text stays one for it, however alike it is to the right one, unless it is equal to a right one.
+A text is a segment of a row, special tokens included. What may be right as well is no wrong answer: pairs of the same
+document (or near-duplicates of it), equal texts, and whatever is the right answer to an equal query anywhere in the
+step are left out of the choice. A wrong answer of the user's to a text stays one for it, however alike it is to the
+right one, unless it is equal to a right one.
 
 Shape suffixes: B = rows, S = positions, T = B x S in a line, N = tokens of texts, E = texts, P = pairs, C = P and the
-wrong answers that were given, D = hidden size.
+wrong answers of the user's or mined, D = hidden size.
 """
 
 from __future__ import annotations
@@ -32,12 +32,11 @@ from unmask.data.rows import Rows
 from unmask.masking.masker import MaskedRows
 from unmask.model.encoder import MaskedLM
 from unmask.model.fused import Losses
-from unmask.model.heads import ContrastHead
 from unmask.model.pooling import pool
 from unmask.train.objectives import JointLoss, Objective
 
 CONTRAST = "contrast"
-FIRST, SECOND, WRONG = 0, 1, 2  # sides: of a pair, and what was given as a wrong answer to its first text
+FIRST, SECOND, WRONG = 0, 1, 2  # sides: of a pair, and a wrong answer to its first text
 # By which rows tell, at the first position of each segment, what text it is.
 PAIR, SIDE, DOCUMENT, TEXT = "pair", "side", "document", "text"
 
@@ -49,7 +48,7 @@ class TextTargets:
     Attributes:
         positions_N: int64: places of their tokens in the flattened batch.
         columns_E4: int64, of each text: the number of its pair, counted over the whole step; `FIRST`, `SECOND` or
-            `WRONG`; what document it is of: texts of one are no wrong answers to each other, unless given as such; and
+            `WRONG`; what document it is of: texts of one are no wrong answers to each other, unless said to be; and
             a hash of its content: equal ones are none, either.
         num_pairs: Pairs whose first text is here.
         lengths: Tokens of each text, on the host.
@@ -153,7 +152,7 @@ def contrast_losses(
     vectors_ED: Tensor,
     texts: TextTargets,
     *,
-    temperature: float | Tensor,
+    temperature: float,
     dimensions: Sequence[int] = (),
     unit: bool = True,
 ) -> Losses:
@@ -215,10 +214,7 @@ RISING = 1 / 3  # share of the training in which the regulariser's weight grows
 def splade_vectors(model: MaskedLM, hidden_ND: Tensor, lengths: Sequence[int]) -> Tensor:
     """log(1 + relu(the largest logit over the positions of each text)): [E, V], float32.
 
-    Args:
-        model: With its head for masked tokens.
-        hidden_ND: Hidden states of the texts' tokens, one text behind another.
-        lengths: Tokens of each text.
+    Hidden states are those of the texts' tokens, one text behind another.
 
     Source: Formal et al. 2021 (SPLADE v2), section 3.1, with the maximum.
     """
@@ -322,35 +318,13 @@ def surplus(vectors_EV: Tensor, num_tokens: int) -> float:
     stand: a model that has learned nothing else may have positive ones for most of the vocabulary, and with them
     products in the thousands, of which training would ruin it before it finds out.
 
-    Args:
-        vectors_EV: Of some texts, as `splade_vectors` makes them.
-        num_tokens: Of these texts.
+    Vectors are those of some texts [E, V], which have so many tokens together.
     """
     most = round(NUMBERS_A_TOKEN * num_tokens)
     numbers = vectors_EV[vectors_EV > 0]
     if len(numbers) <= most:
         return 0.0
     return math.expm1(float(numbers.kthvalue(len(numbers) - most).values))
-
-
-def flops(vectors_EV: Tensor) -> Tensor:
-    """The sum over the vocabulary of the squared mean over the texts.
-
-    Source: Paria et al. 2020 (Minimizing FLOPs to Learn Efficient Sparse Representations), section 4; Formal et al.
-    2021 (SPLADE v2), section 2.
-    """
-    return vectors_EV.mean(0).square().sum()
-
-
-def rising(progress: float) -> float:
-    """The share of the regulariser's weight: it grows with the square of the progress, from 0 to 1 at a third.
-
-    Args:
-        progress: Share of the training that is done.
-
-    Source: Formal et al. 2021 (SPLADE), section 4, where it grows for the first third of the steps likewise.
-    """
-    return min(1.0, progress / RISING) ** 2
 
 
 # ----------------------------------------
@@ -368,23 +342,26 @@ def pair_objective(
 
     Args:
         kind: How texts become vectors.
-        temperature: Of a model without a head for it (`ContrastHead`), which learns its own.
-        dimensions: As for `contrast_losses`.
-        sparse_weights: Of the regulariser `flops`: of first texts, and of what they are to find. None: there is none.
+        temperature, dimensions: As for `contrast_losses`.
+        sparse_weights: Of the regulariser (FLOPS): of first texts, and of what they are to find. None: there is none.
         progress: Asked at each step for the share of the training that is done, by which the regulariser rises.
+
+    Source: Paria et al. 2020 (Minimizing FLOPs to Learn Efficient Sparse Representations), section 4; Formal et al.
+    2021 (SPLADE v2), section 2; the growth: Formal et al. 2021 (SPLADE), section 4.
     """
 
     def of_parts(model: MaskedLM, vectors_ED: Tensor, parts: Sequence[TextTargets]) -> Losses:
-        texts = parts[0] if len(parts) == 1 else TextTargets.joined(parts)
-        head = model.find_head(ContrastHead)
-        current = temperature if head is None else head.temperature
-        losses = contrast_losses(vectors_ED, texts, temperature=current, dimensions=dimensions, unit=kind.unit)
+        texts = TextTargets.joined(parts)
+        losses = contrast_losses(vectors_ED, texts, temperature=temperature, dimensions=dimensions, unit=kind.unit)
         if sparse_weights is None:
             return losses
+        # Of each token the mean over the texts, squared, and the sum of these; the weight grows with the square of the
+        # progress, from 0 to 1 at a third.
         sorted_ED = vectors_ED[texts.order_E]  # how many are first texts is known: nothing waits
-        first, others = sorted_ED[: texts.num_pairs], sorted_ED[texts.num_pairs :]
-        cost = sparse_weights[0] * flops(first) + sparse_weights[1] * flops(others)
-        return replace(losses, total=losses.total + texts.num_pairs * rising(progress()) * cost)
+        both = zip(sparse_weights, (sorted_ED[: texts.num_pairs], sorted_ED[texts.num_pairs :]), strict=True)
+        cost: Any = sum(weight * some_ED.mean(0).square().sum() for weight, some_ED in both)
+        rising = min(1.0, progress() / RISING) ** 2
+        return replace(losses, total=losses.total + texts.num_pairs * rising * cost)
 
     def losses(model: MaskedLM, hidden_TD: Tensor, texts: TextTargets, dropout_seed: int | None) -> Losses:
         return of_parts(model, kind.vectors(model, hidden_TD, texts), [texts])

@@ -41,9 +41,10 @@ from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFas
 
 from unmask import MaskingCollator, count_tokens
 from unmask.core.hashing import mix
-from unmask.masking.features import Width, read_features, rows_of
+from unmask.masking.draw_loops import hash_set
+from unmask.masking.features import rows_from_features
 from unmask.masking.settings import STRATEGIES, needed_annotations
-from unmask.masking.tables import HashSet, Scores, Tables
+from unmask.masking.tables import Scores, Tables
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.trainers import train_wordpiece
 from unmask.train.scores import EMBEDDING_SIZE
@@ -97,7 +98,7 @@ def cases(tokenizer: PreTrainedTokenizerFast, text: str, strategy: str, length: 
     needs = needed_annotations(collator.masker.settings)
     ids = torch.tensor([feature["input_ids"] for feature in features])
     plain = [{name: feature[name] for name in ("input_ids", "attention_mask", *needs)} for feature in features]
-    rows = rows_of(read_features(plain, padding={}, width=Width()), collator.masker.tokenizer)
+    rows, _, _ = rows_from_features(plain, collator.masker.tokenizer)
 
     def collate(call: int) -> None:
         collator.set_epoch(call)
@@ -144,7 +145,7 @@ def tables_of(features: list[dict[str, list[Any]]], tokenizer: PreTrainedTokeniz
         documents_V=counts.clamp(max=len(features)),
         num_documents=len(features),
         scores=Scores(1, scores),
-        collocations=HashSet.of(mix(torch.arange(50_000))),
+        collocations_P=torch.from_numpy(hash_set(mix(torch.arange(50_000)).numpy())),
         labels={
             "entities": ("PER",),
             "chunks": ("NP",),

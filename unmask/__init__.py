@@ -61,8 +61,8 @@ if TYPE_CHECKING:
     from unmask.exporting.verify import Verification as Verification
     from unmask.exporting.verify import verify as verify
     from unmask.masking.collator import MaskingCollator as MaskingCollator
-    from unmask.masking.evaluation_loss import evaluation_loss as evaluation_loss
-    from unmask.masking.evaluation_loss import token_losses as token_losses
+    from unmask.masking.collator import evaluation_loss as evaluation_loss
+    from unmask.masking.collator import token_losses as token_losses
     from unmask.masking.features import count_tokens as count_tokens
     from unmask.masking.masker import MaskedRows as MaskedRows
     from unmask.masking.masker import Masker as Masker

@@ -11,8 +11,9 @@ import torch
 from unmask.core.hashing import mix
 from unmask.data.lexicon import Lexicon
 from unmask.data.rows import Rows
+from unmask.masking.draw_loops import hash_set
 from unmask.masking.masker import Masker
-from unmask.masking.tables import HashSet, Scores, Tables
+from unmask.masking.tables import Scores, Tables
 from unmask.tokenizer.tokenizer import Tokenizer
 
 
@@ -87,13 +88,13 @@ def tables_of(tokenizer: Tokenizer) -> Tables:
         documents_V=frequencies.clamp(max=500),
         num_documents=600,
         scores=Scores(1, scores),
-        collocations=_some_collocations(tokenizer),
+        collocations_P=_some_collocations(tokenizer),
         labels=LABELS,
     )
 
 
 @functools.cache
-def _some_collocations(tokenizer: Tokenizer) -> HashSet:
+def _some_collocations(tokenizer: Tokenizer) -> torch.Tensor:
     """A third of all pairs of one-token words, and many triples: random rows hold them."""
     ids = [int(id_) for id_ in np.flatnonzero(tokenizer.ordinary)]
     pairs = {((a,), (b,)) for a in ids for b in ids if (a + b) % 3 == 0}
@@ -101,7 +102,7 @@ def _some_collocations(tokenizer: Tokenizer) -> HashSet:
     return collocation_set(pairs | {((a,), (b,), (c,)) for a in few for b in few for c in few})
 
 
-def collocation_set(collocations: set[tuple[tuple[int, ...], ...]]) -> HashSet:
+def collocation_set(collocations: set[tuple[tuple[int, ...], ...]]) -> torch.Tensor:
     """Hashes of collocations, which are words, which are tokens."""
     entries = sorted(collocations)
     words = [word for entry in entries for word in entry]
@@ -117,7 +118,7 @@ def collocation_set(collocations: set[tuple[tuple[int, ...], ...]]) -> HashSet:
         facts={},
     )
     assert lexicon.num_words.tolist() == num_words
-    return HashSet.of(torch.from_numpy(lexicon.hashes()))
+    return torch.from_numpy(hash_set(lexicon.hashes()))
 
 
 def frequencies_of(tokenizer: Tokenizer) -> np.ndarray:

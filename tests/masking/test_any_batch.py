@@ -47,7 +47,7 @@ def tables_for(size: int) -> Tables:
         documents_V=counts.clamp(max=500),
         num_documents=600,
         scores=Scores(1, scores),
-        collocations=collocation_set(set(few)),
+        collocations_P=collocation_set(set(few)),
         informativeness_V=torch.rand(size, generator=generator),
         labels=LABELS,
     )

@@ -7,9 +7,8 @@ import torch
 from tests.masking.helpers import make_rows
 from unmask.core.errors import SettingsError
 from unmask.core.hashing import mix
+from unmask.masking.draw import random_tokens, replace_tokens
 from unmask.masking.masker import Masker
-from unmask.masking.replacement import RandomTokens, Replacement
-from unmask.masking.replacement import replace_tokens as replace
 from unmask.masking.settings import MaskingSettings
 from unmask.masking.units import SpanUnits, WordUnits
 from unmask.masking.weights import UniformWeights
@@ -79,15 +78,15 @@ def test_unigram_replacement_follows_the_frequencies(tokenizer: Tokenizer) -> No
 def test_without_the_original_the_others_keep_their_proportions(original: int, shares: dict[int, float]) -> None:
     """Counts of 2, 1 and 1 for the ids 1, 2 and 4."""
     draws = 20_000
-    seen = replace(
+    seen = replace_tokens(
         torch.full((draws,), original),
         torch.ones(draws, dtype=torch.bool),
         mix(torch.arange(draws)),
         unit_begin_T=torch.arange(draws),
-        settings=Replacement(shares=(0.0, 1.0, 0.0)),
+        shares=(0.0, 1.0, 0.0),
         per_unit=False,
         mask_id=9,
-        random_tokens=RandomTokens(np.array([0, 2, 1, 0, 1])),
+        tokens=random_tokens(np.array([0, 2, 1, 0, 1])),
     )
     counts = torch.bincount(seen, minlength=5)
     assert set(counts.nonzero()[:, 0].tolist()) == set(shares)
@@ -97,4 +96,4 @@ def test_without_the_original_the_others_keep_their_proportions(original: int, s
 
 def test_a_vocabulary_without_choice() -> None:
     with pytest.raises(SettingsError, match="at least two ordinary tokens"):
-        RandomTokens(np.array([0, 0, 3]))
+        random_tokens(np.array([0, 0, 3]))

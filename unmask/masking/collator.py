@@ -1,31 +1,127 @@
-"""A data collator for transformers' `Trainer` and for any torch data loader: pads, masks, returns tensors."""
+"""A data collator for transformers' `Trainer` and for any torch data loader, and what an evaluation there needs.
+
+    Trainer(
+        ..., eval_dataset=collator.fixed(held_out),
+        compute_metrics=unmask.evaluation_loss, preprocess_logits_for_metrics=unmask.token_losses,
+    )
+
+Shape suffixes: B = rows of a batch, N = rows of the data set, S = positions, V = vocabulary.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
+from torch.utils.data import Dataset, get_worker_info
 
 from unmask.core.errors import DataError, SettingsError
 from unmask.core.results import Readable, Shown
 from unmask.core.settings import validated
-from unmask.masking.clock import Clock
-from unmask.masking.features import Width, read_features, rows_of
-from unmask.masking.fixed_rows import PASSED_ON, FixedLabels, FixedRows, mask_columns
-from unmask.masking.masker import IGNORED, Masker
+from unmask.data.rows import Rows
+from unmask.masking.features import IGNORED, rows_from_features
+from unmask.masking.masker import MaskedRows, Masker
 from unmask.masking.settings import MaskingSettings, MixtureUnits, RateSchedule, Strategy, followed_scores
 from unmask.masking.tables import Tables
 from unmask.masking.units import Units
 from unmask.masking.weights import Weights
 
 if TYPE_CHECKING:
-    import numpy as np
-    from transformers import TrainerCallback
+    from transformers import EvalPrediction, TrainerCallback
+
+log = logging.getLogger("unmask")
+_PASSED_ON = ("token_type_ids", "position_ids")  # columns that a batch passes on as they are
+
+
+class Clock:
+    """The epoch and the progress, in memory that a data loader's workers share.
+
+    It is set once an epoch, when no worker is at work. Within the epoch, batches are counted where they are made: a
+    loader deals them out to its workers in turn, so each worker knows the number of its batch, and the progress is the
+    same for any number of workers, however far they work ahead.
+
+    The memory is a torch tensor: workers that are forked inherit it, and for workers that are spawned torch's own
+    pickling hands over the memory instead of a copy.
+    """
+
+    def __init__(self) -> None:
+        self._state = torch.zeros(4, dtype=torch.float64).share_memory_()  # times set, epoch, progress, that of a batch
+        self._first_key = torch.zeros(2, dtype=torch.int64).share_memory_()  # of all rows; whether it was said
+        self._times_set = 0.0
+        self._batches = 0
+
+    def set(self, epoch: int, progress: float, progress_a_batch: float) -> None:
+        """Begins an epoch."""
+        times = float(self._state[0]) + 1.0
+        self._state.copy_(torch.tensor([times, epoch, progress, progress_a_batch], dtype=torch.float64))
+
+    def next_batch(self) -> tuple[int, float, int]:
+        """Counts a batch.
+
+        Returns:
+            Its epoch, its progress in [0, 1], and its number in the epoch where the progress does not move with each
+            batch, else 0: a training that is resumed amid an epoch knows the progress and not the number.
+        """
+        times, epoch, begin, a_batch = self._state.tolist()
+        if times != self._times_set:
+            self._times_set, self._batches = times, 0
+        worker = get_worker_info()
+        number = self._batches if worker is None else self._batches * worker.num_workers + worker.id
+        self._batches += 1
+        return int(epoch), min(1.0, begin + number * a_batch), 0 if a_batch else number
+
+    @property
+    def batches(self) -> int:
+        """How many batches of this epoch were counted in this process."""
+        return self._batches if float(self._state[0]) == self._times_set else 0
+
+    @batches.setter
+    def batches(self, number: int) -> None:
+        self._times_set, self._batches = float(self._state[0]), number
+
+    def watch(self, keys_B: Tensor) -> None:
+        """Warns once where the first row of all comes again although no epoch was ever set."""
+        if self._state[0] > 0 or self._first_key[1] or not len(keys_B):
+            return
+        if not self._first_key[0]:
+            self._first_key[0] = keys_B[0]
+        elif (keys_B == self._first_key[0]).any():
+            self._first_key[1] = 1
+            log.warning(
+                "a row came a second time, but the collator was told of no epoch, so its mask is the same: give the "
+                "Trainer callbacks=[collator.callback], or call collator.set_epoch in a loop of your own; for masks "
+                "that never change, say static=true in the masking settings"
+            )
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Shares again what plain pickling copied."""
+        self.__dict__.update(state)
+        for tensor in (self._state, self._first_key):
+            if not tensor.is_shared():
+                tensor.share_memory_()
+
+
+def _masked(
+    masker: Masker, rows: Rows, features: Sequence[Any], *, epoch: int = 0, progress: float = 0.0, step: int = 0
+) -> MaskedRows:
+    """The rows of features, masked. A missing annotation is named with what the caller can do."""
+    try:
+        return masker(rows, epoch=epoch, progress=progress, step=step)
+    except DataError as error:
+        columns = ", ".join(features[0]) if isinstance(features[0], Mapping) else "input_ids"
+        raise DataError(
+            f"{error}. The collator sees the columns {columns}. transformers' Trainer drops those that the model does "
+            "not take, unless TrainingArguments(remove_unused_columns=False); an annotation is a column of one integer "
+            "a token"
+        ) from error
 
 
 class MaskingCollator(Readable):
@@ -115,7 +211,7 @@ class MaskingCollator(Readable):
             tables=tables,
         )
         saved = tokenizer if hasattr(tokenizer, "save_pretrained") else None
-        self._begin(masker, Width(pad_to_multiple_of, pad_to_length), saved)
+        self._begin(masker, pad_to_multiple_of, pad_to_length, saved)
 
     @classmethod
     def from_masker(
@@ -132,14 +228,19 @@ class MaskingCollator(Readable):
             SettingsError: The strategy needs what a collator does not have.
         """
         collator = cls.__new__(cls)
-        collator._begin(masker, Width(pad_to_multiple_of, pad_to_length), None)
+        collator._begin(masker, pad_to_multiple_of, pad_to_length, None)
         return collator
 
-    def _begin(self, masker: Masker, width: Width, tokenizer: Any) -> None:
+    def _begin(self, masker: Masker, multiple: int | None, length: int | None, tokenizer: Any) -> None:
         self.masker = masker
         self.tokenizer = tokenizer
-        self._width = width
+        self._width = {"pad_to_multiple_of": multiple, "pad_to_length": length}
         self._clock = Clock()
+        for name, number in self._width.items():
+            if number is not None and number < 1:
+                raise SettingsError(f"{name} is a number from 1 on, not {number}")
+        if multiple is not None and length is not None:
+            raise SettingsError("pad_to_length says the length of every batch; leave pad_to_multiple_of out")
         if getattr(masker.settings.rate, "loss_weight", "none") == "inverse":
             raise SettingsError(
                 "masking.rate.loss_weight = 'inverse' gives each target a weight, which the loss of transformers' "
@@ -226,9 +327,8 @@ class MaskingCollator(Readable):
             DataError: A column is missing or does not fit.
             SettingsError: Ids lie outside the vocabulary.
         """
-        padding = {"input_ids": self.masker.tokenizer.special.pad, "labels": IGNORED}
-        columns = read_features(features, padding=padding, width=self._width)
-        if "labels" in columns.known:
+        rows, known, _ = rows_from_features(features, self.masker.tokenizer, **self._width)
+        if "labels" in known:
             for number, feature in enumerate(features):
                 if not isinstance(feature["labels"], FixedLabels):
                     raise DataError(
@@ -236,14 +336,121 @@ class MaskingCollator(Readable):
                         "column out (dataset.remove_columns('labels')); rows with fixed masks are made by "
                         "collator.fixed(dataset)"
                     )
-            rows = rows_of(columns, self.masker.tokenizer)
-            seen, labels = rows.input_ids, torch.from_numpy(columns.known["labels"])
+            seen, labels = rows.input_ids, torch.from_numpy(known["labels"])
         else:
             epoch, progress, step = self._clock.next_batch()
-            rows, masked = mask_columns(self.masker, columns, epoch=epoch, progress=progress, step=step)
+            masked = _masked(self.masker, rows, features, epoch=epoch, progress=progress, step=step)
             if not self.masker.settings.static:
                 self._clock.watch(rows.segment_keys[:, :1].flatten())
             seen, labels = masked.input_ids, masked.labels
         attention_mask = (rows.segment_ids >= 0).to(torch.int64)
-        passed_on = {name: torch.from_numpy(columns.known[name]) for name in PASSED_ON if name in columns.known}
+        passed_on = {name: torch.from_numpy(known[name]) for name in _PASSED_ON if name in known}
         return {"input_ids": seen, "attention_mask": attention_mask, "labels": labels, **passed_on}
+
+
+class FixedLabels(list[int]):
+    """Labels that `FixedRows` made.
+
+    The type sets them apart from labels of any other meaning, also where features are copied column by column, as
+    `Trainer` does.
+    """
+
+
+class FixedRows(Dataset[dict[str, Any]]):
+    """A data set over another one, with masks of epoch 0, so that its masks never change. A row is masked when it is
+    read, not by the collator.
+
+    Args:
+        dataset: Rows by number.
+        masker: Does the masking.
+    """
+
+    def __init__(self, dataset: Any, masker: Masker) -> None:
+        if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+            raise SettingsError(
+                f"{type(dataset).__name__} has no rows by number, so their masks cannot be fixed; take as many rows of "
+                "the stream as the evaluation wants into a list first"
+            )
+        self.dataset = dataset
+        self.masker = masker
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        """Some rows at once, as torch's data loader reads them."""
+        features = [self.dataset[int(index)] for index in indices]
+        rows, known, lengths = rows_from_features(features, self.masker.tokenizer)
+        masked = _masked(self.masker, rows, features)
+        names = [name for name in ("attention_mask", *_PASSED_ON) if name in known]
+        return [
+            {
+                **{name: known[name][row, :length] for name in names},
+                "input_ids": masked.input_ids[row, :length].numpy(),
+                "labels": FixedLabels(masked.labels[row, :length].tolist()),
+            }
+            for row, length in enumerate(lengths)
+        ]
+
+
+# ----------------------------------------
+# The exact loss of an evaluation in `Trainer`, which reports a mean over rows of means over batches: a mask in a batch
+# of few weighs more than one in a batch of many. That of a model is the sum over all masks, divided by their number.
+
+
+def token_losses(logits_BSV: Any, labels_BS: Tensor) -> Tensor:
+    """What `Trainer` keeps of a batch in place of its logits: a number a position, not one for each word.
+
+    Args:
+        logits_BSV: The model's logits, or a tuple that begins with them.
+        labels_BS: The targets; -100 where nothing is to be predicted.
+
+    Returns:
+        float32 [B, S]: cross-entropies in nats, 0 where there is no target.
+
+    Raises:
+        DataError: There are not logits for every position.
+    """
+    logits = logits_BSV[0] if isinstance(logits_BSV, tuple | list) else logits_BSV
+    if logits.shape[:-1] != labels_BS.shape:
+        raise DataError(
+            f"logits of shape {tuple(logits.shape)} are not one for each label, {tuple(labels_BS.shape)}; a model with "
+            "sparse_prediction gives those at masks alone: set model.config.sparse_prediction = False to evaluate it"
+        )
+    losses = functional.cross_entropy(
+        logits.float().flatten(0, -2), labels_BS.flatten(), ignore_index=IGNORED, reduction="none"
+    )
+    return losses.view(labels_BS.shape)
+
+
+def evaluation_loss(evaluated: EvalPrediction) -> dict[str, float]:
+    """The loss per predicted token, for `compute_metrics` of `Trainer`, which then reports it as its `eval_loss`.
+
+    Args:
+        evaluated: Predictions float [N, S], made by `token_losses` (or logits [N, S, V], which take much memory), and
+            labels int [N, S].
+
+    Returns:
+        `loss` in nats, which takes the place of `Trainer`'s own; `perplexity`; and `predicted_tokens`.
+
+    Raises:
+        DataError: There is no target, or the predictions are neither.
+    """
+    predictions, labels = evaluated.predictions, np.asarray(evaluated.label_ids)
+    losses = np.asarray(predictions[0] if isinstance(predictions, tuple | list) else predictions)
+    if losses.ndim == labels.ndim + 1:
+        losses = token_losses(torch.from_numpy(losses), torch.from_numpy(labels)).numpy()
+    if losses.shape != labels.shape:
+        raise DataError(
+            f"predictions of shape {losses.shape} are neither losses nor logits of labels of shape {labels.shape}; "
+            "give Trainer preprocess_logits_for_metrics=unmask.token_losses"
+        )
+    predicted = labels != IGNORED
+    count = int(predicted.sum())
+    if not count:
+        raise DataError("there is nothing to predict in the evaluation's rows: give masked ones, collator.fixed(rows)")
+    loss = float(losses[predicted].sum(dtype=np.float64)) / count
+    return {"loss": loss, "perplexity": float(np.exp(min(loss, 700.0))), "predicted_tokens": count}

@@ -1,10 +1,14 @@
-"""A batch in a line, its partition into units, and which of them are masked, so that the share of tokens is the rate.
+"""A batch in a line, its partition into units, which of them are masked, so that the share of tokens is the rate, and
+what stands there instead.
 
 `draw_units` gives every unit the probability that its weight names: equal units the rate, others in proportion to their
 weights, at most 1 (what that leaves raises the others). The number of units in a segment varies by less than one. A
 unit's probability depends neither on its size nor on its place nor on the length of its segment.
 
-Shape suffix: T = all positions of a batch in a line (B rows x S positions).
+One more draw partitions the chosen tokens into mask, random and unchanged. Random tokens are ordinary ones, never
+special and never the token itself.
+
+Shape suffixes: T = all positions of a batch in a line (B rows x S positions); V = vocabulary.
 """
 
 from __future__ import annotations
@@ -20,7 +24,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.core.compiled import arrays
-from unmask.core.errors import DataError
+from unmask.core.errors import DataError, SettingsError
+from unmask.core.hashing import SHOWN
 from unmask.data.rows import Rows
 from unmask.masking.draw_loops import (
     MOST_DOUBLINGS,
@@ -28,6 +33,7 @@ from unmask.masking.draw_loops import (
     RATE_BITS,
     largest,
     partition_loop,
+    replaced,
     segments_and_bits,
     sums,
     take_units,
@@ -44,9 +50,8 @@ class FlatRows:
         input_ids_T: int64: the ids before masking.
         maskable_T: bool.
         word_starts_T: bool: words begin here; the first maskable token of a segment always begins one.
-        segment_T: int64: running number of the segment; padding has numbers of its own. The halves of a pair are two
-            segments here, so that a text is masked alike whatever stands beside it.
-        segment_begin_T: int64: place in the line at which the token's segment begins.
+        segment_begin_T: int64: place in the line at which the token's segment begins. The halves of a pair are two
+            segments here, so that a text is masked alike whatever stands beside it; padding is of others.
         bits_T: int64: 64 random bits a token, a hash of (seed, epoch, segment, position).
         width: Positions of a row, which no segment exceeds.
         annotations: By name, int64 [T]: columns of the prepared data, as `unmask.data.rows` describes them.
@@ -55,21 +60,16 @@ class FlatRows:
     input_ids_T: Tensor
     maskable_T: Tensor
     word_starts_T: Tensor
-    segment_T: Tensor
     segment_begin_T: Tensor
     bits_T: Tensor
     width: int
     annotations: Mapping[str, Tensor]
 
-    def annotation(self, name: str, wanted_by: str) -> Tensor:
-        """A column of annotation, for what the error calls `wanted_by`.
-
-        Raises:
-            DataError: The rows do not have it; the text says how to get it.
-        """
+    def annotation(self, name: str, needed_by: str) -> Tensor:
+        """A column of annotation; a DataError, which calls the strategy `needed_by`, says how to get it."""
         if name not in self.annotations:
             raise DataError(
-                f"{wanted_by} needs the annotation {name!r}, which these rows do not have; make it with "
+                f"{needed_by} needs the annotation {name!r}, which these rows do not have; make it with "
                 f"`unmask prepare ... --annotate {name}`, or where raw text is given to `unmask pretrain` with "
                 f"--set 'annotation.columns=[\"{name}\"]'"
             )
@@ -100,12 +100,11 @@ class FlatUnits:
 def flatten(rows: Rows, key: int) -> FlatRows:
     """Lays a batch in a line and gives every token its random bits, by a hash of seed and epoch."""
     loop = segments_and_bits(key, *arrays(rows.segment_ids, rows.segment_keys, rows.position_ids))
-    segment_T, segment_begin_T, bits_T = map(torch.from_numpy, loop)
+    segment_begin_T, bits_T = map(torch.from_numpy, loop)
     return FlatRows(
         input_ids_T=rows.input_ids.reshape(-1),
         maskable_T=rows.maskable.reshape(-1),
         word_starts_T=rows.word_starts.reshape(-1),
-        segment_T=segment_T,
         segment_begin_T=segment_begin_T,
         bits_T=bits_T,
         width=rows.shape[1],
@@ -138,10 +137,9 @@ class Boundaries(NamedTuple):
 
 
 def boundaries(units: FlatUnits, shape: tuple[int, int], in_span_T: Tensor | None = None) -> Boundaries:
-    """The boundaries of a partition of a [B, S] batch.
+    """Those of a partition of a [B, S] batch; `in_span_T` says whether the token's unit is a span, None that all are.
 
     A unit never leaves its segment, and a segment begins and ends with a special token, so both are in the segment.
-    Where `in_span_T` is given, it says whether the token's unit is a span.
     """
     length = shape[1]
     begin_T = units.begin_T
@@ -218,3 +216,42 @@ def draw_units(
     batch = arrays(rows.segment_begin_T, units.begin_T, units.size_T, log2_or_none_T, rows.bits_T, share_T)
     chosen_T, predicted_T = take_units((least_one, predicted), powers(), *batch)
     return torch.from_numpy(chosen_T), torch.from_numpy(predicted_T)
+
+
+RandomTokens = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+
+
+def random_tokens(counts_V: NDArray[np.int64]) -> RandomTokens:
+    """What random tokens are drawn from: relative frequencies whose sum fits 31 bits (0 is never drawn), their running
+    sums, and the ids where all are equal."""
+    if np.count_nonzero(counts_V) < 2:  # none could differ from the original
+        raise SettingsError("random replacement needs at least two ordinary tokens in the vocabulary")
+    # Of equal counts, the place in the cumulative counts is a place in the list of the ids.
+    listed = np.flatnonzero(counts_V) if counts_V.max() == 1 else np.zeros(0, dtype=np.int64)
+    return counts_V, np.cumsum(counts_V), listed
+
+
+def replace_tokens(
+    input_ids_T: Tensor,
+    chosen_T: Tensor,
+    bits_T: Tensor,
+    *,
+    unit_begin_T: Tensor,
+    shares: tuple[float, float, float],
+    per_unit: bool | Tensor,
+    mask_id: int,
+    tokens: RandomTokens,
+) -> Tensor:
+    """The ids that the model sees, [T]: masks and random tokens at the chosen places.
+
+    `bits_T` is a number for each token, by whose hash it is drawn; `shares` are those of mask, random and unchanged;
+    `per_unit` says whether (or where) one draw serves a whole unit.
+    """
+    own_T = torch.arange(len(bits_T))
+    if isinstance(per_unit, Tensor):
+        draw_place_T = pick(per_unit, unit_begin_T, own_T)
+    else:
+        draw_place_T = unit_begin_T if per_unit else own_T
+    mask_end, random_end = (round(sum(shares[:n]) * 2**SHOWN.size) for n in (1, 2))
+    batch = arrays(input_ids_T, chosen_T, bits_T, draw_place_T)
+    return torch.from_numpy(replaced(mask_id, mask_end, random_end, tokens, *batch))

@@ -3,8 +3,8 @@
 Hashes are those of `unmask.core.hashing`, number for number. All arithmetic is in integers, or in additions and
 products of double precision in an order that the segment alone decides: the same on every machine.
 
-Array suffixes: B = rows, S = positions, T = B x S in a line; V = vocabulary; D = directions of an embedding;
-u, v = units of a segment.
+Array suffixes: B = rows, S = positions, T = B x S in a line; V = vocabulary; D = directions of an embedding; P = places
+of a hash set; u, v = units of a segment.
 """
 
 from __future__ import annotations
@@ -70,26 +70,23 @@ def longer(sequence: int, mixed_word: int) -> int:
 @compiled
 def segments_and_bits(
     key: int, segments_BS: NDArray[np.integer[Any]], keys_BS: Ints, positions_BS: Ints
-) -> tuple[Ints, Ints, Ints]:
-    """Running numbers of segments, the places where they begin, and 64 random bits a token: each [T]."""
+) -> tuple[Ints, Ints]:
+    """The places where segments begin, and 64 random bits a token: each [T]."""
     num_rows, length = segments_BS.shape
-    segment_T = np.empty(num_rows * length, dtype=np.int64)
     begin_T = np.empty(num_rows * length, dtype=np.int64)
     bits_T = np.empty(num_rows * length, dtype=np.int64)
-    number, begin, origin = 0, 0, 0
+    begin, origin = 0, 0
     for b in range(num_rows):
         row = b * length
         for s in range(length):
             if s == 0 or segments_BS[b, s] != segments_BS[b, s - 1] or keys_BS[b, s] != keys_BS[b, s - 1]:
-                number += 1
                 begin = row + s
                 origin = positions_BS[b, s]
-            segment_T[row + s] = number
             begin_T[row + s] = begin
             bits_T[row + s] = keys_BS[b, s] + (positions_BS[b, s] - origin) * GOLDEN + key
         for place in range(row, row + length):  # by itself, so that it becomes vector instructions
             bits_T[place] = mix(bits_T[place])
-    return segment_T, begin_T, bits_T
+    return begin_T, bits_T
 
 
 @compiled
@@ -193,14 +190,32 @@ def span_starts(word_T: Bools, segment_begin_T: Ints, bits_T: Ints, ends: Ints) 
 
 
 @compiled
+def hash_set(hashes: Ints) -> Ints:
+    """A set of hashes for many looks: each stands at its lower bits, or at the next place that is free, which holds 0.
+
+    [P]: a power of two of them, of which a quarter are in use at most.
+    """
+    size = 4
+    while size < 4 * len(hashes):
+        size *= 2
+    set_P = np.zeros(size, dtype=np.int64)
+    for n in range(len(hashes)):
+        at = hashes[n] & (size - 1)
+        while set_P[at] != 0 and set_P[at] != hashes[n]:
+            at = (at + 1) & (size - 1)
+        set_P[at] = hashes[n]
+    return set_P
+
+
+@compiled
 def collocation_starts(
-    most_words: int, places: Ints, ids_T: Ints, maskable_T: Bools, word_starts_T: Bools, segment_begin_T: Ints
+    most_words: int, set_P: Ints, ids_T: Ints, maskable_T: Bools, word_starts_T: Bools, segment_begin_T: Ints
 ) -> Bools:
     """Where units begin: the longest collocation at each place from left to right, or a word.
 
-    `places` are those of the hash set of collocations, which have at most `most_words` words.
+    `set_P` is the hash set of collocations, which have at most `most_words` words.
     """
-    total, last = len(ids_T), len(places) - 1
+    total, last = len(ids_T), len(set_P) - 1
     starts_T = np.zeros(total, dtype=np.bool_)
     word_begins = np.empty(total + 1, dtype=np.int64)
     hashes = np.empty(total, dtype=np.int64)
@@ -224,7 +239,10 @@ def collocation_starts(
             longest, sequence = 1, hashes[word]
             for n in range(2, min(most_words, num_words - word) + 1):
                 sequence = longer(sequence, mix(hashes[word + n - 1]))
-                if places[sequence & last] == sequence or places[(sequence >> 32) & last] == sequence:
+                at = sequence & last
+                while set_P[at] != 0 and set_P[at] != sequence:
+                    at = (at + 1) & last
+                if set_P[at] == sequence:
                     longest = n
             word += longest
     return starts_T
@@ -306,13 +324,8 @@ def replaced(
 ) -> Ints:
     """Ids with masks and random tokens in the place of those chosen: [T].
 
-    Args:
-        mask_id: Id of the mask.
-        mask_end, random_end: Draws below the first show the mask, those below the second a random token; of 2**31.
-        random_tokens: [V]: how often each id is drawn, and the running sum; and the ids that are drawn where all are
-            equally likely, else nothing.
-        ids_T, chosen_T, bits_T: The batch; an id's own bits draw the random token.
-        draw_place_T: Whose bits draw what is shown: each token's own place, or that of its unit.
+    Draws below `mask_end` of 2**31 show the mask, those below `random_end` a random token, out of `random_tokens` (see
+    `draw.random_tokens`). `draw_place_T` says whose bits draw what is shown: each token's own, or those of its unit.
     """
     counts_V, ends_V, listed = random_tokens
     seen_T = ids_T.copy()
@@ -494,14 +507,9 @@ def _take_weighted(
 ) -> None:
     """Marks units of a segment with probabilities in proportion to their weights; those predicted are some of them.
 
-    Args:
-        budgets: Expected tokens that are taken, and that are predicted; the second is negative where these are all.
-        least_one: Whether one unit is taken (and predicted) in any case.
-        begin, count: Where the segment begins, and how many units there are.
-        units: Tokens of each; where it begins; and room to put them into an order.
-        scratch: Weights of the units; and room for probabilities.
-        bits_T: Random bits.
-        marked: Where units are marked that are taken, and that are predicted.
+    `budgets` are the expected tokens that are taken and predicted (negative: all); `units` the tokens of each, where it
+    begins, and room for an order; `scratch` their weights, and room for probabilities; `marked` where units are marked
+    that are taken, and predicted.
     """
     sizes, places, order = units
     weights, chances = scratch
@@ -539,13 +547,8 @@ def take_units(
     Of equal units those with the smallest random bits are taken: the rate times their number, the fraction by chance.
     That is systematic sampling in a random order, without having to make the order.
 
-    Args:
-        how: Whether one unit of each segment is taken in any case; and the expected share that is predicted, negative
-            where that is all.
-        powers: As `unmask.masking.draw.powers` makes them.
-        segment_begin_T, unit_begin_T, size_T, bits_T: The batch and its units.
-        log2_T: Logarithms of weights in fixed point, where units begin; [0]: all are equal.
-        share_T: Expected share of the tokens, in 2**-24; [T], or [1] for all segments alike.
+    `how` says whether one unit of each segment is taken in any case, and the expected share that is predicted, negative
+    for all. `log2_T` has no elements where all weights are equal; `share_T`, [T] or [1], is in 2**-24.
     """
     least_one, predicted_share = how
     total, some, weighted = len(bits_T), predicted_share >= 0, len(log2_T) > 0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -22,6 +22,7 @@ from unmask.masking.draw_loops import positions_and_keys, up_to_last
 from unmask.tokenizer.loading import as_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 
+IGNORED = -100
 # Columns whose meaning is known. Others that hold one integer a token are annotations.
 _KNOWN = (
     "input_ids", "attention_mask", "token_type_ids", "position_ids", "special_tokens_mask", "word_starts", "labels",
@@ -107,57 +108,32 @@ def count_tokens(dataset: Any, tokenizer: Any) -> NDArray[np.int64]:
     return counts
 
 
-@dataclass(frozen=True)
-class Width:
-    """How long the rows of a batch are: as long as the longest, unless one of these is asked for.
+def rows_from_features(
+    features: Sequence[Any],
+    tokenizer: Tokenizer,
+    *,
+    pad_to_multiple_of: int | None = None,
+    pad_to_length: int | None = None,
+) -> tuple[Rows, dict[str, NDArray[np.int64]], NDArray[np.int64]]:
+    """Makes rows of features, each keyed by its content.
 
-    Attributes:
-        multiple: A multiple of this.
-        length: This, always.
-
-    Raises:
-        SettingsError: A number is none from 1 on, or both are given.
-    """
-
-    multiple: int | None = None
-    length: int | None = None
-
-    def __post_init__(self) -> None:
-        for name, number in (("pad_to_multiple_of", self.multiple), ("pad_to_length", self.length)):
-            if number is not None and number < 1:
-                raise SettingsError(f"{name} is a number from 1 on, not {number}")
-        if self.multiple is not None and self.length is not None:
-            raise SettingsError("pad_to_length says the length of every batch; leave pad_to_multiple_of out")
-
-
-@dataclass(frozen=True)
-class FeatureColumns:
-    """Features one below the other, padded on the right.
-
-    Attributes:
-        lengths: [B]: tokens of each feature, before padding.
-        known: By name, [B, S], int64: the columns whose meaning is known.
-        annotations: By name, [B, S], int64.
-        other: Names of the columns that hold something else.
-    """
-
-    lengths: NDArray[np.int64]
-    known: Mapping[str, NDArray[np.int64]]
-    annotations: Mapping[str, NDArray[np.int64]]
-    other: tuple[str, ...]
-
-
-def read_features(features: Sequence[Any], *, padding: Mapping[str, int], width: Width) -> FeatureColumns:
-    """Pads features.
+    Padding is where `attention_mask` says so, or else the pad tokens at the end. Words come from the tokenizer's
+    vocabulary, unless there is a column `word_starts`. What `special_tokens_mask` names is not masked either. Other
+    columns that hold one integer a token are annotations.
 
     Args:
         features: Each a mapping of columns, or the list of its token ids.
-        padding: What stands behind a feature's end, by column, where that is not 0.
-        width: What S is.
+        tokenizer: Whose ids they are.
+        pad_to_multiple_of, pad_to_length: Of the rows, which are as long as the longest feature otherwise.
+
+    Returns:
+        The rows; by name, [B, S], int64, the columns whose meaning is known, padded; and [B], how many tokens each
+        feature has.
 
     Raises:
         DataError: A column is missing in some features, is no list of integers, or is not as long as `input_ids`; an
-            attention mask holds anything but 0 and 1; or a feature is longer than the width.
+            attention mask holds anything but 0 and 1; or a feature is longer than `pad_to_length`.
+        SettingsError: Ids lie outside the vocabulary.
     """
     mappings = _as_mappings(features)
     first = mappings[0] if mappings else {"input_ids": []}
@@ -165,13 +141,14 @@ def read_features(features: Sequence[Any], *, padding: Mapping[str, int], width:
         raise DataError(f"the features have no input_ids; they have {', '.join(first)}")
     flat, lengths = _joined("input_ids", mappings)
     longest = int(lengths.max(initial=0))
-    if width.length is not None and longest > width.length:
+    if pad_to_length is not None and longest > pad_to_length:
         raise DataError(
-            f"feature {int(lengths.argmax())} has {longest} tokens, and pad_to_length is {width.length}; tokenise "
-            f"with truncation=True, max_length={width.length}"
+            f"feature {int(lengths.argmax())} has {longest} tokens, and pad_to_length is {pad_to_length}; tokenise "
+            f"with truncation=True, max_length={pad_to_length}"
         )
-    multiple = width.multiple or 1
-    inside = np.arange(width.length or -(-longest // multiple) * multiple) < lengths[:, None]
+    multiple = pad_to_multiple_of or 1
+    inside = np.arange(pad_to_length or -(-longest // multiple) * multiple) < lengths[:, None]
+    padding = {"input_ids": tokenizer.special.pad, "labels": IGNORED}
 
     def padded(name: str, values: NDArray[np.int64]) -> NDArray[np.int64]:
         if len(values) == inside.size:
@@ -197,34 +174,26 @@ def read_features(features: Sequence[Any], *, padding: Mapping[str, int], width:
                     "padding. Numbers of packed texts cannot be passed on: give each text as a feature of its own"
                 )
             known[name] = padded(name, values)
-    annotations, other = {}, []
+
+    annotations = {}
     for name in first:
-        if name not in _KNOWN:
-            column = _annotation(name, mappings, lengths)
-            if column is None:
-                other.append(name)
-            else:
-                annotations[name] = padded(name, column)
-    return FeatureColumns(lengths, known, annotations, tuple(other))
+        cells = [] if name in _KNOWN else [feature.get(name) for feature in mappings]
+        if not cells or any(isinstance(cell, str | bytes | Mapping) or not hasattr(cell, "__len__") for cell in cells):
+            continue
+        try:
+            values, own = _joined(name, mappings)
+        except DataError:  # ragged or of another kind: no annotation
+            continue
+        if (own == lengths).all():
+            annotations[name] = torch.from_numpy(padded(name, values))
 
-
-def rows_of(columns: FeatureColumns, tokenizer: Tokenizer) -> Rows:
-    """Makes rows of them, each keyed by its content.
-
-    Padding is where `attention_mask` says so, or else the pad tokens at the end. Words come from the tokenizer's
-    vocabulary, unless there is a column `word_starts`. What `special_tokens_mask` names is not masked either.
-
-    Raises:
-        SettingsError: Ids lie outside the vocabulary.
-    """
-    known = columns.known
     attended = known.get("attention_mask")
     rows = _content_rows(known["input_ids"], None if attended is None else attended != 0, tokenizer)
     if "special_tokens_mask" in known:
         rows = replace(rows, maskable=rows.maskable & torch.from_numpy(known["special_tokens_mask"] == 0))
     if "word_starts" in known:
         rows = replace(rows, word_starts=torch.from_numpy(known["word_starts"] != 0) & rows.maskable)
-    return replace(rows, annotations={name: torch.from_numpy(c) for name, c in columns.annotations.items()})
+    return replace(rows, annotations=annotations), known, lengths
 
 
 def _as_mappings(features: Sequence[Any]) -> list[Mapping[str, Any]]:
@@ -232,57 +201,33 @@ def _as_mappings(features: Sequence[Any]) -> list[Mapping[str, Any]]:
 
 
 def _joined(name: str, features: Sequence[Mapping[str, Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The values of a column one behind another, and how many each feature has.
-
-    Raises:
-        DataError: It is missing, or no list of integers.
-    """
+    """The values of a column one behind another, and how many each feature has."""
     for number, feature in enumerate(features):
         if name not in feature:
             raise DataError(f"feature {number} has no {name}, which others have")
     columns = [feature[name] for feature in features]
-    if all(type(values) is list for values in columns):
-        return _joined_lists(name, columns), np.fromiter(map(len, columns), dtype=np.int64, count=len(columns))
-    parts = []
+    lists = all(type(values) is list for values in columns)
+    # Lists in half the time that numpy takes, which looks at all before it copies. Where all values are the same, as
+    # those of `attention_mask` often are, none is looked at: lists count equal objects in a twentieth of that time.
+    if lists:
+        lengths = np.fromiter(map(len, columns), dtype=np.int64, count=len(columns))
+        some = next((values[0] for values in columns if values), None)
+        is_small = isinstance(some, int) and -(2**63) <= some < 2**63
+        if is_small and all(values.count(some) == len(values) for values in columns):
+            return np.full(lengths.sum(), some, dtype=np.int64), lengths
+    buffer, parts = array("q"), []
     for number, values in enumerate(columns):
-        part = np.asarray(values)
-        if part.ndim != 1 or (part.size and part.dtype.kind not in "iub"):
-            raise DataError(f"{name} of feature {number} is not a list of integers")
-        parts.append(part)
-    lengths = np.array([len(part) for part in parts], dtype=np.int64)
-    flat = np.concatenate(parts) if parts else np.empty(0)
-    return flat.astype(np.int64, copy=False), lengths
-
-
-def _joined_lists(name: str, lists: Sequence[list[Any]]) -> NDArray[np.int64]:
-    # In half the time that numpy takes, which looks at all before it copies. Where all values are the same, as those of
-    # `attention_mask` often are, none of them is looked at: lists count equal objects in a twentieth of that time.
-    some = next((values[0] for values in lists if values), None)
-    if (
-        isinstance(some, int)
-        and -(2**63) <= some < 2**63
-        and all(values.count(some) == len(values) for values in lists)
-    ):
-        return np.full(sum(map(len, lists)), some, dtype=np.int64)
-    buffer = array("q")
-    for number, values in enumerate(lists):
         try:
-            buffer.fromlist(values)
-        except (TypeError, OverflowError) as error:
+            if lists:
+                buffer.fromlist(values)
+                continue
+            part = np.asarray(values)
+            if part.ndim != 1 or (part.size and part.dtype.kind not in "iub"):
+                raise TypeError
+            parts.append(part)
+        except (TypeError, ValueError, OverflowError) as error:
             raise DataError(f"{name} of feature {number} is not a list of integers") from error
-    return np.frombuffer(buffer, dtype=np.int64)
-
-
-def _annotation(
-    name: str, features: Sequence[Mapping[str, Any]], lengths: NDArray[np.int64]
-) -> NDArray[np.int64] | None:
-    """The values of a column that holds one integer a token in every feature; None where it does not."""
-    for feature in features:
-        value = feature.get(name)
-        if value is None or isinstance(value, str | bytes | Mapping) or not hasattr(value, "__len__"):
-            return None
-    try:
-        flat, own = _joined(name, features)
-    except (DataError, ValueError, TypeError):  # ragged or of another kind: no annotation
-        return None
-    return flat if (own == lengths).all() else None
+    if lists:
+        return np.frombuffer(buffer, dtype=np.int64), lengths
+    flat = np.concatenate(parts) if parts else np.empty(0)
+    return flat.astype(np.int64, copy=False), np.array([len(part) for part in parts], dtype=np.int64)

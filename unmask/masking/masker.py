@@ -11,7 +11,7 @@ Shape suffixes: B = rows, S = positions, T = B x S in a line.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
@@ -35,11 +35,12 @@ from unmask.masking.draw import (
     flatten,
     partition,
     pick,
+    random_tokens,
+    replace_tokens,
     take,
 )
 from unmask.masking.draw_loops import RATE_BITS
-from unmask.masking.features import rows_from_ids
-from unmask.masking.replacement import RandomTokens, replace_tokens, unigram_counts
+from unmask.masking.features import IGNORED, rows_from_ids
 from unmask.masking.settings import (
     BetaRate,
     MaskingSettings,
@@ -57,7 +58,6 @@ from unmask.masking.weights import Weights
 from unmask.tokenizer.loading import as_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 
-IGNORED = -100
 _SHARES = ("masked", "random", "unchanged")
 _MASK, _REPLACE, _RATE, _CHOICE = 1, 2, 4, 5  # set the draws of units, replacements, rates and strategies apart
 _HOST = torch.device("cpu")
@@ -94,20 +94,16 @@ class MaskedRows:
         return self._map(lambda tensor: tensor.to(device))
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> MaskedRows:
-        changed: dict[str, Any] = {}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, Boundaries):
-                value = Boundaries(*map(change, value))
-            changed[field.name] = change(value) if isinstance(value, Tensor) else value
-        return MaskedRows(**changed)
+        tensors = {name: change(value) for name, value in vars(self).items() if isinstance(value, Tensor)}
+        outside = None if self.boundaries is None else Boundaries(*map(change, self.boundaries))
+        return replace(self, **tensors, boundaries=outside)
 
     def keys(self) -> Iterator[str]:
         """Names of the tensors."""
         return iter(("input_ids", "labels", "attention_mask"))
 
     def __getitem__(self, name: str) -> Tensor:
-        if name not in tuple(self.keys()):
+        if name not in self.keys():
             raise KeyError(name)
         tensor: Tensor = getattr(self, name)
         return tensor
@@ -178,8 +174,10 @@ class Masker(Readable):
         counts = tokenizer.ordinary.astype(np.int64)
         if settings.replacement.random_from == "unigram":
             frequencies_V = self.tables.need("frequencies_V", 'replacements with random_from = "unigram"')
-            counts = unigram_counts(tokenizer.ordinary, frequencies_V.numpy())
-        self._random_tokens = RandomTokens(counts)
+            counts = np.where(tokenizer.ordinary, frequencies_V.numpy(), 0)
+            scale = max(1.0, counts.sum() / 2**30)  # so that the sum fits 31 bits
+            counts = np.where(counts > 0, np.maximum(counts / scale, 1.0), 0.0).astype(np.int64)
+        self._random_tokens = random_tokens(counts)
 
     @classmethod
     def from_tokenizer(  # noqa: PLR0913  (what a masking is made of, each by its name)
@@ -219,11 +217,11 @@ class Masker(Readable):
             TokenizerError: The tokenizer cannot be used.
             DataError: What `tables` names cannot be used, or belongs to another tokenizer.
         """
-        parts = {"units": units, "weights": weights}
-        own = {name: part for name, part in parts.items() if _is_own(part)}
+        parts = {name: part for name, part in (("units", units), ("weights", weights)) if part is not None}
+        own = {name: part for name, part in parts.items() if not isinstance(part, Settings | Mapping)}
         content = {
             "strategy": strategy,
-            **{name: part for name, part in parts.items() if part is not None and name not in own},
+            **{name: part for name, part in parts.items() if name not in own},
             "rate": rate,
             "replacement": {"shares": replacement, "random_from": random_from},
         }
@@ -239,7 +237,7 @@ class Masker(Readable):
     def to_dict(self) -> dict[str, Any]:
         """Its settings, and the seed; units and weights of the caller's own by the names of their classes."""
         parts = {"units": self.settings.units, "weights": self.settings.weights}
-        own = {name: type(part).__name__ for name, part in parts.items() if _is_own(part)}
+        own = {name: type(part).__name__ for name, part in parts.items() if not isinstance(part, Settings)}
         return {**self.settings.model_dump(mode="json", exclude=set(own)), **own, "seed": self.seed}
 
     def shown(self) -> Iterator[Shown]:
@@ -294,10 +292,10 @@ class Masker(Readable):
             chosen_T,
             flat.bits_T + mix_ints(_REPLACE),
             unit_begin_T=units.begin_T,
-            settings=settings.replacement,
+            shares=settings.replacement.shares,
             per_unit=weighed.per_unit if settings.replacement.per is None else settings.replacement.per == "unit",
             mask_id=self.tokenizer.special.mask,
-            random_tokens=self._random_tokens,
+            tokens=self._random_tokens,
         )
         labels_T = pick(target_T, flat.input_ids_T, IGNORED)
         seen, labels, bits = (each_T.view(batch.shape) for each_T in (seen_T, labels_T, flat.bits_T))
@@ -313,7 +311,11 @@ class Masker(Readable):
         self, rows: Rows, *, epoch: int = 0, progress: float = 0.0, step: int = 0, scores: Scores | None = None
     ) -> WeighedRows:
         """What masking draws from. Takes rows on the host, and the rest as `__call__` does."""
-        settings, tables = self.settings, self._tables_with(scores)
+        settings = self.settings
+        scores, known = scores or self.tables.scores, self._tables_with_scores.scores
+        if (scores and scores.version) != (known and known.version):  # what follows from them is made once a version
+            self._tables_with_scores = self.tables.with_scores(scores)
+        tables = self._tables_with_scores
         flat = flatten(rows, mix_ints(self.seed, 0 if settings.static else epoch, _MASK))
         rate: float | Tensor
         if isinstance(settings.rate, UniformRate | BetaRate):
@@ -332,7 +334,7 @@ class Masker(Readable):
             one = PART_OF_STEP.of(mix_ints(self.seed, epoch, step, int(progress * (1 << 53)), _CHOICE))
             choice_T = torch.full_like(choice_T, one)
         parts = settings.units.parts
-        shares = [part.share if isinstance(part.share, float) else part.share.at(progress) for part in parts]
+        shares = settings.units.shares_at(progress)
         part_T = torch.zeros_like(choice_T)
         for end in accumulate(shares):
             part_T += choice_T >= round(end / sum(shares) * 2**PART.size)
@@ -349,18 +351,6 @@ class Masker(Readable):
             if isinstance(part.units, SpanUnits):
                 in_span_T |= mine_T
         return WeighedRows(flat, partition(flat, mixed_starts_T), mixed_log2_T, rate, per_unit_T, in_span_T)
-
-    def _tables_with(self, scores: Scores | None) -> Tables:
-        # What follows from scores is made when their version is first seen.
-        scores, held = scores or self.tables.scores, self._tables_with_scores.scores
-        if (scores and scores.version) != (held and held.version):
-            self._tables_with_scores = self.tables.with_scores(scores)
-        return self._tables_with_scores
-
-
-def _is_own(part: Any) -> bool:
-    """Whether units or weights are an object of the caller's own class."""
-    return part is not None and not isinstance(part, Settings | Mapping)
 
 
 def unmasked(rows: Rows) -> MaskedRows:

@@ -16,8 +16,7 @@ from torch import Tensor
 from unmask.core.errors import SettingsError
 from unmask.core.hashing import GOLDEN, mix, mix_ints
 from unmask.data.rows import Rows
-from unmask.masking.draw import draw_units, flatten, partition, pick
-from unmask.masking.replacement import RandomTokens, Replacement, replace_tokens
+from unmask.masking.draw import draw_units, flatten, partition, pick, random_tokens, replace_tokens
 
 _MASK, _REPLACE = 3, 4
 
@@ -26,12 +25,10 @@ class MLM:
     """Masks sequences that stand in the columns of a tensor: `x, y = mlm(x)`.
 
     Where the interface comes from, "random" and "unchanged" are drawn apart from each other (81.0 / 10.0 / 9.1 instead
-    of 80 / 10 / 10) and random tokens may be padding or the mask. Here one draw parts the chosen tokens, random tokens
-    are ordinary and never the token itself, and the share of chosen tokens is exact.
-
-    There, masks come from torch's random generator. Here, they are a function of (seed, epoch, column, what the column
-    holds): `mlm(x, epoch=3)` gives the same whenever it is called. Without an epoch, the calls are counted, so that
-    each draws anew: the first is epoch 0. To go on after a stop, set `mlm.calls`.
+    of 80 / 10 / 10), random tokens may be padding or the mask, and masks come from torch's random generator. Here one
+    draw parts the chosen tokens, random tokens are ordinary and never the token itself, the share of chosen tokens is
+    exact, and masks are a function of (seed, epoch, column, what the column holds): `mlm(x, epoch=3)` gives the same
+    whenever it is called. Without an epoch the calls are counted, from 0; to go on after a stop, set `mlm.calls`.
 
     Args:
         padding_token: Its id; it also stands in the labels wherever nothing is to be predicted, so that
@@ -83,8 +80,8 @@ class MLM:
             raise SettingsError(
                 f"of the ids below n_tokens={n_tokens}, {ordinary.sum()} are ordinary; masking needs at least two"
             )
-        self._replacement = Replacement(shares=(max(masked, 0.0), randomize_prob, no_change_prob))
-        self._random_tokens = RandomTokens(ordinary.astype(np.int64))
+        self._shares = (max(masked, 0.0), randomize_prob, no_change_prob)
+        self._random_tokens = random_tokens(ordinary.astype(np.int64))
         known = ordinary.copy()
         known[specials] = True
         self._ordinary_V, self._known_V = torch.from_numpy(ordinary), torch.from_numpy(known)
@@ -134,10 +131,10 @@ class MLM:
             chosen_T,
             mix(flat.bits_T + mix_ints(_REPLACE)),
             unit_begin_T=units.begin_T,
-            settings=self._replacement,
+            shares=self._shares,
             per_unit=False,
             mask_id=self.mask_token,
-            random_tokens=self._random_tokens,
+            tokens=self._random_tokens,
         )
         labels_T = pick(chosen_T, flat.input_ids_T, self.padding_token)
         seen_BS, labels_BS = seen_T.view(rows.shape), labels_T.view(rows.shape)

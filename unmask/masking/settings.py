@@ -13,7 +13,6 @@ from torch import Tensor
 
 from unmask.core.hashing import RATE_STEP, RATE_WITHIN
 from unmask.core.settings import Settings, settings_within
-from unmask.masking.replacement import Replacement, Share
 from unmask.masking.units import (
     CollocationUnits,
     EntityUnits,
@@ -35,9 +34,11 @@ from unmask.masking.weights import (
     UniformWeights,
 )
 
-# The share of tokens that is masked: a function `at` of training progress in [0, 1], or drawn for each document piece.
+# The share of tokens that is masked: a function of training progress in [0, 1], or drawn for each document piece; `at`
+# is the expected one.
 
 Rate = Annotated[float, Field(gt=0.0, lt=1.0)]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
 QUANTILES = 1 << RATE_STEP.size  # of a distribution of rates, between which it is interpolated
 
 
@@ -111,9 +112,7 @@ class UniformRate(Settings):
         """The rates at 0, 1/n, ..., 1 of the distribution."""
         return np.linspace(self.low, self.high, QUANTILES + 1)
 
-    @property
-    def mean(self) -> float:
-        """The expected rate."""
+    def at(self, progress: float) -> float:
         return 0.5 * (self.low + self.high)
 
 
@@ -130,6 +129,9 @@ class BetaRate(Settings):
     mean: Rate = 0.3
     concentration: float = Field(default=8.0, gt=0.0)
     loss_weight: Literal["inverse", "none"] = "none"
+
+    def at(self, progress: float) -> float:
+        return self.mean
 
     def quantiles(self) -> NDArray[np.float64]:
         """The rates at 0, 1/n, ..., 1 of the distribution, from a sum of its density over a fine grid."""
@@ -151,9 +153,7 @@ RateSchedule = Annotated[ScheduledRate | SampledRate, Field(discriminator="kind"
 
 def rate_at(rate: float | ScheduledRate | SampledRate, progress: float) -> float:
     """The expected rate of a number, a schedule or a distribution at a progress in [0, 1]."""
-    if isinstance(rate, float):
-        return rate
-    return rate.mean if isinstance(rate, UniformRate | BetaRate) else rate.at(progress)
+    return rate if isinstance(rate, float) else rate.at(progress)
 
 
 def sampled_rates(rate: SampledRate, bits_T: Tensor, point: int) -> Tensor:
@@ -183,6 +183,37 @@ STRATEGIES: dict[str, dict[str, Settings]] = {
 }
 
 
+def expand_strategy(values: Any) -> Any:
+    """Fills in units and weights by the name of a strategy; what is given beside it stays.
+
+    Raises:
+        ValueError: The name is unknown.
+    """
+    if not isinstance(values, dict):
+        return values
+    name = values.get("strategy")
+    if name is not None and (not isinstance(name, str) or name not in STRATEGIES):
+        raise ValueError(f"unknown strategy {name!r}; known are {', '.join(STRATEGIES)}")
+    pair = STRATEGIES[name or "random"]
+    if name is None and not pair.keys() & values.keys():
+        name = "random"
+    parts = {}
+    for part, default in pair.items():
+        content, defaults = values.get(part), default.model_dump()
+        if isinstance(content, dict) and content.get("kind", defaults["kind"]) == defaults["kind"]:
+            content = {**defaults, **content}  # a table takes from the default what it leaves open
+        parts[part] = default if content is None else content
+        own = parts[part]
+        if not isinstance(own, Settings):
+            try:
+                own = type(default).model_validate(own)
+            except ValueError:  # of another kind, or wrong: validation of the whole says so
+                own = None
+        if own != default:
+            name = None
+    return {**values, **parts, "strategy": name}
+
+
 class LinearShare(Settings):
     """From `start` to `end` in a straight line over the training."""
 
@@ -209,10 +240,7 @@ class MixturePart(Settings):
     weights: AnyWeights
     share: Share | LinearShare = 1.0
 
-    @model_validator(mode="before")
-    @classmethod
-    def _expand(cls, values: Any) -> Any:
-        return expand_strategy(values)
+    _expand = model_validator(mode="before")(expand_strategy)
 
 
 class MixtureUnits(Settings):
@@ -231,11 +259,35 @@ class MixtureUnits(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        ends = (
-            [part.share if isinstance(part.share, float) else part.share.at(p) for part in self.parts] for p in (0, 1)
-        )
-        if not all(sum(shares) > 0.0 for shares in ends):
+        if not all(sum(self.shares_at(progress)) > 0.0 for progress in (0.0, 1.0)):
             raise ValueError("the shares of the parts are all 0 at the beginning or the end; give one of them more")
+        return self
+
+    def shares_at(self, progress: float) -> list[float]:
+        """Of the parts, before they are scaled to a sum of 1."""
+        return [part.share if isinstance(part.share, float) else part.share.at(progress) for part in self.parts]
+
+
+class Replacement(Settings):
+    """Shares of the chosen tokens and where random ones come from.
+
+    Attributes:
+        shares: Of tokens shown as `[MASK]`, as a random token, and unchanged; they add up to 1.
+        random_from: `uniform` over the ordinary tokens, or `unigram`: by how often they stand in the corpus.
+        per: Whether the draw is made for each `token` or once for each `unit`; None does what the paper of the
+            units does: once for a span (SpanBERT), for each token elsewhere (BERT).
+
+    Source: Devlin et al. 2018, section 3.1 (80/10/10); Wettig et al. 2023 find that masks alone do as well.
+    """
+
+    shares: tuple[Share, Share, Share] = (0.8, 0.1, 0.1)
+    random_from: Literal["uniform", "unigram"] = "uniform"
+    per: Literal["token", "unit"] | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Replacement:
+        if abs(sum(self.shares) - 1.0) > 1e-6:
+            raise ValueError(f"the shares of mask, random and keep must add up to 1, not {sum(self.shares):g}")
         return self
 
 
@@ -272,10 +324,7 @@ class MaskingSettings(Settings):
     static: bool = False
     refresh_steps: Annotated[int, Field(ge=1)] = 200
 
-    @model_validator(mode="before")
-    @classmethod
-    def _expand(cls, values: Any) -> Any:
-        return expand_strategy(values)
+    _expand = model_validator(mode="before")(expand_strategy)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -324,44 +373,6 @@ def span_units(settings: MaskingSettings) -> SpanUnits | None:
     """How spans are drawn, by the strategy or the first part of a mixture that draws some; None: there are none."""
     parts = settings.units.parts if isinstance(settings.units, MixtureUnits) else (settings,)
     return next((part.units for part in parts if isinstance(part.units, SpanUnits)), None)
-
-
-def expand_strategy(values: Any) -> Any:
-    """Fills in units and weights by the name of a strategy; what is given beside it is kept.
-
-    Raises:
-        ValueError: The name is unknown.
-    """
-    if not isinstance(values, dict):
-        return values
-    name = values.get("strategy")
-    if name is not None and (not isinstance(name, str) or name not in STRATEGIES):
-        raise ValueError(f"unknown strategy {name!r}; known are {', '.join(STRATEGIES)}")
-    pair = STRATEGIES[name or "random"]
-    if name is None and not pair.keys() & values.keys():
-        name = "random"
-    parts = {}
-    for (
-        part,
-        default,
-    ) in pair.items():  # a table of the default's kind, or without one, takes from it what it leaves open
-        content, defaults = values.get(part), default.model_dump()
-        if isinstance(content, dict) and content.get("kind", defaults["kind"]) == defaults["kind"]:
-            content = {**defaults, **content}
-        parts[part] = default if content is None else content
-    if not all(_is_default(parts[part], default) for part, default in pair.items()):
-        name = None
-    return {**values, **parts, "strategy": name}
-
-
-def _is_default(part: Any, default: Settings) -> bool:
-    # Settings, or a table of them as a recipe's file holds it.
-    if isinstance(part, Settings):
-        return part == default
-    try:
-        return type(default).model_validate(part) == default
-    except ValueError:
-        return False  # of another kind, or wrong: validation of the whole says so
 
 
 STRATEGIES["mixture"] = {

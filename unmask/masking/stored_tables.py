@@ -15,8 +15,9 @@ from unmask.core.settings import settings_within
 from unmask.data.data_folder import MANIFEST, load_manifest, open_split
 from unmask.data.lexicon import CHUNK_TOKENS, Lexicon, LexiconSettings, build_lexicon, load_lexicon
 from unmask.data.store import document_frequencies
+from unmask.masking.draw_loops import hash_set
 from unmask.masking.settings import MaskingSettings, all_weights
-from unmask.masking.tables import HashSet, Tables
+from unmask.masking.tables import Tables
 from unmask.masking.units import CollocationUnits
 from unmask.masking.weights import InformativeWeights, TfIdfWeights
 from unmask.tokenizer.loading import as_tokenizer
@@ -46,14 +47,9 @@ def with_lexicon(tables: Tables, lexicon: Lexicon) -> Tables:
     """Adds what a lexicon says to the tables of a masker, whose vocabulary is the same."""
     return replace(
         tables,
-        collocations=HashSet.of(torch.from_numpy(lexicon.hashes())),
+        collocations_P=torch.from_numpy(hash_set(lexicon.hashes())),
         informativeness_V=torch.from_numpy(lexicon.informativeness),
     )
-
-
-def needs_lexicon(settings: MaskingSettings) -> bool:
-    """Whether units or weights, of a mixture too, come from a lexicon."""
-    return any(isinstance(part, CollocationUnits | InformativeWeights) for part in settings_within(settings))
 
 
 def stored_tables(source: Path, tokenizer: Tokenizer, settings: MaskingSettings) -> Tables:
@@ -86,7 +82,7 @@ def stored_tables(source: Path, tokenizer: Tokenizer, settings: MaskingSettings)
     if any(isinstance(weights, TfIdfWeights) for weights in all_weights(settings)):
         documents = torch.from_numpy(document_frequencies(store, tokenizer.vocab_size))
         tables = replace(tables, documents_V=documents, num_documents=len(store))
-    if not needs_lexicon(settings):
+    if not any(isinstance(part, CollocationUnits | InformativeWeights) for part in settings_within(settings)):
         return tables
     if lexicon.is_file():
         content = load_lexicon(lexicon)

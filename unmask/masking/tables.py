@@ -7,64 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.core.errors import SettingsError
-
-_ROUNDS, _DOUBLINGS = 200, 5
-
-
-@dataclass(frozen=True, eq=False)
-class HashSet:
-    """A set of 64-bit hashes in one tensor, looked up many at once: two looks for each, and no search.
-
-    Every hash of the set stands in one of two places, which are read off its lower and its upper bits. A quarter of the
-    places are in use at most; free ones hold a copy of some hash of the set, so that they need no mark. Binary search
-    takes three to nine times as long on a CPU. Make it with `HashSet.of`.
-
-    Attributes:
-        places_P: int64; a power of two of them.
-        size: How many hashes there are.
-
-    Source: Pagh and Rodler 2004 (Cuckoo hashing).
-    """
-
-    places_P: Tensor
-    size: int
-
-    @classmethod
-    def of(cls, hashes: Tensor) -> HashSet:
-        """Makes a set of int64 hashes, in any order. They must be well mixed: places are read off their bits."""
-        members = np.unique(hashes.cpu().numpy())
-        if not len(members):
-            return cls(torch.zeros(1, dtype=torch.int64), 0)
-        bits = (4 * len(members) - 1).bit_length()
-        for more in range(_DOUBLINGS):
-            if (places := _placed(members, bits + more)) is not None:
-                return cls(torch.from_numpy(places), len(members))
-        raise AssertionError("the hashes are not mixed")
-
-
-def _placed(members: NDArray[np.int64], bits: int) -> NDArray[np.int64] | None:
-    # Hashes that lost their place to another go to their other place, until none has to; None where that does not end.
-    last = (1 << bits) - 1
-    choices = np.stack([members & last, (members >> 32) & last])
-    numbers = np.arange(len(members))
-    upper = np.zeros(len(members), dtype=np.int64)
-    holder = np.full(last + 1, -1, dtype=np.int64)
-    homeless = numbers
-    for _ in range(_ROUNDS):
-        holder[choices[upper[homeless], homeless]] = homeless
-        homeless = numbers[holder[choices[upper, numbers]] != numbers]
-        if not len(homeless):
-            return members[np.maximum(holder, 0)]
-        upper[homeless] ^= 1
-    return None
 
 
 @dataclass(frozen=True)
@@ -87,7 +33,7 @@ _MISSING = {
     "frequencies=unmask.count_tokens(dataset, tokenizer)",
     "documents_V": "the number of documents in which each of the {} ids stands: give tables=PATH of prepared data, "
     "where they are counted",
-    "collocations": f"a lexicon of collocations; {_LEXICON}",
+    "collocations_P": f"a lexicon of collocations; {_LEXICON}",
     "informativeness_V": f"how informative each of the {{}} ids is; {_LEXICON}",
     "embedding_VD": "an encoder's embedding of each of the {} ids: Tables(..., embedding_VD=...); training and the "
     "audit read them from the encoder's folder",
@@ -104,7 +50,7 @@ class Tables:
         documents_V: int64: in how many documents each id stands.
         num_documents: How many documents there are.
         scores: What a model made of the vocabulary.
-        collocations: Hashes of a lexicon's collocations (`unmask.core.hashing.longer`).
+        collocations_P: int64: hash set of a lexicon's collocations (`unmask.core.hashing.longer`, `hash_set`).
         informativeness_V: float: how much each token tells of its neighbours; from a lexicon.
         embedding_VD: float: embeddings that do not change, of an encoder outside of the training.
         labels: By column of annotation, the names of its labels; a label's number is its place, counted from 1.
@@ -115,44 +61,34 @@ class Tables:
     documents_V: Tensor | None = None
     num_documents: int = 0
     scores: Scores | None = None
-    collocations: HashSet | None = None
+    collocations_P: Tensor | None = None
     informativeness_V: Tensor | None = None
     embedding_VD: Tensor | None = None
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
     _derived: dict[Hashable, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
-    def need(self, name: str, wanted_by: str) -> Any:
-        """One of the tables above by its name, for what the error calls `wanted_by`.
-
-        Raises:
-            SettingsError: It is missing or of another vocabulary.
-        """
-        table = getattr(self, name)
-        if table is None or (isinstance(table, Tensor) and len(table) != self.vocab_size):
-            raise SettingsError(f"{wanted_by} need {_MISSING[name].format(self.vocab_size)}")
+    def need(self, name: str, needed_by: str) -> Tensor:
+        """One of the tables above by its name. Where it is missing or of another vocabulary, a SettingsError says what
+        it is `needed_by`."""
+        table: Tensor | None = getattr(self, name)
+        if table is None or (name != "collocations_P" and len(table) != self.vocab_size):
+            raise SettingsError(f"{needed_by} need {_MISSING[name].format(self.vocab_size)}")
         return table
 
-    def score(self, name: str, wanted_by: str) -> Tensor | None:
-        """A score of the vocabulary; None where a model is to make it and has not made any yet: then weights are equal.
-
-        Raises:
-            SettingsError: There is no such score.
-        """
+    def score(self, name: str, needed_by: str) -> Tensor | None:
+        """A score of the vocabulary; None where a model is to make it and has not made any yet: then weights are
+        equal."""
         if self.scores is not None and not self.scores.tables:
             return None
         if self.scores is None or name not in self.scores.tables:
-            raise SettingsError(f"{wanted_by} needs the score {name!r}, which a model makes as it trains")
+            raise SettingsError(f"{needed_by} needs the score {name!r}, which a model makes as it trains")
         return self.scores.tables[name]
 
-    def labels_of(self, column: str, wanted_by: str) -> Sequence[str]:
-        """The names of a column's labels.
-
-        Raises:
-            SettingsError: They are missing.
-        """
+    def labels_of(self, column: str, needed_by: str) -> Sequence[str]:
+        """The names of a column's labels."""
         if column not in self.labels:
             raise SettingsError(
-                f"{wanted_by} needs the labels of the annotation {column!r}, which stand in the manifest of prepared "
+                f"{needed_by} needs the labels of the annotation {column!r}, which stand in the manifest of prepared "
                 "data: Tables(..., labels=manifest.annotations)"
             )
         return self.labels[column]

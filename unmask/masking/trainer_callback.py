@@ -9,8 +9,7 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from unmask.core.errors import SettingsError
-from unmask.masking.clock import Clock
-from unmask.masking.fixed_rows import FixedRows
+from unmask.masking.collator import Clock, FixedRows
 
 try:
     from transformers import TrainerCallback
@@ -18,21 +17,6 @@ except ImportError as error:
     raise SettingsError("the collator's callback needs transformers: pip install 'unmask[transformers]'") from error
 
 log = logging.getLogger("unmask")
-
-
-def _steps_made_again(args: Any, state: Any, loader: Any) -> int:
-    """Steps whose batches a training makes again and skips where it goes on; the collator counts these once more.
-
-    That is so for streams: of rows by number, only their numbers are skipped. A stream of unknown length is one epoch
-    of all steps.
-    """
-    if args.ignore_data_skip or not isinstance(getattr(loader, "dataset", None), IterableDataset):
-        return 0
-    try:
-        steps = -(-len(loader) // args.gradient_accumulation_steps)
-    except TypeError:  # as torch says it of a stream without a length
-        steps = state.max_steps
-    return int(state.global_step % max(1, steps))
 
 
 class EpochCallback(TrainerCallback):
@@ -59,11 +43,9 @@ class EpochCallback(TrainerCallback):
         self._said = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A training begins, or goes on."""
         self._epoch = self._batches = None
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A training ends."""
         self._batches = None
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -71,7 +53,15 @@ class EpochCallback(TrainerCallback):
         done = state.global_step
         if self._epoch is None:
             self._epoch = int((state.epoch or 0.0) + 1e-6)
-            done -= _steps_made_again(args, state, kwargs.get("train_dataloader"))
+            # A training that goes on makes the batches of a stream again and skips them; the collator counts these once
+            # more. Of rows by number, only their numbers are skipped.
+            loader = kwargs.get("train_dataloader")
+            if not args.ignore_data_skip and isinstance(getattr(loader, "dataset", None), IterableDataset):
+                try:
+                    steps = -(-len(loader) // args.gradient_accumulation_steps)  # type: ignore[arg-type]
+                except TypeError:  # a stream without a length is one epoch of all steps
+                    steps = state.max_steps
+                done -= int(state.global_step % max(1, steps))
         else:
             self._epoch += 1
         batches = max(1, state.max_steps) * args.gradient_accumulation_steps
@@ -90,15 +80,11 @@ class EpochCallback(TrainerCallback):
         if self._batches is not None:
             self._clock.batches = self._batches
 
-    def on_predict(self, args: Any, state: Any, control: Any, metrics: Any, **kwargs: Any) -> None:
-        """As after an evaluation."""
-        self.on_evaluate(args, state, control)
+    on_predict = on_evaluate
 
-    def on_prediction_step(
-        self, args: Any, state: Any, control: Any, eval_dataloader: Any = None, **kwargs: Any
-    ) -> None:
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Says once where rows of an evaluation have no fixed masks."""
-        dataset = getattr(eval_dataloader, "dataset", None)
+        dataset = getattr(kwargs.get("eval_dataloader"), "dataset", None)
         if self._said or dataset is None or isinstance(dataset, FixedRows) or self._static:
             return
         self._said = True

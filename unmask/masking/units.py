@@ -8,6 +8,7 @@ Shape suffix: T = all positions of a batch in a line (B rows x S positions).
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Annotated, ClassVar, Literal, Protocol, Self
 
 import torch
@@ -34,11 +35,8 @@ class Units(Protocol):
     replaced_per: ClassVar[Literal["token", "unit"]]
 
     def starts(self, rows: FlatRows, tables: Tables) -> Tensor:
-        """Where units begin: [T], bool. Values at tokens that cannot be masked do not matter.
-
-        Raises:
-            DataError: The rows lack an annotation that is needed.
-        """
+        """Where units begin: [T], bool. Values at tokens that cannot be masked do not matter. A DataError says that
+        the rows lack an annotation."""
         ...
 
 
@@ -100,11 +98,7 @@ class SpanUnits(Settings):
             weights = [self.p * (1.0 - self.p) ** k for k in range(self.max_words)]
         else:
             weights = [1.0] * self.max_words if self.lengths == "uniform" else list(self.lengths)
-        total, ends, before = sum(weights), [], 0.0
-        for weight in weights:
-            before += weight
-            ends.append(round(before / total * 2**32))
-        return ends
+        return [round(end / sum(weights) * 2**32) for end in accumulate(weights)]
 
     def starts(self, rows: FlatRows, tables: Tables) -> Tensor:
         """Tiles each segment.
@@ -129,7 +123,7 @@ class CollocationUnits(Settings):
 
     Attributes:
         lexicon: File that `unmask lexicon` has made; None lets `pretrain` make one of the training text. Read by those
-            who make the masker: masking itself sees `Tables.collocations`.
+            who make the masker: masking itself sees `Tables.collocations_P`.
 
     Source: Levine et al. 2021 (PMI-Masking), section 3. There and here, units are drawn uniformly. Here, a unit is
     replaced as a whole, so that no word of a collocation gives the others away.
@@ -140,10 +134,9 @@ class CollocationUnits(Settings):
     lexicon: str | None = None
 
     def starts(self, rows: FlatRows, tables: Tables) -> Tensor:
-        collocations = tables.need("collocations", "units of kind collocations")
-        batch = arrays(rows.input_ids_T, rows.maskable_T, rows.word_starts_T, rows.segment_begin_T)
-        most_words = MOST_WORDS if collocations.size else 1
-        return torch.from_numpy(collocation_starts(most_words, collocations.places_P.numpy(), *batch))
+        set_P = tables.need("collocations_P", "units of kind collocations")
+        batch = arrays(set_P, rows.input_ids_T, rows.maskable_T, rows.word_starts_T, rows.segment_begin_T)
+        return torch.from_numpy(collocation_starts(MOST_WORDS, *batch))
 
 
 # Units that annotations make: entities, phrases, subtrees of the dependency parse; between them whole words. A segment

@@ -10,7 +10,7 @@ number: place 0 is for tokens without one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
+from typing import Annotated, ClassVar, Literal, Protocol, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -50,14 +50,10 @@ class Weights(Protocol):
     """A way to weigh units."""
 
     def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor | None:
-        """Logarithms of weights to base 2, in 2**-18; None: all units are equal.
+        """Logarithms of weights to base 2, in 2**-18: [T], int64; None: all units are equal.
 
-        Returns:
-            [T], int64, at the places where units begin; others do not matter. Only differences within a segment do.
-
-        Raises:
-            DataError: The rows lack an annotation that is needed.
-            SettingsError: A table is missing.
+        They count at the places where units begin, and only their differences within a segment do. A DataError says
+        that the rows lack an annotation, a SettingsError that a table is missing.
         """
         ...
 
@@ -68,7 +64,7 @@ class UniformWeights(Settings):
     kind: Literal["uniform"] = "uniform"
 
     def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> None:
-        """None: all units are equal."""
+        return None
 
 
 class FrequencyWeights(Settings):
@@ -182,7 +178,6 @@ class FirstWeights(Settings):
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The annotation."""
         return (self.of,)
 
     def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
@@ -227,25 +222,25 @@ class PosWeights(Settings):
     default: Weight = 1.0
 
     def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
+        def by_tag() -> Tensor:
+            labels = tables.labels_of("pos", "weights of kind pos")
+            unknown = sorted(set(self.weights) - set(labels) - UNIVERSAL_TAGS)
+            if unknown:
+                raise SettingsError(
+                    f"masking.weights.weights names the part of speech {unknown[0]!r}, which the data does not have; "
+                    f"it has {', '.join(labels)}"
+                )
+            if labels and self.weights and not set(labels) & set(self.weights):
+                raise SettingsError(
+                    "masking.weights.weights has no part of speech of the data, so all words would weigh the same: the "
+                    f"data has {_some(labels)}, the weights are of {', '.join(sorted(self.weights))}; name tags of the "
+                    "data there"
+                )
+            return _of_labels([self.weights.get(label, self.default) for label in labels], self.default)
+
         tags_T = rows.annotation("pos", "weights of kind pos")
         key = ("pos", tuple(sorted(self.weights.items())), self.default)  # a dict has no hash
-        return _heaviest(units, tables.derived(key, lambda: self._by_tag(tables)), tags_T)
-
-    def _by_tag(self, tables: Tables) -> Tensor:
-        labels = tables.labels_of("pos", "weights of kind pos")
-        unknown = sorted(set(self.weights) - set(labels) - UNIVERSAL_TAGS)
-        if unknown:
-            raise SettingsError(
-                f"masking.weights.weights names the part of speech {unknown[0]!r}, which the data does not have; "
-                f"it has {', '.join(labels)}"
-            )
-        if labels and self.weights and not set(labels) & set(self.weights):
-            raise SettingsError(
-                "masking.weights.weights has no part of speech of the data, so all words would weigh the same: the "
-                f"data has {_some(labels)}, the weights are of {', '.join(sorted(self.weights))}; name tags of the "
-                "data there"
-            )
-        return _of_labels([self.weights.get(label, self.default) for label in labels], self.default)
+        return _heaviest(units, tables.derived(key, by_tag), tags_T)
 
 
 class RoleWeights(Settings):
@@ -268,23 +263,23 @@ class RoleWeights(Settings):
     others: Weight = 1.0
 
     def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
-        role_T = rows.annotation("dependencies", "weights of kind role") >> HEADS_SHIFT
-        return _heaviest(units, tables.derived(self, lambda: self._by_role(tables)), role_T)
+        def by_role() -> Tensor:
+            labels = tables.labels_of("dependencies", "weights of kind role")
+            roles = [label.lower().split(":")[0] for label in labels]  # subtypes, as in `nsubj:pass`, are of their type
+            if labels and not set(roles) & (_ARGUMENTS | _FUNCTION):
+                raise SettingsError(
+                    "weights of kind role know the roles of Universal Dependencies and of spaCy's English pipelines, "
+                    f"but the data has none of them: it has {_some(labels)}; annotate it with a pipeline that gives "
+                    "such roles, or take other weights, such as masking.weights.kind = 'uniform'"
+                )
+            weights = [self.others]  # by 2 x role + (1 where something hangs on the word), from 2 on
+            for role in roles:
+                known = self.function if role in _FUNCTION else self.arguments if role in _ARGUMENTS else None
+                weights += [self.others, self.heads] if known is None else [known, known]
+            return _of_labels(weights, self.others)
 
-    def _by_role(self, tables: Tables) -> Tensor:
-        labels = tables.labels_of("dependencies", "weights of kind role")
-        roles = [label.lower().split(":")[0] for label in labels]  # subtypes, as in `nsubj:pass`, are of their type
-        if labels and not set(roles) & (_ARGUMENTS | _FUNCTION):
-            raise SettingsError(
-                "weights of kind role know the roles of Universal Dependencies and of spaCy's English pipelines, but "
-                f"the data has none of them: it has {_some(labels)}; annotate it with a pipeline that gives such "
-                "roles, or take other weights, such as masking.weights.kind = 'uniform'"
-            )
-        weights = [self.others]  # by 2 x role + (1 where something hangs on the word), from 2 on
-        for role in roles:
-            known = self.function if role in _FUNCTION else self.arguments if role in _ARGUMENTS else None
-            weights += [self.others, self.heads] if known is None else [known, known]
-        return _of_labels(weights, self.others)
+        role_T = rows.annotation("dependencies", "weights of kind role") >> HEADS_SHIFT
+        return _heaviest(units, tables.derived(self, by_role), role_T)
 
 
 def _some(labels: Sequence[str]) -> str:
@@ -325,15 +320,15 @@ class PosLossWeights(Settings):
     floor: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
 
     def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor | None:
-        wanted_by = "weights of kind pos_loss"
-        tags_T = rows.annotation("pos", wanted_by)
-        loss_L = tables.score(self.score, wanted_by)
+        own = "weights of kind pos_loss"
+        tags_T = rows.annotation("pos", own)
+        loss_L = tables.score(self.score, own)
         if loss_L is None:
             return None
-        labels = tables.labels_of("pos", wanted_by)
+        labels = tables.labels_of("pos", own)
         if len(loss_L) != len(labels) + 1:
             raise SettingsError(
-                f"{wanted_by}: the score 'pos_loss' is of {len(loss_L) - 1} parts of speech, but the data has "
+                f"{own}: the score 'pos_loss' is of {len(loss_L) - 1} parts of speech, but the data has "
                 f"{len(labels)}; scores and rows are to come from the same data"
             )
 
@@ -472,12 +467,11 @@ class CentralityWeights(Settings):
 
     @property
     def score(self) -> str | None:
-        """The score of the model being trained that it follows."""
         return "embedding" if self.encoder is None else None
 
     def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor | None:
-        wanted_by = "weights of kind centrality"
-        table: Any = tables.score("embedding", wanted_by) if self.score else tables.need("embedding_VD", wanted_by)
+        own = "weights of kind centrality"
+        table = tables.score("embedding", own) if self.score else tables.need("embedding_VD", own)
         if table is None:
             return None
 

@@ -25,8 +25,7 @@ from unmask.data.pairs import PairKind
 from unmask.data.rows import LABEL, Cursor, Rows, RowStream
 from unmask.data.store import TokenStore
 from unmask.masking.masker import MaskedRows, Masker
-from unmask.masking.replacement import Replacement
-from unmask.masking.settings import MaskingSettings
+from unmask.masking.settings import MaskingSettings, Replacement
 from unmask.masking.units import SpanUnits, TokenUnits
 from unmask.masking.weights import UniformWeights
 from unmask.measure.questions import judge

@@ -7,7 +7,6 @@ V = vocabulary, H = heads, K = size of a head.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -42,13 +41,10 @@ class RowEncoder(Protocol):
 
     @property
     def device(self) -> torch.device: ...
-
     @property
     def shares_rows(self) -> bool: ...
-
     @property
     def takes_padding(self) -> bool: ...
-
     @property
     def width(self) -> int: ...
 
@@ -161,14 +157,28 @@ class Encoder(nn.Module):
                 f"the model drops {config.dropout:.0%} in training mode and needs a dropout_seed; give one, or "
                 "call eval()"
             )
+        if self.token_types is None and token_type_ids_BS is not None:
+            raise ModelError(f"the layout {config.layout!r} has no token types; leave token_type_ids_BS out")
         if position_ids_BS is None:
             position_ids_BS = torch.arange(length, device=input_ids_BS.device).expand_as(input_ids_BS)
         if segment_ids_BS is None:
             segment_ids_BS = torch.zeros_like(input_ids_BS)
             sequences = sequences or Sequences.of_rows(len(input_ids_BS), length, input_ids_BS.device)
-        plans = self._plans(segment_ids_BS, position_ids_BS, sequences)
-        x_BSD = self._embed(input_ids_BS, position_ids_BS, token_type_ids_BS)
+        plans = self._plans(segment_ids_BS.to(torch.int32), position_ids_BS, sequences)
+
+        # Embeddings
+        x_BSD = functional.embedding(input_ids_BS, self.tokens)
+        if self.token_types is not None and token_type_ids_BS is None:
+            x_BSD = x_BSD + self.token_types[0]
+        elif self.token_types is not None and token_type_ids_BS is not None:
+            x_BSD = x_BSD + functional.embedding(token_type_ids_BS, self.token_types)
+        if self.positions is not None:
+            x_BSD = x_BSD + functional.embedding(position_ids_BS + config.first_position, self.positions)
+        run_norm = self.compiled_norm if self.training and self.compiled_norm is not None else run_embedding_norm
+        x_BSD = run_norm(self.norm, x_BSD, self.compute_dtype)
         x_BSD = dropout(x_BSD, config.dropout, seed=self._on_device(seed))
+
+        # Blocks
         added_BSD = None
         run = self.compiled_block if self.training and self.compiled_block is not None else run_block
         for layer, block in enumerate(self.blocks):
@@ -188,26 +198,11 @@ class Encoder(nn.Module):
         device = self.tokens.device
         return seed if seed is None or device.type == "cpu" else torch.full((), seed, device=device)
 
-    def _embed(self, input_ids_BS: Tensor, position_ids_BS: Tensor, token_type_ids_BS: Tensor | None) -> Tensor:
-        x_BSD = functional.embedding(input_ids_BS, self.tokens)
-        if self.token_types is None and token_type_ids_BS is not None:
-            raise ModelError(f"the layout {self.config.layout!r} has no token types; leave token_type_ids_BS out")
-        if self.token_types is not None and token_type_ids_BS is None:
-            x_BSD = x_BSD + self.token_types[0]
-        elif self.token_types is not None and token_type_ids_BS is not None:
-            x_BSD = x_BSD + functional.embedding(token_type_ids_BS, self.token_types)
-        if self.positions is not None:
-            x_BSD = x_BSD + functional.embedding(position_ids_BS + self.config.first_position, self.positions)
-        run = self.compiled_norm if self.training and self.compiled_norm is not None else run_embedding_norm
-        normed_BSD: Tensor = run(self.norm, x_BSD, self.compute_dtype)
-        return normed_BSD
-
     def _plans(
         self, segment_ids_BS: Tensor, position_ids_BS: Tensor, sequences: Sequences | None
     ) -> dict[bool, AttentionPlan]:
         """Of global layers (true) and of local ones (false), as far as there are any."""
         config, rotary = self.config, self.config.rotary
-        segment_ids_BS = segment_ids_BS.to(torch.int32)
         head_dim, abilities = config.hidden_size // config.num_heads, abilities_of(self.tokens.device)
         plans = {}
         for is_global in {config.is_global(layer) for layer in range(config.num_layers)}:
@@ -260,30 +255,10 @@ class MaskedLM(nn.Module):
         head = self.find_head(LabelHead)
         return None if head is None else head.names
 
-    def forward(
-        self,
-        input_ids_BS: Tensor,
-        *,
-        positions_N: Tensor,
-        segment_ids_BS: Tensor | None = None,
-        position_ids_BS: Tensor | None = None,
-        token_type_ids_BS: Tensor | None = None,
-        dropout_seed: int | None = None,
-    ) -> Tensor:
-        """Logits [N, V] at some positions only: the head costs as much as the rest of a small model.
-
-        Args:
-            input_ids_BS, segment_ids_BS, position_ids_BS, token_type_ids_BS, dropout_seed: As for `Encoder`.
-            positions_N: int64: places in the flattened batch (row x S + position).
-        """
-        hidden_BSD = self.encoder(
-            input_ids_BS,
-            segment_ids_BS=segment_ids_BS,
-            position_ids_BS=position_ids_BS,
-            token_type_ids_BS=token_type_ids_BS,
-            dropout_seed=dropout_seed,
-        )
-        return self.predict(hidden_BSD.flatten(0, 1), positions_N)
+    def forward(self, input_ids_BS: Tensor, *, positions_N: Tensor, **rows: Any) -> Tensor:
+        """Logits [N, V] at some places of the flattened batch (int64, row x S + position) only: the head costs as much
+        as the rest of a small model. `rows` are the encoder's other arguments."""
+        return self.predict(self.encoder(input_ids_BS, **rows).flatten(0, 1), positions_N)
 
     def predict(self, hidden_TD: Tensor, positions_N: Tensor) -> Tensor:
         """Logits [N, V] at some places of the hidden states of a whole batch in a line."""
@@ -376,14 +351,7 @@ def uncompile_model(model: MaskedLM) -> None:
 
 
 @torch.no_grad()
-def attention_received(
-    encoder: Encoder,
-    input_ids_BS: Tensor,
-    *,
-    segment_ids_BS: Tensor,
-    position_ids_BS: Tensor,
-    token_type_ids_BS: Tensor | None = None,
-) -> Tensor:
+def attention_received(encoder: Encoder, input_ids_BS: Tensor, *, segment_ids_BS: Tensor, **rows: Any) -> Tensor:
     """The attention that each token receives from the others of its segment, as a mean over layers, heads and queries.
 
     Fused attention keeps no probabilities, so they are computed again: the cost is a forward pass and, a layer, a
@@ -391,35 +359,26 @@ def attention_received(
 
     Args:
         encoder: In evaluation mode.
-        input_ids_BS, segment_ids_BS, position_ids_BS, token_type_ids_BS: As for the encoder.
+        input_ids_BS, segment_ids_BS, rows: As for the encoder.
 
     Returns:
         [B, S], float32: 1 where a token receives an even share; 0 at padding.
     """
     received_BS = torch.zeros(input_ids_BS.shape, device=input_ids_BS.device)
     real_BS = segment_ids_BS >= 0
-    hooks = []
-    for block in encoder.blocks:
-        assert isinstance(block, Block)
-        hooks.append(block.attention.register_forward_pre_hook(partial(_add_received, received_BS, real_BS)))
+
+    def add_received(module: Any, inputs: tuple[Any, ...]) -> None:
+        x_BSD, plan = inputs
+        query_BHSK, key_BHSK, _ = module.project(x_BSD, plan)
+        scores_BHSS = query_BHSK.float() @ key_BHSK.float().transpose(-1, -2) * query_BHSK.shape[-1] ** -0.5
+        p_BHSS = torch.softmax(scores_BHSS + plan.bias_B1SS, dim=-1)
+        received_BS.add_((p_BHSS.mean(1) * real_BS[:, :, None]).sum(1))  # over the queries: 1 for an even share
+
+    layers = [module for module in encoder.modules() if isinstance(module, Attention)]
+    hooks = [layer.register_forward_pre_hook(add_received) for layer in layers]
     try:
-        encoder(
-            input_ids_BS,
-            segment_ids_BS=segment_ids_BS,
-            position_ids_BS=position_ids_BS,
-            token_type_ids_BS=token_type_ids_BS,
-        )
+        encoder(input_ids_BS, segment_ids_BS=segment_ids_BS, **rows)
     finally:
         for hook in hooks:
             hook.remove()
-    return received_BS / len(encoder.blocks) * real_BS
-
-
-def _add_received(received_BS: Tensor, real_BS: Tensor, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-    """Adds what the tokens receive in one layer. A sum over the segment's queries is 1 for an even share."""
-    assert isinstance(module, Attention)
-    x_BSD, plan = inputs
-    query_BHSK, key_BHSK, _ = module.project(x_BSD, plan)
-    scores_BHSS = query_BHSK.float() @ key_BHSK.float().transpose(-1, -2) * query_BHSK.shape[-1] ** -0.5
-    probabilities_BHSS = torch.softmax(scores_BHSS + plan.bias_B1SS, dim=-1)
-    received_BS += (probabilities_BHSS.mean(1) * real_BS[:, :, None]).sum(1)
+    return received_BS / len(layers) * real_BS

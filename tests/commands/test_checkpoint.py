@@ -82,7 +82,7 @@ def test_a_changed_checkpoint_is_another_one(checkpoint: Path, tmp_path: Path) -
     [
         ("model.num_layers=6", r"model.num_layers"),
         (
-            "model.initialisation=xavier",
+            "model.initialisation=truncated_normal",
             "model.initialisation",
         ),
         ("tokenizer.path=x", "tokenizer"),

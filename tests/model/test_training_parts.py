@@ -98,8 +98,6 @@ def test_initial_weights(make_model: MakeModel, layout: str, method: Initialisat
         wanted = {
             "truncated_normal": cut,
             "depth_scaled": cut / math.sqrt(2 * 4) if writes else cut,
-            "xavier": math.sqrt(2 / (columns + rows / module.num_fused)),
-            "he": math.sqrt(2 / columns),
         }[method]
         assert float(weight.std()) == pytest.approx(wanted, rel=0.03), name
         assert abs(float(weight.mean())) < 4 * wanted / math.sqrt(rows * columns), name

@@ -49,11 +49,7 @@ class Tile:
     def of(self, heads_3BHSK: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Its queries, keys and values, without a copy: each [b, H, q or k, K]."""
         query, key, value = heads_3BHSK
-        return (
-            query[self.rows, :, self.queries],
-            key[self.rows, :, self.keys],
-            value[self.rows, :, self.keys],
-        )
+        return query[self.rows, :, self.queries], key[self.rows, :, self.keys], value[self.rows, :, self.keys]
 
 
 def tiles_of(segment_ids_BS: Tensor, *, num_heads: int, window: int | None) -> tuple[Tile, ...]:
@@ -107,13 +103,11 @@ class Sequences:
 
     @classmethod
     def of(cls, segment_ids_BS: Tensor) -> Sequences:
-        """The segments of packed rows; the padding at a row's end is a sequence of its own, or several.
+        """The segments of packed rows (neighbours of the same number); padding (numbers below 0) at a row's end is a
+        sequence of its own, or several.
 
         The capacity is rounded up to one of four in each octave. On a GPU this waits for the device: a training step
         gets sequences that were made on the host.
-
-        Args:
-            segment_ids_BS: Integers; neighbours of the same number are one segment, and numbers below 0 padding.
         """
         num_rows, length = segment_ids_BS.shape
         begins_BS = torch.ones_like(segment_ids_BS, dtype=torch.bool)
@@ -176,15 +170,8 @@ class AttentionPlan:
 
 
 def rotary_table(position_ids_BS: Tensor, *, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of the rotation angles, computed once for each position that a row can have.
-
-    Args:
-        position_ids_BS: int64: positions within segments, so below S.
-        head_dim: K.
-        theta: Base of the wave lengths.
-
-    Returns:
-        Two float32 tensors [B, S, head_dim / 2].
+    """Cosines and sines of the rotation angles, float32 [B, S, head_dim / 2] each, computed once for each position that
+    a row can have. Positions are within segments, so below S; `theta` is the base of the wave lengths.
 
     Source: Su et al. 2021 (RoFormer), section 3.4.2; halves are paired, as in GPT-NeoX and ModernBERT.
     """

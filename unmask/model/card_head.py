@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, field_validator, model_validator
+from pydantic import BeforeValidator, ValidationInfo, field_validator, model_validator
 
 from unmask.core.errors import RunError
 from unmask.core.files import write_atomically
@@ -34,10 +34,6 @@ _LANGUAGE = re.compile(r"[a-z]{2,3}|multilingual|code")
 _LINK = re.compile(r"https?://\S+|LICENSE(\.md)?")
 
 log = logging.getLogger("unmask")
-
-
-def _as_list(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else value or None  # an empty list says nothing
 
 
 class CardSettings(Settings):
@@ -57,22 +53,22 @@ class CardSettings(Settings):
     license: str | None = None
     license_name: str | None = None
     license_link: str | None = None
-    language: Annotated[tuple[str, ...] | None, BeforeValidator(_as_list)] = None
+    language: Annotated[
+        tuple[str, ...] | None, BeforeValidator(lambda value: (value,) if isinstance(value, str) else value or None)
+    ] = None
 
-    @field_validator("license", "license_name")
+    @field_validator("*")
     @classmethod
-    def _check_identifier(cls, value: str | None) -> str | None:
-        if value is None or _IDENTIFIER.fullmatch(value):
-            return value
-        near = re.sub(r"[\s_]+", "-", value.strip().lower())
-        hint = f"; did you mean {near!r}?" if _IDENTIFIER.fullmatch(near) else ""
-        raise ValueError(f"expected a licence as the hub calls it, such as apache-2.0, mit, cc-by-4.0 or other{hint}")
-
-    @field_validator("license_link", "language")
-    @classmethod
-    def _check_form(cls, value: Any) -> Any:
-        if isinstance(value, str) and not _LINK.fullmatch(value):
-            raise ValueError("expected a URL, or LICENSE or LICENSE.md for a file beside the card")
+    def _check_form(cls, value: Any, info: ValidationInfo) -> Any:
+        if info.field_name == "license_link":
+            if value is not None and not _LINK.fullmatch(value):
+                raise ValueError("expected a URL, or LICENSE or LICENSE.md for a file beside the card")
+        elif isinstance(value, str) and not _IDENTIFIER.fullmatch(value):
+            near = re.sub(r"[\s_]+", "-", value.strip().lower())
+            hint = f"; did you mean {near!r}?" if _IDENTIFIER.fullmatch(near) else ""
+            raise ValueError(
+                f"expected a licence as the hub calls it, such as apache-2.0, mit, cc-by-4.0 or other{hint}"
+            )
         for code in value if isinstance(value, tuple) else ():
             if not _LANGUAGE.fullmatch(code):
                 raise ValueError(
@@ -94,10 +90,7 @@ class CardSettings(Settings):
 
 def with_named(before: Mapping[str, Any], named: CardSettings, *, where: str) -> CardSettings:
     """The card's settings of a run that goes on: those of before, except for what is named now (None removes it).
-
-    Raises:
-        SettingsError: They contradict each other; `where` says what `before` is of.
-    """
+    `where` says what `before` is of, for errors."""
     return validated(CardSettings, {**before, **named.model_dump(exclude_unset=True)}, where=where)
 
 
@@ -117,15 +110,12 @@ class Origin:
 
 
 def base_models(checkpoint: str, folder: Path) -> tuple[str, ...]:
-    """The names by which the hub knows what a model is or comes from.
+    """The names by which the hub knows what a model is or comes from, given its lasting name
+    (`unmask.core.hub.lasting_name`) and its folder.
 
     They are its own name where it was given by that. Of a folder they are what its card says under `base_model`: what
     began as a model of the hub still comes from it. `_name_or_path` of a config.json is not used, since a relative
     path in it (`runs/first`) looks like a name, and a wrong name would show a stranger's model on the hub.
-
-    Args:
-        checkpoint: Its lasting name (`unmask.core.hub.lasting_name`).
-        folder: Of the model.
     """
     if not Path(checkpoint).is_absolute():
         return (checkpoint.partition("@")[0],)
@@ -138,19 +128,14 @@ def base_models(checkpoint: str, folder: Path) -> tuple[str, ...]:
     try:
         base = (metadata_load(card) or {}).get("base_model")
     except (OSError, ValueError, yaml.YAMLError) as error:
+        reason = str(error).partition("\n")[0]
         log.warning(
-            "%s: the card's head cannot be read, so what it says of the base model is not known: %s",
-            card,
-            _first_line(error),
+            "%s: the card's head cannot be read, so what it says of the base model is not known: %s", card, reason
         )
         return ()
     names = [base] if isinstance(base, str) else base if isinstance(base, list) else []
     on_hub = [hub_name(name) for name in names if isinstance(name, str)]
     return tuple(name.name for name in on_hub if name is not None)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
 
 
 def name_of_folder(folder: Path) -> str:
@@ -193,15 +178,8 @@ def card_head(
 ) -> str:
     """The head of a card, without the lines around it, as huggingface_hub writes it.
 
-    Args:
-        settings: What the user says.
-        name: Of the model.
-        task: The hub's name of what the model does, and that for people.
-        tags: What it is found by.
-        base: Names on the hub of what it began as.
-        figures: What was measured.
-        library: What loads it.
-        more: Further keys.
+    `task` is the hub's name of what the model does, and that for people; `base` the names on the hub of what it began
+    as; `library` what loads it; `more` are further keys.
     """
     from huggingface_hub import EvalResult, ModelCardData  # a fifth of a second, for those who write a card
 
@@ -241,18 +219,8 @@ def card_head(
 
 
 def change_card(folder: Path, named: CardSettings) -> bool:
-    """Writes what the user says into the card of a finished model; all else of it stays.
-
-    Args:
-        folder: Of the model.
-        named: What is set in it is written, and removed where it is set to None.
-
-    Returns:
-        Whether it was changed.
-
-    Raises:
-        RunError: There is no card, or its head cannot be read.
-    """
+    """Writes what the user says into the card of a finished model, and removes what is set to None; all else of it
+    stays. Returns whether it was changed; a RunError says that there is no card, or that it cannot be read."""
     import yaml
     from huggingface_hub import ModelCard
 
@@ -262,9 +230,10 @@ def change_card(folder: Path, named: CardSettings) -> bool:
     try:
         card = ModelCard(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
+        reason = str(error).partition("\n")[0]
         raise RunError(
-            f"{path}: the card's head cannot be read ({_first_line(error)}), so {', '.join(values)} cannot be written "
-            "into it; mend it, or write it there yourself"
+            f"{path}: the card's head cannot be read ({reason}), so {', '.join(values)} cannot be written into it; "
+            "mend it, or write it there yourself"
         ) from error
     if all(card.data.get(key) == value for key, value in values.items()):
         return False

@@ -97,8 +97,8 @@ PARTS: dict[Layout, Parts] = {
 _END = 2**31  # larger numbers of rows or ids are mistakes
 Size = Annotated[int, Field(ge=1, lt=_END)]
 Id = Annotated[int, Field(ge=0, lt=_END)]
-Activation = Literal["gelu", "gelu_pytorch_tanh", "silu", "relu2"]
-Initialisation = Literal["truncated_normal", "depth_scaled", "xavier", "he"]
+Activation = Literal["gelu", "gelu_pytorch_tanh", "silu"]
+Initialisation = Literal["truncated_normal", "depth_scaled"]
 
 
 def _check_heads(hidden_size: int, num_heads: int, parts: Parts) -> None:
@@ -147,7 +147,7 @@ class ModelSettings(Settings):
         dropout: Share of the numbers that are set to 0 while training, in the embeddings and in what each attention
             and MLP adds. Attention probabilities are left whole, which departs from BERT.
         initialisation: See `unmask.model.initial_weights`.
-        initializer_range: Standard deviation of the initial weights (with `xavier` and `he`: of the embeddings alone).
+        initializer_range: Standard deviation of the initial weights.
     """
 
     layout: Layout = "modernbert"
@@ -170,7 +170,7 @@ class ModelSettings(Settings):
     @model_validator(mode="after")
     def _check(self) -> ModelSettings:
         parts = PARTS[self.layout]
-        meaningless = [] if parts.rotary else list(self._rotary_knobs)
+        meaningless = [name for name in Rotary.model_fields if not parts.rotary and getattr(self, name) is not None]
         if parts.type_vocab_size is None and self.type_vocab_size is not None:
             meaningless.append("type_vocab_size")
         if meaningless:
@@ -181,12 +181,8 @@ class ModelSettings(Settings):
     @property
     def rotary(self) -> Rotary | None:
         """Rotary positions as set, or None where the layout has none."""
-        return Rotary.model_validate(self._rotary_knobs) if PARTS[self.layout].rotary else None
-
-    @property
-    def _rotary_knobs(self) -> dict[str, object]:
-        values = {name: getattr(self, name) for name in Rotary.model_fields}
-        return {name: value for name, value in values.items() if value is not None}
+        own = {name: value for name in Rotary.model_fields if (value := getattr(self, name)) is not None}
+        return Rotary.model_validate(own) if PARTS[self.layout].rotary else None
 
 
 class EncoderConfig(Settings):

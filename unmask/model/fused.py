@@ -105,7 +105,6 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
     "gelu_pytorch_tanh": lambda x: functional.gelu(x, approximate="tanh"),
     "silu": functional.silu,
-    "relu2": lambda x: functional.relu(x).square(),  # So et al. 2021 (Primer), section 3
 }
 
 
@@ -162,17 +161,13 @@ def heads_of(qkv_BS3HK: Tensor, plan: AttentionPlan) -> tuple[Tensor, Tensor, Te
     # Taken apart at once: slices would each fill a gradient of the whole with zeros.
     query, key, value = qkv_BS3HK.permute(2, 0, 3, 1, 4).unbind(0)
     if plan.rotary is not None:
-        query, key = rotate(query, plan.rotary), rotate(key, plan.rotary)
+        cos, sin = (table[:, None].to(query.dtype) for table in plan.rotary)
+        query, key = _turn(query, cos, sin), _turn(key, cos, sin)
     return query, key, value
 
 
-def rotate(x_BHSK: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
-    """Turns the pairs (x[i], x[i + K/2]) by their angles."""
-    cos, sin = (table[:, None].to(x_BHSK.dtype) for table in rotary)
-    return _turn(x_BHSK, cos, sin)
-
-
 def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turns the pairs (x[i], x[i + K/2]) by their angles."""
     first, second = x.chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
@@ -262,38 +257,13 @@ def _probabilities(query: Tensor, key: Tensor, segment_ids_BS: Tensor, tile: Til
     return scores_bHqk
 
 
-def losses(
-    logits_NV: Tensor,
-    bias_V: Tensor,
-    targets_N: Tensor,
-    scale_N: Tensor,
-    each_N: Tensor,
-    wrong_N: Tensor,
-    *,
-    compiled: Callable[..., Any] | None,
-) -> None:
-    """Cross-entropies, and their gradient over the logits, as `losses_of_part` computes them of some rows, which may be
-    compiled and then works on all at once."""
-    if serves(logits_NV):
-        loops().losses(*arrays(logits_NV, bias_V, targets_N, scale_N, each_N, wrong_N))
-    elif compiled is not None:
-        compiled(bias_V, logits_NV, targets_N, scale_N, each_N, wrong_N)
-    else:
-        chunk = _CHUNK if logits_NV.device.type == "cpu" else _GPU_CHUNK
-        rows = max(1, chunk // logits_NV.shape[1])
-        for part in zip(*(each.split(rows) for each in (logits_NV, targets_N, scale_N, each_N, wrong_N)), strict=True):
-            losses_of_part(bias_V, *part)
-
-
 def losses_of_part(
     bias_V: Tensor, logits_NV: Tensor, targets_N: Tensor, scale_N: Tensor, each_N: Tensor, wrong_N: Tensor
 ) -> None:
     """What the loop does on CPUs, of some rows, written so that it compiles to few kernels.
 
-    Args:
-        bias_V, logits_NV, targets_N: As for `losses_of_decoder`; the gradient is written over the logits.
-        scale_N: float32: weight of each loss, 0 where the target is ignored.
-        each_N, wrong_N: The losses, and whether something else was more likely, are written here.
+    The gradient is written over the logits; the losses, and whether something else was more likely, into `each_N` and
+    `wrong_N`. `scale_N` is the weight of each loss, 0 where the target is ignored.
     """
     p_NV, scale_N1, targets_N1 = logits_NV + bias_V, scale_N[:, None], targets_N.clamp(min=0)[:, None]
     largest_N1 = p_NV.amax(1, keepdim=True)
@@ -366,12 +336,9 @@ def losses_of_decoder(
         x_ND: What the decoder compares with the embeddings.
         tokens_VD: The embeddings, in the type of `x_ND`.
         bias_V: float32.
-        targets_N: int64; -100: the row is there to keep the shape, has no loss and passes no gradient on.
+        targets_N: int64; -100: the row is there to keep the shape, has a loss of 0 and passes no gradient on.
         weights_N: float32: of each loss; None: all weigh the same.
-        compiled: `unmask.model.fused.losses_of_part`, compiled, which then works on all rows at once, or None.
-
-    Returns:
-        Losses; those of ignored rows are 0.
+        compiled: `losses_of_part`, compiled, which then works on all rows at once, or None.
     """
     total, each_N, wrong_N = _DecoderLoss.apply(x_ND, tokens_VD, bias_V, targets_N, weights_N, compiled)
     return Losses(total, each_N, wrong_N)
@@ -394,7 +361,16 @@ class _DecoderLoss(torch.autograd.Function):
             scale_N = scale_N * weights_N
         each_N = torch.empty(len(x_ND), dtype=torch.float32, device=x_ND.device)
         wrong_N = torch.empty(len(x_ND), dtype=torch.bool, device=x_ND.device)
-        losses(logits_NV, bias_V, targets_N, scale_N, each_N, wrong_N, compiled=compiled)
+        of_rows = (logits_NV, targets_N, scale_N, each_N, wrong_N)
+        if serves(logits_NV):
+            loops().losses(*arrays(logits_NV, bias_V, targets_N, scale_N, each_N, wrong_N))
+        elif compiled is not None:
+            compiled(bias_V, *of_rows)
+        else:
+            chunk = _CHUNK if logits_NV.device.type == "cpu" else _GPU_CHUNK
+            num = max(1, chunk // logits_NV.shape[1])
+            for part in zip(*(each.split(num) for each in of_rows), strict=True):
+                losses_of_part(bias_V, *part)
         ctx.save_for_backward(x_ND, tokens_VD, logits_NV)  # by now the gradient of the logits
         ctx.mark_non_differentiable(each_N, wrong_N)
         return (each_N if weights_N is None else each_N * weights_N).sum(), each_N, wrong_N

@@ -34,14 +34,14 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from unmask.core.hashing import GOLDEN, SEEN, mix, mix_ints
-from unmask.model.config import EncoderConfig
-from unmask.model.fused import Losses, losses_of_decoder
-from unmask.model.layers import MLP, Activated, Linear, Norm, dropout
+from unmask.model.config import Activation, EncoderConfig
+from unmask.model.fused import Losses, activate, losses_of_decoder
+from unmask.model.layers import MLP, Linear, Norm, dropout
 
 
 def run_transform(head: Any, hidden_ND: Tensor) -> Tensor:
     """The layers of a head before its decoder, as a function that can be compiled."""
-    x_ND: Tensor = head.norm(head.activation(head.dense(hidden_ND)))
+    x_ND: Tensor = head.norm(activate(head.dense(hidden_ND), head.kind, gated=False))
     return x_ND
 
 
@@ -56,7 +56,7 @@ class MLMHead(nn.Module):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         parts, hidden = config.parts, config.hidden_size
-        self.activation = Activated("gelu" if parts.gelu_head else config.activation)
+        self.kind: Activation = "gelu" if parts.gelu_head else config.activation
         self.dense = Linear(hidden, hidden, bias=parts.bias)
         self.norm = Norm(hidden, eps=config.norm_eps, bias=parts.bias)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))

@@ -23,27 +23,22 @@ CUTOFF = 2.0  # standard deviations
 def initialise(model: MaskedLM, *, seed: int, method: Initialisation = "depth_scaled") -> None:
     """Draws initial weights.
 
-    Embeddings are truncated normal with `initializer_range` as standard deviation in every way; since the decoder is
-    tied to them, larger ones would make confident guesses of an untrained model.
+    All are truncated normal, cut at two standard deviations; that of embeddings is `initializer_range` in either way:
+    the decoder is tied to them, and larger ones would make confident guesses of an untrained model.
 
     Args:
         model: Its weights are overwritten.
         seed: The same seed gives the same weights.
-        method: How matrices are drawn.
+        method: The standard deviation of matrices.
 
-            - `truncated_normal`: standard deviation `initializer_range`, cut at two of them. Source: BERT (Devlin et
-              al. 2019), as its released code has it.
+            - `truncated_normal`: `initializer_range`. Source: BERT (Devlin et al. 2019), as its released code has it.
             - `depth_scaled`: the same, but output projections and the head are divided by sqrt(2 x layers), so that
               the residual stream does not grow with depth. Source: ModernBERT (Warner et al. 2024, appendix A),
               after Megatron.
-            - `xavier`: uniform in +-sqrt(6 / (inputs + outputs)). Source: Glorot and Bengio 2010, equation 16.
-            - `he`: normal with standard deviation sqrt(2 / inputs). Source: He et al. 2015, section 2.2.
-
-            Fused projections count as the matrices that they are made of.
     """
     generator = torch.Generator().manual_seed(seed)
     std = model.config.initializer_range
-    small = std / math.sqrt(2.0 * model.config.num_layers)
+    small = std / math.sqrt(2.0 * model.config.num_layers) if method == "depth_scaled" else std
     encoder = model.encoder
     with torch.no_grad():
         for table in (encoder.tokens, encoder.positions, encoder.token_types):
@@ -51,18 +46,8 @@ def initialise(model: MaskedLM, *, seed: int, method: Initialisation = "depth_sc
                 _fill(table, std, generator)
         for name, module in model.named_modules():
             if isinstance(module, Linear):
-                rows, columns = module.weight.shape
                 writes = name.endswith(".out") or name.startswith("head.")
-                match method:
-                    case "truncated_normal":
-                        _fill(module.weight, std, generator)
-                    case "depth_scaled":
-                        _fill(module.weight, small if writes else std, generator)
-                    case "xavier":
-                        bound = math.sqrt(6.0 / (columns + rows // module.num_fused))
-                        module.weight.uniform_(-bound, bound, generator=generator)
-                    case "he":
-                        module.weight.normal_(0.0, math.sqrt(2.0 / columns), generator=generator)
+                _fill(module.weight, small if writes else std, generator)
         for head in (model.find_head(BoundaryHead), model.find_head(RetroMAEHead)):
             if head is not None:  # last, so that other heads change nothing of what the encoder draws
                 _fill(head.places, std, generator)

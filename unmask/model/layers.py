@@ -12,7 +12,7 @@ from torch.nn import functional
 from unmask.core.hashing import DROPPED, GOLDEN, mix
 from unmask.model import fused
 from unmask.model.attention import AttentionPlan
-from unmask.model.config import Activation, EncoderConfig
+from unmask.model.config import EncoderConfig
 
 
 class Linear(nn.Module):
@@ -80,38 +80,20 @@ def dropout(x: Tensor, rate: float, *, seed: int | Tensor | None) -> Tensor:
     return x * stays * (1.0 / (1.0 - rate))  # the factor is no bf16, which would be rounded
 
 
-class Activated(nn.Module):
-    """An activation; where it is gated, of the first half of the input, times its second.
-
-    Source of the gate: Shazeer 2020 (GLU variants).
-    """
-
-    def __init__(self, kind: Activation, *, gated: bool = False) -> None:
-        super().__init__()
-        self.kind = kind
-        self.gated = gated
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[..., I], or [..., 2 x I] where it is gated, to [..., I]."""
-        return fused.activate(x, self.kind, gated=self.gated)
-
-
 class MLP(nn.Module):
-    """A projection, activated, and projected back (Vaswani et al. 2017, section 3.3).
-
-    Where it is gated there are two projections, one of them activated, multiplied (Shazeer 2020, GLU variants).
-    """
+    """A projection, activated, and projected back (Vaswani et al. 2017, section 3.3). Where it is gated there are two
+    projections, one of them activated, multiplied (Shazeer 2020, GLU variants)."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         hidden, inner, gated, bias = config.hidden_size, config.intermediate_size, config.parts.gated, config.parts.bias
-        self.activation = Activated(config.activation, gated=gated)
+        self.kind, self.gated = config.activation, gated
         self.into = Linear(hidden, 2 * inner if gated else inner, bias=bias, num_fused=2 if gated else 1)
         self.out = Linear(inner, hidden, bias=bias)
 
     def forward(self, x_BSD: Tensor) -> Tensor:
         """[B, S, D] to [B, S, D]."""
-        return self.out(self.activation(self.into(x_BSD)))
+        return self.out(fused.activate(self.into(x_BSD), self.kind, gated=self.gated))
 
 
 class Attention(nn.Module):
@@ -168,19 +150,18 @@ class Block(nn.Module):
             plan: As for `Attention`.
             seeds: Of the dropout of attention and MLP, as for `dropout`.
         """
+        rate, (of_attention, of_mlp) = self.dropout_rate, seeds
         if self.post_norm:
             assert isinstance(self.attention_norm, Norm)
-            _, x_BSD = self.attention_norm.of_sum(x_BSD, self._drop(self.attention(x_BSD, plan), seeds[0]))
-            return self.mlp_norm.of_sum(x_BSD, self._drop(self.mlp(x_BSD), seeds[1]))[1], None
+            mixed_BSD = dropout(self.attention(x_BSD, plan), rate, seed=of_attention)
+            _, x_BSD = self.attention_norm.of_sum(x_BSD, mixed_BSD)
+            return self.mlp_norm.of_sum(x_BSD, dropout(self.mlp(x_BSD), rate, seed=of_mlp))[1], None
         normed_BSD = x_BSD
         if isinstance(self.attention_norm, Norm):
             x_BSD, normed_BSD = self.attention_norm.of_sum(x_BSD, added_BSD)
-        mixed_BSD = self._drop(self.attention(normed_BSD, plan), seeds[0])
+        mixed_BSD = dropout(self.attention(normed_BSD, plan), rate, seed=of_attention)
         x_BSD, normed_BSD = self.mlp_norm.of_sum(x_BSD, mixed_BSD)
-        return x_BSD, self._drop(self.mlp(normed_BSD), seeds[1])
-
-    def _drop(self, x_BSD: Tensor, seed: int | Tensor | None) -> Tensor:
-        return dropout(x_BSD, self.dropout_rate, seed=seed)
+        return x_BSD, dropout(self.mlp(normed_BSD), rate, seed=of_mlp)
 
 
 def run_block(

@@ -151,12 +151,6 @@ def _silu(x: float) -> tuple[float, float]:
 
 
 @inlined
-def _relu2(x: float) -> tuple[float, float]:
-    y = max(x, np.float32(0.0))
-    return y * y, np.float32(2.0) * y
-
-
-@inlined
 def _line(activation: Any, x: Any, gate: Any, out: Any) -> None:
     if gate.size:
         for i in range(len(out)):
@@ -186,7 +180,6 @@ def _line_backward(activation: Any, gradient: Any, x: Any, gate: Any, of_x: Any,
 
 @parallel
 def gelu(into_T: Any, out_TI: Any) -> None:
-    """x times the normal distribution's integral."""
     width = out_TI.shape[1]
     for t in prange(len(out_TI)):
         _line(_gelu, into_T[t, :width], into_T[t, width:], out_TI[t])
@@ -194,7 +187,6 @@ def gelu(into_T: Any, out_TI: Any) -> None:
 
 @parallel
 def gelu_backward(gradient_TI: Any, into_T: Any, result_T: Any) -> None:
-    """Its gradient."""
     width = gradient_TI.shape[1]
     for t in prange(len(gradient_TI)):
         into, result = into_T[t], result_T[t]
@@ -203,7 +195,6 @@ def gelu_backward(gradient_TI: Any, into_T: Any, result_T: Any) -> None:
 
 @parallel
 def gelu_tanh(into_T: Any, out_TI: Any) -> None:
-    """GELU by tanh."""
     width = out_TI.shape[1]
     for t in prange(len(out_TI)):
         _line(_gelu_tanh, into_T[t, :width], into_T[t, width:], out_TI[t])
@@ -211,7 +202,6 @@ def gelu_tanh(into_T: Any, out_TI: Any) -> None:
 
 @parallel
 def gelu_tanh_backward(gradient_TI: Any, into_T: Any, result_T: Any) -> None:
-    """Its gradient."""
     width = gradient_TI.shape[1]
     for t in prange(len(gradient_TI)):
         into, result = into_T[t], result_T[t]
@@ -220,7 +210,6 @@ def gelu_tanh_backward(gradient_TI: Any, into_T: Any, result_T: Any) -> None:
 
 @parallel
 def silu(into_T: Any, out_TI: Any) -> None:
-    """x times its sigmoid."""
     width = out_TI.shape[1]
     for t in prange(len(out_TI)):
         _line(_silu, into_T[t, :width], into_T[t, width:], out_TI[t])
@@ -228,35 +217,16 @@ def silu(into_T: Any, out_TI: Any) -> None:
 
 @parallel
 def silu_backward(gradient_TI: Any, into_T: Any, result_T: Any) -> None:
-    """Its gradient."""
     width = gradient_TI.shape[1]
     for t in prange(len(gradient_TI)):
         into, result = into_T[t], result_T[t]
         _line_backward(_silu, gradient_TI[t], into[:width], into[width:], result[:width], result[width:])
 
 
-@parallel
-def relu2(into_T: Any, out_TI: Any) -> None:
-    """The square of what is positive."""
-    width = out_TI.shape[1]
-    for t in prange(len(out_TI)):
-        _line(_relu2, into_T[t, :width], into_T[t, width:], out_TI[t])
-
-
-@parallel
-def relu2_backward(gradient_TI: Any, into_T: Any, result_T: Any) -> None:
-    """Its gradient."""
-    width = gradient_TI.shape[1]
-    for t in prange(len(gradient_TI)):
-        into, result = into_T[t], result_T[t]
-        _line_backward(_relu2, gradient_TI[t], into[:width], into[width:], result[:width], result[width:])
-
-
 LOOPS: dict[str, tuple[Callable[..., None], Callable[..., None]]] = {
     "gelu": (gelu, gelu_backward),
     "gelu_pytorch_tanh": (gelu_tanh, gelu_tanh_backward),
     "silu": (silu, silu_backward),
-    "relu2": (relu2, relu2_backward),
 }
 
 

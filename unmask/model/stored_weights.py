@@ -135,10 +135,7 @@ def read_checksums(folder: Path) -> dict[str, str] | None:
 
 
 def weights_fingerprint(folder: Path) -> str:
-    """SHA-256 of a folder's configuration and weights together: where it is equal, so are hidden states.
-
-    For the tokenizer there is `Tokenizer.fingerprint`.
-    """
+    """SHA-256 of a folder's configuration and weights together: where it is equal, so are hidden states."""
     files = {path.name: file_sha256(path) for pattern in (CONFIG, *_WEIGHTS) for path in folder.glob(pattern)}
     return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
 

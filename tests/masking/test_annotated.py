@@ -10,7 +10,7 @@ import torch
 from tests.masking.helpers import LABELS, make_rows, masker_of
 from unmask.core.errors import DataError, SettingsError
 from unmask.data.rows import Rows
-from unmask.masking.draw import POINT, FlatUnits, flatten, partition
+from unmask.masking.draw import POINT, flatten, partition
 from unmask.masking.masker import Masker
 from unmask.masking.settings import STRATEGIES, MaskingSettings, needed_annotations
 from unmask.masking.tables import Tables
@@ -148,17 +148,6 @@ def test_entities_take_the_whole_budget_and_words_what_is_left(tokenizer: Tokeni
     assert more.sum(1).tolist() == [20] * 50
 
 
-def test_what_is_left_of_the_entities_comes_last(tokenizer: Tokenizer) -> None:
-    """Few words: when they are used up, entities go on."""
-    rows = rows_of("#" + "w" * 40 + "#", entities=[0, *[3, 3, 3, 0] * 10, 0])
-    entity = rows.annotations["entities"][0] > 0
-    settings = {"units": {"kind": "entity"}, "weights": {"kind": "first", "share": 0.1}, "rate": 0.75}
-    found = masks(settings, rows, tokenizer, epochs=30)
-    words = ~entity & rows.maskable[0]
-    assert found[:, words].all()
-    assert found[:, entity].sum(1).tolist() == [20] * 30
-
-
 def test_first_weights_look_into_units_of_other_kinds(tokenizer: Tokenizer) -> None:
     """A word with an entity in any of its tokens is a first one."""
     rows = rows_of("#w-w-w-w-#", entities=[0, 0, 3, 0, 0, 0, 0, 0, 3, 0])
@@ -199,21 +188,16 @@ def test_roles_are_drawn_by_their_weights(tokenizer: Tokenizer) -> None:
     assert abs(share - 0.8) < 4 * (0.8 * 0.2 / 3000) ** 0.5
 
 
-def test_the_classes_of_roles() -> None:
-    tables = Tables(0, labels={"dependencies": ("nsubj:pass", "det", "root", "amod", "punct")})
-    log2 = RoleWeights(arguments=8.0, function=2.0, heads=4.0, others=1.0)._by_role(tables)[2:-1] / 2**POINT
-    assert log2.view(5, 2).exp2().tolist() == [[8.0] * 2, [2.0] * 2, [1.0, 4.0], [1.0, 4.0], [2.0] * 2]
-
-
-def test_equal_weights_are_uniform(tokenizer: Tokenizer) -> None:
-    rows = make_rows(tokenizer, 30, [60])
+def test_the_classes_of_roles(tokenizer: Tokenizer) -> None:
+    """A word of each role with nothing hanging on it, and one with something."""
+    labels = ("nsubj:pass", "det", "root", "amod", "punct")
+    roles = [parse(number, 0, 0, heads) for number in range(1, 6) for heads in (0, 1)]
+    rows = rows_of("#" + "w" * 10 + "#", dependencies=[0, *roles, 0])
     flat = flatten(rows, 0)
-    units: FlatUnits = partition(flat, WordUnits().starts(flat, Tables(0)))
-    tables = Tables(tokenizer.vocab_size, labels=LABELS)
-    begins = units.size_T > 0
-    for weights in (PosWeights(weights={"NOUN": 1.0}), RoleWeights(arguments=1.0, function=1.0)):
-        log2 = weights.log2(flat, units, tables)[begins]
-        assert (log2 == log2[0]).all()
+    tables = Tables(0, labels={"dependencies": labels})
+    units = partition(flat, WordUnits().starts(flat, tables))
+    log2 = RoleWeights(arguments=8.0, function=2.0, heads=4.0, others=1.0).log2(flat, units, tables)[1:-1] / 2**POINT
+    assert log2.view(5, 2).exp2().tolist() == [[8.0] * 2, [2.0] * 2, [1.0, 4.0], [1.0, 4.0], [2.0] * 2]
 
 
 @pytest.mark.parametrize("strategy", ["entity", "phrase", "syntax"])

@@ -130,14 +130,3 @@ def test_the_rate_is_exact_in_any_vocabulary(size: int) -> None:
     else:
         assert drawn.max() <= 3
         assert drawn[size // 2 :].sum() > 0.45 * drawn.sum()
-
-
-def test_a_word_longer_than_the_budget_is_hit_at_the_rate() -> None:
-    """Rows that are one word of 60 pieces: masked as a whole with probability 15 %, and never in part."""
-    masker = masker_of(10, "whole_word", 0.15, "uniform")
-    rng = np.random.default_rng(1)
-    batch = [[2, 5, *rng.choice([6, 8], 59).tolist(), 3] for _ in range(3000)]
-    assert rows_from_ids(batch, masker.tokenizer).word_starts.sum(1).tolist() == [1] * 3000
-    counts = (masker(batch).labels >= 0).sum(1)
-    assert set(counts.tolist()) == {0, 60}
-    assert abs(float((counts == 60).double().mean()) - 0.15) < 4 * (0.15 * 0.85 / 3000) ** 0.5

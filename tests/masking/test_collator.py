@@ -166,17 +166,6 @@ def test_fixed_rows_of_a_mixture_of_steps_have_every_part() -> None:
         assert row["labels"] == by_row([feature["input_ids"]]).labels[0].tolist()
 
 
-def test_pickling_keeps_everything() -> None:
-    collator = collator_of("bpe", strategy="frequency", frequencies=np.arange(trained("bpe").vocab_size) + 1)
-    collator.set_epoch(7)
-    copy = pickle.loads(pickle.dumps(collator))
-    features = features_of("bpe", 4)
-    assert torch.equal(copy(features)["input_ids"], collator(features)["input_ids"])
-    copy.set_epoch(8)
-    assert not torch.equal(copy(features)["labels"], collator(features)["labels"]), "a copy has a time of its own"
-    next(iter(DataLoader(features, collate_fn=copy, num_workers=1)))  # type: ignore[arg-type]
-
-
 def test_fixed_rows_are_the_same_in_every_epoch() -> None:
     features = features_of("wordpiece", 10)
     collator = collator_of(rate=0.4, strategy="whole_word")
@@ -342,22 +331,6 @@ def test_counting_tokens() -> None:
 def test_an_empty_batch() -> None:
     batch = collator_of()([])
     assert batch["input_ids"].shape == (0, 0)
-
-
-def test_batches_of_one_length() -> None:
-    """The masks are those of batches as long as their longest row; behind them is padding."""
-    features = features_of("wordpiece", 8)
-    usual, fixed = collator_of(rate=0.5)(features), collator_of(rate=0.5, pad_to_length=70)(features)
-    width = usual["input_ids"].shape[1]
-    assert width < 70
-    for name, padding in (("input_ids", 0), ("labels", -100), ("attention_mask", 0)):
-        assert fixed[name].shape == (8, 70)
-        assert torch.equal(fixed[name][:, :width], usual[name])
-        assert (fixed[name][:, width:] == padding).all()
-    with pytest.raises(DataError, match="feature 0 has 3 tokens, and pad_to_length is 2; tokenise with trunc"):
-        collator_of(pad_to_length=2)([[2, 30, 3]])
-    with pytest.raises(SettingsError, match="pad_to_length says the length of every batch; leave pad_to_multiple_of"):
-        collator_of(pad_to_length=64, pad_to_multiple_of=8)
 
 
 class Halves:

@@ -8,7 +8,6 @@ from unmask.core.errors import SettingsError
 from unmask.data.rows import Rows
 from unmask.masking.masker import Masker
 from unmask.masking.settings import STRATEGIES
-from unmask.masking.weights import UniformWeights
 from unmask.tokenizer.tokenizer import Tokenizer
 
 ALL = sorted(STRATEGIES)
@@ -65,33 +64,11 @@ def test_static_masks_are_the_same_in_every_epoch(tokenizer: Tokenizer) -> None:
     assert torch.equal(static(rows, epoch=0).input_ids, static(rows, epoch=9).input_ids)
 
 
-@pytest.mark.parametrize("strategy", [name for name in ALL if isinstance(STRATEGIES[name]["weights"], UniformWeights)])
-def test_epochs_are_independent(tokenizer: Tokenizer, strategy: str) -> None:
-    """Over many epochs every token is hit equally often."""
-    rows = make_rows(tokenizer, 4, [40])
-    masker = masker_of(tokenizer, strategy=strategy, rate=0.2)
-    hits = sum(chosen(masker, rows, epoch=e).double() for e in range(1500)) / 1500
-    assert isinstance(hits, torch.Tensor)
-    deviation = (0.2 * 0.8 / 1500) ** 0.5
-    inner = rows.maskable & (rows.position_ids > 0)
-    assert (hits[inner] - 0.2).abs().max() < 5 * deviation
-    assert hits[~rows.maskable].max() == 0
-
-
 def test_progress_moves_the_rate(tokenizer: Tokenizer) -> None:
     rows = make_rows(tokenizer, 300, [100])
     masker = Masker.from_tokenizer(tokenizer, rate={"kind": "linear", "start": 0.4, "end": 0.1})  # type: ignore[arg-type]
     shares = [float(chosen(masker, rows, progress=p).sum() / rows.maskable.sum()) for p in (0.0, 0.5, 1.0)]
     assert shares == pytest.approx([0.4, 0.25, 0.1], abs=1e-3)
-
-
-def test_masked_rows_unpack_like_a_mapping(tokenizer: Tokenizer) -> None:
-    masked = Masker.from_tokenizer(tokenizer)([[2, 10, 11, 12, 3], [2, 10, 3]])
-    content = dict(**masked)
-    assert list(content) == ["input_ids", "labels", "attention_mask"]
-    assert content["attention_mask"].tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]
-    with pytest.raises(KeyError):
-        masked["anything"]
 
 
 def test_plain_rows_are_keyed_by_their_content_whatever_the_padding(tokenizer: Tokenizer) -> None:
@@ -120,23 +97,3 @@ def test_plain_rows_are_keyed_by_their_content_whatever_the_padding(tokenizer: T
 def test_rows_that_cannot_be_masked(tokenizer: Tokenizer, rows: object, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         Masker.from_tokenizer(tokenizer)(rows)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"strategy": "spam"}, "masking: unknown strategy 'spam'; known are random, whole_word, span, pmi, frequency"),
-        ({"rate": 1.5}, r"masking: rate.* = 1.5"),
-        ({"replacement": (0.8, 0.1, 0.2)}, "must add up to 1, not 1.1"),
-        ({"random_from": "unigram"}, "random_from"),
-        ({"random_from": "bigram"}, "masking: replacement.random_from = 'bigram'"),
-    ],
-)
-def test_settings_that_are_wrong(tokenizer: Tokenizer, options: dict[str, object], message: str) -> None:
-    with pytest.raises(SettingsError, match=message):
-        Masker.from_tokenizer(tokenizer, **options)  # type: ignore[arg-type]
-
-
-def test_progress_outside_training(tokenizer: Tokenizer) -> None:
-    with pytest.raises(SettingsError, match="progress is a number from 0 to 1, not 1.5"):
-        Masker.from_tokenizer(tokenizer)([[2, 10, 3]], progress=1.5)

@@ -42,11 +42,6 @@ def pair(units: str, weights: str, **others: object) -> dict[str, object]:
     return {"units": {"kind": units}, "weights": {"kind": weights, **extra}, **others}
 
 
-def test_the_unions_were_read() -> None:
-    assert {"tokens", "span", "collocations", "subtree"} <= set(UNITS)
-    assert {"uniform", "informative", "pos", "anchors", "centrality"} <= set(WEIGHTS)
-
-
 @pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize("units", UNITS)
 def test_the_expected_rate_is_exact(tokenizer: Tokenizer, units: str, weights: str) -> None:

@@ -33,14 +33,6 @@ def test_tokens_are_drawn_in_proportion(tokenizer: Tokenizer) -> None:
         assert float(chosen.mean()) == pytest.approx(0.025, abs=1e-3)
 
 
-def test_below_the_floor_all_are_alike(tokenizer: Tokenizer) -> None:
-    rows = make_rows(tokenizer, 50, [40])
-    values = torch.linspace(0.0, 0.2, tokenizer.vocab_size)
-    floored = masker_by(tokenizer, values, floor=0.5)(rows)
-    assert torch.equal(floored.labels, masker_by(tokenizer, values, exponent=0.0)(rows).labels)
-    assert not torch.equal(floored.labels, masker_by(tokenizer, values)(rows).labels)
-
-
 @pytest.mark.parametrize("table", [None, torch.ones(3)])
 def test_without_a_lexicon(tokenizer: Tokenizer, table: torch.Tensor | None) -> None:
     with pytest.raises(SettingsError, match=r"weights of kind informative need how informative each of the \d+ ids"):

@@ -59,16 +59,6 @@ def test_a_part_masks_as_it_would_alone(tokenizer: Tokenizer) -> None:
         assert torch.equal(mixed.input_ids, alone.input_ids)
 
 
-def test_a_step_has_one_strategy(tokenizer: Tokenizer) -> None:
-    rows = make_rows(tokenizer, 200, [60], mean_word=3.0)
-    parts = [{"strategy": "whole_word"}, {"strategy": "random"}]
-    masker = masker_with(tokenizer, units={"kind": "mixture", "per": "step", "parts": parts}, rate=0.3)
-    shares = [float(words_whole(rows, masker(rows, progress=step / 500)).double().mean()) for step in range(200)]
-    whole = np.array(shares) > 0.5
-    assert all(share == 1.0 or share < 0.05 for share in shares)
-    assert abs(whole.mean() - 0.5) < 4 * (0.25 / 200) ** 0.5
-
-
 @pytest.mark.parametrize("told", ["epoch", "step"])
 def test_steps_differ_where_no_progress_is_told(tokenizer: Tokenizer, told: str) -> None:
     """Also in epochs alone, and the same place always has the same strategy."""
@@ -129,19 +119,6 @@ def test_more_is_corrupted_than_predicted(tokenizer: Tokenizer) -> None:
     assert hidden.sum(1).double().mean() == 40
     assert target.sum(1).double().mean() == 15
     assert torch.equal(masked.labels[target], rows.input_ids[target])
-
-
-def test_one_target_at_least_where_asked(tokenizer: Tokenizer) -> None:
-    rows = make_rows(tokenizer, 500, [3, 1, 40, 0])
-    without, floored = (masker_with(tokenizer, rate=0.1, least_one=least)(rows).labels >= 0 for least in (False, True))
-    for number, length in enumerate([3, 1, 40]):
-        inside = (rows.segment_ids == number) & rows.maskable
-        assert inside.sum() == 500 * length
-        assert ((floored & inside).sum(1) >= 1).all()
-    assert not (floored & (rows.segment_ids == 3)).any(), "a piece without text has none"
-    assert ((without & (rows.segment_ids == 1)).sum(1) == 0).double().mean() > 0.8
-    long = (rows.segment_ids == 2) & rows.maskable
-    assert torch.equal(floored & long, without & long), "longer pieces are as they were"
 
 
 @pytest.mark.parametrize(

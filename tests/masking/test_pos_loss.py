@@ -10,7 +10,6 @@ import torch
 
 from tests.masking.helpers import LABELS, make_rows
 from tests.masking.test_annotated import rows_of
-from unmask.commands.recipe import load_recipe
 from unmask.core.errors import DataError, SettingsError
 from unmask.data.rows import Rows
 from unmask.masking.draw import flatten, partition
@@ -67,17 +66,6 @@ def test_words_are_drawn_by_the_loss_of_their_tags(tokenizer: Tokenizer, weights
     assert abs(found - wanted) < 4 * (wanted * (1 - wanted) / EPOCHS) ** 0.5
 
 
-def test_untagged_tokens_have_their_own_loss_where_a_unit_has_no_tag(tokenizer: Tokenizer) -> None:
-    """The second word has no tag, and its loss is the largest; within the first, an untagged token lifts nothing."""
-    losses = Scores(1, {"pos_loss": torch.tensor([4.0, 2.0, 3.0, 3.0])})
-    weights = PosLossWeights().weights_of(losses.tables["pos_loss"].double())
-    wanted = float(weights[0] / (weights[0] + weights[1]))
-    rows = rows_of("#w-w-#", pos=[0, 0, 1, 0, 0, 0])
-    found = share_of(masker_with(tokenizer), rows, 3, losses)
-    assert abs(found - wanted) < 4 * (wanted * (1 - wanted) / EPOCHS) ** 0.5
-    assert wanted > 0.9
-
-
 def test_masks_follow_the_version_and_are_uniform_before_the_first(tokenizer: Tokenizer) -> None:
     rows = make_rows(tokenizer, 200, [60])
     masker = masker_with(tokenizer, rate=0.2)
@@ -108,17 +96,3 @@ def test_what_is_missing_is_named(tokenizer: Tokenizer) -> None:
         unlabelled(rows, scores=LOSSES)
     with pytest.raises(SettingsError, match="score 'pos_loss' is of 1 parts of speech, but the data has 3; scores and"):
         masker_with(tokenizer)(rows, scores=Scores(2, {"pos_loss": torch.ones(2)}))
-
-
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ("temperature=0", "temperature = 0: input should be greater than 0"),
-        ("floor=1.5", "floor = 1.5: input should be less than or equal to 1"),
-        ("power=2", "unknown key"),
-    ],
-)
-def test_settings_that_cannot_be(setting: str, message: str) -> None:
-    with pytest.raises(SettingsError) as error:
-        load_recipe(overrides=("masking.weights.kind=pos_loss", f"masking.weights.{setting}"))
-    assert message in str(error.value)

@@ -46,19 +46,6 @@ def test_spans_are_replaced_as_a_whole_and_words_piece_by_piece(
     assert most >= kinds if kinds > 1 else most == 1
 
 
-def test_random_tokens_are_uniform_over_ordinary_ones_and_never_the_original(tokenizer: Tokenizer) -> None:
-    rows = make_rows(tokenizer, 4000, [120])
-    masked = Masker.from_tokenizer(tokenizer, rate=0.5, replacement=(0.0, 1.0, 0.0))(rows)
-    target = masked.labels != -100
-    seen = masked.input_ids[target]
-    assert not (seen == masked.labels[target]).any()
-    counts = torch.bincount(seen, minlength=tokenizer.vocab_size).double()
-    ordinary = torch.from_numpy(tokenizer.ordinary)
-    assert counts[~ordinary].sum() == 0
-    expected = counts.sum() / ordinary.sum()
-    assert ((counts[ordinary] - expected).abs() < 5 * expected**0.5).all()
-
-
 def test_unigram_replacement_follows_the_frequencies(tokenizer: Tokenizer) -> None:
     frequencies = np.zeros(tokenizer.vocab_size, dtype=np.int64)
     frequencies[[0, 4, 20, 21, 22]] = [10**6, 10**6, 600, 300, 100]

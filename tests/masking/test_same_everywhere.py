@@ -73,19 +73,6 @@ def _epoch(stream: RowStream) -> Iterable[Any]:
         yield batch
 
 
-@pytest.mark.parametrize("strategy", ALL)
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_rows_shared_out_over_ranks(tokenizer: Tokenizer, strategy: str, ranks: int) -> None:
-    """Each rank with a masker of its own takes every n-th row; together they make the batch of one."""
-    rows = make_rows(tokenizer, 30, [20, 9])
-    whole = masker_of(tokenizer, strategy=strategy, rate=0.3)(rows, epoch=1)
-    for rank in range(ranks):
-        part = rows.map(lambda tensor, rank=rank: tensor[rank::ranks])  # type: ignore[misc]
-        masked = masker_of(tokenizer, strategy=strategy, rate=0.3)(part, epoch=1)
-        assert torch.equal(masked.input_ids, whole.input_ids[rank::ranks])
-        assert torch.equal(masked.labels, whole.labels[rank::ranks])
-
-
 AS_EVER = {
     "adaptive": "0129d807209b255a",
     "contextual": "a582a14c63df745f",

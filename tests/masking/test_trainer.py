@@ -221,28 +221,6 @@ def test_an_evaluation_whose_masks_would_move_is_said(tmp_path: Path, caplog: py
     ]
 
 
-def test_without_the_callback_it_is_said_that_masks_repeat(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, logger="unmask"):
-        _, model = train(tmp_path, "wordpiece", callback=False)
-    said = [record.message for record in caplog.records if record.name == "unmask"]
-    assert len(said) == 1
-    assert "give the Trainer callbacks=[collator.callback]" in said[0]
-    batches = [batch for _, batch in model.seen]
-    assert by_row(batches[:3]) == by_row(batches[3:])
-
-
-def test_the_rate_follows_the_progress(tmp_path: Path) -> None:
-    """Steps done of all steps, for each batch, also with several batches a step and with workers."""
-    tokenizer = wrapped("wordpiece")
-    for options in ({}, {"dataloader_num_workers": 2}, {"gradient_accumulation_steps": 3, "num_train_epochs": 2}):
-        rate = {"kind": "steps", "places": (0.0, 0.5), "rates": (0.9, 0.1)}
-        collator = MaskingCollator(tokenizer, strategy="random", rate=rate)
-        _, model = train(tmp_path, "wordpiece", collator=collator, **options)
-        targets = [int((batch["labels"] != -100).sum()) for _, batch in model.seen]
-        assert len(targets) == 6
-        assert min(targets[:3]) > 3 * max(targets[3:]), options
-
-
 @pytest.mark.parametrize(
     "options", [{}, {"gradient_accumulation_steps": 2}, {"dataloader_num_workers": 2}], ids=["plain", "two", "workers"]
 )
@@ -323,33 +301,6 @@ def test_the_rate_of_a_resumed_training_goes_on(tmp_path: Path, name: str, stop:
     rest = labels(resume=str(tmp_path / f"checkpoint-{stop}"))
     assert len(rest) == 12 - 2 * stop
     assert all(torch.equal(one, two) for one, two in zip(whole[2 * stop :], rest, strict=True))
-
-
-def test_a_column_that_trainer_drops_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the column, and with `remove_unused_columns=False`, it arrives."""
-    from unmask.masking.units import TokenUnits
-
-    monkeypatch.setattr(TokenUnits, "starts", lambda _, rows, __: rows.annotation("tags", "this test") > 0)
-    tokenizer = wrapped("wordpiece")
-    features = [{**feature, "tags": [1] * len(feature["input_ids"])} for feature in features_of("wordpiece", 8)]
-
-    def run(**options: Any) -> Any:
-        collator = MaskingCollator(tokenizer, strategy="random")
-        arguments = transformers.TrainingArguments(
-            output_dir=str(tmp_path), max_steps=1, report_to=[], use_cpu=True, disable_tqdm=True,
-            dataloader_pin_memory=False, save_strategy="no", **options,
-        )  # fmt: skip
-        model = model_of("bert", tokenizer)
-        callbacks = [collator.callback]
-        dataset = datasets.Dataset.from_list(features).remove_columns("token_type_ids")
-        transformers.Trainer(
-            model, arguments, train_dataset=dataset, data_collator=collator, callbacks=callbacks
-        ).train()
-        return model
-
-    with pytest.raises(DataError, match=r"this test needs the annotation 'tags'.*remove_unused_columns=False"):
-        run()
-    assert (run(remove_unused_columns=False).seen[0][1]["labels"] != -100).any()
 
 
 def test_the_tokenizer_is_saved_beside_the_model(tmp_path: Path) -> None:

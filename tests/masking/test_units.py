@@ -3,9 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.masking.helpers import make_rows, word_numbers
+from tests.masking.helpers import make_rows
 from unmask.core.settings import validated
-from unmask.data.rows import Rows
 from unmask.masking.draw import flatten
 from unmask.masking.masker import Masker
 from unmask.masking.settings import MaskingSettings
@@ -14,44 +13,12 @@ from unmask.masking.units import SpanUnits, TokenUnits, WordUnits
 from unmask.tokenizer.tokenizer import Tokenizer
 
 
-def span_lengths_in_words(rows: Rows, key: int = 5) -> list[list[int]]:
-    """Lengths of the tiles of each segment, in words, read off the unit starts one token at a time."""
-    flat = flatten(rows, key)
-    starts = SpanUnits().starts(flat, Tables(0)).view(rows.shape)
-    words = word_numbers(rows)
-    found = []
-    for r in range(len(rows.input_ids)):
-        for n in range(int(rows.segment_ids[r].max()) + 1):
-            inside = (rows.segment_ids[r] == n) & rows.maskable[r]
-            seen: list[set[int]] = []
-            for start, word in zip(starts[r][inside].tolist(), words[r][inside].tolist(), strict=True):
-                if start or not seen:
-                    seen.append(set())
-                seen[-1].add(word)
-            found.append([len(tile) for tile in seen])
-    return found
-
-
-def test_span_lengths_follow_the_papers_distribution(tokenizer: Tokenizer) -> None:
-    """Geometric with p = 0.2, cut at 10 and renormalised: mean 3.80 (Joshi et al. 2020)."""
-    rows = make_rows(tokenizer, 60, [1500])
-    lengths = torch.tensor([n for tiles in span_lengths_in_words(rows) for n in tiles[:-1]])
-    weights = torch.tensor([0.2 * 0.8**k for k in range(10)])
-    expected = weights / weights.sum()
-    assert abs(float((expected * torch.arange(1, 11)).sum()) - 3.797) < 1e-2
-    for n in range(1, 11):
-        share, deviation = float((lengths == n).double().mean()), float((expected[n - 1] / len(lengths)) ** 0.5)
-        assert abs(share - expected[n - 1]) < 4.5 * deviation
-    assert lengths.max() == 10
-
-
 def test_spans_start_at_words_and_stay_within_their_segment(tokenizer: Tokenizer) -> None:
     rows = make_rows(tokenizer, 50, [30, 7, 1], mean_word=2.0)
     starts = SpanUnits().starts(flatten(rows, 1), Tables(0)).view(rows.shape)
     assert not (starts & ~rows.word_starts).any()
     first = rows.maskable & (rows.position_ids == 1)
     assert starts[first].all()
-    assert all(sum(tiles) for tiles in span_lengths_in_words(rows))
 
 
 def test_a_longest_span_of_one_word_is_whole_word_masking(tokenizer: Tokenizer) -> None:

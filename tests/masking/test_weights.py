@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from tests.masking.helpers import frequencies_of, make_rows, masker_of
-from unmask.core.errors import SettingsError
 from unmask.core.hashing import mix
 from unmask.core.settings import validated
 from unmask.masking.draw import POINT, flatten, partition
@@ -40,28 +39,6 @@ def test_frequency_prefers_what_it_says(tokenizer: Tokenizer, exponent: float, p
     else:
         assert (shares[0] > 1.3 * shares[1]) == (prefers == "rare")
         assert (shares[1] > 1.3 * shares[0]) == (prefers == "common")
-
-
-def test_rare_is_another_name(tokenizer: Tokenizer) -> None:
-    rows = make_rows(tokenizer, 50, [40])
-    masks = []
-    for kind in ("rare", "frequency"):
-        content = {"units": {"kind": "span"}, "weights": {"kind": kind}}
-        settings = validated(MaskingSettings, content, where="masking")
-        masks.append(Masker(settings, tokenizer, frequencies=frequencies_of(tokenizer))(rows).labels)
-    assert torch.equal(*masks)
-    assert (masks[0] >= 0).any()
-
-
-def test_the_floor_bounds_the_preference(tokenizer: Tokenizer) -> None:
-    """With a floor above every count all units are equally likely: the masks are those of exponent 0."""
-    rows = make_rows(tokenizer, 50, [40])
-    settings = masker_of(tokenizer, strategy="frequency").settings
-    masks = [
-        Masker(settings.model_copy(update={"weights": weights}), tokenizer, frequencies=frequencies_of(tokenizer))(rows)
-        for weights in (FrequencyWeights(exponent=-2.0, floor=10**6), FrequencyWeights(exponent=0.0))
-    ]
-    assert torch.equal(masks[0].labels, masks[1].labels)
 
 
 def test_tf_idf_by_hand(tokenizer: Tokenizer) -> None:
@@ -112,20 +89,6 @@ def test_centrality_prefers_what_resembles_the_document(tokenizer: Tokenizer) ->
         chosen = masker(rows, scores=Scores(1, {"embedding": table})).labels >= 0
         share = float(chosen[:, 4].double().mean())
         assert share < 0.02 if rare else share > 0.98
-
-
-@pytest.mark.parametrize(
-    ("kind", "message"),
-    [
-        ("loss", "weights of kind loss needs the score 'loss', which a model makes as it trains"),
-        ("centrality", "weights of kind centrality needs the score 'embedding'"),
-        ("tfidf", "weights of kind tfidf need"),
-    ],
-)
-def test_a_table_that_is_missing_is_named(tokenizer: Tokenizer, kind: str, message: str) -> None:
-    settings = MaskingSettings.model_validate({"units": {"kind": "words"}, "weights": {"kind": kind}})
-    with pytest.raises(SettingsError, match=message):
-        Masker(settings, tokenizer)(make_rows(tokenizer, 2, [5]))
 
 
 def test_a_band_that_holds_nothing_is_an_error() -> None:

@@ -53,7 +53,6 @@ class Tile:
 
 
 def tiles_of(segment_ids_BS: Tensor, *, num_heads: int, window: int | None) -> tuple[Tile, ...]:
-    """Cuts a batch on a CPU into tiles; arguments as in `AttentionPlan`."""
     num_rows, length = segment_ids_BS.shape
     if window is not None and length <= window + 1:
         window = None

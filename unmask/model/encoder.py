@@ -118,7 +118,6 @@ class Encoder(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Of its weights."""
         return self.tokens.device
 
     def forward(
@@ -131,22 +130,16 @@ class Encoder(nn.Module):
         sequences: Sequences | None = None,
         dropout_seed: int | None = None,
     ) -> Tensor:
-        """Encodes rows.
+        """Encodes rows: [B, S, D], in the compute type; at padding the values mean nothing.
 
         Args:
-            input_ids_BS: int64.
+            input_ids_BS: int64; at most as long as the model has positions.
             segment_ids_BS: Tokens attend only to tokens of the same number; -1 is padding. None: one segment a row.
             position_ids_BS: int64, position within the segment. None: counted from the row's begin.
-            token_type_ids_BS: int64. None: type 0 everywhere, or none where the layout has no token types.
+            token_type_ids_BS: int64, where the layout has token types. None: type 0 everywhere.
             sequences: The segments in a line; None: made of `segment_ids_BS` where they are needed, for which a GPU is
                 waited for.
             dropout_seed: What is dropped is a function of it. Needed in training mode with dropout, else unused.
-
-        Returns:
-            [B, S, D], in the compute type; at padding the values mean nothing.
-
-        Raises:
-            ModelError: The rows are longer than the model, the layout has no token types, or the seed is missing.
         """
         config, length = self.config, input_ids_BS.shape[1]
         if length > config.max_position_embeddings:
@@ -265,13 +258,8 @@ class MaskedLM(nn.Module):
         return self.head(hidden_TD.index_select(0, positions_N), self.encoder.tokens)
 
     def outputs(self, head: str, hidden_ND: Tensor, *, dropout_seed: int | None = None) -> Tensor:
-        """Logits [N, C] of a task's head.
-
-        Args:
-            head: Its name.
-            hidden_ND: Hidden states at the places that it looks at.
-            dropout_seed: What is dropped before the classifier is a function of it; None drops nothing.
-        """
+        """Logits [N, C] of a task's head, of the hidden states at the places that it looks at. What is dropped before
+        the classifier is a function of `dropout_seed`; None drops nothing."""
         module, pairs = self.get_submodule(head), self.find_head(PairHead)
         if not self.config.parts.label_dense:  # ModernBERT's share the layer and norm of the prediction head
             hidden_ND = self.head.transform(hidden_ND)
@@ -283,7 +271,6 @@ class MaskedLM(nn.Module):
 
     @property
     def num_encoder_parameters(self) -> int:
-        """Those without heads."""
         return sum(parameter.numel() for parameter in self.encoder.parameters())
 
     @property
@@ -310,12 +297,9 @@ _VARIANTS = 64  # of a block: first, local and global layers, times the shapes o
 
 
 def compile_model(model: MaskedLM, *, backend: str = "inductor", tuned: bool = False) -> None:
-    """Lets a model train with compiled parts. Names of its weights stay as they are.
+    """Lets a model, on its device and with its compute type, train with compiled parts; its weights keep their names.
 
-    Args:
-        model: On its device, with its compute type.
-        backend: Of torch.compile.
-        tuned: Whether the kernels of matrix products are chosen by trying them, which takes minutes.
+    `tuned` chooses the kernels of matrix products by trying them, which takes minutes.
     """
     from torch._dynamo import config, maybe_mark_dynamic  # takes longer to import than torch itself
 
@@ -345,24 +329,17 @@ def compile_model(model: MaskedLM, *, backend: str = "inductor", tuned: bool = F
 
 
 def uncompile_model(model: MaskedLM) -> None:
-    """Lets it train as it is written."""
     model.encoder.compiled_norm = model.encoder.compiled_block = None
     model.head.compiled_transform = model.head.compiled_losses = None
 
 
 @torch.no_grad()
 def attention_received(encoder: Encoder, input_ids_BS: Tensor, *, segment_ids_BS: Tensor, **rows: Any) -> Tensor:
-    """The attention that each token receives from the others of its segment, as a mean over layers, heads and queries.
+    """The attention that each token receives from the others of its segment, as a mean over layers, heads and queries:
+    [B, S], float32, 1 where a token receives an even share, 0 at padding. The encoder is in evaluation mode.
 
     Fused attention keeps no probabilities, so they are computed again: the cost is a forward pass and, a layer, a
     matrix of probabilities [B, H, S, S]. Give it few rows.
-
-    Args:
-        encoder: In evaluation mode.
-        input_ids_BS, segment_ids_BS, rows: As for the encoder.
-
-    Returns:
-        [B, S], float32: 1 where a token receives an even share; 0 at padding.
     """
     received_BS = torch.zeros(input_ids_BS.shape, device=input_ids_BS.device)
     real_BS = segment_ids_BS >= 0

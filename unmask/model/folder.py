@@ -48,12 +48,7 @@ _WAY_OUT = "give the folder of a model, such as RUN/model"
 
 
 def find_model(model: str | Path, *, way_out: str = _WAY_OUT) -> Path:
-    """The folder of a model.
-
-    Args:
-        model: It, the folder of a run, or the name of a model on the hub; see `unmask.core.hub`.
-        way_out: What errors advise.
-    """
+    """The folder of a model: it, that of a run, or a model on the hub (`unmask.core.hub`). Errors advise `way_out`."""
     path = local_path(model, MODEL)
     if not os.path.isdir(path):
         raise ModelError(f"{path}: {absence(path, 'folder')}; {way_out}, or the name of a model on the hub")
@@ -150,19 +145,10 @@ def _load(
     make_heads: Callable[[], Sequence[Head]],
     needed: Callable[[MaskedLM], Collection[str]] | None = None,
 ) -> tuple[MaskedLM, dict[str, Tensor], dict[str, list[str]]]:
-    """A network with the weights of a folder.
+    """A network with the weights of a folder, once it is sure that the files hold what config.json asks for.
 
-    The files must hold the network that config.json asks for; this is checked before it is made.
-
-    Args:
-        folder: With the weights.
-        config: Of the encoder.
-        make_heads: Makes its heads.
-        needed: Those of its parameters that must be stored; None: all.
-
-    Returns:
-        The network, whose other parameters are as they were made; the folder's weights by canonical names; and the
-        names under which parameters of ours stand there.
+    `needed` names those of its parameters that must be stored; None: all. The others are as they were made. Also
+    returned are the folder's weights by canonical names, and the names under which parameters of ours stand there.
     """
     layout, where = LAYOUTS[config.layout], str(folder / WEIGHTS)
     stored = layout.canonical(stored_tensors(folder))

@@ -55,13 +55,7 @@ def _loops_module() -> Any:
 def add_and_norm(
     x: Tensor, added: Tensor | None, weight_D: Tensor, bias_D: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """The sum of both, and its layer normalisation.
-
-    Args:
-        x, added: Any shape with D last; without `added`, the sum is `x`.
-        weight_D, bias_D: float32.
-        eps: Added to the variance.
-    """
+    """The sum of both (without `added`, it is `x`), of any shape with D last, and its layer normalisation."""
     if not by_loops(x):
         total = x if added is None else x + added
         bias = None if bias_D is None else bias_D.to(x.dtype)
@@ -304,13 +298,8 @@ def predicted_positions(labels: Tensor) -> Tensor:
 
 
 def losses_of(logits_NV: Tensor, targets_N: Tensor, weights_N: Tensor | None = None) -> Losses:
-    """Cross-entropies of a few classes, in float32. They are summed where one number is needed, never averaged here.
-
-    Args:
-        logits_NV: Any floating type.
-        targets_N: int64: the right answers.
-        weights_N: float32: of each loss; None: all weigh the same.
-    """
+    """Cross-entropies of a few classes, in float32, each times its weight. They are summed where one number is needed,
+    never averaged here. Targets are int64."""
     each_N = functional.cross_entropy(logits_NV.float(), targets_N, reduction="none")
     right_N1 = logits_NV.detach().gather(1, targets_N[:, None])
     total = (each_N if weights_N is None else each_N * weights_N).sum()

@@ -97,7 +97,7 @@ class PairHead(nn.Module):
         self.classifier = Linear(config.hidden_size, 2, bias=True)
 
     def forward(self, hidden_ND: Tensor) -> Tensor:
-        """Logits [N, 2] of the first tokens' hidden states [N, D]."""
+        """Logits [N, 2] of the first tokens' hidden states."""
         return self.classifier(self.pool(hidden_ND))
 
     def pool(self, hidden_ND: Tensor) -> Tensor:
@@ -128,13 +128,8 @@ class BoundaryHead(nn.Module):
         self.norm = Norm(hidden, eps=config.norm_eps, bias=True)
 
     def forward(self, before_ND: Tensor, behind_ND: Tensor, place_N: Tensor) -> Tensor:
-        """Representations [N, D] of the tokens.
-
-        Args:
-            before_ND: Hidden states of the tokens before the spans.
-            behind_ND: Hidden states of the tokens after the spans.
-            place_N: int64: which token of its span each one is, from 0.
-        """
+        """Representations [N, D] of tokens, of the hidden states before and behind their spans, and of which token of
+        its span each one is (int64, from 0)."""
         place_ND = functional.embedding(place_N.clamp(max=len(self.places) - 1), self.places)
         x_ND = torch.cat([before_ND, behind_ND, place_ND.to(before_ND.dtype)], -1)
         x_ND = self.into_norm(functional.gelu(self.into(x_ND)))
@@ -240,14 +235,8 @@ class DecodedRows:
         return DecodedRows(change(self.input_ids_BS), change(self.text_BS), change(self.place_BS), change(self.bits_BS))
 
     def seen(self, queries: slice, *, rate: float) -> Tensor:
-        """What some places see of their rows: bool [B, q, S].
-
-        Padding sees the padding of its row, so that no place sees nothing.
-
-        Args:
-            queries: Which places.
-            rate: Share of the tokens that is hidden from each, in [0, 1].
-        """
+        """What some places see of their rows: bool [B, q, S]; `rate` is the share of the tokens that is hidden from
+        each. Padding sees the padding of its row, so that no place sees nothing."""
         text_BS1, place_BS1, bits_BS1 = (each[:, queries, None] for each in (self.text_BS, self.place_BS, self.bits_BS))
         text_B1S, place_B1S = self.text_BS[:, None], self.place_BS[:, None]
         by_chance_BqS = SEEN.of(mix(bits_BS1 + place_B1S * GOLDEN)) >= round(rate * 2**SEEN.size)
@@ -260,11 +249,6 @@ class RetroMAEHead(nn.Module):
     A layer like one of the encoder (its MLP, heads and biases), with norms behind what it adds, as BERT has them. It
     has positions of its own: some layouts have no table of them, and the encoder's are not to bend to the decoder.
     Nothing is dropped in it.
-
-    Args:
-        config: Of the encoder.
-
-    Source: see above.
     """
 
     name: ClassVar[str] = "retromae_head"
@@ -286,15 +270,9 @@ class RetroMAEHead(nn.Module):
     def forward(
         self, vectors_ED: Tensor, tokens_VD: Tensor, rows: DecodedRows, positions_N: Tensor, *, rate: float
     ) -> Tensor:
-        """Representations [N, D] of the tokens at some positions. Only attention is computed for all of a row.
-
-        Args:
-            vectors_ED: Of the texts, in the compute type.
-            tokens_VD: The embedding matrix.
-            rows: The texts.
-            positions_N: int64: places in the flattened rows (row x S + position).
-            rate: As for `DecodedRows.seen`.
-        """
+        """Representations [N, D] of the tokens at some places of the flattened rows (int64, row x S + position); only
+        attention is computed for all of a row. `vectors_ED` are in the compute type, `rate` is as for
+        `DecodedRows.seen`."""
         dtype = vectors_ED.dtype
         vectors_ED = functional.pad(self.vector_norm(vectors_ED), (0, 0, 0, 1))  # and one of padding
         vector_BSD = functional.embedding(rows.text_BS, vectors_ED)
@@ -353,11 +331,8 @@ def heads_for(
 ) -> list[Head]:
     """Those of the objectives beside masked tokens, in the order in which their weights are drawn.
 
-    Args:
-        config: Of the encoder.
-        pairs, retromae: Whether there is a head for pairs, and one that rebuilds texts from their vectors.
-        boundary_length: Places in a span that the span-boundary head distinguishes; None: there is no such head.
-        label_names: The classes of documents; None: there is no such head.
+    `boundary_length` is the number of places in a span that the span-boundary head distinguishes, `label_names` the
+    classes of documents; None: there is no such head.
     """
     heads: list[Head] = []
     if pairs:

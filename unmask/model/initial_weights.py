@@ -85,12 +85,8 @@ def with_words(model: MaskedLM, pieces: Sequence[Sequence[int]], *, first_id: in
     """The model with rows of new words, each the mean of the rows of the pieces that spelled the word before.
 
     The embedding is the decoder too, so the new word's logit is the mean of its pieces' logits; the decoder's bias is
-    their mean as well. Rows beyond the old vocabulary that only fill the table up are used before it grows.
-
-    Args:
-        model: Left as it is.
-        pieces: Of each new word, the ids that spelled it.
-        first_id: Id of the first new word; the others follow.
+    their mean as well. Rows beyond the old vocabulary that only fill the table up are used before it grows. The new
+    words' ids begin with `first_id`; the model is left as it is.
 
     Source: Gee et al. 2022 (Fast vocabulary transfer for language model compression; FVT): mean of the pieces.
     """
@@ -109,11 +105,8 @@ def with_words(model: MaskedLM, pieces: Sequence[Sequence[int]], *, first_id: in
 def with_positions(model: MaskedLM, num_positions: int) -> MaskedLM:
     """The model for longer sequences. Learned positions are copied periodically; rotary ones need no table.
 
-    A copy keeps what neighbours mean to each other, everywhere but at the seams, and is trained from there.
-
-    Args:
-        model: Left as it is.
-        num_positions: Longest sequence, special tokens included; more than the model has.
+    A copy keeps what neighbours mean to each other, everywhere but at the seams, and is trained from there. The number
+    includes special tokens and is larger than the model's, which is left as it is.
 
     Source: Beltagy et al. 2020 (Longformer), section 5.
     """

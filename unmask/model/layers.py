@@ -33,7 +33,6 @@ class Linear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(out_features)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., in_features] to [..., out_features]."""
         return functional.linear(x, self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
 
 
@@ -47,7 +46,6 @@ class Norm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(size)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Any shape with `size` last."""
         return self.of_sum(x, None)[1]
 
     def of_sum(self, x: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -92,7 +90,6 @@ class MLP(nn.Module):
         self.out = Linear(inner, hidden, bias=bias)
 
     def forward(self, x_BSD: Tensor) -> Tensor:
-        """[B, S, D] to [B, S, D]."""
         return self.out(fused.activate(self.into(x_BSD), self.kind, gated=self.gated))
 
 

@@ -106,16 +106,10 @@ class FolderLayout:
         return renamed
 
     def find(self, shapes: Mapping[str, torch.Size], stored: Mapping[str, Any], *, where: str) -> dict[str, list[str]]:
-        """Under which names parameters are stored, in the right shapes.
+        """Under which names parameters of these shapes are stored (as tensors or `StoredTensor`s, by canonical names).
 
-        Args:
-            shapes: The names and shapes of our parameters.
-            stored: Tensors, or `StoredTensor`s, under canonical names.
-            where: The file, for errors.
-
-        Returns:
-            By our names, without those of the masked-language-model head where the weights have nothing of one, or
-            only what a classifier shares with it.
+        Those of the masked-language-model head are left out where the weights have nothing of one, or only what a
+        classifier shares with it. `where` is the file, for errors.
         """
         of_head = [name for name in shapes if name.startswith("head.") and name not in self.shared]
         has_head = not of_head or any(theirs in stored for name in of_head for theirs in self.theirs(name))
@@ -166,15 +160,10 @@ class FolderLayout:
         }
 
     def read_config(self, content: Mapping[str, Any], *, mask_id: int) -> EncoderConfig:
-        """The configuration that a config.json of transformers 4 or 5, or ours, says.
+        """The configuration that a config.json of transformers 4 or 5, or ours, says; `mask_id` is the tokenizer's.
 
-        Args:
-            content: Of the file.
-            mask_id: The tokenizer's.
-
-        Raises:
-            UnsupportedError: It has parts that our encoder lacks.
-            ModelError: It lacks a key, or has a value that is not allowed.
+        An UnsupportedError says that our encoder lacks a part, a ModelError that a key is missing or a value not
+        allowed.
         """
         content = {**self.defaults, **self.must_be, **self.ours, **content}
         for error, only in ((ModelError, self.must_be), (UnsupportedError, self.ours)):

@@ -61,13 +61,8 @@ POOLINGS: dict[str, Pooling] = {
 
 
 def pool(hidden_ND: Tensor, lengths: Sequence[int], pooling: str) -> Tensor:
-    """Vectors [E, D] of texts whose tokens stand one text behind another, float32.
-
-    Args:
-        hidden_ND: Hidden states of the tokens, without padding.
-        lengths: Tokens of each text, at least 1.
-        pooling: A name of `POOLINGS`.
-    """
+    """Vectors [E, D] of texts, float32, whose tokens stand one text behind another without padding; `lengths` are at
+    least 1, `pooling` is a name of `POOLINGS`."""
     import numpy as np
     import torch
 
@@ -193,11 +188,7 @@ def read_pooling(folder: Path) -> str:
 
 
 def check_splade(folder: Path) -> None:
-    """Makes sure that a folder's sparse vectors are made as ours: log(1 + relu(the largest logit)).
-
-    Args:
-        folder: One that makes sparse vectors (`sparse_file`).
-    """
+    """Makes sure that a folder that makes sparse vectors makes them as ours: log(1 + relu(the largest logit))."""
     if (file := sparse_file(folder)) is None:
         raise ModelError(f"{folder}: makes no sparse vectors")
     for kind, _ in _modules(folder):
@@ -215,12 +206,8 @@ def check_splade(folder: Path) -> None:
 
 
 def copy_sentence_files(folder: Path, out: Path) -> None:
-    """Copies what makes a folder one of sentence-transformers, where it is one, so that vectors are made alike there.
-
-    Args:
-        folder: Of a model whose pooling is offered here (`read_pooling`, `check_splade`).
-        out: An existing folder.
-    """
+    """Copies into an existing folder what makes a folder one of sentence-transformers, where it is one and its pooling
+    is offered here, so that vectors are made alike there."""
     modules = _modules(folder)
     for name in (MODULES, *_SETTINGS) if modules else ():
         if (folder / name).is_file():
@@ -236,13 +223,8 @@ def write_sentence_files(folder: Path, *, max_length: int, width: int, pooling: 
     """Makes a model's folder one of sentence-transformers.
 
     With a pooling of `POOLINGS` it is one of `SentenceTransformer` 3 to 6, with vectors divided by their length; with
-    `SPLADE`, a masked language model's is one of `SparseEncoder` 5 and 6.
-
-    Args:
-        folder: With the model.
-        max_length: Longest text in tokens, special tokens included; longer ones are cut off there.
-        width: Numbers of a vector; with `SPLADE` the size of the vocabulary.
-        pooling: A name of `POOLINGS`, or `SPLADE`.
+    `SPLADE`, a masked language model's is one of `SparseEncoder` 5 and 6. Texts longer than `max_length` tokens,
+    special tokens included, are cut off there; `width` is the numbers of a vector.
     """
     kinds: Mapping[str, str]
     content: dict[str, Any] = {"word_embedding_dimension": width}

@@ -31,12 +31,7 @@ _FLOATS = ("F64", "F32", "F16", "BF16")
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor's entry in the beginning of a file.
-
-    Attributes:
-        shape: Its size in each dimension.
-        kind: Of its numbers, such as `F32`, as safetensors calls them.
-    """
+    """A tensor's entry in the beginning of a file: its shape, and the kind of its numbers, such as `F32`."""
 
     shape: tuple[int, ...]
     kind: str
@@ -144,11 +139,8 @@ def weights_fingerprint(folder: Path) -> str:
 def files_checked(folder: Path, *, strict: bool = False) -> Iterator[None]:
     """Compares a model's files with their checksums while it is loaded, on another core where one is free.
 
-    A folder without checksums is taken as it is; if the loading fails, its own error is raised.
-
-    Args:
-        folder: Of the model.
-        strict: A file that was changed is an error instead of a warning in the log.
+    A folder without checksums is taken as it is; if the loading fails, its own error is raised. A file that was changed
+    is a warning in the log, and an error where it is `strict`.
     """
     with ThreadPoolExecutor(1) as pool:
         pending = pool.submit(_complaint, folder)

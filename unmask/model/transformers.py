@@ -96,7 +96,6 @@ class TransformersEncoder(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Of its weights."""
         return next(self.model.parameters()).device
 
     def forward(
@@ -111,12 +110,8 @@ class TransformersEncoder(nn.Module):
     ) -> Tensor:
         """Encodes rows of one text each: [B, S, C], float32.
 
-        Args:
-            input_ids_BS: int64.
-            segment_ids_BS: 0 at tokens, -1 at padding. None: there is no padding.
-            position_ids_BS, sequences: Not used: the network counts positions by itself, each kind in its own way.
-            token_type_ids_BS: int64; None where the network takes none.
-            dropout_seed: What is dropped is a function of it. Needed in training mode.
+        Segments are 0 at tokens and -1 at padding. Positions and sequences are not used: the network counts positions
+        by itself, each kind in its own way. What is dropped in training mode is a function of `dropout_seed`.
         """
         if self.training and dropout_seed is None:
             raise ModelError("a model in training mode needs a dropout_seed; give one, or call eval()")
@@ -159,7 +154,6 @@ class TransformersNetwork(nn.Module):
 
     @property
     def num_encoder_parameters(self) -> int:
-        """Those without heads."""
         return sum(parameter.numel() for parameter in self.encoder.model.base_model.parameters())
 
     def outputs(self, head: str, logits_NC: Tensor, *, dropout_seed: int | None = None) -> Tensor:
@@ -287,13 +281,8 @@ class TransformersPretrained:
 
 
 def load_transformers(folder: Path, *, vocab_size: int, pad_id: int, max_length: int | None) -> TransformersPretrained:
-    """Loads an encoder of a folder for which `runs_in_transformers` holds.
-
-    Args:
-        folder: Of the model and its tokenizer.
-        vocab_size, pad_id: The tokenizer's.
-        max_length: The longest input of the task; None: what the network takes.
-    """
+    """Loads an encoder of a folder for which `runs_in_transformers` holds. `max_length` is the longest input of the
+    task; None: what the network takes."""
     model, missing = _read(folder, "AutoModel", what="encoder", vocab_size=vocab_size)
     _check_missing(folder, model, [name for name in missing if _POOLER not in name])
     config = _inputs_of(model, folder, pad_id=pad_id, max_length=max_length)
@@ -387,16 +376,9 @@ def _of_task(model: Any, config: TransformersConfig) -> TransformersNetwork:
 
 
 def _read(folder: Path, auto: str, *, what: str, vocab_size: int) -> tuple[Any, list[str]]:
-    """Reads a model of transformers. Code that a folder brings is neither run nor asked for.
+    """Reads a model of one of transformers' `AutoModel` classes in float32, and which of its weights the folder lacks.
 
-    Args:
-        folder: With config.json and weights.
-        auto: One of transformers' `AutoModel` classes.
-        what: The kind of model, for errors.
-        vocab_size: The tokenizer's.
-
-    Returns:
-        The model in float32, and the names of weights that the folder lacks.
+    Code that a folder brings is neither run nor asked for. `what` is the kind of model, for errors.
     """
     library = _import_transformers(folder)
     if has_weights(folder):

@@ -46,10 +46,8 @@ class Clock:
 
     It is set once an epoch, when no worker is at work. Within the epoch, batches are counted where they are made: a
     loader deals them out to its workers in turn, so each worker knows the number of its batch, and the progress is the
-    same for any number of workers, however far they work ahead.
-
-    The memory is a torch tensor: workers that are forked inherit it, and for workers that are spawned torch's own
-    pickling hands over the memory instead of a copy.
+    same for any number of workers, however far they work ahead. The memory is a torch tensor: workers that are forked
+    inherit it, and for workers that are spawned torch's own pickling hands over the memory instead of a copy.
     """
 
     def __init__(self) -> None:
@@ -59,17 +57,12 @@ class Clock:
         self._batches = 0
 
     def set(self, epoch: int, progress: float, progress_a_batch: float) -> None:
-        """Begins an epoch."""
         times = float(self._state[0]) + 1.0
         self._state.copy_(torch.tensor([times, epoch, progress, progress_a_batch], dtype=torch.float64))
 
     def next_batch(self) -> tuple[int, float, int]:
-        """Counts a batch.
-
-        Returns:
-            Its epoch, its progress in [0, 1], and its number in the epoch where the progress does not move with each
-            batch, else 0: a training that is resumed amid an epoch knows the progress and not the number.
-        """
+        """Counts a batch: its epoch, its progress in [0, 1], and its number in the epoch where the progress does not
+        move with each batch, else 0: a training that is resumed amid an epoch knows the progress and not the number."""
         times, epoch, begin, a_batch = self._state.tolist()
         if times != self._times_set:
             self._times_set, self._batches = times, 0
@@ -102,7 +95,6 @@ class Clock:
             )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Shares again what plain pickling copied."""
         self.__dict__.update(state)
         for tensor in (self._state, self._first_key):
             if not tensor.is_shared():
@@ -221,8 +213,7 @@ class MaskingCollator(Readable):
 
         Args:
             masker: Does the masking.
-            pad_to_multiple_of: The length of a batch is a multiple of this.
-            pad_to_length: Every batch has this length; longer rows are an error.
+            pad_to_multiple_of, pad_to_length: As of `MaskingCollator`.
 
         Raises:
             SettingsError: The strategy needs what a collator does not have.
@@ -252,11 +243,9 @@ class MaskingCollator(Readable):
             masker([[masker.tokenizer.special.mask]])  # tables that are missing show now, not in a worker
 
     def to_dict(self) -> dict[str, Any]:
-        """What the masker is."""
         return self.masker.to_dict()
 
     def shown(self) -> Iterator[Shown]:
-        """What the masker says."""
         return self.masker.shown()
 
     @property
@@ -349,21 +338,13 @@ class MaskingCollator(Readable):
 
 
 class FixedLabels(list[int]):
-    """Labels that `FixedRows` made.
-
-    The type sets them apart from labels of any other meaning, also where features are copied column by column, as
-    `Trainer` does.
-    """
+    """Labels that `FixedRows` made: the type sets them apart from labels of any other meaning, also where features are
+    copied column by column, as `Trainer` does."""
 
 
 class FixedRows(Dataset[dict[str, Any]]):
-    """A data set over another one, with masks of epoch 0, so that its masks never change. A row is masked when it is
-    read, not by the collator.
-
-    Args:
-        dataset: Rows by number.
-        masker: Does the masking.
-    """
+    """A data set over another one with rows by number, with masks of epoch 0, so that they never change. A row is
+    masked when it is read, not by the collator."""
 
     def __init__(self, dataset: Any, masker: Masker) -> None:
         if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):

@@ -82,12 +82,8 @@ class FlatRows:
 
 @dataclass(frozen=True)
 class FlatUnits:
-    """A partition of the maskable tokens into units.
-
-    Attributes:
-        begin_T: int64: place at which the token's unit begins; a token that cannot be masked is its own, empty unit.
-        size_T: int64: tokens of the unit that begins here; 0 where none does.
-    """
+    """A partition of the maskable tokens into units, int64: the place at which the token's unit begins (a token that
+    cannot be masked is its own, empty unit), and how many tokens the unit has that begins here, 0 where none does."""
 
     begin_T: Tensor
     size_T: Tensor
@@ -124,12 +120,8 @@ class Boundaries(NamedTuple):
         before             1 1 1              column of a, at each token of the unit
         behind             5 5 5              column of e
 
-    Only what stands at targets means anything.
-
-    Attributes:
-        before: [B, S], int64: column of the token before the span's first; -1 where the token is in no span, since
-            another strategy of a mixture masked its text.
-        behind: [B, S], int64: column of the token behind its last; -1 likewise.
+    [B, S], int64. Only what stands at targets means anything; -1 where the token is in no span, since another strategy
+    of a mixture masked its text.
     """
 
     before: Tensor

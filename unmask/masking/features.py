@@ -30,15 +30,8 @@ _KNOWN = (
 
 
 def rows_from_ids(rows: Tensor | Sequence[Sequence[int]], tokenizer: Tokenizer) -> Rows:
-    """Makes a batch of token ids.
-
-    Args:
-        rows: Ids with their special tokens: a list of lists, or a [B, S] integer tensor, padded on the right.
-        tokenizer: Whose ids they are.
-
-    Raises:
-        SettingsError: The ids are not integers in the vocabulary, or not two-dimensional.
-    """
+    """Makes a batch of token ids with their special tokens: a list of lists, or a [B, S] integer tensor, padded on the
+    right. A SettingsError says that they are not integers in the vocabulary, or not two-dimensional."""
     if isinstance(rows, Tensor):
         if rows.ndim != 2 or rows.is_floating_point():
             raise SettingsError(f"rows are a [B, S] tensor of integers, not {rows.dtype} of shape {tuple(rows.shape)}")
@@ -77,7 +70,6 @@ def _content_rows(input_ids: NDArray[np.int64], inside: NDArray[np.bool_] | None
 
 
 def check_ids(input_ids: NDArray[np.int64], tokenizer: Tokenizer) -> None:
-    """Raises: SettingsError: An id lies outside the vocabulary."""
     if input_ids.size and (input_ids.min() < 0 or input_ids.max() >= tokenizer.vocab_size):
         bad = input_ids[(input_ids < 0) | (input_ids >= tokenizer.vocab_size)][0]
         raise SettingsError(f"id {bad} lies outside the tokenizer's vocabulary (0 to {tokenizer.vocab_size - 1})")
@@ -115,16 +107,13 @@ def rows_from_features(
     pad_to_multiple_of: int | None = None,
     pad_to_length: int | None = None,
 ) -> tuple[Rows, dict[str, NDArray[np.int64]], NDArray[np.int64]]:
-    """Makes rows of features, each keyed by its content.
+    """Makes rows of features, each keyed by its content; a feature is a mapping of columns, or the list of its token
+    ids.
 
     Padding is where `attention_mask` says so, or else the pad tokens at the end. Words come from the tokenizer's
     vocabulary, unless there is a column `word_starts`. What `special_tokens_mask` names is not masked either. Other
-    columns that hold one integer a token are annotations.
-
-    Args:
-        features: Each a mapping of columns, or the list of its token ids.
-        tokenizer: Whose ids they are.
-        pad_to_multiple_of, pad_to_length: Of the rows, which are as long as the longest feature otherwise.
+    columns that hold one integer a token are annotations. Rows are as long as the longest feature, unless a multiple or
+    a length is asked for.
 
     Returns:
         The rows; by name, [B, S], int64, the columns whose meaning is known, padded; and [B], how many tokens each

@@ -99,7 +99,6 @@ class MaskedRows:
         return replace(self, **tensors, boundaries=outside)
 
     def keys(self) -> Iterator[str]:
-        """Names of the tensors."""
         return iter(("input_ids", "labels", "attention_mask"))
 
     def __getitem__(self, name: str) -> Tensor:
@@ -235,13 +234,11 @@ class Masker(Readable):
         return cls(settings, ready, seed=seed, frequencies=counts, tables=tables)
 
     def to_dict(self) -> dict[str, Any]:
-        """Its settings, and the seed; units and weights of the caller's own by the names of their classes."""
         parts = {"units": self.settings.units, "weights": self.settings.weights}
         own = {name: type(part).__name__ for name, part in parts.items() if not isinstance(part, Settings)}
         return {**self.settings.model_dump(mode="json", exclude=set(own)), **own, "seed": self.seed}
 
     def shown(self) -> Iterator[Shown]:
-        """A line."""
         facts, rate = self.to_dict(), self.settings.rate
         parts = (part["kind"] if isinstance(part, dict) else part for part in (facts["units"], facts["weights"]))
         shares = ", ".join(

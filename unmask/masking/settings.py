@@ -184,11 +184,7 @@ STRATEGIES: dict[str, dict[str, Settings]] = {
 
 
 def expand_strategy(values: Any) -> Any:
-    """Fills in units and weights by the name of a strategy; what is given beside it stays.
-
-    Raises:
-        ValueError: The name is unknown.
-    """
+    """Fills in units and weights by the name of a strategy; what is given beside it stays."""
     if not isinstance(values, dict):
         return values
     name = values.get("strategy")
@@ -370,7 +366,7 @@ def followed_scores(settings: MaskingSettings) -> set[str]:
 
 
 def span_units(settings: MaskingSettings) -> SpanUnits | None:
-    """How spans are drawn, by the strategy or the first part of a mixture that draws some; None: there are none."""
+    """How spans are drawn, by the strategy or the first part of a mixture that draws some."""
     parts = settings.units.parts if isinstance(settings.units, MixtureUnits) else (settings,)
     return next((part.units for part in parts if isinstance(part.units, SpanUnits)), None)
 

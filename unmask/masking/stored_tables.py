@@ -53,16 +53,11 @@ def with_lexicon(tables: Tables, lexicon: Lexicon) -> Tables:
 
 
 def stored_tables(source: Path, tokenizer: Tokenizer, settings: MaskingSettings) -> Tables:
-    """What a strategy needs, as far as it is on the disk.
+    """What a strategy needs, as far as it is on the disk: the file of a lexicon; the folder of prepared data, whose
+    tokens, documents and, where the strategy needs them, collocations are counted; or that of a run, with its data and
+    its lexicon.
 
-    Args:
-        source: File of a lexicon; folder of prepared data, whose tokens, documents and, where the strategy needs them,
-            collocations are counted; or of a run, with its data and its lexicon.
-        tokenizer: Of the masker.
-        settings: Say what is needed.
-
-    Raises:
-        DataError: It is none of these, is damaged, or belongs to another tokenizer.
+    A DataError says that the source is none of these, is damaged, or belongs to another tokenizer than the masker's.
     """
     lexicon = source / LEXICON_OF_RUN
     root = source if (source / MANIFEST).is_file() else source / DATA_OF_RUN

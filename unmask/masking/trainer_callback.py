@@ -26,12 +26,8 @@ class EpochCallback(TrainerCallback):
     asked once, where a resumed training begins.
 
     Batches of an evaluation are counted like those of training where the same process makes them. So the count is noted
-    as a step begins and ends, when every batch so far is of training, and an evaluation's end brings it back.
-
-    Args:
-        set_epoch: The collator's.
-        clock: The collator's.
-        static: Whether masks are the same in every epoch, so that no evaluation moves with them.
+    as a step begins and ends, when every batch so far is of training, and an evaluation's end brings it back. Where
+    masks are `static`, no evaluation moves with them.
     """
 
     def __init__(self, set_epoch: Callable[..., None], clock: Clock, *, static: bool) -> None:

@@ -101,11 +101,8 @@ class SpanUnits(Settings):
         return [round(end / sum(weights) * 2**32) for end in accumulate(weights)]
 
     def starts(self, rows: FlatRows, tables: Tables) -> Tensor:
-        """Tiles each segment.
-
-        A length is drawn at every word. From the segment's begin on, the k-th length drawn is that of the k-th tile,
-        so tiles begin at the running sums of the lengths; sums beyond the segment's last word are dropped.
-        """
+        """Tiles each segment. A length is drawn at every word; from the segment's begin on, the k-th length drawn is
+        that of the k-th tile. Sums beyond the segment's last word are dropped."""
         word_T = rows.maskable_T if self.of == "tokens" else rows.word_starts_T & rows.maskable_T
         ends = tables.derived((self, "ends"), lambda: torch.tensor(self.thresholds()))
         return torch.from_numpy(span_starts(*arrays(word_T, rows.segment_begin_T, rows.bits_T, ends)))
@@ -198,10 +195,8 @@ class SubtreeUnits(Settings):
     max_words: Annotated[int, Field(ge=1, le=100)] = 4
 
     def starts(self, rows: FlatRows, tables: Tables) -> Tensor:
-        """Words that no small subtree joins to the word before them.
-
-        Each small subtree adds one to all places behind its first token; a word stands apart where the sum is 0.
-        """
+        """Words that no small subtree joins to the word before them: each small subtree adds one to all places behind
+        its first token, and a word stands apart where the sum is 0."""
         parse_T = rows.annotation("dependencies", "units of kind subtree")
         before_T, behind_T = (parse_T >> BEFORE_SHIFT) & FARTHEST, parse_T & FARTHEST
         place_T = torch.arange(len(parse_T), device=parse_T.device)

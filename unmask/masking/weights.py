@@ -339,7 +339,6 @@ class PosLossWeights(Settings):
         return _heaviest(units, tables.derived(self, by_tag), tags_T)
 
     def weights_of(self, loss_L: Tensor) -> Tensor:
-        """The weights of losses, float64 [L]."""
         deviation = loss_L.std(correction=0).clamp(min=1e-12)
         curve_L = torch.sigmoid((loss_L - loss_L.mean()) / deviation / self.temperature)
         return (self.floor + (1.0 - self.floor) * curve_L).clamp(min=1e-6)  # the logarithm is finite

@@ -44,25 +44,17 @@ LARGEST_LOG2 = 1 << 29  # of a weight, in fixed point: 2**2048
 
 @dataclass(frozen=True)
 class FlatRows:
-    """A batch in a line, with what every strategy needs.
+    """A batch in a line, with what every strategy needs."""
 
-    Attributes:
-        input_ids_T: int64: the ids before masking.
-        maskable_T: bool.
-        word_starts_T: bool: words begin here; the first maskable token of a segment always begins one.
-        segment_begin_T: int64: place in the line at which the token's segment begins. The halves of a pair are two
-            segments here, so that a text is masked alike whatever stands beside it; padding is of others.
-        bits_T: int64: 64 random bits a token, a hash of (seed, epoch, segment, position).
-        width: Positions of a row, which no segment exceeds.
-        annotations: By name, int64 [T]: columns of the prepared data, as `unmask.data.rows` describes them.
-    """
-
-    input_ids_T: Tensor
-    maskable_T: Tensor
-    word_starts_T: Tensor
+    input_ids_T: Tensor  # int64: the ids before masking
+    maskable_T: Tensor  # bool
+    word_starts_T: Tensor  # bool: words begin here; the first maskable token of a segment always begins one
+    # int64: place in the line at which the token's segment begins. The halves of a pair are two segments here, so
+    # that a text is masked alike whatever stands beside it; padding is of others
     segment_begin_T: Tensor
-    bits_T: Tensor
-    width: int
+    bits_T: Tensor  # int64: 64 random bits a token, a hash of (seed, epoch, segment, position)
+    width: int  # positions of a row, which no segment exceeds
+    # By name, int64 [T]: columns of the prepared data, as `unmask.data.rows` describes them
     annotations: Mapping[str, Tensor]
 
     def annotation(self, name: str, needed_by: str) -> Tensor:

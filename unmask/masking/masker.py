@@ -110,24 +110,17 @@ class MaskedRows:
 
 @dataclass(frozen=True)
 class WeighedRows:
-    """What masking draws from, in a line: units, weights and rates; of padding and special tokens nothing counts.
+    """What masking draws from, in a line: units, weights and rates; of padding and special tokens nothing counts."""
 
-    Attributes:
-        rows: The batch.
-        units: Its partition.
-        log2_T: int64: logarithm to base 2, in 2**-18, of the weight of the unit that begins at each place; None: all
-            are equal. Only differences within a segment mean anything.
-        rate: Expected share of the tokens that is chosen; or [T], int64, in 2**-24: of those of the segment.
-        per_unit: Whether replacement draws once for a whole unit; or [T], bool: where it does.
-        in_span_T: bool: whether the token's unit is a span; None: all units are alike.
-    """
-
-    rows: FlatRows
-    units: FlatUnits
+    rows: FlatRows  # the batch
+    units: FlatUnits  # its partition
+    # int64: logarithm to base 2, in 2**-18, of the weight of the unit that begins at each place; None: all are equal.
+    # Only differences within a segment mean anything.
     log2_T: Tensor | None
+    # Expected share of the tokens that is chosen; or [T], int64, in 2**-24: of those of the segment
     rate: float | Tensor
-    per_unit: bool | Tensor
-    in_span_T: Tensor | None
+    per_unit: bool | Tensor  # whether replacement draws once for a whole unit; or [T], bool: where it does
+    in_span_T: Tensor | None  # bool: whether the token's unit is a span; None: all units are alike
 
 
 class Masker(Readable):

@@ -15,15 +15,11 @@ from unmask.core.errors import SettingsError
 
 @dataclass(frozen=True)
 class Scores:
-    """What a model made of the vocabulary at some step. Masking never sees the model itself.
+    """What a model made of the vocabulary at some step. Masking never sees the model itself."""
 
-    Attributes:
-        version: The step that they were made at.
-        tables: By name, float32 [V] or [V, D]; `pos_loss` is [labels + 1], by number of the part of speech, 0 for
-            tokens without one. None before the first were made.
-    """
-
-    version: int
+    version: int  # the step that they were made at
+    # By name, float32 [V] or [V, D]; `pos_loss` is [labels + 1], by number of the part of speech, 0 for tokens
+    # without one. None before the first were made.
     tables: Mapping[str, Tensor]
 
 
@@ -42,28 +38,18 @@ _MISSING = {
 
 @dataclass(frozen=True)
 class Tables:
-    """Tables over the vocabulary, on the host; those that a strategy does not need may be missing.
+    """Tables over the vocabulary, on the host; those that a strategy does not need may be missing."""
 
-    Attributes:
-        vocab_size: Number of ids.
-        frequencies_V: int64: how often each id stands in the training text.
-        documents_V: int64: in how many documents each id stands.
-        num_documents: How many documents there are.
-        scores: What a model made of the vocabulary.
-        collocations_P: int64: hash set of a lexicon's collocations (`unmask.core.hashing.longer`, `hash_set`).
-        informativeness_V: float: how much each token tells of its neighbours; from a lexicon.
-        embedding_VD: float: embeddings that do not change, of an encoder outside of the training.
-        labels: By column of annotation, the names of its labels; a label's number is its place, counted from 1.
-    """
-
-    vocab_size: int
-    frequencies_V: Tensor | None = None
-    documents_V: Tensor | None = None
-    num_documents: int = 0
-    scores: Scores | None = None
+    vocab_size: int  # number of ids
+    frequencies_V: Tensor | None = None  # int64: how often each id stands in the training text
+    documents_V: Tensor | None = None  # int64: in how many documents each id stands
+    num_documents: int = 0  # how many documents there are
+    scores: Scores | None = None  # what a model made of the vocabulary
+    # int64: hash set of a lexicon's collocations (`unmask.core.hashing.longer`, `hash_set`)
     collocations_P: Tensor | None = None
-    informativeness_V: Tensor | None = None
-    embedding_VD: Tensor | None = None
+    informativeness_V: Tensor | None = None  # float: how much each token tells of its neighbours; from a lexicon
+    embedding_VD: Tensor | None = None  # float: embeddings that do not change, of an encoder outside of the training
+    # By column of annotation, the names of its labels; a label's number is its place, counted from 1
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
     _derived: dict[Hashable, Tensor] = field(default_factory=dict, repr=False, compare=False)
 

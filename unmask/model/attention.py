@@ -30,21 +30,16 @@ LARGEST = 4 * SCORES  # of a tile of a global layer; cut queries cost sums of th
 class Tile:
     """A part of the attention of a batch, so that no matrix of probabilities is larger than it has to be.
 
-        global layer                  [rows 0-3: all queries x all keys], [rows 4-7: ...], ...
-        global layer, very long rows  [row 0: queries 0-639 x all keys], [row 0: queries 640-1,279 x all keys], ...
-        local layer, long rows        [all rows: queries 0-127 x keys 0-191], [queries 128-255 x keys 64-319], ...
-
-    Attributes:
-        rows, queries, keys: Which.
-        window: Farthest position that a query attends to; None: any.
-        alike: Whether all these queries attend to all these keys.
+    global layer                  [rows 0-3: all queries x all keys], [rows 4-7: ...], ...
+    global layer, very long rows  [row 0: queries 0-639 x all keys], [row 0: queries 640-1,279 x all keys], ...
+    local layer, long rows        [all rows: queries 0-127 x keys 0-191], [queries 128-255 x keys 64-319], ...
     """
 
     rows: slice
     queries: slice
     keys: slice
-    window: int | None
-    alike: bool
+    window: int | None  # farthest position that a query attends to; None: any
+    alike: bool  # whether all these queries attend to all these keys
 
     def of(self, heads_3BHSK: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Its queries, keys and values, without a copy: each [b, H, q or k, K]."""
@@ -91,14 +86,10 @@ class Sequences:
     Kernels are compiled and launched for the longest sequence, so its length is rounded up to one of a few buckets;
     padding that is longer is cut into several sequences. The sequences behind the last one have length 0, so that the
     tensor has one of few lengths, too.
-
-    Attributes:
-        cu_seqlens: int32 [C + 1]: places at which sequences begin, then the number of positions, repeated.
-        max_length: No sequence is longer: 128, 256, 512, ..., or the length of a row.
     """
 
-    cu_seqlens: Tensor
-    max_length: int
+    cu_seqlens: Tensor  # int32 [C + 1]: places at which sequences begin, then the number of positions, repeated
+    max_length: int  # no sequence is longer: 128, 256, 512, ..., or the length of a row
 
     @classmethod
     def of(cls, segment_ids_BS: Tensor) -> Sequences:
@@ -132,21 +123,14 @@ class Sequences:
 
 @dataclass(frozen=True)
 class AttentionPlan:
-    """Who attends to whom in a layer of a kind, and where positions are rotary, at which angles.
+    """Who attends to whom in a layer of a kind, and where positions are rotary, at which angles."""
 
-    Attributes:
-        segment_ids_BS: int32: tokens attend only to tokens of the same number.
-        num_heads: How many there are.
-        window: Farthest position that a token attends to; None: any.
-        rotary: Cosines and sines of the rotation angles [B, S, K / 2], float32; None: positions are not rotary.
-        sequences: The segments in a line, where attention is computed over them; else None.
-    """
-
-    segment_ids_BS: Tensor
+    segment_ids_BS: Tensor  # int32: tokens attend only to tokens of the same number
     num_heads: int
-    window: int | None
+    window: int | None  # farthest position that a token attends to; None: any
+    # Cosines and sines of the rotation angles [B, S, K / 2], float32; None: positions are not rotary
     rotary: tuple[Tensor, Tensor] | None
-    sequences: Sequences | None = None
+    sequences: Sequences | None = None  # the segments in a line, where attention is computed over them; else None
 
     @functools.cached_property
     def tiles(self) -> tuple[Tile, ...]:

@@ -96,17 +96,11 @@ def with_named(before: Mapping[str, Any], named: CardSettings, *, where: str) ->
 
 @dataclass(frozen=True)
 class Origin:
-    """The model that a training began with.
+    """The model that a training began with."""
 
-    Attributes:
-        checkpoint: Its name and commit on the hub, or its whole path.
-        sha256: Of its content.
-        base_models: What the hub knows it by; empty where it does not.
-    """
-
-    checkpoint: str
-    sha256: str
-    base_models: tuple[str, ...] = ()
+    checkpoint: str  # its name and commit on the hub, or its whole path
+    sha256: str  # of its content
+    base_models: tuple[str, ...] = ()  # what the hub knows it by; empty where it does not
 
 
 def base_models(checkpoint: str, folder: Path) -> tuple[str, ...]:
@@ -152,16 +146,11 @@ def encodable(text: str) -> str:
 
 @dataclass(frozen=True)
 class CardFigures:
-    """What was measured on one part of the data.
+    """What was measured on one part of the data."""
 
-    Attributes:
-        dataset: Name of the file, or of several.
-        split: `validation` or `test`.
-        metrics: Names for people, with the hub's name of the metric and the value; undefined ones are left out.
-    """
-
-    dataset: str
-    split: str
+    dataset: str  # name of the file, or of several
+    split: str  # `validation` or `test`
+    # Names for people, with the hub's name of the metric and the value; undefined ones are left out
     metrics: Mapping[str, tuple[str, float | None]]
 
 

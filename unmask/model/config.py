@@ -15,39 +15,27 @@ Layout = Literal["modernbert", "bert", "roberta", "xlm-roberta", "camembert", "r
 @dataclass(frozen=True)
 class Parts:
     """The parts of a layout, and its own values for what a recipe leaves open. The encoder asks for parts, never for a
-    layout's name.
+    layout's name."""
 
-    Attributes:
-        rotary: Positions turn queries and keys, and layers alternate between global and local attention. Otherwise
-            positions are learned, and every layer is global.
-        positions_after_padding: Learned positions begin at the padding's id + 1, and the table is that much longer.
-        post_norm: A norm stands behind each addition to the residual stream; otherwise before each part that adds to
-            it, and once more behind the last block.
-        first_norm: The first block has a norm before its attention, though the embeddings are normalised already.
-        bias: Products and norms have biases.
-        gated: The MLP is gated.
-        gelu_head: The prediction head uses gelu, whatever the blocks use.
-        label_dense: The head for classes of documents has a layer with tanh before its classifier; otherwise it shares
-            those of the prediction head.
-        wide_classifier: Classifiers of tasks begin with a standard deviation of hidden_size^-1/2; otherwise with
-            `initializer_range`.
-        type_vocab_size: Usual number of token types; None where the layout has none.
-        intermediate_ratio: Usual width of the MLP's inner layer, in hidden sizes.
-        norm_eps: What is usually added to the variance in norms.
-    """
-
+    # Positions turn queries and keys, and layers alternate between global and local attention. Otherwise positions
+    # are learned, and every layer is global.
     rotary: bool
-    positions_after_padding: bool
+    positions_after_padding: bool  # learned positions begin at the padding's id + 1, and the table is that much longer
+    # A norm stands behind each addition to the residual stream; otherwise before each part that adds to it, and once
+    # more behind the last block
     post_norm: bool
-    first_norm: bool
-    bias: bool
-    gated: bool
-    gelu_head: bool
+    first_norm: bool  # the first block has a norm before its attention, though the embeddings are normalised already
+    bias: bool  # products and norms have biases
+    gated: bool  # the MLP is gated
+    gelu_head: bool  # the prediction head uses gelu, whatever the blocks use
+    # The head for classes of documents has a layer with tanh before its classifier; otherwise it shares those of the
+    # prediction head
     label_dense: bool
+    # Classifiers of tasks begin with a standard deviation of hidden_size^-1/2; otherwise with `initializer_range`
     wide_classifier: bool
-    type_vocab_size: int | None
-    intermediate_ratio: float
-    norm_eps: float
+    type_vocab_size: int | None  # usual number of token types; None where the layout has none
+    intermediate_ratio: float  # usual width of the MLP's inner layer, in hidden sizes
+    norm_eps: float  # what is usually added to the variance in norms
 
 
 # Devlin et al. 2019 (BERT), section 3 and appendix A.2.

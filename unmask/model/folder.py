@@ -271,23 +271,14 @@ _POOLER = "bert.pooler.dense."
 
 @dataclass(frozen=True)
 class TaskHead:
-    """The head of a fine-tuned model, as its folder has it.
+    """The head of a fine-tuned model, as its folder has it."""
 
-    Attributes:
-        head: Its name in `unmask.model.heads`.
-        architecture: What transformers' class is called after `For`.
-        names: Of its outputs; empty where they have none.
-        problem_type: What transformers calls the task of a head for whole texts; None: a head for tokens.
-        pooling: Of whole texts; None: a head for tokens.
-        own: What config.json says under our own key.
-    """
-
-    head: str
-    architecture: str
-    names: tuple[str, ...]
-    problem_type: str | None
-    pooling: ClassifierPooling | None
-    own: Mapping[str, Any]
+    head: str  # its name in `unmask.model.heads`
+    architecture: str  # what transformers' class is called after `For`
+    names: tuple[str, ...]  # of its outputs; empty where they have none
+    problem_type: str | None  # what transformers calls the task of a head for whole texts; None: a head for tokens
+    pooling: ClassifierPooling | None  # of whole texts; None: a head for tokens
+    own: Mapping[str, Any]  # what config.json says under our own key
 
     def new(self, config: EncoderConfig) -> LabelHead | TokenHead:
         """The module, its weights not drawn yet."""

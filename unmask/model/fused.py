@@ -279,17 +279,11 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class Losses:
-    """The losses of some predictions.
+    """The losses of some predictions."""
 
-    Attributes:
-        total: The sum of the losses in nats, each times its weight; this is what is differentiated.
-        each_N: float32: of each prediction, without weights and without a gradient.
-        wrong_N: bool: whether something else was more likely than the right answer.
-    """
-
-    total: Tensor
-    each_N: Tensor
-    wrong_N: Tensor
+    total: Tensor  # the sum of the losses in nats, each times its weight; this is what is differentiated
+    each_N: Tensor  # float32: of each prediction, without weights and without a gradient
+    wrong_N: Tensor  # bool: whether something else was more likely than the right answer
 
 
 def predicted_positions(labels: Tensor) -> Tensor:

@@ -216,19 +216,12 @@ _PAIRS, _GPU_PAIRS = 1 << 20, 1 << 25  # of a tile: a hash takes 8 and 256 MB fo
 
 @dataclass(frozen=True)
 class DecodedRows:
-    """What the decoder knows of packed rows.
+    """What the decoder knows of packed rows."""
 
-    Attributes:
-        input_ids_BS: int64: the tokens, none of them hidden.
-        text_BS: int64: which text each is of, counted from 0 over all rows; at padding the number of texts.
-        place_BS: int64: where in its text each stands, from 0; 0 at padding.
-        bits_BS: int64: random bits of each position, by which it sees others.
-    """
-
-    input_ids_BS: Tensor
-    text_BS: Tensor
-    place_BS: Tensor
-    bits_BS: Tensor
+    input_ids_BS: Tensor  # int64: the tokens, none of them hidden
+    text_BS: Tensor  # int64: which text each is of, counted from 0 over all rows; at padding the number of texts
+    place_BS: Tensor  # int64: where in its text each stands, from 0; 0 at padding
+    bits_BS: Tensor  # int64: random bits of each position, by which it sees others
 
     def map(self, change: Callable[[Tensor], Tensor]) -> DecodedRows:
         """The same with a change made to each tensor."""

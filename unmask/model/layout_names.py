@@ -32,42 +32,26 @@ _ACTIVATIONS = {"gelu_new": "gelu_pytorch_tanh", "swish": "silu"}  # other names
 
 @dataclass(frozen=True)
 class FolderLayout:
-    """What a model folder needs to know of a layout.
+    """What a model folder needs to know of a layout."""
 
-    Attributes:
-        layout: Its name, which is transformers' `model_type`.
-        architecture: transformers' class of its masked language models.
-        prefix: Of the encoder's weights in a masked language model; folders of a bare encoder lack it.
-        rows: Modules or parameters of ours, and their names.
-        keys: Fields of `EncoderConfig`, and the keys of config.json that say the same.
-        must_be: Keys with the one value that transformers runs, too.
-        ours: Keys with the one value that our encoder can be; transformers runs the others.
-        defaults: Of the keys that config.json may lack.
-        unused: Beginnings of names of weights that we do not use, but write back.
-        aliases: Other names of weights, and the name in the table.
-        known: Weights that say nothing new, such as the tied decoder.
-        write_aliases: Whether weights are written under their other names too.
-        shared: Parameters of the masked-language-model head that heads of other tasks have too: a folder that has only
-            these of it holds no such head.
-        pair_architecture: transformers' class with a head for pairs; None where it has none.
-        pooling_key: Where config.json says whether a classifier of texts is given the first token (`cls`) or the mean
-            of all; None: it is the first token's.
-    """
-
-    layout: Layout
-    architecture: str
-    prefix: str
-    rows: Mapping[str, tuple[str, ...]]
-    keys: Mapping[str, str]
-    must_be: Mapping[str, Any]
-    ours: Mapping[str, Any]
-    defaults: Mapping[str, Any]
-    unused: tuple[str, ...] = ()
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    known: tuple[str, ...] = ()
-    write_aliases: bool = False
+    layout: Layout  # its name, which is transformers' `model_type`
+    architecture: str  # transformers' class of its masked language models
+    prefix: str  # of the encoder's weights in a masked language model; folders of a bare encoder lack it
+    rows: Mapping[str, tuple[str, ...]]  # modules or parameters of ours, and their names
+    keys: Mapping[str, str]  # fields of `EncoderConfig`, and the keys of config.json that say the same
+    must_be: Mapping[str, Any]  # keys with the one value that transformers runs, too
+    ours: Mapping[str, Any]  # keys with the one value that our encoder can be; transformers runs the others
+    defaults: Mapping[str, Any]  # of the keys that config.json may lack
+    unused: tuple[str, ...] = ()  # beginnings of names of weights that we do not use, but write back
+    aliases: Mapping[str, str] = field(default_factory=dict)  # other names of weights, and the name in the table
+    known: tuple[str, ...] = ()  # weights that say nothing new, such as the tied decoder
+    write_aliases: bool = False  # whether weights are written under their other names too
+    # Parameters of the masked-language-model head that heads of other tasks have too: a folder that has only these of
+    # it holds no such head
     shared: tuple[str, ...] = ()
-    pair_architecture: str | None = None
+    pair_architecture: str | None = None  # transformers' class with a head for pairs; None where it has none
+    # Where config.json says whether a classifier of texts is given the first token (`cls`) or the mean of all; None:
+    # it is the first token's
     pooling_key: str | None = None
 
     # Names

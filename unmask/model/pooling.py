@@ -26,18 +26,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Pooling:
-    """One way to make a vector of a text.
+    """One way to make a vector of a text."""
 
-    Attributes:
-        vectors: From hidden states [E, S, D] and a mask [E, S], 1 at tokens and 0 at the padding behind them, to
-            vectors [E, D]. It is exported to ONNX as well, so it must not branch on values.
-        sentence_transformers: Its name there (`pooling_mode`).
-        description: What a text's vector is, in words.
-    """
-
+    # From hidden states [E, S, D] and a mask [E, S], 1 at tokens and 0 at the padding behind them, to vectors [E, D].
+    # It is exported to ONNX as well, so it must not branch on values.
     vectors: Callable[[Tensor, Tensor], Tensor]
-    sentence_transformers: str
-    description: str
+    sentence_transformers: str  # its name there (`pooling_mode`)
+    description: str  # what a text's vector is, in words
 
 
 def _mean(hidden_ESD: Tensor, mask_ES: Tensor) -> Tensor:

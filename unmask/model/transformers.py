@@ -53,21 +53,13 @@ _POOLER = "pooler"  # a layer before heads, which models without such a head wer
 
 @dataclass(frozen=True)
 class TransformersConfig:
-    """The inputs of a network of transformers; named as in `EncoderConfig`.
+    """The inputs of a network of transformers; named as in `EncoderConfig`."""
 
-    Attributes:
-        hidden_size: Its width.
-        max_position_embeddings: Longest input in tokens, special tokens included.
-        num_types: Token types: 1 where it takes none.
-        pad_id: The tokenizer's.
-        vocab_size: Tokens that it has vectors for.
-    """
-
-    hidden_size: int
-    max_position_embeddings: int
-    num_types: int
-    pad_id: int
-    vocab_size: int
+    hidden_size: int  # its width
+    max_position_embeddings: int  # longest input in tokens, special tokens included
+    num_types: int  # token types: 1 where it takes none
+    pad_id: int  # the tokenizer's
+    vocab_size: int  # tokens that it has vectors for
 
 
 class TransformersEncoder(nn.Module):
@@ -265,19 +257,12 @@ def _import_transformers(folder: Path) -> Any:
 
 @dataclass(frozen=True)
 class TransformersPretrained:
-    """A pretrained encoder that transformers runs.
+    """A pretrained encoder that transformers runs."""
 
-    Attributes:
-        folder: Where it was loaded from.
-        config: What its inputs look like.
-        theirs: Its configuration in transformers; it stays as it is.
-        weights: Of the encoder, without a head; float32.
-    """
-
-    folder: Path
-    config: TransformersConfig
-    theirs: Any
-    weights: Mapping[str, Tensor]
+    folder: Path  # where it was loaded from
+    config: TransformersConfig  # what its inputs look like
+    theirs: Any  # its configuration in transformers; it stays as it is
+    weights: Mapping[str, Tensor]  # of the encoder, without a head; float32
 
 
 def load_transformers(folder: Path, *, vocab_size: int, pad_id: int, max_length: int | None) -> TransformersPretrained:

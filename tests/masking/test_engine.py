@@ -88,9 +88,9 @@ def test_plain_rows_are_keyed_by_their_content_whatever_the_padding(tokenizer: T
     [
         ([[2, 100_000, 3]], "id 100000 lies outside the tokenizer's vocabulary"),
         ([[2, -1, 3]], "id -1 lies outside"),
-        ([["a"]], "row 0 is not a list of token ids"),
-        ([2, 50, 3], "row 0 is not a list of token ids; give a list of rows"),
-        ([[2, 3], [[2], [50, 3]]], "row 1 is not a list of token ids"),
+        ([["a"]], "of feature 0 is not a list of integers; rows are"),
+        ([2, 50, 3], "of feature 0 is not a list of integers"),
+        ([[2, 3], [[2], [50, 3]]], "of feature 1 is not a list of integers"),
         (torch.zeros(2, 3), r"rows are a \[B, S\] tensor of integers, not torch.float32"),
     ],
 )

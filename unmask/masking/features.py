@@ -36,19 +36,10 @@ def rows_from_ids(rows: Tensor | Sequence[Sequence[int]], tokenizer: Tokenizer) 
         if rows.ndim != 2 or rows.is_floating_point():
             raise SettingsError(f"rows are a [B, S] tensor of integers, not {rows.dtype} of shape {tuple(rows.shape)}")
         return _content_rows(rows.cpu().numpy().astype(np.int64), None, tokenizer).to(rows.device)
-    parts = []
-    for number, row in enumerate(rows):
-        try:
-            values = np.asarray(row)
-        except ValueError as error:  # lists of several lengths
-            raise SettingsError(f"row {number} is not a list of token ids") from error
-        if values.ndim != 1 or (values.size and values.dtype.kind not in "iu"):
-            raise SettingsError(f"row {number} is not a list of token ids; give a list of rows, such as [[2, 50, 3]]")
-        parts.append(values)
-    input_ids = np.full((len(parts), max(map(len, parts), default=0)), tokenizer.special.pad, dtype=np.int64)
-    for number, values in enumerate(parts):
-        input_ids[number, : len(values)] = values
-    return _content_rows(input_ids, None, tokenizer)
+    try:
+        return rows_from_features(list(rows), tokenizer)[0]
+    except DataError as error:
+        raise SettingsError(f"{error}; rows are lists of token ids, such as [[2, 50, 3]]") from error
 
 
 def _content_rows(input_ids: NDArray[np.int64], inside: NDArray[np.bool_] | None, tokenizer: Tokenizer) -> Rows:

@@ -34,7 +34,7 @@ from unmask.masking.weights import (
     UniformWeights,
 )
 
-# The share of tokens that is masked: a function of training progress in [0, 1], or drawn for each document piece; `at`
+# The share of tokens that is masked: a function of training progress in [0, 1], or drawn for each segment; `at`
 # is the expected one.
 
 Rate = Annotated[float, Field(gt=0.0, lt=1.0)]
@@ -87,7 +87,7 @@ class StepRate(Settings):
 
 
 class UniformRate(Settings):
-    """A rate of its own for each document piece, uniform between `low` and `high`.
+    """A rate of its own for each segment, uniform between `low` and `high`.
 
     Attributes:
         low, high: Its range.
@@ -117,7 +117,7 @@ class UniformRate(Settings):
 
 
 class BetaRate(Settings):
-    """A rate of its own for each document piece, from a beta distribution.
+    """A rate of its own for each segment, from a beta distribution.
 
     Attributes:
         mean: The expected rate.
@@ -227,7 +227,7 @@ class MixturePart(Settings):
     Attributes:
         strategy: A name of `STRATEGIES`, which fills in units and weights; None where these are given directly.
         units, weights: As in `MaskingSettings`.
-        share: Of the document pieces (or steps) that it falls to, before shares are scaled to a sum of 1; a number,
+        share: Of the segments (or steps) that it falls to, before shares are scaled to a sum of 1; a number,
             or a line over the training.
     """
 
@@ -240,11 +240,11 @@ class MixturePart(Settings):
 
 
 class MixtureUnits(Settings):
-    """One strategy for each document piece or step.
+    """One strategy for each segment or step.
 
     Attributes:
         parts: The strategies, with their shares.
-        per: Whether each document piece (`row`) or each `step` gets one; a row holds several pieces, and a mask does
+        per: Whether each segment (`row`) or each `step` gets one; a row holds several segments, and a mask does
             not depend on what else a row holds. A step is known by its epoch and its progress, or its number where no
             progress is told.
     """
@@ -299,10 +299,10 @@ class MaskingSettings(Settings):
         units: How a row is partitioned.
         weights: How likely a unit is.
         rate: Expected share of the text's tokens that is chosen; a number, a schedule over progress, or a distribution
-            from which each document piece draws.
+            from which each segment draws.
         prediction_rate: Expected share that is predicted, at most `rate`; the rest of the chosen tokens is replaced and
             not predicted. None predicts all that are chosen. Source: Wettig et al. 2023, section 5.
-        least_one: Whether each document piece has at least one target; this bends the rate of very short ones, so
+        least_one: Whether each segment has at least one target; this bends the rate of very short ones, so
             it cannot be had with losses that are weighted by the rate.
         replacement: What stands at the chosen tokens.
         static: Whether the masks are the same in every epoch; where the rate follows a schedule, as many of them as it

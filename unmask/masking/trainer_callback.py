@@ -1,4 +1,4 @@
-"""What tells a collator the epoch in transformers' `Trainer`. Imported only where it is asked for."""
+"""The callback of transformers' `Trainer` that sets a collator's epoch. Imported only where it is used."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from unmask.tokenizer.spans import HEADS_SHIFT
 Weight = Annotated[float, Field(gt=0.0, le=1e6)]
 Power = Annotated[float, Field(ge=-8.0, le=8.0)]
 _NOTHING = -(1 << 40)  # less than the logarithm of any weight
-_MOST_COUNTS = 4096  # in a document piece, whose logarithms are looked up
+_MOST_COUNTS = 4096  # in a segment, whose logarithms are looked up
 _EMBEDDING_SCALE = 1 << 11  # the sum of 32,768 of them, squared, times 64 directions, is below 2**63
 UNIVERSAL_TAGS = {
     "ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT", "SCONJ",
@@ -380,7 +380,7 @@ class AccuracyWeights(_VocabularyScore):
         power: Of w.
 
     Source: Edman and Fraser 2025 (adaptive masking, BabyLM). There, w is a probability of each token; here it is in
-    proportion to w within a document piece, and the share of masked tokens is exact.
+    proportion to w within a segment, and the share of masked tokens is exact.
     """
 
     score: ClassVar[str] = "accuracy"
@@ -422,7 +422,7 @@ class AnchorWeights(_VocabularyScore):
 
 
 class TfIdfWeights(Settings):
-    """What is particular to its document: a word's count in the document piece times the logarithm of its rarity.
+    """What is particular to its document: a word's count in the segment times the logarithm of its rarity.
 
     Attributes:
         power: Of the product; negative prefers what stands everywhere.

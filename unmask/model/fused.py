@@ -183,7 +183,7 @@ def attend_in_line(qkv_BS3HK: Tensor, plan: AttentionPlan) -> Tensor:
     # It reaches as far to the left as to the right; older versions of torch do not know the argument.
     window: dict[str, Any] = {} if plan.window is None else {"window_size": (plan.window, plan.window)}
     mixed_THK = varlen.varlen_attn(query_THK, key_THK, value_THK, begins, begins, longest, longest, **window)
-    assert isinstance(mixed_THK, Tensor), "further results were not asked for"
+    assert isinstance(mixed_THK, Tensor), "no further results"
     return mixed_THK
 
 
@@ -196,20 +196,20 @@ class _Attention(torch.autograd.Function):
         heads_3BHSK = qkv_BS3HK.new_empty(3, num_rows, num_heads, length, head_dim)
         loops().split(head_dim**-0.5, *arrays(qkv_BS3HK, cos, sin, heads_3BHSK))
         mixed_BHSK = torch.empty_like(heads_3BHSK[0])
-        kept = []
+        probabilities = []
         for tile in tiles:
             query, key, value = tile.of(heads_3BHSK)
             p_bHqk = _probabilities(query, key, segment_ids_BS, tile)
             _product(p_bHqk, value, into=mixed_BHSK[tile.rows, :, tile.queries], add=False)
             if length <= KEPT_LENGTH and ctx.needs_input_grad[0]:
-                kept.append(p_bHqk)
-        ctx.save_for_backward(heads_3BHSK, cos, sin, segment_ids_BS, *kept)
+                probabilities.append(p_bHqk)
+        ctx.save_for_backward(heads_3BHSK, cos, sin, segment_ids_BS, *probabilities)
         ctx.tiles = tiles
         return mixed_BHSK.transpose(1, 2).contiguous()
 
     @staticmethod
     def backward(ctx: Any, gradient_BSHK: Tensor) -> tuple[Tensor | None, ...]:
-        heads_3BHSK, cos, sin, segment_ids_BS, *kept = ctx.saved_tensors
+        heads_3BHSK, cos, sin, segment_ids_BS, *probabilities = ctx.saved_tensors
         _, num_rows, num_heads, length, head_dim = heads_3BHSK.shape
         tiles: tuple[Tile, ...] = ctx.tiles
         apart = all(tile.queries == tile.keys for tile in tiles)  # then every key belongs to one tile, and only then
@@ -217,7 +217,7 @@ class _Attention(torch.autograd.Function):
         gradient_BHSK = gradient_BSHK.transpose(1, 2).contiguous()
         for number, tile in enumerate(tiles):
             query, key, value = tile.of(heads_3BHSK)
-            p_bHqk = kept[number] if kept else _probabilities(query, key, segment_ids_BS, tile)
+            p_bHqk = probabilities[number] if probabilities else _probabilities(query, key, segment_ids_BS, tile)
             own = gradient_BHSK[tile.rows, :, tile.queries]
             scores_bHqk = own @ value.mT
             loops().softmax_backward(*arrays(scores_bHqk.flatten(0, 1), p_bHqk.flatten(0, 1)))

@@ -160,7 +160,7 @@ class LabelHead(nn.Module):
     def forward(self, x_ND: Tensor, *, dropout_seed: int | None = None) -> Tensor:
         """Logits [N, C] of hidden states [N, D]; of what the other head makes of these, without a layer of its own.
 
-        What the classifier is given is dropped where there is a seed; in RoBERTa, what the layer is given too.
+        The input of the classifier is dropped where there is a seed; in RoBERTa, that of the layer too.
         """
         if self.dense is not None:
             if self.drops_twice and dropout_seed is not None:
@@ -183,7 +183,7 @@ class TokenHead(Linear):
         self.rate = 0.0 if name == "answer_head" and config.parts.label_dense else config.classifier_dropout
 
     def forward(self, x_ND: Tensor, *, dropout_seed: int | None = None) -> Tensor:
-        """Logits [N, C]; what it is given is dropped where there is a seed."""
+        """Logits [N, C]; the input is dropped where there is a seed."""
         return super().forward(dropout(x_ND, self.rate, seed=dropout_seed if self.rate else None))
 
 

@@ -253,11 +253,11 @@ def norm(
         line = np.empty(width, dtype=np.float32)
         x, out = x_TD[t], out_TD[t]
         if added_TD.size:
-            added, kept = added_TD[t], sum_TD[t]
+            added, total = added_TD[t], sum_TD[t]
             for d in range(width):
-                store(kept, d, load(x[d]) + load(added[d]))
+                store(total, d, load(x[d]) + load(added[d]))
             for d in range(width):
-                line[d] = load(kept[d])  # as it was rounded: the backward pass will see that
+                line[d] = load(total[d])  # as it was rounded: the backward pass will see that
         else:
             for d in range(width):
                 line[d] = load(x[d])

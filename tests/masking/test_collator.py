@@ -13,7 +13,7 @@ from tests.masking.collator_helpers import ALL, FAMILIES, features_of, wrapped
 from tests.masking.helpers import masker_of
 from tests.tokenizer.families import trained
 from unmask import Masker, MaskingCollator, count_tokens
-from unmask.core.errors import DataError, SettingsError, TokenizerError
+from unmask.core.errors import DataError, SettingsError
 from unmask.masking.draw import POINT, FlatRows, FlatUnits
 from unmask.masking.settings import STRATEGIES, MaskingSettings, Strategy
 from unmask.masking.tables import Tables
@@ -287,34 +287,28 @@ def test_features_that_cannot_be_used(features: list[dict[str, Any]], message: s
         collator_of()(features)
 
 
-def test_settings_that_are_wrong() -> None:
-    with pytest.raises(SettingsError, match="id 9999 lies outside"):
-        collator_of()([{"input_ids": [2, 9999]}])
-    with pytest.raises(SettingsError, match="unknown strategy 'spam'"):
-        collator_of(strategy="spam")
-    with pytest.raises(SettingsError, match="pad_to_multiple_of is a number from 1 on, not 0"):
-        collator_of(pad_to_multiple_of=0)
-    with pytest.raises(SettingsError, match=r"frequency of each of the .*=unmask.count_tokens\(dataset, tokenizer\)"):
-        collator_of(strategy="frequency")
-    with pytest.raises(SettingsError, match="needs the score 'loss', which a model makes as it trains"):
-        collator_of(strategy="adaptive")
-    with pytest.raises(SettingsError, match="loss_weight = 'inverse' gives each target a weight"):
-        collator_of(rate={"kind": "uniform", "low": 0.1, "high": 0.9, "loss_weight": "inverse"})
-    inverse = {"kind": "uniform", "low": 0.1, "high": 0.9, "loss_weight": "inverse"}
-    with pytest.raises(SettingsError, match="loss_weight = 'inverse' gives each target a weight"):
-        collator_of(strategy="entity", rate=inverse)
-    settings = MaskingSettings.model_validate({"units": {"kind": "words"}, "weights": {"kind": "pos_loss"}})
-    with pytest.raises(SettingsError, match="needs the score 'pos_loss', which a model makes as it trains"):
-        MaskingCollator.from_masker(Masker(settings, trained("wordpiece")))
-    with pytest.raises(SettingsError, match=r"fixed: rate.* = 1.5"):
-        collator_of().fixed([], rate=1.5)
-    with pytest.raises(SettingsError, match="generator has no rows by number, so their masks cannot be fixed"):
-        collator_of().fixed(feature for feature in [{"input_ids": [2, 3]}])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"pad_to_multiple_of": 0}, "pad_to_multiple_of"),
+        ({"pad_to_length": 8, "pad_to_multiple_of": 4}, "pad_to_multiple_of"),
+        ({"strategy": "frequency"}, "count_tokens"),
+        ({"strategy": "adaptive"}, "'loss'"),
+        ({"weights": {"kind": "pos_loss"}}, "'pos_loss'"),
+        ({"rate": {"kind": "uniform", "loss_weight": "inverse"}}, "loss_weight"),
+    ],
+)
+def test_settings_that_are_wrong(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        collator_of(**options)
+
+
+def test_epochs_and_data_sets_that_are_wrong() -> None:
     for options in ({"epoch": -1}, {"epoch": 0, "progress": 2.0}, {"epoch": 0, "progress_a_batch": -1.0}):
-        with pytest.raises(SettingsError, match="an epoch is a number from 0 on and progress a share from 0 to 1"):
+        with pytest.raises(SettingsError, match="epoch"):
             collator_of().set_epoch(**options)  # type: ignore[arg-type]
-    with pytest.raises(TokenizerError, match="int is not a tokenizer that can be used"):
-        MaskingCollator(3)
+    with pytest.raises(SettingsError, match="generator has no rows by number"):
+        collator_of().fixed(feature for feature in [{"input_ids": [2, 3]}])
 
 
 def test_counting_tokens() -> None:

@@ -152,22 +152,6 @@ def test_a_bare_encoder_gets_a_new_head_and_keeps_its_pooler(
     assert (ours - wanted).abs().max() < 1e-4
 
 
-def test_the_head_for_next_sentences_is_kept_and_written_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    theirs = make_theirs("bert", "ForPreTraining")
-    theirs.save_pretrained(tmp_path)
-    model = load_model(tmp_path, mask_id=4).eval()
-    assert not caplog.text
-    assert set(model.kept_weights) == {
-        f"{name}.{kind}" for name in ("bert.pooler.dense", "cls.seq_relationship") for kind in ("weight", "bias")
-    }
-    save_model(model, tmp_path / "again")
-    again = transformers.AutoModelForPreTraining.from_pretrained(tmp_path / "again").eval()
-    with torch.no_grad():
-        found, wanted = again(input_ids=some_ids()), theirs(input_ids=some_ids())
-    assert (found.prediction_logits - all_logits(model, some_ids())).abs().max() < 1e-4
-    assert torch.equal(found.seq_relationship_logits, wanted.seq_relationship_logits)
-
-
 def test_old_folders_with_tensorflows_names_and_tied_copies(make_model: MakeModel, tmp_path: Path) -> None:
     """The first released BERTs say gamma and beta, name the output bias twice, and store buffers."""
     model = make_model(layout="bert")

@@ -57,13 +57,6 @@ def test_a_mask_depends_on_seed_epoch_and_content_alone(tokenizer: Tokenizer, st
         assert not torch.equal(other.labels, whole.labels)
 
 
-def test_static_masks_are_the_same_in_every_epoch(tokenizer: Tokenizer) -> None:
-    rows = make_rows(tokenizer, 10, [30])
-    settings = Masker.from_tokenizer(tokenizer).settings
-    static = Masker(settings.model_copy(update={"static": True}), tokenizer)
-    assert torch.equal(static(rows, epoch=0).input_ids, static(rows, epoch=9).input_ids)
-
-
 def test_progress_moves_the_rate(tokenizer: Tokenizer) -> None:
     rows = make_rows(tokenizer, 300, [100])
     masker = Masker.from_tokenizer(tokenizer, rate={"kind": "linear", "start": 0.4, "end": 0.1})  # type: ignore[arg-type]

@@ -177,6 +177,3 @@ def asked_of(masker: Masker, rows: Rows, epoch: int) -> np.ndarray:
     asked = np.zeros(len(begin))
     asked[places] = asked_for(logs[places], sizes[places], segments, rates[places])
     return asked[begin].reshape(rows.shape)
-
-
-# Masks of earlier versions, by a hash of them; see `digest`.

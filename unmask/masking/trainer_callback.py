@@ -76,7 +76,8 @@ class EpochCallback(TrainerCallback):
         if self._batches is not None:
             self._clock.batches = self._batches
 
-    on_predict = on_evaluate
+    def on_predict(self, args: Any, state: Any, control: Any, metrics: Any, **kwargs: Any) -> None:
+        self.on_evaluate(args, state, control)
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Says once where rows of an evaluation have no fixed masks."""

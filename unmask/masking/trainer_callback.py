@@ -9,7 +9,6 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from unmask.core.errors import SettingsError
-from unmask.masking.collator import Clock, FixedRows
 
 try:
     from transformers import TrainerCallback
@@ -30,7 +29,7 @@ class EpochCallback(TrainerCallback):
     masks are `static`, no evaluation moves with them.
     """
 
-    def __init__(self, set_epoch: Callable[..., None], clock: Clock, *, static: bool) -> None:
+    def __init__(self, set_epoch: Callable[..., None], clock: Any, *, static: bool) -> None:
         self._set_epoch = set_epoch
         self._clock = clock
         self._static = static
@@ -82,7 +81,7 @@ class EpochCallback(TrainerCallback):
     def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Says once where rows of an evaluation have no fixed masks."""
         dataset = getattr(kwargs.get("eval_dataloader"), "dataset", None)
-        if self._said or dataset is None or isinstance(dataset, FixedRows) or self._static:
+        if self._said or dataset is None or getattr(dataset, "has_fixed_masks", False) or self._static:
             return
         self._said = True
         log.warning(

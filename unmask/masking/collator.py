@@ -346,6 +346,8 @@ class FixedRows(Dataset[dict[str, Any]]):
     """A data set over another one with rows by number, with masks of epoch 0, so that they never change. A row is
     masked when it is read, not by the collator."""
 
+    has_fixed_masks = True
+
     def __init__(self, dataset: Any, masker: Masker) -> None:
         if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
             raise SettingsError(

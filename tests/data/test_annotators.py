@@ -34,7 +34,8 @@ def test_a_gazetteer_takes_the_longest_phrase_between_word_boundaries(tmp_path: 
         ("New York", "LOC"), ("New York City", "LOC"), ("St. John's", "LOC"), ("aspirin", "TERM"),
     )  # fmt: skip
     text = "In New  York City, New Yorkers of St. John's (New York) take aspirins or aspirin."
-    found = [(text[span.begin : span.end], span.label) for span in Gazetteer(phrases).find(text)]
+    (spans,) = Gazetteer(phrases).annotate([text])
+    found = [(text[span.begin : span.end], span.label) for span in spans["entities"]]
     assert found == [("New  York City", "LOC"), ("St. John's", "LOC"), ("New York", "LOC"), ("aspirin", "TERM")]
 
 

@@ -80,13 +80,6 @@ def test_what_cannot_be_read(tmp_path: Path, name: str, text: str, message: str)
         ordered({label for _, label in labels_of(tmp_path / name, "y") if label is not None}, "y")
 
 
-def test_bad_labels_can_be_passed_over(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"text": "one", "y": [1]}\n{"text": "two", "y": 1}\n')
-    corpus = Corpus([tmp_path / "a.jsonl"], CorpusSettings(label="y", bad_input="skip"), hold_out=False)
-    assert [piece.text for piece, _ in corpus.pieces()] == ["two"]
-    assert corpus.skipped == {"rows whose label cannot be read": 1}
-
-
 def test_too_many_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(labelled, "MOST_CLASSES", 3)
     check_number({"0", "1", "2"}, "id", "2")

@@ -14,7 +14,7 @@ from unmask.data.reading import BadInput
 from unmask.data.settings import CorpusSettings
 from unmask.data.sources import find_sources
 from unmask.data.tables import with_columns
-from unmask.tokenizer.spans import Span, cut_spans, outermost, read_fields, written_fields
+from unmask.tokenizer.spans import Span, read_fields, written_fields
 
 
 def read(path: Path, fields: dict[str, str], unit: str = "line", **options: int) -> list[Document]:
@@ -178,14 +178,6 @@ def test_spans_go_through_cuts(tmp_path: Path, piece_chars: int) -> None:
         labels += "".join(here)
     assert labels == "XXXXX YYYYYYYYYY XX ZZZZZ   "
     assert (len(pieces) > 1) == (piece_chars < 30)
-
-
-def test_cutting_pieces_and_spans() -> None:
-    piece = Document(3, 10, "äb cd ef", True, {"pos": (Span(0, 2, "A"), Span(3, 5, "B", 1), Span(6, 8, "C"))})
-    assert piece.part(0, 4) == Document(3, 10, "äb c", False, {"pos": (Span(0, 2, "A"), Span(3, 4, "B", 1))})
-    assert piece.part(4, 8) == Document(3, 15, "d ef", True, {"pos": (Span(0, 1, "B", 1), Span(2, 4, "C"))})
-    assert cut_spans({"pos": ()}, 0, 5) == {"pos": ()}
-    assert outermost([Span(4, 6, "a"), Span(0, 5, "b"), Span(5, 7, "c")]) == (Span(0, 5, "b"), Span(5, 7, "c"))
 
 
 @pytest.mark.parametrize("cleaning", [{"unicode": "NFC"}, {"control_characters": "drop"}, {"white_space": "collapse"}])

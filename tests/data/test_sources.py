@@ -7,7 +7,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import unmask
 from unmask.core.errors import CorpusError, SettingsError
 from unmask.data.corpus import Corpus
 from unmask.data.settings import CleaningSettings, CorpusSettings
@@ -195,13 +194,6 @@ def test_cleaning_and_its_ledger(tmp_path: Path) -> None:
     assert corpus.skipped == {"duplicates": 2, "documents that are too short": 1}
     assert len(list(corpus.pieces())) == 301, "a second pass counts anew"
     assert corpus.skipped["duplicates"] == 2
-
-
-def test_duplicates_are_dropped_where_a_tokenizer_is_trained(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("\n".join([*SENTENCES, *SENTENCES[:50]]), encoding="utf-8")
-    cleaning = {"corpus": {"documents": "line", "cleaning": {"duplicates": "drop"}}}
-    data = unmask.prepare(tmp_path / "a.txt", out=tmp_path / "out", vocab_size=400, settings=cleaning)
-    assert (data.documents, data.skipped) == (len(SENTENCES), {"duplicates": 50})
 
 
 def test_validation_files_of_their_own(tmp_path: Path) -> None:

@@ -33,12 +33,6 @@ def test_lines_of_a_plain_file(tmp_path: Path) -> None:
     ]
 
 
-def test_a_character_across_two_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text, "CHUNK_BYTES", 3)
-    path = write(tmp_path / "a.txt", "aé€😀\r\nb".encode())
-    assert "".join(read_text(path, STRICT)) == "aé€😀\nb"
-
-
 def test_a_long_line_comes_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text, "CHUNK_BYTES", 4)
     parts = list(read_lines(write(tmp_path / "a.txt", b"abcdefghij\nk\n"), STRICT))

@@ -175,13 +175,3 @@ def test_documents_of_a_table(tmp_path: Path) -> None:
         Documents(path, "title", id_column="meta.no")
     with pytest.raises(CorpusError, match="no column is named in an empty list; name one, or none at all"):
         Documents(path, [])
-
-
-def test_documents_of_lines_are_numbered_by_their_lines(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("one\n\ntwo\n")
-    (tmp_path / "b.txt").write_text("three\nfour")
-    assert [(d.document, d.id) for d in Documents(tmp_path, unit="line")] == [(0, 1), (1, 3), (2, 1), (3, 2)]
-    assert [d.id for d in Documents(tmp_path)] == [1, 2, 1]
-    assert "a block" in Documents(tmp_path).unit_in_words
-    with pytest.raises(CorpusError, match="no columns in this file, so none of titles can be named"):
-        Documents(tmp_path, title_column="x")

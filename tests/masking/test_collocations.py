@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.data.lexicon_helpers import letter_ids
+from tests.data.test_lexicon import letter_ids
 from tests.masking.helpers import collocation_set, make_rows, masker_of
 from unmask.core.errors import SettingsError
 from unmask.core.hashing import mix

@@ -57,20 +57,6 @@ def test_a_span_takes_its_tokens_and_no_others(family: str, expected: list[str])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_multi_byte_characters_and_accents(family: str) -> None:
-    """Byte-level tokens for parts of a character belong to its span, all of them."""
-    tokenizer = trained(family)
-    for part in ("中文", "😀", "Zoë", "naïve"):
-        ids = tokenizer.encode_corpus([SENTENCE])[0].input_ids
-        found = covered(tokenizer, SENTENCE, part)
-        assert found[0][1]
-        assert 1 <= len(found) <= len(ids)
-        if family.startswith("bpe"):
-            spell = tokenizer.word_starts.spelling.text_bytes
-            assert b"".join(spell(token) for token, _ in found).strip() == part.encode()
-
-
-@pytest.mark.parametrize("family", FAMILIES)
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.text(alphabet=SENTENCE + " \n中é", max_size=30), min_size=1, max_size=4), st.integers(0, 10**6))
 def test_against_the_definition(family: str, texts: list[str], seed: int) -> None:
@@ -105,16 +91,6 @@ def test_against_the_definition(family: str, texts: list[str], seed: int) -> Non
     assert int((found.values & 1).sum()) == len(met) == found.spans - found.lost
 
 
-def test_spans_side_by_side_and_a_token_that_two_share() -> None:
-    tokenizer = trained("wordpiece")
-    text = "the king sees"
-    spans = [[Span(0, 3, "A"), Span(4, 8, "A"), Span(9, 11, "B"), Span(11, 13, "A")]]
-    encoded, _, found = aligned(tokenizer, [text], "entities", spans, ["A", "B"])
-    assert [tokenizer.token(int(i)) for i in encoded.input_ids] == ["the", "king", "sees"]
-    assert found.values.tolist() == [3, 3, 5]
-    assert (found.spans, found.lost) == (4, 1)
-
-
 def test_a_lone_mark_goes_with_its_word() -> None:
     """Unigram spells ` 中` as a mark and a character."""
     tokenizer = trained("unigram")
@@ -122,13 +98,6 @@ def test_a_lone_mark_goes_with_its_word() -> None:
     tokens = [tokenizer.token(int(i)) for i in tokenizer.encode_corpus([text])[0].input_ids]
     assert "▁" in tokens
     assert covered(tokenizer, text, "中文")[0] == ("▁", True)
-
-
-def test_parts_of_speech_are_label_numbers() -> None:
-    tokenizer = trained("wordpiece")
-    spans = [[Span(0, 3, "DET"), Span(4, 8, "NOUN"), Span(9, 13, "VERB")]]
-    _, _, found = aligned(tokenizer, ["the king sees"], "pos", spans, ["DET", "NOUN", "VERB"])
-    assert found.values.tolist() == [1, 2, 3]
 
 
 def unpacked(values: np.ndarray) -> list[tuple[int, int, int, int]]:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unmask.tokenizer.words import Kind, edge_kinds, kind_of, kinds_of_bytes
+from unmask.tokenizer.words import Kind, kind_of, kinds_of_bytes
 
 
 @pytest.mark.parametrize(
@@ -24,11 +24,6 @@ def test_kinds(characters: str, kind: Kind) -> None:
     assert {kind_of(character) for character in characters} == {kind}
 
 
-def test_accents_at_the_end_count_as_their_letter() -> None:
-    assert edge_kinds("\u0301.e\u0301") == (Kind.MARK, Kind.LETTER)
-    assert edge_kinds("\u0301") == (Kind.MARK, Kind.MARK)
-
-
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=1, max_size=5))
 def test_kinds_of_bytes_are_those_of_their_characters(texts: list[str]) -> None:
     utf8 = [text.encode() for text in texts]
@@ -36,12 +31,6 @@ def test_kinds_of_bytes_are_those_of_their_characters(texts: list[str]) -> None:
     found = kinds_of_bytes(np.frombuffer(b"".join(utf8), dtype=np.uint8), begins)
     expected = [kind_of(a) for text in texts for a in text for _ in a.encode()]
     assert found.tolist() == expected
-
-
-@given(st.binary(min_size=1, max_size=20))
-def test_any_bytes_have_kinds(content: bytes) -> None:
-    begins = np.arange(len(content)) == 0
-    assert len(kinds_of_bytes(np.frombuffer(content, dtype=np.uint8), begins)) == len(content)
 
 
 def test_a_character_that_is_cut_off_is_no_character() -> None:

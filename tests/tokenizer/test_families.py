@@ -90,15 +90,6 @@ def test_byte_level_bpe_spells_every_text(text: str) -> None:
     assert tokenizer.special.unk not in ids
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.text(sorted(set(TEXT)), max_size=60))
-def test_characters_spell_every_text_of_their_letters(text: str) -> None:
-    tokenizer = trained("char")
-    ids = tokenizer.encode_corpus([text])[0].input_ids.tolist()
-    assert len(ids) == len(text)
-    assert tokenizer.decode(ids) == text
-
-
 def test_characters_are_those_of_the_text_or_the_most_frequent() -> None:
     tokenizer = train_chars(lambda: ["ACGT ACG\n", "ACTG"])
     assert [tokenizer.id_to_token(i) for i in range(5, tokenizer.get_vocab_size())] == ["\n", " ", "A", "C", "G", "T"]

@@ -55,14 +55,6 @@ def test_a_vocab_txt_is_as_transformers_reads_it(tmp_path: Path) -> None:
         assert theirs(text)["input_ids"] == berts(text)["input_ids"] == tokenizer.encode_prompt(text).tolist()
 
 
-@pytest.mark.parametrize(("says", "expected"), [(None, "King"), (False, "King"), (True, "[UNK]")])
-def test_case_of_a_vocab_txt(says: bool | None, expected: str, tmp_path: Path) -> None:
-    write_vocab(tmp_path, [*SPECIAL_TOKENS, "King"])
-    if says is not None:
-        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": says}))
-    assert words(load_tokenizer(tmp_path), "King") == [expected]
-
-
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
@@ -70,6 +62,7 @@ def test_case_of_a_vocab_txt(says: bool | None, expected: str, tmp_path: Path) -
         ({"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": None}, ["uber", "中", "文"]),
         ({"do_lower_case": True, "strip_accents": False}, ["über", "中", "文"]),
         ({"do_lower_case": False}, ["Über", "中", "文"]),
+        ({}, ["Über", "中", "文"]),
         ({"do_lower_case": False, "strip_accents": True}, ["Uber", "中", "文"]),
         ({"do_lower_case": True, "tokenize_chinese_chars": True}, ["uber", "中", "文"]),
         ({"do_lower_case": True, "tokenize_chinese_chars": False}, ["uber", "中文"]),
@@ -88,14 +81,8 @@ def test_the_configuration_says_which_special_token_has_which_role(tmp_path: Pat
     backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({e: i for i, e in enumerate(entries)}, "<oov>"))
     backend.add_special_tokens(entries[:5])
     backend.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(
-        TokenizerError, match=r"tokenizer\.json: the tokenizer has no mask token \(\[MASK\] or <mask>\)"
-    ) as caught:
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json: the tokenizer has no mask token .* add it with"):
         load_tokenizer(tmp_path)
-    assert str(caught.value).endswith(
-        'for a new model, add it with tokenizer.add_special_tokens(["[MASK]"]) and save the tokenizer again; a model '
-        "that was trained without one has no embedding of it, and cannot be used here"
-    )
     roles = {"unk_token": "<oov>", "cls_token": {"content": "<begin>"}, "sep_token": "<end>", "mask_token": "<hidden>"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(roles))
     tokenizer = load_tokenizer(tmp_path)

@@ -64,13 +64,6 @@ def test_remembered_words_come_to_the_same_tokens(kind: str, first: list[str], s
         assert ids.tolist() == list(itertools.chain.from_iterable(expected))
 
 
-def test_every_mark_is_punctuation_to_bert() -> None:
-    bert = pre_tokenizers.BertPreTokenizer()
-    for mark in string.punctuation + "“”‘’—–…«»":
-        assert [word for word, _ in bert.pre_tokenize_str(f"a{mark}b")] == ["a", mark, "b"]
-        assert normalizers.BertNormalizer().normalize_str(mark) == mark
-
-
 def test_a_trained_tokenizer_remembers_and_others_do_not() -> None:
     assert can_remember(trained("wordpiece").backend)
     assert can_remember(train_wordpiece(lambda: [TEXT], vocab_size=220, lowercase=True))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
-from tests.tokenizer.families import FAMILIES, TEXT, trained
+from tests.tokenizer.families import TEXT, trained
 from unmask.tokenizer.tokenizer import Tokenizer
 
 PROMPT = "the king sees [MASK] at sea"
@@ -36,17 +34,3 @@ def test_prompts_have_their_masks_while_other_threads_read_a_corpus(family: str)
     assert all(ids == found[0] for ids in found)
     assert tokenizer.special.mask not in found[0]
     assert tokenizer.encode_prompt(PROMPT).tolist() == prompt, "and afterwards"
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_reading_a_corpus_leaves_the_tokenizer_as_it_was(family: str) -> None:
-    tokenizer = Tokenizer(trained(family).backend)
-    before = tokenizer.fingerprint
-    corpus = tokenizer.encode_corpus([PROMPT])[0].input_ids.tolist()
-    assert tokenizer.special.mask not in corpus
-    assert tokenizer.fingerprint == before == trained(family).fingerprint
-    assert not tokenizer.backend.encode_special_tokens
-    again: Any = pickle.loads(pickle.dumps(tokenizer))
-    assert again.fingerprint == before
-    assert again.encode_corpus([PROMPT])[0].input_ids.tolist() == corpus
-    assert again.encode_prompt(PROMPT).tolist() == tokenizer.encode_prompt(PROMPT).tolist()

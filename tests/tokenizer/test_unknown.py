@@ -117,11 +117,6 @@ def test_other_vocabularies_of_letters(tokenizer: Tokenizer, text: str, num_toke
         tokenizer.encode_corpus([text, "ac"])
 
 
-def test_an_unknown_token_of_another_name_is_taken() -> None:
-    tokenizer = finished(models.BPE(numbered(["a", "<oov>"]), [], unk_token="<oov>"))
-    assert len(tokenizer.encode_corpus(["abc"])[0].input_ids) == 3
-
-
 @pytest.mark.parametrize(
     "model",
     [

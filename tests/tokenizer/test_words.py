@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from tests.tokenizer.families import FAMILIES, SENTENCE, trained, words
-from unmask.masking.features import rows_from_ids
 from unmask.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 from unmask.tokenizer.words import WordCensus
 
@@ -156,28 +155,6 @@ def test_a_tokenizer_that_hides_where_words_are_is_told_of(caplog: pytest.LogCap
         tokenizer = bpe("a", "bc", pre_tokenizer=pre_tokenizers.Whitespace(), decoder=decoders.Fuse())
     assert "drops white space and marks no words: each of its tokens is taken for a word" in caplog.text
     assert starts(tokenizer, "a", "bc", "a") == "111"
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_rows_have_the_starts_of_each_of_their_texts(family: str) -> None:
-    """A batch with special tokens and padding, as callers without packing give it."""
-    tokenizer = trained(family)
-    encoded = tokenizer.encode_corpus([SENTENCE, "the king", "中文 😀"])
-    ids = [[tokenizer.special.cls, *e.input_ids.tolist(), tokenizer.special.sep] for e in encoded]
-    rows = rows_from_ids(ids, tokenizer)
-    for row, one in zip(rows.word_starts, encoded, strict=True):
-        maskable = tokenizer.ordinary[one.input_ids]
-        assert row[1 : 1 + len(maskable)].tolist() == (one.word_starts & maskable).tolist()
-        assert not row[1 + len(maskable) :].any()
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(0, 260), min_size=1, max_size=30))
-def test_any_ids_have_starts_and_the_first_is_one(ids: list[int]) -> None:
-    tokenizer = trained("bpe")
-    found = tokenizer.starts(np.array(ids))
-    assert found[0]
-    assert tokenizer.starts(np.array([ids, ids])).tolist() == [found.tolist()] * 2
 
 
 def test_bytes_of_tokens_leave_marks_out() -> None:

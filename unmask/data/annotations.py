@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from unmask.core.errors import DataError, SettingsError
 from unmask.data.corpus import Corpus
@@ -22,7 +21,7 @@ from unmask.data.reading import BadInput
 from unmask.data.settings import AnnotationSettings
 from unmask.data.sources import Source
 from unmask.data.tables import LOOK_ROWS, rows_of
-from unmask.data.treebanks import offered_columns
+from unmask.data.treebanks import OFFERED
 from unmask.tokenizer.spans import Span, Spans, outermost, word_spans
 
 DEFAULT_LABEL = "TERM"
@@ -66,33 +65,28 @@ class Gazetteer:
     """
 
     def __init__(self, phrases: Phrases) -> None:
-        self._labels: dict[tuple[str, ...], str] = {}
-        lengths: dict[str, set[int]] = {}
-        for phrase, label in phrases:
-            words = tuple(phrase[begin:end] for begin, end in word_spans(phrase))
-            self._labels[words] = label
-            lengths.setdefault(words[0], set()).add(len(words))
+        self._labels = {
+            tuple(phrase[begin:end] for begin, end in word_spans(phrase)): label for phrase, label in phrases
+        }  # fmt: skip
         # Of the phrases that begin with a word, the longest first.
-        self._lengths = {word: sorted(each, reverse=True) for word, each in lengths.items()}
+        self._lengths: dict[str, list[int]] = {}
+        for words in sorted(self._labels, key=len, reverse=True):
+            self._lengths.setdefault(words[0], []).append(len(words))
 
     def annotate(self, texts: Sequence[str]) -> Iterator[Spans]:
-        """The entities of each text."""
+        """The entities of each text; they do not overlap."""
         for text in texts:
-            yield {"entities": self.find(text)}
-
-    def find(self, text: str) -> tuple[Span, ...]:
-        """The entities of a text; they do not overlap."""
-        spans = word_spans(text)
-        words = tuple(text[begin:end] for begin, end in spans)
-        entities, place = [], 0
-        while place < len(words):
-            lengths = self._lengths.get(words[place], ())
-            length = next((n for n in lengths if words[place : place + n] in self._labels), 0)
-            if length:
-                label = self._labels[words[place : place + length]]
-                entities.append(Span(spans[place][0], spans[place + length - 1][1], label))
-            place += length or 1
-        return tuple(entities)
+            places = word_spans(text)
+            words = tuple(text[begin:end] for begin, end in places)
+            entities, place = [], 0
+            while place < len(words):
+                lengths = self._lengths.get(words[place], ())
+                length = next((n for n in lengths if words[place : place + n] in self._labels), 0)
+                if length:
+                    label = self._labels[words[place : place + length]]
+                    entities.append(Span(places[place][0], places[place + length - 1][1], label))
+                place += length or 1
+            yield {"entities": tuple(entities)}
 
 
 # ----------------------------------------
@@ -176,37 +170,23 @@ class SpacyPipeline:
         if longest > self._nlp.max_length:
             raise SettingsError(f"a text of {longest:,} characters is longer than the spaCy pipeline takes")
         for doc in self._nlp.pipe(texts, batch_size=64):
-            yield {column: _READERS[column](doc) for column in self.columns}
-
-
-def _phrases(spans: Any) -> tuple[Span, ...]:
-    return outermost(Span(span.start_char, span.end_char, span.label_) for span in spans)
-
-
-def _pos(doc: Any) -> tuple[Span, ...]:
-    return tuple(
-        Span(word.idx, word.idx + len(word), word.pos_ if word.pos_ in UNIVERSAL_TAGS else "X")
-        for word in doc
-        if word.pos_ and not word.is_space
-    )
-
-
-def _dependencies(doc: Any) -> tuple[Span, ...]:
-    """White space, which spaCy counts among the words, is left out; what hangs on it becomes a root."""
-    words = [word for word in doc if not word.is_space]
-    number = {word.i: n for n, word in enumerate(words)}
-    return tuple(
-        Span(word.idx, word.idx + len(word), word.dep_ or "ROOT", number.get(word.head.i, n) - n)
-        for n, word in enumerate(words)
-    )
-
-
-_READERS: dict[str, Callable[[Any], tuple[Span, ...]]] = {
-    "entities": lambda doc: _phrases(doc.ents),
-    "chunks": lambda doc: _phrases(doc.noun_chunks),
-    "pos": _pos,
-    "dependencies": _dependencies,
-}
+            # White space, which spaCy counts among the words, is left out; what hangs on it becomes a root.
+            words = [word for word in doc if not word.is_space]
+            number = {word.i: n for n, word in enumerate(words)}
+            spans: dict[str, tuple[Span, ...]] = {}
+            for column in self.columns:
+                if column in ("entities", "chunks"):
+                    phrases = doc.ents if column == "entities" else doc.noun_chunks
+                    spans[column] = outermost(Span(each.start_char, each.end_char, each.label_) for each in phrases)
+                elif column == "pos":
+                    tags = ((word, word.pos_ if word.pos_ in UNIVERSAL_TAGS else "X") for word in words if word.pos_)
+                    spans[column] = tuple(Span(word.idx, word.idx + len(word), tag) for word, tag in tags)
+                else:
+                    spans[column] = tuple(
+                        Span(word.idx, word.idx + len(word), word.dep_ or "ROOT", number.get(word.head.i, n) - n)
+                        for n, word in enumerate(words)
+                    )
+            yield spans
 
 
 # ----------------------------------------
@@ -215,21 +195,13 @@ _READERS: dict[str, Callable[[Any], tuple[Span, ...]]] = {
 
 @dataclass(frozen=True)
 class AnnotationPlan:
-    """What is annotated, and by whom.
+    """What is annotated, and by whom."""
 
-    Attributes:
-        origins: Where each column comes from.
-        labels: The labels of each column; a label's number is its place, counted from 1.
-        pipeline: Name of the spaCy pipeline, None where none is used.
-        version: Of spaCy and the pipeline.
-        phrases: Of the gazetteer.
-    """
-
-    origins: Mapping[str, Origin]
-    labels: Mapping[str, tuple[str, ...]]
-    pipeline: str | None = None
-    version: str | None = None
-    phrases: Phrases = ()
+    origins: Mapping[str, Origin]  # where each column comes from
+    labels: Mapping[str, tuple[str, ...]]  # the labels of each column; a label's number is its place, counted from 1
+    pipeline: str | None = None  # name of the spaCy pipeline, None where none is used
+    version: str | None = None  # of spaCy and the pipeline
+    phrases: Phrases = ()  # of the gazetteer
 
     @property
     def fingerprint(self) -> str:
@@ -251,20 +223,15 @@ class Annotator:
 
     def __init__(self, plan: AnnotationPlan) -> None:
         self.plan = plan
+        self._annotators: list[SpacyPipeline | Gazetteer] | None = None
 
-    @cached_property
-    def _annotators(self) -> list[SpacyPipeline | Gazetteer]:
-        annotators: list[SpacyPipeline | Gazetteer] = []
-        if columns := self.plan.of_origin("pipeline"):
-            assert self.plan.pipeline is not None, "the plan names it"
-            annotators.append(SpacyPipeline(self.plan.pipeline, columns))
-        if self.plan.phrases:
-            annotators.append(Gazetteer(self.plan.phrases))
-        return annotators
-
-    def annotate(self, texts: Sequence[str], given: Sequence[Spans | None]) -> list[Spans]:
-        """The annotations of each text, every column of the plan; `given` came with the texts."""
-        annotations = [dict(spans or {}) for spans in given]
+    def annotate(self, texts: Sequence[str], of_data: Sequence[Spans | None]) -> list[Spans]:
+        """The annotations of each text, every column of the plan; `of_data` came with the texts."""
+        if self._annotators is None:
+            self._annotators = [Gazetteer(self.plan.phrases)] if self.plan.phrases else []
+            if self.plan.pipeline is not None and (columns := self.plan.of_origin("pipeline")):
+                self._annotators.insert(0, SpacyPipeline(self.plan.pipeline, columns))
+        annotations = [dict(spans or {}) for spans in of_data]
         for annotator in self._annotators:
             for spans, more in zip(annotations, annotator.annotate(texts), strict=True):
                 spans.update(more)
@@ -280,7 +247,17 @@ def choose_origins(settings: AnnotationSettings, sources: Sequence[Source]) -> d
     """
     by_gazetteer = {"entities"} if settings.gazetteer is not None else set()
     in_data = [column for column in settings.columns if settings.source != "pipeline" and column not in by_gazetteer]
-    held = [_held(source, in_data, settings.fields) for source in sources]
+    held: list[set[str]] = []  # of the columns, by file
+    for source in sources:
+        columns: set[str] = set()
+        if source.kind in ("conll", "conllu"):
+            columns = {column for column in in_data if column in settings.fields or column in OFFERED[source.kind]}
+        elif source.kind in ("jsonl", "json", "parquet", "arrow") and in_data:
+            # A row of JSON may leave out what it has not; reading the text will report the rows that lack it.
+            rows = rows_of(source, BadInput(skip=True), None)
+            for _, row in islice(rows, LOOK_ROWS if source.is_json else 1):
+                columns.update(column for column in in_data if settings.fields.get(column, column) in row)
+        held.append(columns)
     origins: dict[str, Origin] = {}
     for column in settings.columns:
         if column in by_gazetteer:
@@ -298,22 +275,6 @@ def choose_origins(settings: AnnotationSettings, sources: Sequence[Source]) -> d
             )
         origins[column] = "data" if having else "pipeline"
     return origins
-
-
-def _held(source: Source, columns: Sequence[str], fields: Mapping[str, str]) -> set[str]:
-    """Those of some columns that a file holds: in JSON those of one of the first rows, since a row may leave out what
-    it has not. Reading the text will then report the rows that lack it."""
-    if source.kind in ("conll", "conllu"):
-        return {column for column in columns if column in fields or column in offered_columns(source.kind)}
-    held: set[str] = set()
-    if source.kind not in ("jsonl", "json", "parquet", "arrow"):
-        return held
-    num_rows = LOOK_ROWS if source.is_json else 1
-    for _, row in islice(rows_of(source, BadInput(skip=True), None), num_rows if columns else 0):
-        held.update(column for column in columns if fields.get(column, column) in row)
-        if len(held) == len(columns):
-            break
-    return held
 
 
 def data_fields(settings: AnnotationSettings, origins: Mapping[str, Origin]) -> dict[str, str] | None:
@@ -335,17 +296,17 @@ def plan_annotation(settings: AnnotationSettings, origins: Mapping[str, Origin],
         DataError: The gazetteer cannot be used, or the data holds no span of a column.
         CorpusError: As `Corpus.pieces`.
     """
-    plan = AnnotationPlan(origins, {})
+    columns_from = AnnotationPlan(origins, {}).of_origin
     labels: dict[str, tuple[str, ...]] = {}
-    if columns := plan.of_origin("pipeline"):
+    pipeline = None
+    phrases: Phrases = ()
+    if columns := columns_from("pipeline"):
         pipeline = SpacyPipeline(settings.pipeline, columns)
         labels |= {column: pipeline.labels(column) for column in columns}
-        plan = replace(plan, pipeline=settings.pipeline, version=pipeline.version)
-    if plan.of_origin("gazetteer"):
-        assert settings.gazetteer is not None, "it was chosen"
-        plan = replace(plan, phrases=read_gazetteer(Path(settings.gazetteer)))
-        labels["entities"] = tuple(sorted({label for _, label in plan.phrases}))
-    if columns := plan.of_origin("data"):
+    if settings.gazetteer is not None and columns_from("gazetteer"):
+        phrases = read_gazetteer(Path(settings.gazetteer))
+        labels["entities"] = tuple(sorted({label for _, label in phrases}))
+    if columns := columns_from("data"):
         seen: dict[str, set[str]] = {column: set() for column in columns}
         with closing(corpus.pieces()) as pieces:
             for piece, _ in pieces:
@@ -354,4 +315,7 @@ def plan_annotation(settings: AnnotationSettings, origins: Mapping[str, Origin],
         if empty := next((column for column, each in seen.items() if not each), None):
             raise DataError(f"the data holds no {empty}: every list of them is empty; leave {empty} out")
         labels |= {column: tuple(sorted(each)) for column, each in seen.items()}
-    return replace(plan, labels={column: labels[column] for column in origins})
+    by_column = {column: labels[column] for column in origins}
+    if pipeline is None:
+        return AnnotationPlan(origins, by_column, phrases=phrases)
+    return AnnotationPlan(origins, by_column, settings.pipeline, pipeline.version, phrases)

@@ -35,27 +35,16 @@ _WAY_OUT = 'hold files of their own out with corpus.validation=["FILE"]'
 
 @dataclass(frozen=True)
 class HeldGroups:
-    """Which groups are held out.
+    """Which groups are held out."""
 
-    Attributes:
-        keys: [held], int64, sorted: keys of the groups that are held out.
-        num_groups: How many there are.
-        share: Of the text that is held out, in [0, 1].
-        num_large: Groups that are too large to be held out.
-        largest: Share of the text that the largest group has.
-        target: Share that should be held out.
-        what: What the groups are, for the log.
-        alone: Documents without a value in the column: each goes by its text.
-    """
-
-    keys: Ints
-    num_groups: int
-    share: float
-    num_large: int
-    largest: float
-    target: float
-    what: str
-    alone: int = 0
+    keys: Ints  # [held], int64, sorted: keys of the groups that are held out
+    num_groups: int  # how many there are
+    share: float  # of the text that is held out, in [0, 1]
+    num_large: int  # groups that are too large to be held out
+    largest: float  # share of the text that the largest group has
+    target: float  # share that should be held out
+    what: str  # what the groups are, for the log
+    alone: int = 0  # documents without a value in the column: each goes by its text
 
     @cached_property
     def _held(self) -> frozenset[int]:
@@ -117,17 +106,11 @@ def group_key(name: str) -> int:
 
 @dataclass
 class GroupSizes:
-    """The groups of a column. Memory is that of their keys, some 100 bytes a group.
+    """The groups of a column. Memory is that of their keys, some 100 bytes a group."""
 
-    Attributes:
-        sizes: Characters by key of the group.
-        alone: Documents without a value there.
-        shown: A value.
-    """
-
-    sizes: dict[int, int] = field(default_factory=dict)
-    alone: int = 0
-    shown: str = ""
+    sizes: dict[int, int] = field(default_factory=dict)  # characters by key of the group
+    alone: int = 0  # documents without a value there
+    shown: str = ""  # a value
 
     def add(self, piece: Document) -> None:
         """Counts the next piece."""
@@ -280,15 +263,10 @@ class Clusters:
 
 @compiled
 def _join_alike(parent_N: Ints, values_N: Codes, order_N: Ints, bytes_NK: Bytes, least: int, most: int) -> None:
-    """Joins clusters of members that have equal values and are alike; each is known by its smallest member.
+    """Joins clusters of members that are alike, which at least `least` of their bytes [N, K] say; changes `parent_N`, a
+    member of the same cluster, smaller unless it is the smallest.
 
-    Args:
-        parent_N: A member of the same cluster, smaller unless it is the smallest; changed in place.
-        values_N: What makes two members worth comparing.
-        order_N: An order of the members in which equal values stand together.
-        bytes_NK: Two are alike if at least `least` of their bytes agree.
-        least: Bytes that agree.
-        most: How many before it in the order a member is compared with.
+    Members are compared that have equal values, which stand together in the order; each with `most` before it.
     """
     begin = 0
     for place in range(1, len(order_N)):

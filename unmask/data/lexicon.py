@@ -59,23 +59,14 @@ def role_of(text: str) -> Role:
 
 @dataclass(frozen=True)
 class TokenWords:
-    """The words of some documents that are not barriers, one behind another. W = number of words.
+    """The words of some documents that are not barriers, one behind another. W = number of words."""
 
-    Attributes:
-        hashes: [W], int64: of the word's tokens.
-        runs: [W], int64: words of the same number have nothing between them.
-        whole: [W], bool: words proper; false for what joins.
-        begins: [W], int64: the word's first token among those of the documents.
-        lengths: [W], int64: number of its tokens.
-        num_words: All words of the documents, barriers included.
-    """
-
-    hashes: Ints
-    runs: Ints
-    whole: NDArray[np.bool_]
-    begins: Ints
-    lengths: Ints
-    num_words: int
+    hashes: Ints  # [W], int64: of the word's tokens
+    runs: Ints  # [W], int64: words of the same number have nothing between them
+    whole: NDArray[np.bool_]  # [W], bool: words proper; false for what joins
+    begins: Ints  # [W], int64: the word's first token among those of the documents
+    lengths: Ints  # [W], int64: number of its tokens
+    num_words: int  # all words of the documents, barriers included
 
     def grams(self, most: int) -> Iterator[tuple[Ints, NDArray[np.bool_]]]:
         """The n-grams that begin at each word, for n = 1 to `most`.
@@ -167,25 +158,15 @@ _FACTS = "facts"
 
 @dataclass(frozen=True)
 class Lexicon:
-    """Collocations, the strongest first; as a file, of safetensors. N = how many there are.
+    """Collocations, the strongest first; as a file, of safetensors. N = how many there are."""
 
-    Attributes:
-        input_ids: [num_tokens], int32: their tokens, one collocation behind another.
-        word_starts: [num_tokens], uint8: whether a word begins at the token.
-        lengths: [N], int32: tokens of each.
-        pmi: [N], float32, in nats.
-        counts: [N], int64: how often each stands in the corpus.
-        informativeness: [vocab_size], float32, in nats.
-        facts: Where it comes from: `tokenizer_sha256`, `data_sha256`, `settings`, `num_words`, `candidates`.
-    """
-
-    input_ids: NDArray[np.int32]
-    word_starts: NDArray[np.uint8]
-    lengths: NDArray[np.int32]
-    pmi: NDArray[np.float32]
-    counts: Ints
-    informativeness: NDArray[np.float32]
-    facts: dict[str, Any]
+    input_ids: NDArray[np.int32]  # [num_tokens], int32: their tokens, one collocation behind another
+    word_starts: NDArray[np.uint8]  # [num_tokens], uint8: whether a word begins at the token
+    lengths: NDArray[np.int32]  # [N], int32: tokens of each
+    pmi: NDArray[np.float32]  # [N], float32, in nats
+    counts: Ints  # [N], int64: how often each stands in the corpus
+    informativeness: NDArray[np.float32]  # [vocab_size], float32, in nats
+    facts: dict[str, Any]  # `tokenizer_sha256`, `data_sha256`, `settings`, `num_words`, `candidates`
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -305,21 +286,13 @@ def _count_grams(words: Words, settings: LexiconSettings, scratch: Path, run_key
 
 @dataclass(frozen=True)
 class FrequentGrams:
-    """What the frequent n-grams consist of. K = how many there are of one n; those of n = 1 are words.
+    """What the frequent n-grams consist of. K = how many there are of one n; those of n = 1 are words."""
 
-    Attributes:
-        prefix: For n = 1, 2, ... [K], int32: number of the first n - 1 words in the level below; zeros for n = 1.
-        suffix: Likewise of the last n - 1 words.
-        input_ids: [num_tokens], int32: the tokens of the frequent words, one word behind another.
-        begins: [number of words + 1], int64: where each word's begin among these.
-        whole: [number of words], bool: words proper; false for what joins.
-    """
-
-    prefix: list[NDArray[np.int32]]
-    suffix: list[NDArray[np.int32]]
-    input_ids: NDArray[np.int32]
-    begins: Ints
-    whole: NDArray[np.bool_]
+    prefix: list[NDArray[np.int32]]  # for each n, [K]: number of the first n - 1 words in the level below
+    suffix: list[NDArray[np.int32]]  # of the last n - 1 words
+    input_ids: NDArray[np.int32]  # [num_tokens], int32: the tokens of the frequent words, one word behind another
+    begins: Ints  # [number of words + 1], int64: where each word's begin among these
+    whole: NDArray[np.bool_]  # [number of words], bool: words proper; false for what joins
 
 
 def _read_frequent(words: Words, levels: list[Counted]) -> FrequentGrams:

@@ -59,6 +59,8 @@ _SPREAD = np.uint32(2654435769)  # odd; its product's upper bits depend on all b
 _FEW_CODES, _MANY_CODES = 0x3000, 0x32000  # behind the first come ideographs, behind the second hardly any letters
 _NAMES_OF_WORDS = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
 
+_NUMBERS = mix(np.arange(1, 2 * NUM_MINIMA + 1, dtype=np.int64) * np.int64(GOLDEN)).astype(np.uint32)
+_FACTORS, _TERMS = _NUMBERS[:NUM_MINIMA] | np.uint32(1), _NUMBERS[NUM_MINIMA:]  # of the hash functions
 # For one number, compiled from the same source.
 _mix = cast(Callable[[int], int], compiled(cast(Any, hashing.mix)))
 
@@ -122,12 +124,10 @@ def _hash_texts(codes_C: Codes, ends_N: Ints, folded: Codes) -> tuple[Ints, Ints
 def _hash_minima(
     shingles_S: Ints, begins_N: Ints, ends_N: Ints, factors_K: Codes, terms_K: Codes, num_bands: int, rows: int
 ) -> tuple[Ints, Bytes]:
-    """MinHash signatures: bands, each as a hash of its minima and its number, and a byte of each minimum.
+    """MinHash signatures: bands [N, B], each as a hash of its `rows` minima and its number, and a byte of each minimum
+    [N, K]: two that are not of the same minimum are equal in 1 of 256 cases.
 
-    The hash functions are `factor * shingle + term` modulo 2^32, with odd factors; a band has `rows` minima.
-
-    Returns:
-        Bands [N, B], and bytes [N, K]: two that are not of the same minimum are equal in 1 of 256 cases.
+    The hash functions are `factor * shingle + term` modulo 2^32, with odd factors.
     """
     num_texts, num_hashes = len(begins_N), len(factors_K)
     bands_NB = np.empty((num_texts, num_bands), dtype=np.int64)
@@ -172,33 +172,19 @@ def similarity(one: Ints, other: Ints) -> float:
 
 @dataclass(frozen=True)
 class HashedTexts:
-    """Some texts as normal forms and shingles.
+    """Some texts as normal forms and shingles; each text has one at the least."""
 
-    Attributes:
-        normal: [N], int64: hashes of the normal forms.
-        num_words: [N], int64; one at the least.
-        shingles: [S], int64: hashes, one text behind another.
-        begins, ends: [N], int64: where each text's shingles begin and end; it has one at the least.
-    """
+    normal: Ints  # [N]: hashes of the normal forms
+    num_words: Ints  # [N]
+    shingles: Ints  # [S]: hashes, one text behind another
+    begins: Ints  # [N]: where each text's shingles begin
+    ends: Ints  # [N]
 
-    normal: Ints
-    num_words: Ints
-    shingles: Ints
-    begins: Ints
-    ends: Ints
-
-    def bands(self, chosen: Ints) -> Ints:
-        """[M, 16]: hashes of the bands of M chosen texts."""
-        return self._minima(chosen, NUM_HASHES)[0]
-
-    def signatures(self, chosen: Ints) -> tuple[Ints, Bytes]:
-        """[M, 16], the bands, and [M, 256], a byte of each minimum: of two texts' bytes about as many agree as the
-        Jaccard similarity says, with a standard deviation of 0.025 at 0.8."""
-        return self._minima(chosen, NUM_MINIMA)
-
-    def _minima(self, chosen: Ints, num_hashes: int) -> tuple[Ints, Bytes]:
-        factors, terms = (numbers[:num_hashes] for numbers in _hash_functions())
+    def signatures(self, chosen: Ints, num_hashes: int = NUM_MINIMA) -> tuple[Ints, Bytes]:
+        """[M, 16], hashes of the bands of M chosen texts, and [M, num_hashes], a byte of each minimum: of 256 bytes of
+        two texts about as many agree as the Jaccard similarity says, with a standard deviation of 0.025 at 0.8."""
         begins, ends = self.begins[chosen], self.ends[chosen]
+        factors, terms = _FACTORS[:num_hashes], _TERMS[:num_hashes]
         return _hash_minima(self.shingles, begins, ends, factors, terms, NUM_BANDS, NUM_HASHES // NUM_BANDS)
 
     def sketch(self, text: int) -> Ints:
@@ -231,14 +217,6 @@ def _folded(num_codes: int) -> Codes:
     return folded
 
 
-@functools.cache
-def _hash_functions() -> tuple[Codes, Codes]:
-    """Factors and terms of the hash functions: [256] each."""
-    counters = np.arange(1, 2 * NUM_MINIMA + 1, dtype=np.int64) * np.int64(GOLDEN)
-    numbers = (mix(counters) & 0xFFFFFFFF).astype(np.uint32)
-    return numbers[:NUM_MINIMA] | np.uint32(1), numbers[NUM_MINIMA:]
-
-
 # ----------------------------------------
 # The held-out texts, remembered so that training texts can be compared with them. A search knows nothing of other
 # tasks, so its leaks do not depend on the number of workers. Memory is bounded: 20,000 different texts at the most are
@@ -262,21 +240,15 @@ class HeldText:
 
 
 class HeldTexts:
-    """The held-out texts, each once; of many those with the smallest hashes, whatever their order.
+    """The held-out texts by their hashes, each once; of many those with the smallest, whatever their order.
 
-    Args:
-        parts: Whether parts of documents are held out, so that each piece counts and not the first alone.
-
-    Attributes:
-        number: How many there are.
-        is_cut: Whether a piece among them is not a whole document.
-        texts: By hash.
+    With `parts`, parts of documents are held out, so that each piece counts and not the first alone.
     """
 
     def __init__(self, *, parts: bool) -> None:
         self.parts = parts
-        self.number = 0
-        self.is_cut = False
+        self.number = 0  # of all held-out texts
+        self.is_cut = False  # whether a piece among them is not a whole document
         self.texts: dict[int, HeldText] = {}
         self._most_hash = 1 << 64
 
@@ -306,7 +278,7 @@ class HeldTexts:
         }  # fmt: skip
         if new:
             hashed = hash_texts(list(new.values()))
-            bands = hashed.bands(np.arange(len(new)))
+            bands = hashed.signatures(np.arange(len(new)), NUM_HASHES)[0]
             for place, (key, text) in enumerate(new.items()):
                 normal, sketch = int(hashed.normal[place]), hashed.sketch(place)
                 self.texts[key] = HeldText(text[:SHOWN_CHARS], normal, bands[place].copy(), sketch, 0)
@@ -429,15 +401,10 @@ class HeldIndex:
 
 
 class LeakSearch:
-    """Compares training texts, as they go by, with what is held out.
+    """Compares training texts, as they go by, with what is held out, and gathers `leaks`.
 
-    Args:
-        index: Of what is held out.
-        every: Whether each training text that is like a held-out one is reported; else a held-out text for which one
-            was found is not compared any more.
-
-    Attributes:
-        leaks: What was found so far.
+    With `every`, each training text that is like a held-out one is reported; else a held-out text for which one was
+    found is not compared any more.
     """
 
     def __init__(self, index: HeldIndex, *, every: bool = False) -> None:
@@ -446,16 +413,8 @@ class LeakSearch:
         self._is_open = np.ones(len(index.forms), dtype=np.bool_)  # whether a form is still compared
 
     def look(self, texts: Sequence[str], held: NDArray[np.bool_], offset: Ints) -> NDArray[np.bool_]:
-        """Compares the next texts.
-
-        Args:
-            texts: Of the pieces.
-            held: [num_pieces]: whether each is held out.
-            offset: [num_pieces]: byte of the document at which each begins.
-
-        Returns:
-            [num_pieces]: which training texts are near-duplicates; all of them only with `every`.
-        """
+        """Compares the texts of the next pieces [N], of which some are held out [N] and begin at an offset [N] in their
+        document. Returns [N]: which training texts are near-duplicates; all of them only with `every`."""
         leaking = np.zeros(len(texts), dtype=np.bool_)
         if not len(self.index.forms):
             return leaking
@@ -485,7 +444,7 @@ class LeakSearch:
         rows = rows[np.unique(hashed.normal[rows], return_index=True)[1]]
         rows.sort()
         # 3. of these those that share a band with a held-out text are compared with it, rare bands first
-        bands = hashed.bands(rows)
+        bands = hashed.signatures(rows, NUM_HASHES)[0]
         number = np.searchsorted(index.bands, bands).clip(max=len(index.bands) - 1)
         shared = index.bands[number] == bands
         alike = []

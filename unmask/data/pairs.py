@@ -75,34 +75,24 @@ def _allows(fragments: Fragments, f: int, tail: int) -> bool:
     return -(-size // 4) <= place <= 3 * size // 4 and fragments.starts[fragments.source[f] + place] != 0
 
 
-@inlined
-def _both_allow(fragments: Fragments, one: int, other: int, tail: int) -> bool:
-    return _allows(fragments, one, tail) and (one == other or _allows(fragments, other, tail))
-
-
 @compiled
-def _common_tail(fragments: Fragments, one: int, other: int) -> bool:
-    """Whether two fragments may have second halves of the same length."""
+def _common_tail(fragments: Fragments, one: int, other: int, number: int) -> int:
+    """The `number`th length that the second halves of two fragments may both have; 0 where there are fewer."""
     for tail in range(1, min(fragments.length[one], fragments.length[other])):
-        if _both_allow(fragments, one, other, tail):
-            return True
-    return False
+        if _allows(fragments, one, tail) and (one == other or _allows(fragments, other, tail)):
+            if number == 0:
+                return tail
+            number -= 1
+    return 0
 
 
 @compiled
 def _draw_tail(fragments: Fragments, one: int, other: int) -> int:
-    """One of the lengths that the second halves of both may have, by the draw of the first."""
-    most = min(fragments.length[one], fragments.length[other])
+    """One of these lengths, by the draw of the first."""
     count = 0
-    for tail in range(1, most):
-        count += _both_allow(fragments, one, other, tail)
-    left = fragments.draw[one] * count >> TAIL.size
-    for tail in range(1, most):
-        if _both_allow(fragments, one, other, tail):
-            if left == 0:
-                return tail
-            left -= 1
-    return 0  # never, where a length is common
+    for tail in range(1, min(fragments.length[one], fragments.length[other])):
+        count += _allows(fragments, one, tail) and (one == other or _allows(fragments, other, tail))
+    return _common_tail(fragments, one, other, fragments.draw[one] * count >> TAIL.size)
 
 
 @compiled
@@ -122,18 +112,18 @@ def tails_and_partners(fragments: Fragments, wrong: Ints) -> tuple[Ints, Ints]:
     waiting = np.empty(len(wrong), dtype=np.int64)
     size = 0
     for index in wrong:
-        found = _NONE
+        match = _NONE
         for place in range(size - 1, max(size - 1 - _LOOK_BACK, -1), -1):
             other = waiting[place]
-            if fragments.document[other] != fragments.document[index] and _common_tail(fragments, other, index):
-                found = place
+            if fragments.document[other] != fragments.document[index] and _common_tail(fragments, other, index, 0):
+                match = place
                 break
-        if found == _NONE:
+        if match == _NONE:
             waiting[size] = index
             size += 1
             continue
-        other = waiting[found]
-        waiting[found : size - 1] = waiting[found + 1 : size].copy()
+        other = waiting[match]
+        waiting[match : size - 1] = waiting[match + 1 : size].copy()
         size -= 1
         partner[other], partner[index] = index, other
         tail[other] = tail[index] = _draw_tail(fragments, other, index)

@@ -50,13 +50,9 @@ class ColumnGroups(Settings):
 
 
 class NearDuplicateGroups(Settings):
-    """Documents that are near-duplicates are on one side.
+    """Documents that are near-duplicates are on one side."""
 
-    Attributes:
-        kind: `near_duplicates`.
-    """
-
-    kind: Literal["near_duplicates"] = "near_duplicates"
+    kind: Literal["near_duplicates"] = "near_duplicates"  # `near_duplicates`
 
 
 HoldoutGroups = Annotated[ColumnGroups | NearDuplicateGroups, Field(discriminator="kind")]

@@ -78,27 +78,16 @@ TextColumn = str | tuple[str, ...]  # a column, or several
 
 @dataclass(frozen=True)
 class Source:
-    """A file and how it is read.
+    """A file and how it is read."""
 
-    Attributes:
-        path: The file.
-        kind: Of its content: a value of `SUFFIXES`, or `arrow`.
-        column: Of a table, where its text stands; several together are it.
-        label: Where the class of its documents stands; None where none is read.
-        group: Where it says which documents stay together when text is held out; None where none is read.
-        stretch: The part of the file that is read; None: all of it.
-        id: Where the ids of its documents stand; None: they are numbered.
-        title: Where their titles stand; None where none is read.
-    """
-
-    path: Path
-    kind: str
-    column: TextColumn | None = None
-    label: str | None = None
-    group: str | None = None
-    stretch: Stretch | None = None
-    id: str | None = None
-    title: str | None = None
+    path: Path  # the file
+    kind: str  # of its content: a value of `SUFFIXES`, or `arrow`
+    column: TextColumn | None = None  # of a table, where its text stands; several together are it
+    label: str | None = None  # where the class of its documents stands; None: unread
+    group: str | None = None  # where it says which documents stay together when text is held out; None: unread
+    stretch: Stretch | None = None  # the part of the file that is read; None: all of it
+    id: str | None = None  # where the ids of its documents stand; None: they are numbered
+    title: str | None = None  # where their titles stand; None: unread
 
     def row(self, number: int) -> str:
         """A row as errors name it; in a stretch of lines, it is counted from the stretch's begin."""

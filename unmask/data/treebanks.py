@@ -26,6 +26,8 @@ from unmask.tokenizer.spans import Span, Spans, closed_loop
 _UPOS, _XPOS, _HEAD, _ROLE, _MISC = 3, 4, 6, 7, 9
 _OF_DOCUMENTS = re.compile(r"#\s*(newdoc|newpar|\w[\w.:-]*\s*=\s)")  # `# newdoc`, `# sent_id = 3`
 DOCUMENT_BEGIN = LinePart("", True, True)
+# The annotations that such files hold, unless `annotation.fields` says more.
+OFFERED = {"conllu": {"pos", "dependencies"}, "conll": {"entities"}}
 MOST_WORDS = 100_000  # of a sentence
 _MOST_CHARS = 1 << 23
 
@@ -35,11 +37,6 @@ class TaggedLine(NamedTuple):
 
     number: int
     cells: list[str]
-
-
-def offered_columns(kind: str) -> set[str]:
-    """The annotations that such a file holds, unless `annotation.fields` says more."""
-    return {"pos", "dependencies"} if kind == "conllu" else {"entities"}
 
 
 def read_conll(source: Source, bad: BadInput, fields: Mapping[str, str] | None) -> Iterator[LinePart]:
@@ -148,30 +145,26 @@ def _conll_sentence(lines: list[TaggedLine], fields: Mapping[str, str]) -> tuple
                     "its number, counted from 0, in annotation.fields"
                 )
             tags.append(line.cells[index].strip())
-        if column in ("entities", "chunks"):
-            spans[column] = _from_bio(lines, tags, places)
-        else:
+        if column not in ("entities", "chunks"):
             spans[column] = tuple(Span(*place, tag) for place, tag in zip(places, tags, strict=True))
-    return " ".join(line.cells[0] for line in lines), spans
-
-
-def _from_bio(lines: list[TaggedLine], tags: list[str], places: list[tuple[int, int]]) -> tuple[Span, ...]:
-    """Spans of BIO tags; also of IOB1 (an `I-` may begin one) and of BIOES and BILOU."""
-    spans: list[Span] = []
-    open_label: str | None = None
-    for line, tag, (begin, end) in zip(lines, tags, places, strict=True):
-        mark, _, label = tag.partition("-")
-        if tag in ("O", "_"):
-            open_label = None
             continue
-        if mark not in ("B", "I", "E", "L", "S", "U") or not label:
-            raise ValueError(f"{line.number}: {shown(tag)} is not a tag like O, B-person or I-person")
-        if mark in ("I", "E", "L") and label == open_label:
-            spans[-1] = spans[-1]._replace(end=end)
-        else:
-            spans.append(Span(begin, end, label))
-        open_label = None if mark in ("E", "L", "S", "U") else label
-    return tuple(spans)
+        # BIO tags; also IOB1 (an `I-` may begin a span), BIOES and BILOU
+        phrases: list[Span] = []
+        open_label: str | None = None
+        for line, tag, (begin, end) in zip(lines, tags, places, strict=True):
+            mark, _, label = tag.partition("-")
+            if tag in ("O", "_"):
+                open_label = None
+                continue
+            if mark not in ("B", "I", "E", "L", "S", "U") or not label:
+                raise ValueError(f"{line.number}: {shown(tag)} is not a tag like O, B-person or I-person")
+            if mark in ("I", "E", "L") and label == open_label:
+                phrases[-1] = phrases[-1]._replace(end=end)
+            else:
+                phrases.append(Span(begin, end, label))
+            open_label = None if mark in ("E", "L", "S", "U") else label
+        spans[column] = tuple(phrases)
+    return " ".join(line.cells[0] for line in lines), spans
 
 
 def _conllu_sentence(lines: list[TaggedLine], fields: Mapping[str, str]) -> tuple[str, Spans]:

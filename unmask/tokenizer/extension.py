@@ -27,17 +27,11 @@ _OF_WORDS = {Kind.LETTER, Kind.DIGIT, Kind.MARK}
 
 @dataclass(frozen=True)
 class NewWord:
-    """A word that gets an entry.
+    """A word that gets an entry."""
 
-    Attributes:
-        entry: As the vocabulary spells it: `allocator`, `Ġallocator`, `▁allocator`.
-        pieces: Ids that spelled it before.
-        count: How often it stands in the text.
-    """
-
-    entry: str
-    pieces: tuple[int, ...]
-    count: int
+    entry: str  # as the vocabulary spells it: `allocator`, `Ġallocator`, `▁allocator`
+    pieces: tuple[int, ...]  # ids that spelled it before
+    count: int  # how often it stands in the text
 
     @property
     def saved(self) -> int:
@@ -87,21 +81,13 @@ def unigram_scores(words: Iterable[NewWord], scores: Mapping[int, float]) -> lis
 
 @dataclass(frozen=True)
 class Extension:
-    """New words and the tokenizer that has them.
+    """New words and the tokenizer that has them."""
 
-    Attributes:
-        tokenizer: With the new entries.
-        words: The new words, by falling number of tokens saved; their ids follow each other.
-        first_id: Id of the first.
-        tokens_before: Tokens of the text that the words were found in, without the new entries.
-        tokens_after: With them.
-    """
-
-    tokenizer: Tokenizer
-    words: tuple[NewWord, ...]
-    first_id: int
-    tokens_before: int
-    tokens_after: int
+    tokenizer: Tokenizer  # with the new entries
+    words: tuple[NewWord, ...]  # the new words, by falling number of tokens saved; their ids follow each other
+    first_id: int  # id of the first
+    tokens_before: int  # tokens of the text that the words were found in, without the new entries
+    tokens_after: int  # with them
 
 
 def extend_vocabulary(tokenizer: Tokenizer, texts: Iterable[str], most: int) -> Extension:

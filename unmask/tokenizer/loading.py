@@ -67,7 +67,12 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
     is_folder = os.path.isdir(source)
     if is_folder:
         file = next((f for name in ("tokenizer.json", "vocab.txt") if (f := source / name).is_file()), source)
-    config = _read_config((source if is_folder else file.parent) / CONFIG)
+    settings = (source if is_folder else file.parent) / CONFIG
+    try:
+        config = load_json(settings) if settings.is_file() else {}
+    except (OSError, ValueError) as error:
+        raise TokenizerError(f"{settings}: not readable as JSON ({error}); mend it or take it away") from error
+    config = config if isinstance(config, dict) else {}
     named = config.get("tokenizer_class")  # transformers has some twice, as `...Fast` too
     kind = named.removesuffix("Fast") if isinstance(named, str) and named != ANY_CLASS else None
     is_foreign_vocab = file.name == "vocab.txt" and kind not in (*_AS_BERT, ESM_CLASS)
@@ -90,16 +95,8 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
             roles["sep"] = _content(config["eos_token"])
         backend = _read_esm_vocab(file, roles)
     else:
-        flags: dict[str, bool | None] = {}
-        for name in ("do_lower_case", "strip_accents", "tokenize_chinese_chars"):
-            flags[name] = value = config.get(name)
-            if not (value is None or isinstance(value, bool)):
-                raise TokenizerError(f"{file.parent / CONFIG}: {name} is {value!r}; give true, false or null")
-        lowercase, strip_accents, part_ideographs = flags.values()
-        backend = _read_vocab_txt(
-            file, lowercase=lowercase, strip_accents=strip_accents, part_ideographs=part_ideographs is not False
-        )
-    with _understood(file):
+        backend = _read_vocab_txt(file, config)
+    with _understood(f"{file}: not a tokenizer of the `tokenizers` library"):
         try:
             return Tokenizer(backend, roles, kind if kind in _SAVED_CLASSES else ANY_CLASS)
         except TokenizerError as error:
@@ -143,16 +140,8 @@ def read_tokenizer_json(file: Path) -> tokenizers.Tokenizer:
     Raises:
         TokenizerError: It is none.
     """
-    with _understood(file):
+    with _understood(f"{file}: not a tokenizer of the `tokenizers` library"):
         return tokenizers.Tokenizer.from_file(str(file))
-
-
-def _read_config(file: Path) -> dict[str, Any]:
-    try:
-        config = load_json(file) if file.is_file() else {}
-    except (OSError, ValueError) as error:
-        raise TokenizerError(f"{file}: not readable as JSON ({error}); mend it or take it away") from error
-    return config if isinstance(config, dict) else {}
 
 
 def _names_of_roles(config: Mapping[str, Any]) -> dict[str, str]:
@@ -167,25 +156,18 @@ def _content(token: Any) -> str | None:
 
 
 @contextmanager
-def _understood(file: Path) -> Iterator[None]:
-    """Makes a TokenizerError of errors of the `tokenizers` library."""
+def _understood(what: str, hint: str = "") -> Iterator[None]:
+    """Makes a TokenizerError of errors of the libraries that read tokenizers."""
     try:
         yield
     except TokenizerError:
         raise
     except BaseException as error:
-        if not _is_of_library(error):
+        # A panic of Rust is more than an error to Python.
+        if not (isinstance(error, Exception) or type(error).__name__ == "PanicException"):
             raise
-        raise TokenizerError(f"{file}: not a tokenizer of the `tokenizers` library: {_reason(error)}") from error
-
-
-def _is_of_library(error: BaseException) -> bool:
-    # A panic of Rust is more than an error to Python.
-    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
-
-
-def _reason(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)[:300]
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)[:300]
+        raise TokenizerError(f"{what}: {reason}{hint}") from error
 
 
 def _read_entries(file: Path, whose: str) -> dict[str, int]:
@@ -206,9 +188,13 @@ def _read_entries(file: Path, whose: str) -> dict[str, int]:
     return vocab
 
 
-def _read_vocab_txt(
-    file: Path, *, lowercase: bool | None, strip_accents: bool | None, part_ideographs: bool
-) -> tokenizers.Tokenizer:
+def _read_vocab_txt(file: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer:
+    flags: dict[str, bool | None] = {}
+    for name in ("do_lower_case", "strip_accents", "tokenize_chinese_chars"):
+        flags[name] = value = config.get(name)
+        if not (value is None or isinstance(value, bool)):
+            raise TokenizerError(f"{file.parent / CONFIG}: {name} is {value!r}; give true, false or null")
+    lowercase, strip_accents, part_ideographs = flags.values()
     vocab = _read_entries(file, "BERT's")
     missing = [token for token in SPECIAL_TOKENS if token not in vocab]
     if missing:
@@ -225,7 +211,7 @@ def _read_vocab_txt(
         )
     tokenizer = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token="[UNK]", continuing_subword_prefix=PREFIX))
     tokenizer.normalizer = normalizers.BertNormalizer(
-        lowercase=lowercase, strip_accents=strip_accents, handle_chinese_chars=part_ideographs
+        lowercase=lowercase, strip_accents=strip_accents, handle_chinese_chars=part_ideographs is not False
     )
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece(prefix=PREFIX)
@@ -248,12 +234,8 @@ _BRACKETS = re.compile(r"<[^<>\s]+>")
 
 
 def _read_esm_vocab(file: Path, roles: Mapping[str, str | None]) -> tokenizers.Tokenizer:
-    """Builds ESM's tokenizer of parts of the `tokenizers` library, which give the same ids.
-
-    Args:
-        file: The vocabulary.
-        roles: The special tokens; a separator of None is put behind no text.
-    """
+    """Builds ESM's tokenizer of parts of the `tokenizers` library, which give the same ids; a separator of None in
+    the `roles` is put behind no text."""
     entries = _read_entries(file, "ESM's")
     named = {role: token for role, token in roles.items() if token is not None}
     if missing := [token for token in named.values() if token not in entries]:
@@ -312,12 +294,8 @@ def _convert(folder: Path) -> Any:
     hint = ""
     if models_of_pieces and find_spec("sentencepiece") is None:
         hint = f"; {models_of_pieces[0]} may need pip install sentencepiece protobuf"
-    try:
+    with _understood(f"{folder}: no tokenizer that transformers reads", hint):
         theirs = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except BaseException as error:
-        if not _is_of_library(error):
-            raise
-        raise TokenizerError(f"{folder}: no tokenizer that transformers reads ({_reason(error)}){hint}") from error
     backend = getattr(theirs, "backend_tokenizer", None)
     if not isinstance(backend, tokenizers.Tokenizer):
         raise TokenizerError(

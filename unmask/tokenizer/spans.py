@@ -250,33 +250,21 @@ _SPACES = np.array([c for c in range(0x3001) if chr(c).isspace()], dtype=np.uint
 
 @dataclass(frozen=True)
 class TokenPlaces:
-    """Where the tokens of some texts stand, one text behind another.
+    """Where the tokens of some texts stand, one text behind another."""
 
-    Attributes:
-        begin, end: [num_tokens], int64: characters, counted through all texts.
-        lengths: [num_texts], int64: tokens of each text.
-        word_starts: [num_tokens], bool.
-    """
-
-    begin: Ints
-    end: Ints
-    lengths: Ints
-    word_starts: NDArray[np.bool_]
+    begin: Ints  # [num_tokens], int64: characters, counted through all texts
+    end: Ints  # likewise
+    lengths: Ints  # [num_texts], int64: tokens of each text
+    word_starts: NDArray[np.bool_]  # [num_tokens], bool
 
 
 @dataclass(frozen=True)
 class Aligned:
-    """A column of annotation.
+    """A column of annotation."""
 
-    Attributes:
-        values: [num_tokens], int64, written as above.
-        spans: How many spans there were.
-        lost: Those of them to which no token belongs.
-    """
-
-    values: Ints
-    spans: int
-    lost: int
+    values: Ints  # [num_tokens], int64, written as above
+    spans: int  # how many spans there were
+    lost: int  # those of them to which no token belongs
 
 
 def column_types(labels: Mapping[str, Sequence[str]]) -> dict[str, type[np.unsignedinteger]]:

@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 import string
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -67,11 +68,10 @@ def find_special_ids(backend: tokenizers.Tokenizer, names: Mapping[str, str | No
     Raises:
         TokenizerError: A role has no token.
     """
-    id_of: dict[str, int | None] = {}
+    id_of: dict[str, Any] = {}
     left_out = {role for role, token in names.items() if token is None and role in _BARE_WITHOUT}
     for role, usual in SPELLINGS.items():
-        named = names.get(role)
-        spellings = () if role in left_out else usual if named is None else (named, *usual)
+        spellings = () if role in left_out else (names.get(role) or usual[0], *usual)
         ids = [id_ for token in spellings if (id_ := backend.token_to_id(token)) is not None]
         id_of[role] = ids[0] if ids else None
     bare = all(id_of[role] is None for role in _BARE_WITHOUT)
@@ -82,10 +82,7 @@ def find_special_ids(backend: tokenizers.Tokenizer, names: Mapping[str, str | No
                 f'add it with tokenizer.add_special_tokens(["{usual[0]}"]) and save the tokenizer again; a model that '
                 "was trained without one has no embedding of it, and cannot be used here"
             )
-    pad, mask = id_of["pad"], id_of["mask"]
-    assert pad is not None, "never left out"
-    assert mask is not None, "never left out"
-    return SpecialIds(pad=pad, unk=id_of["unk"], cls=id_of["cls"], sep=id_of["sep"], mask=mask)
+    return SpecialIds(**id_of)
 
 
 def with_special_tokens(tokenizer: tokenizers.Tokenizer, *, mask_takes_space: bool) -> tokenizers.Tokenizer:
@@ -126,14 +123,6 @@ MOST_NEW = 0.3
 ENOUGH_WORDS = 10_000
 
 
-class _Numbers(dict[str, int]):
-    """Numbers words in the order in which they are met."""
-
-    def __missing__(self, word: str) -> int:
-        number = self[word] = len(self)
-        return number
-
-
 def can_remember(backend: tokenizers.Tokenizer) -> bool:
     """Whether a tokenizer is of the kind for which tokens of a text are those of its words."""
     parts = json.loads(backend.to_str())
@@ -162,48 +151,42 @@ class WordMemory:
         self._forget()
 
     def _forget(self) -> None:
-        self._numbers = _Numbers()
+        self._numbers: defaultdict[str, int] = defaultdict()  # of words, in the order in which they are met
+        self._numbers.default_factory = self._numbers.__len__
         self._num_chars = 0
-        self._ids: NDArray[np.int32] = np.zeros(0, dtype=np.int32)
-        self._lengths: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        self._begins: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self._ids: NDArray[np.int32] = np.zeros(0, dtype=np.int32)  # of all words, one behind another
+        self._begins, self._lengths = (np.zeros(0, dtype=np.int64) for _ in range(2))  # of each word's
 
     def encode(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """The tokens of all texts, one behind another, and how many each text has."""
         words = [_WORDS.findall(text) for text in texts]
         num_words = np.fromiter(map(len, words), dtype=np.int64, count=len(words))
+        total = int(num_words.sum())
         with self._lock:
             try:
-                lengths, begins, ids = self._look_up(words, int(num_words.sum()))
+                known = len(self._numbers)
+                each = map(self._numbers.__getitem__, chain.from_iterable(words))
+                numbers = np.fromiter(each, dtype=np.int64, count=total)
+                new = list(islice(self._numbers, known, None))
+                if total > ENOUGH_WORDS and len(new) > MOST_NEW * total:
+                    self.useful = False
+                if new:
+                    ids, lengths = _joined(self.backend.encode_batch_fast(new, add_special_tokens=False))
+                    self._begins = np.concatenate([self._begins, len(self._ids) + np.cumsum(lengths) - lengths])
+                    self._ids = np.concatenate([self._ids, ids])
+                    self._lengths = np.concatenate([self._lengths, lengths])
+                    self._num_chars += sum(map(len, new))
             except BaseException:  # words that are numbered and not learned would shift the tokens of all later ones
                 self._forget()
                 raise
+            lengths, begins, ids = self._lengths[numbers], self._begins[numbers], self._ids
+            if len(self._numbers) > MOST_WORDS or self._num_chars > MOST_CHARS:
+                self._forget()
         ends = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
         from_begin = np.repeat(begins - ends[:-1], lengths)
         input_ids = ids[from_begin + np.arange(ends[-1])]
         last = np.cumsum(num_words)
         return input_ids, ends[last] - ends[last - num_words]
-
-    def _look_up(
-        self, words: Sequence[Sequence[str]], num_words: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
-        """How many tokens each word of some texts has, where they begin in the table of ids, and that table."""
-        known = len(self._numbers)
-        each = map(self._numbers.__getitem__, chain.from_iterable(words))
-        numbers = np.fromiter(each, dtype=np.int64, count=num_words)
-        new = list(islice(self._numbers, known, None))
-        if num_words > ENOUGH_WORDS and len(new) > MOST_NEW * num_words:
-            self.useful = False
-        if new:
-            ids, lengths = _joined(self.backend.encode_batch_fast(new, add_special_tokens=False))
-            self._begins = np.concatenate([self._begins, len(self._ids) + np.cumsum(lengths) - lengths])
-            self._ids = np.concatenate([self._ids, ids])
-            self._lengths = np.concatenate([self._lengths, lengths])
-            self._num_chars += sum(map(len, new))
-        looked_up = self._lengths[numbers], self._begins[numbers], self._ids
-        if len(self._numbers) > MOST_WORDS or self._num_chars > MOST_CHARS:
-            self._forget()
-        return looked_up
 
 
 CONFIG = "tokenizer_config.json"
@@ -214,15 +197,10 @@ _UNUSED = re.compile(r"\[unused\d+\]")  # BERT's entries for what users may add
 
 @dataclass(frozen=True)
 class EncodedText:
-    """The tokens of a text, or of several texts one behind another, without special tokens.
+    """The tokens of a text, or of several texts one behind another, without special tokens."""
 
-    Attributes:
-        input_ids: [num_tokens], int32.
-        word_starts: [num_tokens], bool: whether a word begins at the token.
-    """
-
-    input_ids: NDArray[np.int32]
-    word_starts: NDArray[np.bool_]
+    input_ids: NDArray[np.int32]  # [num_tokens], int32
+    word_starts: NDArray[np.bool_]  # [num_tokens], bool: whether a word begins at the token
 
 
 class Tokenizer:

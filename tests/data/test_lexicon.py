@@ -1,0 +1,337 @@
+"""Lexicons: words of tokens, collocations and informativeness by hand and against a count in plain Python, files."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as Backend
+from tokenizers import models
+
+from unmask.core.errors import DataError
+from unmask.data import lexicon as informative
+from unmask.data.lexicon import (
+    RARE,
+    WINDOW,
+    Lexicon,
+    LexiconSettings,
+    Role,
+    WordReader,
+    build_lexicon,
+    informativeness_of,
+    load_lexicon,
+    role_of,
+)
+from unmask.data.store import TokenChunk
+from unmask.tokenizer.tokenizer import Tokenizer
+
+Document = list[tuple[int, ...]]  # words, each some tokens
+
+
+def chunks_of(documents: list[Document], size: int | None = None) -> Callable[[], Iterator[TokenChunk]]:
+    """Documents as a corpus, `size` of them a chunk."""
+
+    def go() -> Iterator[TokenChunk]:
+        step = size or max(len(documents), 1)
+        for begin in range(0, len(documents), step):
+            part = documents[begin : begin + step]
+            ids = np.array([id_ for document in part for word in document for id_ in word], dtype=np.uint16)
+            starts = np.array([k == 0 for document in part for word in document for k in range(len(word))], np.uint8)
+            lengths = np.array([sum(map(len, document)) for document in part], dtype=np.int64)
+            yield TokenChunk(ids, starts, lengths)
+
+    return go
+
+
+def letter_ids(tokenizer: Tokenizer, count: int) -> list[int]:
+    """Ids of entries that are letters only."""
+    found = [int(i) for i in np.flatnonzero(tokenizer.ordinary) if tokenizer.text(int(i)).isalpha()]
+    return found[:count]
+
+
+def id_of(tokenizer: Tokenizer, token: str) -> int:
+    id_ = tokenizer.backend.token_to_id(token)
+    assert id_ is not None, token
+    return int(id_)
+
+
+@pytest.mark.parametrize(
+    ("text", "role"),
+    [
+        ("king", Role.WORD), ("1984", Role.WORD), ("王", Role.WORD), ("\u0301", Role.WORD), ("\ufffd", Role.WORD),
+        ("l'été", Role.WORD), ("'", Role.JOINER), ("’", Role.JOINER), ("-", Role.JOINER), (" ", Role.JOINER),
+        ("", Role.JOINER), (",", Role.BARRIER), ("--,", Role.BARRIER), ("€", Role.BARRIER), ("—", Role.BARRIER),
+    ],
+)  # fmt: skip
+def test_what_a_word_is_to_a_collocation(text: str, role: Role) -> None:
+    assert role_of(text) is role
+
+
+def test_words_end_at_signs_unknown_tokens_and_documents(tokenizer: Tokenizer) -> None:
+    a, b, c = letter_ids(tokenizer, 3)
+    stop, unknown = id_of(tokenizer, "."), tokenizer.special.unk
+    assert unknown is not None
+    documents = [[(a, b), (c,), (stop,), (a,)], [], [(b,), (a, unknown), (c,)]]
+    (chunk,) = chunks_of(documents)()
+    words = WordReader(tokenizer).read(*chunk)
+    assert words.num_words == 7
+    assert words.begins.tolist() == [0, 2, 4, 5, 8], "without the stop and the word that is not wholly known"
+    assert words.lengths.tolist() == [2, 1, 1, 1, 1]
+    assert words.whole.all()
+    together = [np.flatnonzero(ok).tolist() for _, ok in words.grams(3)]
+    assert together == [[0, 1, 2, 3, 4], [0], []], "only `ab c` stand together"
+
+
+Collocation = tuple[tuple[int, ...], ...]
+
+
+def build(
+    tokenizer: Tokenizer,
+    documents: list[Document],
+    scratch: Path,
+    *,
+    chunk: int | None = None,
+    run_keys: int = 1 << 20,
+    **options: int | None,
+) -> Lexicon:
+    ids = [id_ for document in documents for word in document for id_ in word]
+    return build_lexicon(
+        chunks_of(documents, chunk),
+        tokenizer,
+        LexiconSettings.model_validate({"size": 10_000, "min_count": 1} | options),
+        frequencies=np.bincount(np.array(ids, dtype=np.int64), minlength=tokenizer.vocab_size),
+        data_sha256="data",
+        scratch=scratch,
+        run_keys=run_keys,
+    )
+
+
+def plain(lexicon: Lexicon) -> dict[Collocation, tuple[float, int]]:
+    """Collocation to (PMI, count)."""
+    found = {}
+    for number in range(len(lexicon)):
+        begin = int(lexicon.lengths[:number].sum())
+        end = begin + int(lexicon.lengths[number])
+        words: list[list[int]] = []
+        for id_, start in zip(lexicon.input_ids[begin:end].tolist(), lexicon.word_starts[begin:end], strict=True):
+            if start:
+                words.append([])
+            words[-1].append(id_)
+        found[tuple(map(tuple, words))] = float(lexicon.pmi[number]), int(lexicon.counts[number])
+    assert len(found) == len(lexicon)
+    return found
+
+
+def naive(
+    tokenizer: Tokenizer, documents: list[Document], *, min_count: int = 1, max_words: int = 5
+) -> dict[Collocation, tuple[float, int]]:
+    """The definition, word by word: counts, all ways to cut, the minimum."""
+
+    def role(word: tuple[int, ...]) -> Role:
+        if not all(tokenizer.ordinary[i] for i in word):
+            return Role.BARRIER
+        return max(role_of(tokenizer.text(i)) for i in word)
+
+    counts: Counter[Collocation] = Counter()
+    for document in documents:
+        for begin, end in itertools.combinations(range(len(document) + 1), 2):
+            if end - begin <= max_words and all(role(word) for word in document[begin:end]):
+                counts[tuple(document[begin:end])] += 1
+    total = sum(map(len, documents))
+    found = {}
+    for gram, count in counts.items():
+        if len(gram) == 1 or count <= min_count or Role.JOINER in (role(gram[0]), role(gram[-1])):
+            continue
+        scores = []
+        for cuts in range(1, len(gram)):
+            for places in itertools.combinations(range(1, len(gram)), cuts):
+                parts = [gram[i:j] for i, j in itertools.pairwise([0, *places, len(gram)])]
+                scores.append(math.log(count / total) - sum(math.log(counts[part] / total) for part in parts))
+        if min(scores) > 1e-12:
+            found[gram] = min(scores), count
+    return found
+
+
+def test_pmi_by_hand(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    a, b, c = ((i,) for i in letter_ids(tokenizer, 3))
+    documents: list[Document] = [[a, b, c]] * 3 + [[a, b], [c], [c]]
+    found = plain(build(tokenizer, documents, tmp_path))
+    # 13 words: a 4, b 4, c 5, ab 4, bc 3, abc 3. abc is weakest between ab and c.
+    assert found == {
+        (a, b): (pytest.approx(math.log(4 * 13 / (4 * 4))), 4),
+        (b, c): (pytest.approx(math.log(3 * 13 / (4 * 5))), 3),
+        (a, b, c): (pytest.approx(math.log(3 * 13 / (4 * 5))), 3),
+    }
+    assert plain(build(tokenizer, documents, tmp_path, min_count=3)).keys() == {(a, b)}, "more often than that"
+    assert plain(build(tokenizer, documents, tmp_path, max_words=2)).keys() == {(a, b), (b, c)}
+    strongest = build(tokenizer, documents, tmp_path, size=2)
+    assert list(plain(strongest)) == [(a, b), *(g for g in plain(strongest) if g != (a, b))]
+    assert strongest.facts["candidates"] == 3
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_corpus_cut_in_any_way(tokenizer: Tokenizer, tmp_path: Path, data: st.DataObject) -> None:
+    """Tiny chunks, tiny runs and one pass equal each other and the definition, to the last bit of the file."""
+    a, b, c = letter_ids(tokenizer, 3)
+    words = st.sampled_from([(a,), (b,), (a, b), (b, a), (c,), (id_of(tokenizer, "."),), (tokenizer.special.unk, a)])
+    documents = data.draw(st.lists(st.lists(words, max_size=14), max_size=12))
+    min_count, max_words = data.draw(st.integers(1, 3)), data.draw(st.integers(2, 5))
+    options = {"min_count": min_count, "max_words": max_words}
+    lexicon = build(tokenizer, documents, tmp_path, **options)
+    assert plain(lexicon) == {
+        gram: (pytest.approx(score, abs=1e-6), count)
+        for gram, (score, count) in naive(tokenizer, documents, **options).items()
+    }
+    assert (np.diff(lexicon.pmi) <= 0).all()
+    pieces = build(tokenizer, documents, tmp_path, chunk=1, run_keys=data.draw(st.integers(1, 9)), **options)
+    assert pieces.to_bytes() == lexicon.to_bytes()
+
+
+def test_what_joins_may_stand_within_but_not_at_the_ends(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "don", "'", "t", "x"]
+    small = Tokenizer(Backend(models.WordLevel({name: i for i, name in enumerate(names)}, unk_token="[UNK]")))
+    don, mark, t, x = (5,), (6,), (7,), (8,)
+    found = plain(build(small, [[don, mark, t], [x], [x]] * 4, tmp_path))
+    assert found.keys() == {(don, mark, t)}
+
+
+def test_the_size_follows_the_corpus() -> None:
+    settings = LexiconSettings()
+    assert [settings.size_for(n) for n in (0, 2_105_710, 10**10)] == [0, 8225, 800_000]
+    assert LexiconSettings(size=5).size_for(10**10) == 5
+
+
+def informativeness(tokenizer: Tokenizer, documents: list[Document], scratch: Path, **cut: int) -> np.ndarray:
+    ids = [id_ for document in documents for word in document for id_ in word]
+    frequencies = np.bincount(ids, minlength=tokenizer.vocab_size)
+    chunks = chunks_of(documents, cut.get("chunk"))()
+    return informativeness_of(chunks, tokenizer, frequencies, scratch=scratch, run_keys=cut.get("run_keys", 1 << 20))
+
+
+def naive_informativeness(tokenizer: Tokenizer, documents: list[Document], kinds: int) -> dict[int, float]:
+    """The definition, pair by pair; -1 is every neighbour that is not among the most frequent."""
+    words = [[(w, i) for w, word in enumerate(document) for i in word] for document in documents]
+    usable = Counter(i for document in words for _, i in document if tokenizer.ordinary[i])
+    frequent = sorted(usable, key=lambda i: (-usable[i], i))[:kinds]
+    pairs: Counter[tuple[int, int]] = Counter()
+    for document in words:
+        for place, (word, i) in enumerate(document):
+            for other_word, j in document[max(0, place - WINDOW) : place + WINDOW + 1]:
+                if other_word != word and usable[i] and usable[j]:
+                    pairs[i, j if j in frequent else -1] += 1
+    total, left, right = sum(pairs.values()), Counter[int](), Counter[int]()
+    for (i, j), count in pairs.items():
+        left[i] += count
+        right[j] += count
+    values = {}
+    for i in left:
+        if usable[i] > RARE:
+            mean = sum(n / left[i] * math.log(n * total / left[i] / right[j]) for (k, j), n in pairs.items() if k == i)
+            values[i] = max(0.0, mean - (sum(k == i for k, _ in pairs) - 1) / (2 * left[i]))
+    return values
+
+
+def test_informativeness_by_hand(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """x is always beside y, so each tells log 2 of the other, less the bias; with one neighbour there is none."""
+    x, y, u, v = ((i,) for i in letter_ids(tokenizer, 4))
+    values = informativeness(tokenizer, [[x, y], [u, v]] * 50, tmp_path)
+    # Each has one neighbour, which is a quarter of all.
+    for (token,) in (x, y, u, v):
+        assert values[token] == pytest.approx(math.log(4))
+
+
+@pytest.mark.parametrize("kinds", [3, 1024])
+def test_informativeness_against_its_definition(
+    tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kinds: int
+) -> None:
+    monkeypatch.setattr(informative, "NEIGHBOURS", kinds)
+    rng = np.random.default_rng(1)
+    ids = np.array([*letter_ids(tokenizer, 12), tokenizer.special.unk])
+    documents: list[Document] = []
+    for _ in range(60):
+        near = rng.integers(0, 3) * 4  # words of a document belong together
+        drawn = np.where(rng.random(20) < 0.7, near + rng.integers(0, 4, 20), rng.integers(0, 13, 20))
+        words = [(int(ids[i]),) for i in drawn]
+        documents.append([*words, (int(ids[near]), int(ids[1]))])
+    expected = naive_informativeness(tokenizer, documents, kinds)
+    assert len(expected) == 12
+    assert sum(value > 0.02 for value in expected.values()) > 3
+    values = informativeness(tokenizer, documents, tmp_path)
+    for token, value in expected.items():
+        assert values[token] == pytest.approx(value, abs=1e-6)
+    cut = informativeness(tokenizer, documents, tmp_path, chunk=1, run_keys=10)
+    assert np.allclose(cut, values, atol=1e-6)
+
+
+def test_the_rare_get_the_median_and_nothing_gets_less_than_nothing(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    a, b, c, d = letter_ids(tokenizer, 4)
+    values = informativeness(tokenizer, [[(a,), (b,)]] * 40 + [[(c,), (a,)]] * RARE, tmp_path)
+    known = [values[a], values[b]]
+    assert values[c] == values[d] == pytest.approx(np.median(known))
+    assert values.min() >= 0
+    assert not informativeness(tokenizer, [[(a,)]] * 40, tmp_path).any(), "no neighbours at all"
+
+
+@pytest.fixture
+def lexicon(tokenizer: Tokenizer, tmp_path: Path) -> Lexicon:
+    a, b, c, d, e = letter_ids(tokenizer, 5)
+    words = [(a, b), (c,), (d, e, a), (b,), (e,)]
+    return build(tokenizer, [words, words[:2], words[1:4], [(c,)], [(a,)] * 5] * 3, tmp_path)
+
+
+def test_a_file_holds_all_of_it(lexicon: Lexicon, tmp_path: Path) -> None:
+    lexicon.save(tmp_path / "file")
+    again = load_lexicon(tmp_path / "file")
+    assert len(again) == len(lexicon) > 5
+    assert plain(again) == plain(lexicon)
+    assert again.facts == lexicon.facts
+    assert again.facts["settings"] == {"size": 10_000, "min_count": 1, "max_words": 5}
+    assert again.fingerprint == lexicon.fingerprint
+    assert np.array_equal(again.informativeness, lexicon.informativeness)
+    assert (tmp_path / "file").read_bytes() == lexicon.to_bytes()
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_hashes_are_those_of_the_text(lexicon: Lexicon, tokenizer: Tokenizer) -> None:
+    """Each collocation, hashed as text by the reader of corpora, has the hash that the lexicon gives it."""
+    reader, hashes = WordReader(tokenizer), lexicon.hashes()
+    assert len(set(hashes.tolist())) == len(lexicon)
+    assert set(lexicon.num_words.tolist()) == {2, 3, 4, 5}
+    ends = np.cumsum(lexicon.lengths)
+    for number, end in enumerate(ends):
+        tokens = slice(end - lexicon.lengths[number], end)
+        assert lexicon.ids_of(number) == lexicon.input_ids[tokens].tolist()
+        words = reader.read(
+            lexicon.input_ids[tokens], lexicon.word_starts[tokens], np.array([lexicon.lengths[number]], dtype=np.int64)
+        )
+        *_, (whole, _) = words.grams(int(lexicon.num_words[number]))
+        assert whole.tolist() == [hashes[number]]
+
+
+def test_files_that_are_no_lexicon(lexicon: Lexicon, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    with pytest.raises(
+        DataError, match=r"file: there is no such lexicon; make it with `unmask lexicon DATA --out .*file`"
+    ):
+        load_lexicon(file)
+    content = lexicon.to_bytes()
+    other = safetensors.numpy.save({"x": np.zeros(2)})
+    foreign = safetensors.numpy.save({"x": np.zeros(2)}, metadata={"facts": json.dumps({"format": "x", "version": 1})})
+    for damaged in (b"", b"text", content[:-9], content[:50], other, foreign):
+        file.write_bytes(damaged)
+        with pytest.raises(DataError, match="file: not a lexicon, or a damaged one"):
+            load_lexicon(file)
+    later = safetensors.numpy.save({}, metadata={"facts": json.dumps({"format": "unmask lexicon", "version": 99})})
+    file.write_bytes(later)
+    with pytest.raises(DataError, match="file"):
+        load_lexicon(file)

@@ -55,15 +55,6 @@ def test_gazetteers_that_are_wrong(tmp_path: Path, content: bytes, message: str)
         read_gazetteer(tmp_path / "none.txt")
 
 
-def sources(folder: Path) -> dict[str, Path]:
-    rows = {"text": "Anna sleeps", "entities": [[0, 4, "PER"]], "people": [[0, 4, "WHO"]]}
-    (folder / "a.jsonl").write_text(json.dumps(rows))
-    (folder / "a.txt").write_text("Anna sleeps\n")
-    (folder / "a.conll").write_text("Anna\tB-PER\n")
-    (folder / "a.conllu").write_text("1\tAnna\t_\tPROPN\tNNP\t_\t0\troot\t_\t_\n")
-    return {path.name: path for path in folder.iterdir()}
-
-
 def write_rows(path: Path, lacking: range, *, num_rows: int = 300) -> Path:
     """Rows with entities and chunks, some of which leave the entities out."""
     rows = [{"text": f"Anna {n}", "entities": [[0, 4, "PER"]], "chunks": [[0, 4, "NP"]]} for n in range(num_rows)]
@@ -74,9 +65,9 @@ def write_rows(path: Path, lacking: range, *, num_rows: int = 300) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
-@pytest.mark.parametrize("source", ["auto", "data"])
-@pytest.mark.parametrize("num_lacking", [1, LOOK_ROWS - 1])
+@pytest.mark.parametrize(
+    ("name", "source", "num_lacking"), [("a.jsonl", "auto", 1), ("a.jsonl.gz", "data", LOOK_ROWS - 1)]
+)
 def test_a_row_that_leaves_a_field_out_does_not_speak_for_the_file(
     tmp_path: Path, name: str, source: str, num_lacking: int
 ) -> None:

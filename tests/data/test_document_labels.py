@@ -14,7 +14,7 @@ from unmask.core.errors import CorpusError
 from unmask.data import corpus as labelled
 from unmask.data.corpus import Corpus, check_number, ordered
 from unmask.data.settings import CorpusSettings
-from unmask.data.values import class_name, in_order
+from unmask.data.values import class_name
 
 
 def labels_of(path: Path, label: str | int = "label", **settings: object) -> list[tuple[str, str | None]]:
@@ -37,12 +37,6 @@ def test_the_column_of_classes_is_not_the_text(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_names_of_classes(value: object, name: str | None) -> None:
     assert class_name(value) == name
-
-
-def test_the_order_of_classes() -> None:
-    assert in_order(["10", "9", "-1"]) == ("-1", "9", "10")
-    assert in_order(["10", "9", "x"]) == ("10", "9", "x")
-    assert in_order(iter(["b", "a", "b"])) == ("a", "b")
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])

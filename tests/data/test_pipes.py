@@ -38,12 +38,12 @@ def pipe(path: Path, content: bytes) -> Iterator[Path]:
 
 def test_a_pipe_is_kept_whole_or_not_at_all(tmp_path: Path) -> None:
     with pipe(tmp_path / "a", b"text\n" * 100_000) as name:
-        assert keep_stream(name, tmp_path / "kept" / "1.txt", kept=False).stat().st_size == 500_000
+        assert keep_stream(name, tmp_path / "kept" / "1.txt", reuse=False).stat().st_size == 500_000
     with pipe(tmp_path / "b", b"") as name, pytest.raises(CorpusError, match="b: nothing came out of this pipe"):
-        keep_stream(name, tmp_path / "kept" / "2.txt", kept=True)
+        keep_stream(name, tmp_path / "kept" / "2.txt", reuse=True)
     assert [path.name for path in (tmp_path / "kept").iterdir()] == ["1.txt"]
     with pipe(tmp_path / "c", b"") as name:  # a command that goes on, when nothing comes any more
-        assert keep_stream(name, tmp_path / "kept" / "1.txt", kept=True).stat().st_size == 500_000
+        assert keep_stream(name, tmp_path / "kept" / "1.txt", reuse=True).stat().st_size == 500_000
 
 
 def test_a_file_that_is_read_more_than_once(tmp_path: Path) -> None:

@@ -81,8 +81,7 @@ def test_parts_of_a_dataset_are_kept_apart(hub_folder: Path, caplog: pytest.LogC
     assert "files by name: for training data/train-00000-of-00001.parquet; for validation data/valid" in caplog.text
     assert "not read data/test-00000-of-00001.parquet (corpus.splits" in caplog.text
     assert "passed over: 2 (.gitattributes, README.md)" in caplog.text
-    everything = set().union(*sides(hub_folder, splits="ignore"))
-    assert everything == train | validation | test
+    assert set().union(*sides(hub_folder, splits="ignore")) == train | validation | test
     (hub_folder / "own.txt").write_text("\n".join(f"A line {i} of my own." for i in range(40)))
     held = sides(hub_folder, validation=[str(hub_folder / "own.txt")])
     assert (held[0], len(held[1])) == (train, 40), "files that are named have precedence"

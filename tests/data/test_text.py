@@ -23,16 +23,6 @@ def write(path: Path, content: bytes) -> Path:
     return path
 
 
-def test_lines_of_a_plain_file(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.txt", "one\r\ntwo\n\nthrée".encode())
-    assert [line[:3] for line in read_lines(path, STRICT)] == [
-        ("one", True, True),
-        ("two", True, True),
-        ("", True, True),
-        ("thrée", True, True),
-    ]
-
-
 def test_a_long_line_comes_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text, "CHUNK_BYTES", 4)
     parts = list(read_lines(write(tmp_path / "a.txt", b"abcdefghij\nk\n"), STRICT))

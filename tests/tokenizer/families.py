@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 import tokenizers
-from tokenizers import pre_tokenizers
+from tokenizers import models, pre_tokenizers
 
 from tests.conftest import make_text
-from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer, with_special_tokens
 from unmask.tokenizer.trainers import train_bpe, train_chars, train_unigram, train_wordpiece
 
 SENTENCE = "I can't say,  well-known 3rd naïve 中文!\n\nwe're 😀 ok... 12,000 Zoë_x"
@@ -17,10 +18,17 @@ TEXT = make_text(60) + "\n" + (SENTENCE + "\n") * 3
 FAMILIES = ("wordpiece", "bpe", "bpe_prefix", "unigram", "char")
 
 
-def with_prefix_space(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    """As tokenizers of others may be: the first word is spelled as if a space stood before it."""
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    return backend
+def numbered(*entries: str, special: Sequence[str] = SPECIAL_TOKENS) -> dict[str, int]:
+    """A vocabulary of special tokens and entries."""
+    return {entry: id_ for id_, entry in enumerate([*special, *entries])}
+
+
+def built(model: models.Model, **parts: object) -> Tokenizer:
+    """A tokenizer by hand: its model and its parts by name, with the special tokens that the model has."""
+    backend = tokenizers.Tokenizer(model)
+    for name, part in parts.items():
+        setattr(backend, name, part)
+    return Tokenizer(with_special_tokens(backend, mask_takes_space=False))
 
 
 @functools.cache
@@ -28,10 +36,16 @@ def trained(family: str) -> Tokenizer:
     def texts() -> list[str]:
         return TEXT.split("\n\n")
 
+    def with_prefix_space() -> tokenizers.Tokenizer:
+        """As tokenizers of others may be: the first word is spelled as if a space stood before it."""
+        backend = train_bpe(texts, vocab_size=340)
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+        return backend
+
     backend = {
         "wordpiece": lambda: train_wordpiece(texts, vocab_size=220),
         "bpe": lambda: train_bpe(texts, vocab_size=340),
-        "bpe_prefix": lambda: with_prefix_space(train_bpe(texts, vocab_size=340)),
+        "bpe_prefix": with_prefix_space,
         "unigram": lambda: train_unigram(texts, vocab_size=220),
         "char": lambda: train_chars(texts),
     }[family]()

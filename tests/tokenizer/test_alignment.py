@@ -91,15 +91,6 @@ def test_against_the_definition(family: str, texts: list[str], seed: int) -> Non
     assert int((found.values & 1).sum()) == len(met) == found.spans - found.lost
 
 
-def test_a_lone_mark_goes_with_its_word() -> None:
-    """Unigram spells ` 中` as a mark and a character."""
-    tokenizer = trained("unigram")
-    text = "ok 中文 ok"
-    tokens = [tokenizer.token(int(i)) for i in tokenizer.encode_corpus([text])[0].input_ids]
-    assert "▁" in tokens
-    assert covered(tokenizer, text, "中文")[0] == ("▁", True)
-
-
 def unpacked(values: np.ndarray) -> list[tuple[int, int, int, int]]:
     return [(v >> 25, v >> 24 & 1, v >> 12 & 4095, v & 4095) for v in values.tolist()]
 

@@ -10,11 +10,10 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
 from tests.conftest import make_text
-from tests.tokenizer.families import TEXT, trained, words
+from tests.tokenizer.families import TEXT, built, numbered, trained, words
 from unmask.core.errors import TokenizerError
 from unmask.tokenizer.extension import Extension, NewWord, extend_vocabulary, unigram_scores
-from unmask.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer, with_special_tokens
-from unmask.tokenizer.trainers import train_unigram
+from unmask.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 WITH_WORDS = ("wordpiece", "bpe", "bpe_prefix", "unigram")
 NEW = "the allocator and the constructors of std::allocator; (constructors) allocators, the allocator's constructors\n"
@@ -22,12 +21,11 @@ SENTENCES = [*make_text(20, seed=9).split("\n\n"), NEW, "Allocators deallocate: 
 
 
 def wordpiece(entries: str) -> Tokenizer:
-    """A vocabulary by hand."""
-    vocab = {token: id_ for id_, token in enumerate([*SPECIAL_TOKENS, *entries.split()])}
-    backend = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
-    backend.normalizer = normalizers.BertNormalizer(lowercase=True)
-    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    return Tokenizer(with_special_tokens(backend, mask_takes_space=False))
+    return built(
+        models.WordPiece(numbered(*entries.split()), unk_token="[UNK]"),
+        normalizer=normalizers.BertNormalizer(lowercase=True),
+        pre_tokenizer=pre_tokenizers.BertPreTokenizer(),
+    )
 
 
 def extended(family: str, most: int = 12) -> Extension:
@@ -117,14 +115,6 @@ def test_entries_that_make_other_words_unknown_are_left_out() -> None:
     assert tokens(found.tokenizer, "abc abcx dde") == ["ab", "##c", "ab", "##cx", "dde"]
     found = extend_vocabulary(tokenizer, ["abc abcx dde"] * 9, 3)
     assert [word.entry for word in found.words] == ["dde", "abc", "abcx"], "abcx has an entry of its own"
-
-
-def test_several_words_for_the_masking_never_become_one_entry() -> None:
-    """Without a part that takes signs away, this pre-tokenizer's pieces hold several words."""
-    backend = train_unigram(lambda: [TEXT], vocab_size=220)
-    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
-    found = extend_vocabulary(Tokenizer(backend), ["a well-known x_y ok... mountaineer"] * 9, 9)
-    assert [word.entry for word in found.words] == ["▁mountaineer"]
 
 
 def test_added_tokens_stay_where_they_are(capfd: pytest.CaptureFixture[str]) -> None:

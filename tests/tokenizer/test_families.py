@@ -109,14 +109,6 @@ def test_case_is_folded_only_when_asked(family: str) -> None:
         assert tokenizer.decode(tokenizer.encode_corpus(["I the Zoë"])[0].input_ids.tolist()) == expected
 
 
-def test_letters_beyond_the_limit_are_unknown_to_unigram() -> None:
-    rare = "".join(map(chr, range(0x4E00, 0x4E00 + 1100)))
-    tokenizer = train_unigram(lambda: [TEXT, rare], vocab_size=1400)
-    assert tokenizer.get_vocab_size() <= 1400
-    assert tokenizer.encode(rare[-1]).ids[-2] == 1
-    assert 1 not in tokenizer.encode(f"the king {rare[0]}").ids
-
-
 def test_texts_that_cannot_be_trained_on() -> None:
     with pytest.raises(TokenizerError, match=r"of 100 cannot hold the 256 bytes and 5 .* at least 325"):
         train_bpe(lambda: ["a"], vocab_size=100)

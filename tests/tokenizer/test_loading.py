@@ -6,7 +6,6 @@ import json
 import logging
 from pathlib import Path
 
-import numpy as np
 import pytest
 import tokenizers
 
@@ -32,14 +31,6 @@ def test_a_vocab_txt_is_berts_tokenizer(tmp_path: Path, caplog: pytest.LogCaptur
     assert words(tokenizer, "The Kings, Zoë!中") == ["the", "kings", "[UNK]", "zoe", "!", "中"]
     assert tokenizer.encode_prompt("the [MASK]").tolist() == [2, 5, 4, 3]
     assert load_tokenizer(tmp_path).fingerprint == tokenizer.fingerprint
-
-
-def test_unused_entries_are_no_text(tmp_path: Path) -> None:
-    """Nothing spells them, so they are neither masked nor drawn; what only looks like them is text."""
-    entries = [*SPECIAL_TOKENS, "[unused0]", "the", "[unused12]", "[", "unused", "##1", "]", "[unused]", "unused1"]
-    tokenizer = load_tokenizer(write_vocab(tmp_path, entries))
-    assert words(tokenizer, "the [unused12]")[:3] == ["the", "[", "[UNK]"]
-    assert [entries[id_] for id_ in np.flatnonzero(tokenizer.ordinary)] == ["the", *entries[8:]]
 
 
 def test_a_vocab_txt_is_as_transformers_reads_it(tmp_path: Path) -> None:

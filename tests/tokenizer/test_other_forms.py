@@ -99,5 +99,5 @@ def test_what_cannot_be_converted(tmp_path: Path) -> None:
     write(tmp_path, "BertTokenizer", ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
     assert load_tokenizer(folder).encode_prompt("a").tolist() == [2, 5, 3]
     write(tmp_path, "NoTokenizer", ["a"])
-    with pytest.raises(TokenizerError, match=r"no tokenizer that transformers reads \("):
+    with pytest.raises(TokenizerError, match="no tokenizer that transformers reads"):
         load_tokenizer(folder)

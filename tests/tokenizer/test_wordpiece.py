@@ -50,12 +50,6 @@ def test_a_text_of_many_letters_gets_room_for_them() -> None:
     assert train_wordpiece(lambda: [rare], vocab_size=80).get_vocab_size() <= 80
 
 
-def test_words_too_long_to_be_tokenized_are_not_learned_from() -> None:
-    """A megabyte without a space would take the trainer hours, and WordPiece takes no word of over 100 letters."""
-    text = TEXT + " " + "abcd" * 250_000
-    assert train_wordpiece(lambda: [text], vocab_size=150).get_vocab_size() == 150
-
-
 def test_stored_truncation_and_padding_do_not_touch_the_corpus() -> None:
     backend = train_wordpiece(lambda: [TEXT], vocab_size=150)
     backend.enable_truncation(4)

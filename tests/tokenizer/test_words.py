@@ -4,35 +4,28 @@ import logging
 
 import numpy as np
 import pytest
-import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from tests.tokenizer.families import FAMILIES, SENTENCE, trained, words
-from unmask.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
+from tests.tokenizer.families import FAMILIES, SENTENCE, built, numbered, trained, words
+from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.words import WordCensus
 
 
 def wordpiece(*entries: str) -> Tokenizer:
-    vocab = {token: i for i, token in enumerate([*SPECIAL_TOKENS, *entries])}
-    backend = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
-    backend.normalizer = normalizers.BertNormalizer(lowercase=False, strip_accents=False)
-    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    backend.add_special_tokens(list(SPECIAL_TOKENS))
-    return Tokenizer(backend)
+    return built(
+        models.WordPiece(numbered(*entries), unk_token="[UNK]"),
+        normalizer=normalizers.BertNormalizer(lowercase=False, strip_accents=False),
+        pre_tokenizer=pre_tokenizers.BertPreTokenizer(),
+    )
 
 
 def bpe(*entries: str, **parts: object) -> Tokenizer:
     """BPE whose entries of several letters are not reached by merges: only ids matter."""
-    vocab = {token: i for i, token in enumerate([*SPECIAL_TOKENS, *entries])}
     names = ("end_of_word_suffix", "continuing_subword_prefix", "byte_fallback")
     options = {name: parts.pop(name) for name in names if name in parts}
-    backend = tokenizers.Tokenizer(models.BPE(vocab, [], **options))
-    for name, part in parts.items():
-        setattr(backend, name, part)
-    backend.add_special_tokens(list(SPECIAL_TOKENS))
-    return Tokenizer(backend)
+    return built(models.BPE(numbered(*entries), [], **options), **parts)
 
 
 def starts(tokenizer: Tokenizer, *tokens: str) -> str:
@@ -140,11 +133,7 @@ def test_marks_of_other_kinds() -> None:
 
 def test_characters_of_a_word_level_tokenizer_and_words_of_one() -> None:
     def word_level(*entries: str) -> Tokenizer:
-        vocab = {token: i for i, token in enumerate([*SPECIAL_TOKENS, *entries])}
-        backend = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token="[UNK]"))
-        backend.pre_tokenizer = pre_tokenizers.Whitespace()
-        backend.add_special_tokens(list(SPECIAL_TOKENS))
-        return Tokenizer(backend)
+        return built(models.WordLevel(numbered(*entries), unk_token="[UNK]"), pre_tokenizer=pre_tokenizers.Whitespace())
 
     assert starts(word_level("A", "C", "-"), "A", "C", "-", "A") == "1011"
     assert starts(word_level("king", "queen", "A"), "king", "queen", "A") == "111"
@@ -155,14 +144,6 @@ def test_a_tokenizer_that_hides_where_words_are_is_told_of(caplog: pytest.LogCap
         tokenizer = bpe("a", "bc", pre_tokenizer=pre_tokenizers.Whitespace(), decoder=decoders.Fuse())
     assert "drops white space and marks no words: each of its tokens is taken for a word" in caplog.text
     assert starts(tokenizer, "a", "bc", "a") == "111"
-
-
-def test_bytes_of_tokens_leave_marks_out() -> None:
-    assert wordpiece("né", "##né", "a").token_bytes.tolist() == [0, 0, 0, 0, 0, 3, 3, 1]
-    level = bpe("Ġ", "Ġthe", "ĠĠ", "Ċ", "ä¸", "中", pre_tokenizer=pre_tokenizers.ByteLevel())
-    assert level.token_bytes[5:].tolist() == [0, 3, 1, 1, 2, 3]
-    assert bpe("▁", "▁né", "né", pre_tokenizer=pre_tokenizers.Metaspace()).token_bytes[5:].tolist() == [0, 3, 3]
-    assert bpe(" ", "é", "\n").token_bytes[5:].tolist() == [1, 2, 1]
 
 
 @pytest.mark.parametrize("family", FAMILIES)

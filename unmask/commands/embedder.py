@@ -374,7 +374,7 @@ def begin_run(
             texts = TokenTexts.load(folder.texts)
         elif plan.texts:
             texts = read_texts(
-                list(keep_as_files(plan.texts, folder.root, kept=holds, notify=reporter.notify)),
+                list(keep_as_files(plan.texts, folder.root, reuse=holds, notify=reporter.notify)),
                 plan.tokenizer,
                 plan.corpus,
                 answers=() if text_pairs is None else text_pairs.answers,

@@ -32,9 +32,6 @@ Origin = Literal["data", "pipeline", "gazetteer"]
 def read_gazetteer(file: Path) -> Phrases:
     """Reads phrases and their labels.
 
-    Args:
-        file: UTF-8; a phrase a line, perhaps a tab and a label. Empty lines are passed over.
-
     Raises:
         DataError: It cannot be read, holds no phrase, or gives a phrase two labels; with the line.
     """
@@ -285,11 +282,6 @@ def data_fields(settings: AnnotationSettings, origins: Mapping[str, Origin]) -> 
 
 def plan_annotation(settings: AnnotationSettings, origins: Mapping[str, Origin], corpus: Corpus) -> AnnotationPlan:
     """Settles the labels: those that a pipeline or gazetteer can give, and those that stand in the data.
-
-    Args:
-        settings: As the user set them.
-        origins: Of `choose_origins`.
-        corpus: Opened with `data_fields`; it is read once where annotations are those of the data.
 
     Raises:
         SettingsError: As `SpacyPipeline`.

@@ -53,7 +53,7 @@ class Document:
         offset: Byte of the document's UTF-8 text at which the piece begins.
         text: The characters; never only white space, unless it continues a document.
         last: Whether the document ends here.
-        spans: Annotations that came with the text, in characters of the piece; None where none were asked for.
+        spans: Annotations that came with the text, in characters of the piece; None where none are read.
         label: Class of the document, the same for each of its pieces; None where it has none.
         group: What it shares with the documents that stay on its side when text is held out; None where it says
             nothing.
@@ -102,6 +102,8 @@ def read_documents(
     piece_chars: int = PIECE_CHARS,
     fields: Fields | None = None,
     first: int = 0,
+    skipped: Counter[str] | None = None,
+    titles_as_text: bool = False,
 ) -> Iterator[Document]:
     """Reads files as documents, in their order.
 
@@ -113,12 +115,23 @@ def read_documents(
         fields: Annotations that are read with the text: column to the name of the field that holds it; None reads
             none.
         first: Number of the first document.
+        skipped: Counts empty lines and rows, where these are documents.
+        titles_as_text: Whether a row without text has its title as text.
 
     Raises:
         CorpusError: As the readers of the kinds.
     """
-    files = ((READERS[source.kind](source, bad, fields), unit if source.has_lines else "line") for source in sources)
-    return split_lines(files, piece_chars=piece_chars, first=first)
+
+    def lines(source: Source) -> Iterator[LinePart]:
+        parts = READERS[source.kind](source, bad, fields)
+        if not titles_as_text:
+            return parts
+        return (part._replace(text=part.title) if part.title and not part.text.strip() else part for part in parts)
+
+    # The files of a saved dataset are one table, whose rows are numbered on.
+    tables = groupby(sources, key=lambda source: (source.kind == "arrow" or source.path, source.has_lines))
+    files = ((chain.from_iterable(map(lines, each)), unit if has_lines else "line") for (_, has_lines), each in tables)
+    return split_lines(files, piece_chars=piece_chars, first=first, skipped=skipped)
 
 
 def split_lines(
@@ -129,12 +142,6 @@ def split_lines(
     skipped: Counter[str] | None = None,
 ) -> Iterator[Document]:
     """Groups lines into documents. Lines of white space only are never documents; a file's end ends a document.
-
-    Args:
-        files: The lines of each file, and what a document is there.
-        piece_chars: Longest piece, in characters.
-        first: Number of the first document.
-        skipped: Counts lines of white space only, where each line is a document.
 
     Example: with unit `block`, the lines `a`, `b`, ``, `c` are the documents `a\\nb` and `c`.
     """
@@ -214,9 +221,6 @@ def choose_unit(
         sources: The files; tables with their columns.
         chosen: As set; `auto` looks.
         bad: As for reading.
-
-    Raises:
-        CorpusError: A file cannot be read, or there is no text at all in text files.
     """
     reasons = []
     unit: DocumentUnit = "line" if chosen == "auto" else chosen
@@ -340,34 +344,24 @@ class Documents:
         self.num_bytes = text_bytes(self.sources)
 
     def __iter__(self) -> Iterator[Document]:
-        """Yields the documents.
-
-        Raises:
-            CorpusError: A file cannot be read, or there is no text at all.
-        """
-        # The files of a saved dataset are one table, whose rows are numbered on.
-        groups = [list(group) for _, group in groupby(self.sources, key=lambda s: (s.kind == "arrow") or s.path)]
+        """Yields the documents."""
         document = None
         self.skipped.clear()
-        for document in self._split(groups):
+        for document in self.read(*self.sources):
             yield document
         if document is None:
             raise CorpusError(f"{names_of(self.sources)}: there is no text in it")
 
-    def read(self, source: Source) -> Iterator[Document]:
-        """The documents of one of the sources."""
-        return self._split([[source]])
-
-    def _split(self, groups: Iterable[Sequence[Source]]) -> Iterator[Document]:
-        files = (
-            (chain.from_iterable(map(self._lines, group)), self.unit if group[0].has_lines else "line")
-            for group in groups
+    def read(self, *sources: Source) -> Iterator[Document]:
+        """The documents of some of the sources."""
+        return read_documents(
+            sources,
+            self._bad,
+            unit=self.unit,
+            piece_chars=self._piece_chars,
+            skipped=self.skipped,
+            titles_as_text=True,
         )
-        return split_lines(files, piece_chars=self._piece_chars, skipped=self.skipped)
-
-    def _lines(self, source: Source) -> Iterator[LinePart]:
-        for line in READERS[source.kind](source, self._bad, None):
-            yield line._replace(text=line.title) if line.title and not line.text.strip() else line
 
 
 class HasText(Protocol):

@@ -1,7 +1,7 @@
 """Documents that stay together when text is held out: those with the same value in a column, or near-duplicates.
 
 Whole groups are held out by a hash of what they share, which depends neither on the order of documents nor on the
-number of workers. Where groups are many, one is held out if its hash, in [0, 1), is below the share asked for, and it
+number of workers. Where groups are many, one is held out if its hash, in [0, 1), is below the target share, and it
 stays held out when the corpus grows. Where they are few or of unequal size, as many are taken in the order of their
 hashes as come closest to the share of the text. A group with more than twice the share of the text is not held out,
 unless all are as large.
@@ -24,7 +24,7 @@ from unmask.data.near_duplicates import NUM_BANDS, NUM_MINIMA, Bytes, Codes, Int
 from unmask.data.settings import ColumnGroups, CorpusSettings
 from unmask.data.survey import text_hash
 
-FAR = 0.5  # a realised share is near the one asked for if it is that share, give or take half of it
+FAR = 0.5  # a realised share is near the target if it is that share, give or take half of it
 LARGE = 2.0
 BATCH_CHARS = 1 << 18
 # Of 256 minima: at a Jaccard similarity of 0.6 that is 4.5 standard deviations off, at 0.8 it is below by 2.4.
@@ -73,14 +73,8 @@ class HeldGroups:
 
 
 def choose_groups(keys: Ints, sizes: Ints, share: float, *, what: str = "groups", alone: int = 0) -> HeldGroups:
-    """Chooses the groups that are held out.
-
-    Args:
-        keys: [G], int64: hashes of the groups, all different; two at the least.
-        sizes: [G]: how much text each has.
-        share: Of the text that should be held out.
-        what, alone: As in `HeldGroups`.
-    """
+    """Chooses the groups that are held out, a share of the text: by their hashes [G], int64, which are all different,
+    two at the least, and how much text each has [G]."""
     total = int(sizes.sum())
     order = np.argsort(keys.view(np.uint64), kind="stable")
     keys, sizes = keys[order], sizes[order]

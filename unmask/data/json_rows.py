@@ -43,13 +43,10 @@ class NotJsonError(Exception):
 
 
 class JsonText:
-    """A text of JSON that is read as far as it is needed; what lies before the place is dropped.
+    """A text of JSON, in chunks of any size, that is read as far as needed; what lies before the place is dropped.
 
-    Args:
-        name: What errors call the text, such as the file.
-        chunks: The text, in pieces of any size, as `read_text` gives it.
-        strict: Whether control characters in strings are errors.
-        way_out: What errors advise where a value is longer than 64 million characters.
+    Control characters in strings are errors where it is `strict`; `way_out` is what errors advise of values longer than
+    64 million characters.
 
     Attributes:
         source: The value that was decoded last, as it is written.
@@ -102,11 +99,7 @@ class JsonText:
         return NotJsonError(f"{problem}: {what}", at_end=at_end)
 
     def value(self, what: str) -> Any:
-        """Decodes the value that comes next, which errors call `what`, and moves behind it.
-
-        Raises:
-            NotJsonError: It is not JSON, has no end, is nested too deep, or holds a number of too many digits.
-        """
+        """Decodes the value that comes next, which errors call `what`, and moves behind it."""
         self.peek()
         while True:
             try:
@@ -172,11 +165,7 @@ def json_problem(error: Exception) -> str:
 
 
 def parsed_line(line: str) -> Any:
-    """The value of a line of JSON.
-
-    Raises:
-        ValueError: It is not JSON, nested too deep, or holds a number of too many digits; the text says so.
-    """
+    """The value of a line of JSON; a ValueError says what is wrong with it."""
     try:
         return json.loads(line)
     except JSONDecodeError as error:

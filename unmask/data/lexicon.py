@@ -211,11 +211,7 @@ class Lexicon:
         write_atomically(path, self.to_bytes())
 
     def check_tokenizer(self, tokenizer: Tokenizer, *, name: str) -> None:
-        """Refuses another tokenizer than the one that it was made with.
-
-        Raises:
-            DataError: It is another.
-        """
+        """Refuses another tokenizer than the one that it was made with, by a DataError."""
         if self.facts["tokenizer_sha256"] != tokenizer.fingerprint:
             raise DataError(
                 f"{name}: the lexicon was made with another tokenizer than the one in use; make it anew with "
@@ -227,11 +223,7 @@ _ARRAYS = ("input_ids", "word_starts", "lengths", "pmi", "counts", "informativen
 
 
 def load_lexicon(path: Path) -> Lexicon:
-    """Reads a lexicon.
-
-    Raises:
-        DataError: There is none, or the file is something else, damaged, or of another version.
-    """
+    """Reads a lexicon; a DataError where there is none, or the file is damaged, of another kind or another version."""
     if not path.is_file():
         raise DataError(f"{path}: there is no such lexicon; make it with `unmask lexicon DATA --out {typed(path)}`")
     try:
@@ -396,7 +388,7 @@ def informativeness_of(
 
     Source: Sadeq et al. 2022 (InforMask), section 3, where a token's relevance is the sum of its mutual information
     with the tokens that stay visible. Approximations here, so that counts stay few and no estimate rests on nothing:
-    the 1,024 most frequent tokens are told apart as neighbours and all others are one; the bias of counts that are few,
+    the 1,024 most frequent tokens are kinds of neighbours and all others are one; the bias of counts that are few,
     (number of different neighbours - 1) / (2 x neighbours) to first order (Miller 1955), is taken off; tokens that
     stand ten times or less get the median.
     """
@@ -459,7 +451,7 @@ def build_lexicon(
     Args:
         chunks: The corpus, gone through `max_words` + 2 times.
         tokenizer: Whose tokens it has.
-        settings: What a collocation is, and how many are kept.
+        settings: What a collocation is, and how many there are at most.
         frequencies: [vocab_size]: how often each id stands in it.
         data_sha256: Its fingerprint.
         scratch: An existing folder for temporary files.

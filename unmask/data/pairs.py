@@ -27,7 +27,7 @@ from unmask.tokenizer.tokenizer import Tokenizer
 # ----------------------------------------
 # Loops that decide where fragments are cut into sentence pairs, and which of them exchange their halves; compiled.
 #
-# A cut is told by its tail, the length of the second half. Arrays: F = fragments, N = tokens of a window's text.
+# A cut is named by its tail, the length of the second half. Arrays: F = fragments, N = tokens of a window's text.
 
 _LOOK_BACK = 32  # candidates that a fragment is compared with, so that windows of one document take no longer
 _NONE = -1

@@ -442,7 +442,7 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
         before = None if overwrite else folder.unfinished()
         kept = KeptText(may=ray is None)
         executor = OnRay(ray) if ray is not None else _processes(given, workers, kept, stack)
-        files = list(keep_as_files(given.paths, out, kept=before is not None, notify=notify))
+        files = list(keep_as_files(given.paths, out, reuse=before is not None, notify=notify))
         preparation = Preparation(folder, given, files, notify=notify, note=note, before=before)
         kept.may &= len(preparation.tasks) == 1 and preparation.corpus.fields is None
         if (finished := preparation.finished_before()) is not None:

@@ -111,11 +111,7 @@ def broken_character(text: str) -> str | None:
 
 
 def check_characters(text: str, name: str) -> None:
-    """Refuses text that no tokenizer takes, such as a command line in another encoding.
-
-    Raises:
-        SettingsError: It holds something that is no character; the error calls the text `name`.
-    """
+    """Refuses text that no tokenizer takes, such as a command line in another encoding, by a SettingsError."""
     if broken := broken_character(text):
         raise SettingsError(
             f"{name} holds {broken}, which is no character; take it out, or read the text in its own encoding"
@@ -269,11 +265,7 @@ def line_parts(chunks: Iterable[str]) -> Iterator[LinePart]:
 
 
 def whole_lines(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Iterator[str]:
-    """Yields the lines of a text file whole, as rows are.
-
-    Raises:
-        CorpusError: As for `read_text`; or a line is longer than 64 million characters.
-    """
+    """Yields the lines of a text file whole; a CorpusError where one is longer than 64 million characters."""
     parts: list[str] = []
     size = 0
     for part in read_lines(path, bad, stretch):
@@ -290,9 +282,6 @@ def read_fasta(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Ite
     """Yields the sequences of a FASTA file, each a document without its description line.
 
     A sequence of several lines comes in parts, which join without a space. A stretch begins with a `>`.
-
-    Raises:
-        CorpusError: As for text files; or there is a sequence before the first description.
     """
     inside = open_sequence = False
     for line in read_lines(path, bad, stretch):

@@ -141,7 +141,7 @@ class AnnotationSettings(Settings):
     """What is said of the text beside its words, and by whom.
 
     Attributes:
-        columns: What is wanted: `entities`, `pos`, `dependencies`, `chunks`.
+        columns: What is annotated: `entities`, `pos`, `dependencies`, `chunks`.
         source: Whether annotations are those of the `data` (fields of JSONL, Parquet or Arrow rows, CoNLL, CoNLL-U) or
             are made by a `pipeline`; `auto` takes those of the data for every column that it has.
         pipeline: A spaCy pipeline: the name of its package, or a folder.

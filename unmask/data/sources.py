@@ -38,20 +38,11 @@ log = logging.getLogger(__name__)
 
 # Kind of file by suffix. The reader of each kind stands in `documents.READERS`.
 SUFFIXES: dict[str, str] = {
-    ".txt": "text",
-    ".text": "text",
-    ".md": "text",
-    ".log": "text",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "json",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".parquet": "parquet",
-    ".fasta": "fasta",
-    ".fa": "fasta",
-    ".conll": "conll",
-    ".conllu": "conllu",
+    **dict.fromkeys((".txt", ".text", ".md", ".log"), "text"),
+    **dict.fromkeys((".jsonl", ".ndjson"), "jsonl"),
+    **{f".{kind}": kind for kind in ("json", "csv", "tsv", "parquet")},
+    **dict.fromkeys((".fasta", ".fa"), "fasta"),
+    **{f".{kind}": kind for kind in ("conll", "conllu")},
 }
 _SUPPORTED = f"supported are {', '.join(SUFFIXES)}, each also with {', '.join(COMPRESSIONS)}"
 TABLES = {"jsonl", "json", "csv", "tsv", "parquet", "arrow"}
@@ -139,7 +130,7 @@ def find_split(names: Sequence[str | Path], *, by_name: bool = True, announce: b
         CorpusError: Nothing is there, or it cannot be read; the text says what can.
     """
     if not names:
-        raise CorpusError("no files were given")
+        raise CorpusError("there are no files to read")
     split = SourceSplit([], [])
     for name in names:
         path = Path(name)
@@ -285,7 +276,7 @@ def _source(path: Path) -> Source:
 
 
 # ----------------------------------------
-# Streams: standard input, and pipes such as `<(zcat a.gz)`. They can be read once, so they are kept as files:
+# Streams: standard input, and pipes such as `<(zcat a.gz)`. They can be read once, so their content goes into files:
 #
 #     unmask prepare - <(zcat a.gz) <(zcat b.gz) --out data     data/stdin.txt, data/pipes/1.txt, data/pipes/2.txt
 #
@@ -342,11 +333,7 @@ def names_to_keep(names: Sequence[object]) -> list[str]:
 
 
 def kept_source(folder: Path, name: str) -> str:
-    """Where what `names_to_keep` names lies now, for data that was prepared in a folder.
-
-    Raises:
-        CorpusError: It has an address, and cannot be fetched from there or has changed.
-    """
+    """Where what `names_to_keep` names lies now, for data that was prepared in a folder."""
     name = source_named(name)
     if name == STDIN:
         return str(folder / STDIN_FILE)
@@ -356,11 +343,7 @@ def kept_source(folder: Path, name: str) -> str:
 
 @contextmanager
 def open_stream(name: str | Path = STDIN) -> Iterator[IO[bytes]]:
-    """Standard input, or a pipe.
-
-    Raises:
-        CorpusError: It is a terminal, or closed; or, while it is read, it cannot be.
-    """
+    """Standard input, or a pipe."""
     is_stdin = str(name) in _ALSO_STDIN
     if is_stdin and (sys.stdin is None or sys.stdin.isatty()):
         what = "closed" if sys.stdin is None else "a terminal"
@@ -373,21 +356,13 @@ def open_stream(name: str | Path = STDIN) -> Iterator[IO[bytes]]:
         raise CorpusError(f"{what} cannot be read ({error.strerror or error}); pipe a text in") from error
 
 
-def keep_stream(name: str | Path, file: Path, *, kept: bool) -> Path:
-    """Writes what comes out of a stream into a file, which has its name only once all has come.
-
-    Args:
-        name: Of standard input or a pipe.
-        file: Where.
-        kept: Whether a file that is there is used where nothing comes now.
-
-    Raises:
-        CorpusError: Standard input is a terminal or closed; nothing comes; or it cannot be read.
-        WriteError: The file cannot be written.
+def keep_stream(name: str | Path, file: Path, *, reuse: bool) -> Path:
+    """Writes what comes out of standard input or a pipe into a file, which has its name only once all has come. With
+    `reuse`, a file that is there is used where nothing comes now.
     """
-    kept = kept and file.is_file()
+    reuse = reuse and file.is_file()
     is_stdin = str(name) in _ALSO_STDIN
-    if is_stdin and kept and (sys.stdin is None or sys.stdin.isatty()):
+    if is_stdin and reuse and (sys.stdin is None or sys.stdin.isatty()):
         return file
     partial = file.with_name(file.name + ".partial")
     with writing(file):
@@ -400,23 +375,19 @@ def keep_stream(name: str | Path, file: Path, *, kept: bool) -> Path:
             os.replace(partial, file)
             return file
         partial.unlink()
-    if kept:
+    if reuse:
         return file
     raise CorpusError("standard input is empty" if is_stdin else f"{name}: nothing came out of this pipe")
 
 
 @contextmanager
 def readable(path: str | Path) -> Iterator[Path]:
-    """A file that can be read again and again: the path itself, or, of a stream, a temporary copy while it is entered.
-
-    Raises:
-        CorpusError: As `keep_stream`.
-    """
+    """A file that can be read again and again: the path itself, or a temporary copy of a stream while it is entered."""
     if (name := _stream_file(path, 1)) is None:
         yield Path(path)
         return
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
-        file = keep_stream(path, Path(scratch) / name, kept=False)
+        file = keep_stream(path, Path(scratch) / name, reuse=False)
         try:
             yield file
         except CorpusError as error:
@@ -425,7 +396,7 @@ def readable(path: str | Path) -> Iterator[Path]:
 
 # ----------------------------------------
 # Objects in memory: lists, iterators, tables and datasets. A corpus is read more than once, by several processes, and
-# again when a run is resumed, so they are kept as files:
+# again when a run is resumed, so they are written to files:
 #
 #     given/rows.jsonl            strings, or rows as dicts
 #     given/rows.parquet          a table of pandas, polars or pyarrow
@@ -488,7 +459,7 @@ def paths_or_texts(texts: Texts | None) -> list[Named] | None:
         return with_local_copies([texts if isinstance(texts, str) else Path(texts)])
     if isinstance(texts, list | tuple) and all(isinstance(text, str | os.PathLike | InMemory) for text in texts):
         if not texts:
-            raise CorpusError("the list that was given is empty; give texts, or paths")
+            raise CorpusError("the list is empty; give texts, or paths")
         return [InMemory(texts)] if _are_texts(texts) else with_local_copies(texts)
     return [InMemory(texts)]
 
@@ -515,31 +486,24 @@ def _are_texts(strings: Sequence[Any]) -> bool:
 
 
 def keep_as_files(
-    names: Sequence[Named], folder: Path, *, kept: bool = False, notify: Notify = ignore
+    names: Sequence[Named], folder: Path, *, reuse: bool = False, notify: Notify = ignore
 ) -> Iterator[str | Path]:
     """Replaces what is no file by one: `-` and pipes by what comes out of them, texts in memory by a folder of them.
 
-    Args:
-        names: As the user gave them.
-        folder: Where they are put.
-        kept: Whether what came out of streams in an earlier try is used where nothing comes now.
-        notify: Called with the progress.
-
     Raises:
-        CorpusError: As `keep_stream` and `InMemory.keep`.
-        WriteError: As there.
+        CorpusError, WriteError: As `keep_stream` and `InMemory.keep`.
     """
     for name, file in _stream_files(names):
         if isinstance(name, InMemory):
             yield name.keep(folder / GIVEN, notify=notify)
         else:
-            yield name if file is None else keep_stream(name, folder / file, kept=kept)
+            yield name if file is None else keep_stream(name, folder / file, reuse=reuse)
 
 
 def _write(content: Any, folder: Path, notify: Notify) -> None:
     if hasattr(content, "save_to_disk"):  # of datasets, which need not be installed
         if not any(len(part) for part in (content.values() if isinstance(content, Mapping) else [content])):
-            raise CorpusError("the dataset that was given is empty")
+            raise CorpusError("the dataset is empty")
         with writing(folder):
             content.save_to_disk(folder)
     elif isinstance(content, Mapping):
@@ -565,7 +529,7 @@ def _write(content: Any, folder: Path, notify: Notify) -> None:
                 out.write_batch(batch)
                 num_rows += batch.num_rows
         if not num_rows:
-            raise CorpusError("the table that was given has no rows")
+            raise CorpusError("the table has no rows")
     elif isinstance(content, str | bytes) or not (isinstance(content, Iterable) or hasattr(content, "__getitem__")):
         raise CorpusError(
             f"{type(content).__name__} cannot be read as text; give paths, or texts: a list or an iterator of strings "
@@ -585,7 +549,7 @@ def _write_rows(rows: Iterable[Any], file: Path, notify: Notify) -> None:
             row = {"text": row if isinstance(row, str) else None}
         elif not isinstance(row, Mapping):
             what = f"{type(row).__name__}, neither a string nor a row (a dict)"
-            raise CorpusError(f"text {number} of those that were given is {what}")
+            raise CorpusError(f"text {number} is {what}")
         else:
             named = {c: row[c] for c in classes if isinstance(row.get(c), int)}
             row = {**row, **{c: classes[c][value] if value >= 0 else None for c, value in named.items()}}
@@ -603,7 +567,7 @@ def _write_rows(rows: Iterable[Any], file: Path, notify: Notify) -> None:
         done += len(batch)
         notify(Progress("reading", done, None, "texts"))
     if not done:
-        raise CorpusError("there is no text in what was given; an iterator gives its texts once")
+        raise CorpusError("there is no text in it; an iterator gives its texts once")
 
 
 def _plain(value: Any) -> Any:

@@ -146,9 +146,6 @@ def with_columns(
         named: A column of text, a path into one, several of these as a list or with commas between them; None: none.
         bad: As for reading.
         id, title: Those of ids and titles: a name; True: one with a usual name, if there is any; False: none.
-
-    Raises:
-        CorpusError: A named column is not there, or no column holds text.
     """
     return [_with_columns(s, named, bad, {"id": id, "title": title}) if s.is_table else s for s in sources]
 
@@ -319,7 +316,7 @@ def _delimited(
 ) -> Iterator[tuple[int, Row]]:
     """CSV with quotes; TSV as it is, since quotes there are mostly letters like any other.
 
-    The first row holds names if one of them was asked for, or if they look like names.
+    The first row holds names if one of them is in `header`, or if they look like names.
     """
     sure = _HEADER_NAMES | {name for name in header if not name.isdigit()}
     csv.field_size_limit(LONGEST_ROW)
@@ -383,11 +380,6 @@ def read_table(source: Source, bad: BadInput, fields: Mapping[str, str] | None =
         source: A table with the column of its text.
         bad: What is done about rows without text.
         fields: Annotations that are read with it: column to the name of the field that holds it.
-
-    Raises:
-        CorpusError: The column is missing, a row cannot be read, its text is no string, its annotations are
-            malformed, its label is no class, its group no single value, or its id neither a text nor a whole number;
-            with file and row.
     """
     column = source.column
     assert column is not None, "the column of a table is found before it is read"

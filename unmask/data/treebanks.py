@@ -8,7 +8,7 @@
 In `.conllu` every line that begins with `#` is a comment; in `.conll` a line such as `# sent_id = 3` is, and one that
 begins with `#` and has not as many columns as words have.
 
-The text is put together again: a space between tokens, none behind `SpaceAfter=No`. A sentence is given as a line, and
+The text is put together again: a space between tokens, none behind `SpaceAfter=No`. A sentence comes as a line, and
 an empty line where a document begins (`# newdoc`, `-DOCSTART-`), so what a document is can be chosen as for any text.
 """
 
@@ -47,9 +47,6 @@ def read_conll(source: Source, bad: BadInput, fields: Mapping[str, str] | None) 
         bad: What is done about sentences that cannot be read.
         fields: Annotations to read. For `.conll`, a field is the number of a tab-separated column, counted from 0, or
             the annotation's own name for the last one. For `.conllu`, `pos` may name the field `xpos`.
-
-    Raises:
-        CorpusError: A line is malformed, or does not have an annotation; with file and line.
     """
     is_conllu = source.kind == "conllu"
     readable = {"pos", "dependencies"} if is_conllu else {"entities", "chunks", "pos"}

@@ -200,7 +200,7 @@ class Index(Readable):
         with folder.claimed.held():
             if overwrite:
                 folder.claimed.clear(folder.ours)
-            paths = list(keep_as_files(named, folder.root, kept=resume, notify=notify))
+            paths = list(keep_as_files(named, folder.root, reuse=resume, notify=notify))
             reading = {"column": column, "id_column": id_column, "title_column": title_column, "documents": documents}
             files = DocumentFiles(paths, **reading, within=folder.root)  # type: ignore[arg-type]
             is_plain = column is None or isinstance(column, str | int)

@@ -86,7 +86,7 @@ class Extension:
     tokenizer: Tokenizer  # with the new entries
     words: tuple[NewWord, ...]  # the new words, by falling number of tokens saved; their ids follow each other
     first_id: int  # id of the first
-    tokens_before: int  # tokens of the text that the words were found in, without the new entries
+    tokens_before: int  # tokens of the text that has the words, without the new entries
     tokens_after: int  # with them
 
 
@@ -112,7 +112,7 @@ def extend_vocabulary(tokenizer: Tokenizer, texts: Iterable[str], most: int) -> 
     """
     backend, counts = tokenizer.backend, Counter[str]()
     _check_extensible(tokenizer)
-    for text in texts:  # counts what the model is given one by one; only distinct words are held in memory
+    for text in texts:  # counted one by one; only distinct words are held in memory
         normal = text if backend.normalizer is None else backend.normalizer.normalize_str(text)
         counts.update(word for word, _ in backend.pre_tokenizer.pre_tokenize_str(normal))
     unknown, gaining = tokenizer.special.unk, []

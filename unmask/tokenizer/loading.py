@@ -135,11 +135,7 @@ def as_tokenizer(source: Any) -> Tokenizer:
 
 
 def read_tokenizer_json(file: Path) -> tokenizers.Tokenizer:
-    """Reads a file of the `tokenizers` library.
-
-    Raises:
-        TokenizerError: It is none.
-    """
+    """Reads a file of the `tokenizers` library."""
     with _understood(f"{file}: not a tokenizer of the `tokenizers` library"):
         return tokenizers.Tokenizer.from_file(str(file))
 
@@ -207,7 +203,7 @@ def _read_vocab_txt(file: Path, config: Mapping[str, Any]) -> tokenizers.Tokeniz
         log.info(
             "%s: its entries say %s (do_lower_case in tokenizer_config.json would decide it)",
             file,
-            "that case is folded" if lowercase else "that case is kept",
+            "that case is folded" if lowercase else "that case counts",
         )
     tokenizer = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token="[UNK]", continuing_subword_prefix=PREFIX))
     tokenizer.normalizer = normalizers.BertNormalizer(

@@ -59,14 +59,9 @@ class SpecialIds:
 
 
 def find_special_ids(backend: tokenizers.Tokenizer, names: Mapping[str, str | None]) -> SpecialIds:
-    """Finds the special tokens. Only a tokenizer that has neither [UNK] nor [CLS] nor [SEP] may lack them.
+    """Finds the special tokens: the named ones, else the usual spellings; a role that is named None has no token.
 
-    Args:
-        backend: A tokenizer.
-        names: Role to token, or to None where the tokenizer has none; the usual spellings are tried for other roles.
-
-    Raises:
-        TokenizerError: A role has no token.
+    Only a tokenizer that has neither [UNK] nor [CLS] nor [SEP] may lack them.
     """
     id_of: dict[str, Any] = {}
     left_out = {role for role, token in names.items() if token is None and role in _BARE_WITHOUT}
@@ -136,9 +131,6 @@ def can_remember(backend: tokenizers.Tokenizer) -> bool:
 
 class WordMemory:
     """Tokenizes texts by their words, of which it remembers a bounded number. Any number of threads may use it.
-
-    Args:
-        backend: The tokenizer, for which `can_remember` holds; special tokens must be encoded as text.
 
     Attributes:
         useful: False once a batch of text has shown that its words hardly ever come again.
@@ -298,11 +290,7 @@ class Tokenizer:
         return WordMemory(self._of_corpus) if can_remember(self.backend) else None
 
     def encode_corpus(self, texts: Sequence[str]) -> list[EncodedText]:
-        """Tokenizes corpus text, in which `[MASK]` or `[SEP]` are letters like any other, in parallel.
-
-        Raises:
-            TokenizerError: The tokenizer has no `[UNK]` and does not know a character or a word.
-        """
+        """Tokenizes corpus text, in which `[MASK]` or `[SEP]` are letters like any other, in parallel."""
         joined, lengths = self.encode_joined(texts)
         ends = np.cumsum(lengths)
         return [
@@ -412,11 +400,7 @@ class Tokenizer:
                 (folder / name).write_text(text, encoding="utf-8")
 
     def check_known(self, texts: Iterable[str], *, is_prompt: bool = False) -> None:
-        """A tokenizer without `[UNK]` would leave out letters that it does not know; see `words.LetterCheck`.
-
-        Raises:
-            TokenizerError: There is such a character; in a prompt, `[MASK]` is a mask.
-        """
+        """A tokenizer without `[UNK]` would leave out letters that it does not know; see `words.LetterCheck`."""
         if self._letters is None:
             return
         mask = self.token(self.special.mask)

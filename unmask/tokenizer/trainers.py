@@ -72,9 +72,6 @@ def train_wordpiece(texts: Texts, *, vocab_size: int | None = None, lowercase: b
     handed over in a fixed order, which makes all that follows fixed. The rarest letters become `[UNK]` where they would
     take more than about three quarters of the vocabulary.
 
-    Raises:
-        TokenizerError: The letters that make up nearly all of the text do not fit the vocabulary.
-
     Source: Schuster and Nakajima 2012; trained by merges as in the `tokenizers` library.
     """
     tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
@@ -119,9 +116,6 @@ def train_bpe(texts: Texts, *, vocab_size: int | None = None, lowercase: bool = 
     library's trainer is deterministic here: its letters are the bytes in a fixed order, and ties between equally
     frequent pairs are broken by the numbers of the pairs' parts.
 
-    Raises:
-        TokenizerError: The bytes do not fit the vocabulary.
-
     Source: Sennrich et al. 2016 (BPE); Radford et al. 2019, section 2.2 (bytes).
     """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -154,9 +148,6 @@ def train_unigram(texts: Texts, *, vocab_size: int | None = None, lowercase: boo
 
     Punctuation is split off first, so pieces never join words or mix letters with punctuation. A run of white space is
     one space, as in SentencePiece. Rare letters become `[UNK]` as in `train_wordpiece`.
-
-    Raises:
-        TokenizerError: The letters that make up nearly all of the text do not fit the vocabulary, or there is no text.
 
     Source: Kudo 2018, sections 3.2 and 3.3, as in the `tokenizers` library.
     """
@@ -250,11 +241,7 @@ def train_chars(
 
 
 def train_tokenizer(texts: Texts, settings: TokenizerSettings) -> Tokenizer:
-    """Trains the tokenizer of the settings.
-
-    Raises:
-        TokenizerError: As the trainers.
-    """
+    """Trains the tokenizer of the settings."""
     size, lowercase = settings.vocab_size, settings.lowercase
     if settings.kind == "char":
         return Tokenizer(train_chars(texts, vocab_size=size, lowercase=lowercase, bare=bool(settings.bare)))

@@ -33,8 +33,7 @@ from torch.nn import functional
 from turns import Ended, System, Turn, alternate, own_output
 
 from unmask.commands.recipe import load_recipe
-from unmask.commands.run_data import open_prepared
-from unmask.commands.run_folder import packaged_corpus
+from unmask.commands.run_data import open_prepared, packaged_corpus
 from unmask.data.prepare import prepare
 
 COLOURS = {"ours": "#c2410c", "annotated": "#1d2733"}

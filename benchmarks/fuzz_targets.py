@@ -29,13 +29,11 @@ import unmask
 from tests import hostile_models, seeds
 from unmask.commands.recipe import load_recipe
 from unmask.commands.recipe_files import apply_overrides
-from unmask.commands.run_data import open_prepared
-from unmask.commands.run_folder import RunFolder, claim_recipe, claim_sources
+from unmask.commands.run_data import RunFolder, open_prepared
 from unmask.data.corpus import Corpus
 from unmask.data.lexicon import load_lexicon
 from unmask.data.settings import CorpusSettings
 from unmask.measure.questions import read_pairs
-from unmask.model.card_head import CardSettings
 from unmask.tasks.files import read_labelled
 from unmask.tasks.predict import task_named
 from unmask.tasks.settings import Columns
@@ -292,8 +290,8 @@ def targets(work: Path) -> dict[str, Target]:
         "run": Target(
             _of(run, ("recipe.toml", "sources.json")),
             lambda folder, name, number: (
-                claim_sources(RunFolder(folder), None),
-                claim_recipe(RunFolder(folder), None, card=CardSettings()),
+                RunFolder(folder).read_sources(),
+                load_recipe(str(RunFolder(folder).recipe), complete=False),
             ),
             run,
         ),

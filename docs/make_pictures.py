@@ -20,9 +20,8 @@ from safetensors.torch import load_file
 
 import unmask
 from unmask.commands.masking_tables import masking_tables
-from unmask.commands.masks import ShownText
-from unmask.commands.run_data import PreparedData, open_prepared
-from unmask.commands.run_folder import packaged_corpus
+from unmask.commands.masks import row_and_masker
+from unmask.commands.run_data import PreparedData, open_prepared, packaged_corpus
 from unmask.core.results import Reporter
 from unmask.core.settings import validated
 from unmask.data.prepare import prepare
@@ -32,6 +31,7 @@ from unmask.masking.masker import Masker
 from unmask.masking.settings import STRATEGIES, MaskingSettings
 from unmask.masking.tables import Scores, Tables
 from unmask.tokenizer.settings import TokenizerSettings
+from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.checkpoints import list_checkpoints
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -66,9 +66,9 @@ def all_settings() -> dict[str, MaskingSettings]:
     return {name: validated(MaskingSettings, {**value, "rate": RATE}, where=name) for name, value in values.items()}
 
 
-def draw(name: str, settings: MaskingSettings, shown: ShownText, tables: Tables) -> str:
+def draw(name: str, settings: MaskingSettings, tokenizer: Tokenizer, tables: Tables) -> str:
     """The SVG of a strategy: its first epoch (of a mixture its first three), and bars over many."""
-    rows, masker = shown.masker(settings, name, tables=tables, seed=SEED)
+    rows, masker = row_and_masker(TEXT, tokenizer, settings, name, tables=tables, seed=SEED)
     share_S = sum((masker(rows, epoch=epoch).labels[0] >= 0).double() for epoch in range(EPOCHS)) / EPOCHS
     epochs = 3 if settings.units.kind == "mixture" else 1
     blocks = [tokens_of(rows, masker, epoch, share_S) for epoch in range(epochs)]
@@ -152,10 +152,10 @@ def main() -> None:
         folder = Path(scratch)
         data = prepared(folder / "data")
         tables = replace(static_tables(data, folder), scores=scores_of_a_model(data, folder, options.steps))
-        shown = ShownText.of(TEXT, data.tokenizer)
         options.out.mkdir(parents=True, exist_ok=True)
         for name in options.names or settings:
-            (options.out / f"{name}.svg").write_text(draw(name, settings[name], shown, tables), encoding="utf-8")
+            drawn = draw(name, settings[name], data.tokenizer, tables)
+            (options.out / f"{name}.svg").write_text(drawn, encoding="utf-8")
             print(options.out / f"{name}.svg", flush=True)
 
 

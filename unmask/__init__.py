@@ -19,8 +19,6 @@ if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 if TYPE_CHECKING:
-    from unmask.commands.audit import MaskingAudit as MaskingAudit
-    from unmask.commands.audit import audit as audit
     from unmask.commands.compare import Comparison as Comparison
     from unmask.commands.compare import compare as compare
     from unmask.commands.embed import EmbeddedFile as EmbeddedFile
@@ -28,12 +26,16 @@ if TYPE_CHECKING:
     from unmask.commands.embedder import Embedder as Embedder
     from unmask.commands.embedder import embedder as embedder
     from unmask.commands.evaluate import Evaluation as Evaluation
+    from unmask.commands.evaluate import Scored as Scored
     from unmask.commands.evaluate import evaluate as evaluate
+    from unmask.commands.evaluate import score as score
     from unmask.commands.finetune import FineTuned as FineTuned
     from unmask.commands.finetune import finetune as finetune
-    from unmask.commands.lexicon import LexiconMade as LexiconMade
-    from unmask.commands.lexicon import lexicon as lexicon
+    from unmask.commands.masking_tables import LexiconMade as LexiconMade
+    from unmask.commands.masking_tables import lexicon as lexicon
+    from unmask.commands.masks import MaskingAudit as MaskingAudit
     from unmask.commands.masks import ShownMasks as ShownMasks
+    from unmask.commands.masks import audit as audit
     from unmask.commands.masks import masks as masks
     from unmask.commands.prepare import Prepared as Prepared
     from unmask.commands.prepare import PreparedPart as PreparedPart
@@ -41,8 +43,6 @@ if TYPE_CHECKING:
     from unmask.commands.pretrain import Run as Run
     from unmask.commands.pretrain import pretrain as pretrain
     from unmask.commands.recipe_files import recipes as recipes
-    from unmask.commands.score import Scored as Scored
-    from unmask.commands.score import score as score
     from unmask.commands.tune import Search as Search
     from unmask.commands.tune import tune as tune
     from unmask.core.errors import CorpusError as CorpusError

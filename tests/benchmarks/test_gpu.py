@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from unmask.commands.run_folder import packaged_corpus
+from unmask.commands.run_data import packaged_corpus
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, str(ROOT / "benchmarks" / "gpu.py")]

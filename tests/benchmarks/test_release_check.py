@@ -14,7 +14,7 @@ import release_check as script
 
 import unmask
 from tests.conftest import SMALL
-from unmask.commands.run_folder import packaged_corpus
+from unmask.commands.run_data import packaged_corpus
 from unmask.data.prepare import prepare
 from unmask.data.settings import AnnotationSettings, CorpusSettings
 from unmask.masking.settings import STRATEGIES

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import unmask
-from tests.command_line import Main
 from tests.commands.test_audit import audited
 from tests.data.tagged import TAGS, tagged_jsonl
 from tests.masking.helpers import make_rows, masker_of
@@ -62,16 +61,6 @@ def test_every_strategy_of_raw_text_with_annotations(tmp_path: Path) -> None:
     shown = [float(cell) for cell in line.split()[1:]]
     expected = [100 * e["by_pos"]["PROPN"][1] / e["by_pos"]["PROPN"][0] for e in result["strategies"].values()]
     assert shown == pytest.approx(expected, abs=0.051)
-
-
-def test_weights_show_in_the_rates_by_part_of_speech(tmp_path: Path, main: Main) -> None:
-    text = tagged_jsonl(tmp_path / "a.jsonl")
-    settings = ("--recipe", "tiny", "--set", "masking.units.kind=words", "--set", "masking.weights.kind=pos")
-    weights = ("--set", "masking.weights.weights={VERB=20.0}", "--set", "masking.rate=0.2")
-    ((name, entry),) = json.loads(main("audit", text, *COLUMNS, *settings, *weights, "--json")[1])["strategies"].items()
-    assert name == "words x pos"
-    rates = {tag: targets / tokens for tag, (tokens, targets) in entry["by_pos"].items()}
-    assert rates["VERB"] > 2 * max(rate for tag, rate in rates.items() if tag != "VERB")
 
 
 def pair_rows(store: TokenStore, tokenizer: Tokenizer) -> Rows:

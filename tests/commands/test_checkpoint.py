@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from unmask.commands.recipe import Recipe, load_recipe
-from unmask.commands.run_folder import RunRequest
+from unmask.commands.recipe import Recipe, load_recipe, requested_recipe
 from unmask.core.errors import ModelError, SettingsError
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_model
@@ -28,7 +27,7 @@ def checkpoint(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> P
 
 
 def load(checkpoint: Path, *settings: str, recipe: str | None = None) -> Recipe:
-    return RunRequest(from_=checkpoint, recipe=recipe, settings=settings).load()
+    return requested_recipe(from_=checkpoint, recipe=recipe, settings=settings)
 
 
 def test_what_is_open_is_filled_in(checkpoint: Path) -> None:
@@ -81,10 +80,7 @@ def test_a_changed_checkpoint_is_another_one(checkpoint: Path, tmp_path: Path) -
     ("setting", "message"),
     [
         ("model.num_layers=6", r"model.num_layers"),
-        (
-            "model.initialisation=truncated_normal",
-            "model.initialisation",
-        ),
+        ("model.initialisation=truncated_normal", "model.initialisation"),
         ("tokenizer.path=x", "tokenizer"),
         ("training.sequence_length=65", "64 positions"),
         ("start.extend_positions=true", "start.extend_positions"),

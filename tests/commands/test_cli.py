@@ -11,7 +11,7 @@ import pytest
 
 import unmask
 from tests.command_line import Main
-from unmask.commands.cli import COMMANDS, read_declaration
+from unmask.commands.cli import CHANNELS, COMMANDS, read_parameters
 
 
 def test_one_held_out_document(main: Main, tmp_path: Path) -> None:
@@ -72,7 +72,6 @@ def test_every_option_of_every_function_is_declared_once() -> None:
     for name, command in COMMANDS.items():
         module, _, path = command.function.partition(":")
         function = operator.attrgetter(path)(importlib.import_module(f"unmask.{module}"))
-        declaration = read_declaration(command.function)
-        names = [*(each.name for each in declaration.parameters), *declaration.channels]
-        assert sorted(names) == sorted(set(inspect.signature(function).parameters) - {"callbacks"}), name
-        assert all(each.help for each in declaration.parameters), name
+        parameters = read_parameters(command.function)
+        assert set(parameters) == set(inspect.signature(function).parameters) - {"callbacks"}, name
+        assert all(each.help for each in parameters.values() if each.name not in CHANNELS), name

@@ -8,8 +8,6 @@ import pytest
 
 from tests.conftest import SMALL, make_text
 from unmask.commands import compare as comparing
-from unmask.commands import many_runs as module
-from unmask.commands.many_runs import TaskFiles
 from unmask.commands.recipe import load_recipe
 from unmask.core.errors import DivergedError, MemoryFullError, RunError, UnmaskError
 
@@ -20,8 +18,7 @@ MOODS = "".join(f"{text}\t{mood}\n" for text, mood in [("The cat sees.", "up"), 
 
 def compare(data: Path, out: Path, **changes: Any) -> dict[str, Any]:
     usual: dict[str, Any] = {"recipes": ("random", "span"), "steps": 3, "seeds": 2, "settings": TINY}
-    if (task := changes.pop("task", None)) is not None:
-        changes |= {"task": task.kind, **task.paths}
+    changes |= changes.pop("task", {})
     return comparing.compare(**{**usual, "data": data, "out": out, **changes}).to_dict()
 
 
@@ -31,7 +28,7 @@ def test_a_comparison_goes_on_and_seeds_may_be_added(
     (tmp_path / "p.jsonl").write_text(PAIR)
     pairs = str(tmp_path / "p.jsonl")
     out = tmp_path / "out"
-    real, trained = module.pretrain, []
+    real, trained = comparing.pretrain, []
 
     def stops(*paths: Any, **options: Any) -> Any:
         trained.append((options["strategy"], options["seed"]))
@@ -39,7 +36,7 @@ def test_a_comparison_goes_on_and_seeds_may_be_added(
             raise KeyboardInterrupt
         return real(*paths, **options)
 
-    monkeypatch.setattr(module, "pretrain", stops)
+    monkeypatch.setattr(comparing, "pretrain", stops)
     with pytest.raises(KeyboardInterrupt):
         compare(data_folder, out, pairs=pairs)
     result = compare(data_folder, out, pairs=pairs)
@@ -67,11 +64,7 @@ def test_what_was_edited_meanwhile_is_named(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(comparing, "measured_run", lambda *_, **__: {"loss": 1.0, "bits_per_byte": None})
     other = load_recipe("tiny", overrides=("training.learning_rate=0.009",)).to_toml()
     contents = {
-        "mine.toml": (
-            load_recipe("tiny").to_toml(),
-            other,
-            "learning_rate",
-        ),
+        "mine.toml": (load_recipe("tiny").to_toml(), other, "learning_rate"),
         "text.txt": (make_text(60), make_text(61), "text.txt"),
         "pairs.jsonl": (PAIR, PAIR.replace("cat", "dog"), "pairs.jsonl"),
         "moods.tsv": (MOODS, MOODS + "Yes.\tup\n", "moods.tsv"),
@@ -80,7 +73,7 @@ def test_what_was_edited_meanwhile_is_named(tmp_path: Path, monkeypatch: pytest.
     for name, (content, _, _) in contents.items():
         files[name].write_text(content)
     moods = str(files["moods.tsv"])
-    task = TaskFiles(kind="classify", train=moods, validation=moods)
+    task = {"task": "classify", "train": moods, "validation": moods}
     recipes = ("tiny", str(files["mine.toml"]))
     options: dict[str, Any] = {"recipes": recipes, "pairs": str(files["pairs.jsonl"]), "task": task}
     compare(files["text.txt"], tmp_path / "out", **options)
@@ -105,29 +98,17 @@ def test_what_cannot_be_trained_or_measured_is_found_before_anything_is_begun(
     (tmp_path / "long.jsonl").write_text(PAIR.replace("cat", "cat " * 80))
     moods, pairs = str(tmp_path / "moods.tsv"), str(tmp_path / "long.jsonl")
 
-    def task(kind: str = "classify", train: str = moods) -> TaskFiles:
-        return TaskFiles(kind=kind, train=train, validation=moods)
+    def task(train: str = moods) -> dict[str, str]:
+        return {"task": "classify", "train": train, "validation": moods}
 
     cases: list[tuple[Path, dict[str, Any], str]] = [
         (data_folder, {"recipes": ("random", "spam")}, "unknown recipe 'spam'"),
-        (
-            data_folder,
-            {"recipes": ("random", "entity")},
-            "entities",
-        ),
-        (
-            corpus_file,
-            {"recipes": ("tiny", "shakespeare-chars")},
-            "corpus",
-        ),
+        (data_folder, {"recipes": ("random", "entity")}, "entities"),
+        (corpus_file, {"recipes": ("tiny", "shakespeare-chars")}, "corpus"),
         (data_folder, {"pairs": "none.jsonl"}, "none.jsonl"),
         (data_folder, {"pairs": pairs}, "long.jsonl: line 1"),
         (data_folder, {"task": task(train="none.tsv")}, "none.tsv"),
-        (
-            data_folder,
-            {"task": task(), "settings": (*TINY, "finetune.metric=bleu")},
-            "accuracy",
-        ),
+        (data_folder, {"task": task(), "settings": (*TINY, "finetune.metric=bleu")}, "accuracy"),
         (data_folder, {"rates": (0.15, 1.5)}, "1.5"),
     ]
     for data, changes, message in cases:
@@ -139,7 +120,7 @@ def test_what_cannot_be_trained_or_measured_is_found_before_anything_is_begun(
 def test_a_run_that_fails_is_written_down_and_the_others_are_judged(
     data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, tried = module.pretrain, []
+    real, tried = comparing.pretrain, []
 
     def fails(*paths: Any, **options: Any) -> Any:
         tried.append((options["strategy"], options["seed"]))
@@ -147,7 +128,7 @@ def test_a_run_that_fails_is_written_down_and_the_others_are_judged(
             raise DivergedError("the loss of step 2 is nan")
         return real(*paths, **options)
 
-    monkeypatch.setattr(module, "pretrain", fails)
+    monkeypatch.setattr(comparing, "pretrain", fails)
     out = tmp_path / "out"
     result = compare(data_folder, out)
     assert tried == [("random", 0), ("span", 0), ("span", 1), ("random", 1)]
@@ -158,7 +139,7 @@ def test_a_run_that_fails_is_written_down_and_the_others_are_judged(
     assert result["verdict"].endswith("; 1 of 2 runs of span failed")
     assert compare(data_folder, out) == result
     assert len(tried) == 4, "what failed is not tried again"
-    monkeypatch.setattr(module, "pretrain", fails_always)
+    monkeypatch.setattr(comparing, "pretrain", fails_always)
     with pytest.raises(RunError, match="it does not fit"):
         compare(data_folder, tmp_path / "nothing")
 
@@ -197,33 +178,21 @@ def test_each_new_state_of_the_figures_is_a_look(
 
 
 def test_runs_seen_before_the_verdict_are_looks(
-    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who asks for many seeds, watches, and stops where it looks best has looked at each number up to there."""
-    caplog.set_level("INFO", logger="unmask")
-    stop_at = 5
 
     def stops(*a: Any, seed: int, **k: Any) -> dict[str, Any]:
-        if seed >= stop_at:
+        if seed >= 5:
             raise KeyboardInterrupt
         return drawn(*a, seed=seed, **k)
 
     monkeypatch.setattr(comparing, "measured_run", stops)
-    out = tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
-        compare(data_folder, out, seeds=16)
-    assert json.loads((out / "compare.json").read_text())["most_seeds"] == 16, "before the first run"
-    result = compare(data_folder, out, seeds=5)
+        compare(data_folder, tmp_path / "out", seeds=16)
+    result = compare(data_folder, tmp_path / "out", seeds=5)
     assert (result["look"], result["confidence"]) == (5, pytest.approx(1 - 0.015 / 20))
-    assert "look 5 of this comparison, interval at 99.925 %" in result["verdict"]
-    assert any(line.startswith("16 seeds were asked for before") for line in caplog.messages)
-    assert compare(data_folder, out, seeds=3)["look"] == 6, "behind it"
-    assert compare(data_folder, out, seeds=5)["look"] == 5, "the same again"
-    stop_at = 16
-    assert compare(data_folder, out, seeds=16)["look"] == 7
-    caplog.clear()
-    assert compare(data_folder, tmp_path / "whole", seeds=16)["look"] == 1, "what was asked for is the first look"
-    assert not any("asked for before" in line for line in caplog.messages)
+    assert compare(data_folder, tmp_path / "out", seeds=3)["look"] == 6, "behind it"
 
 
 def test_one_figure_decides_and_is_named_beforehand(
@@ -261,14 +230,14 @@ def test_the_epoch_is_told_by_one_file_and_the_figure_by_another(
     (tmp_path / "moods.tsv").write_text(MOODS)
     (tmp_path / "test.tsv").write_text(MOODS.replace("up", "x").replace("down", "up").replace("x", "down") * 2)
     moods, test = str(tmp_path / "moods.tsv"), str(tmp_path / "test.tsv")
-    real, asked_for = module.finetune, []
+    real, asked_for = comparing.finetune, []
 
     def finetune(*paths: Any, **options: Any) -> Any:
         asked_for.append((options["validation"], options["test"]))
         return real(*paths, **options)
 
-    monkeypatch.setattr(module, "finetune", finetune)
-    task = TaskFiles(kind="classify", train=moods, validation=moods, test=test)
+    monkeypatch.setattr(comparing, "finetune", finetune)
+    task = {"task": "classify", "train": moods, "validation": moods, "test": test}
     options: dict[str, Any] = {"seeds": 1, "task": task, "settings": (*TINY, "finetune.epochs=2")}
     result = compare(data_folder, tmp_path / "out", **options)
     assert asked_for == [(moods, test)] * 2

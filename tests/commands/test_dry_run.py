@@ -51,14 +51,7 @@ def test_a_large_corpus_is_read_for_some_seconds_only(
 def test_on_the_command_line(corpus_file: Path, tmp_path: Path, main: Main) -> None:
     overrides = [part for setting in SMALL for part in ("--set", setting)]
     _, out, err = main(
-        "pretrain",
-        str(corpus_file),
-        "--out",
-        str(tmp_path / "run"),
-        "--dry-run",
-        "--minutes",
-        "1",
-        *overrides,
+        "pretrain", str(corpus_file), "--out", str(tmp_path / "run"), "--dry-run", "--minutes", "1", *overrides
     )
     assert "nothing was written (--dry-run)" in out
     assert "1:00" in out

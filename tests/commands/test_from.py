@@ -16,9 +16,9 @@ import unmask
 from tests.commands.checkpoints import SHORT, further, headless, released
 from tests.conftest import make_text
 from unmask.commands.dry_run import forecast_run
-from unmask.commands.from_checkpoint import start_model
-from unmask.commands.recipe import load_recipe
-from unmask.commands.run_folder import RunFolder, RunRequest
+from unmask.commands.recipe import load_recipe, requested_recipe
+from unmask.commands.run_data import RunFolder
+from unmask.commands.start import start_model
 from unmask.core.errors import CorpusError, DataError, ModelError, RunError
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import load_model
@@ -62,30 +62,13 @@ def test_it_says_what_it_began_with(run: unmask.Run, continued: unmask.Run) -> N
     assert recipe.training.optimizer.kind == "adamw"
     assert continued.summary["vocab_size"] == run.summary["vocab_size"] + 6
     assert len(continued.model.fill("The allocator [MASK] the constructor.", top_k=2).masks[0]) == 2
-
-
-def test_before_and_after_on_both_domains(run: unmask.Run, continued: unmask.Run) -> None:
     new, old = continued.summary["domains"]["new"], continued.summary["domains"]["old"]
-    assert new["after"]["loss"] == continued.summary["validation_loss"]
-    assert new["after"]["loss"] < new["before"]["loss"], "it learns the new text"
+    assert new["after"]["loss"] == continued.summary["validation_loss"] < new["before"]["loss"], (
+        "it learns the new text"
+    )
     assert old["after"]["predicted_tokens"] == old["before"]["predicted_tokens"] == run.summary["predicted_tokens"]
     assert old["before"]["loss"] != old["after"]["loss"]
-    report = (continued.folder / "report.html").read_text(encoding="utf-8")
-    assert "<h2>Before and after</h2>" in report
-    for figures in (new, old):
-        assert all(f"{figures[when]['loss']:.3f}" in report for when in ("before", "after"))
-
-
-def test_the_start_is_a_folder_of_its_own(run: unmask.Run, continued: unmask.Run) -> None:
-    """What was added is there before the first step, and what the checkpoint was is unchanged in it."""
-    start = unmask.load(continued.folder / "start")
-    old = run.model.network.encoder.tokens
-    assert torch.equal(start.network.encoder.tokens[: len(old)], old)
-    pieces = run.model.tokenizer.encode_corpus(["allocator"])[0].input_ids
-    new = start.tokenizer.encode_corpus(["allocator"])[0].input_ids
-    assert len(pieces) > len(new) == 1
-    torch.testing.assert_close(start.network.encoder.tokens[int(new[0])], old[torch.from_numpy(pieces).long()].mean(0))
-    assert continued.model.tokenizer.fingerprint == start.tokenizer.fingerprint
+    assert "<h2>Before and after</h2>" in (continued.folder / "report.html").read_text(encoding="utf-8")
 
 
 def test_going_on_is_never_having_stopped(run: unmask.Run, new_file: Path, tmp_path: Path) -> None:
@@ -160,7 +143,7 @@ def test_heads_of_other_objectives(make_model: MakeModel, tokenizer: Tokenizer, 
     folder = released(model, tokenizer, tmp_path / "bert")
     settings = ("objectives.pairs.kind=next_sentence", "objectives.span_boundary.weight=1", "masking.strategy=span",
                 "objectives.retromae.weight=1")  # fmt: skip
-    recipe = RunRequest(from_=folder, settings=settings).load()
+    recipe = requested_recipe(from_=folder, settings=settings)
     made, notes = start_model(recipe, folder, tokenizer)
     assert notes == ["the head for pairs is the checkpoint's", "the head for span boundaries is new",
                      "the decoder that rebuilds texts is new"]  # fmt: skip
@@ -204,7 +187,7 @@ def test_mistakes_around_the_text(
     folder = released(make_model(vocab_size=256), Tokenizer(other.backend), tmp_path / "other")
     with pytest.raises(DataError, match=r"was prepared with another tokenizer than that of .*other; prepare it with"):
         further(data_folder, out, folder, steps=1)
-    with pytest.raises(DataError, match="old-data|old_data"):
+    with pytest.raises(DataError, match="prepared with another tokenizer"):
         further(new_file, out, folder, steps=1, old_data=data_folder)
     with pytest.raises(CorpusError, match="nowhere"):
         further(new_file, out, run.folder, steps=1, old_data=tmp_path / "nowhere.txt")
@@ -217,11 +200,11 @@ def test_mistakes_around_the_text(
 
 def test_a_dry_run_says_what_would_be_done(run: unmask.Run, new_file: Path) -> None:
     options = ("training.batch_tokens=512", *SHORT)
-    found = forecast_run([new_file], RunRequest(from_=run.folder, extend_vocab=5, steps=7, settings=options).load())
+    found = forecast_run([new_file], requested_recipe(from_=run.folder, extend_vocab=5, steps=7, settings=options))
     assert found["steps"] == 7
     assert found["vocab_size"] == run.summary["vocab_size"] + 5
     assert found["num_parameters"] == run.summary["num_parameters"] + 5 * 65, "a row and a bias each"
     assert found["start"][0] == f"beginning with the model in {run.folder / 'model'}"
     assert found["start"][1].startswith("5 new words, such as ")
     with pytest.raises(RunError, match="standard input"):
-        forecast_run(["-"], RunRequest(from_=run.folder, extend_vocab=5).load())
+        forecast_run(["-"], requested_recipe(from_=run.folder, extend_vocab=5))

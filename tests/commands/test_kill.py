@@ -86,19 +86,6 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_signal_saves_and_leaves(data_folder: Path, tmp_path: Path) -> None:
-    process = start(data_folder, tmp_path)
-    wait_for_step(tmp_path, 20, process)
-    process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 143
-    assert "Traceback" not in errors
-    saved = list_checkpoints(tmp_path / "checkpoints")[-1]
-    step = int(saved.name.removeprefix("step-"))
-    assert f"step {step:,}; go on with --out {tmp_path} --resume" in errors
-    assert 20 <= step < 200
-
-
 def test_a_signal_that_comes_within_a_library_in_c() -> None:
     """Which makes another error of what the handler raises."""
     stopped = Interrupted(signal.SIGINT, "stopped")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import torch
 
 import unmask
 from tests.conftest import SMALL
-from unmask.commands.lexicon import make_lexicon
+from unmask.commands.masking_tables import make_lexicon
 from unmask.commands.run_data import open_prepared
 from unmask.core.errors import DataError
 from unmask.core.results import Reporter
@@ -58,24 +57,6 @@ def test_pretrain_makes_its_own_lexicon_once(
     assert own.stat().st_mtime_ns == before
     unmask.pretrain([data_folder], strategy="random", steps=1, overwrite=True, **options)  # type: ignore[arg-type]
     assert not own.exists(), "the lexicon goes with its run"
-
-
-def test_a_run_goes_on_exactly(data_folder: Path, tmp_path: Path) -> None:
-    """Stopped after two of four steps and gone on with equals never stopped; so does its lexicon, given as a file."""
-    settings = (*SMALL, "checkpoint.every_steps=2", "checkpoint.keep=5")
-    run = unmask.pretrain([data_folder], out=tmp_path / "a", strategy="pmi", steps=4, settings=settings)
-    for path in (tmp_path / "a" / "checkpoints").iterdir():
-        if path.name.endswith("4"):
-            shutil.rmtree(path)
-    (tmp_path / "a" / "summary.json").unlink()
-    again = unmask.pretrain(out=tmp_path / "a", resume=True)
-    assert again.summary["validation_loss"] == run.summary["validation_loss"]
-    given = (*settings, "masking.units.kind=collocations", f"masking.units.lexicon={tmp_path / 'a' / NAME}")
-    other = unmask.pretrain([data_folder], out=tmp_path / "b", steps=4, settings=given)
-    assert other.summary["validation_loss"] == run.summary["validation_loss"], "the same lexicon, given as a file"
-    assert not (tmp_path / "b" / NAME).exists()
-    words = unmask.pretrain([data_folder], out=tmp_path / "c", strategy="whole_word", steps=4, settings=settings)
-    assert words.summary["validation_loss"] != run.summary["validation_loss"]
 
 
 def test_tables_for_a_masker(lexicon_file: Path, data_folder: Path, tmp_path: Path) -> None:

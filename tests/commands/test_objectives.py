@@ -31,11 +31,7 @@ def small_run(corpus: Path, out: Path, *settings: str, steps: int = 2, **options
 
 @pytest.mark.parametrize(
     ("settings", "names"),
-    [
-        (PAIRS, ["next_sentence"]),
-        (RETROMAE, ["retromae"]),
-        ((*PAIRS, *SPANS), ["next_sentence", "span_boundary"]),
-    ],
+    [(PAIRS, ["next_sentence"]), (RETROMAE, ["retromae"]), ((*PAIRS, *SPANS), ["next_sentence", "span_boundary"])],
 )
 def test_a_run_tells_of_its_objectives(
     corpus_file: Path, tmp_path: Path, settings: tuple[str, ...], names: list[str], caplog: pytest.LogCaptureFixture

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -83,11 +82,6 @@ def test_a_text_without_context_is_told_to_be_on_the_plateau(tmp_path: Path, cap
     assert "the entropy of the token frequencies" in (run.folder / "report.html").read_text()
 
 
-def test_a_model_that_learns_is_not_told_so(run: unmask.Run) -> None:
-    assert not run.summary["on_plateau"]
-    assert "the entropy of the token frequencies" not in (run.folder / "report.html").read_text()
-
-
 def test_the_best_checkpoint_is_kept(corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A held-out loss that is lowest in the middle: its checkpoint stays beside the latest ones."""
     evaluate = HeldOutSet.evaluate
@@ -146,31 +140,6 @@ def test_overwriting_starts_anew_and_keeps_strangers(data_folder: Path, tmp_path
     assert "step-00000003" not in [p.name for p in (out / "checkpoints").iterdir()]
 
 
-@pytest.mark.parametrize("stopped", [False, True])
-def test_resuming_at_the_end_changes_nothing(
-    data_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, stopped: bool
-) -> None:
-    """A finished run is left as it is; one that was stopped behind its last step is finished without another."""
-    caplog.set_level("INFO", logger="unmask")
-    first = unmask.pretrain([data_folder], out=tmp_path, steps=3, settings=SMALL)
-    weights = (tmp_path / "model" / "model.safetensors").read_bytes()
-    if stopped:
-        (tmp_path / "summary.json").unlink()
-    again = unmask.pretrain(out=tmp_path, resume=True)
-    assert ("is finished: nothing is left to do" in caplog.text) is not stopped
-    assert (tmp_path / "model" / "model.safetensors").read_bytes() == weights
-    assert again.summary["validation_loss"] == first.summary["validation_loss"]
-    assert again.summary["steps"] == 3
-
-
-def test_folders_with_other_files_are_left_alone(corpus_file: Path, tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").write_text("all of it")
-    with pytest.raises(RunError, match=r"holds other files \(thesis\.tex\)"):
-        unmask.pretrain([corpus_file], out=tmp_path, steps=1)
-    with pytest.raises(RunError, match="is a file"):
-        unmask.pretrain([corpus_file], out=tmp_path / "thesis.tex", steps=1)
-
-
 def test_divergence_names_the_step_the_checkpoint_and_the_way_out(
     data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,25 +157,11 @@ def test_divergence_names_the_step_the_checkpoint_and_the_way_out(
     assert run.summary["steps"] == 9
 
 
-def test_overwriting_does_not_destroy_its_own_input(data_folder: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    shutil.copytree(data_folder, out / "data")
-    with pytest.raises(RunError, match=str(out)):
-        unmask.pretrain([out / "data"], out=out, steps=1, overwrite=True)
-    assert (out / "data" / "manifest.json").is_file()
-
-
 def test_settings_that_the_shards_do_not_have(data_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"prepared with other settings than \[corpus\] of the recipe asks for"):
         unmask.pretrain([data_folder], out=tmp_path / "a", steps=1, settings=(*SMALL, "corpus.holdout=0.3"))
     with pytest.raises(DataError, match=r"other settings than \[tokenizer\]"):
         unmask.pretrain([data_folder], out=tmp_path / "a", steps=1, settings=SMALL, vocab_size=999)
-
-
-def test_text_that_the_tokenizer_does_not_know(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("\n".join("MKV" * 80 + "ACDEFGHIKLMNPQ"[i % 14] * 9 for i in range(300)))
-    with pytest.raises(DataError, match="tokens are unknown to the tokenizer: it does not fit this text"):
-        unmask.pretrain([tmp_path / "a.txt"], out=tmp_path / "run", steps=1, settings=SMALL)
 
 
 def test_too_little_to_evaluate_is_said_before_training(tmp_path: Path) -> None:

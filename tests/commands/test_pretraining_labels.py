@@ -8,16 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 import unmask
 from tests.command_line import Main
-from tests.commands.stopping import Stopping
 from tests.conftest import SMALL
 from unmask.commands.dry_run import forecast_run
 from unmask.commands.recipe import load_recipe
 from unmask.core.errors import DataError
-from unmask.core.interruption import Interrupted
 from unmask.data.data_folder import load_manifest
 from unmask.data.prepare import prepare
 from unmask.data.settings import CorpusSettings
@@ -76,19 +73,6 @@ def test_from_a_table_to_a_classifier(table: Path, tmp_path: Path, caplog: pytes
     with torch.no_grad():
         found = model(**tokenizer(texts, return_tensors="pt", padding=True)).logits.argmax(-1).tolist()
     assert [model.config.id2label[number] for number in found] == ["glad", "sad"]
-
-
-def test_a_run_goes_on_exactly(table: Path, tmp_path: Path) -> None:
-    settings = (*READ, *LEARN, "checkpoint.every_steps=2", "corpus.holdout=0.2")
-    whole = small_run(table, tmp_path / "whole", *settings, steps=5)
-    with pytest.raises(Interrupted):
-        small_run(table, tmp_path / "again", *settings, steps=5, callbacks=[Stopping(3)])
-    again = unmask.pretrain(out=tmp_path / "again", resume=True)
-    assert again.summary["objectives"] == whole.summary["objectives"]
-    first, second = (load_file(run.folder / "model" / "model.safetensors") for run in (whole, again))
-    assert first.keys() == second.keys()
-    assert "classifier.weight" in first
-    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_prepared_data_is_learned_from(

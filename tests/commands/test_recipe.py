@@ -96,35 +96,16 @@ def test_a_strategy_is_shorthand_for_a_pair() -> None:
     assert longer.masking.units == SpanUnits(max_words=5)
 
 
-def test_a_strategy_on_the_command_line_replaces_the_pair(tmp_path: Path) -> None:
-    file = tmp_path / "own.toml"
-    file.write_text(
-        '[training]\nsteps = 3\n[masking.units]\nkind = "span"\nmax_words = 4\n[masking.weights]\nkind = "uniform"\n'
-    )
-    own = load_recipe(str(file))
-    assert own.masking.strategy is None
-    assert own.masking.units == SpanUnits(max_words=4)
-    replaced = load_recipe(str(file), options={"masking.strategy": "whole_word"})
-    assert replaced.masking.units.kind == "words"
-
-
 @pytest.mark.parametrize(
     ("overrides", "named"),
     [
         (("training.learning_rat=1",), "learning_rate"),
-        (("trainin.steps=1",), "training"),
         (("training.steps=1.5",), "training.steps"),
         (("model.hidden_size=30",), "hidden_size"),
         (("model.layout=bert", "model.local_window=64", "model.global_every=2"), "global_every, local_window"),
-        (("model.type_vocab_size=2",), "type_vocab_size"),
-        (("model.dropout=1",), "model.dropout"),
-        (("model.initialisation=zero",), "model.initialisation"),
-        (("masking.strategy=[1]",), "strategy"),
         (("masking.units.kind=spam",), "masking.units"),
-        (("corpus.documents=page",), "corpus.documents"),
         (("learning_rate=1",), "learning_rate=1"),
         (("training.minutes=2", "training.minutes.x=1"), "training.minutes"),
-        (("masking.replacement.shares=[1, 0]",), "masking.replacement.shares"),
         (("training.optimizer.betas=[1.5, 2.0]",), "training.optimizer.betas"),
         (("tokenizer.path=x", "tokenizer.vocab_size=99"), "vocab_size"),
         (("model.max_position_embeddings=64",), "model.max_position_embeddings"),

@@ -39,13 +39,6 @@ def test_every_recipe_runs_two_steps(name: str, corpus_file: Path, tmp_path: Pat
     assert len(run.model.fill("The [MASK].", top_k=1).masks) == 1
 
 
-@pytest.mark.parametrize("name", recipe_names())
-def test_every_recipe_survives_its_file(name: str, tmp_path: Path) -> None:
-    recipe = load_recipe(name)
-    (tmp_path / "again.toml").write_text(recipe.to_toml())
-    assert load_recipe(str(tmp_path / "again.toml")) == recipe
-
-
 def test_the_characters_have_the_frame_of_the_annotated_experiment() -> None:
     recipe = load_recipe("shakespeare-chars")
     training, model = recipe.training, recipe.model

@@ -51,9 +51,8 @@ def test_texts_do_nothing_to_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None
     terminal.prepare_streams()
     bad = "\x1b]0;title\x07\x9b2J[/red][bold]"
     with ConsoleReporter() as reporter:
-        reporter.begin_task(bad)
         reporter.note(bad)
-        reporter.show(0.5, bad)
+        reporter.notify(Progress(bad, share=0.5, facts=bad))
         reporter.bar.refresh()
         reporter.note((bad, Styled(bad, "bold red")))
     show(Shouting(bad), as_json=False)
@@ -78,10 +77,7 @@ class Shouting(Readable):
 
 # What a shell is given; exit code and beginning of stderr of a command that prints, and of one with a mistake.
 UNKNOWN = "unmask: No such command 'nosuch'"
-STREAMS = {
-    ">/dev/full": (2, "unmask: standard output is full", 2, UNKNOWN),
-    "2>&-": (0, "", 2, ""),
-}
+STREAMS = {">/dev/full": (2, "unmask: standard output is full", 2, UNKNOWN), "2>&-": (0, "", 2, "")}
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")

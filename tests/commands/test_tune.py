@@ -10,7 +10,8 @@ import pytest
 from tests.conftest import SMALL
 from unmask.commands import tune as module
 from unmask.commands.recipe import load_recipe
-from unmask.commands.tune import DimensionChoice, Range, as_override, read_dimension, usual_dimensions
+from unmask.commands.recipe_files import as_override
+from unmask.commands.tune import Dimension, read_dimension, usual_dimensions
 from unmask.core.errors import DataError, DivergedError, RunError, SettingsError
 from unmask.core.interruption import Interrupted
 
@@ -106,12 +107,11 @@ def test_processes_share_a_search(data_folder: Path, tmp_path: Path) -> None:
 
 
 def test_dimensions() -> None:
-    assert read_dimension("training.learning_rate=1e-3..0.02") == Range("training.learning_rate", 0.001, 0.02)
-    assert read_dimension(RATES).is_log  # type: ignore[union-attr]
+    assert read_dimension("training.learning_rate=1e-3..0.02") == Dimension(
+        "training.learning_rate", (0.001, 0.02), is_range=True
+    )
     layers = read_dimension("model.num_layers = 2..6")
-    assert isinstance(layers, Range)
-    assert (layers.is_whole, layers.is_log) == (True, False)
-    assert read_dimension("masking.strategy=random,span") == DimensionChoice("masking.strategy", ("random", "span"))
+    assert read_dimension("masking.strategy=random,span") == Dimension("masking.strategy", ("random", "span"))
     assert layers.holds(3)
     assert not any(layers.holds(value) for value in (2.5, 7, True, "3", None))
     for text in ("learning_rate=1..2", "training.seed", "a.b=1", "a.b=1,1", "a.b=x..2", "a.b=true..2"):
@@ -126,13 +126,8 @@ def test_dimensions() -> None:
 
 def test_usual_dimensions() -> None:
     by_key = {dimension.key: dimension for dimension in usual_dimensions(load_recipe("tiny"))}
-    assert set(by_key) == {
-        "training.learning_rate",
-        "training.batch_tokens",
-        "model.num_layers",
-        "masking.rate.start",
-    }
-    assert by_key["training.batch_tokens"] == DimensionChoice("training.batch_tokens", (2048, 4096, 8192))
+    assert set(by_key) == {"training.learning_rate", "training.batch_tokens", "model.num_layers", "masking.rate.start"}
+    assert by_key["training.batch_tokens"] == Dimension("training.batch_tokens", (2048, 4096, 8192))
     constant = load_recipe("tiny", overrides=("masking.rate=0.2",))
     assert usual_dimensions(constant)[-1].key == "masking.rate"
     further = load_recipe("tiny", options={"start.checkpoint": "runs/mine/model"}, complete=False)

@@ -17,8 +17,7 @@ from tests.command_line import Main
 from tests.commands.checkpoints import SHORT, released
 from tests.conftest import make_text
 from tests.core.hub_helpers import COMMIT, OTHER, put_in_cache
-from unmask.commands.recipe import load_recipe
-from unmask.commands.run_folder import RunRequest
+from unmask.commands.recipe import load_recipe, requested_recipe
 from unmask.core.errors import RunError
 from unmask.exporting.graphs import open_checked_model
 from unmask.model.encoder import MaskedLM
@@ -65,7 +64,7 @@ def test_a_tokenizer_is_noted_with_its_commit(main: Main, folder: Path, text: Pa
     code, _, err = main("prepare", text, "--out", "data", "--tokenizer", NAME)
     assert code == 0, err
     assert json.loads(Path("data/manifest.json").read_text())["settings"]["tokenizer"]["path"] == lasting
-    assert RunRequest(tokenizer=NAME, steps=1).load().tokenizer.path == lasting
+    assert requested_recipe(tokenizer=NAME, steps=1).tokenizer.path == lasting
     assert load_recipe(overrides=(f"tokenizer.path={NAME}",)).tokenizer.path == lasting
     small = ("model.num_layers=1", "model.hidden_size=32", "model.num_heads=2", *SETTINGS)
     run = unmask.pretrain([text], out="run", tokenizer=NAME, steps=2, settings=small)

@@ -17,7 +17,7 @@ import torch
 import unmask
 from tests.command_line import Main
 from tests.masking.helpers import make_rows, tables_of
-from unmask.commands.masks import ShownText
+from unmask.commands.masks import row_and_masker
 from unmask.core.settings import validated
 from unmask.masking.masker import Masker
 from unmask.masking.settings import STRATEGIES, MaskingSettings, rate_at
@@ -117,9 +117,8 @@ def test_pictures_are_what_the_engine_makes_today(drawing: types.ModuleType, tmp
     """Of those that need neither a pipeline nor a model; when masks change, `docs/make_pictures.py` draws them anew."""
     data = drawing.prepared(tmp_path / "data")
     tables = drawing.static_tables(data, tmp_path)
-    shown = ShownText.of(drawing.TEXT, data.tokenizer)
     for name in ("span", "pmi", "contextual"):
-        drawn = drawing.draw(name, drawing.all_settings()[name], shown, tables)
+        drawn = drawing.draw(name, drawing.all_settings()[name], data.tokenizer, tables)
         assert drawn == (DOCS / "pictures" / f"{name}.svg").read_text(encoding="utf-8"), name
 
 
@@ -128,7 +127,7 @@ def test_a_picture_shows_what_the_masker_did(drawing: types.ModuleType, run: unm
     text = "The philosopher remembers the embroidery in Constantinople."
     tokenizer = run.model.tokenizer
     settings = validated(MaskingSettings, {"strategy": "whole_word", "rate": 0.4}, where="")
-    rows, masker = ShownText.of(text, tokenizer).masker(settings, "whole_word", tables=tables_of(tokenizer), seed=0)
+    rows, masker = row_and_masker(text, tokenizer, settings, "whole_word", tables=tables_of(tokenizer), seed=0)
     masked = masker(rows)
     tokens = drawing.tokens_of(rows, masker, 0, torch.arange(rows.shape[1]) / 100)
     assert "".join(token.text for token in tokens) == text.replace(" ", "")
@@ -143,7 +142,7 @@ def test_a_picture_shows_what_the_masker_did(drawing: types.ModuleType, run: unm
     assert all(bool(token.shown) == (token.state == "random") for token in tokens)
     for name in ("span", "mixture", "pmi"):  # none is masked in part: units are those of the masker
         settings = validated(MaskingSettings, {"strategy": name, "rate": 0.4}, where="")
-        rows, masker = ShownText.of(text, tokenizer).masker(settings, name, tables=tables_of(tokenizer), seed=0)
+        rows, masker = row_and_masker(text, tokenizer, settings, name, tables=tables_of(tokenizer), seed=0)
         for epoch in range(20):
             units: list[set[bool]] = []
             for token in drawing.tokens_of(rows, masker, epoch, torch.zeros(rows.shape[1])):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import unmask
-from unmask.commands.score import score
+from unmask.commands.evaluate import score
 from unmask.core.errors import CorpusError, SettingsError
 from unmask.measure.questions import Pair, few_paradigms, read_pairs, tally
 from unmask.measure.uncertainty import (

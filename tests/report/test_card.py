@@ -13,7 +13,6 @@ from huggingface_hub import ModelCard
 
 import unmask
 from unmask.data.data_folder import load_manifest
-from unmask.measure.held_out import RATE
 from unmask.report.cards import PLACE, write_card
 
 MINIMAL_RECIPE: dict[str, dict[str, Any]] = {
@@ -54,18 +53,11 @@ def test_figures_and_ledger_are_those_of_the_run(run: unmask.Run) -> None:
     assert f"| loss, nats per hidden token | {summary['validation_loss']:.3f} ± {half:.3f} |" in card
     assert "|  | value (± 95 %, over documents) |" in card
     assert f"On held-out text ({summary['validation_documents']} documents)" in card
-    assert f"| {summary['unigram_entropy']:.3f} |" in card
-    assert f"| {summary['validation_accuracy']:.1%} |" in card
-    assert f"| hidden tokens | {summary['predicted_tokens']:,} |" in card
-    assert f"fixed masks of {RATE * 100:.0f} %" in card
     assert f"| training | {manifest.train.documents:,} | {manifest.train.bytes:,} | {manifest.train.tokens:,} |" in card
     assert manifest.fingerprint in card
     assert "`corpus.txt`" in card
     assert "Left out: nothing." in card
-    assert "Strategy `random`, with dynamic masks that are a function of seed, epoch and text:" in card
     assert 'kind = "linear"\nstart = 0.3\nend = 0.15' in card, "the rate's schedule"
-    assert "at most 64 tokens" in card
-    assert "num_layers = 2" in card
     assert "nan" not in card.lower().replace("nano", "")
 
 
@@ -148,11 +140,7 @@ def test_what_the_user_says_stands_in_the_head(run: unmask.Run, tmp_path: Path) 
     manifest = load_manifest(run.folder / "data")
     card = {"license": "other", "license_name": "my-license-1.0", "license_link": "LICENSE", "language": ["no", "fin"]}
     write_card(
-        tmp_path,
-        recipe=MINIMAL_RECIPE | {"card": card},
-        manifest=manifest,
-        summary=run.summary,
-        mask_token="[MASK]",
+        tmp_path, recipe=MINIMAL_RECIPE | {"card": card}, manifest=manifest, summary=run.summary, mask_token="[MASK]"
     )
     found = ModelCard.load(tmp_path / "README.md")
     assert {name: found.data.get(name) for name in card} == card

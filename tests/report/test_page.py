@@ -5,9 +5,9 @@ import re
 from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import unmask
-from unmask.commands.held_out_watch import PredictedToken
 from unmask.data.data_folder import Manifest, load_manifest
 from unmask.report.pages import write_report
 
@@ -52,7 +52,7 @@ def test_the_page_is_self_contained_and_says_what_happened(run: unmask.Run) -> N
     assert page.count('class=right title="') > 0
 
 
-def page_of(run: unmask.Run, folder: Path, manifest: Manifest, lines: Sequence[Sequence[PredictedToken]] = ()) -> str:
+def page_of(run: unmask.Run, folder: Path, manifest: Manifest, lines: Sequence[Sequence[dict[str, Any]]] = ()) -> str:
     """The page of a run, with another ledger or other lines."""
     metrics = (run.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     write_report(
@@ -68,7 +68,8 @@ def page_of(run: unmask.Run, folder: Path, manifest: Manifest, lines: Sequence[S
 
 
 def test_text_is_escaped(run: unmask.Run, tmp_path: Path) -> None:
-    line = [PredictedToken("<b>"), PredictedToken("&", True, "<i>", 0.5), PredictedToken("x", False)]
+    tokens = [("<b>", True, None, None), ("&", True, "<i>", 0.5), ("x", False, None, None)]
+    line = [dict(zip(("token", "space_before", "predicted", "probability"), token, strict=True)) for token in tokens]
     page = page_of(run, tmp_path, load_manifest(run.folder / "data"), [line])
     html = page[page.index("<h2>Held-out lines</h2>") : page.index("<h2>Data</h2>")]
     assert "<b>" not in html

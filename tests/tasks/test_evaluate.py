@@ -10,8 +10,7 @@ import torch
 
 import unmask
 from tests.conftest import make_text
-from unmask.commands.evaluate import evaluate
-from unmask.commands.score import score
+from unmask.commands.evaluate import evaluate, score
 from unmask.core.errors import CorpusError, ModelError, SettingsError
 from unmask.model.encoder import MaskedLM
 from unmask.tasks.loaded_model import Model

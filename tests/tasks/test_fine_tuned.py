@@ -16,8 +16,7 @@ from safetensors.torch import load_file, save_file
 import unmask
 from tests.commands.checkpoints import released
 from tests.conftest import make_text
-from unmask.commands.evaluate import evaluate
-from unmask.commands.score import score
+from unmask.commands.evaluate import evaluate, score
 from unmask.core.errors import ModelError
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_task_model, with_task_head

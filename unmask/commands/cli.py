@@ -20,29 +20,22 @@ import ast
 import errno
 import importlib
 import inspect
+import operator
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 import unmask
-from unmask.commands.terminal import (
-    ConsoleReporter,
-    give_up_stdout,
-    is_main_process,
-    prepare_streams,
-    read_stdin,
-    show,
-    verbosity,
-)
+from unmask.commands.terminal import ConsoleReporter, is_main_process, prepare_streams, read_stdin, show, verbosity
 from unmask.core.errors import EndedElsewhereError, SettingsError, UnmaskError, printable
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -83,13 +76,13 @@ COMMANDS = {  # in the order of --help
         dry_run="commands.dry_run:forecast_preparation",
         goes_on=GOES_ON,
     ),
-    "lexicon": Command("commands.lexicon:lexicon", "data/mine --out mine.lexicon"),
+    "lexicon": Command("commands.masking_tables:lexicon", "data/mine --out mine.lexicon"),
     "masks": Command("commands.masks:masks", '"The quick brown fox jumps over the lazy dog." --rate 0.3'),
-    "audit": Command("commands.audit:audit", "data/mine --recipe tiny --out audit.html"),
+    "audit": Command("commands.masks:audit", "data/mine --recipe tiny --out audit.html"),
     "fill": Command("tasks.loaded_model:fill", f'{MODEL} "The capital of France is [MASK]."'),
     "embed": Command("commands.embed:embed", f"{MODEL} texts.csv --out vectors.parquet --normalize"),
     "evaluate": Command("commands.evaluate:evaluate", f"{MODEL} {CORPUS} --rates 0.15,0.3"),
-    "score": Command("commands.score:score", f"{MODEL} blimp/data"),
+    "score": Command("commands.evaluate:score", f"{MODEL} blimp/data"),
     "compare": Command(
         "commands.compare:compare",
         f"random span --data {CORPUS} --minutes 10",
@@ -124,66 +117,58 @@ IN_PYTHON = ("callbacks",)  # parameters that only Python can give
 ABOUT = "Pretrain masked language models on your own text, and use them in transformers."
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Declarations, as the sources have them
+# ----------------------------------------
+# Declarations, as the sources have them.
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a function.
-
-    Attributes:
-        name: Of the parameter.
-        kind: `bool`, `int`, `float` or `str`.
-        many: `` one value; `list` may be repeated, `commas` a list with commas.
-        choices: The values of a Literal.
-        positional, required, can_be_none: As the signature says.
-        default: In words; empty: None, an empty list or False.
-        help: What the docstring says.
-    """
+    """A parameter of a function, as its signature and docstring say."""
 
     name: str
-    kind: str
-    many: str
-    choices: tuple[str, ...]
+    kind: str  # bool, int, float or str
+    many: str  # empty: one value; list: may be repeated; commas: a list with commas
+    choices: tuple[str, ...]  # the values of a Literal
     positional: bool
     required: bool
     can_be_none: bool
-    default: str
+    default: str  # in words; empty: None, an empty list or False
     help: str
 
 
-@dataclass(frozen=True)
-class Declaration:
-    """What the source of a function says of its options."""
-
-    parameters: tuple[Parameter, ...]
-    channels: tuple[str, ...]
-
-
-def read_declaration(function: str) -> Declaration:
-    """Reads `module:name` or `module:Class.name`, below `unmask`."""
+@cache
+def read_parameters(function: str) -> dict[str, Parameter]:
+    """The parameters of `module:name` or `module:Class.name`, below `unmask`, but for those that only Python gives."""
     module, _, name = function.partition(":")
-    tree = _parsed(module)
-    body: list[ast.stmt] = tree.body
+    body: list[ast.stmt] = _parsed(module).body
     for part in name.split("."):
         node = next(each for each in body if isinstance(each, ast.FunctionDef | ast.ClassDef) and each.name == part)
         body = node.body
     assert isinstance(node, ast.FunctionDef), f"{function} is a function"
-    helps = _read_arguments(ast.get_docstring(node) or "")
+
+    # What the docstring says of each parameter; `a, b: text` is of both.
+    section = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", ast.get_docstring(node) or "", re.MULTILINE | re.DOTALL)
+    helps: dict[str, str] = {}
+    for entry in re.split(r"\n(?=    \w)", section[1].rstrip() if section else ""):
+        names, _, text = entry.strip().partition(":")
+        helps |= dict.fromkeys((each.strip() for each in names.split(",")), " ".join(text.replace("`", "").split()))
+
     arguments = node.args
     positional = [each for each in arguments.args if each.arg != "cls"]
     defaults: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
     defaults += arguments.defaults
     every = [*zip(positional, defaults, strict=True), *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
-    return Declaration(
-        tuple(
-            _parameter(module, each, default, helps.get(each.arg, ""), positional=each in positional)
-            for each, default in every
-            if each.arg not in (*CHANNELS, *IN_PYTHON)
-        ),
-        tuple(each.arg for each, _ in every if each.arg in CHANNELS),
-    )
+    return {
+        each.arg: _parameter(
+            module,
+            each,
+            None if each.arg in CHANNELS else default,
+            helps.get(each.arg, ""),
+            positional=each in positional,
+        )
+        for each, default in every
+        if each.arg not in IN_PYTHON
+    }
 
 
 @cache
@@ -191,29 +176,32 @@ def _parsed(module: str) -> ast.Module:
     return ast.parse(_source(module))
 
 
-def read_summary(function: str) -> str:
-    """The first paragraph of a function's docstring, without parsing its file."""
-    module, _, name = function.partition(":")
-    begin = rf'^{"    " if "." in name else ""}def {name.rpartition(".")[2]}\(.*?"""(.*?)(?:\n\n|""")'
-    found = re.search(begin, _source(module), re.MULTILINE | re.DOTALL)
-    assert found is not None, f"{function} has a docstring"
-    return " ".join(found[1].replace("`", "").split())
-
-
 @cache
 def _source(module: str) -> str:
     return (PACKAGE / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
 
 
+def read_summary(function: str) -> str:
+    """The first paragraph of a function's docstring, without parsing its file."""
+    module, _, name = function.partition(":")
+    begin = rf'^{"    " if "." in name else ""}def {name.rpartition(".")[2]}\(.*?"""(.*?)(?:\n\n|""")'
+    match = re.search(begin, _source(module), re.MULTILINE | re.DOTALL)
+    assert match is not None, f"{function} has a docstring"
+    return " ".join(match[1].replace("`", "").split())
+
+
 def _parameter(module: str, node: ast.arg, default: ast.expr | None, text: str, *, positional: bool) -> Parameter:
     assert node.annotation is not None, f"{module}: {node.arg} has a type"
-    annotation = ast.unparse(node.annotation)
-    names = set(re.findall(r"\w+", annotation))
-    choices = () if "str" in names else next(filter(None, (_literal(module, each) for each in sorted(names))), ())
-    if "bool" in names:
-        kind = "bool"
-    else:
-        kind = next((each for each in ("float", "int") if each in names and "str" not in names), "str")
+    names = set(re.findall(r"\w+", ast.unparse(node.annotation)))
+    numbers = ("float", "int") if "str" not in names else ()
+    kind = next((each for each in ("bool", *numbers) if each in names), "str")
+    choices: tuple[str, ...] = ()
+    for name in sorted(names) if "str" not in names else ():
+        value = _assigned(module, name)  # an alias of a Literal
+        if isinstance(value, ast.Subscript) and ast.unparse(value.value) == "Literal":
+            values = value.slice.elts if isinstance(value.slice, ast.Tuple) else [value.slice]
+            choices = tuple(str(ast.literal_eval(each)) for each in values)
+            break
     many = ""
     if "Texts" in names and positional:
         many = "list"
@@ -232,17 +220,8 @@ def _parameter(module: str, node: ast.arg, default: ast.expr | None, text: str, 
     )
 
 
-def _literal(module: str, name: str) -> tuple[str, ...]:
-    """The values that an alias of a Literal stands for, here or where the module has it from; empty: it is none."""
-    value = _assigned(module, name)
-    if not (isinstance(value, ast.Subscript) and ast.unparse(value.value) == "Literal"):
-        return ()
-    values = value.slice.elts if isinstance(value.slice, ast.Tuple) else [value.slice]
-    return tuple(str(ast.literal_eval(each)) for each in values)
-
-
 def _assigned(module: str, name: str) -> ast.expr | None:
-    """What a module assigns to a name, or the module that it imports it from."""
+    """What is assigned to a name in a module, or in the one that it imports it from."""
     for node in _parsed(module).body:
         if isinstance(node, ast.Assign) and name in [ast.unparse(target) for target in node.targets]:
             return node.value
@@ -262,67 +241,51 @@ def _default(module: str, node: ast.expr) -> str:
     return "" if value in (None, False, "") else f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _read_arguments(docstring: str) -> dict[str, str]:
-    """What a docstring says of each parameter; `a, b: text` is of both."""
-    section = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", docstring, re.MULTILINE | re.DOTALL)
-    helps: dict[str, str] = {}
-    for entry in re.split(r"\n(?=    \w)", section[1].rstrip() if section else ""):
-        names, _, said = entry.strip().partition(":")
-        helps |= dict.fromkeys((name.strip() for name in names.split(",")), " ".join(said.replace("`", "").split()))
-    return helps
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# Commands
-
-
-def _option(parameter: Parameter) -> inspect.Parameter:
-    """The parameter as typer takes it. None stands for an option that was not given."""
-    kind: Any = {"bool": bool, "int": int, "float": float, "str": str}[parameter.kind]
-    if parameter.many:
-        kind = list[str] if parameter.many == "list" else str
-    elif parameter.choices:
-        enum: Any = Enum  # whose members mypy wants to know
-        kind = enum("Choice", [(value, value) for value in parameter.choices])
-    text = f"{parameter.help} [default: {parameter.default}]" if parameter.default else parameter.help
-    name = OPTION_NAMES.get(parameter.name, parameter.name).replace("_", "-")
-    metavar = METAVARS.get(parameter.name) or {"commas": "LIST", "list": name.upper(), "": None}[parameter.many]
-    if parameter.positional:
-        made = typer.Argument(help=text, show_default=False, metavar=parameter.name.upper())
-    else:
-        flag = f"--{name}/--no-{name}" if kind is bool and parameter.can_be_none else f"--{name}"
-        made = typer.Option(flag, help=text, show_default=False, metavar=metavar)
-    return inspect.Parameter(
-        parameter.name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=inspect.Parameter.empty if parameter.required else None,
-        annotation=Annotated[kind if parameter.required else kind | None, made],
-    )
-
-
-def _flag(name: str, text: str, *spellings: str) -> inspect.Parameter:
-    option = typer.Option(f"--{name}".replace("_", "-"), *spellings, help=text, show_default=False)
-    kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(f"{name}_flag", kind, default=False, annotation=Annotated[bool, option])
+# ----------------------------------------
+# Commands.
 
 
 def _add(app: typer.Typer, name: str, command: Command) -> None:
-    """Adds a command with the options that its function declares."""
-    declaration = read_declaration(command.function)
-    parameters = {each.name: each for each in declaration.parameters}
-    options = [_option(each) for each in parameters.values()]
-    if command.variant is not None:
-        other = [each for each in read_declaration(command.variant[1]).parameters if not each.positional]
-        options += [_option(each) for each in other if each.name not in parameters]
-        parameters |= {each.name: each for each in other}
-        options.append(_flag(command.variant[0], read_summary(command.variant[1])))
+    """Adds a command with the options that its function declares; None stands for one that was not given."""
+    parameters = dict(read_parameters(command.function))
+    flags = {
+        "json": ("Print one JSON object on stdout.",),
+        "quiet": ("Say nothing on stderr but warnings and errors.", "-q"),
+        "verbose": ("Say on stderr what is done, with the time.", "-v"),
+    }
     if command.dry_run is not None:
-        options.append(_flag("dry_run", "Only say what would happen: text, parameters, memory, time."))
-    options += [
-        _flag("json", "Print one JSON object on stdout."),
-        _flag("quiet", "Say nothing on stderr but warnings and errors.", "-q"),
-        _flag("verbose", "Say on stderr what is done, with the time.", "-v"),
-    ]
+        flags = {"dry_run": ("Only say what would happen: text, parameters, memory, time.",), **flags}
+    if command.variant is not None:
+        flag, function = command.variant
+        others = {each.name: each for each in read_parameters(function).values() if not each.positional}
+        parameters |= {name: each for name, each in others.items() if name not in parameters}
+        flags = {flag: (read_summary(function),), **flags}
+
+    options = []
+    for each in parameters.values():
+        if each.name in CHANNELS:
+            continue
+        kind: Any = {"bool": bool, "int": int, "float": float, "str": str}[each.kind]
+        if each.many:
+            kind = list[str] if each.many == "list" else str
+        elif each.choices:
+            enum: Any = Enum  # whose members mypy wants to know
+            kind = enum("Choice", [(value, value) for value in each.choices])
+        text = f"{each.help} [default: {each.default}]" if each.default else each.help
+        spelled = OPTION_NAMES.get(each.name, each.name).replace("_", "-")
+        metavar = METAVARS.get(each.name) or {"commas": "LIST", "list": spelled.upper(), "": None}[each.many]
+        if each.positional:
+            made = typer.Argument(help=text, show_default=False, metavar=each.name.upper())
+        else:
+            declared = f"--{spelled}/--no-{spelled}" if kind is bool and each.can_be_none else f"--{spelled}"
+            made = typer.Option(declared, help=text, show_default=False, metavar=metavar)
+        annotation = Annotated[kind if each.required else kind | None, made]
+        default, kind = inspect.Parameter.empty if each.required else None, inspect.Parameter.KEYWORD_ONLY
+        options.append(inspect.Parameter(each.name, kind, default=default, annotation=annotation))
+    for flag, (text, *spellings) in flags.items():
+        made = typer.Option(f"--{flag}".replace("_", "-"), *spellings, help=text, show_default=False)
+        kind = inspect.Parameter.KEYWORD_ONLY
+        options.append(inspect.Parameter(f"{flag}_flag", kind, default=False, annotation=Annotated[bool, made]))
 
     def run(**values: Any) -> None:
         _run(command, parameters, values)
@@ -343,13 +306,23 @@ def _run(command: Command, parameters: Mapping[str, Parameter], values: dict[str
         if not (value is None or value == [] or (value is False and not parameters[name].can_be_none))
     }
     function = command.function
-    if command.variant is not None:
-        function, options = _chosen(command, options, chosen=flags[command.variant[0]])
+    if command.variant is not None:  # a flag chooses between two functions, which differ in their first parameter
+        flag, other = command.variant
+        function = other if flags[flag] else function
+        [mine, *_], [theirs, *_] = read_parameters(function), read_parameters(command.function)
+        options = {mine if name == theirs else name: value for name, value in options.items()}
+        for name in options.keys() - read_parameters(function).keys():
+            raise SettingsError(f"--{name} means nothing {'with' if flags[flag] else 'without'} --{flag}; leave it out")
+        if flags[flag]:
+            if len(options[mine]) != 1:
+                raise SettingsError(f"--{flag} takes one {mine}, not {len(options[mine])}")
+            options[mine] = options[mine][0]
     if flags["dry_run"]:
         function = str(command.dry_run)
         options = {name: value for name, value in options.items() if name not in OUTPUT}
     with verbosity(quiet=flags["quiet"], verbose=flags["verbose"]):
-        _check_early(function, options)
+        if function in ("commands.pretrain:pretrain", "commands.prepare:prepare"):
+            _check_early(options)
         result = _call(function, options, goes_on=command.goes_on)
         if is_main_process():
             show(result, as_json=flags["json"])
@@ -358,11 +331,7 @@ def _run(command: Command, parameters: Mapping[str, Parameter], values: dict[str
 
 
 def _value(parameter: Parameter, value: Any) -> Any:
-    """The value of an option as the function takes it.
-
-    Raises:
-        SettingsError: Something in a list of numbers is no number.
-    """
+    """The value of an option as the function takes it."""
     if isinstance(value, Enum):
         return value.value
     if parameter.many == "commas":
@@ -376,37 +345,8 @@ def _value(parameter: Parameter, value: Any) -> Any:
     return value
 
 
-def _chosen(command: Command, options: dict[str, Any], *, chosen: bool) -> tuple[str, dict[str, Any]]:
-    """The function and its options, where a flag chooses between two.
-
-    Raises:
-        SettingsError: An option is for the other function.
-    """
-    assert command.variant is not None
-    flag, other = command.variant
-    function = other if chosen else command.function
-    known = [each.name for each in read_declaration(function).parameters]
-    [mine, *_] = known
-    [theirs, *_] = [each.name for each in read_declaration(command.function).parameters]
-    values = {mine if name == theirs else name: value for name, value in options.items()}
-    for name in values:
-        if name not in known:
-            raise SettingsError(f"--{name} means nothing {'with' if chosen else 'without'} --{flag}; leave it out")
-    if chosen:
-        if len(values[mine]) != 1:
-            raise SettingsError(f"--{flag} takes one {mine}, not {len(values[mine])}")
-        values[mine] = values[mine][0]
-    return function, values
-
-
-def _check_early(function: str, options: Mapping[str, Any]) -> None:
-    """Reports files, recipes and settings that are not there before torch is loaded, which takes seconds.
-
-    Raises:
-        UnmaskError: Something is misspelt.
-    """
-    if function not in ("commands.pretrain:pretrain", "commands.prepare:prepare"):
-        return
+def _check_early(options: Mapping[str, Any]) -> None:
+    """Reports files, recipes and settings that are not there before torch is loaded, which takes seconds."""
     from unmask.commands.recipe_files import CONTINUING, DEFAULT, light_recipe
     from unmask.core.remote import address_of
     from unmask.data.sources import find_sources, is_stream
@@ -422,40 +362,35 @@ def _check_early(function: str, options: Mapping[str, Any]) -> None:
 def _call(function: str, options: dict[str, Any], *, goes_on: str) -> Any:
     """Calls a function of the package, with the terminal where it says what is done."""
     from unmask.core.interruption import Interruption
+    from unmask.core.results import Progress
 
     module, _, name = function.partition(":")
-    channels = read_declaration(function).channels
+    parameters = read_parameters(function)
     with ExitStack() as entered:
         entered.enter_context(Interruption(goes_on))
         if is_main_process():
             bar = entered.enter_context(ConsoleReporter())
+            channels = [each for each in CHANNELS if each in parameters]
             options = options | {each: bar if each == "reporter" else getattr(bar, each) for each in channels}
-            bar.begin_task("loading")
-        target: Any = importlib.import_module(f"unmask.{module}")
-        for part in name.split("."):
-            target = getattr(target, part)
-        positional = [each.name for each in read_declaration(function).parameters if each.positional]
+            bar.notify(Progress("loading", facts=""))
+        target = operator.attrgetter(name)(importlib.import_module(f"unmask.{module}"))
+        positional = [each.name for each in parameters.values() if each.positional]
         arguments = [options.pop(each) for each in positional if each in options]
         return target(*arguments, **options)
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# The program
+# ----------------------------------------
+# The program.
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
         typer.echo(f"unmask {unmask.__version__}")
         raise typer.Exit
 
 
 def make_app(names: Iterable[str] = COMMANDS, *, listed_only: bool = False) -> typer.Typer:
-    """The commands as typer has them.
-
-    Args:
-        names: Of the commands.
-        listed_only: Commands without their options: enough to list them, and faster.
-    """
+    """The commands of these names as typer has them; or without their options, which is enough to list them."""
     settings = {"help_option_names": ["-h", "--help"]}
     app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, context_settings=settings, help=ABOUT)
     search = typer.Typer(help="Search your own documents with a model: make an index, and query it.")
@@ -463,7 +398,7 @@ def make_app(names: Iterable[str] = COMMANDS, *, listed_only: bool = False) -> t
     @app.callback()
     def options(
         version: Annotated[
-            bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+            bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
         ] = False,
     ) -> None:
         pass
@@ -479,14 +414,6 @@ def make_app(names: Iterable[str] = COMMANDS, *, listed_only: bool = False) -> t
     return app
 
 
-def _app_for(arguments: list[str]) -> typer.Typer:
-    """The commands as far as the arguments need them."""
-    named = [name for name in COMMANDS if arguments and name.split()[0] == arguments[0]]
-    if named and "_UNMASK_COMPLETE" not in os.environ:
-        return make_app(named)
-    return make_app(listed_only="_UNMASK_COMPLETE" not in os.environ)
-
-
 def main() -> None:
     """Runs the command line and leaves.
 
@@ -500,22 +427,27 @@ def main() -> None:
         "--ray=auto" if each == "--ray" and next_.startswith("-") else each
         for each, next_ in zip(arguments, following, strict=True)
     ]
-    code, message = _exit_code(partial(_app_for(arguments), args=arguments, prog_name="unmask", standalone_mode=False))
+    code, message = _exit_code(arguments)
     if message:
         sys.stderr.write(f"unmask: {printable(' '.join(message.split()))}\n")
     sys.exit(code)
 
 
-def _exit_code(app: Callable[[], Any]) -> tuple[int, str]:
-    """The exit code, and what is said at the end."""
+def _exit_code(arguments: list[str]) -> tuple[int, str]:
+    """Runs the commands, as far as the arguments need them: the exit code, and what is said at the end."""
     try:
-        code = app() or 0
+        names = [name for name in COMMANDS if name.split()[0] == arguments[0]]
+        if "_UNMASK_COMPLETE" in os.environ:
+            app = make_app()
+        else:
+            app = make_app(names) if names else make_app(listed_only=True)
+        code = app(args=arguments, prog_name="unmask", standalone_mode=False) or 0
         sys.stdout.flush()
     except UnmaskError as error:
         return 2, "" if isinstance(error, EndedElsewhereError) else error.for_command_line()
     except OSError as error:
         if error.filename is None and error.errno == errno.ENOSPC:
-            give_up_stdout()
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # where Python still writes at its end
             return 2, "standard output is full: results were not printed"
         if error.filename is None or isinstance(error, FileNotFoundError | FileExistsError):
             raise  # a defect of ours

@@ -20,21 +20,41 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
 
-from unmask.commands.many_runs import EVALUATION, RunPlan, begin, items_of, measured_run, state_of
-from unmask.commands.recipe_files import Overrides
+from unmask.commands.evaluate import check_rates, evaluate, score
+from unmask.commands.finetune import finetune
+from unmask.commands.finetune_files import class_weights, needs_packages, read_files, selecting_metric, settings_of
+from unmask.commands.masking_tables import named_lexicon
+from unmask.commands.pretrain import pretrain
+from unmask.commands.recipe import Recipe, requested_recipe
+from unmask.commands.recipe_files import Overrides, as_overrides
+from unmask.commands.run_data import check_data, is_prepared, prepare_by
+from unmask.commands.start import check_tokenizer
 from unmask.core.errors import DivergedError, MemoryFullError, RunError, SettingsError
-from unmask.core.files import ClaimedFolder, write_atomically
+from unmask.core.files import ClaimedFolder, differences, file_sha256, read_object, typed, write_atomically
+from unmask.core.interruption import GOES_ON, Interrupted
 from unmask.core.remote import refused
 from unmask.core.results import Reporter, Result, Sheet, Shown, usual_reporter
+from unmask.data.data_folder import load_manifest
+from unmask.data.lexicon import load_lexicon
+from unmask.data.sources import find_sources, find_split, is_stream
 from unmask.masking.settings import STRATEGIES
+from unmask.measure.questions import check_lengths, read_pairs
 from unmask.measure.uncertainty import PairedComparison, compare_figures, error_of_look, percent
 from unmask.report.plots import comparison_plot
+from unmask.tasks.files import example_files
+from unmask.tasks.loaded_model import load
+from unmask.tasks.predict import task_named
+from unmask.tasks.task import LOWER_IS_BETTER
+from unmask.tokenizer.loading import load_tokenizer
+from unmask.tokenizer.settings import TokenizerSettings
+from unmask.train.hardware import choose_device
 
 SEEDS = 3
 STATE = "compare.json"
@@ -45,8 +65,7 @@ FIGURES: dict[str, str] = {
     "pairs_error": "share of wrong minimal pairs",
     "task_error": "error on the task",
 }
-Values = dict[str, dict[str, list[float | None]]]
-"""By figure and recipe, one a seed."""
+EVALUATION = "evaluation.json"
 
 
 class Comparison(Result):
@@ -76,8 +95,8 @@ class Comparison(Result):
 
     def shown(self) -> Iterator[Shown]:
         """The recipes' figures, their differences and the verdict."""
-        yield by_recipe(self.by_figure)
-        pairs = by_pair(self.by_figure)
+        yield _by_recipe(self.by_figure)
+        pairs = _by_pair(self.by_figure)
         if pairs.rows:
             yield ""
             yield pairs
@@ -124,26 +143,41 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
         reporter: Called with the progress; by default the log.
 
     Raises:
-        UnmaskError: Something cannot be trained or measured, found before the first run; the folder holds something
+        UnmaskError: Something cannot be trained or measured, before the first run; the folder holds something
             else; or every run failed.
         Interrupted: SIGINT or SIGTERM; the run's state was saved.
     """
-    plan = RunPlan.of(data, minutes, steps, rates, base, settings, pairs, task=(task, train, validation, test))
+    plan = run_plan(
+        data=data,
+        minutes=minutes,
+        steps=steps,
+        rates=rates,
+        base=base,
+        settings=settings,
+        pairs=pairs,
+        task=task,
+        files={"train": train, "validation": validation, "test": test},
+    )
     deciding = primary or ("loss" if task is None else "task_error")
-    _check(recipes, plan, deciding, seeds)
+    labels = {name: Path(name).stem if name.endswith(".toml") else name for name in recipes}
+    _check(labels, plan, deciding, number=len(recipes), seeds=seeds)
     refused(out, "a comparison")
     root, reporter = Path(out), reporter or usual_reporter()
-    loaded = {name: plan.request(name, seed=0).load() for name in recipes}
-    items = items_of(plan)
+    loaded = {name: requested_recipe(**plan.options(name, seed=0)) for name in recipes}
     folder = ClaimedFolder(root=root, marker=STATE, what="a comparison", options=())
-    prepared = begin(folder, plan, loaded, {"recipes": list(recipes), "primary": deciding}, loaded, reporter)
-    most_seeds = _record_seeds(folder, seeds)
+    purpose = {"recipes": list(recipes), "primary": deciding}
+    prepared, items = begin_runs(folder, plan, loaded, purpose, loaded, reporter)
+    with folder.locked():  # how many seeds are asked for is written down before the first run
+        state = read_state(folder)
+        most_seeds = max(state.get("most_seeds", 0), seeds)
+        folder.claim(json.dumps({**state, "most_seeds": most_seeds}, indent=1) + "\n")
+
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in recipes}
     for seed in range(seeds):
         turn = seed % len(recipes)
         for name in (*recipes[turn:], *recipes[:turn]):
             reporter.note(f"{name}, seed {seed}")
-            run = root / "runs" / f"{_label(name)}-{seed}"
+            run = root / "runs" / f"{labels[name]}-{seed}"
             try:
                 figures = measured_run(name, plan, seed=seed, data=prepared, folder=run, reporter=reporter)
             except (DivergedError, MemoryFullError) as error:  # written down, so that it is not made again
@@ -154,59 +188,64 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
             runs[name].append(figures)
     if all("failed" in run for of_recipe in runs.values() for run in of_recipe):
         raise RunError(f"{root}: every run failed, the first because of this: {runs[recipes[0]][0]['failed']}")
-    values = _values(runs, reporter)
-    look = _look(folder, deciding, values, seeds=seeds, most_seeds=most_seeds, reporter=reporter)
-    judged = _judged(deciding, values, look, items)
-    by_figure = {name: _plain(each) | {"exploratory": name != deciding} for name, each in judged.items()}
+
+    # By figure and recipe a value a seed, of the figures that some run has.
+    values: dict[str, dict[str, list[float | None]]] = {}
+    for figure, what in FIGURES.items():
+        by_name = {name: [run.get(figure) for run in of_recipe] for name, of_recipe in runs.items()}
+        for name, of_recipe in runs.items():
+            for seed, figures in enumerate(of_recipe):
+                if figure in figures and figures[figure] is None:
+                    reporter.note(f"{name}, seed {seed}: {what} is not defined; it is judged without this run")
+        if any(value is not None for of_name in by_name.values() for value in of_name):
+            values[figure] = by_name
+    look = _look(folder, deciding, values, seeds=seeds, most_seeds=most_seeds)
+    if seeds < most_seeds:
+        reporter.note(
+            f"{most_seeds} seeds were asked for before, and runs show their figures as they end: a verdict on {seeds} "
+            f"counts as look {look}"
+        )
+    by_figure = _judged(deciding, values, look, items)
     result = {"figure": deciding, "look": look, **by_figure[deciding], "by_figure": by_figure, "runs": runs}
     write_atomically(root / "result.svg", comparison_plot(result["recipes"], what=FIGURES[deciding]))
     write_atomically(root / "result.json", json.dumps(result, indent=1) + "\n")
     return Comparison(result)
 
 
-def _check(recipes: Sequence[str], plan: RunPlan, deciding: str, seeds: int) -> None:
-    if len(recipes) < 2 or len(set(recipes)) < len(recipes):
+def _check(labels: Mapping[str, str], plan: RunPlan, deciding: str, *, number: int, seeds: int) -> None:
+    if number < 2 or len(labels) < number:
         raise SettingsError("give two or more different recipes or strategies to compare")
-    if len({_label(name) for name in recipes}) < len(recipes):
+    if len(set(labels.values())) < number:
         raise SettingsError("recipes are named by their files; rename one of those that are alike")
-    if plan.base is not None and not set(recipes) & set(STRATEGIES):
+    if plan.base is not None and not set(labels) & set(STRATEGIES):
         raise SettingsError("there is no masking strategy among what is compared; leave the base out", options=["base"])
     if seeds < 1:
         raise SettingsError(f"seeds: a number from 1 on, not {seeds}")
     if deciding not in FIGURES:
         raise SettingsError(f"primary {deciding}: no such figure; known are {', '.join(FIGURES)}")
-    if deciding == "pairs_error" and plan.pairs is None:
-        raise SettingsError("primary pairs_error: no minimal pairs are given", options=["pairs"])
-    if deciding == "task_error" and plan.task is None:
-        raise SettingsError("primary task_error: no task is given", options=["task"])
+    for figure, option in (("pairs_error", "pairs"), ("task_error", "task")):
+        if deciding == figure and getattr(plan, option) is None:
+            raise SettingsError(f"primary {figure}: no {option} given", options=[option])
 
 
-def _label(name: str) -> str:
-    """A recipe's name, or its file's, as a part of a path."""
-    return Path(name).stem if name.endswith(".toml") else name
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# Looks and the verdict
-
-
-def _record_seeds(folder: ClaimedFolder, seeds: int) -> int:
-    """Writes down how many seeds are asked for, before the first run; returns the most that ever were."""
-    with folder.locked():
-        state = state_of(folder)
-        most = max(state.get("most_seeds", 0), seeds)
-        if most > state.get("most_seeds", 0):
-            folder.claim(json.dumps({**state, "most_seeds": most}, indent=1) + "\n")
-    return most
+# ----------------------------------------
+# Looks and the verdict.
 
 
 def _look(
-    folder: ClaimedFolder, deciding: str, values: Values, *, seeds: int, most_seeds: int, reporter: Reporter
+    folder: ClaimedFolder,
+    deciding: str,
+    values: Mapping[str, Mapping[str, Sequence[float | None]]],
+    *,
+    seeds: int,
+    most_seeds: int,
 ) -> int:
     """The number of this look, from 1 on; one that is new is written down.
 
     To see the same figures again is the same look, also where others came between. Where no two seeds can be judged by
-    the deciding figure, it is not counted yet.
+    the deciding figure, it is not counted yet. One on fewer seeds than were ever asked for may have been chosen by what
+    runs printed: it counts as if every number of seeds up to it had been looked at, which leaves look 1 to the number
+    that was asked for.
     """
     pairs = combinations(values.get(deciding, {}).values(), 2)
     if max((sum(None not in pair for pair in zip(a, b, strict=True)) for a, b in pairs), default=0) < 2:
@@ -217,45 +256,20 @@ def _look(
     }
     sha256 = hashlib.sha256(json.dumps(rounded, sort_keys=True).encode()).hexdigest()
     with folder.locked():
-        state = state_of(folder)
+        state = read_state(folder)
         looks = state.get("looks", [])
-        same = (each["look"] for each in looks if (each["seeds"], each["figures"]) == (seeds, sha256))
-        if (number := next(same, None)) is None:
-            number = next_look([each["look"] for each in looks], seeds=seeds, most_seeds=most_seeds)
-            looks.append({"look": number, "seeds": seeds, "figures": sha256})
-            folder.claim(json.dumps({**state, "looks": looks}, indent=1) + "\n")
-    if seeds < most_seeds:
-        reporter.note(
-            f"{most_seeds} seeds were asked for before, and runs show their figures as they end: a verdict on {seeds} "
-            f"counts as look {number}"
-        )
+        for each in looks:
+            if (each["seeds"], each["figures"]) == (seeds, sha256):
+                return int(each["look"])
+        number = max(max((each["look"] for each in looks), default=0) + 1, seeds if seeds < most_seeds else 1)
+        looks.append({"look": number, "seeds": seeds, "figures": sha256})
+        folder.claim(json.dumps({**state, "looks": looks}, indent=1) + "\n")
     return int(number)
 
 
-def next_look(before: Sequence[int], *, seeds: int, most_seeds: int) -> int:
-    """The number of a look at new figures.
-
-    One on fewer seeds than were ever asked for may have been chosen by what runs printed. It counts as if every number
-    of seeds up to it had been looked at, which leaves look 1 to the number that was asked for.
-    """
-    return max(max(before, default=0) + 1, seeds if seeds < most_seeds else 1)
-
-
-def _values(runs: Mapping[str, Sequence[Mapping[str, Any]]], reporter: Reporter) -> Values:
-    """The figures that some run has; in which run one is not defined is reported."""
-    by_figure: Values = {}
-    for figure, what in FIGURES.items():
-        values = {name: [run.get(figure) for run in of_recipe] for name, of_recipe in runs.items()}
-        for name, of_recipe in runs.items():
-            for seed, run in enumerate(of_recipe):
-                if figure in run and run[figure] is None:
-                    reporter.note(f"{name}, seed {seed}: {what} is not defined; it is judged without this run")
-        if any(value is not None for of_recipe in values.values() for value in of_recipe):
-            by_figure[figure] = values
-    return by_figure
-
-
-def _judged(deciding: str, values: Values, look: int, items: Mapping[str, int]) -> dict[str, PairedComparison]:
+def _judged(
+    deciding: str, values: Mapping[str, Mapping[str, Sequence[float | None]]], look: int, items: Mapping[str, int]
+) -> dict[str, dict[str, Any]]:
     """All figures compared, the deciding one first: it opens the pairs for which the others may show a difference."""
     judged: dict[str, PairedComparison] = {}
     for figure in sorted(values, key=lambda figure: figure != deciding):
@@ -272,22 +286,22 @@ def _judged(deciding: str, values: Values, look: int, items: Mapping[str, int]) 
     if deciding not in judged:
         verdict = f"no difference shown: no run has a value of {FIGURES[deciding]}"
         judged[deciding] = PairedComparison({}, (), 1.0 - error_of_look(look), verdict)
-    return judged
-
-
-def _plain(comparison: PairedComparison) -> dict[str, Any]:
     return {
-        "recipes": {name: asdict(estimate) for name, estimate in comparison.recipes.items()},
-        "differences": [
-            {"first": each.first, "second": each.second, **asdict(each.estimate), "better": each.better}
-            for each in comparison.differences
-        ],
-        "confidence": comparison.confidence,
-        "verdict": comparison.verdict,
+        figure: {
+            "recipes": {name: asdict(estimate) for name, estimate in comparison.recipes.items()},
+            "differences": [
+                {"first": each.first, "second": each.second, **asdict(each.estimate), "better": each.better}
+                for each in comparison.differences
+            ],
+            "confidence": comparison.confidence,
+            "verdict": comparison.verdict,
+            "exploratory": figure != deciding,
+        }
+        for figure, comparison in judged.items()
     }
 
 
-def by_recipe(by_figure: dict[str, dict[str, Any]]) -> Sheet:
+def _by_recipe(by_figure: dict[str, dict[str, Any]]) -> Sheet:
     """A line a recipe, a column a figure."""
     heads = (f">{figure.replace('_', ' ')} (95 %, over seeds)" for figure in by_figure)
     names = dict.fromkeys(name for judged in by_figure.values() for name in judged["recipes"])
@@ -295,7 +309,7 @@ def by_recipe(by_figure: dict[str, dict[str, Any]]) -> Sheet:
     return Sheet(("recipe", *heads), rows)
 
 
-def by_pair(by_figure: dict[str, dict[str, Any]]) -> Sheet:
+def _by_pair(by_figure: dict[str, dict[str, Any]]) -> Sheet:
     """Paired differences over seeds: what the verdict is on, since recipes' own intervals do not distinguish them."""
     rows = []
     for figure, judged in by_figure.items():
@@ -315,3 +329,272 @@ def _cell(estimate: dict[str, Any] | None) -> str:
         return f"{estimate['mean']:.3f}"
     low, high = estimate["interval"]
     return f"{estimate['mean']:.3f} ({low:.3f} to {high:.3f})"
+
+
+# ----------------------------------------
+# Runs that share text, budget and measures, of a comparison or a search: checked, trained and measured alike.
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPlan:
+    """What all runs share; the state of their folder spells it out. `files` are the task's: train, validation, test."""
+
+    data: tuple[str, ...]
+    minutes: float | None
+    steps: int | None
+    rates: tuple[float, ...]
+    base: str | None
+    settings: tuple[str, ...]
+    pairs: str | None
+    task: str | None
+    files: dict[str, str]
+
+    @property
+    def of_finetuning(self) -> tuple[str, ...]:
+        """The overrides for the task."""
+        return tuple(setting for setting in self.settings if setting.startswith("finetune."))
+
+    def options(self, name: str, *, seed: int, overrides: Sequence[str] = ()) -> dict[str, Any]:
+        """The options of a run for `pretrain`, but for its text and folder.
+
+        `name` is that of a recipe or a masking strategy, or a recipe's file; `overrides` are of this run alone.
+        """
+        is_strategy = name in STRATEGIES
+        return {
+            "recipe": self.base if is_strategy else name,
+            "strategy": name if is_strategy else None,
+            "minutes": self.minutes,
+            "steps": self.steps,
+            "seed": seed,
+            "settings": (*(each for each in self.settings if each not in self.of_finetuning), *overrides),
+        }
+
+
+def run_plan(  # noqa: PLR0913  (options of `compare` and `tune`)
+    *,
+    data: str | Path | Sequence[str | Path],
+    minutes: float | None,
+    steps: int | None,
+    rates: Sequence[float],
+    base: str | None,
+    settings: Overrides,
+    pairs: str | Path | None,
+    task: str | None,
+    files: Mapping[str, str | Path | None],
+) -> RunPlan:
+    """The plan of the options that `compare` and `tune` share.
+
+    Raises:
+        SettingsError: An option is missing, given twice, or out of range.
+    """
+    plan = RunPlan(
+        data=(str(data),) if isinstance(data, str | Path) else tuple(map(str, data)),
+        minutes=minutes,
+        steps=steps,
+        rates=tuple(rates),
+        base=base,
+        settings=as_overrides(settings),
+        pairs=None if pairs is None else str(pairs),
+        task=task,
+        files={name: str(file) for name, file in files.items() if file is not None},
+    )
+    if (plan.files or task is not None) and not (task is not None and {"train", "validation"} <= plan.files.keys()):
+        needed = ["task", "train", "validation"]
+        raise SettingsError("a task takes its kind, a training and a validation file", options=needed)
+    if (minutes is None) == (steps is None):
+        raise SettingsError("give either minutes or steps for each run", options=["minutes", "steps"])
+    check_rates(plan.rates)
+    if task is None and plan.of_finetuning:
+        raise SettingsError(f"{plan.of_finetuning[0]}: no task is given", options=["task"])
+    if seed := next((setting for setting in plan.settings if setting.startswith("training.seed=")), None):
+        raise SettingsError(f"{seed}: runs differ by their seeds, which are 0, 1, ...; leave it out")
+    return plan
+
+
+def read_state(folder: ClaimedFolder) -> dict[str, Any]:
+    """What the folder of many runs is for, and what was done in it."""
+    return read_object(folder.root / str(folder.marker), "give another folder")
+
+
+def begin_runs(
+    folder: ClaimedFolder,
+    plan: RunPlan,
+    recipes: Mapping[str, Recipe],
+    purpose: Mapping[str, Any],
+    every_recipe: Mapping[str, Recipe],
+    reporter: Reporter,
+) -> tuple[tuple[str, ...], dict[str, int]]:
+    """Checks everything that the runs will read, claims their folder, and prepares the text once for all.
+
+    The folder, which several processes may share, is for this plan, these recipes and what else its purpose is;
+    `every_recipe` are all that runs may have.
+
+    Returns:
+        The prepared data; and of how many items those figures are shares that are shares, by the figure.
+
+    Raises:
+        UnmaskError: Something cannot be used; or the folder holds something else, or has other recipes or files.
+    """
+    files, items = _read_inputs(every_recipe, plan)
+    content = {
+        "options": {**purpose, **asdict(plan)},
+        "recipes": {name: recipe.model_dump(mode="json", exclude={"card"}) for name, recipe in recipes.items()},
+        "files": files,
+    }
+    content = json.loads(json.dumps(content))
+    folder.make()
+    data = plan.data
+    with folder.locked():
+        if not folder.is_claimed:
+            folder.check_names()
+            folder.claim(json.dumps(content, indent=1) + "\n")
+        else:
+            begun = read_state(folder)
+            folder.check_same(begun["options"], content["options"])  # first, since the rest follows from it
+            folder.check_same(begun["recipes"], content["recipes"], of="recipe ")
+            for path, old, new in differences(begun["files"], content["files"]):
+                change = "is new" if old is None else "is gone" if new is None else "has changed"
+                raise folder.changed(f"that was begun with other files: {path} {change}")
+        if not is_prepared(data):
+            recipe = next(iter(recipes.values()))
+            recipe = recipe.model_copy(update={"tokenizer": _tokenizer_of(recipe)})
+            data = (str(folder.root / "data"),)
+            prepare_by(recipe, plan.data, Path(data[0]), reporter)
+    _check_pairs_fit(every_recipe, plan, data)
+    return data, items
+
+
+def measured_run(
+    name: str,
+    plan: RunPlan,
+    *,
+    seed: int,
+    data: Sequence[str],
+    folder: Path,
+    reporter: Reporter,
+    overrides: Sequence[str] = (),
+) -> dict[str, Any]:
+    """The figures of a run, which is made, or made to its end, where they are not known yet.
+
+    They are written into its folder last: those of `evaluate`, with `name`, `seed`, `steps` and, where they are
+    measured, `pairs_error` and `task_error` (1 - the task's metric on the test file, else on the validation file; or
+    the metric itself where less of it is better) with `task_metric` and `task_measured_on`.
+    """
+    file = folder / EVALUATION
+    if not file.is_file():
+        options = plan.options(name, seed=seed, overrides=overrides)
+        try:
+            run = pretrain(data, out=folder, resume=True, reporter=reporter, **options)
+        except Interrupted as error:  # the run's own text says how it goes on by itself
+            raise Interrupted(error.signum, f"stopped; {GOES_ON}") from error
+        model = load(run.folder / "model")
+        model.to(choose_device())
+        figures = evaluate(model, data, rates=plan.rates, pseudo_tokens=0, notify=reporter.notify)
+        content = {"name": name, "seed": seed, **figures.to_dict(), "steps": run.summary["steps"]}
+        if plan.pairs is not None:
+            content["pairs_error"] = 1.0 - score(model, plan.pairs, notify=reporter.notify)["accuracy"]
+        if plan.task is not None:
+            tuned = run.folder / "finetuned"
+            summary = finetune(
+                run.folder / "model",
+                task=plan.task,
+                train=plan.files["train"],
+                validation=plan.files["validation"],
+                test=plan.files.get("test"),
+                out=tuned,
+                settings=(f"finetune.seed={seed}", *plan.of_finetuning),
+                overwrite=tuned.exists(),
+                reporter=reporter,
+            ).summary
+            shutil.rmtree(tuned / "model", ignore_errors=True)
+            metric, measured_on = summary["metric"], "test" if "test" in plan.files else "validation"
+            value = summary["test_mean" if measured_on == "test" else "mean"][metric]
+            content["task_error"] = value if value is None or metric in LOWER_IS_BETTER else 1.0 - value
+            content |= {"task_metric": metric, "task_measured_on": measured_on}
+        write_atomically(file, json.dumps(content, indent=1) + "\n")
+    return read_object(file, "take it away, and the same command measures the run again")
+
+
+# What the runs depend on: read, checked and hashed before the first of them.
+
+
+def _read_inputs(recipes: Mapping[str, Recipe], plan: RunPlan) -> tuple[dict[str, str], dict[str, int]]:
+    """Reads all files that the runs will read, and finds out what does not fit.
+
+    Returns:
+        A hash of the content by path. And of how many items figures are shares, by the figure: of tags an item is a
+        word, of entities a word that is in one, and with several seeds of fine-tuning each counts as often as it is
+        judged.
+    """
+    hashes, items = _hash_text(recipes, plan.data), {}
+    lexicons = {path for recipe in recipes.values() if (path := named_lexicon(recipe.masking)) is not None}
+    hashes |= {str(path): load_lexicon(path).fingerprint for path in sorted(lexicons)}
+    if plan.pairs is not None:
+        pairs = [[pair.good, pair.bad, pair.paradigm, pair.phenomenon] for pair in read_pairs(Path(plan.pairs))]
+        hashes[plan.pairs] = hashlib.sha256(json.dumps(pairs).encode()).hexdigest()
+        items["pairs_error"] = len(pairs)
+    if plan.task is not None:
+        kind, settings = task_named(plan.task), settings_of(plan.of_finetuning)
+        needs_packages()
+        paths = {name: example_files(Path(path)) for name, path in plan.files.items()}
+        files, task = read_files(kind, paths, settings, lambda remark: None)  # every run reports it
+        class_weights(files["train"], task, settings.class_weights)
+        hashes |= {path: paths[name].sha256 for name, path in plan.files.items()}
+        number = task.items(files.get("test", files["validation"]).records, selecting_metric(task, settings.metric))
+        if number is not None:
+            items["task_error"] = max(1, number) * settings.seeds
+    if is_prepared(plan.data):
+        _check_pairs_fit(recipes, plan, plan.data)
+    return hashes, items
+
+
+def _tokenizer_of(recipe: Recipe) -> TokenizerSettings:
+    """What text is tokenized with for a recipe: a checkpoint brings its own tokenizer."""
+    return recipe.tokenizer if recipe.start is None else TokenizerSettings(path=recipe.start.checkpoint)
+
+
+def _check_pairs_fit(recipes: Mapping[str, Recipe], plan: RunPlan, data: Sequence[str]) -> None:
+    """Makes sure that every model takes the minimal pairs, in tokens of the prepared data's tokenizer."""
+    if plan.pairs is None:
+        return
+    lengths = (recipe.model.max_position_embeddings or recipe.training.sequence_length for recipe in recipes.values())
+    check_lengths(read_pairs(Path(plan.pairs)), load_tokenizer(Path(data[0]) / "tokenizer"), longest=min(lengths))
+
+
+def _hash_text(recipes: Mapping[str, Recipe], data: Sequence[str]) -> dict[str, str]:
+    """A hash of each file of text, or of the prepared data, which must fit all recipes."""
+    manifest = load_manifest(Path(data[0])) if is_prepared(data) else None
+    for name, recipe in recipes.items():
+        if recipe.start is not None and recipe.start.extend_vocab is not None:
+            raise SettingsError(
+                f"{name}: start.extend_vocab gives each run a tokenizer of its own, but runs that are compared share "
+                f"their tokens; add the words before, with unmask pretrain TEXT --from {typed(recipe.start.checkpoint)}"
+                f" --extend-vocab {recipe.start.extend_vocab} --steps 1 --out RUN, and begin with RUN/start"
+            )
+        check_data(recipe, manifest, Path(data[0]))
+        if manifest is not None and recipe.start is not None:
+            check_tokenizer(Path(data[0]), manifest, recipe.start.checkpoint, recipe.start.checkpoint)
+    if manifest is not None:
+        return {data[0]: manifest.fingerprint}
+
+    (first_name, first), *others = recipes.items()
+    for name, recipe in others:  # text is prepared once for all
+        one, other = _tokenizer_of(first), _tokenizer_of(recipe)
+        same_tokenizer = one == other
+        if not same_tokenizer and one.path is not None and other.path is not None:
+            same_tokenizer = load_tokenizer(one.path).fingerprint == load_tokenizer(other.path).fingerprint
+        same = {"tokenizer": same_tokenizer}
+        same |= {section: getattr(first, section) == getattr(recipe, section) for section in ("corpus", "annotation")}
+        for section in (section for section, is_same in same.items() if not is_same):
+            raise SettingsError(
+                f"{first_name} and {name} prepare text differently ([{section}]), but runs that are compared share "
+                f"their tokens; set {section}.KEY for all, begin with checkpoints of the same tokenizer and name it in "
+                "recipes without one (tokenizer.path), or compare other recipes",
+                options=["set"],
+            )
+    paths = [path for path in data if not is_stream(path)]  # a stream is read once, into the data
+    split = find_split(paths, by_name=first.corpus.splits == "auto", announce=False) if paths else None
+    sources = [] if split is None else [*split.train, *split.validation]
+    if first.corpus.validation:
+        sources = [*([] if split is None else split.train), *find_sources(first.corpus.validation, announce=False)]
+    return {str(source.path): file_sha256(source.path) for source in sources}

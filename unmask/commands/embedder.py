@@ -245,7 +245,7 @@ def forecast_embedder(
         "dimension": run.dimension,
         "sparse": plan.fitted.sparse is not None,
         "pairs_a_step": run.stream.pairs_a_step,
-        **measured.figures(),
+        **measured,
     }
     kinds = ", ".join(f"{kind} {number:,}" for kind, number in pairs.items() if number)
     lines = [
@@ -255,8 +255,8 @@ def forecast_embedder(
             f"{figures['num_parameters']:,} parameters, {'sparse ' if figures['sparse'] else ''}vectors of "
             f"{run.dimension:,}",
         ),
-        training_fact(figures, by_clock=plan.minutes is not None),
-        memory_fact(measured.memory_bytes, measured.processes),
+        training_fact(figures),
+        memory_fact(measured),
     ]
     if facts.get("documents"):
         text = f"{facts['documents']:,} documents, {facts['held_out_documents']:,} held out; {facts['tokens']:,} tokens"

@@ -1,11 +1,12 @@
-"""Evaluating a model on text: hidden tokens at several rates, hidden words, and tokens hidden one at a time."""
+"""Measuring a model: on text, by hidden tokens, hidden words and tokens hidden one at a time; and on minimal pairs."""
 
 from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,10 @@ from unmask.core.settings import validated
 from unmask.data.corpus import Corpus
 from unmask.data.data_folder import MANIFEST, load_manifest, open_split
 from unmask.data.settings import CorpusSettings
-from unmask.data.sources import TextColumn, Texts, find_split, keep_as_files, paths_or_texts
+from unmask.data.sources import TextColumn, Texts, find_split, keep_as_files, paths_or_texts, readable
 from unmask.data.tables import AskedColumn, in_words
 from unmask.measure.held_out import DOCUMENTS, RATE, few_draws, unit_of
-from unmask.measure.questions import ask
+from unmask.measure.questions import Accuracy, Form, ask, checked_form, few_paradigms, read_pairs, score_pairs
 from unmask.measure.text import (
     FREQUENCY_NAMES,
     LENGTH_NAMES,
@@ -59,14 +60,14 @@ class Evaluation(Result):
             `part_of_speech`.
         by_rate: All of these at each rate.
         pseudo_perplexity: With tokens hidden one at a time; with `pseudo_log_loss`, `pseudo_log_loss_stderr`,
-            `pseudo_log_loss_interval` and `pseudo_tokens`. Not there where nobody asked for it.
+            `pseudo_log_loss_interval` and `pseudo_tokens`. Not there where `pseudo_tokens` is 0.
         warning: Where there are few documents; None else.
         unit: `documents`, or `groups` where the text was prepared with `corpus.holdout_groups`: then these are counted
             instead, and intervals are over them.
         tokens, documents: That were looked at.
         share: Of the text that these are, about.
         columns: Of tables, by the path of each: where its text stands.
-        masks, length: As asked for.
+        masks, length: The options.
         words: `text`, or `tokenizer` where data is prepared, in which case bits per byte compare between models with
             the same tokenizer only.
         crossing_tokens: Share of the tokens that stand on several words of the text.
@@ -100,33 +101,22 @@ class Evaluation(Result):
             yield Styled(f"{path}: the text is in {in_words(column)}", "dim")
         whole = "all of the text" if self.share == 1.0 else f"about {self.share:.2g} of the text (--max-tokens)"
         yield Styled(f"{self.tokens:,} tokens of {self.documents:,} {self.unit}, {whole}\n", "dim")
-        yield self._by_rate()
-        yield ""
-        yield self._breakdown()
-        if self.to_dict().get("pseudo_perplexity") is not None:
-            yield f"\npseudo-perplexity {self.pseudo_perplexity:.1f} ({self.pseudo_tokens:,} tokens, one a time)"
-        if self.warning is not None:
-            yield Styled(f"\n{self.warning}", "yellow")
-
-    def _by_rate(self) -> Sheet:
-        heads = ("hidden", "loss ± 95 %", "accuracy", "top 5", "perplexity", "bits/byte ± 95 %", "tokens")
-        rows = []
+        rows: list[tuple[str, ...]] = []
         for rate, figures in self.by_rate.items():
             bits = figures["bits_per_byte"]
-            rows.append(
-                (
-                    f"{float(rate):.0%}",
-                    f"{figures['loss']:.3f}{margin(figures['loss_interval'])}",
-                    f"{figures['accuracy']:.1%}",
-                    f"{figures['accuracy_top5']:.1%}",
-                    f"{figures['perplexity']:.1f}",
-                    "" if bits is None else f"{bits:.3f}{margin(figures['bits_per_byte_interval'])}",
-                    f"{figures['predicted_tokens']:,}",
-                )
+            row = (
+                f"{float(rate):.0%}",
+                f"{figures['loss']:.3f}{margin(figures['loss_interval'])}",
+                f"{figures['accuracy']:.1%}",
+                f"{figures['accuracy_top5']:.1%}",
+                f"{figures['perplexity']:.1f}",
+                "" if bits is None else f"{bits:.3f}{margin(figures['bits_per_byte_interval'])}",
+                f"{figures['predicted_tokens']:,}",
             )
-        return Sheet(tuple(f">{head}" for head in heads), rows, over(self.unit))
-
-    def _breakdown(self) -> Sheet:
+            rows.append(row)
+        heads = (">hidden", ">loss ± 95 %", ">accuracy", ">top 5", ">perplexity", ">bits/byte ± 95 %", ">tokens")
+        yield Sheet(heads, rows, over(self.unit))
+        yield ""
         rows = [
             (
                 "" if number else name.replace("_", " "),
@@ -139,7 +129,11 @@ class Evaluation(Result):
             for number, (kind, figures) in enumerate(kinds.items())
         ]
         first = next(iter(self.by_rate))
-        return Sheet(("", "", ">loss", ">accuracy", ">hidden tokens"), rows, f"at {float(first):.0%}, by")
+        yield Sheet(("", "", ">loss", ">accuracy", ">hidden tokens"), rows, f"at {float(first):.0%}, by")
+        if self.to_dict().get("pseudo_perplexity") is not None:
+            yield f"\npseudo-perplexity {self.pseudo_perplexity:.1f} ({self.pseudo_tokens:,} tokens, one a time)"
+        if self.warning is not None:
+            yield Styled(f"\n{self.warning}", "yellow")
 
 
 def evaluate(  # noqa: PLR0913  (the options of the command line, each a name that users know)
@@ -187,8 +181,10 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
         reason = f"length: {scorable.folder} takes {least} to {longest} positions, not {size}"
         raise SettingsError(reason, options=["length"])
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
-        named = list(keep_as_files(paths_or_texts(paths) or [], Path(scratch)))
-        text = _read(scorable, named, max_tokens, column)
+        files = list(keep_as_files(paths_or_texts(paths) or [], Path(scratch)))
+        passages, labels, facts = _read(scorable, files, max_tokens, column)
+    facts["columns"] = {path.removeprefix(f"{scratch}/"): name for path, name in facts["columns"].items()}
+    tokens = sum(len(passage.input_ids) for passage in passages)
 
     tell = notify or usual_notify()
 
@@ -196,75 +192,42 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
         count = counted(tell, what, total)
         return MeasuredPassages(partial(ask, scorable.network), scorable.tokenizer, size, masks, count)
 
-    by_rate = {f"{rate:g}": _at_rate(measured, text, rate, masks) for rate in rates}
+    names = {"word_frequency": FREQUENCY_NAMES, "word_pieces": LENGTH_NAMES, "piece": PIECE_NAMES}
+    names |= {"part_of_speech": labels} if labels else {}
+    kinds = kinds_of(passages, with_pos=bool(labels))
+    by_rate = {}
+    for rate in rates:
+        figures = measure_tokens(measured(f"tokens at {rate:.0%}", masks * tokens), passages, kinds, names, rate)
+        if not figures.loss.denominator:
+            raise DataError(f"the {tokens} tokens are too few to hide any of them at the rate {rate:g}; give more text")
+        words = measure_words(measured(f"words at {rate:.0%}", masks * tokens), passages, rate)
+        by_rate[f"{rate:g}"] = plain(figures, words)
+    pseudo: dict[str, Any] = {}
+    if pseudo_tokens:
+        losses = measure_pseudo(measured("one at a time", pseudo_tokens), passages, pseudo_tokens)
+        loss, some = losses.result, losses.denominator > 0
+        pseudo = {
+            "pseudo_perplexity": math.exp(min(loss.value, 700.0)) if some else None,
+            "pseudo_log_loss": loss.value if some else None,
+            "pseudo_log_loss_stderr": loss.stderr,
+            "pseudo_log_loss_interval": plain_interval(loss.interval),
+            "pseudo_tokens": int(losses.denominator),
+        }
+    first = next(iter(by_rate.values()))
     return Evaluation(
         {
-            **(first := next(iter(by_rate.values()))),
+            **first,
             "by_rate": by_rate,
-            "warning": few_draws(first["predicted_documents"], text.unit),
-            **(_pseudo(measured("one at a time", pseudo_tokens), text, pseudo_tokens) if pseudo_tokens else {}),
-            "tokens": text.tokens,
-            "unit": text.unit,
-            "documents": len({passage.document for passage in text.passages}),
-            "share": text.share,
-            "columns": {path.removeprefix(f"{scratch}/"): name for path, name in text.columns.items()},
+            "warning": few_draws(first["predicted_documents"], facts["unit"]),
+            **pseudo,
+            **facts,
+            "tokens": tokens,
+            "documents": len({passage.document for passage in passages}),
             "masks": masks,
             "length": size,
-            "words": text.words,
-            "crossing_tokens": sum(passage.standing.num_crossing for passage in text.passages) / text.tokens,
+            "crossing_tokens": sum(passage.standing.num_crossing for passage in passages) / tokens,
         }
     )
-
-
-@dataclass(frozen=True)
-class _Text:
-    """What is measured.
-
-    Attributes:
-        passages: The text.
-        labels: Names of parts of speech; empty where the text is not annotated.
-        words: Whose words are hidden for bits per byte: the `text`'s or the `tokenizer`'s.
-        share: Of the text that was given, which the passages are, about.
-        columns: Of tables, by their paths: where the text stands.
-        unit: What figures are drawn from: `documents` or `groups`.
-    """
-
-    passages: list[Passage]
-    labels: tuple[str, ...]
-    words: str
-    share: float
-    columns: dict[str, TextColumn]
-    unit: str = DOCUMENTS
-
-    @property
-    def tokens(self) -> int:
-        """How many there are."""
-        return sum(len(passage.input_ids) for passage in self.passages)
-
-
-def _at_rate(measured: Callable[[str, int], MeasuredPassages], text: _Text, rate: float, masks: int) -> dict[str, Any]:
-    names = {"word_frequency": FREQUENCY_NAMES, "word_pieces": LENGTH_NAMES, "piece": PIECE_NAMES}
-    names |= {"part_of_speech": text.labels} if text.labels else {}
-    kinds = kinds_of(text.passages, with_pos=bool(text.labels))
-    total = masks * text.tokens
-    figures = measure_tokens(measured(f"tokens at {rate:.0%}", total), text.passages, kinds, names, rate)
-    if not figures.loss.denominator:
-        raise DataError(
-            f"the {text.tokens} tokens are too few to hide any of them at the rate {rate:g}; give more text"
-        )
-    return plain(figures, measure_words(measured(f"words at {rate:.0%}", total), text.passages, rate))
-
-
-def _pseudo(measured: MeasuredPassages, text: _Text, max_tokens: int) -> dict[str, Any]:
-    losses = measure_pseudo(measured, text.passages, max_tokens)
-    loss, some = losses.result, losses.denominator > 0
-    return {
-        "pseudo_perplexity": math.exp(min(loss.value, 700.0)) if some else None,
-        "pseudo_log_loss": loss.value if some else None,
-        "pseudo_log_loss_stderr": loss.stderr,
-        "pseudo_log_loss_interval": plain_interval(loss.interval),
-        "pseudo_tokens": int(losses.denominator),
-    }
 
 
 def check_rates(rates: Sequence[float]) -> None:
@@ -276,40 +239,137 @@ def check_rates(rates: Sequence[float]) -> None:
             raise SettingsError(f"a rate lies between 0 and 1, not {rate}")
 
 
-def _read(scorable: Scorable, paths: Sequence[str | Path], max_tokens: int, column: AskedColumn) -> _Text:
+def _read(
+    scorable: Scorable, paths: Sequence[str | Path], max_tokens: int, column: AskedColumn
+) -> tuple[list[Passage], tuple[str, ...], dict[str, Any]]:
+    """The text, the names of its parts of speech (empty where it is not annotated), and `words`, `share`, `columns` and
+    `unit` of the result."""
     root = Path(paths[0]) if len(paths) == 1 else None
     if root is not None and (root / MANIFEST).is_file():
         if column is not None:
             raise SettingsError(f"{root} is prepared: its text has no columns any more", options=["column"])
-        text = _read_prepared(scorable, root, max_tokens)
+        manifest = load_manifest(root)
+        if manifest.tokenizer_sha256 != scorable.tokenizer.fingerprint:
+            raise SettingsError(
+                f"{root} was prepared with another tokenizer than {scorable.folder}; give the text itself"
+            )
+        store = open_split(root, manifest, manifest.validation)
+        share = min(1.0, max_tokens / max(store.num_tokens, 1))
+        passages = list(passages_of_store(store, scorable.tokenizer, share=share))
+        labels = list(manifest.annotations.get("pos", ()))
+        facts = {"words": "tokenizer", "share": share, "columns": {}, "unit": unit_of(store)}
     else:
         split = find_split(paths, announce=False)
         annotated = all(source.kind == "conllu" for source in split.validation or split.train)
-        fields = {"pos": "pos"} if annotated else None
-        corpus = Corpus(
-            paths, validated(CorpusSettings, {"column": column}, where="evaluate"), hold_out=False, fields=fields
-        )
-        labels: list[str] = []
+        settings = validated(CorpusSettings, {"column": column}, where="evaluate")
+        corpus = Corpus(paths, settings, hold_out=False, fields={"pos": "pos"} if annotated else None)
+        labels = []
         share = share_of_text(corpus, max_tokens)
-        passages = list(passages_of_text(corpus, scorable.tokenizer, share=share, labels=labels))
-        text = _Text(
-            [passage for passage in passages if len(passage.input_ids)],
-            tuple(labels),
-            "text",
-            share,
-            {str(source.path): source.column for source in corpus.sources if source.column is not None},
-        )
-    if not text.passages:
+        every = passages_of_text(corpus, scorable.tokenizer, share=share, labels=labels)
+        passages = [passage for passage in every if len(passage.input_ids)]
+        columns = {str(source.path): source.column for source in corpus.sources if source.column is not None}
+        facts = {"words": "text", "share": share, "columns": columns, "unit": DOCUMENTS}
+    if not passages:
         where = ", ".join(map(str, paths))
         raise DataError(f"{where}: there is no text in it, or too little for max_tokens = {max_tokens}; give more")
-    return text
+    return passages, tuple(labels), facts
 
 
-def _read_prepared(scorable: Scorable, root: Path, max_tokens: int) -> _Text:
-    manifest = load_manifest(root)
-    if manifest.tokenizer_sha256 != scorable.tokenizer.fingerprint:
-        raise SettingsError(f"{root} was prepared with another tokenizer than {scorable.folder}; give the text itself")
-    store = open_split(root, manifest, manifest.validation)
-    share = min(1.0, max_tokens / max(store.num_tokens, 1))
-    passages = list(passages_of_store(store, scorable.tokenizer, share=share))
-    return _Text(passages, tuple(manifest.annotations.get("pos", ())), "tokenizer", share, {}, unit_of(store))
+# ----------------------------------------
+# Minimal pairs.
+
+
+class Scored(Result):
+    """In how many minimal pairs a model prefers the sentence that is right.
+
+    Attributes:
+        accuracy: Of all pairs, ties one half.
+        interval: That holds it in 95 of 100 cases.
+        interval_over: `paradigms`, or `pairs` where there is one paradigm or all came out the same.
+        pairs, num_paradigms, ties: How many.
+        phenomena, phenomena_intervals: Accuracy and interval of each phenomenon.
+        by_phenomenon, paradigms: The first six of these, of each phenomenon and each paradigm.
+        warning: Where there are few paradigms; None else.
+        form: Of the pseudo-log-likelihood.
+    """
+
+    accuracy: float
+    interval: list[float]
+    interval_over: str
+    pairs: int
+    num_paradigms: int
+    ties: int
+    phenomena: dict[str, float]
+    phenomena_intervals: dict[str, list[float]]
+    by_phenomenon: dict[str, dict[str, Any]]
+    paradigms: dict[str, dict[str, Any]]
+    warning: str | None
+    form: str
+
+    def shown(self) -> Iterator[Shown]:
+        """A line a phenomenon."""
+        rows: list[tuple[str | Styled, ...]] = []
+        for name, figures in [*self.by_phenomenon.items(), ("all", self.to_dict())]:
+            low, high = figures["interval"]
+            unit = figures["interval_over"]
+            number = figures["num_paradigms" if unit == "paradigms" else "pairs"]
+            rows.append((name, f"{figures['accuracy']:.1%}", f"{low:.1%} to {high:.1%}", f"{number:,} {unit}"))
+        rows[-1] = tuple(Styled(str(cell), "bold") for cell in rows[-1])
+        yield Sheet(("phenomenon", ">accuracy", ">95 % interval", "over"), rows)
+        yield Styled(f"{self.pairs:,} pairs, {self.ties:,} ties (one half each); 50 % is chance", "dim")
+        if self.warning is not None:
+            yield Styled(self.warning, "yellow")
+
+
+def score(
+    model: Model | Scorable | str | Path,
+    pairs: str | Path,
+    *,
+    form: Form = "plain",
+    pairs_per_paradigm: int | None = None,
+    strict: bool = False,
+    notify: Notify | None = None,
+) -> Scored:
+    """Tests a model's grammar on minimal pairs in BLiMP's format: accuracy by phenomenon.
+
+    Args:
+        model: Folder of a model, such as RUN/model, or its name on the hub.
+        pairs: A file of JSON lines, a folder or a tar of such; or a pipe, or -.
+        form: Pseudo-log-likelihood: plain, or word_l2r (later pieces of the word are hidden too).
+        pairs_per_paradigm: Take the first so many of each paradigm. By default all.
+        strict: Refuse a model whose files differ from its checksums.json.
+        notify: Called with the progress.
+
+    Raises:
+        UnmaskError: As `read_pairs`, `score_pairs` and `checked_form`; or the number of pairs is below 1.
+    """
+    known = checked_form(form)
+    if pairs_per_paradigm is not None and pairs_per_paradigm < 1:
+        raise SettingsError(f"pairs a paradigm: a number from 1 on, not {pairs_per_paradigm}")
+    with readable(pairs) as file:
+        read = read_pairs(file)
+    if pairs_per_paradigm is not None:
+        numbers: Counter[str] = Counter()
+        first = []
+        for pair in read:
+            numbers[pair.paradigm] += 1
+            if numbers[pair.paradigm] <= pairs_per_paradigm:
+                first.append(pair)
+        read = first
+    scorable = as_scorable(model, strict=strict)
+    result = score_pairs(scorable.network, scorable.tokenizer, read, form=known, notify=notify or usual_notify())
+    return Scored(
+        {
+            **_plain(result.overall),
+            "phenomena": {name: figures.accuracy for name, figures in result.phenomena.items()},
+            "phenomena_intervals": {name: list(figures.interval) for name, figures in result.phenomena.items()},
+            "by_phenomenon": {name: _plain(figures) for name, figures in result.phenomena.items()},
+            "warning": few_paradigms(result.overall),
+            "paradigms": {name: _plain(figures) for name, figures in result.paradigms.items()},
+            "form": known,
+        }
+    )
+
+
+def _plain(figures: Accuracy) -> dict[str, Any]:
+    return {**asdict(figures), "interval": list(figures.interval)}

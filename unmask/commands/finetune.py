@@ -198,7 +198,7 @@ def forecast_finetune(
     begin, examples = time.monotonic(), runs.examples["validation"]
     outputs_of(trainer.state.model.eval(), runs.learning, examples[:NUM_PREDICTED])
     evaluation = (time.monotonic() - begin) * max(1.0, len(examples) / NUM_PREDICTED)
-    evaluations = chosen.epochs * min(chosen.evaluations_per_epoch, measured.steps // chosen.epochs)
+    evaluations = chosen.epochs * min(chosen.evaluations_per_epoch, measured["steps"] // chosen.epochs)
     figures: dict[str, Any] = {
         "task": task,
         "labels": list(runs.task.names),
@@ -206,11 +206,11 @@ def forecast_finetune(
         "learning_rate": runs.learning_rate,
         "num_parameters": trainer.state.model.num_encoder_parameters,
         "seeds": chosen.seeds,
-        "steps": measured.steps,
-        "seconds": chosen.seeds * (measured.seconds + evaluations * evaluation),
-        "memory_bytes": measured.memory_bytes,
-        "processes": measured.processes,
-        "device": measured.device,
+        "steps": measured["steps"],
+        "seconds": chosen.seeds * (measured["seconds"] + evaluations * evaluation),
+        "memory_bytes": measured["memory_bytes"],
+        "processes": measured["processes"],
+        "device": measured["device"],
     }
     labels = f", {len(runs.task.names)} labels" if runs.task.names else ""
     several = f" for each of {chosen.seeds} seeds" if chosen.seeds > 1 else ""
@@ -222,9 +222,9 @@ def forecast_finetune(
         ("model", f"{task}{labels}; {figures['num_parameters']:,} parameters without the head"),
         (
             "training",
-            f"at most {measured.steps:,} steps{several} at a learning rate of {runs.learning_rate:.2g}, "
-            f"{duration(figures['seconds'])} in all on {measured.device}",
+            f"at most {measured['steps']:,} steps{several} at a learning rate of {runs.learning_rate:.2g}, "
+            f"{duration(figures['seconds'])} in all on {measured['device']}",
         ),
-        memory_fact(measured.memory_bytes, measured.processes),
+        memory_fact(measured),
     ]
     return Forecast(figures, facts)

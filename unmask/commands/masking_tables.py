@@ -5,22 +5,26 @@ Shape suffixes: V = vocabulary, D = dimensions, A = anchors.
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from unmask.commands.lexicon import make_lexicon
-from unmask.commands.run_data import PreparedData
+from unmask.commands.run_data import PreparedData, open_prepared
 from unmask.core.errors import DataError, SettingsError
-from unmask.core.results import Reporter
-from unmask.core.settings import settings_within
+from unmask.core.files import check_file, held_file, writing
+from unmask.core.hashing import permutation
+from unmask.core.remote import refused
+from unmask.core.results import Reporter, Result, Shown, usual_reporter
+from unmask.core.settings import settings_within, validated
 from unmask.data.data_folder import load_manifest
-from unmask.data.lexicon import Lexicon, LexiconSettings, load_lexicon
+from unmask.data.lexicon import CHUNK_TOKENS, Lexicon, LexiconSettings, build_lexicon, load_lexicon
 from unmask.data.store import document_frequencies
 from unmask.masking.settings import MaskingSettings, all_weights, followed_scores
 from unmask.masking.stored_tables import with_lexicon
@@ -30,6 +34,51 @@ from unmask.masking.weights import AnchorWeights, CentralityWeights, Informative
 from unmask.tokenizer.loading import read_tokenizer_json
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.scores import ScoreBoard, main_directions
+
+SHOWN_EXAMPLES = 8  # collocations and tokens of each kind
+# What BERT, RoBERTa and their kin, ModernBERT, and decoders call the table of word embeddings.
+_NAMES = ("word_embeddings.weight", "tok_embeddings.weight", "embed_tokens.weight", "wte.weight")
+
+
+def masking_tables(
+    settings: MaskingSettings, data: PreparedData, *, own_lexicon: Path, reporter: Reporter
+) -> tuple[Tables, Lexicon | None]:
+    """What masking may know: what the data says, what else the strategy asks for, and a lexicon where it needs one.
+
+    Args:
+        settings: Of masking.
+        data: What is masked.
+        own_lexicon: Where a lexicon stands, or is made, if the settings name none.
+        reporter: Told of what is done.
+
+    Raises:
+        SettingsError: The settings name several lexicons, or an encoder that is none.
+        DataError: The lexicon cannot be used, or was made with another tokenizer.
+        RunError: It cannot be written.
+    """
+    tables = data.tables
+    for weights in all_weights(settings):
+        if isinstance(weights, TfIdfWeights):
+            documents = document_frequencies(data.train, data.manifest.vocab_size)
+            tables = replace(tables, documents_V=torch.from_numpy(documents), num_documents=len(data.train))
+        if isinstance(weights, CentralityWeights) and weights.encoder is not None:
+            tables = replace(tables, embedding_VD=word_embeddings(Path(weights.encoder), data.tokenizer))
+    if not wanted_lexicons(settings):
+        return tables, None
+    if (path := named_lexicon(settings)) is not None:
+        lexicon = load_lexicon(path)
+        lexicon.check_tokenizer(data.tokenizer, name=str(path))
+        return with_lexicon(tables, lexicon), lexicon
+    usual = LexiconSettings()
+    if own_lexicon.is_file():  # made before the run was interrupted
+        lexicon = load_lexicon(own_lexicon)
+        facts = lexicon.facts
+        if facts["data_sha256"] == data.manifest.fingerprint and facts["settings"] == usual.model_dump():
+            return with_lexicon(tables, lexicon), lexicon
+    reporter.note("making a lexicon of the training text (`unmask lexicon` makes one that several runs share)")
+    lexicon = make_lexicon(data, own_lexicon, usual, reporter)
+    reporter.note(f"{len(lexicon):,} collocations of 2 to {usual.max_words} words: {own_lexicon}")
+    return with_lexicon(tables, lexicon), lexicon
 
 
 def wanted_lexicons(masking: MaskingSettings) -> set[str | None]:
@@ -45,49 +94,10 @@ def named_lexicon(masking: MaskingSettings) -> Path | None:
     Raises:
         SettingsError: They name several.
     """
-    named = sorted(file for file in wanted_lexicons(masking) if file is not None)
-    if len(named) > 1:
-        raise SettingsError(f"masking: a run has one lexicon, but the settings name {' and '.join(named)}")
-    return Path(named[0]) if named else None
-
-
-def obtain_lexicon(masking: MaskingSettings, own: Path, data: PreparedData, reporter: Reporter) -> Lexicon | None:
-    """The lexicon that a run needs: the one that its settings name, or its own, made where it is not there yet.
-
-    Args:
-        masking: Its settings of masking.
-        own: Where a lexicon of its own stands.
-        data: What it trains on.
-        reporter: Told of what is done.
-
-    Returns:
-        None, where none is needed.
-
-    Raises:
-        SettingsError: The settings name several.
-        DataError: The file cannot be used, or was made with another tokenizer.
-        RunError: It cannot be written.
-    """
-    if not wanted_lexicons(masking):
-        return None
-    if (path := named_lexicon(masking)) is not None:
-        lexicon = load_lexicon(path)
-        lexicon.check_tokenizer(data.tokenizer, name=str(path))
-        return lexicon
-    settings = LexiconSettings()
-    if own.is_file():  # made before the run was interrupted
-        lexicon = load_lexicon(own)
-        facts = lexicon.facts
-        if facts["data_sha256"] == data.manifest.fingerprint and facts["settings"] == settings.model_dump():
-            return lexicon
-    reporter.note("making a lexicon of the training text (`unmask lexicon` makes one that several runs share)")
-    lexicon = make_lexicon(data, own, settings, reporter)
-    reporter.note(f"{len(lexicon):,} collocations of 2 to {settings.max_words} words: {own}")
-    return lexicon
-
-
-# What BERT, RoBERTa and their kin, ModernBERT, and decoders call the table.
-_NAMES = ("word_embeddings.weight", "tok_embeddings.weight", "embed_tokens.weight", "wte.weight")
+    files = sorted(file for file in wanted_lexicons(masking) if file is not None)
+    if len(files) > 1:
+        raise SettingsError(f"masking: a run has one lexicon, but the settings name {' and '.join(files)}")
+    return Path(files[0]) if files else None
 
 
 def word_embeddings(folder: Path, tokenizer: Tokenizer) -> Tensor:
@@ -105,7 +115,19 @@ def word_embeddings(folder: Path, tokenizer: Tokenizer) -> Tensor:
     Raises:
         SettingsError: The folder holds no such encoder.
     """
-    table = _table(folder)
+    where = f"masking.weights.encoder = {str(folder)!r}"
+    for name in ("tokenizer.json", "model.safetensors"):
+        if not (folder / name).is_file():
+            raise SettingsError(f"{where} has no {name}; name the folder of an encoder that transformers has saved")
+    try:
+        with safe_open(folder / "model.safetensors", framework="pt") as file:
+            names = [name for name in file.keys() if name.endswith(_NAMES)]  # noqa: SIM118  (it is no mapping)
+            if len(names) != 1:
+                tables = f"{len(names)} tables of word embeddings ({', '.join(_NAMES)}), not one"
+                raise SettingsError(f"{where} has {tables}")
+            table: Tensor = file.get_tensor(names[0]).float()
+    except SafetensorError as error:
+        raise SettingsError(f"{where}: model.safetensors cannot be read: {error}") from error
     backend = read_tokenizer_json(folder / "tokenizer.json")
     backend.no_padding()  # which files of sentence encoders ask for
     backend.no_truncation()
@@ -117,52 +139,6 @@ def word_embeddings(folder: Path, tokenizer: Tokenizer) -> Tensor:
     result = torch.zeros(tokenizer.vocab_size, min(32, table.shape[1]))
     result[torch.tensor(ids)] = main_directions(means)
     return result
-
-
-def _table(folder: Path) -> Tensor:
-    where = f"masking.weights.encoder = {str(folder)!r}"
-    for name in ("tokenizer.json", "model.safetensors"):
-        if not (folder / name).is_file():
-            raise SettingsError(f"{where} has no {name}; name the folder of an encoder that transformers has saved")
-    try:
-        with safe_open(folder / "model.safetensors", framework="pt") as file:
-            names = [name for name in file.keys() if name.endswith(_NAMES)]  # noqa: SIM118  (it is no mapping)
-            if len(names) != 1:
-                raise SettingsError(
-                    f"{where} has {len(names)} tables of word embeddings ({', '.join(_NAMES)}), not one"
-                )
-            tensor: Tensor = file.get_tensor(names[0])
-    except SafetensorError as error:
-        raise SettingsError(f"{where}: model.safetensors cannot be read: {error}") from error
-    return tensor.float()
-
-
-def masking_tables(
-    settings: MaskingSettings, data: PreparedData, *, own_lexicon: Path, reporter: Reporter
-) -> tuple[Tables, Lexicon | None]:
-    """What masking may know: what the data says, what else the strategy asks for, and a lexicon where it needs one.
-
-    Args:
-        settings: Of masking.
-        data: What is masked.
-        own_lexicon: Where a lexicon stands, or is made, if the settings name none.
-        reporter: Told of what is done.
-
-    Returns:
-        The tables, and the lexicon whose content is among them.
-
-    Raises:
-        UnmaskError: As `obtain_lexicon`.
-    """
-    tables = data.tables
-    if any(isinstance(weights, TfIdfWeights) for weights in all_weights(settings)):
-        documents = document_frequencies(data.train, data.manifest.vocab_size)
-        tables = replace(tables, documents_V=torch.from_numpy(documents), num_documents=len(data.train))
-    for weights in all_weights(settings):
-        if isinstance(weights, CentralityWeights) and weights.encoder is not None:
-            tables = replace(tables, embedding_VD=word_embeddings(Path(weights.encoder), data.tokenizer))
-    lexicon = obtain_lexicon(settings, own_lexicon, data, reporter)
-    return tables if lexicon is None else with_lexicon(tables, lexicon), lexicon
 
 
 def score_board(settings: MaskingSettings, data: PreparedData, device: torch.device) -> ScoreBoard | None:
@@ -177,8 +153,20 @@ def score_board(settings: MaskingSettings, data: PreparedData, device: torch.dev
         return None
     anchors = None
     for weights in all_weights(settings):
-        if isinstance(weights, AnchorWeights):
-            anchors = torch.from_numpy(_anchors(weights, data)).to(device)
+        if not isinstance(weights, AnchorWeights):
+            continue
+        background = load_manifest(Path(weights.background))
+        if background.tokenizer_sha256 != data.manifest.tokenizer_sha256:
+            raise DataError(
+                f"{weights.background} was prepared with another tokenizer; prepare it again with "
+                f"{data.root / 'tokenizer'}",
+                options=["tokenizer"],
+            )
+        # The ids with the largest TF-ICF: frequent here, rare in the background.
+        here, there = data.frequencies, np.array(background.token_frequencies, dtype=np.float64)
+        tf_icf = here / here.sum() * np.log((1.0 + here / here.sum()) / (1e-9 + there / max(there.sum(), 1.0)))
+        tf_icf[~data.tokenizer.ordinary] = -np.inf
+        anchors = torch.from_numpy(np.argsort(-tf_icf, kind="stable")[: weights.num_anchors]).to(device)
     return ScoreBoard(
         names,
         vocab_size=data.manifest.vocab_size,
@@ -189,16 +177,134 @@ def score_board(settings: MaskingSettings, data: PreparedData, device: torch.dev
     )
 
 
-def _anchors(weights: AnchorWeights, data: PreparedData) -> NDArray[np.int64]:
-    """The ids with the largest TF-ICF: frequent here, rare in the background."""
-    background = load_manifest(Path(weights.background))
-    if background.tokenizer_sha256 != data.manifest.tokenizer_sha256:
-        raise DataError(
-            f"{weights.background} was prepared with another tokenizer; prepare it again with "
-            f"{data.root / 'tokenizer'}",
-            options=["tokenizer"],
+# ----------------------------------------
+# Lexicons of collocations.
+
+
+class LexiconMade(Result):
+    """A lexicon, and some of what is in it.
+
+    Attributes:
+        out: The file.
+        collocations: How many it holds; `by_words`: of each number of words.
+        candidates, words: Of the text.
+        smallest_pmi: Of these, in nats; None where there are none.
+        min_count: The option.
+        fingerprint: Of the lexicon.
+        examples: Of the strongest and of some others: `text`, `pmi`, `count`.
+        tokens: The `most` and the `least` informative.
+    """
+
+    out: str
+    collocations: int
+    by_words: dict[str, int]
+    candidates: int
+    words: int
+    smallest_pmi: float | None
+    min_count: int
+    fingerprint: str
+    examples: dict[str, list[dict[str, Any]]]
+    tokens: dict[str, list[str]]
+
+    def shown(self) -> Iterator[Shown]:
+        """The strongest collocations, some of the others, and the most and the least informative tokens."""
+        for title, examples in self.examples.items():
+            yield f"{title}:"
+            yield from (f"  {each['pmi']:6.2f} nats  {each['count']:>8,} times  {each['text']}" for each in examples)
+        yield from (f"{title} informative tokens: {' '.join(tokens)}" for title, tokens in self.tokens.items())
+        by_words = ", ".join(f"{count:,} of {n}" for n, count in self.by_words.items())
+        yield (
+            f"{self.collocations:,} collocations of {self.candidates:,} candidates in {self.words:,} words ({by_words} "
+            f"words); {self.out}"
         )
-    here, there = data.frequencies, np.array(background.token_frequencies, dtype=np.float64)
-    tf_icf = here / here.sum() * np.log((1.0 + here / here.sum()) / (1e-9 + there / max(there.sum(), 1.0)))
-    tf_icf[~data.tokenizer.ordinary] = -np.inf
-    return np.argsort(-tf_icf, kind="stable")[: weights.num_anchors]
+
+
+def lexicon(
+    data: str | Path,
+    *,
+    out: str | Path,
+    size: int | None = None,
+    min_count: int = 10,
+    max_words: int = 5,
+    overwrite: bool = False,
+    reporter: Reporter | None = None,
+) -> LexiconMade:
+    """Finds the collocations of prepared text, for masking them as a whole (strategy pmi).
+
+    Args:
+        data: Folder that unmask prepare has made.
+        out: File of the lexicon, such as lexicon.safetensors.
+        size: Most collocations. By default one for 256 words of text, at most 800,000.
+        min_count: Collocations are more frequent in the text than this.
+        max_words: Words of the longest, up to 5.
+        overwrite: Replace the file that is there.
+        reporter: Called with the progress; by default the log.
+
+    Raises:
+        UnmaskError: The data cannot be used, a setting is off, or the file is there already or cannot be written.
+    """
+    refused(out, "a lexicon")
+    values = {"min_count": min_count, "max_words": max_words, **({} if size is None else {"size": size})}
+    settings, target = validated(LexiconSettings, values, where="lexicon"), Path(out)
+    check_file(target, overwrite=overwrite)
+    opened = open_prepared(Path(data))
+    tokenizer = opened.tokenizer
+    made = make_lexicon(opened, target, settings, reporter or usual_reporter())
+    strongest = np.arange(min(SHOWN_EXAMPLES, len(made)))
+    others = np.sort(permutation(len(made), len(made))[:SHOWN_EXAMPLES])
+    ordinary = np.flatnonzero(tokenizer.ordinary)
+    order = ordinary[np.argsort(made.informativeness[ordinary], kind="stable")]
+    return LexiconMade(
+        {
+            "out": str(target),
+            "collocations": len(made),
+            "by_words": {str(n): int((made.num_words == n).sum()) for n in range(2, settings.max_words + 1)},
+            "candidates": made.facts["candidates"],
+            "words": made.facts["num_words"],
+            "smallest_pmi": float(made.pmi[-1]) if len(made) else None,
+            "min_count": settings.min_count,
+            "fingerprint": made.fingerprint,
+            "examples": {
+                title: [
+                    {
+                        "text": tokenizer.decode(made.ids_of(number)),
+                        "pmi": float(made.pmi[number]),
+                        "count": int(made.counts[number]),
+                    }
+                    for number in numbers.tolist()
+                ]
+                for title, numbers in (("the strongest", strongest), ("some others", others))
+            },
+            "tokens": {
+                title: [tokenizer.token(id_) for id_ in ids[:SHOWN_EXAMPLES].tolist()]
+                for title, ids in (("most", order[::-1]), ("least", order))
+            },
+        }
+    )
+
+
+def make_lexicon(data: PreparedData, out: Path, settings: LexiconSettings, reporter: Reporter) -> Lexicon:
+    """Makes the lexicon of a training split and writes it. Temporary files stand beside it meanwhile."""
+    scratch = out.with_name(out.name + ".counts.partial")  # also one that a kill has left goes
+    with held_file(out), writing(out):
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(parents=True)
+        try:
+            lexicon = build_lexicon(
+                lambda: data.train.chunks(CHUNK_TOKENS),
+                data.tokenizer,
+                settings,
+                frequencies=data.frequencies,
+                data_sha256=data.manifest.fingerprint,
+                scratch=scratch,
+                notify=reporter.notify,
+            )
+            lexicon.save(out)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+    if not len(lexicon):
+        reporter.note(
+            f"warning: the text has no collocations (words in a row that stand in it more than {settings.min_count} "
+            "times, and more often than by chance); masking by them is masking by whole words"
+        )
+    return lexicon

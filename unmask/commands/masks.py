@@ -1,100 +1,50 @@
-"""What each strategy would mask in a single text, annotated by a pipeline where the strategy needs it."""
+"""What strategies would mask: in a single text, to be looked at; and in all of a text, counted and checked."""
 
 from __future__ import annotations
 
 import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from unmask.commands.run_folder import packaged_corpus
+from unmask.commands.masking_tables import masking_tables
+from unmask.commands.recipe import Recipe, load_recipe
+from unmask.commands.recipe_files import DEFAULT, Overrides, as_overrides
+from unmask.commands.run_data import (
+    PreparedData,
+    check_annotations,
+    is_prepared,
+    open_prepared,
+    packaged_corpus,
+    prepare_by,
+)
 from unmask.core.errors import DataError, SettingsError
-from unmask.core.results import Line, Result, Shown, Styled
+from unmask.core.results import NORMAL, Readable, Reporter, Result, Sheet, Shown, Styled, counted, usual_reporter
 from unmask.core.settings import validated
 from unmask.data.annotations import PIPELINES, AnnotationPlan, Annotator, SpacyPipeline
 from unmask.data.lexicon import LexiconSettings, build_lexicon, load_lexicon
 from unmask.data.reading import check_characters
-from unmask.data.rows import Rows
+from unmask.data.rows import Cursor, Rows, RowStream
 from unmask.data.shards import annotated_tokens
 from unmask.data.store import TokenChunk
 from unmask.masking.features import rows_from_ids
-from unmask.masking.masker import Masker
-from unmask.masking.settings import STRATEGIES, MaskingSettings, Strategy, needed_annotations
+from unmask.masking.masker import MaskedRows, Masker, WeighedRows
+from unmask.masking.settings import STRATEGIES, MaskingSettings, Strategy, followed_scores, needed_annotations
 from unmask.masking.stored_tables import with_lexicon
-from unmask.masking.tables import Tables
+from unmask.masking.tables import Scores, Tables
+from unmask.measure.masking import Audit
+from unmask.measure.masking import audit as count_masks
+from unmask.report.pages import write_audit
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.trainers import train_wordpiece
 
 log = logging.getLogger("unmask")
-
-
-@dataclass(frozen=True)
-class ShownText:
-    """A text that is masked to be looked at: by `unmask masks`, and in the pictures of the documentation.
-
-    Attributes:
-        text: The text.
-        tokenizer: Of the text.
-        ids: Its tokens, with the special tokens around them.
-    """
-
-    text: str
-    tokenizer: Tokenizer
-    ids: Sequence[int]
-
-    @classmethod
-    def of(cls, text: str, tokenizer: Tokenizer) -> ShownText:
-        """Tokenizes a text."""
-        before, behind = ([] if id_ is None else [id_] for id_ in (tokenizer.special.cls, tokenizer.special.sep))
-        ids = [*before, *tokenizer.encode_corpus([text])[0].input_ids.tolist(), *behind]
-        return cls(text, tokenizer, ids)
-
-    def masker(self, settings: MaskingSettings, name: str, *, tables: Tables, seed: int) -> tuple[Rows, Masker]:
-        """The text as a row with all annotations that a strategy needs, and a masker for it.
-
-        Annotations are made by the first of some usual English pipelines that is installed.
-
-        Args:
-            settings: Of the strategy.
-            name: Of the strategy, for the error.
-            tables: What masking may know beside the text.
-            seed: Of the masker.
-
-        Raises:
-            SettingsError: No pipeline is installed that makes the annotations.
-        """
-        rows = rows_from_ids([self.ids], self.tokenizer)
-        labels: Mapping[str, Sequence[str]] = {}
-        if columns := needed_annotations(settings):
-            plan = _plan(columns, name)
-            _, _, aligned = annotated_tokens(self.tokenizer, Annotator(plan), [self.text], [None])
-            begin = int(self.tokenizer.special.cls is not None)
-            annotations = {}
-            for column, spans in aligned.items():
-                annotations[column] = torch.zeros_like(rows.input_ids)
-                annotations[column][0, begin : begin + len(spans.values)] = torch.from_numpy(spans.values)
-            rows, labels = replace(rows, annotations=annotations), plan.labels
-        return rows, Masker(settings, self.tokenizer, seed=seed, tables=replace(tables, labels=labels))
-
-
-def _plan(columns: Sequence[str], wanted_by: str) -> AnnotationPlan:
-    for name in PIPELINES:
-        try:
-            pipeline = SpacyPipeline(name, columns)
-        except SettingsError as error:
-            why = error
-            continue
-        labels = {column: pipeline.labels(column) for column in columns}
-        return AnnotationPlan(dict.fromkeys(columns, "pipeline"), labels, pipeline=name, version=pipeline.version)
-    raise SettingsError(f"{wanted_by} needs the annotation {', '.join(columns)} of the text: {why}") from why
-
-
 SHOWN_VOCABULARY = 4096
 
 
@@ -115,23 +65,16 @@ class ShownMasks(Result):
     def shown(self) -> Iterator[Shown]:
         """A line a strategy, with what is masked in it."""
         for strategy in self.strategies:
-            yield self._line(**strategy)
-        yield "\n", Styled(self.mask_token, "bold red"), "  ", Styled("random", "bold yellow"), "  ", _KEPT
+            line: list[Styled | str] = [Styled(f"{strategy['name']:>12}  ", "dim")]
+            targets = set(strategy["targets"])
+            for place, (true, seen) in enumerate(zip(strategy["tokens"], strategy["input_tokens"], strict=True)):
+                style = "bold red" if seen == self.mask_token else "bold green" if seen == true else "bold yellow"
+                line += [Styled(seen, style if place in targets else ""), " "]
+            yield tuple(line)
+        colours = (Styled(self.mask_token, "bold red"), Styled("random", "bold yellow"), Styled("kept", "bold green"))
+        yield "\n", colours[0], "  ", colours[1], "  ", colours[2]
         for name, why in self.left_out.items():
             yield Styled(f"{name:>12}  not shown: {why}", "dim")
-
-    def _line(self, *, name: str, tokens: list[str], targets: list[int], input_tokens: list[str]) -> Line:
-        line: list[Styled | str] = [Styled(f"{name:>12}  ", "dim")]
-        chosen = set(targets)
-        for place, (true, seen) in enumerate(zip(tokens, input_tokens, strict=True)):
-            style = ""
-            if place in chosen:
-                style = "bold red" if seen == self.mask_token else "bold green" if seen == true else "bold yellow"
-            line += [Styled(seen, style), " "]
-        return tuple(line)
-
-
-_KEPT = Styled("kept", "bold green")
 
 
 def masks(
@@ -147,7 +90,7 @@ def masks(
     """Shows what each strategy would mask in a text.
 
     Without a tokenizer, one of 4,096 entries is trained on the packaged corpus and the text; frequencies, and
-    collocations where no lexicon is given, are those of the same. Annotations are spaCy's. Without a strategy, those
+    collocations without a lexicon, are those of the same. Annotations are spaCy's. Without a strategy, those
     that cannot be shown are left out and named.
 
     Args:
@@ -167,31 +110,67 @@ def masks(
     if not text.strip():
         raise SettingsError("the text is empty")
     check_characters(text, f"the text {text[:60]!r}")
+    strategies = [strategy] if strategy is not None else list(STRATEGIES)
+    settings = {
+        name: validated(MaskingSettings, {"strategy": name, "rate": rate}, where="masking") for name in strategies
+    }
     corpus = [*packaged_corpus().read_text(encoding="utf-8").splitlines(), text]
     if tokenizer is None:
-        note("a tokenizer of 4,096 entries is trained on Tiny Shakespeare and this text, since none is given")
+        note("a tokenizer of 4,096 entries is trained on Tiny Shakespeare and this text")
         ready = Tokenizer(train_wordpiece(lambda: corpus, vocab_size=SHOWN_VOCABULARY))
     else:
         ready = load_tokenizer(tokenizer)
-    shown_text = ShownText.of(text, ready)
-    tokens = [ready.token(id_) for id_ in shown_text.ids]
     tables = _tables(ready, corpus if ready.special.unk is not None else [text], lexicon)
-    names = [strategy] if strategy is not None else list(STRATEGIES)
-    settings = {name: validated(MaskingSettings, {"strategy": name, "rate": rate}, where="masking") for name in names}
-    shown, left_out = [], {}
-    for name in names:
+    masked_texts, left_out = [], {}
+    for name, each in settings.items():
         try:
-            rows, masker = shown_text.masker(settings[name], name, tables=tables, seed=seed)
+            rows, masker = row_and_masker(text, ready, each, name, tables=tables, seed=seed)
             masked = masker(rows)
         except (SettingsError, DataError) as error:
             if strategy is not None:
                 raise
             left_out[name] = str(error)
             continue
+        tokens, seen = ([ready.token(id_) for id_ in ids[0].tolist()] for ids in (rows.input_ids, masked.input_ids))
         targets = (masked.labels[0] >= 0).nonzero()[:, 0].tolist()
-        seen = [ready.token(id_) for id_ in masked.input_ids[0].tolist()]
-        shown.append({"name": name, "tokens": tokens, "targets": targets, "input_tokens": seen})
-    return ShownMasks({"strategies": shown, "left_out": left_out, "mask_token": ready.token(ready.special.mask)})
+        masked_texts.append({"name": name, "tokens": tokens, "targets": targets, "input_tokens": seen})
+    return ShownMasks({"strategies": masked_texts, "left_out": left_out, "mask_token": ready.token(ready.special.mask)})
+
+
+def row_and_masker(
+    text: str, tokenizer: Tokenizer, settings: MaskingSettings, name: str, *, tables: Tables, seed: int
+) -> tuple[Rows, Masker]:
+    """A text as a row with all annotations that the strategy `name` needs, and a masker for it.
+
+    Annotations are made by the first of some usual English pipelines that is installed; a SettingsError if none is.
+    """
+    before, behind = ([] if id_ is None else [id_] for id_ in (tokenizer.special.cls, tokenizer.special.sep))
+    ids = [*before, *tokenizer.encode_corpus([text])[0].input_ids.tolist(), *behind]
+    rows = rows_from_ids([ids], tokenizer)
+    labels: Mapping[str, Sequence[str]] = {}
+    if columns := needed_annotations(settings):
+        plan = _plan(columns, name)
+        _, _, aligned = annotated_tokens(tokenizer, Annotator(plan), [text], [None])
+        annotations = {}
+        for column, spans in aligned.items():
+            annotations[column] = torch.zeros_like(rows.input_ids)
+            annotations[column][0, len(before) : len(before) + len(spans.values)] = torch.from_numpy(spans.values)
+        rows, labels = replace(rows, annotations=annotations), plan.labels
+    return rows, Masker(settings, tokenizer, seed=seed, tables=replace(tables, labels=labels))
+
+
+def _plan(columns: Sequence[str], name: str) -> AnnotationPlan:
+    for pipeline_name in PIPELINES:
+        try:
+            pipeline = SpacyPipeline(pipeline_name, columns)
+        except SettingsError as error:
+            why = error
+            continue
+        labels = {column: pipeline.labels(column) for column in columns}
+        return AnnotationPlan(
+            dict.fromkeys(columns, "pipeline"), labels, pipeline=pipeline_name, version=pipeline.version
+        )
+    raise SettingsError(f"{name} needs the annotation {', '.join(columns)} of the text: {why}") from why
 
 
 def _tables(tokenizer: Tokenizer, corpus: list[str], lexicon: str | Path | None) -> Tables:
@@ -214,3 +193,232 @@ def _tables(tokenizer: Tokenizer, corpus: list[str], lexicon: str | Path | None)
             scratch=Path(scratch),
         )
     return with_lexicon(tables, made)
+
+
+# ----------------------------------------
+# The audit.
+
+BATCH_POSITIONS = 1 << 14
+_CHOICES = ("masking.strategy", "masking.units", "masking.weights")
+
+
+@dataclass(frozen=True, repr=False)
+class MaskingAudit(Readable):
+    """What strategies did to a text.
+
+    Attributes:
+        documents, bytes, tokens: Of the text.
+        skipped: What was left out of it, and how often.
+        audits: By strategy.
+        not_audited: Strategies that could not be, and why.
+        followers: Strategies that follow a model in training, and were audited with equal weights.
+        page: What was written; None: nothing.
+    """
+
+    documents: int
+    bytes: int
+    tokens: int
+    skipped: Mapping[str, int]
+    audits: Mapping[str, Audit]
+    not_audited: Mapping[str, str]
+    followers: tuple[str, ...] = ()
+    page: Path | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether every promise is kept."""
+        return not any(entry.broken for entry in self.audits.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        return {
+            "documents": self.documents,
+            "bytes": self.bytes,
+            "tokens": self.tokens,
+            "skipped": dict(self.skipped),
+            "strategies": {name: _plain(entry) for name, entry in self.audits.items()},
+            "not_audited": dict(self.not_audited),
+            "passed": self.passed,
+        }
+
+    def shown(self) -> Iterator[Shown]:
+        """A line a strategy, and what is broken."""
+        heads = ("", ">asked", ">predicted ± 95 %, over pieces", ">mask/random/kept %", ">no target", "promises")
+        rows: list[tuple[str | Styled, ...]] = [
+            (
+                name,
+                f"{entry.expected_rate:.2%}",
+                f"{entry.rate:.2%} ± {NORMAL * entry.rate_stderr:.2%}",
+                "/".join(f"{100 * share:.1f}" for share in entry.shares),
+                f"{entry.rows_without_target / max(entry.rows, 1):.1%}",
+                Styled("broken", "red") if entry.broken else Styled("kept", "green"),
+            )
+            for name, entry in self.audits.items()
+        ]
+        yield Sheet(heads, rows)
+        by_pos = {name: entry.by_pos for name, entry in self.audits.items() if entry.by_pos}
+        if by_pos:
+            yield "\nPredicted, in % of the tokens of each part of speech:"
+            rows = []
+            for tag in dict.fromkeys(tag for counts in by_pos.values() for tag in counts):
+                cells = (counts.get(tag, (0, 0)) for counts in by_pos.values())
+                rows.append((tag, *(f"{100 * targets / tokens:.1f}" if tokens else "" for tokens, targets in cells)))
+            yield Sheet(("", *(f">{name}" for name in by_pos)), rows)
+        for name, entry in self.audits.items():
+            if (pairs := entry.pairs) is not None:
+                yield (
+                    f"{name}: {pairs.first.rate:.2%} of the tokens in first halves of pairs are predicted, "
+                    f"{pairs.second.rate:.2%} in second halves, some in both of {pairs.with_both:,} of {pairs.pairs:,} "
+                    "pairs"
+                )
+        if len(self.audits) == 1:  # how often each group of units should be predicted, and how often it is
+            (entry,) = self.audits.values()
+            rows, before = [], None
+            for kind, name, group in entry.inclusion.groups():
+                row = ("" if kind == before else kind, name, f"{group.units:,}", f"{group.asked:.2%}",
+                       f"{group.realised:.2%}")  # fmt: skip
+                rows.append(tuple(Styled(cell, "red" if group.broken else "") for cell in row))
+                before = kind
+            yield ""
+            yield Sheet(("units by", "", ">units", ">asked", ">predicted"), rows)
+        for name, entry in self.audits.items():
+            yield from (Styled(f"{name}: {text}", "red") for text in entry.broken)
+        if self.followers:
+            names = " and ".join(self.followers)
+            without_model = "here with equal weights, as before its first scores"
+            yield Styled(f"{names} follow a model in training: {without_model}", "dim")
+        yield from (Styled(f"{name}: not audited: {why}", "dim") for name, why in self.not_audited.items())
+        if self.page is not None:
+            yield f"\n{self.page}"
+
+
+def audit(
+    data: str | Path | Sequence[str | Path],
+    *,
+    recipe: str | Recipe | None = None,
+    strategy: Strategy | None = None,
+    settings: Overrides = (),
+    max_tokens: int = 500_000,
+    out: str | Path | None = None,
+    reporter: Reporter | None = None,
+) -> MaskingAudit:
+    """Masks a text as a training would, and checks rates, shares and special tokens.
+
+    Args:
+        data: A prepared folder; or files, folders or patterns of text.
+        recipe: Whose masking is audited. By default every strategy.
+        strategy: Only this strategy. By default every strategy.
+        settings: `section.key=value` overrides of the recipe, or a dict of them. One of masking.strategy, masking.units
+            or masking.weights is a choice of a masking, too.
+        max_tokens: At most about this many tokens are masked.
+        out: An HTML file with plots.
+        reporter: Called with the progress; by default the log.
+
+    Raises:
+        UnmaskError: The data cannot be read, or not masked by the recipe.
+    """
+    reporter = reporter or usual_reporter()
+    paths = [str(path) for path in ([data] if isinstance(data, str | Path) else data)]
+    overrides = as_overrides(settings)
+    chosen = recipe is not None or strategy is not None or any(each.startswith(_CHOICES) for each in overrides)
+    if not isinstance(recipe, Recipe):
+        recipe = load_recipe(recipe or DEFAULT, options={"masking.strategy": strategy}, overrides=overrides)
+    with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
+        root = Path(paths[0])
+        if not is_prepared(paths):
+            root = Path(scratch)
+            if chosen:
+                check_annotations(recipe)
+            prepare_by(recipe, paths, root, reporter)
+        opened = open_prepared(root)
+        if chosen:
+            check_annotations(recipe, opened.manifest)
+        audits, left_out, followers = {}, {}, []
+        masking = recipe.masking
+        maskings = {masking.strategy or f"{masking.units.kind} x {masking.weights.kind}": masking}
+        if not chosen:
+            every = STRATEGIES.items()
+            maskings = {name: masking.model_copy(update={"strategy": name, **pair}) for name, pair in every}
+        for name, masking in maskings.items():
+            count = counted(reporter.notify, f"masking by {name}", min(max_tokens, opened.manifest.train.tokens))
+            try:
+                audits[name] = _audit_one(masking, recipe, opened, max_tokens, Path(scratch), count)
+            except (SettingsError, DataError) as error:
+                if chosen:
+                    raise
+                left_out[name] = str(error)
+                continue
+            if followed_scores(masking):
+                followers.append(name)
+        manifest = opened.manifest
+        del opened  # unmaps the shards before their folder goes
+    if out is not None:
+        what = f"{manifest.documents:,} documents, {manifest.tokens:,} tokens; vocabulary {manifest.vocab_size:,}"
+        write_audit(Path(out), audits, data=f"{', '.join(paths)}: {what}", left_out=left_out)
+    return MaskingAudit(
+        documents=manifest.documents,
+        bytes=manifest.bytes,
+        tokens=manifest.tokens,
+        skipped=manifest.skipped,
+        audits=audits,
+        not_audited=left_out,
+        followers=tuple(followers),
+        page=None if out is None else Path(out),
+    )
+
+
+def _audit_one(
+    masking: MaskingSettings,
+    recipe: Recipe,
+    data: PreparedData,
+    max_tokens: int,
+    scratch: Path,
+    count: Callable[[int], None],
+) -> Audit:
+    training, pairs = recipe.training, recipe.objectives.pairs
+    tables, _ = masking_tables(masking, data, own_lexicon=scratch / "lexicon", reporter=Reporter())
+    masker = Masker(masking, data.tokenizer, seed=training.seed, tables=tables)
+    stream = RowStream(
+        data.train,
+        data.tokenizer,
+        length=training.sequence_length,
+        seed=training.seed,
+        pairs=None if pairs is None else pairs.kind,
+    )
+
+    def batches() -> Iterator[tuple[Rows, MaskedRows, WeighedRows]]:
+        tokens = 0
+        size = max(1, BATCH_POSITIONS // training.sequence_length)
+        for step, batch in enumerate(stream.batches(Cursor(), size)):
+            # No model: strategies that follow one begin with equal weights, as a training does.
+            none_yet = Scores(0, {})
+            masked = masker(batch.rows, step=step, scores=none_yet)
+            yield batch.rows, masked, masker.weighed(batch.rows, step=step, scores=none_yet)
+            tokens += batch.num_tokens
+            count(batch.num_tokens)
+            if tokens >= max_tokens or batch.cursor.epoch:
+                return
+
+    return count_masks(batches(), masker, data.frequencies)
+
+
+def _plain(entry: Audit) -> dict[str, Any]:
+    """An audit as JSON takes it."""
+    figures = {field.name: getattr(entry, field.name) for field in fields(entry)}
+    figures |= {name: value.tolist() for name, value in figures.items() if isinstance(value, np.ndarray)}
+    if (counts := entry.pairs) is not None:
+        figures["pairs"] = {
+            "first_rate": counts.first.rate,
+            "first_rate_stderr": counts.first.stderr,
+            "second_rate": counts.second.rate,
+            "second_rate_stderr": counts.second.stderr,
+            "pairs": counts.pairs,
+            "with_both": counts.with_both,
+        }
+    figures["inclusion"] = {
+        grouped_by: {
+            name: {"units": each.units, "asked": each.asked, "realised": each.realised} for name, each in groups.items()
+        }
+        for grouped_by, groups in vars(entry.inclusion).items()
+    }
+    return figures

@@ -119,7 +119,7 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
         workers: Processes that read and tokenize. By default one a core.
         ray: Address of a Ray cluster that does it; auto is the one that this machine belongs to.
         part: One of several parts, such as 2/8, each run where it suits.
-        join: Put together what all parts have found so far; parts and join come in turns.
+        join: Put together what all parts have done so far; parts and join come in turns.
         resume: Keep shards that are there, whole or in part, if made with the same settings.
         overwrite: Replace shards that are there.
         reporter: Called with the progress; by default the log.
@@ -128,7 +128,6 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
         UnmaskError: The text cannot be read, a setting is off, options exclude each other, or the folder holds
             prepared data already.
     """
-    shared = part is not None or join
     number = _read_part(part, join=join, resume=resume, overwrite=overwrite, ray=ray)
     note = reporter.note if reporter is not None else print if in_notebook() else log.info
     notify = reporter.notify if reporter is not None else usual_notify()
@@ -140,17 +139,18 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
     }
     recipe = light_recipe(options=options, overrides=as_overrides(settings))
     tokenizer_settings = with_commit(recipe.tokenizer)
+    shared = part is not None or join
     if path_at(out) is None and (shared or ray is not None):
         raise SettingsError(f"{out}: a shared preparation takes a folder on a disk that all see", options=["out"])
     with output_folder(out, lambda root: DataFolder(root).claimed, resume=resume, overwrite=overwrite) as output:
-        root = output.path
+        root, texts = output.path, paths_or_texts(paths) or []
         manifest: Manifest | str
         if shared:
-            asked = PreparationInput(paths_or_texts(paths) or [], recipe.corpus, tokenizer_settings, recipe.annotation)
+            source = PreparationInput(texts, recipe.corpus, tokenizer_settings, recipe.annotation)
             if number is None:
-                manifest = join_parts(asked, root, notify=notify, note=note)
+                manifest = join_parts(source, root, notify=notify, note=note)
             else:
-                manifest = prepare_part(asked, root, number, workers=workers, notify=notify, note=note)
+                manifest = prepare_part(source, root, number, workers=workers, notify=notify, note=note)
             if isinstance(manifest, str):
                 return PreparedPart({"out": str(root), "part": part, "complete": False, "next": manifest})
         else:
@@ -158,7 +158,7 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
             if folder.is_complete:
                 folder.claimed.check(resume=resume, overwrite=overwrite)
             manifest = prepare_shards(
-                paths_or_texts(paths) or [],
+                texts,
                 root,
                 corpus=recipe.corpus,
                 tokenizer=tokenizer_settings,
@@ -172,15 +172,33 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
             )
     for text in describe(manifest):
         note(text)
-    return Prepared(_figures(manifest, address_of(out) or str(out)))
+    return Prepared(
+        {
+            "out": address_of(out) or str(out),
+            "documents": manifest.documents,
+            "bytes": manifest.bytes,
+            "tokens": manifest.tokens,
+            "skipped": manifest.skipped,
+            "overlap": manifest.overlap,
+            "near_duplicates": manifest.near_duplicates and manifest.near_duplicates.plain(),
+            "vocab_size": manifest.vocab_size,
+            "train_tokens": manifest.train.tokens,
+            "validation_tokens": manifest.validation.tokens,
+            "unknown_tokens": manifest.train.unknown_tokens + manifest.validation.unknown_tokens,
+            "fingerprint": manifest.fingerprint,
+            "annotations": {
+                column: {"labels": list(labels), "spans": manifest.spans[column][0], "lost": manifest.spans[column][1]}
+                for column, labels in manifest.annotations.items()
+            },
+            "labels": manifest.labels,
+            "unlabelled": manifest.unlabelled,
+            "complete": True,
+        }
+    )
 
 
 def _read_part(part: str | None, *, join: bool, **others: object) -> tuple[int, int] | None:
-    """The number of a part, counted from 1, and of how many.
-
-    Raises:
-        SettingsError: It is malformed, or options exclude each other.
-    """
+    """The number of a part, counted from 1, and of how many; options may exclude each other."""
     if part is not None and join:
         raise SettingsError("a part is done alone, a join puts all together; leave one out", options=["part", "join"])
     if (part is not None or join) and (whole := [name for name, value in others.items() if value]):
@@ -201,51 +219,18 @@ def describe(manifest: Manifest) -> list[str]:
     for column, (spans, lost) in manifest.spans.items():
         without = f", {lost:,} of them without a token of their own" if lost else ""
         lines.append(f"{column}: {spans:,} spans{without}; {len(manifest.annotations[column]):,} labels")
-    lines += _describe_labels(manifest)
+    if manifest.labels:  # the most frequent classes first
+        ranked = sorted(manifest.labels.items(), key=lambda entry: -entry[1])
+        names = ", ".join(f"{name} {number:,}" for name, number in ranked[:SHOWN_CLASSES])
+        more = f" and {len(ranked) - SHOWN_CLASSES:,} more" if len(ranked) > SHOWN_CLASSES else ""
+        without = f"; {manifest.unlabelled:,} documents without a class" if manifest.unlabelled else ""
+        lines.append(f"label: {len(ranked):,} classes ({names}{more}){without}")
     unknown = (manifest.train.unknown_tokens + manifest.validation.unknown_tokens) / manifest.tokens
     if unknown > WARN_UNKNOWN:
         lines.append(f"warning: {unknown:.1%} of the tokens are unknown to the tokenizer; another may fit better")
     if manifest.near_duplicates is not None:
-        lines.append(manifest.near_duplicates.describe(way_out=chosen_by_hash(manifest)))
+        # Where documents were held out by the hash of their text, groups of them could be instead.
+        corpus = manifest.settings["corpus"]
+        others = corpus.get("validation"), corpus.get("holdout_from") == "end", corpus.get("holdout_groups")
+        lines.append(manifest.near_duplicates.describe(way_out=not any(others)))
     return lines
-
-
-def chosen_by_hash(manifest: Manifest) -> bool:
-    """Whether documents were held out by the hash of their text, so that groups could be instead."""
-    corpus = manifest.settings["corpus"]
-    return not corpus.get("validation") and corpus.get("holdout_from") != "end" and not corpus.get("holdout_groups")
-
-
-def _describe_labels(manifest: Manifest) -> list[str]:
-    """A line with the classes, the most frequent first, and the number of documents without one."""
-    if not manifest.labels:
-        return []
-    ranked = sorted(manifest.labels.items(), key=lambda entry: -entry[1])
-    names = ", ".join(f"{name} {number:,}" for name, number in ranked[:SHOWN_CLASSES])
-    more = f" and {len(ranked) - SHOWN_CLASSES:,} more" if len(ranked) > SHOWN_CLASSES else ""
-    without = f"; {manifest.unlabelled:,} documents without a class" if manifest.unlabelled else ""
-    return [f"label: {len(ranked):,} classes ({names}{more}){without}"]
-
-
-def _figures(manifest: Manifest, out: str) -> dict[str, Any]:
-    return {
-        "out": out,
-        "documents": manifest.documents,
-        "bytes": manifest.bytes,
-        "tokens": manifest.tokens,
-        "skipped": manifest.skipped,
-        "overlap": manifest.overlap,
-        "near_duplicates": manifest.near_duplicates and manifest.near_duplicates.plain(),
-        "vocab_size": manifest.vocab_size,
-        "train_tokens": manifest.train.tokens,
-        "validation_tokens": manifest.validation.tokens,
-        "unknown_tokens": manifest.train.unknown_tokens + manifest.validation.unknown_tokens,
-        "fingerprint": manifest.fingerprint,
-        "annotations": {
-            column: {"labels": list(labels), "spans": manifest.spans[column][0], "lost": manifest.spans[column][1]}
-            for column, labels in manifest.annotations.items()
-        },
-        "labels": manifest.labels,
-        "unlabelled": manifest.unlabelled,
-        "complete": True,
-    }

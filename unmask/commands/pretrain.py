@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -9,15 +10,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unmask.commands.from_checkpoint import check_old_data, data_from_checkpoint
 from unmask.commands.masking_tables import named_lexicon
-from unmask.commands.recipe import Recipe, find_checkpoint, load_recipe
-from unmask.commands.recipe_files import Overrides, as_overrides
-from unmask.commands.run_data import is_prepared, obtain_data
-from unmask.commands.run_folder import RunFolder, RunRequest, claim_recipe, claim_sources
+from unmask.commands.recipe import Recipe, find_checkpoint, load_recipe, requested_recipe
+from unmask.commands.recipe_files import Overrides, apply_overrides, as_overrides
+from unmask.commands.run_data import START_ANEW, RunFolder, is_prepared, obtain_data, packaged_corpus
+from unmask.commands.start import data_from_checkpoint
 from unmask.commands.training_run import TrainingRun
 from unmask.core.errors import RunError, UnmaskError
-from unmask.core.files import read_object, typed
+from unmask.core.files import read_object, typed, write_atomically
 from unmask.core.hub import TOKENIZER, local_path
 from unmask.core.interruption import Interruption
 from unmask.core.remote import OutputFolder, address_of, lasting_source, output_folder, path_at, source_named
@@ -32,11 +32,12 @@ from unmask.core.results import (
     margin,
     usual_reporter,
 )
+from unmask.core.settings import validated
 from unmask.data.data_folder import DataFolder
 from unmask.data.lexicon import load_lexicon
-from unmask.data.sources import InMemory, Named, Texts, find_sources, is_stream, paths_or_texts
+from unmask.data.sources import InMemory, Named, Texts, find_sources, is_stream, keep_as_files, paths_or_texts
 from unmask.masking.settings import Strategy
-from unmask.model.card_head import CARD, change_card
+from unmask.model.card_head import CARD, CardSettings, change_card, with_named
 from unmask.tasks.loaded_model import Model, load
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.train.callbacks import Callback
@@ -58,34 +59,35 @@ class Run(Finished):
     def shown(self) -> Iterator[Shown]:
         """The result in a few lines, and what to do next."""
         s = self.summary
-        gain = s["unigram_entropy"] - s["validation_loss"]
-        for name, value in (
-            (
-                "held-out loss",
-                f"{s['validation_loss']:.3f}{margin(s.get('validation_loss_interval'))} nats per predicted token",
-            ),
-            (
-                "",
-                f"{abs(gain):.2f} {'better' if gain >= 0 else 'worse'} than word frequencies alone "
-                f"({s['unigram_entropy']:.3f})",
-            ),
+
+        def figure(figures: dict[str, Any], name: str) -> str:
+            return f"{figures[name]:.3f}{margin(figures.get(f'{name}_interval'))}"
+
+        gain, entropy = s["unigram_entropy"] - s["validation_loss"], s["unigram_entropy"]
+        lines = [
+            ("held-out loss", f"{figure(s, 'validation_loss')} nats per predicted token"),
+            ("", f"{abs(gain):.2f} {'better' if gain >= 0 else 'worse'} than word frequencies alone ({entropy:.3f})"),
             ("accuracy", f"{s['validation_accuracy']:.1%} of {s['predicted_tokens']:,} hidden tokens"),
-            (
-                "bits per byte",
-                f"{s['bits_per_token_byte']:.3f}{margin(s.get('bits_per_token_byte_interval'))} of hidden tokens",
-            ),
-            *([] if s.get("validation_loss_interval") is None else [("", f"± 95 %, over {documents(s)} held out")]),
-            *(
-                (name.replace("_", " "), f"{figures['accuracy']:.1%} of {figures['count']:,} right")
-                for name, figures in s.get("objectives", {}).items()
-            ),
-            *_domain_lines(s.get("domains") or {}),
+            ("bits per byte", f"{figure(s, 'bits_per_token_byte')} of hidden tokens"),
+        ]
+        if s.get("validation_loss_interval") is not None:
+            lines.append(("", f"± 95 %, over {documents(s)} held out"))
+        for name, figures in s.get("objectives", {}).items():
+            lines.append((name.replace("_", " "), f"{figures['accuracy']:.1%} of {figures['count']:,} right"))
+        for name, figures in (s.get("domains") or {}).items():  # of a training that began with a checkpoint
+            if figures is not None:
+                losses, bits = (
+                    f"{figure(figures['before'], key)} {unit} before, {figure(figures['after'], key)} after"
+                    for key, unit in (("loss", "nats per token"), ("bits_per_token_byte", "bits per token byte"))
+                )
+                lines.append((f"{name} text", f"{losses}; {bits}"))
+        lines += [
             ("trained", f"{s['steps']:,} steps, {s['tokens_seen']:,} tokens in {duration(s['seconds'])}"),
             ("speed", f"{s['tokens_per_second']:,.0f} tokens a second"),
             ("model", s["model"]),
             ("report", str(self.folder / "report.html")),
-        ):
-            yield f"{name:<14} {value}"
+        ]
+        yield from (f"{name:<14} {value}" for name, value in lines)
         if (warning := s.get("validation_warning")) is not None:
             yield Styled(f"\n{warning}", "yellow")
         yield f'\nTry it: unmask fill {typed(s["model"])} "... [MASK] ..."'
@@ -143,22 +145,21 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         Interrupted: SIGINT or SIGTERM; the state was saved.
     """
     named = paths_or_texts(paths)
-    old_texts = [old_data] if isinstance(old_data, str | Path) else old_data or ()
-    request = RunRequest(
-        recipe=recipe,
-        minutes=minutes,
-        steps=steps,
-        tokens=tokens,
-        strategy=strategy,
-        tokenizer=tokenizer,
-        tokenizer_kind=tokenizer_kind,
-        vocab_size=vocab_size,
-        seed=seed,
-        settings=as_overrides(settings),
-        from_=from_,
-        extend_vocab=extend_vocab,
-        old_data=None if old_data is None else tuple(map(str, old_texts)),
-    )
+    options: dict[str, Any] = {
+        "recipe": recipe,
+        "minutes": minutes,
+        "steps": steps,
+        "tokens": tokens,
+        "strategy": strategy,
+        "tokenizer": tokenizer,
+        "tokenizer_kind": tokenizer_kind,
+        "vocab_size": vocab_size,
+        "seed": seed,
+        "settings": as_overrides(settings),
+        "from_": from_,
+        "extend_vocab": extend_vocab,
+        "old_data": old_data,
+    }
     group = join_group()
     reporter = (reporter or usual_reporter()) if group.is_main else SilentReporter()
     with Interruption() as interruption, ExitStack() as stack:
@@ -171,21 +172,19 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
 
         folder = RunFolder(Path(on_rank_zero(group, root)))
         begun = on_rank_zero(
-            group, lambda: _begin(folder, named, request, stack, reporter, resume=resume, overwrite=overwrite)
+            group, lambda: _begin(folder, named, options, stack, reporter, resume=resume, overwrite=overwrite)
         )
         if begun is None:
-            return _finished(folder)
+            return Run(folder.root, read_object(folder.summary, "remove it, and the run is evaluated again"))
         resolved = load_recipe(str(folder.recipe), complete=False)
 
         def opened() -> TrainingRun:
             """Opens the data, after preparing it where that was not done, and makes the model."""
             sources = list(map(source_named, begun["sources"]))  # each machine has its own copies of what is remote
-            from_start = resolved.start is not None
-            data = (
-                data_from_checkpoint(sources, folder, resolved, reporter)
-                if from_start
-                else obtain_data(sources, folder.data, resolved, reporter)
-            )
+            if resolved.start is None:
+                data = obtain_data(sources, folder.data, resolved, reporter)
+            else:
+                data = data_from_checkpoint(sources, folder, resolved, reporter)
             return TrainingRun(folder, resolved, data, reporter, group)
 
         try:
@@ -193,7 +192,8 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         except UnmaskError:
             if begun["is_new"] and group.is_main:  # no run was made: the next try shall find none
                 # Parts of a preparation are checked by content when the next try goes on with them; whole data is not.
-                folder.clear(keep_data=not DataFolder(folder.data).is_complete)
+                data_name = set() if DataFolder(folder.data).is_complete else {folder.data.name}
+                folder.claimed.clear(set(folder.claimed.ours) - data_name)
             raise
         summary = training.run(interruption, [*callbacks, *map(SendCheckpoints, outputs)])
     if path_at(out) is None:
@@ -214,70 +214,81 @@ class SendCheckpoints(Callback):
 def _begin(
     folder: RunFolder,
     named: Sequence[Named] | None,
-    request: RunRequest,
+    options: dict[str, Any],
     stack: ExitStack,
     reporter: Reporter,
     *,
     resume: bool,
     overwrite: bool,
 ) -> dict[str, Any] | None:
-    """Claims the folder, as it was asked for, and writes into it what the run is about.
-
-    Args:
-        folder: Of the run.
-        named: The text, as the user named it.
-        request: What is asked for.
-        stack: Keeps the folder from other runs.
-        reporter: Told of what is done.
-        resume, overwrite: As for `pretrain`.
+    """Claims the folder until the stack is closed, and writes into it what the run is about: its sources and recipe.
 
     Returns:
         `sources`: those of the run; `is_new`: whether it begins. None: it is finished.
     """
-    recipe = None if resume and folder.holds_run and request.is_empty else request.load()
-    card = request.card() if recipe is None else recipe.card
-    inputs = _check_before(named, request.tokenizer, recipe)
+    # What is asked for; a run may go on without a recipe, and what is said of the card may change at any time.
+    of_card = [setting for setting in options["settings"] if setting.lstrip().startswith("card.")]
+    is_asked = any(value is not None for name, value in options.items() if name != "settings")
+    if resume and folder.holds_run and not is_asked and len(of_card) == len(options["settings"]):
+        recipe = None
+        values: dict[str, Any] = {}
+        apply_overrides(values, of_card)
+        card = validated(CardSettings, values.get("card", {}), where="card")
+    else:
+        recipe = requested_recipe(**options)
+        card = recipe.card
+
+    # Mistakes are found before the folder is touched, and so before a long preparation.
+    inputs = _check_inputs(named, options["tokenizer"], recipe)
     folder.claimed.check(resume=resume, overwrite=overwrite, inputs=inputs)
     stack.enter_context(folder.claimed.held())
     folder.claimed.check(resume=resume, overwrite=overwrite)  # again: no other process comes from now on
     if overwrite:
-        folder.clear()
-    goes_on = folder.holds_run
-    if resume and not goes_on:
-        reporter.note(f"there is no run in {folder.root} yet: a new one begins")
-    sources = claim_sources(folder, named, reporter.notify)
-    if goes_on and any(isinstance(name, InMemory) for name in named or ()):
-        reporter.note("the run goes on with the texts that it began with; those in memory now are not read")
-    claim_recipe(folder, recipe, card=card)
-    if goes_on and folder.summary.is_file():
-        if change_card(folder.model, card):
-            reporter.note(f"{folder.model / CARD} was changed as asked for")
-        reporter.note(f"the run in {folder.root} is finished: nothing is left to do")
-        return None
-    return {"sources": list(map(lasting_source, sources)), "is_new": not goes_on}
+        folder.claimed.clear(folder.claimed.ours)
 
+    if not folder.holds_run:
+        if resume:
+            reporter.note(f"there is no run in {folder.root} yet: a new one begins")
+        assert recipe is not None, "a new run has a recipe"
+        files = keep_as_files(named or [packaged_corpus()], folder.root, notify=reporter.notify)
+        sources = [lasting_source(Path(path).absolute()) for path in files]
+        write_atomically(folder.sources, json.dumps(sources, indent=1) + "\n")
+        folder.claimed.claim(recipe.to_toml())
+        return {"sources": sources, "is_new": True}
 
-def _finished(folder: RunFolder) -> Run:
-    """A run that is over, as its summary tells of it.
-
-    Raises:
-        RunError: The summary is damaged.
-    """
-    way_out = "take it away, and the run is evaluated again"
-    run = Run(folder.root, read_object(folder.summary, way_out))
-    try:
-        _ = [*run.shown()]
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise RunError(f"{folder.summary}: damaged ({type(error).__name__}: {error}); {way_out}") from error
-    return run
-
-
-def _check_before(named: Sequence[Named] | None, tokenizer: str | Path | None, recipe: Recipe | None) -> list[Path]:
-    """Finds mistakes before a folder is touched, and so before a long preparation; returns what is read."""
+    # It goes on: with the sources and the settings that it was begun with.
+    sources = folder.read_sources()
     paths = [path for path in named or () if not isinstance(path, InMemory) and not is_stream(path)]
-    if paths and not is_prepared(paths):
-        find_sources(paths, announce=False)
-    inputs = [Path(path) for path in paths]
+    is_same = [lasting_source(Path(path).absolute()) for path in paths] == sources
+    if paths and len(paths) == len(named or ()) and not is_same:
+        raise RunError(
+            f"{folder.root}: the run was begun on {', '.join(sources)}; leave the paths away, or {START_ANEW}",
+            options=["overwrite"],
+        )
+    if any(isinstance(name, InMemory) for name in named or ()):
+        reporter.note("the run goes on with the texts that it began with; those in memory now are not read")
+    old = load_recipe(str(folder.recipe), complete=False)
+    if recipe is not None:
+        folder.claimed.check_same(old.model_dump(), recipe.model_dump(), but_for={"card"})
+    new_card = with_named(old.card.model_dump(), card, where=f"{folder.recipe}: card")
+    if new_card != old.card:
+        folder.claimed.claim(old.model_copy(update={"card": new_card}).to_toml())
+    if not folder.summary.is_file():
+        return {"sources": sources, "is_new": False}
+    if change_card(folder.model, card):
+        reporter.note(f"{folder.model / CARD} was changed as asked for")
+    reporter.note(f"the run in {folder.root} is finished: nothing is left to do")
+    return None
+
+
+def _check_inputs(named: Sequence[Named] | None, tokenizer: str | Path | None, recipe: Recipe | None) -> list[Path]:
+    """Opens what will be read, and returns its paths."""
+    paths = [path for path in named or () if not isinstance(path, InMemory) and not is_stream(path)]
+    old = recipe.start.old_data if recipe is not None and recipe.start is not None else ()
+    for texts in (paths, old):
+        if texts and not is_prepared(texts):
+            find_sources(texts, announce=False)
+    inputs = [Path(path) for path in (*paths, *old)]
     if tokenizer is not None:
         load_tokenizer(tokenizer)
         inputs.append(local_path(tokenizer, TOKENIZER))
@@ -285,23 +296,5 @@ def _check_before(named: Sequence[Named] | None, tokenizer: str | Path | None, r
         load_lexicon(lexicon)
         inputs.append(lexicon)
     if recipe is not None and recipe.start is not None:
-        check_old_data(recipe.start.old_data)
-        inputs += [find_checkpoint(recipe.start.checkpoint), *map(Path, recipe.start.old_data)]
+        inputs.append(find_checkpoint(recipe.start.checkpoint))
     return inputs
-
-
-def _domain_lines(domains: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """What a training from a checkpoint brought on the new text and cost on the old."""
-
-    def figure(figures: dict[str, Any], name: str) -> str:
-        return f"{figures[name]:.3f}{margin(figures.get(f'{name}_interval'))}"
-
-    for name, figures in domains.items():
-        if figures is not None:
-            before, after = figures["before"], figures["after"]
-            yield (
-                f"{name} text",
-                f"{figure(before, 'loss')} nats per token before, {figure(after, 'loss')} after; "
-                f"{figure(before, 'bits_per_token_byte')} bits per token byte before, "
-                f"{figure(after, 'bits_per_token_byte')} after",
-            )

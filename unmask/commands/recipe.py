@@ -11,10 +11,10 @@ from typing import Any
 import tomli_w
 from pydantic import Field, model_validator
 
-from unmask.commands.recipe_files import DEFAULT, LightRecipe, apply_overrides, read_recipe, set_value
-from unmask.core.errors import ModelError, SettingsError
+from unmask.commands.recipe_files import CONTINUING, DEFAULT, LightRecipe, Overrides, as_overrides, recipe_values
+from unmask.core.errors import ModelError, RunError, SettingsError
 from unmask.core.files import file_sha256
-from unmask.core.hub import MODEL, lasting_name
+from unmask.core.hub import MODEL, hub_name, lasting_name
 from unmask.core.settings import Settings, validated
 from unmask.masking.settings import MaskingSettings, span_units
 from unmask.model.config import PARTS, EncoderConfig, ModelSettings, Rotary, default_intermediate_size
@@ -24,122 +24,6 @@ from unmask.model.heads import heads_for
 from unmask.tokenizer.loading import load_tokenizer, with_commit
 from unmask.tokenizer.settings import TokenizerSettings
 from unmask.tokenizer.tokenizer import Tokenizer
-
-_FILES = (*MODEL.files, "pytorch_model*.bin")  # the last are of folders that only transformers reads
-_SAME_NAMES = (
-    "layout", "num_layers", "hidden_size", "num_heads", "intermediate_size", "activation", "norm_eps",
-    "type_vocab_size", "initializer_range",
-)  # fmt: skip
-DEFAULT_LENGTH = 128
-# Gururangan et al. 2020, appendix B, have 1e-4 for RoBERTa, 768 wide; narrower models take and need more.
-RATE_AT_WIDTH = 1e-4 * 768
-
-
-def find_checkpoint(path: str | Path) -> Path:
-    """The folder of the model that is meant.
-
-    Args:
-        path: It, or the folder of a run; or the name of a model on the hub.
-
-    Raises:
-        ModelError: There is none.
-    """
-    return find_weights(path, way_out="a training begins with the folder of a model, such as RUN/model")
-
-
-def checkpoint_sha256(folder: Path) -> str:
-    """A hash of all that a training takes from a checkpoint: configuration, weights in all their files, tokenizer."""
-    files = {path for pattern in _FILES for path in folder.glob(pattern)}
-    content = {path.relative_to(folder).as_posix(): file_sha256(path) for path in files}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def fill_from_checkpoint(values: dict[str, Any], *, where: str) -> None:
-    """Completes a recipe that begins with a checkpoint by what the checkpoint says.
-
-    Args:
-        values: Of the recipe, as TOML gives them; changed in place. `start.checkpoint` is given.
-        where: What the values are, for errors.
-
-    Raises:
-        ModelError: The checkpoint cannot be used.
-        TokenizerError: Its tokenizer cannot be used.
-        SettingsError: A setting contradicts the checkpoint, or means nothing where there is one.
-    """
-    start = values["start"]
-    folder = find_checkpoint(start["checkpoint"])
-    sha256 = checkpoint_sha256(folder)
-    if start.get("sha256") not in (None, sha256):
-        raise SettingsError(
-            f"{where}: start.sha256 is {start['sha256']}, but {folder} now has {sha256}: it is another checkpoint than "
-            "this recipe was made with; give that one back, or remove start.sha256 (start.sha256=none)",
-            options=["set"],
-        )
-    start["checkpoint"], start["sha256"] = lasting_name(start["checkpoint"], folder), sha256
-    config = read_fitting_config(folder, load_tokenizer(folder))
-    if validated(TokenizerSettings, values.get("tokenizer") or {}, where=where) != TokenizerSettings():
-        raise SettingsError(
-            f"{where}: [tokenizer] says which tokenizer is taken or trained, but the checkpoint {folder} brings its "
-            "own; leave it away, or add words to it",
-            options=["extend_vocab"],
-        )
-
-    model = values.setdefault("model", {})
-    architecture = {name: getattr(config, name) for name in _SAME_NAMES}
-    if config.rotary is not None:
-        architecture |= {name: getattr(config.rotary, name) for name in Rotary.model_fields}
-    _fill_model(model, {name: value for name, value in architecture.items() if value is not None}, where=where)
-
-    training, longest = values.setdefault("training", {}), config.max_position_embeddings
-    extend = start.get("extend_positions", False)
-    length = training.setdefault("sequence_length", min(DEFAULT_LENGTH, longest))
-    if isinstance(length, int):  # anything else is an error of its own, later on
-        if length > longest and not extend:
-            raise SettingsError(
-                f"{where}: training.sequence_length {length} is more than the {longest} positions of the checkpoint; "
-                f"set training.sequence_length={longest}, or make the model longer with start.extend_positions=true",
-                options=["set"],
-            )
-        if extend and length <= longest:
-            raise SettingsError(
-                f"{where}: start.extend_positions makes the model longer than its {longest} positions, but "
-                f"training.sequence_length is {length}; set it to a greater length, or leave extend_positions away"
-            )
-        longest = max(length, longest)
-    _fill_model(model, {"max_position_embeddings": longest}, where=where)
-    model.setdefault("dropout", config.dropout)
-    optimizer = training.get("optimizer")
-    if isinstance(optimizer, dict) and optimizer.get("kind") == "adamw":
-        training.setdefault("learning_rate", RATE_AT_WIDTH / config.hidden_size)
-
-
-def _fill_model(model: dict[str, Any], architecture: Mapping[str, Any], *, where: str) -> None:
-    for key, value in model.items():
-        if key in architecture and value is not None and value != architecture[key]:
-            raise SettingsError(
-                f"{where}: model.{key} = {value!r}, but the checkpoint has {architecture[key]!r}; the architecture is "
-                f"the checkpoint's: leave model.{key} away, or take a recipe without [model], such as continue"
-            )
-    initialisation = ModelSettings.model_fields["initialisation"].default
-    if model.get("initialisation", initialisation) != initialisation:
-        raise SettingsError(
-            f"{where}: model.initialisation = {model['initialisation']!r} means nothing to a training that begins with "
-            "a checkpoint's weights; leave it away"
-        )
-    model |= architecture
-
-
-def read_fitting_config(folder: Path, tokenizer: Tokenizer) -> EncoderConfig:
-    """The configuration of a checkpoint.
-
-    Raises:
-        ModelError: It cannot be read, or has fewer rows than its tokenizer has ids.
-    """
-    config = read_encoder_config(folder, mask_id=tokenizer.special.mask)
-    if tokenizer.vocab_size > config.vocab_size:
-        raise ModelError(f"{folder}: the tokenizer has {tokenizer.vocab_size} ids, but the model only "
-                         f"{config.vocab_size}; give a model with the tokenizer that it was trained with")  # fmt: skip
-    return config
 
 
 class StartSettings(Settings):
@@ -200,24 +84,24 @@ class Recipe(LightRecipe):
 
     def to_toml(self) -> str:
         """The recipe as a file that `--recipe` reads; settings without a value are left out."""
-        values = _without_none(self.model_dump())
+        values = self.model_dump(exclude_none=True)
         if not values["card"]:
             del values["card"]
         return tomli_w.dumps(values)
 
     def fingerprinted(self) -> str:
         """What a checkpoint belongs to: the recipe without what changes no weight."""
-        return tomli_w.dumps(_without_none(self.model_dump(exclude={"card": True, "evaluation": {"trackers"}})))
+        return tomli_w.dumps(self.model_dump(exclude={"card": True, "evaluation": {"trackers"}}, exclude_none=True))
 
 
 def load_recipe(
     source: str = DEFAULT,
     *,
     options: Mapping[str, Any] | None = None,
-    overrides: tuple[str, ...] = (),
+    overrides: Sequence[str] = (),
     complete: bool = True,
 ) -> Recipe:
-    """Loads a recipe and applies what was asked for on top.
+    """Loads a recipe with options and overrides on top.
 
     Args:
         source: Name of a packaged recipe, or a TOML file.
@@ -231,33 +115,166 @@ def load_recipe(
         SettingsError: The recipe, a key or a value is unknown or out of range, or contradicts the checkpoint.
         ModelError, TokenizerError: The checkpoint or the tokenizer cannot be used.
     """
-    values, where = read_recipe(source)
-    for key, value in (options or {}).items():
-        if value is not None:
-            set_value(values, key, value)
-    apply_overrides(values, overrides)
+    values, where = recipe_values(source, options, overrides)
     for section in ("start", "model", "training"):
         if not isinstance(values.get(section, {}), dict):
             raise SettingsError(f"{where}: {section} = {values[section]!r}: expected a table of settings, [{section}]")
-    if complete and values.get("start"):
-        _complete(values, where)
+    if complete and (start := values.get("start")):
+        validated(StartSettings, {"checkpoint": "", **start}, where=f"{where}: start")
+        if "checkpoint" not in start:
+            raise SettingsError(f"{where}: {', '.join(start)} of [start] need a checkpoint", options=["from_"])
+        _fill_from_checkpoint(values, where=where)
     recipe = validated(Recipe, values, where=where)
     return recipe.model_copy(update={"tokenizer": with_commit(recipe.tokenizer)}) if complete else recipe
 
 
-def _complete(values: dict[str, Any], where: str) -> None:
-    validated(StartSettings, {"checkpoint": "", **values["start"]}, where=f"{where}: start")
-    if "checkpoint" not in values["start"]:
-        raise SettingsError(
-            f"{where}: {', '.join(values['start'])}: what is asked of a checkpoint needs one", options=["from_"]
+def requested_recipe(  # noqa: PLR0913  (the options of `unmask.pretrain`)
+    *,
+    recipe: str | None = None,
+    minutes: float | None = None,
+    steps: int | None = None,
+    tokens: int | None = None,
+    strategy: str | None = None,
+    tokenizer: str | Path | None = None,
+    tokenizer_kind: str | None = None,
+    vocab_size: int | None = None,
+    seed: int | None = None,
+    settings: Overrides = (),
+    from_: str | Path | None = None,
+    extend_vocab: int | None = None,
+    old_data: str | Path | Sequence[str | Path] | None = None,
+) -> Recipe:
+    """The recipe that the options of `unmask.pretrain` stand for.
+
+    Raises:
+        RunError: More than one budget is given.
+        UnmaskError: As `load_recipe`.
+    """
+    if sum(budget is not None for budget in (minutes, steps, tokens)) > 1:
+        raise RunError("give one of minutes, steps and tokens", options=["minutes", "steps", "tokens"])
+    if tokenizer is not None and hub_name(tokenizer) is None:
+        tokenizer = Path(tokenizer).resolve()  # so that a run may go on wherever its command is started
+    old_texts = [old_data] if isinstance(old_data, str | Path) else old_data
+    options = {
+        "training.minutes": minutes,
+        "training.steps": steps,
+        "training.tokens": tokens,
+        "training.seed": seed,
+        "masking.strategy": strategy,
+        "tokenizer.path": None if tokenizer is None else str(tokenizer),
+        "tokenizer.kind": tokenizer_kind,
+        "tokenizer.vocab_size": vocab_size,
+        "start.checkpoint": str(from_.absolute()) if isinstance(from_, Path) else from_,
+        "start.extend_vocab": extend_vocab,
+        "start.old_data": None if old_texts is None else [str(Path(path).absolute()) for path in old_texts],
+    }
+    usual = DEFAULT if from_ is None else CONTINUING
+    return load_recipe(recipe or usual, options=options, overrides=as_overrides(settings))
+
+
+# ----------------------------------------
+# The checkpoint that a training begins with.
+
+_FILES = (*MODEL.files, "pytorch_model*.bin")  # the last are of folders that only transformers reads
+_SAME_NAMES = (
+    "layout", "num_layers", "hidden_size", "num_heads", "intermediate_size", "activation", "norm_eps",
+    "type_vocab_size", "initializer_range",
+)  # fmt: skip
+DEFAULT_LENGTH = 128
+# Gururangan et al. 2020, appendix B, have 1e-4 for RoBERTa, 768 wide; narrower models take and need more.
+RATE_AT_WIDTH = 1e-4 * 768
+
+
+def find_checkpoint(path: str | Path) -> Path:
+    """The folder of a model, given as it, as the folder of a run, or as a name on the hub.
+
+    Raises:
+        ModelError: There is none.
+    """
+    return find_weights(path, way_out="a training begins with the folder of a model, such as RUN/model")
+
+
+def checkpoint_sha256(folder: Path) -> str:
+    """A hash of all that a training takes from a checkpoint: configuration, weights in all their files, tokenizer."""
+    files = {path for pattern in _FILES for path in folder.glob(pattern)}
+    content = {path.relative_to(folder).as_posix(): file_sha256(path) for path in files}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def read_fitting_config(folder: Path, tokenizer: Tokenizer) -> EncoderConfig:
+    """The configuration of a checkpoint.
+
+    Raises:
+        ModelError: It cannot be read, or has fewer rows than its tokenizer has ids.
+    """
+    config = read_encoder_config(folder, mask_id=tokenizer.special.mask)
+    if tokenizer.vocab_size > config.vocab_size:
+        raise ModelError(
+            f"{folder}: the tokenizer has {tokenizer.vocab_size} ids, but the model only {config.vocab_size}; give a "
+            "model with the tokenizer that it was trained with"
         )
-    fill_from_checkpoint(values, where=where)
+    return config
 
 
-def _without_none(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_none(item) for key, item in value.items() if item is not None}
-    return [_without_none(item) for item in value] if isinstance(value, list | tuple) else value
+def _fill_from_checkpoint(values: dict[str, Any], *, where: str) -> None:
+    """Completes the values of a recipe, in place, by what its `start.checkpoint` says; contradictions are errors."""
+    start, model, training = values["start"], values.setdefault("model", {}), values.setdefault("training", {})
+    folder = find_checkpoint(start["checkpoint"])
+    sha256 = checkpoint_sha256(folder)
+    if start.get("sha256") not in (None, sha256):
+        raise SettingsError(
+            f"{where}: start.sha256 is {start['sha256']}, but {folder} now has {sha256}: it is another checkpoint than "
+            "this recipe was made with; give that one back, or remove start.sha256 (start.sha256=none)",
+            options=["set"],
+        )
+    start["checkpoint"], start["sha256"] = lasting_name(start["checkpoint"], folder), sha256
+    config = read_fitting_config(folder, load_tokenizer(folder))
+    if validated(TokenizerSettings, values.get("tokenizer") or {}, where=where) != TokenizerSettings():
+        raise SettingsError(
+            f"{where}: [tokenizer] says which tokenizer is taken or trained, but the checkpoint {folder} brings its "
+            "own; leave it away, or add words to it",
+            options=["extend_vocab"],
+        )
+
+    # The length of rows, and of the model where it is made longer.
+    longest, extend = config.max_position_embeddings, start.get("extend_positions", False)
+    length = training.setdefault("sequence_length", min(DEFAULT_LENGTH, longest))
+    if isinstance(length, int):  # anything else is an error of its own, later on
+        if length > longest and not extend:
+            raise SettingsError(
+                f"{where}: training.sequence_length {length} is more than the {longest} positions of the checkpoint; "
+                f"set training.sequence_length={longest}, or make the model longer with start.extend_positions=true",
+                options=["set"],
+            )
+        if extend and length <= longest:
+            raise SettingsError(
+                f"{where}: start.extend_positions makes the model longer than its {longest} positions, but "
+                f"training.sequence_length is {length}; set it to a greater length, or leave extend_positions away"
+            )
+        longest = max(length, longest)
+
+    # The architecture is the checkpoint's.
+    architecture = {name: getattr(config, name) for name in _SAME_NAMES}
+    if config.rotary is not None:
+        architecture |= {name: getattr(config.rotary, name) for name in Rotary.model_fields}
+    architecture = {name: value for name, value in architecture.items() if value is not None}
+    architecture["max_position_embeddings"] = longest
+    for key, value in model.items():
+        if key in architecture and value is not None and value != architecture[key]:
+            raise SettingsError(
+                f"{where}: model.{key} = {value!r}, but the checkpoint has {architecture[key]!r}; the architecture is "
+                f"the checkpoint's: leave model.{key} away, or take a recipe without [model], such as continue"
+            )
+    usual = ModelSettings.model_fields["initialisation"].default
+    if (initialisation := model.get("initialisation", usual)) != usual:
+        raise SettingsError(
+            f"{where}: model.initialisation = {initialisation!r} means nothing to a training that begins with a "
+            "checkpoint's weights; leave it away"
+        )
+    model |= {"dropout": config.dropout, **model, **architecture}
+    optimizer = training.get("optimizer")
+    if isinstance(optimizer, dict) and optimizer.get("kind") == "adamw":
+        training.setdefault("learning_rate", RATE_AT_WIDTH / config.hidden_size)
 
 
 # ----------------------------------------
@@ -269,11 +286,7 @@ def new_model(
 ) -> MaskedLM:
     """The encoder with the heads that the recipe's objectives need; its weights are not drawn yet.
 
-    Args:
-        recipe: Its settings.
-        tokenizer: Of its text.
-        label_names: The classes of documents, where they are an objective.
-        config: Of a checkpoint that the training begins with; None makes that of the recipe.
+    `config` is that of a checkpoint that the training begins with; None makes that of the recipe.
     """
     objectives = recipe.objectives
     config = config or encoder_config(recipe, tokenizer)

@@ -6,12 +6,13 @@ Nothing here loads torch, so that a misspelt recipe or setting is reported at on
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path, PurePath
 from tomllib import TOMLDecodeError
 from typing import Any
+
+import tomli_w
 
 from unmask.core.errors import SettingsError, parse_toml, shown
 from unmask.core.files import absence
@@ -21,22 +22,14 @@ from unmask.data.settings import AnnotationSettings, CorpusSettings
 from unmask.model.card_head import CardSettings
 from unmask.model.config import ModelSettings
 from unmask.tokenizer.settings import TokenizerSettings
-from unmask.train.settings import (
-    CheckpointSettings,
-    EvaluationSettings,
-    ObjectivesSettings,
-    TrainingSettings,
-)
+from unmask.train.settings import CheckpointSettings, EvaluationSettings, ObjectivesSettings, TrainingSettings
 
 DEFAULT = "tiny"
 CONTINUING = "continue"  # where a checkpoint is given and no recipe
 _OURS = ("tiny", "mini", "small", "base", CONTINUING)
 
-
-def recipe_names() -> list[str]:
-    """Names of the packaged recipes."""
-    folder = resources.files("unmask") / "recipes"
-    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+# ----------------------------------------
+# Files.
 
 
 class PackagedRecipes(Result):
@@ -59,6 +52,12 @@ def recipes() -> PackagedRecipes:
     return PackagedRecipes({"recipes": {name: read_recipe(name)[0].get("description", "") for name in names}})
 
 
+def recipe_names() -> list[str]:
+    """Names of the packaged recipes."""
+    folder = resources.files("unmask") / "recipes"
+    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+
+
 def read_recipe(source: str) -> tuple[dict[str, Any], str]:
     """The values of a recipe by section, and what it is, for errors.
 
@@ -78,10 +77,10 @@ def read_recipe(source: str) -> tuple[dict[str, Any], str]:
             raise SettingsError(f"{path}: cannot be read as UTF-8 text: {error}") from error
     else:
         names = recipe_names()
-        if source not in names and path.exists() and not path.is_dir():
-            reason = "its name does not end with .toml" if path.is_file() else absence(path)
-            raise SettingsError(f"{source}: {reason}; give the name of a recipe, or a .toml file")
         if source not in names:
+            if path.exists() and not path.is_dir():
+                reason = "its name does not end with .toml" if path.is_file() else absence(path)
+                raise SettingsError(f"{source}: {reason}; give the name of a recipe, or a .toml file")
             near = difflib.get_close_matches(source, names, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names)}, or a .toml file"
             raise SettingsError(f"unknown recipe {source!r}; {hint}")
@@ -93,7 +92,19 @@ def read_recipe(source: str) -> tuple[dict[str, Any], str]:
         raise SettingsError(f"{where}: not TOML: {error}") from error
 
 
+# ----------------------------------------
+# Single settings on top.
+
 Overrides = Sequence[str] | Mapping[str, Any]
+
+# Setting one of these replaces what excludes it.
+_REPLACES = {
+    "training.steps": ("training.minutes", "training.tokens"),
+    "training.tokens": ("training.minutes", "training.steps"),
+    "training.minutes": ("training.steps", "training.tokens"),
+    "tokenizer.path": tuple(f"tokenizer.{name}" for name in TokenizerSettings.model_fields if name != "path"),
+    "masking.strategy": ("masking.units", "masking.weights"),
+}
 
 
 def as_overrides(settings: Overrides) -> tuple[str, ...]:
@@ -109,40 +120,35 @@ def as_overrides(settings: Overrides) -> tuple[str, ...]:
     """
     if isinstance(settings, str):
         raise SettingsError(f'settings: give a list of "section.key=value" or a dict, not the string {settings!r}')
-    return tuple(_spelled("", settings)) if isinstance(settings, Mapping) else tuple(settings)
-
-
-def _spelled(before: str, values: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in values.items():
-        key = f"{before}{name}"
+    if not isinstance(settings, Mapping):
+        return tuple(settings)
+    overrides: list[str] = []
+    for name, value in settings.items():
         if isinstance(value, Mapping):
-            yield from _spelled(f"{key}.", value)
+            overrides += as_overrides({f"{name}.{key}": inner for key, inner in value.items()})
         else:
-            yield f"{key}={'none' if value is None else _toml(key, value)}"
+            overrides.append(as_override(name, value))
+    return tuple(overrides)
 
 
-def _toml(key: str, value: Any) -> str:
+def as_override(key: str, value: Any) -> str:
+    """`section.key=value`; None is `none`.
+
+    Raises:
+        SettingsError: The value is nothing that a recipe can hold.
+    """
+    if value is None:
+        return f"{key}=none"
     if isinstance(value, int) and value.bit_length() > 64:  # as TOML promises
         raise SettingsError(f"settings: {key} is a whole number of more than 64 bits, which no recipe holds")
-    if isinstance(value, bool | int | float):
-        return str(value).lower()
-    if isinstance(value, str | PurePath):
-        return json.dumps(str(value), ensure_ascii=False)
     if isinstance(value, list | tuple):
-        return f"[{', '.join(_toml(key, each) for each in value)}]"
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{json.dumps(name)} = {_toml(key, each)}' for name, each in value.items())}}}"
-    raise SettingsError(f"settings: {key} = {shown(value)} is {type(value).__name__}, which no recipe holds")
-
-
-# Setting one of these replaces what excludes it.
-_REPLACES = {
-    "training.steps": ("training.minutes", "training.tokens"),
-    "training.tokens": ("training.minutes", "training.steps"),
-    "training.minutes": ("training.steps", "training.tokens"),
-    "tokenizer.path": tuple(f"tokenizer.{name}" for name in TokenizerSettings.model_fields if name != "path"),
-    "masking.strategy": ("masking.units", "masking.weights"),
-}
+        value = [str(each) if isinstance(each, PurePath) else each for each in value]
+    try:
+        text = tomli_w.dumps({"value": str(value) if isinstance(value, PurePath) else value})
+    except TypeError as error:
+        kind = type(value).__name__
+        raise SettingsError(f"settings: {key} = {shown(value)} is {kind}, which no recipe holds") from error
+    return f"{key}={text.partition('=')[2].strip()}"
 
 
 def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
@@ -156,28 +162,23 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
     Raises:
         SettingsError: One has no `=`, or no section, or goes through something that is not a table.
     """
-    for override in sorted(overrides, key=_rank):
-        _apply(values, override)
 
+    def turn(override: str) -> tuple[int, int]:
+        key = override.partition("=")[0].strip()
+        if key in _REPLACES:
+            return 0, 0
+        return (1, key.count(".")) if key.endswith(".kind") else (2, 0)
 
-def _rank(override: str) -> tuple[int, int]:
-    key = override.partition("=")[0].strip()
-    if key in _REPLACES:
-        return 0, 0
-    return (1, key.count(".")) if key.endswith(".kind") else (2, 0)
-
-
-def _apply(values: dict[str, Any], override: str) -> None:
-    key, sign, text = (part.strip() for part in override.partition("="))
-    if not sign or "." not in key:
-        example = "for example training.learning_rate=0.003"
-        raise SettingsError(f"{override}: expected section.key=value, {example}", options=["set"])
-    try:
-        set_value(values, key, None if text == "none" else toml_value(text))
-    except ValueError as error:
-        if isinstance(error, SettingsError):
-            raise
-        raise SettingsError(f"{key}: the value cannot be read: {error}", options=["set"]) from error
+    for override in sorted(overrides, key=turn):
+        key, sign, text = (part.strip() for part in override.partition("="))
+        if not sign or "." not in key:
+            example = "for example training.learning_rate=0.003"
+            raise SettingsError(f"{override}: expected section.key=value, {example}", options=["set"])
+        try:
+            value = None if text == "none" else toml_value(text)
+        except ValueError as error:
+            raise SettingsError(f"{key}: the value cannot be read: {error}", options=["set"]) from error
+        set_value(values, key, value)
 
 
 def section_values(overrides: Overrides, section: str, *others: str) -> dict[str, dict[str, Any]]:
@@ -223,15 +224,19 @@ def set_value(values: dict[str, Any], key: str, value: Any) -> None:
 
 
 def toml_value(text: str) -> Any:
-    """A value in TOML's notation; what is none is taken as a string.
+    """A value in TOML's notation; anything that is not TOML is taken as a string.
 
     Raises:
-        ValueError: It is TOML that nobody holds: nested too deep, or a number of too many digits; the text says which.
+        ValueError: It is nested too deep, or a number of too many digits; the text says which.
     """
     try:
         return parse_toml(f"value = {text}")["value"]
     except TOMLDecodeError:
         return text
+
+
+# ----------------------------------------
+# Recipes.
 
 
 class LightRecipe(Settings):
@@ -255,24 +260,30 @@ class LightRecipe(Settings):
     card: CardSettings = CardSettings()
 
 
-def light_recipe(
-    source: str = DEFAULT, *, options: Mapping[str, Any] | None = None, overrides: Sequence[str] = ()
-) -> LightRecipe:
-    """Reads a recipe in less time than torch takes to load, so that what is misspelt is reported at once.
+def recipe_values(
+    source: str, options: Mapping[str, Any] | None, overrides: Sequence[str]
+) -> tuple[dict[str, Any], str]:
+    """The values of a recipe by section with options (by dotted key; None is passed over) and then overrides on top.
 
-    Args:
-        source: Name of a packaged recipe, or a TOML file.
-        options: Values by dotted key; None values are passed over. Applied first.
-        overrides: `section.key=value`.
-
-    Raises:
-        SettingsError: The recipe is unknown, or a setting is unknown, malformed or out of range.
+    With what the recipe is, for errors, which are those of `read_recipe` and `apply_overrides`.
     """
     values, where = read_recipe(source)
     for key, value in (options or {}).items():
         if value is not None:
             set_value(values, key, value)
     apply_overrides(values, overrides)
+    return values, where
+
+
+def light_recipe(
+    source: str = DEFAULT, *, options: Mapping[str, Any] | None = None, overrides: Sequence[str] = ()
+) -> LightRecipe:
+    """Reads a recipe in less time than torch takes to load; arguments are those of `recipe_values`.
+
+    Raises:
+        SettingsError: The recipe is unknown, or a setting is unknown, malformed or out of range.
+    """
+    values, where = recipe_values(source, options, overrides)
     if values.get("start"):
         values.setdefault("training", {})  # which the checkpoint fills in
     return validated(LightRecipe, values, where=where)

@@ -1,10 +1,30 @@
-"""The data of a run, prepared in its folder or given as a prepared folder, and the classes of its documents."""
+"""The folder of a run, and the data that it trains on: prepared in that folder, or given as a prepared folder.
+
+recipe.toml          every setting; a folder with it holds a run
+sources.json         the files that the text comes from
+stdin.txt            what came on standard input, if that was one of them
+pipes/               what came out of pipes, if some of them were
+given/               texts that were in memory, if they were given so
+lexicon.safetensors  collocations of the training text, where masking needs them and no other lexicon was given
+start/               where the training begins from a checkpoint: the model and tokenizer that it begins with
+old/                 held-out text of the checkpoint's own domain, as tokens, where there is any
+before.json          what that model came to before the training, on the new and on the old text
+data/                prepared shards, unless the run was given a prepared folder
+checkpoints/         the latest states
+metrics.jsonl        a line every few steps and at every evaluation
+tensorboard/         the same for TensorBoard, where it is installed
+predictions.json     what the model made of some held-out lines before training, and after it
+model/               the result: a transformers folder
+summary.json         figures of the result, written last
+report.html          all of it for the eye
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -13,51 +33,71 @@ from numpy.typing import NDArray
 
 from unmask.commands.prepare import describe
 from unmask.commands.recipe import Recipe
-from unmask.core.errors import DataError, SettingsError
+from unmask.core.errors import DataError, RunError, SettingsError, parse_json
+from unmask.core.files import ClaimedFolder
 from unmask.core.remote import origin_of
 from unmask.core.results import Reporter
 from unmask.data.data_folder import MANIFEST, Manifest, load_manifest, open_split
 from unmask.data.packing import is_mixed
 from unmask.data.prepare import preparation_settings, prepare
-from unmask.data.settings import AnnotationSettings, CorpusSettings
+from unmask.data.sources import GIVEN, PIPES, STDIN_FILE
 from unmask.data.store import TokenStore
 from unmask.masking.settings import needed_annotations
 from unmask.masking.tables import Tables
 from unmask.tokenizer.loading import load_tokenizer
-from unmask.tokenizer.settings import TokenizerSettings
 from unmask.tokenizer.tokenizer import Tokenizer
 
+START_ANEW = "start anew, overwriting it"  # the way out where a file of a run is damaged
 
-def check_labels(recipe: Recipe, manifest: Manifest | None) -> None:
-    """Makes sure that classes are there where they are an objective.
 
-    Args:
-        recipe: Says whether they are, and where raw text has them.
-        manifest: Of prepared data; None for raw text.
+class RunFolder:
+    """Paths within a run's folder; see the module's docstring."""
 
-    Raises:
-        SettingsError: Raw text would be prepared without them.
-        DataError: The data was prepared without them, or holds only one.
-    """
-    if recipe.objectives.label is None:
-        return
-    if manifest is None:
-        if recipe.corpus.label is None:
-            raise SettingsError(
-                "objectives.label learns the classes of documents; name the column of the tables in which they stand "
-                "with --set corpus.label=COLUMN, or remove objectives.label (--set objectives.label=none)"
-            )
-    elif not manifest.labels:
-        raise DataError(
-            "objectives.label learns the classes of documents, which this data was prepared without; make it with "
-            "unmask prepare ... --set corpus.label=COLUMN"
-        )
-    elif len(manifest.labels) < 2:
-        (name,) = manifest.labels
-        raise DataError(
-            f"objectives.label tells classes from each other, but all labelled documents are {name!r}; name another "
-            "column in corpus.label, or remove objectives.label (--set objectives.label=none)"
-        )
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.recipe = root / "recipe.toml"
+        self.sources = root / "sources.json"
+        self.stdin = root / STDIN_FILE
+        self.pipes = root / PIPES
+        self.texts = root / GIVEN
+        self.start = root / "start"
+        self.old = root / "old"
+        self.before = root / "before.json"
+        self.data = root / "data"
+        self.lexicon = root / "lexicon.safetensors"
+        self.checkpoints = root / "checkpoints"
+        self.metrics = root / "metrics.jsonl"
+        self.tensorboard = root / "tensorboard"
+        self.predictions = root / "predictions.json"
+        self.model = root / "model"
+        self.summary = root / "summary.json"
+        self.report = root / "report.html"
+        names = {path.name for path in vars(self).values() if path != root}
+        self.claimed = ClaimedFolder(root=root, marker=self.recipe.name, what="a run", ours=names)
+
+    @property
+    def holds_run(self) -> bool:
+        """Whether a run was begun here."""
+        return self.claimed.is_claimed
+
+    def read_sources(self, way_out: str = START_ANEW) -> list[str]:
+        """The sources that the run was begun on, as `unmask.core.remote.lasting_source` names them.
+
+        Raises:
+            RunError: The list of them is damaged.
+        """
+        try:
+            names = parse_json(self.sources.read_text(encoding="utf-8"))
+            if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+                raise ValueError("it is no list of paths")
+        except (OSError, ValueError) as error:
+            raise RunError(f"{self.sources}: damaged ({error}); {way_out}") from error
+        return names
+
+
+def packaged_corpus() -> Path:
+    """Tiny Shakespeare (1.1 MB, public domain), which stands in where no files are given."""
+    return Path(str(resources.files("unmask") / "data" / "tinyshakespeare.txt"))
 
 
 def is_prepared(paths: Sequence[str | Path]) -> bool:
@@ -67,15 +107,7 @@ def is_prepared(paths: Sequence[str | Path]) -> bool:
 
 @dataclass(frozen=True)
 class PreparedData:
-    """Opened shards.
-
-    Attributes:
-        root: The data folder.
-        manifest: Its ledger.
-        tokenizer: Its tokenizer.
-        train: Training tokens.
-        validation: Held-out tokens.
-    """
+    """Opened shards: the data folder, its manifest and tokenizer, and the tokens of both splits."""
 
     root: Path
     manifest: Manifest
@@ -113,134 +145,116 @@ def open_prepared(root: Path) -> PreparedData:
 
 
 def obtain_data(paths: Sequence[str], folder: Path, recipe: Recipe, reporter: Reporter) -> PreparedData:
-    """Opens the prepared folder that was given, or prepares the files unless that was done before.
-
-    Args:
-        paths: Text files, or one prepared folder.
-        folder: Where shards are put.
-        recipe: Settings of corpus and tokenizer.
-        reporter: Called with the progress.
+    """Opens the prepared folder that was given, or prepares the files in `folder` unless that was done before.
 
     Raises:
         UnmaskError: The files or the folder cannot be used, or the folder was prepared with other settings than
             the recipe asks for.
     """
-    if is_prepared(paths):
-        data = open_prepared(Path(paths[0]))
-        check_preparation(data.root, data.manifest, recipe)
-        check_annotations(recipe, data.manifest)
-    else:
-        check_annotations(recipe, None)
-        check_labels(recipe, None)
-        if not _is_ours(folder, paths, recipe):
-            prepare_by(recipe, paths, folder, reporter)
-        data = open_prepared(folder)
-    check_labels(recipe, data.manifest)
-    if (note := _on_fetching(data)) is not None:
-        reporter.note(note)
-    for text in describe(data.manifest):
+    root = Path(paths[0]) if is_prepared(paths) else folder
+    if root == folder:
+        check_data(recipe)
+        prepare_by(recipe, paths, folder, reporter)
+    data = open_prepared(root)
+    manifest = data.manifest
+    check_data(recipe, manifest, root if root != folder else None)
+
+    # Of data at an address, what the first step waits for.
+    missing = sum(not (root / file.name).is_file() for file in manifest.train.files)
+    if missing and (origin := origin_of(root)) is not None:
+        when = "while the training goes on"
+        if is_mixed(manifest.train.pieces, manifest.train.tokens):
+            when = "before the first step, since a text of this size is shuffled as a whole"
+        reporter.note(f"{missing:,} shards are fetched from {origin} {when}")
+    for text in describe(manifest):
         reporter.note(text)
-    if data.manifest.labels and recipe.objectives.label is None:
-        reporter.note("the classes are not learned: that is asked for with --set objectives.label.weight=1")
+    if manifest.labels and recipe.objectives.label is None:
+        reporter.note("the classes are not learned: that is asked for with the setting objectives.label.weight=1")
     return data
 
 
-def _on_fetching(data: PreparedData) -> str | None:
-    """What the first step waits for, of data whose shards lie at an address; None: nothing."""
-    origin, split = origin_of(data.root), data.manifest.train
-    missing = sum(not (data.root / file.name).is_file() for file in split.files)
-    if origin is None or not missing:
-        return None
-    if is_mixed(split.pieces, split.tokens):
-        return (
-            f"{missing:,} shards are fetched from {origin} before the first step, since a text of this size is "
-            "shuffled as a whole"
+def prepare_by(recipe: Recipe, paths: Sequence[str | Path], folder: Path, reporter: Reporter) -> None:
+    """Prepares text as a recipe says, unless the folder holds these sources with these settings already."""
+    corpus, tokenizer, annotation = recipe.corpus, recipe.tokenizer, recipe.annotation
+    settings = preparation_settings(paths, corpus, tokenizer, annotation)
+    if not (folder / MANIFEST).is_file() or load_manifest(folder).settings != settings:
+        prepare(
+            paths,
+            folder,
+            corpus=corpus,
+            tokenizer=tokenizer,
+            annotation=annotation,
+            notify=reporter.notify,
+            note=reporter.note,
         )
-    return f"{missing:,} shards are fetched from {origin} while the training goes on"
 
 
-def prepare_by(recipe: Recipe, paths: Sequence[str], folder: Path, reporter: Reporter) -> None:
-    """Prepares text as a recipe says.
-
-    Args:
-        recipe: Says how text is read, tokenized and annotated.
-        paths: Of the text.
-        folder: Where the shards go.
-        reporter: Called with the progress.
-
-    Raises:
-        UnmaskError: As `prepare`.
-    """
-    prepare(
-        paths,
-        folder,
-        corpus=recipe.corpus,
-        tokenizer=recipe.tokenizer,
-        annotation=recipe.annotation,
-        notify=reporter.notify,
-        note=reporter.note,
-    )
+# ----------------------------------------
+# Whether data fits a recipe.
 
 
-def check_annotations(recipe: Recipe, manifest: Manifest | None) -> None:
-    """Makes sure that the masking finds the annotations that it needs.
+def check_data(recipe: Recipe, manifest: Manifest | None = None, root: Path | None = None) -> None:
+    """Makes sure that data has what masking and objectives need, and was prepared as the recipe asks.
 
     Args:
-        recipe: Says what is needed, and what raw text is annotated with.
-        manifest: Of data that is prepared already; None for raw text.
+        recipe: Settings of corpus, tokenizer and annotation that stand at their defaults ask for nothing.
+        manifest: Of prepared data; None for raw text.
+        root: The folder of data that was prepared before, and perhaps otherwise.
 
     Raises:
-        SettingsError: Raw text would be prepared without them.
-        DataError: The data was prepared without them.
+        SettingsError: Raw text would be prepared without annotations or classes.
+        DataError: The data was prepared without them or with other settings, or holds only one class.
+        TokenizerError: The recipe's tokenizer cannot be read.
     """
-    needed = needed_annotations(recipe.masking)
-    there = recipe.annotation.columns if manifest is None else manifest.annotations
-    if not (missing := [column for column in needed if column not in there]):
+    if manifest is not None and root is not None:
+        for name in ("corpus", "tokenizer", "annotation"):
+            section = getattr(recipe, name)
+            if name == "tokenizer" and recipe.tokenizer.path is not None:
+                fits = load_tokenizer(recipe.tokenizer.path).fingerprint == manifest.tokenizer_sha256
+            else:
+                fits = section == type(section)() or section.model_dump(mode="json") == manifest.settings.get(name)
+            if not fits:
+                raise DataError(
+                    f"{root}: the shards were prepared with other settings than [{name}] of the recipe asks for; "
+                    "leave these away, or prepare the text again with them"
+                )
+    check_annotations(recipe, manifest)
+    if recipe.objectives.label is None:
+        return
+    without = "or remove objectives.label (objectives.label=none)"
+    if manifest is None:
+        if recipe.corpus.label is None:
+            raise SettingsError(
+                "objectives.label learns the classes of documents; name the column of the tables in which they stand "
+                f"(corpus.label=COLUMN), {without}",
+                options=["set"],
+            )
+    elif not manifest.labels:
+        raise DataError(
+            "objectives.label learns the classes of documents, which this data was prepared without; prepare it again "
+            "with corpus.label=COLUMN"
+        )
+    elif len(manifest.labels) < 2:
+        (name,) = manifest.labels
+        raise DataError(
+            f"objectives.label tells classes from each other, but all labelled documents are {name!r}; name another "
+            f"column in corpus.label, {without}"
+        )
+
+
+def check_annotations(recipe: Recipe, manifest: Manifest | None = None) -> None:
+    """Makes sure that masking finds the annotations that it needs; arguments and errors are those of `check_data`."""
+    columns = recipe.annotation.columns if manifest is None else manifest.annotations
+    missing = [column for column in needed_annotations(recipe.masking) if column not in columns]
+    if not missing:
         return
     what = (
         f"masking by {recipe.masking.strategy or 'these units and weights'} needs the annotation {', '.join(missing)}"
     )
-    every = sorted({*there, *missing})
+    every = sorted({*columns, *missing})
     if manifest is None:
         names = ",".join(f'"{column}"' for column in every)
-        raise SettingsError(f"{what} of the text; ask for it with --set 'annotation.columns=[{names}]'")
+        raise SettingsError(f"{what} of the text; ask for it with annotation.columns=[{names}]", options=["set"])
     raise DataError(
         f"{what}, which this data was prepared without; make it with unmask prepare ... --annotate {','.join(every)}"
     )
-
-
-def _is_ours(folder: Path, paths: Sequence[str], recipe: Recipe) -> bool:
-    """Whether the folder holds these sources already, prepared with these settings."""
-    if not (folder / MANIFEST).is_file():
-        return False
-    settings = load_manifest(folder).settings
-    return settings == preparation_settings(paths, recipe.corpus, recipe.tokenizer, recipe.annotation)
-
-
-def check_preparation(root: Path, manifest: Manifest, recipe: Recipe) -> None:
-    """Makes sure that data was prepared as a recipe asks, where it asks for something.
-
-    Args:
-        root: The data folder.
-        manifest: Its ledger.
-        recipe: Settings of corpus, tokenizer and annotation; those that stand at their defaults ask for nothing.
-
-    Raises:
-        DataError: It was prepared with other settings.
-        TokenizerError: The recipe's tokenizer cannot be read.
-    """
-    made = manifest.settings
-    for name, asked, default in (
-        ("corpus", recipe.corpus.model_dump(mode="json"), CorpusSettings().model_dump(mode="json")),
-        ("tokenizer", recipe.tokenizer.model_dump(mode="json"), TokenizerSettings().model_dump(mode="json")),
-        ("annotation", recipe.annotation.model_dump(mode="json"), AnnotationSettings().model_dump(mode="json")),
-    ):
-        if name == "tokenizer" and recipe.tokenizer.path is not None:
-            fits = load_tokenizer(recipe.tokenizer.path).fingerprint == manifest.tokenizer_sha256
-        else:
-            fits = asked in (default, made.get(name))
-        if not fits:
-            raise DataError(
-                f"{root}: the shards were prepared with other settings than [{name}] of the recipe asks for; "
-                "leave these away, or prepare the text again with them"
-            )

@@ -1,6 +1,7 @@
 """What a command shows: results on stdout, notes and progress on stderr.
 
-Progress is a bar with speed and time left on a terminal, and a plain line now and then elsewhere.
+Progress is a bar with speed and time left on a terminal, and a plain line now and then elsewhere. Nothing heavy is
+loaded for `--help`.
 """
 
 from __future__ import annotations
@@ -12,14 +13,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from unmask.core.errors import SettingsError, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
     from unmask.core.results import Progress, Readable, Shown
@@ -33,6 +32,13 @@ def is_main_process() -> bool:
     return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
 
 
+class _PrintableFormatter(logging.Formatter):
+    """Spells out whatever a terminal would obey."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
 def prepare_streams() -> None:
     """Lets characters that a stream lacks, streams that are closed and logged warnings do no harm."""
     for name in ("stdout", "stderr"):
@@ -43,11 +49,6 @@ def prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(_PrintableFormatter())
-
-
-def give_up_stdout() -> None:
-    """Sends what Python would still write at its end to nowhere."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def read_stdin() -> str:
@@ -69,16 +70,9 @@ def read_stdin() -> str:
     return text
 
 
-class _PrintableFormatter(logging.Formatter):
-    """Spells out whatever a terminal would obey."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record))
-
-
 @contextmanager
 def verbosity(*, quiet: bool, verbose: bool) -> Iterator[None]:
-    """Says nothing but warnings, or also what is logged.
+    """Shows nothing but warnings, or also what is logged.
 
     Raises:
         SettingsError: Both are wanted.
@@ -99,13 +93,10 @@ def verbosity(*, quiet: bool, verbose: bool) -> Iterator[None]:
         log.removeHandler(handler)
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Results
-
-
 def show(result: Readable, *, as_json: bool) -> None:
     """Prints a result: exactly one JSON object, or what a person reads, in colours on a terminal."""
     from rich.console import Console
+    from rich.table import Table
 
     from unmask.core.results import Sheet
 
@@ -117,39 +108,29 @@ def show(result: Readable, *, as_json: bool) -> None:
     for each in result.shown():
         if isinstance(each, str):  # as it is: a program may read it
             sys.stdout.write(f"{printable(each) if sys.stdout.isatty() else each}\n")
+        elif isinstance(each, Sheet):
+            title = _styled(each.title, "dim") if each.title else None
+            table = Table(box=None, pad_edge=False, show_header=any(each.columns), title=title, title_justify="left")
+            for head in each.columns:
+                table.add_column(_styled(head.removeprefix(">")), justify="right" if head.startswith(">") else "left")
+            for row in each.rows:
+                table.add_row(*map(_styled, row))
+            console.print(table)
         else:
-            console.print(rendered(each), soft_wrap=not isinstance(each, Sheet))
+            console.print(_assembled(each), soft_wrap=True)
 
 
-def rendered(shown: Shown) -> Table | Text:
-    """What rich prints of a part of a result."""
-    from rich.table import Table
-    from rich.text import Text
-
-    from unmask.core.results import Sheet
-
-    if isinstance(shown, tuple):
-        return Text.assemble(*map(styled, shown))
-    if not isinstance(shown, Sheet):
-        return styled(shown)
-    title = styled(shown.title, "dim") if shown.title else None
-    table = Table(box=None, pad_edge=False, show_header=any(shown.columns), title=title, title_justify="left")
-    for head in shown.columns:
-        table.add_column(styled(head.removeprefix(">")), justify="right" if head.startswith(">") else "left")
-    for row in shown.rows:
-        table.add_row(*map(styled, row))
-    return table
-
-
-def styled(part: object, style: str = "") -> Text:
+def _styled(part: object, style: str = "") -> Text:
     """A text in its style, which can do nothing else to a terminal."""
     from rich.text import Text
 
     return Text(printable(str(part)), style or getattr(part, "style", ""))
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Progress
+def _assembled(line: Shown) -> Text:
+    from rich.text import Text
+
+    return Text.assemble(*map(_styled, line if isinstance(line, tuple) else (line,)))
 
 
 class ConsoleReporter:
@@ -180,42 +161,26 @@ class ConsoleReporter:
         self.bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.bar.stop()
 
     def note(self, text: Shown) -> None:
         """Prints it on a line of its own."""
-        from rich.text import Text
-
-        parts = text if isinstance(text, tuple) else (text,)
-        self.console.print(Text.assemble(*map(styled, parts)), soft_wrap=True)
-
-    def begin_task(self, what: str) -> None:
-        """Draws a new bar in the place of the last one, unless that is of the same thing."""
-        if what == self._what:
-            return
-        if self._task is not None:
-            self.bar.remove_task(self._task)
-        self._what = what
-        self._task = self.bar.add_task(printable(what), total=None, facts="")
-
-    def show(self, share: float | None, facts: str) -> None:
-        """Moves the bar, or prints a line now and then where there is no terminal.
-
-        Args:
-            share: Of the task that is done, from 0 to 1; None if unknown.
-            facts: What stands beside it.
-        """
-        if self._task is not None and not self.bar.disable:
-            self.bar.update(self._task, total=None if share is None else 1.0, completed=share, facts=printable(facts))
-        now = time.monotonic()
-        if self.bar.disable and now - self._last_line >= LINE_SECONDS:
-            self._last_line = now
-            self.note(f"{self._what}{'' if share is None else f' {share:.0%}'}: {facts}")
+        self.console.print(_assembled(text), soft_wrap=True)
 
     def notify(self, progress: Progress) -> None:
-        """How much of how much is done, how fast, and the time left."""
-        self.begin_task(progress.what)
-        self.show(*self._pace.facts(progress))
+        """Moves the bar, a new one for each kind of work; prints a line now and then where there is no terminal."""
+        share, facts = self._pace.facts(progress)
+        if self.bar.disable:
+            now = time.monotonic()
+            if now - self._last_line >= LINE_SECONDS:
+                self._last_line = now
+                self.note(f"{progress.what}{'' if share is None else f' {share:.0%}'}: {facts}")
+            return
+        if self._task is None or progress.what != self._what:
+            if self._task is not None:
+                self.bar.remove_task(self._task)
+            self._what = progress.what
+            self._task = self.bar.add_task(printable(progress.what), total=None, facts="")
+        values: dict[str, Any] = {"total": None if share is None else 1.0, "completed": share}
+        self.bar.update(self._task, **values, facts=printable(facts))

@@ -1,4 +1,7 @@
-"""One pretraining run: its parts, put together, and what a finished run leaves."""
+"""One pretraining run: its parts, put together, what is looked at as it trains, and what a finished run leaves.
+
+Shape suffixes: T = all positions of a batch in a line, D = hidden size.
+"""
 
 from __future__ import annotations
 
@@ -6,35 +9,47 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from typing import Any
 
 import torch
 
-from unmask.commands.from_checkpoint import FACTS, open_old_text, start_model
-from unmask.commands.held_out_watch import Watch, figures_of, lines_from_plain, lines_to_plain, predict_lines
 from unmask.commands.masking_tables import masking_tables, score_board
 from unmask.commands.recipe import Recipe, new_model
-from unmask.commands.run_data import PreparedData
-from unmask.commands.run_folder import START_ANEW, RunFolder
+from unmask.commands.run_data import START_ANEW, PreparedData, RunFolder
+from unmask.commands.start import FACTS, open_old_text, start_model
 from unmask.core.compiled import is_compiled
-from unmask.core.errors import DivergedError
+from unmask.core.errors import DataError, DivergedError, TokenizerError
 from unmask.core.files import read_object, whole_folder, write_atomically, writing
 from unmask.core.interruption import Interruption
-from unmask.core.results import Reporter
-from unmask.data.rows import RowStream
-from unmask.masking.masker import Masker
-from unmask.measure.held_out import HeldOut, HeldOutSet, explain_plateau, few_draws, on_plateau
+from unmask.core.results import Reporter, Styled, legible
+from unmask.data.rows import Rows, RowStream
+from unmask.masking.features import rows_from_ids
+from unmask.masking.masker import MaskedRows, Masker
+from unmask.masking.settings import span_units
+from unmask.measure.held_out import (
+    HeldOut,
+    HeldOutSet,
+    ObjectiveSet,
+    explain_plateau,
+    few_draws,
+    fixed_masker,
+    is_stuck,
+    on_plateau,
+    unigram_entropy,
+)
 from unmask.measure.uncertainty import plain_interval
 from unmask.model.encoder import MaskedLM, compile_model
 from unmask.model.folder import save_model
+from unmask.model.fused import predicted_positions
 from unmask.model.initial_weights import initialise
 from unmask.model.loops import losses
 from unmask.model.stored_weights import write_checksums
 from unmask.report.cards import write_card
 from unmask.report.pages import write_report
-from unmask.train.callbacks import Callback, ShowProgress, StopAtSignal
+from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.train.callbacks import Callback, ShowProgress, StepReport, StopAtSignal
 from unmask.train.checkpoints import (
     Checkpoints,
     begun_dtype,
@@ -45,22 +60,17 @@ from unmask.train.checkpoints import (
 from unmask.train.distributed import ALONE, Group, on_rank_zero
 from unmask.train.hardware import choose_device, choose_dtype, why_not_compiled, works_on_its_own
 from unmask.train.objectives import extra_objectives
+from unmask.train.runner import evaluating, hidden_states, logits_at
+from unmask.train.step import Best
 from unmask.train.trackers import MetricsFile, Service, TensorBoard, read_metrics
 from unmask.train.trainer import Trainer
 
 NUM_LINES = 8  # of held-out text, predicted before training and after it
+LONGEST_LINE = 48  # tokens
 
 
 class TrainingRun:
-    """From opened data to a finished folder, or to an interruption.
-
-    Args:
-        folder: Of the run.
-        recipe: Its settings.
-        data: What it trains on.
-        reporter: Called with the progress.
-        group: The processes that train together; the first writes into the folder.
-    """
+    """From opened data to a finished folder, or to an interruption; rank 0 of the group writes into the folder."""
 
     def __init__(
         self, folder: RunFolder, recipe: Recipe, data: PreparedData, reporter: Reporter, group: Group = ALONE
@@ -70,7 +80,16 @@ class TrainingRun:
         tables, lexicon = masking_tables(recipe.masking, data, own_lexicon=folder.lexicon, reporter=reporter)
         made_of = recipe.fingerprinted() + data.manifest.fingerprint + ("" if lexicon is None else lexicon.fingerprint)
         self.fingerprint = hashlib.sha256(made_of.encode()).hexdigest()
-        model = self._new_model().to(device)
+
+        labels = tuple(data.manifest.labels)
+        if recipe.start is None:
+            model = new_model(recipe, data.tokenizer, labels)
+            initialise(model, seed=training.seed, method=recipe.model.initialisation)
+        else:
+            model, notes = start_model(recipe, folder.start, data.tokenizer, labels)
+            for note in notes:
+                reporter.note(note)
+        self.model = model.to(device)
         # A run that goes on keeps the type that it began with, also on another machine.
         model.encoder.compute_dtype = begun_dtype(folder.checkpoints) or choose_dtype(training.precision, device)
         model.encoder.gradient_checkpointing = training.gradient_checkpointing
@@ -79,6 +98,7 @@ class TrainingRun:
         )
         if self._uncompiled is None:
             compile_model(model)
+
         pairs = recipe.objectives.pairs
         stream = RowStream(
             data.train,
@@ -106,27 +126,13 @@ class TrainingRun:
             fingerprint=self.fingerprint,
             group=group,
         )
-        self.model, self.state = model, self.trainer.state
+        self.state = self.trainer.state
         self.watch = Watch(recipe, data, reporter)
-
-    def _new_model(self) -> MaskedLM:
-        """The model as the training begins, in memory of the CPU."""
-        recipe, tokenizer, labels = self.recipe, self.data.tokenizer, tuple(self.data.manifest.labels)
-        if recipe.start is None:
-            model = new_model(recipe, tokenizer, labels)
-            initialise(model, seed=recipe.training.seed, method=recipe.model.initialisation)
-            return model
-        model, notes = start_model(recipe, self.folder.start, tokenizer, labels)
-        for note in notes:
-            self.reporter.note(note)
-        return model
 
     def run(self, interruption: Interruption, callbacks: Sequence[Callback] = ()) -> dict[str, Any]:
         """Trains from the last checkpoint on, writes everything, and returns the summary.
 
-        Args:
-            interruption: Notes signals, at which the run saves and leaves.
-            callbacks: Of the user, called before evaluations and checkpoints.
+        The user's callbacks are called before evaluations and checkpoints.
 
         Raises:
             DivergedError: The loss is not finite; the text names the latest checkpoint.
@@ -134,34 +140,41 @@ class TrainingRun:
             RunError: A checkpoint cannot be written or read.
             MemoryFullError: Not even one row fits into memory.
         """
-        folder, recipe, state, is_main = self.folder, self.recipe, self.state, self.group.is_main
+        folder, recipe, state, trainer = self.folder, self.recipe, self.state, self.trainer
         self._announce()
         if (name := on_rank_zero(self.group, lambda: last_checkpoint(folder.checkpoints))) is not None:
             load_checkpoint(folder.checkpoints / name, state, fingerprint=self.fingerprint)
             self.reporter.note(f"going on from step {state.step:,} ({name})")
 
-        metrics = MetricsFile(folder.metrics, step=state.step) if is_main else None
+        # Rank 0 writes; TensorBoard is used where it is installed, other trackers where the recipe names them.
+        metrics = MetricsFile(folder.metrics, step=state.step) if self.group.is_main else None
         if metrics is not None:
-            self.trainer.callbacks += [metrics, *self._trackers(), ShowProgress(self.reporter)]
-        self.trainer.callbacks += [*callbacks, self.watch, StopAtSignal(interruption, folder.root)]
+            config = recipe.model_dump(mode="json", exclude={"card"})
+            trackers: list[Callback] = [
+                Service(name, run=folder.root.name, config=config) for name in recipe.evaluation.trackers
+            ]
+            if find_spec("tensorboard") is not None:
+                trackers.append(TensorBoard(folder.tensorboard, step=state.step))
+            trainer.callbacks += [metrics, *trackers, ShowProgress(self.reporter)]
+        trainer.callbacks += [*callbacks, self.watch, StopAtSignal(interruption, folder.root)]
         if metrics is not None:
             saving = Checkpoints(folder.checkpoints, recipe.checkpoint, fingerprint=self.fingerprint, sync=metrics.sync)
-            self.trainer.callbacks.append(saving)
+            trainer.callbacks.append(saving)
 
         self.watch.begin(state.progress(recipe.training))
         if state.step == 0:
             on_rank_zero(self.group, self._look_before)
-            self.watch.evaluate(self.trainer, progress=0.0)
+            self.watch.evaluate(trainer, progress=0.0)
         try:
             with interruption.patience():
-                self.trainer.fit()
+                trainer.fit()
         except DivergedError as error:
             checkpoints = list_checkpoints(folder.checkpoints)
             last = f"the latest checkpoint is {checkpoints[-1]}" if checkpoints else "there is no checkpoint yet"
             rate = recipe.training.learning_rate / 3
             raise DivergedError(
-                f"{error}; {last}. Start anew with a lower learning rate: --set training.learning_rate={rate:.2g} "
-                "--overwrite"
+                f"{error}; {last}. Start anew with a lower learning rate, such as training.learning_rate={rate:.2g}",
+                options=["set", "overwrite"],
             ) from error
         self.reporter.note("evaluating and writing the model")
         return on_rank_zero(self.group, lambda: self._write_result(metrics))
@@ -180,15 +193,6 @@ class TrainingRun:
         elif not is_compiled(losses):
             self.reporter.note("loops are compiled for this machine, once: some 20 seconds more")
 
-    def _trackers(self) -> list[Callback]:
-        """TensorBoard where it is installed, and what else the recipe names."""
-        folder, names = self.folder, self.recipe.evaluation.trackers
-        config = self.recipe.model_dump(mode="json", exclude={"card"})
-        trackers: list[Callback] = [Service(name, run=folder.root.name, config=config) for name in names]
-        if find_spec("tensorboard") is not None:
-            trackers.append(TensorBoard(folder.tensorboard, step=self.state.step))
-        return trackers
-
     # What a run leaves: what stood before the training, the model's folder, predictions, the summary and the report.
 
     def _look_before(self) -> None:
@@ -200,9 +204,8 @@ class TrainingRun:
             figures = {"new": _domain(new), "old": self._on_old_text()}
             write_atomically(self.folder.before, json.dumps(figures, indent=1) + "\n")
 
-    def _predicted(self) -> list[list[dict[str, Any]]]:
-        rows, masked = self.watch.held_out.batches[0]
-        return lines_to_plain(predict_lines(self.model, self.data.tokenizer, rows, masked, most=NUM_LINES))
+    def _predicted(self) -> list[Line]:
+        return predict_lines(self.model, self.data.tokenizer, *self.watch.held_out.batches[0])[:NUM_LINES]
 
     def _on_old_text(self) -> dict[str, Any] | None:
         """Figures of text of the domain that the checkpoint comes from, where there is any."""
@@ -213,11 +216,7 @@ class TrainingRun:
         return _domain(HeldOutSet(store, self.data.tokenizer, length=length, max_tokens=most).evaluate(self.model))
 
     def _write_result(self, metrics: MetricsFile | None) -> dict[str, Any]:
-        """Evaluates on the large set, and writes the model, the predictions, the report and, last, the summary.
-
-        Raises:
-            WriteError: A file cannot be written; the checkpoints are there, and the run goes on from the last.
-        """
+        """Evaluates on the large set, and writes the model, the predictions, the report and, last, the summary."""
         folder, recipe, data, state, watch = self.folder, self.recipe, self.data, self.state, self.watch
         held_out = watch.held_out_set(recipe.evaluation.final_max_tokens)
         objectives = watch.objective_set(recipe.evaluation.final_max_tokens)
@@ -231,8 +230,7 @@ class TrainingRun:
             save_model(self.model, partial)
             data.tokenizer.save(partial, max_length=config.max_position_embeddings, with_types=config.num_types > 1)
             write_checksums(partial)
-        predictions = read_object(folder.predictions, START_ANEW)
-        predictions["after"] = self._predicted()
+        predictions = read_object(folder.predictions, START_ANEW) | {"after": self._predicted()}
         write_atomically(folder.predictions, json.dumps(predictions))
 
         summary = self._summary(result, entropy)
@@ -247,8 +245,8 @@ class TrainingRun:
             manifest=data.manifest,
             summary=summary,
             metrics=read_metrics(folder.metrics),
-            before=lines_from_plain(predictions["before"]),
-            after=lines_from_plain(predictions["after"]),
+            before=predictions["before"],
+            after=predictions["after"],
             remark=stuck,
         )
         write_card(
@@ -311,3 +309,184 @@ def _domain(result: HeldOut) -> dict[str, Any]:
     for name in ("loss_interval", "bits_per_token_byte_interval"):
         values[name] = plain_interval(getattr(result, name))
     return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in values.items()}
+
+
+# ----------------------------------------
+# What is looked at while a model pretrains.
+
+Line = list[dict[str, Any]]
+"""Tokens of a line: `token` is what the text says; `space_before`; `predicted` what the model says and `probability`
+that it gives to the right token, where it was hidden, else None."""
+
+
+def predict_lines(model: MaskedLM, tokenizer: Tokenizer, rows: Rows, masked: MaskedRows) -> list[Line]:
+    """The segments of some rows in which something is hidden, with what the model predicts for it.
+
+    Lines are without special tokens, and cut at `LONGEST_LINE` tokens.
+    """
+    positions = predicted_positions(masked.labels)
+    with evaluating(model):
+        hidden_TD = hidden_states(model, masked.input_ids, rows.segment_ids, rows.position_ids)
+        logits = torch.cat([part.cpu() for part in logits_at(model, hidden_TD, positions)])
+    probability = torch.softmax(logits, -1)
+    targets = masked.labels.flatten()[positions]
+    right = probability.gather(1, targets[:, None])[:, 0].tolist()
+    guesses = dict(zip(positions.tolist(), zip(probability.argmax(-1).tolist(), right, strict=True), strict=True))
+
+    lines: list[Line] = [[]]
+    ids, segments = rows.input_ids.flatten().tolist(), rows.segment_ids.flatten().tolist()
+    length = rows.shape[1]
+    for place, (token_id, segment) in enumerate(zip(ids, segments, strict=True)):
+        if place % length == 0 or segment != segments[place - 1]:
+            lines.append([])
+        if segment < 0 or token_id in tokenizer.special.around:
+            continue
+        predicted, chance = guesses.get(place, (None, None))
+        text = tokenizer.text(token_id)
+        token = {
+            "token": text if predicted is None and text == " " else legible(text),
+            "space_before": tokenizer.space_before(token_id),
+            "predicted": None if predicted is None else legible(tokenizer.text(predicted)),
+            "probability": chance,
+        }
+        lines[-1].append(token)
+    lines = [line[:LONGEST_LINE] for line in lines]
+    return [line for line in lines if any(token["predicted"] is not None for token in line)]
+
+
+def figures_of(result: HeldOut, *, final: bool = False) -> dict[str, Any]:
+    """An evaluation as `metrics.jsonl` has it; the final one is made on more tokens than the others."""
+    return {
+        "validation_loss": result.loss,
+        "validation_loss_stderr": result.loss_stderr,
+        "validation_loss_interval": result.loss_interval,
+        "validation_accuracy": result.accuracy,
+        "bits_per_token_byte": result.bits_per_token_byte,
+        "predicted_tokens": result.predicted_tokens,
+        "documents": result.documents,
+        "final": final,
+        **({"objectives": {n: asdict(f) for n, f in result.objectives.items()}} if result.objectives else {}),
+    }
+
+
+class Watch(Callback):
+    """Evaluates a model as it trains, asks for a checkpoint where it is the best so far, and reports what comes of it.
+
+    The recipe says how often, on how much, and with which lines of its own.
+    """
+
+    def __init__(self, recipe: Recipe, data: PreparedData, reporter: Reporter) -> None:
+        self.settings, self.training, self.recipe = recipe.evaluation, recipe.training, recipe
+        self.data, self.reporter = data, reporter
+        self.held_out = self.held_out_set(self.settings.max_tokens)
+        self.objectives = self.objective_set(self.settings.max_tokens)
+        self.lines = self._lines()
+        self.entropy = self.entropy_of(self.held_out)
+        self._number = 0  # of the evaluations so far
+        self._losses: list[float] = []
+        self._is_stuck = False
+
+    def held_out_set(self, max_tokens: int) -> HeldOutSet:
+        """Validation rows of the training's length."""
+        length = self.training.sequence_length
+        return HeldOutSet(self.data.validation, self.data.tokenizer, length=length, max_tokens=max_tokens)
+
+    def objective_set(self, max_tokens: int) -> ObjectiveSet | None:
+        """Validation rows for the objectives beside masked tokens; None where the recipe has none of them."""
+        settings = self.recipe.objectives
+        objectives = extra_objectives(settings)
+        if not objectives:
+            return None
+        try:
+            held_out = ObjectiveSet(
+                self.data.validation,
+                self.data.tokenizer,
+                objectives=objectives,
+                length=self.training.sequence_length,
+                max_tokens=max_tokens,
+                pairs=None if settings.pairs is None else settings.pairs.kind,
+                spans=span_units(self.recipe.masking) if settings.span_boundary else None,
+            )
+        except DataError as error:
+            self.reporter.note(f"the other objectives are not evaluated on the held-out text: {error}")
+            return None
+        for name in held_out.without_targets():
+            self.reporter.note(f"{name} is not evaluated on the held-out text: it has no targets there")
+        return held_out
+
+    def measure(
+        self, model: MaskedLM, held_out: HeldOutSet, objectives: ObjectiveSet | None, *, group: Group = ALONE
+    ) -> HeldOut:
+        """Evaluates on these rows, shared out over the processes of a group."""
+        result = held_out.evaluate(model, group=group)
+        return result if objectives is None else replace(result, objectives=objectives.evaluate(model))
+
+    def entropy_of(self, held_out: HeldOutSet) -> float:
+        """Of the token frequencies of the training text, on the hidden tokens of some rows; in nats per token."""
+        return unigram_entropy(held_out.targets(), self.data.frequencies, self.data.tokenizer.ordinary)
+
+    def begin(self, progress: float) -> None:
+        """Sets how far the training has come by now."""
+        self._number = int(progress * self.settings.times)
+
+    def on_step(self, trainer: Trainer, report: StepReport) -> None:
+        """Evaluates where it is time; a budget in steps or tokens ends with an evaluation."""
+        number = int(report.progress * self.settings.times)
+        if number > self._number or report.progress >= 1.0:
+            self._number = number
+            self.evaluate(trainer, progress=report.progress)
+
+    def evaluate(self, trainer: Trainer, *, progress: float) -> None:
+        """Evaluates on the small set. A loss that is not finite is a DivergedError."""
+        state, entropy = trainer.state, self.entropy
+        result = self.measure(state.model, self.held_out, self.objectives, group=trainer.group)
+        if not math.isfinite(result.loss):
+            raise DivergedError(f"the held-out loss behind step {state.step} is {result.loss}")
+        trainer.evaluated(figures_of(result))
+        self.say(state.step, result)
+        for line in predict_lines(state.model, self.data.tokenizer, *self.lines) if self.lines else ():
+            self.reporter.note(("         ", *map(_styled, line)))
+
+        self._losses.append(result.loss)
+        if not self._is_stuck and is_stuck(self._losses, entropy, progress=progress, step=state.step):
+            rate = self.training.learning_rate
+            self.reporter.note(explain_plateau(result.loss, entropy, step=state.step, learning_rate=rate))
+            self._is_stuck = True
+        elif self._is_stuck and not on_plateau(result.loss, entropy):
+            self.reporter.note(f"the plateau of token frequencies is left behind ({result.loss:.2f}, {entropy:.2f})")
+            self._is_stuck = False
+        if state.step and (state.best is None or result.loss < state.best.loss):
+            state.best = Best(state.step, result.loss)
+            trainer.request_save()
+
+    def say(self, step: int, result: HeldOut) -> None:
+        """An evaluation in a line."""
+        self.reporter.note(
+            f"  step {step:>6,}: held-out loss {result.loss:.3f}, accuracy {result.accuracy:.1%}, "
+            f"{result.bits_per_token_byte:.3f} bits per token byte"
+            + "".join(f"; {name} {figures.accuracy:.1%}" for name, figures in result.objectives.items())
+        )
+
+    def _lines(self) -> tuple[Rows, MaskedRows] | None:
+        """The recipe's lines under masks that stay the same; what is longer than a row is cut."""
+        tokenizer, prompts = self.data.tokenizer, self.settings.prompts
+        if not prompts:
+            return None
+        cls, sep = ([] if id_ is None else [id_] for id_ in (tokenizer.special.cls, tokenizer.special.sep))
+        room = self.training.sequence_length - len(cls) - len(sep)
+        try:
+            encoded = tokenizer.encode_corpus(prompts)
+        except TokenizerError as error:  # lines of a recipe that is used on another text
+            self.reporter.note(f"the recipe's lines (evaluation.prompts) are not shown: {error}")
+            return None
+        rows = rows_from_ids([[*cls, *line.input_ids.tolist()[:room], *sep] for line in encoded], tokenizer)
+        return rows, fixed_masker(tokenizer)(rows)
+
+
+def _styled(token: dict[str, Any]) -> Styled:
+    """A token as it is shown: what is predicted in brackets, green where it is right and red where it is wrong."""
+    space = " " * token["space_before"]
+    if token["predicted"] is None:
+        return Styled(space + token["token"], "dim")
+    style = "bold green" if token["predicted"] == token["token"] else "bold red"
+    return Styled(f"{space}[{token['predicted']}]", style)

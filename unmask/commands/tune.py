@@ -17,17 +17,16 @@ import json
 import math
 import shutil
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tomli_w
 
-from unmask.commands.many_runs import RunPlan, begin, measured_run
-from unmask.commands.recipe import Recipe
-from unmask.commands.recipe_files import Overrides, toml_value
+from unmask.commands.compare import RunPlan, begin_runs, measured_run, run_plan
+from unmask.commands.recipe import Recipe, requested_recipe
+from unmask.commands.recipe_files import Overrides, as_override, toml_value
 from unmask.core.errors import DivergedError, MemoryFullError, RunError, SettingsError, shortened
 from unmask.core.files import ClaimedFolder, typed, write_atomically
 from unmask.core.interruption import Interrupted
@@ -63,13 +62,19 @@ class Search(Result):
 
     def shown(self) -> Iterator[Shown]:
         """The best trials, and how to go on."""
-        yield best_trials(self.trials)
+        succeeded = sorted((each for each in self.trials if each["loss"] is not None), key=lambda each: each["loss"])
+        heads = ("trial", "loss", *succeeded[0]["parameters"])
+        rows = [
+            (str(each["number"]), f"{each['loss']:.4f}", *map(_number, each["parameters"].values()))
+            for each in succeeded[:SHOWN_TRIALS]
+        ]
+        yield Sheet(tuple(f">{head}" for head in heads), rows)
         recipe = self.best["recipe"]
         yield f"\n{self.verdict}\nrecipe  {recipe}"
         yield f"Try it: unmask pretrain FILE --recipe {typed(recipe)} --out DIR"
 
 
-def tune(  # noqa: PLR0913  (as for compare)
+def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
     recipe: str,
     *,
     data: str | Path | Sequence[str | Path],
@@ -106,22 +111,51 @@ def tune(  # noqa: PLR0913  (as for compare)
         UnmaskError: As for `compare`; or no trial succeeded, or Optuna is missing.
         Interrupted: SIGINT or SIGTERM; the trial is made again when the search goes on.
     """
-    plan = RunPlan.of(data, minutes, steps, rates, base, settings, pairs, task=(task, train, validation, test))
+    plan = run_plan(
+        data=data,
+        minutes=minutes,
+        steps=steps,
+        rates=rates,
+        base=base,
+        settings=settings,
+        pairs=pairs,
+        task=task,
+        files={"train": train, "validation": validation, "test": test},
+    )
     if trials < 1:
         raise SettingsError(f"trials: a number from 1 on, not {trials}")
     own_recipe = _load(plan, recipe, {})
-    dimensions = tuple(read_dimension(text) for text in search) or usual_dimensions(own_recipe)
-    _check_apart(dimensions)
-    _check_optuna()
-    import optuna
+    dimensions = tuple(map(read_dimension, search)) or usual_dimensions(own_recipe)
+    ends: dict[str, Recipe] = {}  # each must be allowed, and fit the text
+    for place, dimension in enumerate(dimensions):
+        key = dimension.key
+        for other in dimensions[:place]:
+            if f"{other.key}.".startswith(f"{key}.") or f"{key}.".startswith(f"{other.key}."):
+                raise SettingsError(f"search: {other.key} and {key} cannot both be searched")
+        if key.split(".")[0] not in SEARCHED:
+            raise SettingsError(f"search {key}: only {', '.join(SEARCHED)} are searched")
+        for end in dimension.values:
+            ends[f"{recipe} with {as_override(key, end)}"] = _load(plan, recipe, {key: end})
+    try:
+        import optuna
+    except ImportError as error:
+        raise SettingsError("searching takes Optuna; install it with pip install 'unmask[optuna]'") from error
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
 
     refused(out, "a search")
     root, reporter = Path(out), reporter or usual_reporter()
     folder = ClaimedFolder(root=root, marker="tune.json", what="a search", options=())
-    ends = dict(_ends(plan, recipe, dimensions))  # each must be allowed, and fit the text
-    asked = {"recipe": recipe, "search": list(search)}
-    prepared = begin(folder, plan, {recipe: own_recipe}, asked, {recipe: own_recipe, **ends}, reporter)
-    study = _study(folder)
+    purpose = {"recipe": recipe, "search": list(search)}
+    prepared, _ = begin_runs(folder, plan, {recipe: own_recipe}, purpose, {recipe: own_recipe, **ends}, reporter)
+    with warnings.catch_warnings(), folder.locked():  # two processes must not both make the tables
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        storage = optuna.storages.RDBStorage(
+            f"sqlite:///{root / 'study.db'}",
+            engine_kwargs={"connect_args": {"timeout": 60}},
+            heartbeat_interval=HEARTBEAT,
+            heartbeat_stale_trial_callback=lambda study, trial: study.enqueue_trial(trial.params),
+        )
+        study = optuna.create_study(study_name="unmask", storage=storage, load_if_exists=True)
     own = {dimension.key: _value_of(own_recipe, dimension.key) for dimension in dimensions}
     outside = [dimension.key for dimension in dimensions if not dimension.holds(own[dimension.key])]
     if within := {key: value for key, value in own.items() if key not in outside}:
@@ -132,10 +166,8 @@ def tune(  # noqa: PLR0913  (as for compare)
         seed = int(np.random.SeedSequence((0, trial.number)).generate_state(1)[0])
         study.sampler = optuna.samplers.TPESampler(seed=seed)
         values = {dimension.key: dimension.suggest(trial) for dimension in dimensions}
-        numbers = (
-            f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in values.items()
-        )
-        reporter.note(f"trial {trial.number}: {', '.join(numbers)}")
+        numbers = ", ".join(f"{key} {_number(value)}" for key, value in values.items())
+        reporter.note(f"trial {trial.number}: {numbers}")
         run, overrides = root / "trials" / str(trial.number), [as_override(*item) for item in values.items()]
         try:
             _load(plan, recipe, values)  # each value is allowed by itself, but perhaps not all together
@@ -151,10 +183,18 @@ def tune(  # noqa: PLR0913  (as for compare)
         reporter.note(f"trial {trial.number}: loss {figures['loss']:.4f}")
         return float(figures["loss"])
 
+    def remove_weights(study: optuna.Study, _: optuna.trial.FrozenTrial) -> None:
+        """Removes the weights of finished trials that are not the best."""
+        finished = [trial for trial in study.get_trials(deepcopy=False) if trial.state.is_finished()]
+        losses = {trial.number: trial.value for trial in finished if trial.value is not None}
+        best = min(losses, key=lambda number: losses[number], default=None)
+        for trial in finished:
+            for part in ("model", "checkpoints") if trial.number != best else ():
+                shutil.rmtree(root / "trials" / str(trial.number) / part, ignore_errors=True)
+
     made = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED)
     if len(study.get_trials(deepcopy=False, states=made)) < trials:
-        enough = optuna.study.MaxTrialsCallback(trials, states=made)
-        study.optimize(objective, callbacks=[enough, lambda study, _: _remove_weights(study, root)])
+        study.optimize(objective, callbacks=[optuna.study.MaxTrialsCallback(trials, states=made), remove_weights])
 
     trials_made = [
         {"number": trial.number, "state": trial.state.name, "loss": trial.value, "parameters": trial.params}
@@ -170,14 +210,7 @@ def tune(  # noqa: PLR0913  (as for compare)
 
 
 def _result(trials: Sequence[dict[str, Any]], root: Path, own: dict[str, Any], outside: list[str]) -> dict[str, Any]:
-    """The best trial, the baseline and the verdict.
-
-    Args:
-        trials: All that were made.
-        root: Of the search.
-        own: The recipe's own numbers.
-        outside: Keys of those that do not lie in what is searched.
-    """
+    """The best trial, that of the recipe's own numbers (but for those outside of what is searched) and the verdict."""
     succeeded = [trial for trial in trials if trial["loss"] is not None]
     if not succeeded:
         raise RunError(f"{root}: none of {len(trials)} trials succeeded; search lower learning rates, or other numbers")
@@ -197,127 +230,56 @@ def _result(trials: Sequence[dict[str, Any]], root: Path, own: dict[str, Any], o
 
 
 def _load(plan: RunPlan, recipe: str, values: Mapping[str, Any]) -> Recipe:
-    return plan.request(recipe, seed=0, overrides=[as_override(key, value) for key, value in values.items()]).load()
-
-
-def _ends(plan: RunPlan, recipe: str, dimensions: Sequence[Dimension]) -> Iterator[tuple[str, Recipe]]:
-    """The recipe with either end of each range and each value of each choice, by a name for it."""
-    for dimension in dimensions:
-        if dimension.key.split(".")[0] not in SEARCHED:
-            raise SettingsError(f"search {dimension.key}: only {', '.join(SEARCHED)} are searched")
-        for end in dimension.ends:
-            yield f"{recipe} with {as_override(dimension.key, end)}", _load(plan, recipe, {dimension.key: end})
-
-
-def _check_optuna() -> None:
-    try:
-        import optuna
-    except ImportError as error:
-        raise SettingsError("searching takes Optuna; install it with pip install 'unmask[optuna]'") from error
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-
-
-def _study(folder: ClaimedFolder) -> optuna.Study:
-    """The search that the folder holds; begun where there is none."""
-    import optuna
-
-    with warnings.catch_warnings(), folder.locked():  # two processes must not both make the tables
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        storage = optuna.storages.RDBStorage(
-            f"sqlite:///{folder.root / 'study.db'}",
-            engine_kwargs={"connect_args": {"timeout": 60}},
-            heartbeat_interval=HEARTBEAT,
-            heartbeat_stale_trial_callback=lambda study, trial: study.enqueue_trial(trial.params),
-        )
-        return optuna.create_study(study_name="unmask", storage=storage, load_if_exists=True)
-
-
-def _remove_weights(study: optuna.Study, root: Path) -> None:
-    """Removes the weights of finished trials that are not the best."""
-    finished = [trial for trial in study.get_trials(deepcopy=False) if trial.state.is_finished()]
-    losses = {trial.number: trial.value for trial in finished if trial.value is not None}
-    best = min(losses, key=lambda number: losses[number], default=None)
-    for trial in finished:
-        if trial.number != best:
-            for part in ("model", "checkpoints"):
-                shutil.rmtree(root / "trials" / str(trial.number) / part, ignore_errors=True)
-
-
-def best_trials(trials: Sequence[dict[str, Any]]) -> Sheet:
-    """The best trials of a search, with their numbers."""
-    succeeded = sorted((trial for trial in trials if trial["loss"] is not None), key=lambda trial: trial["loss"])
-    rows = [
-        (
-            str(trial["number"]),
-            f"{trial['loss']:.4f}",
-            *map(_number, trial["parameters"].values()),
-        )
-        for trial in succeeded[:SHOWN_TRIALS]
-    ]
-    return Sheet(tuple(f">{head}" for head in ("trial", "loss", *succeeded[0]["parameters"])), rows)
+    overrides = [as_override(key, value) for key, value in values.items()]
+    return requested_recipe(**plan.options(recipe, seed=0, overrides=overrides))
 
 
 def _number(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Which numbers are searched, and between what: `KEY=LOW..HIGH` or `KEY=A,B,C`
+def _value_of(recipe: Recipe, key: str) -> Any:
+    """What the recipe says; None where it has no such value."""
+    value: Any = recipe.model_dump()
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
+# ----------------------------------------
+# Which numbers are searched, and between what: `KEY=LOW..HIGH` or `KEY=A,B,C`.
 
 
 @dataclass(frozen=True)
-class Range:
-    """Numbers between two ends, both included; only whole numbers where both ends are."""
+class Dimension:
+    """A setting that is searched.
+
+    Attributes:
+        key: `section.key`.
+        values: Those to choose from; of a range its ends, both included. Whole ends mean whole numbers.
+        is_range: Whether all that lies between the ends is meant.
+    """
 
     key: str
-    low: float
-    high: float
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether only whole numbers are meant."""
-        return isinstance(self.low, int) and isinstance(self.high, int)
-
-    @property
-    def is_log(self) -> bool:
-        """Whether equal factors are equally likely."""
-        return self.low > 0 and self.high / self.low >= LOG_FROM
-
-    @property
-    def ends(self) -> tuple[float, float]:
-        """Both."""
-        return self.low, self.high
+    values: tuple[Any, ...]
+    is_range: bool = False
 
     def holds(self, value: Any) -> bool:
-        """Whether a value is in it."""
+        """Whether a value is one of those that are searched."""
+        if not self.is_range:
+            return value in self.values
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
-        return self.low <= value <= self.high and (not self.is_whole or float(value).is_integer())
-
-    def suggest(self, trial: optuna.Trial) -> float:
-        """A value for a trial."""
-        if self.is_whole:
-            return trial.suggest_int(self.key, int(self.low), int(self.high), log=self.is_log)
-        return trial.suggest_float(self.key, self.low, self.high, log=self.is_log)
-
-
-@dataclass(frozen=True)
-class DimensionChoice:
-    """One of several texts, numbers or booleans."""
-
-    key: str
-    ends: tuple[Any, ...]
-
-    def holds(self, value: Any) -> bool:
-        """Whether a value is among them."""
-        return value in self.ends
+        low, high = self.values
+        return bool(low <= value <= high and (isinstance(low, float) or float(value).is_integer()))
 
     def suggest(self, trial: optuna.Trial) -> Any:
         """A value for a trial."""
-        return trial.suggest_categorical(self.key, self.ends)
-
-
-Dimension = Range | DimensionChoice
+        if not self.is_range:
+            return trial.suggest_categorical(self.key, self.values)
+        low, high = self.values
+        suggest = trial.suggest_float if isinstance(low, float) else trial.suggest_int
+        return suggest(self.key, low, high, log=low > 0 and high / low >= LOG_FROM)
 
 
 def read_dimension(text: str) -> Dimension:
@@ -342,12 +304,12 @@ def read_dimension(text: str) -> Dimension:
     if not dots:
         if any(isinstance(each, list | dict) for each in ends) or len(ends) < 2 or len(set(ends)) < len(ends):
             raise malformed
-        return DimensionChoice(key, tuple(ends))
+        return Dimension(key, tuple(ends))
     if any(isinstance(end, bool) or not isinstance(end, int | float) for end in ends):
         raise malformed
     if not (all(map(math.isfinite, ends)) and ends[0] < ends[1]):
         raise SettingsError(f"search {text}: the first end must be less than the second")
-    return Range(key, *(ends if all(isinstance(end, int) for end in ends) else map(float, ends)))
+    return Dimension(key, tuple(ends if all(isinstance(end, int) for end in ends) else map(float, ends)), is_range=True)
 
 
 def usual_dimensions(recipe: Recipe) -> tuple[Dimension, ...]:
@@ -356,31 +318,10 @@ def usual_dimensions(recipe: Recipe) -> tuple[Dimension, ...]:
     rate, tokens = training.learning_rate, training.batch_tokens
     smaller = max(training.sequence_length, tokens // 2)
     key = "masking.rate" if _value_of(recipe, "masking.rate.start") is None else "masking.rate.start"
-    depth = (Range("model.num_layers", max(1, layers // 2), layers * 2),) if recipe.start is None else ()
+    depth = [Dimension("model.num_layers", (max(1, layers // 2), layers * 2), is_range=True)]
     return (
-        Range("training.learning_rate", rate / 4.0, rate * 4.0),
-        DimensionChoice("training.batch_tokens", tuple(sorted({smaller, tokens, tokens * 2}))),
-        *depth,
-        Range(key, 0.1, 0.5),
+        Dimension("training.learning_rate", (rate / 4.0, rate * 4.0), is_range=True),
+        Dimension("training.batch_tokens", tuple(sorted({smaller, tokens, tokens * 2}))),
+        *(depth if recipe.start is None else ()),
+        Dimension(key, (0.1, 0.5), is_range=True),
     )
-
-
-def as_override(key: str, value: Any) -> str:
-    """`section.key=value`, as settings are given."""
-    return f"{key}={tomli_w.dumps({'value': value}).partition('=')[2].strip()}"
-
-
-def _value_of(recipe: Recipe, key: str) -> Any:
-    """What the recipe says; None where it has no such value."""
-    value: Any = recipe.model_dump()
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    return value
-
-
-def _check_apart(dimensions: Iterable[Dimension]) -> None:
-    keys = [dimension.key for dimension in dimensions]
-    for place, key in enumerate(keys):
-        for other in keys[place + 1 :]:
-            if f"{other}.".startswith(f"{key}.") or f"{key}.".startswith(f"{other}."):
-                raise SettingsError(f"search: {key} and {other} cannot both be searched")

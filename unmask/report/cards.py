@@ -13,15 +13,7 @@ import tomli_w
 from unmask.core.files import write_atomically
 from unmask.core.results import documents, margin, over, sentence, unit_of_summary
 from unmask.data.data_folder import Manifest
-from unmask.model.card_head import (
-    CARD,
-    CardFigures,
-    CardSettings,
-    Origin,
-    card_head,
-    encodable,
-    name_of_folder,
-)
+from unmask.model.card_head import CARD, CardFigures, CardSettings, Origin, card_head, encodable, name_of_folder
 from unmask.report.pages import TEMPLATES
 from unmask.tasks.settings import FinetuneSettings
 from unmask.tasks.task import Task
@@ -81,15 +73,9 @@ def write_card(
     mask_token: str,
     remark: str | None = None,
 ) -> None:
-    """Writes the card. Licence and language are those of the recipe's section `card`: only the user knows them.
+    """Writes the card of a pretrained model, with what the reader must know of the result as a remark, if anything.
 
-    Args:
-        folder: Of the model.
-        recipe: Settings by section.
-        manifest: Of the data.
-        summary: As in summary.json.
-        mask_token: As the tokenizer spells it.
-        remark: What the reader must know of the result, if anything.
+    The recipe is given by section. Licence and language are those of its section `card`: only the user knows them.
     """
     start, masking = summary.get("start"), recipe["masking"]
     origin = None
@@ -146,7 +132,7 @@ def write_card(
         origin=began,
         summary=summary,
         remark=None if remark is None else sentence(remark),
-        ledger=_data_of_run(manifest),
+        data=_data_of_run(manifest),
         masking=f"{strategy}, with {masks}:\n\n{settings}",
         documents=documents(summary),
         figures=_figures_of_run(summary),
@@ -240,14 +226,14 @@ def write_task_card(
     max_length: int,
     origin: Origin,
 ) -> None:
-    """Writes the card.
+    """Writes the card of a fine-tuned model.
 
     Args:
         folder: Of the model.
         task: What it does.
         summary: As in summary.json.
         settings: Of the fine-tuning; `card` says what only the user knows.
-        files: Names of the files, by what they are for.
+        files: Names of the files: train, validation and perhaps test.
         classes: How many examples of the training file have each class or tag; empty where there are none.
         max_length: Longest input in tokens, special tokens included.
         origin: What it was before.
@@ -280,7 +266,7 @@ def write_task_card(
     class_rows = [[as_code(name), f"{count:,}"] for name, count in ranked[:MOST_CLASSES]]
     more = f"\n\nAnd {len(ranked) - MOST_CLASSES:,} more, which are rarer." if len(ranked) > MOST_CLASSES else ""
     unit = "tag" if task.pipeline == "token-classification" else "class"
-    # All that a training with the same files needs, with the learning rate and the columns that were found.
+    # All that a training with the same files needs, with the learning rate and the columns as resolved.
     values = {**settings.model_dump(exclude={"card", "columns"}), "learning_rate": summary["learning_rate"]}
     card = TEMPLATES.get_template("task_card.md").render(
         head=head,

@@ -9,7 +9,7 @@ from typing import Any
 from unmask.core.files import write_atomically
 from unmask.model.card_head import CARD, CardSettings, Origin, card_head, name_of_folder
 from unmask.report.cards import PLACE, as_code, called, table, toml
-from unmask.report.pages import TEMPLATES, drawn
+from unmask.report.pages import TEMPLATES, as_markup
 from unmask.report.plots import HELD, TRAIN, Curve, Metrics, plot_lines
 
 _TASK, _SPARSE_TASK = "sentence-similarity", "feature-extraction"
@@ -19,14 +19,7 @@ _HEADS = ("held-out pairs", "number", "recall@1 before", "after", "recall@10 bef
 def write_embedder_report(
     path: Path, *, summary: Mapping[str, Any], settings: Mapping[str, Any], metrics: Metrics
 ) -> None:
-    """Writes the page. It needs nothing but itself.
-
-    Args:
-        path: The file.
-        summary: As in summary.json.
-        settings: Of the training.
-        metrics: The lines of metrics.jsonl.
-    """
+    """Writes the page, of a summary as in summary.json. It needs nothing but itself."""
     headline = []
     before, after = summary["before"], summary["after"]
     if after is not None:
@@ -53,7 +46,7 @@ def write_embedder_report(
         headline=headline,
         heads=list(_HEADS),
         rows=_rows(summary),
-        plots=drawn(
+        plots=as_markup(
             plot_lines(recalls, "steps", "recall@10 of held-out pairs"),
             plot_lines([loss], "steps", "loss, nats per pair"),
         ),
@@ -71,16 +64,7 @@ def write_embedder_card(
     files: Sequence[str],
     origin: Origin,
 ) -> None:
-    """Writes the card.
-
-    Args:
-        folder: Of the model.
-        summary: As in summary.json.
-        settings: Of the training.
-        card: What only the user knows.
-        files: Names of the files that it learned from.
-        origin: What it was before.
-    """
+    """Writes the card; `card` is what only the user knows, `files` what the model learned from."""
     sparse = summary["sparse"]
     head = card_head(
         card,

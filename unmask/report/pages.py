@@ -37,7 +37,7 @@ _COLUMNS = (
 )
 
 
-def drawn(*svg: str) -> list[Markup]:
+def as_markup(*svg: str) -> list[Markup]:
     """Plots as a template takes them: nothing in them is escaped."""
     return [Markup(each) for each in svg]
 
@@ -61,9 +61,8 @@ def write_report(
         manifest: Of the data.
         summary: As in summary.json.
         metrics: The lines of metrics.jsonl.
-        before: Held-out lines with the predictions of the untrained model: tokens with `token`, `space_before`,
-            `predicted` and `probability`.
-        after: The same lines with those of the trained one.
+        before, after: Held-out lines with the predictions of the untrained and of the trained model: tokens with
+            `token`, `space_before`, `predicted` and `probability`.
         remark: What the reader must know of the result, if anything.
     """
     measured = documents(summary)
@@ -96,7 +95,7 @@ def write_report(
         headline=headline,
         remarks=[sentence(each) for each in (remark, summary["validation_warning"]) if each],
         **_before_and_after(summary),
-        plots=drawn(*training_curves(metrics, summary["unigram_entropy"])),
+        plots=as_markup(*training_curves(metrics, summary["unigram_entropy"])),
         lines=list(zip(before, after, strict=True)),
         manifest=manifest,
         skipped=", ".join(f"{number:,} {reason}" for reason, number in manifest.skipped.items()) or "nothing",
@@ -153,31 +152,28 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> list[str]:
 
 
 def write_audit(path: Path, audits: Mapping[str, Any], *, data: str, left_out: Mapping[str, str]) -> None:
-    """Writes the page of an audit of masking.
+    """Writes the page of an audit of masking: by strategy its `unmask.measure.masking.Audit`, or why it has none."""
 
-    Args:
-        path: The file.
-        audits: `unmask.measure.masking.Audit` by strategy.
-        data: What was masked, in words.
-        left_out: Strategies that were not audited, and why.
-    """
+    def from_one(counts: NDArray[np.int64]) -> list[str]:
+        return [*map(str, range(1, len(counts))), f"{len(counts)}+"]
+
     plots = {}
     for name, audit in audits.items():
         powers = [f"{10**n:,}+" for n in range(len(audit.by_frequency))]
         figure, axes = new_figure()
         lengths = audit.span_lengths
-        axes.bar(_from_one(len(lengths)), 100 * lengths / max(int(lengths.sum()), 1), color=HELD)
+        axes.bar(from_one(lengths), 100 * lengths / max(int(lengths.sum()), 1), color=HELD)
         axes.set_xlabel("words of a stretch of predicted tokens")
         axes.set_ylabel("stretches, %")
-        plots[name] = drawn(
-            _rates(audit.by_pieces, audit, "pieces of the word", _from_one(len(audit.by_pieces))),
-            _rates(audit.by_bytes, audit, "bytes of the word", _from_one(len(audit.by_bytes))),
+        plots[name] = as_markup(
+            _rates(audit.by_pieces, audit, "pieces of the word", from_one(audit.by_pieces)),
+            _rates(audit.by_bytes, audit, "bytes of the word", from_one(audit.by_bytes)),
             _rates(audit.by_frequency, audit, "times that the token stands in the text", powers),
             to_svg(figure),
         )
         if audit.by_pos:
             counts = np.array(list(audit.by_pos.values()), dtype=np.int64)
-            plots[name] += drawn(_rates(counts, audit, "part of speech", list(audit.by_pos), upright=True))
+            plots[name] += as_markup(_rates(counts, audit, "part of speech", list(audit.by_pos), upright=True))
     page = TEMPLATES.get_template("audit.html").render(
         audits=audits,
         data=data,
@@ -188,28 +184,18 @@ def write_audit(path: Path, audits: Mapping[str, Any], *, data: str, left_out: M
     write_atomically(path, page)
 
 
-def _from_one(size: int) -> list[str]:
-    return [*(str(n) for n in range(1, size)), f"{size}+"]
-
-
 def _rates(table: NDArray[np.int64], audit: Any, label: str, groups: list[str], *, upright: bool = False) -> str:
     """Bars of the rate by group, with binomial 95 % intervals, and the overall rate as a line.
 
-    Args:
-        table: [groups, 2]: tokens and targets.
-        audit: The audit; its units are what is drawn, so that a draw is of several tokens.
-        label: What the groups are.
-        groups: Their names.
-        upright: Whether the names are written upwards, since they are long.
+    The table is [groups, 2]: tokens and targets. Units of the audit are what is drawn, so that a draw is of several
+    tokens. Long names are written upright.
     """
     figure, axes = new_figure()
-    met = [(group, tokens, chosen) for group, (tokens, chosen) in zip(groups, table.tolist(), strict=True) if tokens]
-    shares = [chosen / tokens for _, tokens, chosen in met]
-    errors = [
-        NORMAL * (share * (1.0 - share) * audit.tokens_a_draw / tokens) ** 0.5
-        for share, (_, tokens, _) in zip(shares, met, strict=True)
-    ]
-    axes.bar([group for group, _, _ in met], [100 * s for s in shares], yerr=[100 * e for e in errors], color=TRAIN)
+    tokens, targets = table[table[:, 0] > 0].T
+    names = [group for group, count in zip(groups, table[:, 0].tolist(), strict=True) if count]
+    shares = targets / tokens
+    errors = NORMAL * np.sqrt(shares * (1.0 - shares) * audit.tokens_a_draw / tokens)
+    axes.bar(names, 100 * shares, yerr=100 * errors, color=TRAIN)
     axes.axhline(100 * audit.rate, color=SOFT, lw=1, ls="--")
     if upright:
         axes.tick_params(axis="x", labelrotation=90)
@@ -233,13 +219,8 @@ def write_finetune_report(
 ) -> None:
     """Writes the page of a fine-tuning. It needs nothing but itself.
 
-    Args:
-        path: The file.
-        summary: As in summary.json.
-        settings: Of the fine-tuning.
-        history: The lines of metrics.jsonl.
-        classes: The right and the predicted classes of the validation file; empty where the task has none.
-        files: Names of the files, by what they are for.
+    `history` are the lines of metrics.jsonl, `classes` the right and the predicted ones of the validation file (empty
+    where the task has none), `files` their names by what they are for.
     """
     right, predicted = classes
     rows = []
@@ -275,11 +256,11 @@ def write_finetune_report(
         headline=headline,
         columns=["seed", *summary["metrics"], "epochs", "best epoch", "seconds"],
         shown=_shown,
-        plots=drawn(
+        plots=as_markup(
             plot_lines(scores, "epochs", f"{metric.replace('_', ' ')} on the validation file"),
             plot_lines(losses, "epochs", "training loss"),
         ),
-        confusion=drawn(confusion_plot(right, predicted)) if right else None,
+        confusion=as_markup(confusion_plot(right, predicted)) if right else None,
         classes=rows,
         settings=", ".join(_flat(settings)),
     )

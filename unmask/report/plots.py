@@ -41,52 +41,21 @@ def training_curves(metrics: Metrics, unigram_entropy: float) -> list[str]:
     train = [line for line in metrics if line["kind"] == "train"]
     held = [line for line in metrics if line["kind"] == "evaluation"]
     unit, scale = ("minutes", 60.0) if metrics and metrics[-1]["seconds"] > 180 else ("seconds", 1.0)
-    marked = {"color": HELD, "lw": 1.8, "marker": "o", "ms": 3.5}
-    seconds = [m["seconds"] / scale for m in (*train, *held)] or [0.0]
-    loss = plot_lines(
-        [
-            (
-                [m["seconds"] / scale for m in train],
-                [m["loss"] for m in train],
-                {"color": TRAIN, "lw": 1.2, "label": "training"},
-            ),
-            (
-                [m["seconds"] / scale for m in held],
-                [m["validation_loss"] for m in held],
-                {**marked, "label": "held out"},
-            ),
-            (
-                [min(seconds), max(seconds)],
-                [unigram_entropy] * 2,
-                {"color": SOFT, "lw": 1, "ls": "--", "label": "word frequencies alone"},
-            ),
-        ],
-        f"{unit} of training",
-        "nats per predicted token",
-    )
-    accuracy = [100 * m["validation_accuracy"] for m in held]
+    thin: dict[str, Any] = {"color": TRAIN, "lw": 1.2}
+    marked: dict[str, Any] = {"color": HELD, "lw": 1.8, "marker": "o", "ms": 3.5}
+    dashed: dict[str, Any] = {"color": SOFT, "lw": 1, "ls": "--"}
+    times = [[m["seconds"] / scale for m in lines] for lines in (train, held)]
+    every = [*times[0], *times[1]] or [0.0]
+    losses: list[Curve] = [
+        (times[0], [m["loss"] for m in train], {**thin, "label": "training"}),
+        (times[1], [m["validation_loss"] for m in held], {**marked, "label": "held out"}),
+        ([min(every), max(every)], [unigram_entropy] * 2, {**dashed, "label": "word frequencies alone"}),
+    ]
+    accuracy = [m["step"] for m in held], [100 * m["validation_accuracy"] for m in held], marked
     # Evaluations and checkpoints count into the speed.
     pairs = [(a, b) for a, b in pairwise(train) if b["seconds"] > a["seconds"]]
-    speed = [b["tokens"] / (b["seconds"] - a["seconds"]) for a, b in pairs]
-    return [
-        loss,
-        plot_lines(
-            [([m["step"] for m in held], accuracy, marked)],
-            "steps",
-            "held-out tokens predicted right, %",
-            from_zero=True,
-        ),
-        _optimizer_curve(train),
-        plot_lines(
-            [([b["step"] for _, b in pairs], speed, {"color": TRAIN, "lw": 1.2})],
-            "steps",
-            "tokens a second",
-            from_zero=True,
-        ),
-    ]
+    speed = [b["step"] for _, b in pairs], [b["tokens"] / (b["seconds"] - a["seconds"]) for a, b in pairs], thin
 
-
-def _optimizer_curve(train: Metrics) -> str:
     figure, axes = new_figure()
     steps = [m["step"] for m in train]
     axes.plot(steps, [m["gradient_norm"] for m in train], color=TRAIN, lw=1, label="gradient norm")
@@ -97,16 +66,16 @@ def _optimizer_curve(train: Metrics) -> str:
     right.plot(steps, [m["learning_rate"] for m in train], color=INK, lw=1.5, label="learning rate")
     right.set_ylabel("learning rate")
     right.spines["top"].set_visible(False)
-    return to_svg(figure)
+    return [
+        plot_lines(losses, f"{unit} of training", "nats per predicted token"),
+        plot_lines([accuracy], "steps", "held-out tokens predicted right, %", from_zero=True),
+        to_svg(figure),
+        plot_lines([speed], "steps", "tokens a second", from_zero=True),
+    ]
 
 
 def comparison_plot(recipes: Mapping[str, Mapping[str, Any]], *, what: str) -> str:
-    """A comparison: each recipe's figures by seed, their mean and its interval.
-
-    Args:
-        recipes: By name: `mean`, `interval` (None with one seed) and `values` of each seed.
-        what: The figure's name.
-    """
+    """A comparison of a figure: by recipe the `values` of each seed, their `mean`, and its `interval` or None."""
     figure, axes = new_figure()
     for place, estimate in enumerate(recipes.values()):
         axes.plot(estimate["values"], [place] * len(estimate["values"]), "o", color="#9aa4b2", ms=4)
@@ -123,11 +92,7 @@ def comparison_plot(recipes: Mapping[str, Mapping[str, Any]], *, what: str) -> s
 
 
 def search_plot(trials: Sequence[Mapping[str, Any]]) -> str:
-    """A search: the loss of each trial over each number that was searched.
-
-    Args:
-        trials: That succeeded, one at least: `loss` and `parameters` by key.
-    """
+    """A search: the `loss` of each trial that succeeded, one at least, over each of the `parameters`."""
     keys = list(trials[0]["parameters"])
     columns = min(2, len(keys))
     rows = -(-len(keys) // columns)

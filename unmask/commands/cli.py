@@ -279,9 +279,10 @@ def _add(app: typer.Typer, name: str, command: Command) -> None:
         else:
             declared = f"--{spelled}/--no-{spelled}" if kind is bool and each.can_be_none else f"--{spelled}"
             made = typer.Option(declared, help=text, show_default=False, metavar=metavar)
-        annotation = Annotated[kind if each.required else kind | None, made]
-        default, kind = inspect.Parameter.empty if each.required else None, inspect.Parameter.KEYWORD_ONLY
-        options.append(inspect.Parameter(each.name, kind, default=default, annotation=annotation))
+        default = inspect.Parameter.empty if each.required else None
+        taken: Any = kind if each.required else kind | None
+        option = {"default": default, "annotation": Annotated[taken, made]}
+        options.append(inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, **option))
     for flag, (text, *spellings) in flags.items():
         made = typer.Option(f"--{flag}".replace("_", "-"), *spellings, help=text, show_default=False)
         kind = inspect.Parameter.KEYWORD_ONLY

@@ -78,7 +78,7 @@ def measure_steps(trainer: Trainer, num_steps: int = NUM_STEPS) -> dict[str, Any
 
 
 class Forecast(Result):
-    """What a command would do: `figures` are what `--json` prints, `facts` what is shown, a name and a sentence each."""
+    """What a command would do: figures for `--json`, and facts that are shown, a name and a sentence each."""
 
     def __init__(self, figures: Mapping[str, Any], facts: Sequence[tuple[str, str]]) -> None:
         super().__init__(figures)
@@ -199,7 +199,7 @@ def forecast_text(
         [Path(sample.name)], scratch / "data", corpus=reading, tokenizer=tokenizer, annotation=annotation
     )
     scale = num_bytes / manifest.bytes
-    text = {
+    text: dict[str, Any] = {
         "documents": documents,
         "bytes": num_bytes,
         "tokens": round(manifest.tokens * scale),

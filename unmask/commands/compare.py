@@ -95,11 +95,30 @@ class Comparison(Result):
 
     def shown(self) -> Iterator[Shown]:
         """The recipes' figures, their differences and the verdict."""
-        yield _by_recipe(self.by_figure)
-        pairs = _by_pair(self.by_figure)
-        if pairs.rows:
+
+        def cell(estimate: dict[str, Any] | None) -> str:
+            if estimate is None:  # no run of the recipe has this figure
+                return "-"
+            interval = "" if estimate["interval"] is None else " ({:.3f} to {:.3f})".format(*estimate["interval"])
+            return f"{estimate['mean']:.3f}{interval}"
+
+        # Recipes' own intervals do not distinguish them: the verdict is on paired differences over seeds.
+        by_figure = self.by_figure
+        heads = (f">{figure.replace('_', ' ')} (95 %, over seeds)" for figure in by_figure)
+        names = dict.fromkeys(name for judged in by_figure.values() for name in judged["recipes"])
+        rows = [(name, *(cell(judged["recipes"].get(name)) for judged in by_figure.values())) for name in names]
+        yield Sheet(("recipe", *heads), rows)
+        rows = []
+        for figure, judged in by_figure.items():
+            for pair in judged["differences"]:
+                verdict = "no difference shown" if pair["better"] is None else f"{pair['better']} is better"
+                verdict = f"exploratory: {verdict}" if judged["exploratory"] else verdict
+                level = f"at {percent(judged['confidence'])}"
+                two = f"{pair['first']} - {pair['second']}"
+                rows.append((two, figure.replace("_", " "), cell(pair), level, verdict))
+        if rows:
             yield ""
-            yield pairs
+            yield Sheet(("pair", "figure", ">difference over seeds", "interval", "verdict"), rows)
         yield f"\n{self.verdict}"
 
 
@@ -299,36 +318,6 @@ def _judged(
         }
         for figure, comparison in judged.items()
     }
-
-
-def _by_recipe(by_figure: dict[str, dict[str, Any]]) -> Sheet:
-    """A line a recipe, a column a figure."""
-    heads = (f">{figure.replace('_', ' ')} (95 %, over seeds)" for figure in by_figure)
-    names = dict.fromkeys(name for judged in by_figure.values() for name in judged["recipes"])
-    rows = [(name, *(_cell(judged["recipes"].get(name)) for judged in by_figure.values())) for name in names]
-    return Sheet(("recipe", *heads), rows)
-
-
-def _by_pair(by_figure: dict[str, dict[str, Any]]) -> Sheet:
-    """Paired differences over seeds: what the verdict is on, since recipes' own intervals do not distinguish them."""
-    rows = []
-    for figure, judged in by_figure.items():
-        for pair in judged["differences"]:
-            verdict = "no difference shown" if pair["better"] is None else f"{pair['better']} is better"
-            verdict = f"exploratory: {verdict}" if judged["exploratory"] else verdict
-            level = f"at {percent(judged['confidence'])}"
-            names = f"{pair['first']} - {pair['second']}"
-            rows.append((names, figure.replace("_", " "), _cell(pair), level, verdict))
-    return Sheet(("pair", "figure", ">difference over seeds", "interval", "verdict"), rows)
-
-
-def _cell(estimate: dict[str, Any] | None) -> str:
-    if estimate is None:  # no run of the recipe has this figure
-        return "-"
-    if estimate["interval"] is None:
-        return f"{estimate['mean']:.3f}"
-    low, high = estimate["interval"]
-    return f"{estimate['mean']:.3f} ({low:.3f} to {high:.3f})"
 
 
 # ----------------------------------------

@@ -126,9 +126,7 @@ def test_pieces_that_draw_their_rate_are_judged_by_what_they_drew(tokenizer: Tok
 @pytest.mark.parametrize(
     ("setting", "audited"),
     [
-        ("masking.strategy=span", ["span"]),
         ("masking.units.kind=words", ["words x uniform"]),
-        ("masking.weights.kind=frequency", ["tokens x frequency"]),
         ("masking.rate=0.2", [*STRATEGIES]),
     ],
 )

@@ -16,7 +16,6 @@ from unmask.model.encoder import MaskedLM
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 
-PAIR = '{"sentence_good": "The cat sees.", "sentence_bad": "Cat the sees."}\n'
 QUICK = ("training.batch_tokens=512", *SHORT)
 
 
@@ -51,18 +50,14 @@ def test_text_gets_the_tokenizer_of_the_checkpoint(checkpoint: Path, corpus_file
 def test_what_cannot_be_compared_is_found_before_anything_is_begun(
     checkpoint: Path, other: Path, corpus_file: Path, data_folder: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "long.jsonl").write_text(PAIR.replace("cat", "cat " * 80))
-    pairs = str(tmp_path / "long.jsonl")
-    own, same = begins_with(checkpoint, tmp_path / "own.toml"), begins_with(checkpoint, tmp_path / "same.toml")
-    others = begins_with(other, tmp_path / "others.toml")
+    own, others = begins_with(checkpoint, tmp_path / "own.toml"), begins_with(other, tmp_path / "others.toml")
     longer = begins_with(checkpoint, tmp_path / "longer.toml", "extend_vocab = 4")
-    cases: list[tuple[Path, tuple[str, str], str | None, type[UnmaskError], str]] = [
-        (corpus_file, (own, others), None, SettingsError, "tokenizer"),
-        (data_folder, (own, longer), None, SettingsError, "start.extend_vocab"),
-        (data_folder, (own, others), None, DataError, "other"),
-        (data_folder, (own, same), pairs, SettingsError, "line 1"),
+    cases: list[tuple[Path, str, type[UnmaskError], str]] = [
+        (corpus_file, others, SettingsError, "tokenizer"),
+        (data_folder, longer, SettingsError, "start.extend_vocab"),
+        (data_folder, others, DataError, "other"),
     ]
-    for data, recipes, of_grammar, error, field in cases:
+    for data, recipe, error, field in cases:
         with pytest.raises(error, match=field):
-            compare(recipes, data=data, out=tmp_path / "out", steps=1, seeds=1, settings=QUICK, pairs=of_grammar)
+            compare((own, recipe), data=data, out=tmp_path / "out", steps=1, seeds=1, settings=QUICK)
         assert not (tmp_path / "out").exists(), field

@@ -165,16 +165,15 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
     with Interruption() as interruption, ExitStack() as stack:
         outputs: list[OutputFolder] = []  # of rank 0
 
-        def root() -> str:
+        def begin() -> dict[str, Any]:
             claim = output_folder(out, lambda root: RunFolder(root).claimed, resume=resume, overwrite=overwrite)
             outputs.append(stack.enter_context(claim))
-            return str(outputs[0].path)
+            folder = RunFolder(outputs[0].path)
+            return _begin(folder, named, options, stack, reporter, resume=resume, overwrite=overwrite)
 
-        folder = RunFolder(Path(on_rank_zero(group, root)))
-        begun = on_rank_zero(
-            group, lambda: _begin(folder, named, options, stack, reporter, resume=resume, overwrite=overwrite)
-        )
-        if begun is None:
+        begun = on_rank_zero(group, begin)
+        folder = RunFolder(Path(begun["root"]))
+        if begun["is_finished"]:
             return Run(folder.root, read_object(folder.summary, "remove it, and the run is evaluated again"))
         resolved = load_recipe(str(folder.recipe), complete=False)
 
@@ -220,11 +219,11 @@ def _begin(
     *,
     resume: bool,
     overwrite: bool,
-) -> dict[str, Any] | None:
+) -> dict[str, Any]:
     """Claims the folder until the stack is closed, and writes into it what the run is about: its sources and recipe.
 
     Returns:
-        `sources`: those of the run; `is_new`: whether it begins. None: it is finished.
+        `root`: the folder; `sources`: those of the run; whether it begins (`is_new`), or `is_finished`.
     """
     # What is asked for; a run may go on without a recipe, and what is said of the card may change at any time.
     of_card = [setting for setting in options["settings"] if setting.lstrip().startswith("card.")]
@@ -254,7 +253,7 @@ def _begin(
         sources = [lasting_source(Path(path).absolute()) for path in files]
         write_atomically(folder.sources, json.dumps(sources, indent=1) + "\n")
         folder.claimed.claim(recipe.to_toml())
-        return {"sources": sources, "is_new": True}
+        return {"root": str(folder.root), "sources": sources, "is_new": True, "is_finished": False}
 
     # It goes on: with the sources and the settings that it was begun with.
     sources = folder.read_sources()
@@ -273,12 +272,11 @@ def _begin(
     new_card = with_named(old.card.model_dump(), card, where=f"{folder.recipe}: card")
     if new_card != old.card:
         folder.claimed.claim(old.model_copy(update={"card": new_card}).to_toml())
-    if not folder.summary.is_file():
-        return {"sources": sources, "is_new": False}
-    if change_card(folder.model, card):
-        reporter.note(f"{folder.model / CARD} was changed as asked for")
-    reporter.note(f"the run in {folder.root} is finished: nothing is left to do")
-    return None
+    if is_finished := folder.summary.is_file():
+        if change_card(folder.model, card):
+            reporter.note(f"{folder.model / CARD} was changed as asked for")
+        reporter.note(f"the run in {folder.root} is finished: nothing is left to do")
+    return {"root": str(folder.root), "sources": sources, "is_new": False, "is_finished": is_finished}
 
 
 def _check_inputs(named: Sequence[Named] | None, tokenizer: str | Path | None, recipe: Recipe | None) -> list[Path]:

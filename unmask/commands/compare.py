@@ -572,9 +572,13 @@ def _hash_text(recipes: Mapping[str, Recipe], data: Sequence[str]) -> dict[str, 
         same_tokenizer = one == other
         if not same_tokenizer and one.path is not None and other.path is not None:
             same_tokenizer = load_tokenizer(one.path).fingerprint == load_tokenizer(other.path).fingerprint
-        same = {"tokenizer": same_tokenizer}
-        same |= {section: getattr(first, section) == getattr(recipe, section) for section in ("corpus", "annotation")}
-        for section in (section for section, is_same in same.items() if not is_same):
+        for section, is_same in (
+            ("corpus", first.corpus == recipe.corpus),
+            ("tokenizer", same_tokenizer),
+            ("annotation", first.annotation == recipe.annotation),
+        ):
+            if is_same:
+                continue
             raise SettingsError(
                 f"{first_name} and {name} prepare text differently ([{section}]), but runs that are compared share "
                 f"their tokens; set {section}.KEY for all, begin with checkpoints of the same tokenizer and name it in "

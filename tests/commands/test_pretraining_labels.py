@@ -102,10 +102,9 @@ def prepared(path: Path, out: Path, label: str | None) -> Path:
 
 def test_data_without_classes(table: Path, tmp_path: Path) -> None:
     data = prepared(table, tmp_path / "data", None)
-    message = r"which this data was prepared without; make it with unmask prepare \.\.\. --set corpus.label=COLUMN"
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match="corpus.label"):
         unmask.pretrain([data], out=tmp_path / "run", steps=2, settings=(*SMALL, *LEARN))
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match="corpus.label"):
         forecast_run([data], load_recipe(options={"training.steps": 2}, overrides=(*SMALL, *LEARN)))
     with pytest.raises(DataError, match="corpus"):
         unmask.pretrain([data], out=tmp_path / "run", steps=2, settings=(*SMALL, *LEARN, *READ))

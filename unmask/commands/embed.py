@@ -24,7 +24,7 @@ from unmask.core.results import Notify, Progress, Result, Shown, usual_notify
 from unmask.data.documents import EMPTY, Document, Documents, in_groups
 from unmask.data.reading import LONGEST_ROW, broken_character
 from unmask.data.sources import TextColumn, is_saved_dataset, readable
-from unmask.data.tables import AskedColumn, in_words
+from unmask.data.tables import ColumnNames, in_words
 from unmask.model.pooling import POOLINGS, SPLADE
 from unmask.tasks.embed import Embedded, LongTexts, SparseVectors, embed_texts, sparse_texts
 from unmask.tasks.loaded_model import Model, Precision, load
@@ -79,7 +79,7 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
     pooling: str | None = None,
     normalize: bool | None = None,
     long_texts: LongTexts = "error",
-    column: AskedColumn = None,
+    column: ColumnNames = None,
     id_column: str | None = None,
     precision: Precision = "float32",
     strict: bool = False,
@@ -194,7 +194,7 @@ def _embed_texts(
     return num_texts, num_tokens, num_long
 
 
-def read_file(file: Path, column: AskedColumn = None, id_column: str | None = None) -> Documents:
+def read_file(file: Path, column: ColumnNames = None, id_column: str | None = None) -> Documents:
     """The texts of one file, or of a saved dataset: a line, a row, a sequence, a sentence.
 
     Raises:

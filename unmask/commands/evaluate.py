@@ -18,7 +18,7 @@ from unmask.data.corpus import Corpus
 from unmask.data.data_folder import MANIFEST, load_manifest, open_split
 from unmask.data.settings import CorpusSettings
 from unmask.data.sources import TextColumn, Texts, find_split, keep_as_files, paths_or_texts, readable
-from unmask.data.tables import AskedColumn, in_words
+from unmask.data.tables import ColumnNames, in_words
 from unmask.measure.held_out import DOCUMENTS, RATE, few_draws, unit_of
 from unmask.measure.questions import Accuracy, Form, ask, checked_form, few_paradigms, read_pairs, score_pairs
 from unmask.measure.text import (
@@ -145,7 +145,7 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
     max_tokens: int = MAX_TOKENS,
     length: int | None = None,
     pseudo_tokens: int = PSEUDO_TOKENS,
-    column: AskedColumn = None,
+    column: ColumnNames = None,
     strict: bool = False,
     notify: Notify | None = None,
 ) -> Evaluation:
@@ -240,7 +240,7 @@ def check_rates(rates: Sequence[float]) -> None:
 
 
 def _read(
-    scorable: Scorable, paths: Sequence[str | Path], max_tokens: int, column: AskedColumn
+    scorable: Scorable, paths: Sequence[str | Path], max_tokens: int, column: ColumnNames
 ) -> tuple[list[Passage], tuple[str, ...], dict[str, Any]]:
     """The text, the names of its parts of speech (empty where it is not annotated), and `words`, `share`, `columns` and
     `unit` of the result."""

@@ -43,7 +43,7 @@ from unmask.data.survey import (
     plan_corpus,
     plan_reading,
 )
-from unmask.data.tables import AskedColumn, first_rows, in_words, with_columns
+from unmask.data.tables import ColumnNames, first_rows, in_words, with_columns
 from unmask.data.values import has_column, in_order, names_in
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ def ordered(seen: Collection[str], column: str | int | None) -> tuple[str, ...]:
 
 
 def _with_column(
-    sources: Sequence[Source], name: Literal["label", "group"], column: str, bad: BadInput, text: AskedColumn
+    sources: Sequence[Source], name: Literal["label", "group"], column: str, bad: BadInput, text: ColumnNames
 ) -> list[Source]:
     """The sources, tables among them with the column of classes or groups. All must have the column of groups, and one
     that of classes: documents of others have no class."""

@@ -32,7 +32,7 @@ from unmask.data.sources import (
     keep_as_files,
     paths_or_texts,
 )
-from unmask.data.tables import AskedColumn, columns_of, read_table, with_columns
+from unmask.data.tables import ColumnNames, columns_of, read_table, with_columns
 from unmask.data.treebanks import DOCUMENT_BEGIN, read_conll
 from unmask.tokenizer.spans import Spans, cut_spans, join_spans, shift_spans
 
@@ -316,7 +316,7 @@ class Documents:
     def __init__(
         self,
         texts: Texts,
-        column: AskedColumn = None,
+        column: ColumnNames = None,
         *,
         id_column: str | None = None,
         title_column: str | Literal[False] | None = None,

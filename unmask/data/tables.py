@@ -49,7 +49,7 @@ from unmask.data.values import (
 )
 from unmask.tokenizer.spans import read_fields, without_returns
 
-AskedColumn = str | int | Sequence[str | int] | None  # as a user names it: a column, several, or none
+ColumnNames = str | int | Sequence[str | int] | None  # as a user names it: a column, several, or none
 _NAME_COLUMN = "corpus.column or the option column"
 LOOK_ROWS = 200  # are looked at to find columns
 UNREADABLE = "rows with values that cannot be read"
@@ -100,7 +100,6 @@ def find_column(
     *,
     where: str | Path,
     taken: Collection[str | None] = (),
-    names: Sequence[str] | None = None,
 ) -> str | None:
     """The column of a table with a role: the named one, else the first that has a usual name. Letters' case is ignored.
 
@@ -110,7 +109,6 @@ def find_column(
         named: As the user named it; a field within a column by its path.
         where: What errors call the table.
         taken: Columns that have another role.
-        names: Names to look for; None: those of `USUAL`.
 
     Returns:
         None where no column has a usual name.
@@ -125,12 +123,12 @@ def find_column(
         hint = f" (did you mean {close[0]!r}?)" if close else ""
         raise CorpusError(f"{where}: there is no column {named!r}; columns are {names_in(rows)}{hint}")
     by_name = {name.strip().lower(): name for row in reversed(rows) for name in reversed(row) if name not in taken}
-    return next((by_name[name] for name in (names or USUAL[role]) if name in by_name), None)
+    return next((by_name[name] for name in USUAL[role] if name in by_name), None)
 
 
 def with_columns(
     sources: Iterable[Source],
-    named: AskedColumn,
+    named: ColumnNames,
     bad: BadInput,
     *,
     id: str | bool = False,  # noqa: A002
@@ -150,7 +148,7 @@ def with_columns(
     return [_with_columns(s, named, bad, {"id": id, "title": title}) if s.is_table else s for s in sources]
 
 
-def _with_columns(source: Source, named: AskedColumn, bad: BadInput, others: Mapping[Role, str | bool]) -> Source:
+def _with_columns(source: Source, named: ColumnNames, bad: BadInput, others: Mapping[Role, str | bool]) -> Source:
     taken = [name for name in (*others.values(), source.label, source.group) if isinstance(name, str)]
     rows = first_rows(source, bad, named, known=taken)
     if named is None:
@@ -200,7 +198,7 @@ def _likely_text(rows: Sequence[Row], *, taken: Collection[str | None]) -> str |
 
 
 def rows_of(
-    source: Source, bad: BadInput, column: AskedColumn, *, known: Iterable[str] = (), only: Iterable[str] | None = None
+    source: Source, bad: BadInput, column: ColumnNames, *, known: Iterable[str] = (), only: Iterable[str] | None = None
 ) -> Iterator[tuple[int, Row]]:
     """The rows of a table with their numbers, counted from 1 (lines of the file where it is a text).
 
@@ -231,7 +229,7 @@ def rows_of(
     return _columnar(source, bad, used)
 
 
-def first_rows(source: Source, bad: BadInput, column: AskedColumn, known: Iterable[str] = ()) -> list[Row]:
+def first_rows(source: Source, bad: BadInput, column: ColumnNames, known: Iterable[str] = ()) -> list[Row]:
     """The first rows of a table, by which columns are found."""
     return [row for _, row in itertools.islice(rows_of(source, bad, column, known=known), LOOK_ROWS)]
 
@@ -328,14 +326,14 @@ def _delimited(
         try:
             cells = next(reader, None)
         except csv.Error as error:
-            line, end, problem = begin, reader.line_num, str(error)
-            if line < end:  # mostly a quote within it was never closed
+            end, problem = reader.line_num, str(error)
+            if begin < end:  # mostly a quote within it was never closed
                 is_open = "unexpected end" in problem or "field larger" in problem
-                where = f"goes on to line {end}, where {problem}; a quote may be left open"
-                where = f"has a quote that is not closed by line {end}" if is_open else where
-                problem = f'the row that begins here {where}; close it, and write quotes within a text twice ("")'
-            bad.report(NOT_CSV, f"{path}: line {line}: {problem}")
-            bad.counts[NOT_CSV] += reader.line_num - begin  # all lines that a quote took in
+                end_of_row = f"goes on to line {end}, where {problem}; a quote may be left open"
+                what = f"has a quote that is not closed by line {end}" if is_open else end_of_row
+                problem = f'the row that begins here {what}; close it, and write quotes within a text twice ("")'
+            bad.report(NOT_CSV, f"{path}: line {begin}: {problem}")
+            bad.counts[NOT_CSV] += end - begin  # all lines that a quote took in
             continue
         if cells is None:
             return

@@ -22,7 +22,7 @@ from unmask.core.errors import SettingsError
 from unmask.core.results import Notify, Progress, Result, Sheet, Shown, Styled, margin, over, usual_notify
 from unmask.data.settings import DocumentUnit
 from unmask.data.sources import Texts, keep_as_files, paths_or_texts
-from unmask.data.tables import AskedColumn
+from unmask.data.tables import ColumnNames
 from unmask.measure.held_out import few_draws
 from unmask.measure.uncertainty import FEW, Uncertain, percent, plain_interval, ratio_over_draws, student_margin
 from unmask.search.beir import is_beir, read_beir
@@ -145,7 +145,7 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
     every: bool = False,
     among_all: bool = False,
     split: str = "test",
-    column: AskedColumn = None,
+    column: ColumnNames = None,
     title_column: str | None = None,
     documents: DocumentUnit | str | None = None,
     passage_tokens: int | None = None,

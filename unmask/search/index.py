@@ -22,7 +22,7 @@ from unmask.core.hub import hub_name
 from unmask.core.results import Notify, Progress, Readable, Result, Shown, Styled, usual_notify
 from unmask.data.settings import DocumentUnit
 from unmask.data.sources import Texts, is_stream, keep_as_files, paths_or_texts
-from unmask.data.tables import AskedColumn
+from unmask.data.tables import ColumnNames
 from unmask.search import blocks
 from unmask.search.blocks import (
     BlockFacts,
@@ -122,7 +122,7 @@ class Index(Readable):
         texts: Texts,
         *,
         out: str | Path,
-        column: AskedColumn = None,
+        column: ColumnNames = None,
         id_column: str | None = None,
         title_column: str | None = None,
         documents: DocumentUnit | str = "auto",

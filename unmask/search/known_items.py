@@ -44,7 +44,7 @@ from unmask.data.corpus import Corpus
 from unmask.data.data_folder import MANIFEST, load_manifest
 from unmask.data.settings import CorpusSettings
 from unmask.data.survey import text_hash
-from unmask.data.tables import AskedColumn
+from unmask.data.tables import ColumnNames
 from unmask.search.passages import first_line_title
 
 Crops = Literal["removed", "inside"]
@@ -82,7 +82,7 @@ class ItemSettings:
     crop_chars: int = CROP_CHARS
     every: bool = False
     among_all: bool = False
-    column: AskedColumn = None
+    column: ColumnNames = None
     title_column: str | None = None
     documents: str | None = None
     seed: int = 0

@@ -28,7 +28,7 @@ from unmask.core.settings import validated
 from unmask.data.documents import Documents, in_groups, names_of
 from unmask.data.settings import CorpusSettings, DocumentUnit
 from unmask.data.sources import Source
-from unmask.data.tables import AskedColumn
+from unmask.data.tables import ColumnNames
 from unmask.tokenizer.tokenizer import Tokenizer
 
 LONGEST_TITLE = 120  # letters
@@ -92,7 +92,7 @@ class DocumentFiles:
         self,
         paths: Sequence[str | Path],
         *,
-        column: AskedColumn = None,
+        column: ColumnNames = None,
         id_column: str | None = None,
         title_column: str | None = None,
         documents: DocumentUnit | str = "auto",

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import shutil
+import json
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import save_file
 
-from tests.commands.embedder_runs import told_of
+import unmask
 from tests.commands.test_embedder import FAST, base, corpus
 from tests.processes import in_processes
+from tests.train.group_runs import digest_of
 from tests.train.test_group import distance
-from unmask.train.checkpoints import list_checkpoints
+from unmask.train import trainer as loop
+from unmask.train.callbacks import StepReport
+from unmask.train.distributed import join_group
+from unmask.train.step import Figures, TrainState, training_step
 
 __all__ = ["base", "corpus"]  # fixtures
-EMBEDDED = "tests.commands.embedder_runs:embedded"
-Told = dict[str, dict[str, Any]]
-"""What a process tells of each run."""
-
 STEPS = 20
 PARTS = FAST | {
     "embedder.micro_batch_tokens": 64,
@@ -28,86 +29,93 @@ PARTS = FAST | {
     "embedder.patience": 9,
     "embedder.learning_rate": 1e-3,
 }
-LARGE = FAST | {"embedder.batch_size": 32}
 SPARSE = FAST | {f"embedder.sparse.{name}_weight": 1e-3 for name in ("first", "second")}
-SPARSE |= {"embedder.temperature": 1.0}
-RUNS: dict[str, dict[str, Any]] = {
-    "plain": {"settings": FAST},
-    "parts": {"settings": PARTS},  # in rows one at a time, of which the processes have unequal numbers
-    "large": {"settings": LARGE},
-    "few rows": {"settings": FAST | {"embedder.batch_size": 3}},
-    "sparse": {"settings": SPARSE | {"embedder.micro_batch_tokens": 128}},
+SPARSE |= {"embedder.temperature": 1.0, "embedder.micro_batch_tokens": 128}
+RUNS = {
+    "parts": PARTS,  # in rows one at a time, of which the processes have unequal numbers
+    "large": FAST | {"embedder.batch_size": 32},
+    "few rows": FAST | {"embedder.batch_size": 3},
+    "sparse": SPARSE,
 }
+Runs = dict[str, dict[str, Any]]
 
 
-def runs(base: Path, corpus: Path, asked: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Arguments of the processes."""
-    return {"base": str(base), "corpus": str(corpus), "runs": {n: {"steps": STEPS} | of for n, of in asked.items()}}
+def embedded(folder: Path, *, base: str, corpus: str) -> Runs:
+    """Makes the embedders in one of the processes.
+
+    Returns:
+        Of each run: `rows`: a digest of each, of each step; `losses`, `mlm`, `micro_batches` of the steps; `pairs`:
+        predicted in each; `weights`: their digest; `evaluations`; `summary`.
+    """
+    return {name: embed_in(folder / name, base, corpus, settings) for name, settings in RUNS.items()}
+
+
+def embed_in(out: Path, base: str, corpus: str, settings: dict[str, Any]) -> dict[str, Any]:
+    rows_of: dict[int, list[str]] = {}
+    reports: list[StepReport] = []
+    states: list[TrainState] = []
+
+    class Reports(unmask.Callback):
+        def on_step(self, trainer: unmask.Trainer, report: StepReport) -> None:
+            reports.append(report)
+            states[:] = [trainer.state]
+
+    def noted_step(state: TrainState, settings: Any, rows: Any, masked: Any, **named: Any) -> Figures:
+        rows_of[state.step + 1] = [
+            digest_of(ids, labels)
+            for ids, labels, segments in zip(masked.input_ids, masked.labels, rows.segment_ids, strict=True)
+            if (segments >= 0).any()
+        ]
+        return training_step(state, settings, rows, masked, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "training_step", noted_step)
+        made = unmask.embedder(base, [corpus], out=out, steps=STEPS, settings=settings, callbacks=[Reports()])
+    weights = {name: p.detach().clone() for name, p in states[0].model.named_parameters()}
+    save_file(weights, out.parent / f"{out.name}-{join_group().rank}.safetensors")
+    return {
+        "rows": list(rows_of.values()),
+        "losses": [report.loss for report in reports],
+        "mlm": [report.objectives["masked_tokens"].loss for report in reports if report.objectives],
+        "micro_batches": [report.micro_batches for report in reports],
+        "pairs": [report.predicted_tokens for report in reports],
+        "weights": digest_of(*weights.values()),
+        "evaluations": states[0].history,
+        "summary": made.summary,
+    }
 
 
 @pytest.fixture(scope="module")
-def one(base: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Told]:
-    """One process's runs, and their folder."""
-    folder = tmp_path_factory.mktemp("one")
-    return folder, in_processes(1, EMBEDDED, folder, runs(base, corpus, RUNS))[0]
-
-
-@pytest.fixture(scope="module")
-def two(base: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Told]]:
-    """The same runs by two processes, and one in which the second is told to stop."""
-    folder = tmp_path_factory.mktemp("two")
-    stopped = {"settings": LARGE | {"embedder.checkpoint.every_steps": 2}, "stop_at": 5}
-    given = runs(base, corpus, RUNS | {"signal": stopped})
-    return folder, in_processes(2, EMBEDDED, folder, given)
-
-
-def check(one: tuple[Path, Told], folder: Path, told: list[Told], name: str) -> None:
-    """Several processes did what one does."""
-    alone, *all_of_it = (each[name] for each in (one[1], *told))
-    assert [list(chain(*rows)) for rows in zip(*(each["rows"] for each in all_of_it), strict=True)] == alone["rows"]
-    assert len(alone["losses"]) == STEPS
-    assert alone["losses"][0] != pytest.approx(alone["losses"][-1], abs=1e-2)
-    for each in all_of_it:
-        assert each["losses"] == pytest.approx(alone["losses"], abs=2e-6)
-        assert each["mlm"] == pytest.approx(alone["mlm"], abs=2e-6)
-        assert each["pairs"] == alone["pairs"]
-        assert each["weights"] == all_of_it[0]["weights"]
-        assert each["evaluations"] == all_of_it[0]["evaluations"]
-    for number in range(len(told)):
-        assert distance(one[0] / f"{name}-0.safetensors", folder / f"{name}-{number}.safetensors") < 1e-3
-    for line, wanted in zip(all_of_it[0]["evaluations"], alone["evaluations"], strict=True):
-        assert line["loss"] == pytest.approx(wanted["loss"], abs=1e-5)
-    assert told_of(folder, name)[-1]["step"] == STEPS
+def processes(base: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Runs, list[Runs]]:
+    """The folder of the runs, and what one process alone and each of two did."""
+    folder, function = tmp_path_factory.mktemp("runs"), "tests.commands.test_embedder_group:embedded"
+    given = {"base": str(base), "corpus": str(corpus)}
+    (alone,) = in_processes(1, function, folder / "1", given)
+    return folder, alone, in_processes(2, function, folder / "2", given)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
-def test_two_processes_train_as_one(one: tuple[Path, Told], two: tuple[Path, list[Told]], name: str) -> None:
-    folder, told = two
-    check(one, folder, told, name)
-    first, second = (each[name] for each in told)
-    assert first["summary"] == second["summary"]
+def test_two_processes_train_as_one(processes: tuple[Path, Runs, list[Runs]], name: str) -> None:
+    folder, (alone, *both) = processes[0], (each[name] for each in (processes[1], *processes[2]))
+    assert [list(chain(*rows)) for rows in zip(*(each["rows"] for each in both), strict=True)] == alone["rows"]
+    assert len(alone["losses"]) == STEPS
+    assert alone["losses"][0] != pytest.approx(alone["losses"][-1], abs=1e-2)
+    for number, each in enumerate(both):
+        assert each["losses"] == pytest.approx(alone["losses"], abs=2e-6)
+        assert each["mlm"] == pytest.approx(alone["mlm"], abs=2e-6)
+        assert each["pairs"] == alone["pairs"]
+        for key in ("weights", "evaluations", "summary"):
+            assert each[key] == both[0][key]
+        weights = folder / "1" / f"{name}-0.safetensors", folder / "2" / f"{name}-{number}.safetensors"
+        assert distance(*weights) < 1e-3
+    for line, expected in zip(both[0]["evaluations"], alone["evaluations"], strict=True):
+        assert line["loss"] == pytest.approx(expected["loss"], abs=1e-5)
+    lines = (folder / "2" / name / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(lines[-1])["step"] == STEPS
     if name == "parts":
-        assert max(first["micro_batches"]) > 1
-        assert any(a != b for a, b in zip(first["micro_batches"], second["micro_batches"], strict=True))
-        assert (folder / name / "negatives.safetensors").is_file()
-    assert any(not rows for rows in first["rows"]) == (name == "few rows")
-
-
-@pytest.mark.slow
-def test_a_signal_to_one_ends_all_and_any_number_goes_on(
-    one: tuple[Path, Told], two: tuple[Path, list[Told]], base: Path, corpus: Path, tmp_path: Path
-) -> None:
-    for each in two[1]:
-        assert each["signal"]["ended"][0] == "Interrupted"
-        assert len(each["signal"]["losses"]) == 5
-    assert "stopped and saved at step 5" in two[1][0]["signal"]["ended"][1]
-    shutil.copytree(two[0] / "signal", tmp_path / "signal")
-    assert list_checkpoints(tmp_path / "signal" / "checkpoints")[-1].name == "step-00000005"
-    settings = LARGE | {"embedder.checkpoint.every_steps": 2}
-    asked = {"signal": {"settings": settings, "resume": True}}
-    told = in_processes(1, EMBEDDED, tmp_path, runs(base, corpus, asked))
-    for each in told:
-        assert each["signal"]["losses"] == pytest.approx(one[1]["large"]["losses"][5:], abs=5e-6)
-        assert [line["step"] for line in each["signal"]["evaluations"]] == [0, 5, 10, 15, 20]
-        assert each["signal"]["summary"] == told[0]["signal"]["summary"]
+        first, second = (each["micro_batches"] for each in both)
+        assert max(first) > 1
+        assert any(a != b for a, b in zip(first, second, strict=True))
+        assert (folder / "2" / name / "negatives.safetensors").is_file()
+    assert any(not rows for rows in both[0]["rows"]) == (name == "few rows")

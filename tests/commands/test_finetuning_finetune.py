@@ -80,19 +80,6 @@ def test_classes(encoder: Path, tmp_path: Path) -> None:
         unmask.load(encoder).predict(["x"])
 
 
-def test_the_same_seed_gives_the_same_model_and_another_one_another(encoder: Path, tmp_path: Path) -> None:
-    train, dev = write_classes(tmp_path / "train.jsonl", 40, 0), write_classes(tmp_path / "dev.jsonl", 20, 1)
-    files = []
-    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
-        unmask.finetune(
-            encoder, task="classify", train=train, validation=dev, out=tmp_path / name,
-            settings=(*FAST, f"finetune.seed={seed}", "finetune.epochs=1", "finetune.dropout=0.1"),
-        )  # fmt: skip
-        files.append((tmp_path / name / "model" / "model.safetensors").read_bytes())
-    assert files[0] == files[1]
-    assert files[0] != files[2]
-
-
 def test_numbers_come_back_in_their_own_scale(encoder: Path, tmp_path: Path) -> None:
     """Numbers far from zero and far apart: a head that began near zero would never reach them."""
     value = {"sea": 7000.0, "garden": 9000.0}
@@ -114,9 +101,6 @@ def test_numbers_come_back_in_their_own_scale(encoder: Path, tmp_path: Path) -> 
     [sea] = result.model.predict([rows[1][0]["text"]])
     assert isinstance(sea, NumberPrediction)
     assert sea.value == pytest.approx(rows[1][0]["score"], abs=400.0)
-    names = {"pearson": "pearsonr", "spearman": "spearmanr", "rmse": "rmse"}
-    told = check_card(result, "text-classification", names, ("One text.", rows[1][0]["text"]))
-    assert ast.literal_eval(told)[0]["score"] == pytest.approx(sea.value, rel=1e-4), "the number, and no sigmoid of it"
 
 
 def test_pairs(encoder: Path, tmp_path: Path) -> None:
@@ -139,8 +123,6 @@ def test_pairs(encoder: Path, tmp_path: Path) -> None:
     assert result.summary["metrics"]["accuracy"] == 1.0
     found = unmask.load(tmp_path / "out").predict([("The cat sleeps at sea.", "The dog is at sea.")])
     assert [each.label for each in found if isinstance(each, ClassPrediction)] == ["both"]
-    swaps = (("One text.", "The cat sleeps at sea."), ("The other.", "The dog is at sea."))
-    assert "'both'" in check_card(result, "text-classification", OF_CLASSES, *swaps)
     with pytest.raises(SettingsError, match=r"input 1 is str, but this model takes \(text, text\)"):
         result.model.predict(["alone"])
 

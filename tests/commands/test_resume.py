@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import unmask
 from tests.commands.finetune_helpers import FAST, MakeModel, save_encoder, write_classes
 from tests.commands.stopping import Stopping
-from unmask.commands.cli import make_app
 from unmask.commands.finetune import forecast_finetune
 from unmask.core.errors import RunError
 from unmask.core.interruption import Interrupted
@@ -104,18 +102,16 @@ def test_what_is_another_fine_tuning_does_not_go_on(given: Given, tmp_path: Path
     out = tmp_path / "out"
     unmask.finetune(**given, out=out, settings=settings(1))
     before = content(out)
-    with pytest.raises(
-        RunError, match=r"holds a result with finetune\.epochs = 1, but now it is 2; a result goes on as"
-    ):
-        unmask.finetune(**given, out=out, settings=settings(1, "finetune.epochs=2"), resume=True)
-    with pytest.raises(RunError, match="resume.*overwrite"):
-        unmask.finetune(**given, out=out, settings=settings(1), resume=True, overwrite=True)
+
+    def refused(message: str, *more: str) -> None:
+        with pytest.raises(RunError, match=message):
+            unmask.finetune(**given, out=out, settings=settings(1, *more), resume=True)
+
+    refused(r"finetune\.epochs = 1, but now it is 2", "finetune.epochs=2")
     given["train"].write_text(given["train"].read_text() * 2)
-    with pytest.raises(RunError, match=r"holds a result with sha256\.train = "):
-        unmask.finetune(**given, out=out, settings=settings(1), resume=True)
+    refused(r"sha256\.train = ")
     (out / "runs.jsonl").write_text('{"figures"')
-    with pytest.raises(RunError, match="the result is damaged"):
-        unmask.finetune(**given, out=out, settings=settings(1), resume=True)
+    refused("damaged")
     assert content(out) == before
 
 
@@ -127,12 +123,5 @@ def test_a_dry_run_says_what_would_happen_and_writes_nothing(given: Given, tmp_p
     assert found["examples"]["train"] == {"records": 40, "inputs": 40, "truncated": 0, "split": 0}
     assert found["num_parameters"] > 0
     assert 0.0 < found["seconds"] < 600.0
-    options = [f"--{name}={value}" for name, value in given.items() if name != "model"]
-    result = CliRunner().invoke(
-        make_app(["finetune"]),
-        ["finetune", str(given["model"]), *options, f"--out={tmp_path / 'out'}", "--dry-run", "--json"],
-    )
-    assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["examples"] == found["examples"]
     assert "nothing was written (--dry-run)" in repr(found)
     assert sorted(tmp_path.rglob("*")) == files

@@ -17,9 +17,8 @@ import unmask
 from tests.command_line import Main
 from tests.commands.test_contrast import texts
 from tests.commands.test_embedder import FAST, WORDS, base, corpus, passages
-from unmask.core.errors import ModelError
+from unmask.core.errors import ModelError, SettingsError
 from unmask.model.encoder import MaskedLM
-from unmask.search import blocks as index_folder
 from unmask.tasks.embed import sparse_texts
 from unmask.train import contrast as splade
 from unmask.train.contrast import contrast_losses, pair_objective, splade_vectors
@@ -169,30 +168,18 @@ def test_a_file_of_sparse_vectors(sparse: unmask.Embedder, tmp_path: Path, main:
         sparse.model.embed(some[:1])
 
 
-def test_an_index_of_sparse_vectors(sparse: unmask.Embedder, tmp_path: Path, main: Main,
-                                    monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
-    """Its scores are products of the vectors of sentence-transformers; a stopped one goes on to the same blocks."""
-    monkeypatch.setattr(index_folder, "BLOCK_PASSAGES", 8)
+def test_an_index_of_sparse_vectors(sparse: unmask.Embedder, tmp_path: Path) -> None:
+    """Its scores are products of the vectors of sentence-transformers."""
     folder, out, some = sparse.folder / "model", tmp_path / "i", passages(20)
     (tmp_path / "t.txt").write_text("\n\n".join(some))
-    command = ("search", "index", folder, tmp_path / "t.txt", "--documents", "block", "--out", out)
-    code, printed, err = main(*command, "--json")
-    assert code == 0, err
-    assert json.loads(printed)["dimension"] == sparse.dimension
+    index = unmask.Index.build(folder, tmp_path / "t.txt", documents="block", out=out)
     asked = [some[7][:40], "the king"]
     vectors = encoded(folder, [*some, *asked])
     scores = vectors[20:] @ vectors[:20].T
-    for query, row in zip(unmask.Index(out).query(asked, top_k=20).queries, scores, strict=True):
+    for query, row in zip(index.query(asked, top_k=20).queries, scores, strict=True):
         hits = query["hits"]
         assert len(hits) == (row > 0).sum() > 1
         np.testing.assert_allclose([hit["score"] for hit in hits], np.sort(row)[::-1][: len(hits)], rtol=1e-4)
         np.testing.assert_allclose([row[hit["document"]] for hit in hits], [hit["score"] for hit in hits], rtol=1e-4)
-    whole = {file.name: file.read_bytes() for file in (out / "blocks").glob("*.npy")}
-    (out / "index.json").unlink()
-    for file in (out / "blocks").glob("00002.*"):
-        file.unlink()
-    assert main(*command, "--resume")[0] == 0
-    assert {file.name: file.read_bytes() for file in (out / "blocks").glob("*.npy")} == whole
-    code, _, err = main(*command, "--overwrite", "--approximate")
-    assert code == 2
-    assert "approximate: a graph is made of dense vectors" in err
+    with pytest.raises(SettingsError, match="approximate"):
+        unmask.Index.build(folder, tmp_path / "t.txt", documents="block", out=out, overwrite=True, approximate=True)

@@ -13,7 +13,7 @@ import unmask
 from tests.commands.checkpoints import further
 from tests.commands.finetune_helpers import FAST, MakeModel, save_encoder, write_classes
 from tests.conftest import SMALL
-from unmask.commands.finetune_files import settings_of
+from unmask.commands.finetune import settings_of
 from unmask.commands.recipe import Recipe, load_recipe
 from unmask.core.errors import RunError, SettingsError
 from unmask.model.card_head import base_models

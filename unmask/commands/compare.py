@@ -28,8 +28,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from unmask.commands.evaluate import check_rates, evaluate, score
-from unmask.commands.finetune import finetune
-from unmask.commands.finetune_files import class_weights, needs_packages, read_files, selecting_metric, settings_of
+from unmask.commands.finetune import class_weights, finetune, read_files, selecting_metric, settings_of
 from unmask.commands.masking_tables import named_lexicon
 from unmask.commands.pretrain import pretrain
 from unmask.commands.recipe import Recipe, requested_recipe
@@ -524,7 +523,6 @@ def _read_inputs(recipes: Mapping[str, Recipe], plan: RunPlan) -> tuple[dict[str
         items["pairs_error"] = len(pairs)
     if plan.task is not None:
         kind, settings = task_named(plan.task), settings_of(plan.of_finetuning)
-        needs_packages()
         paths = {name: example_files(Path(path)) for name, path in plan.files.items()}
         files, task = read_files(kind, paths, settings, lambda remark: None)  # every run reports it
         class_weights(files["train"], task, settings.class_weights)

@@ -2,35 +2,48 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from unmask.commands.dry_run import Forecast, measure_steps, memory_fact
-from unmask.commands.finetune_files import examples_given, settings_of
 from unmask.commands.finetune_run import ResultFolder, Runs
 from unmask.commands.recipe import checkpoint_sha256
-from unmask.commands.recipe_files import Overrides
-from unmask.core.errors import UnmaskError
+from unmask.commands.recipe_files import Overrides, section_values, set_value
+from unmask.core.errors import CorpusError, SettingsError, UnmaskError
 from unmask.core.files import ClaimedFolder, typed
 from unmask.core.hub import lasting_name
 from unmask.core.interruption import Interruption
 from unmask.core.remote import output_folder
 from unmask.core.results import Finished, Reporter, Sheet, Shown, SilentReporter, duration, usual_reporter
-from unmask.data.sources import Texts
+from unmask.core.settings import validated
+from unmask.data.sources import InMemory, Texts, paths_or_texts, readable
 from unmask.model.card_head import Origin, base_models
-from unmask.model.folder import find_model
-from unmask.tasks.predict import TaskModel, load_fine_tuned, outputs_of
+from unmask.model.encoder import MaskedLM
+from unmask.model.folder import find_model, load_model
+from unmask.model.layout_names import LAYOUTS, ClassifierPooling
+from unmask.model.stored_weights import files_checked
+from unmask.model.transformers import TransformersPretrained, load_transformers, runs_in_transformers
+from unmask.tasks.files import ExampleFiles, example_files, read_labelled
+from unmask.tasks.inputs import Example, InputEncoder
+from unmask.tasks.predict import TaskModel, load_fine_tuned, outputs_of, task_named
+from unmask.tasks.settings import Columns, FinetuneSettings
+from unmask.tasks.task import Labelled, Task, few
+from unmask.tokenizer.loading import load_tokenizer
 from unmask.train.callbacks import Callback
-from unmask.train.distributed import join_group, on_every_rank, on_rank_zero
+from unmask.train.distributed import Group, join_group, on_every_rank, on_rank_zero
 
 NUM_STEPS = 6
 NUM_PREDICTED = 256  # inputs
+_PACKAGES = {"sklearn": "scikit-learn", "seqeval": "seqeval"}
 
 
 @dataclass(frozen=True, repr=False)
@@ -134,7 +147,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
                 claimed.check(resume=resume, overwrite=overwrite, inputs=inputs)
                 if resume and claimed.is_claimed:
                     chosen = chosen.model_copy(update={"card": folder.card(chosen.card)})
-                runs = Runs(source, task, paths, chosen, reporter, group)
+                runs = open_runs(source, task, paths, chosen, reporter, group)
                 sha256 = {name: each.sha256 for name, each in paths.items()}
             name, model_sha256 = lasting_name(model, source), checkpoint_sha256(source)
             content = {
@@ -189,7 +202,7 @@ def forecast_finetune(
 
     def opened() -> Runs:
         with examples_given(train, validation, test) as paths:
-            return Runs(find_model(model), task, paths, settings_of(settings, **short), reporter, group)
+            return open_runs(find_model(model), task, paths, settings_of(settings, **short), reporter, group)
 
     runs = on_every_rank(group, opened)
     chosen = runs.settings
@@ -228,3 +241,184 @@ def forecast_finetune(
         memory_fact(measured),
     ]
     return Forecast(figures, facts)
+
+
+# ----------------------------------------
+# Settings, files and model, read and checked against each other.
+
+
+def settings_of(overrides: Overrides = (), **short: Any) -> FinetuneSettings:
+    """The settings of a fine-tuning.
+
+    Args:
+        overrides: `finetune.key=value` and `card.key=value`.
+        short: The options `text`, `second`, `label`, `seeds` and `seed`, which stand above them; None: not set.
+
+    Raises:
+        SettingsError: One is of another section, or not known, or has a value that it cannot have.
+    """
+    values = section_values(overrides, "finetune")["finetune"]
+    for name, value in short.items():
+        if value is not None:
+            set_value(values, f"columns.{name}" if name in Columns.model_fields else name, value)
+    if isinstance(columns := values.get("columns"), dict):  # one may be named by its number
+        columns.update({name: str(value) for name, value in columns.items() if type(value) is int})
+    return validated(FinetuneSettings, values, where="finetune")
+
+
+@contextmanager
+def examples_given(train: Texts, validation: Texts | None, test: Texts | None) -> Iterator[dict[str, ExampleFiles]]:
+    """The files of what a user gives; as long as it is entered, those of rows in memory are there as well.
+
+    Where there is nothing for validation, it is the part for that of the folder or dataset that is trained on.
+    """
+    with tempfile.TemporaryDirectory(prefix="unmask-") as scratch, ExitStack() as opened:
+
+        def place(name: str, examples: Texts) -> tuple[Path, Path]:
+            """Path of examples, and what it is called."""
+            names = paths_or_texts(examples) or []
+            if len(names) != 1:
+                raise CorpusError(f"{name}: give one file or folder, not {len(names)}")
+            if isinstance(names[0], InMemory):
+                return names[0].keep(Path(scratch) / name), Path(f"{name} in memory")
+            return opened.enter_context(readable(names[0])), Path(names[0])
+
+        source = place("train", train)
+        files = {"train": example_files(*source, part="train")}
+        if validation is None:
+            files["validation"] = example_files(*source, part="validation")
+        else:
+            files["validation"] = example_files(*place("validation", validation))
+        if test is not None:
+            files["test"] = example_files(*place("test", test))
+        yield files
+
+
+def read_files(
+    kind: type[Task],
+    paths: Mapping[str, ExampleFiles],
+    settings: FinetuneSettings,
+    note: Callable[[str], None],
+    *,
+    pooling: ClassifierPooling = "first",
+) -> tuple[dict[str, Labelled], Task]:
+    """Reads the files `train`, `validation` and perhaps `test` of a task; what a model of the first will do.
+
+    That the packages are there that metrics need is checked here, long before they are used.
+    """
+    for name, package in _PACKAGES.items():
+        if importlib.util.find_spec(name) is None:
+            raise SettingsError(f"metrics need {package}; install it with: pip install 'unmask[metrics]'")
+    train = read_labelled(paths["train"], kind, settings.columns)
+    if train.columns is not None:
+        note("columns: " + ", ".join(f"{role} in {name!r}" for role, name in train.column_names.items()))
+    task = kind.learned_from(train, settings, pooling)
+    if remark := task.remark(train):
+        note(remark)
+    files = {"train": train}
+    for name in ("validation", "test"):
+        if name in paths:
+            files[name] = read_labelled(paths[name], kind, train.columns or settings.columns)
+            if remark := task.check(files[name], train.path):
+                note(remark)
+    return files, task
+
+
+def class_weights(train: Labelled, task: Task, weights: str | Mapping[str, float] | None) -> list[float] | None:
+    """Weights of the losses by class, in the order of the classes.
+
+    Example: 30 examples of `a` and 10 of `b`, balanced: 40 / (2 x 30) = 2/3 and 40 / (2 x 10) = 2.
+    """
+    if weights is None:
+        return None
+    counts = Counter(name for record in train.records for name in task.classes_of(record))
+    if not counts:
+        raise SettingsError(f"finetune.class_weights: the task {task.kind!r} has no classes; remove it")
+    if not isinstance(weights, str):
+        if unknown := sorted(set(weights) - set(task.names)):
+            raise SettingsError(
+                f"finetune.class_weights: there is no class {unknown[0]!r} in {train.path}; it has {few(task.names)}"
+            )
+        return [weights.get(name, 1.0) for name in task.names]
+    return [counts.total() / (len(task.names) * counts[name]) for name in task.names]
+
+
+def selecting_metric(task: Task, named: str | None) -> str:
+    """The metric that the best model is chosen by."""
+    names = task.metric_names
+    if named is not None and named not in names:
+        raise SettingsError(f"finetune.metric = {named!r}: metrics of this task are {', '.join(names)}")
+    return named or names[0]
+
+
+def open_runs(
+    source: Path,
+    kind: str,
+    paths: Mapping[str, ExampleFiles],
+    settings: FinetuneSettings,
+    reporter: Reporter,
+    group: Group,
+) -> Runs:
+    """Reads an encoder and the files of a task, and checks that they fit each other."""
+    task_class = task_named(kind)
+    pretrained: MaskedLM | TransformersPretrained
+    with files_checked(source):
+        tokenizer = load_tokenizer(source)
+        special = tokenizer.special
+        if runs_in_transformers(source):
+            pretrained = load_transformers(
+                source, vocab_size=tokenizer.vocab_size, pad_id=special.pad, max_length=settings.max_length
+            )
+        else:
+            pretrained = load_model(source, mask_id=special.mask)
+    # How whole texts are pooled.
+    pooling: ClassifierPooling = settings.pooling or "first"
+    if isinstance(pretrained, TransformersPretrained) or not task_class.of_texts:
+        if settings.pooling is not None:
+            whose = "transformers' head pools in its own way" if task_class.of_texts else "the task has no whole texts"
+            raise SettingsError(f"finetune.pooling={settings.pooling}: {whose}; omit it")
+    else:
+        layout = pretrained.config.layout
+        has_choice = LAYOUTS[layout].pooling_key is not None
+        if pooling == "mean" and not has_choice:
+            raise SettingsError(
+                f"finetune.pooling=mean: classifiers of the layout {layout} take the first token; omit it"
+            )
+        pooling = settings.pooling or ("mean" if has_choice else "first")
+    # Files, and their records as inputs.
+    for name, each in paths.items():
+        if each.path.is_dir():
+            names = ", ".join(file.name for file in each.files[:3])
+            reporter.note(f"{name}: {names} ({len(each.files)}) of {each.path}")
+    files, task = read_files(task_class, paths, settings, reporter.note, pooling=pooling)
+    learning = task.while_learning(files["train"])
+    metric = selecting_metric(task, settings.metric)
+    weights = class_weights(files["train"], task, settings.class_weights)
+    encoder = InputEncoder(tokenizer, pretrained.config, max_length=settings.max_length)
+    examples: dict[str, list[Example]] = {}
+    counts: dict[str, dict[str, int]] = {}
+    longest = encoder.max_length
+    are_longer = f"texts are longer than {longest} tokens"
+    for name, file in files.items():
+        is_train = name == "train"
+        encoded = (learning if is_train else task).encode(file.records, encoder, with_targets=is_train)
+        examples[name] = encoded.examples
+        total, num_inputs = len(file.records), len(encoded.examples)
+        counts[name] = {
+            "records": total, "inputs": num_inputs, "truncated": encoded.truncated, "split": encoded.split,
+        }  # fmt: skip
+        for count, what in (
+            (encoded.truncated, f"{are_longer}; their ends are not seen"),
+            (encoded.split, f"{are_longer}; they are seen in several parts, {num_inputs:,} in all"),
+            (
+                encoded.lost,
+                f"answers are longer than a window of {longest} tokens has room for, or end in characters that the "
+                "tokenizer leaves out; they are learned as no answer",
+            ),
+        ):
+            if count:
+                reporter.note(f"{file.path}: {count:,} of {total:,} {what}")
+    return Runs(
+        pretrained, tokenizer, longest, task, learning, files, examples, counts, metric, weights, settings, reporter,
+        group,
+    )  # fmt: skip

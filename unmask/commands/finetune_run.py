@@ -3,7 +3,6 @@
 A run begins with an encoder, of ours or of transformers, and a new head that is drawn from its seed. In the folder:
 
     model/           the best model: a transformers folder, with its tokenizer and its card
-    model.N/         that of the N-th seed, until runs.jsonl says that it is over and the best; a kill may leave it
     settings.json    task, files and settings; a folder with it holds a result
     runs.jsonl       a line for each seed whose training is over: its figures and evaluations, with their checksum
     metrics.jsonl    a line at every evaluation
@@ -20,15 +19,15 @@ import shutil
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 
-from unmask.commands.finetune_files import class_weights, needs_packages, read_files, selecting_metric
-from unmask.core.errors import RunError, SettingsError, parse_json, sealed, unsealed
-from unmask.core.files import ClaimedFolder, read_object, write_atomically, writing
+from unmask.core.errors import RunError, parse_json, sealed, unsealed
+from unmask.core.files import ClaimedFolder, read_object, whole_folder, write_atomically, writing
 from unmask.core.hashing import permutation
 from unmask.core.interruption import Interruption
 from unmask.core.results import Reporter
@@ -36,26 +35,22 @@ from unmask.data.rows import WHOLE, Cursor, RowBatch, Share
 from unmask.measure.uncertainty import mean_interval
 from unmask.model.card_head import CardSettings, Origin, with_named
 from unmask.model.encoder import MaskedLM
-from unmask.model.folder import load_model, save_task_model, with_task_head
-from unmask.model.layout_names import LAYOUTS, ClassifierPooling
-from unmask.model.stored_weights import files_checked, write_checksums
+from unmask.model.folder import save_task_model, with_task_head
+from unmask.model.stored_weights import write_checksums
 from unmask.model.transformers import (
     TaskNetwork,
     TransformersNetwork,
     TransformersPretrained,
-    load_transformers,
-    runs_in_transformers,
     save_transformers_task,
     transformers_with_head,
 )
 from unmask.report.cards import write_task_card
 from unmask.report.pages import write_finetune_report
-from unmask.tasks.files import ExampleFiles
-from unmask.tasks.inputs import ROW, Example, InputEncoder, pack_examples
-from unmask.tasks.predict import open_fine_tuned, outputs_of, task_named
+from unmask.tasks.inputs import ROW, Example, pack_examples
+from unmask.tasks.predict import open_fine_tuned, outputs_of
 from unmask.tasks.settings import FinetuneSettings
-from unmask.tasks.task import LOWER_IS_BETTER, Metrics, Task
-from unmask.tokenizer.loading import load_tokenizer
+from unmask.tasks.task import LOWER_IS_BETTER, Labelled, Metrics, Task
+from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.callbacks import Arrivals, Callback, ShowProgress, StepReport, StopAtSignal
 from unmask.train.checkpoints import Checkpoints, last_checkpoint, load_checkpoint
 from unmask.train.distributed import ALONE, Group, on_rank_zero
@@ -74,7 +69,7 @@ _ORDER = 11  # sets this order apart from those of pretraining
 
 class ResultFolder:
     """Paths within the folder, and the seeds whose training is over: of each its `figures` and its `history` of
-    evaluations, as summary.json and metrics.jsonl have them, and whether it `is_best` of those so far."""
+    evaluations, as summary.json and metrics.jsonl have them."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -120,28 +115,7 @@ class ResultFolder:
             self.claimed.clear(self.names)
         self.claimed.make()
         self.claimed.claim(json.dumps(content, indent=2) + "\n")
-        self._settle(finished)
         return finished
-
-    def waiting(self, number: int) -> Path:
-        """Path of the model of the N-th seed, if it is the best so far."""
-        return self.root / f"model.{number}"
-
-    def keep(self, finished: list[dict[str, Any]]) -> None:
-        """Writes down the seeds that are over; the last one's model takes the best one's place, where it is better."""
-        write_atomically(self.runs, "".join(json.dumps(sealed(run)) + "\n" for run in finished))
-        evaluations = (line for run in finished for line in run["history"])
-        write_atomically(self.metrics, "".join(json.dumps(line) + "\n" for line in evaluations))
-        self._settle(finished)
-
-    def _settle(self, finished: list[dict[str, Any]]) -> None:
-        """Brings the models to what the seeds that are over say, also behind a kill."""
-        last = self.waiting(len(finished))
-        if finished and finished[-1]["is_best"] and last.is_dir():
-            shutil.rmtree(self.model, ignore_errors=True)
-            last.rename(self.model)
-        for left in self.root.glob("model.*"):
-            shutil.rmtree(left)
 
 
 # ----------------------------------------
@@ -330,88 +304,35 @@ class FitWatch(Callback):
 # All runs.
 
 
+@dataclass(frozen=True)
 class Runs:
-    """All runs of a fine-tuning; made, files and model are read, and fit each other.
+    """All runs of a fine-tuning.
 
     Attributes:
+        pretrained: The encoder; it stays as it is.
+        tokenizer, max_length: Of the model that is made.
         task, learning: What the model will do, and what it learns.
-        metric: By which the best model is chosen.
         files, examples, counts: Of `train`, `validation` and, where there is one, `test`.
+        metric: By which the best model is chosen.
+        weights: Of the losses by class; None: all 1.
+        settings: As given.
+        reporter: Called with the progress.
+        group: The processes that train together; the first writes into the folder.
     """
 
-    def __init__(
-        self,
-        source: Path,
-        kind: str,
-        paths: Mapping[str, ExampleFiles],
-        settings: FinetuneSettings,
-        reporter: Reporter,
-        group: Group,
-    ) -> None:
-        self.settings, self.reporter, self.group = settings, reporter, group
-        task_class = task_named(kind)
-        needs_packages()
-        self.pretrained: MaskedLM | TransformersPretrained
-        with files_checked(source):
-            self.tokenizer = tokenizer = load_tokenizer(source)
-            special = tokenizer.special
-            if runs_in_transformers(source):
-                self.pretrained = load_transformers(
-                    source, vocab_size=tokenizer.vocab_size, pad_id=special.pad, max_length=settings.max_length
-                )
-            else:
-                self.pretrained = load_model(source, mask_id=special.mask)
-        for name, each in paths.items():
-            if each.path.is_dir():
-                names = ", ".join(file.name for file in each.files[:3])
-                reporter.note(f"{name}: {names} ({len(each.files)}) of {each.path}")
-        pooling = self._pooling(task_class)
-        self.files, self.task = read_files(task_class, paths, settings, reporter.note, pooling=pooling)
-        self.learning = self.task.while_learning(self.files["train"])
-        self.metric = selecting_metric(self.task, settings.metric)
-        self.weights = class_weights(self.files["train"], self.task, settings.class_weights)
-        self.encoder = InputEncoder(tokenizer, self.pretrained.config, max_length=settings.max_length)
-        self.counts: dict[str, dict[str, int]] = {}
-        self.examples: dict[str, list[Example]] = {}
-        longest = self.encoder.max_length
-        for name, file in self.files.items():
-            is_train = name == "train"
-            task = self.learning if is_train else self.task
-            encoded = task.encode(file.records, self.encoder, with_targets=is_train)
-            self.examples[name] = encoded.examples
-            total, num_inputs = len(file.records), len(encoded.examples)
-            counts = {"records": total, "inputs": num_inputs, "truncated": encoded.truncated, "split": encoded.split}
-            self.counts[name] = counts
-            for count, what in (
-                (encoded.truncated, f"texts are longer than {longest} tokens; their ends are not seen"),
-                (
-                    encoded.split,
-                    f"texts are longer than {longest} tokens; they are seen in several parts, {num_inputs:,} in all",
-                ),
-                (
-                    encoded.lost,
-                    f"answers are longer than a window of {longest} tokens has room for, or end in characters that the "
-                    "tokenizer leaves out; they are learned as no answer",
-                ),
-            ):
-                if count:
-                    reporter.note(f"{file.path}: {count:,} of {total:,} {what}")
-
-    def _pooling(self, task: type[Task]) -> ClassifierPooling:
-        """How whole texts are pooled."""
-        named = self.settings.pooling
-        if isinstance(self.pretrained, TransformersPretrained) or not task.of_texts:
-            if named is not None:
-                whose = "transformers' head pools in its own way" if task.of_texts else "the task has no whole texts"
-                raise SettingsError(f"finetune.pooling={named}: {whose}; omit it")
-            return "first"
-        layout = self.pretrained.config.layout
-        has_choice = LAYOUTS[layout].pooling_key is not None
-        if named == "mean" and not has_choice:
-            raise SettingsError(
-                f"finetune.pooling=mean: classifiers of the layout {layout} take the first token; omit it"
-            )
-        return named or ("mean" if has_choice else "first")
+    pretrained: MaskedLM | TransformersPretrained
+    tokenizer: Tokenizer
+    max_length: int
+    task: Task
+    learning: Task
+    files: Mapping[str, Labelled]
+    examples: Mapping[str, Sequence[Example]]
+    counts: Mapping[str, Mapping[str, int]]
+    metric: str
+    weights: Sequence[float] | None
+    settings: FinetuneSettings
+    reporter: Reporter
+    group: Group
 
     @property
     def learning_rate(self) -> float:
@@ -522,20 +443,21 @@ class Runs:
         }
         if "test" in self.files:
             figures["test_metrics"] = self.evaluate(model, self.task, "test")[0]
-        is_best = all(self._rank(figures) > self._rank(other["figures"]) for other in finished)
-        if is_best:
-            place = folder.waiting(len(finished) + 1)
-            with writing(place, SafetensorError):  # a folder that transformers' class for the task loads
+        if all(self._rank(figures) > self._rank(other["figures"]) for other in finished):
+            with writing(folder.model, SafetensorError), whole_folder(folder.model) as partial:
                 if isinstance(model, TransformersNetwork):
-                    save_transformers_task(model, self.task.task_head, place)
+                    save_transformers_task(model, self.task.task_head, partial)
                 else:
-                    save_task_model(model, self.task.task_head, place)
-            # so that transformers gives the model the token types that it was trained with
-            self.tokenizer.save(place, max_length=self.encoder.max_length, with_types=self.encoder.with_types)
-            write_checksums(place)
-        lines = [{"seed": seed, **each} for each in history]
-        finished.append({"figures": figures, "history": lines, "is_best": is_best})
-        folder.keep(finished)
+                    save_task_model(model, self.task.task_head, partial)
+                # so that transformers gives the model the token types that it was trained with
+                with_types = self.pretrained.config.num_types > 1
+                self.tokenizer.save(partial, max_length=self.max_length, with_types=with_types)
+                write_checksums(partial)
+        finished.append({"figures": figures, "history": [{"seed": seed, **each} for each in history]})
+        # A kill before runs.jsonl is written lets the seed be trained again, to the same model.
+        write_atomically(folder.runs, "".join(json.dumps(sealed(run)) + "\n" for run in finished))
+        lines = (line for run in finished for line in run["history"])
+        write_atomically(folder.metrics, "".join(json.dumps(line) + "\n" for line in lines))
         shutil.rmtree(folder.checkpoints, ignore_errors=True)
 
     def _rank(self, figures: dict[str, Any]) -> float:
@@ -578,7 +500,7 @@ class Runs:
             settings=self.settings,
             files=names,
             classes=Counter(name for record in self.files["train"].records for name in self.task.classes_of(record)),
-            max_length=self.encoder.max_length,
+            max_length=self.max_length,
             origin=origin,
         )
         write_atomically(folder.summary, json.dumps(summary, indent=2, allow_nan=False) + "\n")

@@ -95,24 +95,6 @@ def unpacked(values: np.ndarray) -> list[tuple[int, int, int, int]]:
     return [(v >> 25, v >> 24 & 1, v >> 12 & 4095, v & 4095) for v in values.tolist()]
 
 
-def test_subtrees_are_written_as_tokens_before_and_behind() -> None:
-    """`the king sees the queen`: king has the article, sees has all of it; then a second text."""
-    tokenizer = trained("wordpiece")
-    words = [Span(0, 3, "det", 1), Span(4, 8, "nsubj", 1), Span(9, 13, "root", 0), Span(14, 17, "det", 1)]
-    words.append(Span(18, 23, "obj", -2))
-    encoded, _, found = aligned(
-        tokenizer,
-        ["the king sees the queen", "the"],
-        "dependencies",
-        [words, [Span(0, 3, "det")]],
-        ["det", "nsubj", "obj", "root"],
-    )
-    assert [tokenizer.token(int(i)) for i in encoded.input_ids] == ["the", "king", "sees", "the", "queen", "the"]
-    assert unpacked(found.values) == [
-        (1, 0, 0, 0), (2, 1, 1, 0), (4, 1, 2, 2), (1, 0, 0, 0), (3, 1, 1, 0), (1, 0, 0, 0),
-    ]  # fmt: skip
-
-
 def test_subtrees_that_are_not_contiguous_or_cut() -> None:
     """`the` hangs on `queen` two words on, around `king`; and a head that was cut away makes a root."""
     tokenizer = trained("wordpiece")

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import itertools
 import string
-import time
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
 
 import pytest
 import tokenizers
@@ -110,40 +106,18 @@ def test_text_whose_words_do_not_come_again_is_left_to_the_library() -> None:
     assert busy._memory.useful
 
 
-@dataclass
-class Delayed:
-    """A tokenizer whose first call takes long, or fails."""
-
-    backend: tokenizers.Tokenizer
-    failure: BaseException | None = None
-    num_calls: int = 0
-
-    def encode_batch_fast(self, words: list[str], add_special_tokens: bool) -> list[Any]:
-        self.num_calls += 1
-        if self.num_calls == 1:
-            if self.failure is not None:
-                raise self.failure
-            time.sleep(0.3)
-        return self.backend.encode_batch_fast(words, add_special_tokens=add_special_tokens)
-
-
-def test_threads_learn_words_one_after_another() -> None:
-    """The library lets another thread in while words that are numbered already are tokenized."""
-    backend = wordpiece(lowercase=False)
-    delayed = Delayed(backend)
-    remembers = WordMemory(delayed)  # type: ignore[arg-type]
-    texts = ["the king sees", "a queen and the philosopher", "queen of the sea, king"]
-    with ThreadPoolExecutor(len(texts)) as threads:
-        found = list(threads.map(lambda text: remembers.encode([text])[0].tolist(), texts))
-    assert found == [backend.encode(text, add_special_tokens=False).ids for text in texts]
-    assert delayed.num_calls > 1
+class Interrupting:
+    def encode_batch_fast(self, words: list[str], add_special_tokens: bool) -> None:
+        raise KeyboardInterrupt
 
 
 def test_words_that_were_not_learned_are_forgotten() -> None:
     """An interrupt between two changes of the tables must not shift the tokens of later words."""
     backend = wordpiece(lowercase=False)
-    remembers = WordMemory(Delayed(backend, KeyboardInterrupt()))  # type: ignore[arg-type]
+    remembers = WordMemory(backend)
+    remembers.backend = Interrupting()  # type: ignore[assignment]
     with pytest.raises(KeyboardInterrupt):
         remembers.encode(["the king sees"])
+    remembers.backend = backend
     for text in ("a queen", "the queen sees the king", "the king sees"):
         assert remembers.encode([text])[0].tolist() == backend.encode(text, add_special_tokens=False).ids

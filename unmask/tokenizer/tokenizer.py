@@ -252,7 +252,7 @@ class Tokenizer:
         for token, id_ in vocab.items():
             if id_ not in specials:
                 self.ordinary[id_] = _UNUSED.fullmatch(token) is None
-                self.token_bytes[id_] = self.word_starts.num_bytes(token)
+                self.token_bytes[id_] = len(self.word_starts.spelling.text_bytes(token))
         with spelling():
             around = backend.encode("", add_special_tokens=True).ids
         if outside := [id_ for id_ in around if id_ >= self.vocab_size]:

@@ -351,10 +351,6 @@ class WordStarts:
             return False
         return self.spelling.family == "whole" or self.spelling.spell(token).startswith(b" ")
 
-    def num_bytes(self, token: str) -> int:
-        """UTF-8 bytes of that text."""
-        return len(self.spelling.text_bytes(token))
-
 
 def _rules(family: Family) -> NDArray[np.bool_]:
     """[kinds, kinds]: whether a word begins between tokens, by what the one ends and the other begins with."""

@@ -297,25 +297,20 @@ def is_stream(name: object) -> bool:
         return False
 
 
-def _stream_file(name: object, number: int) -> str | None:
-    """The file that keeps a stream, the `number`th pipe or standard input: a path within a folder; else None."""
-    if not isinstance(name, str | Path) or not is_stream(name):
-        return None
-    if str(name) in _ALSO_STDIN:
-        return STDIN_FILE
-    path = Path(name)
-    packed = path.suffix.lower() if path.suffix.lower() in COMPRESSIONS else ""
-    suffix = bare_suffix(path) + packed if bare_suffix(path) in SUFFIXES else ".txt"
-    return f"{PIPES}/{number}{suffix}"
-
-
 def _stream_files(names: Iterable[Any]) -> Iterator[tuple[Any, str | None]]:
-    """Each name with the file that keeps it; None where it is no stream."""
+    """Each name with the file that keeps it, a path within a folder; None where it is no stream."""
     num_pipes = 0
     for name in names:
-        file = _stream_file(name, num_pipes + 1)
-        num_pipes += file is not None and file != STDIN_FILE
-        yield name, file
+        if not is_stream(name):
+            yield name, None
+        elif str(name) in _ALSO_STDIN:
+            yield name, STDIN_FILE
+        else:
+            num_pipes += 1
+            path = Path(name)
+            packed = path.suffix.lower() if path.suffix.lower() in COMPRESSIONS else ""
+            suffix = bare_suffix(path) + packed if bare_suffix(path) in SUFFIXES else ".txt"
+            yield name, f"{PIPES}/{num_pipes}{suffix}"
 
 
 def names_to_keep(names: Sequence[object]) -> list[str]:
@@ -383,7 +378,8 @@ def keep_stream(name: str | Path, file: Path, *, reuse: bool) -> Path:
 @contextmanager
 def readable(path: str | Path) -> Iterator[Path]:
     """A file that can be read again and again: the path itself, or a temporary copy of a stream while it is entered."""
-    if (name := _stream_file(path, 1)) is None:
+    ((_, name),) = _stream_files([path])
+    if name is None:
         yield Path(path)
         return
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:

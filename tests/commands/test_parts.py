@@ -14,11 +14,12 @@ from unmask.core.errors import CorpusError, SettingsError
 from unmask.data.rows import Cursor
 from unmask.tasks.answer import AnswerPrediction, AnswerTask, GivenAnswer, QuestionRecord, answer_f1, normalised
 from unmask.tasks.classify import Classify, ClassPrediction, NumberPrediction, Regress, TextRecord
+from unmask.tasks.files import Labelled, Record
 from unmask.tasks.inputs import Example
 from unmask.tasks.predict import task_named
 from unmask.tasks.settings import Columns, FinetuneSettings
 from unmask.tasks.tag import Tag, TagsPrediction, WordsRecord, are_entities
-from unmask.tasks.task import Labelled, Record, Task
+from unmask.tasks.task import Task
 
 SETTINGS = FinetuneSettings()
 
@@ -39,7 +40,7 @@ def test_classes_in_order_and_their_errors() -> None:
     assert task_info(of_classes("10", "9", "9", "10"), "classify", SETTINGS).names == ("9", "10")
     rare = of_classes("a", "b", "a", "c")
     assert task_info(rare, "classify", FinetuneSettings(least_examples=1)).names == ("a", "b", "c")
-    numbers = labelled(*(TextRecord(n, "t", value=2.0) for n in (1, 2)))
+    numbers = labelled(*(TextRecord(n, "t", label=2.0) for n in (1, 2)))
     tags = labelled(WordsRecord(1, ("a",), ("O",)))
     for train, kind, message in (
         (of_classes("a", "a"), "classify", "train.csv.*'a'"),
@@ -90,7 +91,7 @@ def test_metrics_of_classes() -> None:
 
 def test_metrics_of_numbers_and_undefined_ones() -> None:
     info = Regress(("x",))
-    right = [TextRecord(n, "t", value=value) for n, value in enumerate((1.0, 2.0, 3.0))]
+    right = [TextRecord(n, "t", label=value) for n, value in enumerate((1.0, 2.0, 3.0))]
     metrics = info.measure(right, [NumberPrediction(value) for value in (1.0, 2.0, 4.0)])
     assert metrics == pytest.approx({"pearson": 3 / (2 * 14 / 3) ** 0.5, "spearman": 1.0, "rmse": (1 / 3) ** 0.5})
     flat = info.measure(right, [NumberPrediction(2.0)] * 3)

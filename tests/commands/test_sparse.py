@@ -155,7 +155,7 @@ def test_a_file_of_sparse_vectors(sparse: unmask.Embedder, tmp_path: Path, main:
         row[tokens] = values
     np.testing.assert_allclose(dense[:3], encoded(folder, some[:3]), atol=1e-4)
     together = sparse_texts(sparse.model.predictor, sparse.model.tokenizer, some[3:], "split").vectors
-    np.testing.assert_allclose(dense[3:], together.dense(), atol=1e-4)
+    np.testing.assert_allclose(dense[3:], together.toarray(), atol=1e-4)
     assert main(*command, tmp_path / "u.parquet", "--normalize")[0] == 0
     values = pq.read_table(tmp_path / "u.parquet").column("values").to_pylist()
     np.testing.assert_allclose([np.linalg.norm(each) for each in values], 1.0, rtol=1e-6)

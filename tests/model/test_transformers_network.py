@@ -76,8 +76,8 @@ def examples_of(info: Task, encoder: InputEncoder) -> list[Example]:
             for n, t in enumerate(TEXTS)
         ]
     else:
-        right: dict[str, Any] = {"value": 0.5} if info.kind == "regress" else {"label": info.names[-1]}
-        records = [TextRecord(n, text, "The cat." if info.paired else None, **right) for n, text in enumerate(TEXTS)]
+        label = 0.5 if info.kind == "regress" else info.names[-1]
+        records = [TextRecord(n, text, "The cat." if info.paired else None, label) for n, text in enumerate(TEXTS)]
     return info.encode(records, encoder, with_targets=True).examples
 
 

@@ -16,11 +16,10 @@ from unmask.commands.finetune import examples_given, read_files, settings_of
 from unmask.core.errors import CorpusError
 from unmask.tasks.answer import GivenAnswer, QuestionRecord
 from unmask.tasks.classify import Classify, TextRecord, is_paired
-from unmask.tasks.files import read_labelled
+from unmask.tasks.files import Labelled, read_labelled
 from unmask.tasks.predict import task_named
 from unmask.tasks.settings import Columns
 from unmask.tasks.tag import Tag, WordsRecord
-from unmask.tasks.task import Labelled
 
 NONE = Columns()
 
@@ -86,10 +85,10 @@ def test_pairs_and_numbers(tmp_path: Path) -> None:
         read(own, "pairs")
     score = written(tmp_path / "s.csv", "sentence1,sentence2,score\na,b,2.5\nc,d,-1e1\n")
     assert list(read(score, "regress").records) == [
-        TextRecord(2, "a", "b", None, 2.5),
-        TextRecord(3, "c", "d", None, -10.0),
+        TextRecord(2, "a", "b", 2.5),
+        TextRecord(3, "c", "d", -10.0),
     ]
-    assert read(score, "regress", text="sentence1", label="score").records[0] == TextRecord(2, "a", None, None, 2.5)
+    assert read(score, "regress", text="sentence1", label="score").records[0] == TextRecord(2, "a", None, 2.5)
 
 
 @pytest.mark.parametrize(

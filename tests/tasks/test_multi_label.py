@@ -14,18 +14,17 @@ import unmask
 from tests.commands.finetune_helpers import FAST, MakeModel, check_card, save_encoder, texts, write_jsonl
 from unmask.core.errors import CorpusError
 from unmask.tasks.classify import LabelsPrediction, MultiLabel, TextRecord
-from unmask.tasks.files import read_labelled
+from unmask.tasks.files import Labelled, read_labelled
 from unmask.tasks.settings import Columns, FinetuneSettings
-from unmask.tasks.task import Labelled
 from unmask.tokenizer.tokenizer import Tokenizer
 
 
 def labels_in(path: Path) -> list[tuple[str, ...] | None]:
-    return [record.labels for record in read_labelled(path, MultiLabel, Columns()).records]
+    return [record.label for record in read_labelled(path, MultiLabel, Columns()).records]
 
 
 def labelled(*labels: tuple[str, ...], name: str = "train.csv") -> Labelled:
-    records = [TextRecord(row, "t", labels=each) for row, each in enumerate(labels, 2)]
+    records = [TextRecord(row, "t", label=each) for row, each in enumerate(labels, 2)]
     return Labelled(Path(name), records, Columns(text="text", label="label"))
 
 
@@ -59,7 +58,7 @@ def test_what_is_learned_and_its_errors() -> None:
 def test_figures_by_hand() -> None:
     """Labels a and b; c is right once, and not known. Right: ab, none, c, a; predicted: a, b, none, a."""
     task = MultiLabel(("a", "b"))
-    right = [TextRecord(row, "t", labels=labels) for row, labels in enumerate((("a", "b"), (), ("c",), ("a",)))]
+    right = [TextRecord(row, "t", label=labels) for row, labels in enumerate((("a", "b"), (), ("c",), ("a",)))]
     shares = ((0.9, 0.4), (0.1, 0.6), (0.3, 0.2), (0.7, 0.6))
     found = [
         LabelsPrediction(labels, dict(zip("ab", share, strict=True)))

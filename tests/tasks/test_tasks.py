@@ -44,9 +44,9 @@ def examples_of(info: Task, encoder: InputEncoder) -> list[Example]:
             for n, t in enumerate(TEXTS)
         ]
         return info.encode(found, encoder, with_targets=True).examples
-    right = {"regress": {"value": 0.5}, "multi_label": {"labels": ("label 00", "label 61", "label 62", "label 69")}}
-    values = right.get(info.kind, {"label": "b"})
-    texts = [TextRecord(n, text, "other" if info.paired else None, **values) for n, text in enumerate(TEXTS)]  # type: ignore[arg-type]
+    right = {"regress": 0.5, "multi_label": ("label 00", "label 61", "label 62", "label 69")}
+    label = right.get(info.kind, "b")
+    texts = [TextRecord(n, text, "other" if info.paired else None, label) for n, text in enumerate(TEXTS)]
     return info.encode(texts, encoder, with_targets=True).examples
 
 

@@ -15,7 +15,6 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from unmask.core.errors import CorpusError, ModelError, RunError
 from unmask.core.files import check_file, held_file
@@ -26,7 +25,7 @@ from unmask.data.reading import LONGEST_ROW, broken_character
 from unmask.data.sources import TextColumn, is_saved_dataset, readable
 from unmask.data.tables import ColumnNames, in_words
 from unmask.model.pooling import POOLINGS, SPLADE
-from unmask.tasks.embed import Embedded, LongTexts, SparseVectors, embed_texts, sparse_texts
+from unmask.tasks.embed import Embedded, LongTexts, embed_texts, sparse_texts
 from unmask.tasks.loaded_model import Model, Precision, load
 from unmask.train.hardware import choose_device, keep_freed_memory
 
@@ -116,7 +115,7 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
         if is_sparse and target.suffix != ".parquet":
             reason = f"the vectors of {loaded.folder} are sparse, and are written as .parquet"
             raise RunError(f"{out}: {reason}; give this ending, or another pooling", options=["out", "pooling"])
-        vectors_of: Callable[..., Embedded[Any]]
+        vectors_of: Callable[..., Embedded]
         if is_sparse:
             try:
                 loaded.check_head()
@@ -172,7 +171,7 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
 
 
 def _embed_texts(
-    file: Documents, vectors_of: Callable[..., Embedded[Any]], writer: VectorFile, notify: Notify
+    file: Documents, vectors_of: Callable[..., Embedded], writer: VectorFile, notify: Notify
 ) -> tuple[int, int, int]:
     """Embeds the texts of a file, some thousands at a time: how many there are, their tokens, and the long ones."""
     source = file.sources[0]
@@ -287,8 +286,8 @@ class VectorFile:
             header = {"descr": "<f4", "fortran_order": False, "shape": (self._num_texts, self._dimension)}
             np.lib.format.write_array_header_1_0(self._file, header)
 
-    def add(self, ids: Sequence[str | int], vectors: NDArray[np.float32] | SparseVectors) -> None:
-        """Writes some more vectors [texts, dimension], float32, with their ids.
+    def add(self, ids: Sequence[str | int], vectors: Any) -> None:
+        """Writes some more vectors [texts, dimension], float32, or a `csr_array` of them, with their ids.
 
         Raises:
             CorpusError: Some ids are texts and some are numbers; or one cannot be stored.
@@ -297,14 +296,14 @@ class VectorFile:
             if self.keeps_ids:
                 self._add_table(ids, vectors)
             else:
-                assert not isinstance(vectors, SparseVectors), "an array of sparse vectors would be mostly zeros"
+                assert isinstance(vectors, np.ndarray), "an array of sparse vectors would be mostly zeros"
                 self._num_texts += len(ids)
                 self._file.write(np.ascontiguousarray(vectors, dtype="<f4").data)
 
-    def _add_table(self, ids: Sequence[str | int], vectors: NDArray[np.float32] | SparseVectors) -> None:
-        if isinstance(vectors, SparseVectors):
-            begins = pa.array(vectors.begins.astype(np.int32))
-            numbers = {"indices": vectors.tokens, "values": vectors.values}
+    def _add_table(self, ids: Sequence[str | int], vectors: Any) -> None:
+        if not isinstance(vectors, np.ndarray):
+            begins = pa.array(vectors.indptr.astype(np.int32))
+            numbers = {"indices": vectors.indices.astype(np.int32), "values": vectors.data}
             columns = {name: pa.ListArray.from_arrays(begins, pa.array(each)) for name, each in numbers.items()}
         else:
             values = pa.array(np.ascontiguousarray(vectors).reshape(-1))

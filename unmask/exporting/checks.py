@@ -485,7 +485,7 @@ def compared_outputs(subject: CheckedModel, file: Path, kind: GraphKind) -> list
         if kind is EMBED:
             assert graph.settings is not None
             ids, owners = [each.numpy().astype(np.int32) for each in texts], np.arange(len(texts))
-            ours_BD = pooled(subject.model.network, subject.tokenizer, ids, owners, graph.settings, len(texts))
+            ours_BD = pooled(subject.model.network, ids, owners, graph.settings, len(texts))
             what = "vectors as of embed (export anew if the pooling has changed)"
             compared.append((what, torch.from_numpy(ours_BD), vectors))
     if graph.task_head is not None:  # packed, as texts are predicted

@@ -24,19 +24,17 @@ from torch import Tensor
 
 from unmask.core.errors import CorpusError, shown
 from unmask.data.rows import Rows
-from unmask.masking.masker import MaskedRows
 from unmask.model.fused import Losses, losses_of, predicted_positions
 from unmask.model.layout_names import ClassifierPooling
 from unmask.model.transformers import TaskNetwork
-from unmask.tasks.classify import tokens_of
-from unmask.tasks.columns import LabelledRow
-from unmask.tasks.inputs import EncodedInput, Example, InputEncoder, ids_of
+from unmask.tasks.files import Form, Labelled, LabelledRow
+from unmask.tasks.inputs import EncodedInput, Example, InputEncoder
 from unmask.tasks.settings import Columns, FinetuneSettings
-from unmask.tasks.task import NAME, Form, Labelled, Metrics, Task
-from unmask.train.objectives import Objective
+from unmask.tasks.task import Metrics, Task, tokens_of
 from unmask.train.objectives import Targets as BatchTargets
 
 BEGIN, END = "begin", "end"
+_OWN = ("may_be_missing", "stride", "longest_answer")
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -56,8 +54,7 @@ class QuestionRecord:
     Attributes:
         row: Row of the file, or the question's number in it, counted from 1.
         id: As the file calls it.
-        question: What is asked.
-        context: Where the answer is looked for.
+        question, context: What is asked, and where the answer is looked for.
         answers: Any of them is right; empty where the text has none; None where they are not known.
     """
 
@@ -69,7 +66,6 @@ class QuestionRecord:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """All its texts."""
         return self.question, self.context
 
 
@@ -81,8 +77,7 @@ class AnswerPrediction:
         id: The question's.
         answer: A span of the text; empty: the text holds no answer.
         begin: Its first character in the text; None where there is no answer.
-        probability: Among all spans of the text that were looked at, each once, and no answer, where the model may find
-            that.
+        probability: Among all spans of the text, each once, and no answer, where the model may find that.
     """
 
     id: str
@@ -102,10 +97,10 @@ class AnswerTask(Task):
     """
 
     kind: ClassVar[str] = "answer"
+    title: ClassVar[str] = "answers in texts"
     head: ClassVar[str] = "answer_head"
     architecture: ClassVar[str] = "QuestionAnswering"
     pipeline: ClassVar[str] = "question-answering"
-    title: ClassVar[str] = "answers in texts"
     fixed: ClassVar[Columns | None] = Columns(text="question", second="context", label="answers")
     forms: ClassVar[tuple[Form, ...]] = ("table", "squad")
 
@@ -119,10 +114,10 @@ class AnswerTask(Task):
 
         An answer stands in the context where it is said to; the white space around it is no part of it.
         """
-        question, context, given = row.text("text"), row.text("second"), row.cells.get("id")
-        if isinstance(given, bool) or not isinstance(given, str | int | float | None):
-            raise CorpusError(f"{row.where} has {shown(given)} as 'id', which is neither a text nor a number")
-        id_ = str(row.number if given is None else given)
+        question, context, id_ = row.text("text"), row.text("second"), row.cells.get("id")
+        if isinstance(id_, bool) or not isinstance(id_, str | int | float | None):
+            raise CorpusError(f"{row.where} has {shown(id_)} as 'id', which is neither a text nor a number")
+        id_ = str(row.number if id_ is None else id_)
         if row.columns.label is None:
             return QuestionRecord(row.number, id_, question, context)
         table = row.cells.get("answers")
@@ -146,9 +141,9 @@ class AnswerTask(Task):
             answers.append(GivenAnswer(text.strip(), begin + len(text) - len(text.lstrip())))
         return QuestionRecord(row.number, id_, question, context, tuple(answers))
 
-    def of_input(self, number: int, given: Any) -> QuestionRecord | None:
-        is_pair = isinstance(given, list | tuple) and len(given) == 2 and all(isinstance(text, str) for text in given)
-        return QuestionRecord(number, str(number), *given) if is_pair else None
+    def of_input(self, number: int, value: Any) -> QuestionRecord | None:
+        is_pair = isinstance(value, list | tuple) and len(value) == 2 and all(isinstance(text, str) for text in value)
+        return QuestionRecord(number, str(number), *value) if is_pair else None
 
     @property
     def takes(self) -> str:
@@ -164,13 +159,13 @@ class AnswerTask(Task):
             longest_answer=settings.longest_answer,
         )
 
-    def check(self, held_out: Labelled, train: Path) -> str | None:
+    def check(self, file: Labelled, train: Path) -> str | None:
         """Questions without an answer count as wrong where all of the training file have one."""
-        count = sum(not record.answers for record in held_out.records)
+        count = sum(not record.answers for record in file.records)
         if self.may_be_missing or not count:
             return None
         return (
-            f"{held_out.path}: {count:,} of {len(held_out.records):,} questions have no answer, but in {train} all "
+            f"{file.path}: {count:,} of {len(file.records):,} questions have no answer, but in {train} all "
             "have one, so the model always gives one; they count as wrong"
         )
 
@@ -178,11 +173,10 @@ class AnswerTask(Task):
     def of_content(
         cls, own: Mapping[str, Any], names: tuple[str, ...], pooling: ClassifierPooling, max_length: int | None
     ) -> Self:
-        settings = {name: own[name] for name in ("may_be_missing", "stride", "longest_answer") if name in own}
-        return cls(max_length=max_length, **settings)
+        return cls(max_length=max_length, **{name: own[name] for name in _OWN if name in own})
 
     def content(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("may_be_missing", "stride", "longest_answer")}
+        return {name: getattr(self, name) for name in _OWN}
 
     def encode(self, records: Sequence[QuestionRecord], encoder: InputEncoder, *, with_targets: bool) -> EncodedInput:
         """An example a window, whose places are `[CLS]`, for no answer, and the tokens of the text."""
@@ -191,7 +185,7 @@ class AnswerTask(Task):
         examples: list[Example] = []
         lost = 0
         for number, (record, encodings) in enumerate(zip(records, windows, strict=True)):
-            has_answer = False
+            answer, has_answer = next(iter(record.answers or ()), None), False
             for encoding in encodings:
                 of_context = np.array([sequence == 1 for sequence in encoding.sequence_ids])
                 offsets = np.array(encoding.offsets, dtype=np.int64)
@@ -199,12 +193,15 @@ class AnswerTask(Task):
                 places = np.concatenate([[0], text_places])
                 targets = {}
                 if with_targets:
-                    begin, end = _target(record, offsets[text_places])
-                    targets = {BEGIN: places[[begin + 1]], END: places[[end + 1]]}
-                    has_answer |= begin >= 0
+                    begin = end = 0  # the places of [CLS], unless all of the answer is in the window
+                    if answer is not None:
+                        stop, spans = answer.begin + len(answer.text), offsets[text_places]
+                        inside = np.flatnonzero((spans[:, 1] > answer.begin) & (spans[:, 0] < stop))
+                        if len(inside) and spans[inside[0], 0] <= answer.begin and spans[inside[-1], 1] >= stop:
+                            begin, end, has_answer = inside[0] + 1, inside[-1] + 1, True
+                    targets = {BEGIN: places[[begin]], END: places[[end]]}
                 items = np.concatenate([[[-1, -1]], offsets[text_places]])
-                types = encoder.type_ids(encoding)
-                examples.append(Example(number, ids_of(encoding), types, places, items, targets))
+                examples.append(encoder.example(number, encoding, places, items, targets))
             lost += with_targets and bool(record.answers) and not has_answer
         return EncodedInput(examples, split=sum(len(each) > 1 for each in windows), lost=lost)
 
@@ -239,27 +236,31 @@ class AnswerTask(Task):
         scores = np.full(len(spans), -np.inf)
         np.maximum.at(scores, which, np.concatenate(window_scores))
         best = int(scores.argmax())
-        nothing = min(float(output[0].sum()) for _, output in windows)
-        everything = float(np.logaddexp.reduce(np.append(scores, nothing) if self.may_be_missing else scores))
-        if self.may_be_missing and nothing > scores[best]:
-            return AnswerPrediction(record.id, "", None, float(np.exp(nothing - everything)))
+        no_answer = min(float(output[0].sum()) for _, output in windows)
+        total = float(np.logaddexp.reduce(np.append(scores, no_answer) if self.may_be_missing else scores))
+        if self.may_be_missing and no_answer > scores[best]:
+            return AnswerPrediction(record.id, "", None, float(np.exp(no_answer - total)))
         first_char, end = divmod(int(spans[best]), width)
         text = record.context[first_char:end]  # tokens may begin with the space before a word
         begin = first_char + len(text) - len(text.lstrip()) if text.strip() else None
-        return AnswerPrediction(record.id, text.strip(), begin, float(np.exp(scores[best] - everything)))
+        return AnswerPrediction(record.id, text.strip(), begin, float(np.exp(scores[best] - total)))
 
-    def objective(self, weights: Sequence[float] | None = None) -> Objective:
-        """The mean of the cross-entropies of begin and end, each among all tokens of the window."""
-        return Objective(NAME, 1.0, _targets, self._losses)
+    # While learning, places are [N, L], those of all tokens of each window, and classes [N, 2], the tokens at which the
+    # answer begins and ends; the loss is the mean of the cross-entropies of both, each among all tokens of the window.
 
-    def _losses(self, model: TaskNetwork, hidden_TD: Tensor, targets: BatchTargets, dropout_seed: int | None) -> Losses:
-        positions_NL = targets.positions_N
-        held_NL = positions_NL >= 0
-        hidden_NLD = hidden_TD[positions_NL.clamp(min=0)]
-        logits_NL2 = model.outputs(self.head, hidden_NLD, dropout_seed=dropout_seed).float()
-        logits_NL2 = logits_NL2.masked_fill(~held_NL[..., None], float("-inf"))
-        logits_2NL = logits_NL2.permute(2, 0, 1).flatten(0, 1)
-        of_both = losses_of(logits_2NL, targets.classes_N.T.flatten())
+    def targets_in(self, rows: Rows, weights_C: Tensor | None) -> BatchTargets:
+        begins_BS, ends_BS = rows.classes[BEGIN], rows.classes[END]
+        first_N = predicted_positions(begins_BS)
+        classes_N2 = torch.stack([begins_BS.flatten()[first_N], ends_BS.flatten()[first_N]], 1)
+        return BatchTargets(tokens_of(rows, first_N), classes_N2)
+
+    def logits_at(self, model: TaskNetwork, hidden_TD: Tensor, places: Tensor, dropout_seed: int | None) -> Tensor:
+        """[2, N, L]: minus infinity where a window is shorter than others."""
+        logits_NL2 = model.outputs(self.head, hidden_TD[places.clamp(min=0)], dropout_seed=dropout_seed).float()
+        return logits_NL2.masked_fill((places < 0)[..., None], float("-inf")).permute(2, 0, 1)
+
+    def losses(self, logits: Tensor, targets: BatchTargets, weights_C: Tensor | None) -> Losses:
+        of_both = losses_of(logits.flatten(0, 1), targets.classes_N.T.flatten())
         begin_N, end_N = of_both.each_N.chunk(2)
         wrong_begin_N, wrong_end_N = of_both.wrong_N.chunk(2)
         return Losses(of_both.total / 2, (begin_N + end_N) / 2, wrong_begin_N | wrong_end_N)
@@ -276,26 +277,6 @@ class AnswerTask(Task):
             exact.append(max(normalised(answer) == normalised(prediction.answer) for answer in answers))
             overlap.append(max(answer_f1(answer, prediction.answer) for answer in answers))
         return {"f1": float(np.mean(overlap)), "exact_match": float(np.mean(exact))}
-
-
-def _targets(rows: Rows, masked: MaskedRows) -> BatchTargets:
-    """A target an example: here positions are [N, L], the places of all its tokens, and classes [N, 2], the tokens at
-    which the answer begins and ends."""
-    begins_BS, ends_BS = rows.classes[BEGIN], rows.classes[END]
-    first_N = predicted_positions(begins_BS)
-    classes_N2 = torch.stack([begins_BS.flatten()[first_N], ends_BS.flatten()[first_N]], 1)
-    return BatchTargets(tokens_of(rows, first_N), classes_N2)
-
-
-def _target(record: QuestionRecord, offsets: NDArray[np.int64]) -> tuple[int, int]:
-    """First and last token of the first answer, as indices into the offsets; -1 where the window does not hold it."""
-    if not record.answers:
-        return -1, -1
-    answer = record.answers[0]
-    end = answer.begin + len(answer.text)
-    inside = np.flatnonzero((offsets[:, 1] > answer.begin) & (offsets[:, 0] < end))
-    whole = len(inside) and offsets[inside[0], 0] <= answer.begin and offsets[inside[-1], 1] >= end
-    return (int(inside[0]), int(inside[-1])) if whole else (-1, -1)
 
 
 def normalised(answer: str) -> list[str]:

@@ -1,7 +1,6 @@
 """Tasks of whole texts, or of pairs of them: one of several classes, any number of labels, or a number.
 
-Shape suffixes: B = rows, S = positions, T = B x S in a line, D = hidden size, N = texts, C = classes, L = tokens of a
-text, W = columns of bits.
+Shape suffixes: N = texts, C = classes, W = columns of bits.
 """
 
 from __future__ import annotations
@@ -19,25 +18,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
-from torch.nn.utils.rnn import pad_sequence
 
 from unmask.core.errors import CorpusError, ModelError
 from unmask.data.rows import Rows
 from unmask.data.values import in_order
-from unmask.masking.masker import MaskedRows
 from unmask.model.encoder import MaskedLM
-from unmask.model.fused import Losses, losses_of, predicted_positions
+from unmask.model.fused import Losses, predicted_positions
 from unmask.model.heads import LabelHead
 from unmask.model.layout_names import ClassifierPooling
 from unmask.model.transformers import TaskNetwork
-from unmask.tasks.columns import LabelledRow, UsualColumns
-from unmask.tasks.inputs import EncodedInput, Example, InputEncoder, ids_of
+from unmask.tasks.files import Form, Labelled, LabelledRow, UsualColumns
+from unmask.tasks.inputs import EncodedInput, Example, InputEncoder
 from unmask.tasks.settings import FinetuneSettings
-from unmask.tasks.task import NAME, Form, Labelled, Metrics, Task, few
-from unmask.train.objectives import Objective
+from unmask.tasks.task import TARGET, Metrics, Task, few
 from unmask.train.objectives import Targets as BatchTargets
 
-TARGET = "target"
 CLASS_METRICS = ("accuracy", "macro_f1", "micro_f1", "matthews")
 _FIRST = np.zeros(1, dtype=np.int64)
 _BITS = 62  # of a column: all values are positive, and -1 stands where there is no target
@@ -60,27 +55,16 @@ def class_metrics(right: Sequence[str], predicted: Sequence[str]) -> Metrics:
 
 @dataclass(frozen=True)
 class TextRecord:
-    """A text, or a pair of texts, with its label.
-
-    Attributes:
-        row: Row of the file, counted from 1.
-        first: The text.
-        second: The other text of a pair.
-        label: Class; None where it is not known.
-        value: Number of a regression; None where it is not known.
-        labels: Of any number of classes; None where they are not known.
-    """
+    """A text, or a pair of texts, of a row of a file. The label is a class, any number of them, or a number; None where
+    it is not known."""
 
     row: int
     first: str
     second: str | None = None
-    label: str | None = None
-    value: float | None = None
-    labels: tuple[str, ...] | None = None
+    label: Any = None
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """All its texts."""
         return self.first, self.second or ""
 
 
@@ -95,8 +79,8 @@ class TextTask(Task):
 
     @classmethod
     @abstractmethod
-    def label_of(cls, row: LabelledRow) -> dict[str, Any]:
-        """The field of a record that its label is in."""
+    def label_of(cls, row: LabelledRow) -> Any:
+        """The label of a record."""
 
     @abstractmethod
     def targets_of(self, record: TextRecord) -> Targets:
@@ -109,11 +93,11 @@ class TextTask(Task):
     @classmethod
     def of_row(cls, row: LabelledRow) -> TextRecord:
         second = None if row.columns.second is None else row.text("second")
-        label = {} if row.columns.label is None else cls.label_of(row)
-        return TextRecord(row.number, row.text(), second, **label)
+        label = None if row.columns.label is None else cls.label_of(row)
+        return TextRecord(row.number, row.text(), second, label)
 
-    def of_input(self, number: int, given: Any) -> TextRecord | None:
-        texts = given if self.paired else (given,)
+    def of_input(self, number: int, value: Any) -> TextRecord | None:
+        texts = value if self.paired else (value,)
         is_input = isinstance(texts, list | tuple) and len(texts) == 1 + self.paired
         return TextRecord(number, *texts) if is_input and all(isinstance(text, str) for text in texts) else None
 
@@ -138,10 +122,10 @@ class TextTask(Task):
             )
         return cls(in_order(counts), is_paired(train), settings.max_length, pooling, train.column_names)
 
-    def check(self, held_out: Labelled, train: Path) -> str | None:
+    def check(self, file: Labelled, train: Path) -> str | None:
         """Pairs are not compared with single texts."""
-        if (paired := is_paired(held_out)) != self.paired:
-            pairs, texts = (held_out.path, train) if paired else (train, held_out.path)
+        if (paired := is_paired(file)) != self.paired:
+            pairs, texts = (file.path, train) if paired else (train, file.path)
             raise CorpusError(
                 f"{pairs} holds pairs of texts, but {texts} single ones; name the columns with --text, --second"
             )
@@ -154,65 +138,20 @@ class TextTask(Task):
         for number, (record, encoding) in enumerate(zip(records, encodings, strict=True)):
             if not encoding.ids:
                 raise CorpusError(f"row {record.row}: the text is empty, and the tokenizer puts no [CLS] before it")
-            examples.append(
-                Example(
-                    record=number,
-                    input_ids=ids_of(encoding),
-                    type_ids=encoder.type_ids(encoding),
-                    places=_FIRST if self.pooling == "first" else np.arange(len(encoding.ids)),
-                    items=_FIRST,
-                    targets=self.targets_of(record) if with_targets else {},
-                )
-            )
+            places = _FIRST if self.pooling == "first" else np.arange(len(encoding.ids))
+            targets = self.targets_of(record) if with_targets else {}
+            examples.append(encoder.example(number, encoding, places, _FIRST, targets))
         return EncodedInput(examples, truncated=sum(bool(encoding.overflowing) for encoding in encodings))
-
-    def logits(self, model: TaskNetwork, hidden_ND: Tensor, sizes: Sequence[int]) -> Tensor:
-        if self.pooling == "mean":
-            lengths = torch.tensor(sizes, device=hidden_ND.device)
-            hidden_ND = torch.segment_reduce(hidden_ND.float(), "mean", lengths=lengths).to(hidden_ND.dtype)
-        return model.outputs(self.head, hidden_ND)
 
     def decode(
         self, records: Sequence[TextRecord], examples: Sequence[Example], outputs: Sequence[NDArray[np.float32]]
     ) -> list[Any]:
         return [self.prediction(output[0]) for output in outputs]
 
-    def places(self, rows: Rows, first_N: Tensor) -> Tensor:
-        """The places that are pooled: first tokens, or all of them, [N, L], -1 where a text is shorter than others."""
-        return first_N if self.pooling == "first" else tokens_of(rows, first_N)
-
-    def logits_at(self, model: TaskNetwork, hidden_TD: Tensor, places: Tensor, dropout_seed: int | None) -> Tensor:
-        """Logits [N, C] of texts while a model learns, pooled over what `places` gives."""
-        if places.ndim == 1:
-            pooled_ND = hidden_TD.index_select(0, places)
-        else:
-            held_NL1 = (places >= 0)[..., None]
-            sum_ND = (hidden_TD[places.clamp(min=0)].float() * held_NL1).sum(1)
-            pooled_ND = (sum_ND / held_NL1.sum(1)).to(hidden_TD.dtype)
-        return model.outputs(self.head, pooled_ND, dropout_seed=dropout_seed)
-
 
 def is_paired(file: Labelled) -> bool:
     """Whether the records of a file are pairs of texts."""
     return file.records[0].second is not None
-
-
-def tokens_of(rows: Rows, first_N: Tensor) -> Tensor:
-    """The places of all tokens of the examples that begin there: [N, L], -1 where one is shorter than others."""
-    row_B1 = torch.arange(len(rows.segment_ids), device=first_N.device)[:, None] * rows.segment_ids.shape[1]
-    key_T = torch.where(rows.segment_ids >= 0, row_B1 + rows.segment_ids, -1).flatten()
-    tokens = [torch.nonzero(key_T == key_T[first]).squeeze(1) for first in first_N]
-    return pad_sequence(tokens, batch_first=True, padding_value=-1) if tokens else first_N[:, None]
-
-
-def class_targets(rows: Rows, weights_C: Tensor | None) -> BatchTargets:
-    """The classes that stand in a batch, at the first token of a text or word, with the weights of their losses."""
-    classes_BS = rows.classes[TARGET]
-    positions_N = predicted_positions(classes_BS)
-    classes_N = classes_BS.flatten()[positions_N]
-    return BatchTargets(
-        positions_N, classes_N, weights_N=None if weights_C is None else weights_C.to(classes_N.device)[classes_N]
-    )
 
 
 # ----------------------------------------
@@ -221,13 +160,7 @@ def class_targets(rows: Rows, weights_C: Tensor | None) -> BatchTargets:
 
 @dataclass(frozen=True)
 class ClassPrediction:
-    """A text's class.
-
-    Attributes:
-        label: The likeliest class.
-        probability: Its probability.
-        probabilities: Of all classes.
-    """
+    """The likeliest class of a text, its probability, and those of all classes."""
 
     label: str
     probability: float
@@ -248,44 +181,30 @@ class Classify(TextTask):
         return content.get("problem_type") in (None, cls.problem_type) and len(names) > 1
 
     @classmethod
-    def label_of(cls, row: LabelledRow) -> dict[str, Any]:
-        return {"label": row.class_name()}
+    def label_of(cls, row: LabelledRow) -> str:
+        return row.class_name()
 
     @classmethod
     def classes_of(cls, record: TextRecord) -> Sequence[str]:
         return () if record.label is None else (record.label,)
 
-    def check(self, held_out: Labelled, train: Path) -> str | None:
+    def check(self, file: Labelled, train: Path) -> str | None:
         """A class that training did not have is an error."""
-        for record in held_out.records:
+        for record in file.records:
             if record.label not in self.names:
                 raise CorpusError(
-                    f"{held_out.path}: row {record.row} has the class {record.label!r}, which {train} does not have "
+                    f"{file.path}: row {record.row} has the class {record.label!r}, which {train} does not have "
                     f"(it has {few(self.names)}); add examples of it there, or take the row out"
                 )
-        return super().check(held_out, train)
+        return super().check(file, train)
 
     def targets_of(self, record: TextRecord) -> Targets:
-        return {TARGET: np.array([self.names.index(record.label or "")])}
+        return {TARGET: np.array([self.names.index(record.label)])}
 
     def prediction(self, logits_C: NDArray[np.float32]) -> ClassPrediction:
         probabilities = torch.softmax(torch.from_numpy(logits_C).double(), 0).tolist()
         best = int(np.argmax(probabilities))
         return ClassPrediction(self.names[best], probabilities[best], dict(zip(self.names, probabilities, strict=True)))
-
-    def objective(self, weights: Sequence[float] | None = None) -> Objective:
-        """The cross-entropy."""
-        weights_C = None if weights is None else torch.tensor(weights, dtype=torch.float32)
-
-        def find(rows: Rows, masked: MaskedRows) -> BatchTargets:
-            targets = class_targets(rows, weights_C)
-            return replace(targets, positions_N=self.places(rows, targets.positions_N))
-
-        def losses(model: TaskNetwork, hidden_TD: Tensor, targets: BatchTargets, dropout_seed: int | None) -> Losses:
-            logits_NC = self.logits_at(model, hidden_TD, targets.positions_N, dropout_seed)
-            return losses_of(logits_NC, targets.classes_N, targets.weights_N)
-
-        return Objective(NAME, 1.0, find, losses)
 
     @property
     def metric_names(self) -> tuple[str, ...]:
@@ -311,8 +230,7 @@ class Pairs(Classify):
 
     @classmethod
     def reads(cls, content: Mapping[str, Any], names: Sequence[str]) -> bool:
-        """Folders of other tools do not tell pairs from single texts: those are `classify`."""
-        return False
+        return False  # folders of other tools do not tell pairs from single texts: those are `classify`
 
 
 # ----------------------------------------
@@ -321,12 +239,8 @@ class Pairs(Classify):
 
 @dataclass(frozen=True)
 class LabelsPrediction:
-    """A text's labels.
-
-    Attributes:
-        labels: Those with a probability of one half at least, the likeliest first; possibly none.
-        probabilities: Of all labels, each by itself.
-    """
+    """A text's labels with a probability of one half at least, the likeliest first; and the probability of each label
+    by itself."""
 
     labels: tuple[str, ...]
     probabilities: Mapping[str, float]
@@ -354,29 +268,28 @@ class MultiLabel(TextTask):
         return content.get("problem_type") == cls.problem_type
 
     @classmethod
-    def label_of(cls, row: LabelledRow) -> dict[str, Any]:
-        return {"labels": row.class_names()}
+    def label_of(cls, row: LabelledRow) -> tuple[str, ...]:
+        return row.class_names()
 
     @classmethod
     def classes_of(cls, record: TextRecord) -> Sequence[str]:
-        return record.labels or ()
+        return record.label or ()
 
-    def check(self, held_out: Labelled, train: Path) -> str | None:
+    def check(self, file: Labelled, train: Path) -> str | None:
         """Labels that training did not have count as wrong."""
-        super().check(held_out, train)
-        unseen = Counter(label for record in held_out.records for label in record.labels if label not in self.names)
+        super().check(file, train)
+        unseen = Counter(label for record in file.records for label in record.label if label not in self.names)
         if not unseen:
             return None
         names = few(sorted(unseen))
-        return f"{held_out.path}: {unseen.total():,} labels are none that {train} has ({names}); they count as wrong"
+        return f"{file.path}: {unseen.total():,} labels are none that {train} has ({names}); they count as wrong"
 
     def targets_of(self, record: TextRecord) -> Targets:
-        """A column for each 62 labels, a bit a label."""
-        words = [0] * len(self._columns)
-        for label in record.labels or ():
+        columns = dict.fromkeys(self._columns, 0)
+        for label in record.label or ():
             number = self.names.index(label)
-            words[number // _BITS] |= 1 << number % _BITS
-        return {name: np.array([word]) for name, word in zip(self._columns, words, strict=True)}
+            columns[self._columns[number // _BITS]] |= 1 << number % _BITS
+        return {name: np.array([bits]) for name, bits in columns.items()}
 
     @property
     def _columns(self) -> list[str]:
@@ -388,29 +301,24 @@ class MultiLabel(TextTask):
         likely = tuple(name for name, share in ranked if share >= _LIKELY)
         return LabelsPrediction(likely, dict(zip(self.names, shares, strict=True)))
 
-    def objective(self, weights: Sequence[float] | None = None) -> Objective:
+    def targets_in(self, rows: Rows, weights_C: Tensor | None) -> BatchTargets:
+        columns = [rows.classes[name] for name in self._columns]
+        positions_N = predicted_positions(columns[0])
+        words_NW = torch.stack([column.flatten()[positions_N] for column in columns], 1)
+        bits = torch.arange(_BITS, device=words_NW.device)
+        held_NC = (words_NW[..., None] >> bits & 1).flatten(1)[:, : len(self.names)]
+        return BatchTargets(self.places(rows, positions_N), held_NC)
+
+    def losses(self, logits: Tensor, targets: BatchTargets, weights_C: Tensor | None) -> Losses:
         """The mean over labels of their binary cross-entropies, each label with its weight."""
-        num_labels, columns = len(self.names), self._columns
-        weights_C = None if weights is None else torch.tensor(weights, dtype=torch.float32)
-
-        def find(rows: Rows, masked: MaskedRows) -> BatchTargets:
-            positions_N = predicted_positions(rows.classes[columns[0]])
-            words_NW = torch.stack([rows.classes[name].flatten()[positions_N] for name in columns], 1)
-            bits = torch.arange(_BITS, device=words_NW.device)
-            held_NC = (words_NW[..., None] >> bits & 1).flatten(1)[:, :num_labels]
-            return BatchTargets(self.places(rows, positions_N), held_NC)
-
-        def losses(model: TaskNetwork, hidden_TD: Tensor, targets: BatchTargets, dropout_seed: int | None) -> Losses:
-            logits_NC = self.logits_at(model, hidden_TD, targets.positions_N, dropout_seed).float()
-            right_NC = targets.classes_N.to(logits_NC.dtype)
-            of_label_C = None if weights_C is None else weights_C.to(logits_NC.device)
-            each_N = functional.binary_cross_entropy_with_logits(
-                logits_NC, right_NC, weight=of_label_C, reduction="none"
-            ).mean(1)
-            wrong_N = ((logits_NC.detach() >= 0) != (right_NC > 0)).any(1)
-            return Losses(each_N.sum(), each_N.detach(), wrong_N)
-
-        return Objective(NAME, 1.0, find, losses)
+        logits_NC = logits.float()
+        right_NC = targets.classes_N.to(logits_NC.dtype)
+        weights_C = None if weights_C is None else weights_C.to(logits_NC.device)
+        each_N = functional.binary_cross_entropy_with_logits(
+            logits_NC, right_NC, weight=weights_C, reduction="none"
+        ).mean(1)
+        wrong_N = ((logits_NC.detach() >= 0) != (right_NC > 0)).any(1)
+        return Losses(each_N.sum(), each_N.detach(), wrong_N)
 
     @property
     def metric_names(self) -> tuple[str, ...]:
@@ -418,9 +326,7 @@ class MultiLabel(TextTask):
 
     def items(self, records: Sequence[TextRecord], metric: str) -> int | None:
         """Of F1 each right label is an item."""
-        if not metric.endswith("_f1"):
-            return len(records)
-        return max(1, sum(len(record.labels or ()) for record in records))
+        return max(1, sum(len(record.label or ()) for record in records)) if metric.endswith("_f1") else len(records)
 
     def measure(self, records: Sequence[TextRecord], predictions: Sequence[LabelsPrediction]) -> Metrics:
         """By scikit-learn; `ranking_precision` is the label ranking average precision.
@@ -430,8 +336,8 @@ class MultiLabel(TextTask):
         """
         from sklearn.metrics import accuracy_score, f1_score, label_ranking_average_precision_score
 
-        names = [*self.names, *sorted({label for record in records for label in record.labels or ()} - {*self.names})]
-        right = np.array([[name in (record.labels or ()) for name in names] for record in records])
+        names = [*self.names, *sorted({label for record in records for label in record.label or ()} - {*self.names})]
+        right = np.array([[name in (record.label or ()) for name in names] for record in records])
         predicted = np.array([[name in each.labels for name in names] for each in predictions])
         shares = np.array([[each.probabilities.get(name, 0.0) for name in names] for each in predictions])
         known = np.flatnonzero(right.any(0))  # as for classes: one that only predictions have takes from the others
@@ -482,13 +388,13 @@ class Regress(TextTask):
         return content.get("problem_type") == cls.problem_type or len(names) == 1
 
     @classmethod
-    def label_of(cls, row: LabelledRow) -> dict[str, Any]:
-        return {"value": row.value()}
+    def label_of(cls, row: LabelledRow) -> float:
+        return row.value()
 
     @classmethod
     def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: ClassifierPooling) -> Self:
         """Numbers are not all equal."""
-        values = {record.value for record in train.records}
+        values = {record.label for record in train.records}
         if len(values) == 1:
             raise CorpusError(f"{train.path}: every example has the number {values.pop()}; there is nothing to learn")
         columns = train.column_names
@@ -496,7 +402,7 @@ class Regress(TextTask):
 
     def while_learning(self, train: Labelled) -> Self:
         """Standardised numbers; the deviation is that of the sample."""
-        values = [record.value for record in train.records]
+        values = [record.label for record in train.records]
         mean = math.fsum(values) / len(values)
         deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
         return replace(self, mean=mean, deviation=deviation)
@@ -513,40 +419,35 @@ class Regress(TextTask):
             bias.mul_(self.deviation).add_(self.mean)
 
     def targets_of(self, record: TextRecord) -> Targets:
-        value = np.array([record.value], dtype=np.float64)
+        value = np.array([record.label], dtype=np.float64)
         return {TARGET: ((value - self.mean) / self.deviation).astype(np.float32)}
 
     def prediction(self, logits_C: NDArray[np.float32]) -> NumberPrediction:
         return NumberPrediction(float(logits_C[0]) * self.deviation + self.mean)
 
-    def objective(self, weights: Sequence[float] | None = None) -> Objective:
-        """Squared errors. Here the right answers are numbers, float32."""
+    def targets_in(self, rows: Rows, weights_C: Tensor | None) -> BatchTargets:
+        """Here the right answers are numbers, float32."""
+        values_T = rows.classes[TARGET].flatten()
+        positions_N = torch.nonzero(~values_T.isnan()).squeeze(1)
+        return BatchTargets(self.places(rows, positions_N), values_T[positions_N])
 
-        def find(rows: Rows, masked: MaskedRows) -> BatchTargets:
-            values_T = rows.classes[TARGET].flatten()
-            positions_N = torch.nonzero(~values_T.isnan()).squeeze(1)
-            return BatchTargets(self.places(rows, positions_N), values_T[positions_N])
-
-        def losses(model: TaskNetwork, hidden_TD: Tensor, targets: BatchTargets, dropout_seed: int | None) -> Losses:
-            values_N = self.logits_at(model, hidden_TD, targets.positions_N, dropout_seed)[:, 0].float()
-            each_N = functional.mse_loss(values_N, targets.classes_N, reduction="none")
-            return Losses(each_N.sum(), each_N.detach(), torch.zeros_like(each_N, dtype=torch.bool))
-
-        return Objective(NAME, 1.0, find, losses)
+    def losses(self, logits: Tensor, targets: BatchTargets, weights_C: Tensor | None) -> Losses:
+        """Squared errors."""
+        each_N = functional.mse_loss(logits[:, 0].float(), targets.classes_N, reduction="none")
+        return Losses(each_N.sum(), each_N.detach(), torch.zeros_like(each_N, dtype=torch.bool))
 
     @property
     def metric_names(self) -> tuple[str, ...]:
         return ("pearson", "spearman", "rmse")
 
     def items(self, records: Sequence[TextRecord], metric: str) -> int | None:
-        """No metric is a share."""
         return None
 
     def measure(self, records: Sequence[TextRecord], predictions: Sequence[NumberPrediction]) -> Metrics:
         """Correlations by scipy."""
         from scipy.stats import pearsonr, spearmanr
 
-        right = np.array([record.value for record in records], dtype=np.float64)
+        right = np.array([record.label for record in records], dtype=np.float64)
         predicted = np.array([each.value for each in predictions], dtype=np.float64)
         defined = len(set(right.tolist())) > 1 and len(set(predicted.tolist())) > 1
         return {

@@ -1,18 +1,18 @@
-"""Embeddings of texts.
+"""Embeddings of texts, dense or sparse.
 
-Shape suffixes: T = positions of a batch in a line, E = its texts, N = its tokens without padding, D = hidden size.
+Shape suffixes: T = positions of a batch in a line, E = its texts, N = its tokens without padding, D = hidden size, V =
+vocabulary, Z = numbers that are not 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from unmask.core.errors import SettingsError
 from unmask.data.reading import check_characters
@@ -22,148 +22,17 @@ from unmask.tasks.inputs import around, cut
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.runner import Network, Predictor, logits_at, run
 
-# ----------------------------------------
-# Vectors of which most numbers are 0: the others alone are kept, vector by vector, or number by number to be searched.
-#
-# three vectors of 5    0 2 0 0 1    begins 0 2 3 3    tokens 1 4 0    values 2 1 7
-#                       7 0 0 0 0
-#                       0 0 0 0 0
-# their postings        begins 0 1 2 2 2 3    vectors 1 0 0    values 7 2 1
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array  # importing it takes a good part of a second
 
-
-@dataclass(frozen=True)
-class SparseVectors:
-    """N vectors, Z numbers of which are not 0.
-
-    Attributes:
-        begins: [N + 1], int64: where each one's numbers begin.
-        tokens: [Z], int32: which number of the vector each is, ascending within a vector.
-        values: [Z], float32.
-        width: Numbers of a vector, with those that are 0.
-    """
-
-    begins: NDArray[np.int64]
-    tokens: NDArray[np.int32]
-    values: NDArray[np.float32]
-    width: int
-
-    def __len__(self) -> int:
-        return len(self.begins) - 1
-
-    def __getitem__(self, some: slice) -> SparseVectors:
-        """Vectors that follow each other."""
-        begin, end, step = some.indices(len(self))
-        if step != 1:
-            raise ValueError("only vectors that follow each other are taken")
-        begins = self.begins[begin : max(begin, end) + 1]
-        taken = slice(begins[0], begins[-1])
-        return SparseVectors(begins - begins[0], self.tokens[taken], self.values[taken], self.width)
-
-    @classmethod
-    def of(cls, dense_ND: NDArray[np.float32]) -> SparseVectors:
-        """What is not 0 of vectors."""
-        rows, tokens = np.nonzero(dense_ND)
-        begins = np.searchsorted(rows, np.arange(len(dense_ND) + 1))
-        return cls(begins, tokens.astype(np.int32), dense_ND[rows, tokens], dense_ND.shape[1])
-
-    @classmethod
-    def joined(cls, parts: Sequence[SparseVectors]) -> SparseVectors:
-        """Several one after the other, at least one."""
-        counts = [np.diff(part.begins) for part in parts]
-        begins = np.concatenate([[0], np.cumsum(np.concatenate(counts))])
-        tokens, values = (np.concatenate([getattr(part, name) for part in parts]) for name in ("tokens", "values"))
-        return cls(begins, tokens, values, parts[0].width)
-
-    def dense(self) -> NDArray[np.float32]:
-        """All numbers: [N, width]."""
-        dense_ND = np.zeros((len(self), self.width), dtype=np.float32)
-        dense_ND[np.repeat(np.arange(len(self)), np.diff(self.begins)), self.tokens] = self.values
-        return dense_ND
-
-    def unit(self) -> SparseVectors:
-        """Divided by their length; those of length 0 stay."""
-        owners = np.repeat(np.arange(len(self)), np.diff(self.begins))
-        lengths = np.sqrt(np.bincount(owners, self.values.astype(np.float64) ** 2, minlength=len(self)))
-        values = (self.values / lengths[owners]).astype(np.float32)
-        return SparseVectors(self.begins, self.tokens, values, self.width)
-
-    def postings(self) -> Postings:
-        """The same by their numbers."""
-        order = np.argsort(self.tokens, kind="stable")
-        begins = np.concatenate([[0], np.cumsum(np.bincount(self.tokens, minlength=self.width))])
-        owners = np.repeat(np.arange(len(self), dtype=np.int32), np.diff(self.begins))
-        return Postings(begins.astype(np.int32), owners[order], self.values[order], len(self))
-
-
-@dataclass(frozen=True)
-class Postings:
-    """Of each number of vectors those in which it is not 0: an inverted index.
-
-    Attributes:
-        begins: [width + 1], int32.
-        vectors: [Z], int32: numbers of vectors, ascending within a posting list.
-        values: [Z], float32.
-        count: How many vectors there are.
-    """
-
-    begins: NDArray[np.int32]
-    vectors: NDArray[np.int32]
-    values: NDArray[np.float32]
-    count: int
-
-    @property
-    def width(self) -> int:
-        """Numbers of a vector."""
-        return len(self.begins) - 1
-
-    def products(self, tokens: NDArray[np.int32], values: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Inner products [count] of a vector with all of these; each depends on its two vectors alone.
-
-        Products of two numbers of float32 are exact in float64, and are added up in the order of tokens.
-
-        Raises:
-            ValueError: The lists are damaged.
-        """
-        lists = [slice(begin, end) for begin, end in zip(self.begins[tokens], self.begins[tokens + 1], strict=True)]
-        if not lists:
-            return np.zeros(self.count)
-        weights = np.repeat(values.astype(np.float64), [each.stop - each.start for each in lists])
-        weights *= np.concatenate([self.values[each] for each in lists])
-        owners = np.concatenate([self.vectors[each] for each in lists])
-        if len(owners) and not 0 <= owners.min() <= owners.max() < self.count:
-            raise ValueError(f"posting lists of vectors that are none of {self.count:,}")
-        return np.bincount(owners, weights, minlength=self.count).astype(np.float64, copy=False)
-
-    def to_array(self) -> NDArray[np.int32]:
-        """All of it in a line, for a file."""
-        return np.concatenate([self.begins, self.vectors, self.values.view(np.int32)], dtype="<i4")
-
-    @classmethod
-    def of_array(cls, array: NDArray[np.int32], *, width: int, count: int) -> Postings:
-        """What `to_array` gave, which may be mapped from a file and is not copied.
-
-        Raises:
-            ValueError: It is of other vectors, or damaged.
-        """
-        if array.ndim != 1 or array.dtype != np.int32 or len(array) <= width:
-            raise ValueError(f"no posting lists of {width:,} numbers")
-        size = int(array[width])
-        if len(array) != width + 1 + 2 * size:
-            raise ValueError(f"{len(array):,} numbers, not {width + 1 + 2 * size:,}")
-        if array[0] != 0 or (np.diff(array[: width + 1]) < 0).any():
-            raise ValueError("posting lists that do not begin one behind the other")
-        behind = width + 1 + size
-        return cls(array[: width + 1], array[width + 1 : behind], array[behind:].view(np.float32), count)
-
-
-Vectors = TypeVar("Vectors", bound=NDArray[np.float32] | SparseVectors)
 LongTexts = Literal["error", "split", "truncate"]
 PART_TEXTS = 8192  # tokenized and packed at once
+SPARSE_TEXTS = 256  # whose vectors are dense for a while
 
 
 @dataclass(frozen=True)
 class EmbedSettings:
-    """How embeddings are made. `Model.embed_settings` takes from the model's folder what is not asked for.
+    """How embeddings are made. `Model.embed_settings` takes what is not said from the model's folder.
 
     Attributes:
         pooling: A name of `unmask.model.pooling.POOLINGS`; the mean is what sentence-transformers makes of a plain
@@ -185,24 +54,62 @@ class EmbedSettings:
                 raise SettingsError(f"{name} is {allowed}, not {getattr(self, name)!r}")
 
 
-@dataclass(frozen=True)
-class Embedded(Generic[Vectors]):
-    """Embeddings, and what they were made of.
+class Embedded(NamedTuple):
+    """Embeddings, and what they were made of."""
 
-    Attributes:
-        vectors: [texts, hidden_size], float32; or as wide as the vocabulary, and sparse.
-        num_tokens: Of the texts, without special tokens and without what was cut off.
-        num_long: Texts that were longer than the model.
-    """
+    vectors: Any  # [texts, hidden_size], float32; or sparse, a `csr_array` as wide as the vocabulary
+    num_tokens: int  # of the texts, without special tokens and without what was cut off
+    num_long: int  # texts that were longer than the model
 
-    vectors: Vectors
+
+class _Windows(NamedTuple):
+    """Some of the texts as token ids with special tokens; those that are longer than the model in several windows."""
+
+    texts: slice  # which of them
+    input_ids: list[NDArray[np.int32]]
+    owners: NDArray[np.int64]  # the text of each window, counted from the first of the slice
     num_tokens: int
     num_long: int
 
 
+def _in_windows(
+    model: Network, tokenizer: Tokenizer, texts: Sequence[str], long_texts: LongTexts, names: Sequence[str], most: int
+) -> Iterator[_Windows]:
+    if isinstance(texts, str):
+        raise SettingsError("embed takes a list of texts; put brackets around a single one")
+    longest, special = model.config.max_position_embeddings, tokenizer.special
+    for begin in range(0, len(texts), most):
+        part = texts[begin : begin + most]
+        called = [names[begin + n] if names else f"text {begin + n}" for n in range(len(part))]
+        for name, text in zip(called, part, strict=True):
+            if not isinstance(text, str):
+                raise SettingsError(f"{name} is {type(text).__name__}, not a text")
+            check_characters(text, name)
+        sequences, owners, num_long = [], [], 0
+        for number, input_ids in enumerate(tokenizer.encode_prompts(part)):
+            windows = [input_ids]
+            if len(input_ids) == 0:
+                raise SettingsError(f"{called[number]} is empty, and the tokenizer puts no special tokens around it")
+            if len(input_ids) > longest:
+                if long_texts == "error":
+                    raise SettingsError(
+                        f"{called[number]} has {len(input_ids)} tokens with special ones, but the model takes "
+                        f"{longest}; long_texts='split' takes its parts together, 'truncate' cuts it off (--long-texts)"
+                    )
+                num_long += 1
+                windows = [around(input_ids, 0, longest, special)[0]]
+                if long_texts == "split":
+                    windows = cut(input_ids, longest, special)
+            sequences += windows
+            owners += [number] * len(windows)
+        num_tokens = sum(map(len, sequences)) - len(special.around) * len(sequences)
+        numbers = np.array(owners, dtype=np.int64)
+        yield _Windows(slice(begin, begin + len(part)), sequences, numbers, num_tokens, num_long)
+
+
 def embed_texts(
     model: Network, tokenizer: Tokenizer, texts: Sequence[str], settings: EmbedSettings, *, names: Sequence[str] = ()
-) -> Embedded[NDArray[np.float32]]:
+) -> Embedded:
     """Embeds texts. Memory beside the result does not grow with their number.
 
     Args:
@@ -210,66 +117,24 @@ def embed_texts(
         tokenizer: Its tokenizer.
         texts: Any number; `[MASK]` and other special tokens in them are such, as in transformers.
         settings: How.
-        names: What errors call each text; its number, counted from 0, unless given.
+        names: What errors call each text; None: its number, counted from 0.
 
     Raises:
         SettingsError: Something is no text, holds what is no character, has no tokens, or is longer than the model.
     """
-    if isinstance(texts, str):
-        raise SettingsError("embed takes a list of texts; put brackets around a single one")
     vectors = np.empty((len(texts), model.encoder.width), dtype=np.float32)
     num_tokens = num_long = 0
-    for begin in range(0, len(texts), PART_TEXTS):
-        part = texts[begin : begin + PART_TEXTS]
-        called = [names[begin + n] if names else f"text {begin + n}" for n in range(len(part))]
-        sequences, owners, long = windows_of(model, tokenizer, part, settings.long_texts, called)
-        vectors[begin : begin + len(part)] = pooled(model, tokenizer, sequences, owners, settings, len(part))
-        num_tokens += count_tokens(tokenizer, sequences)
-        num_long += long
+    for some in _in_windows(model, tokenizer, texts, settings.long_texts, names, PART_TEXTS):
+        num_texts = some.texts.stop - some.texts.start
+        vectors[some.texts] = pooled(model, some.input_ids, some.owners, settings, num_texts)
+        num_tokens += some.num_tokens
+        num_long += some.num_long
     return Embedded(vectors, num_tokens, num_long)
-
-
-def windows_of(
-    model: Network, tokenizer: Tokenizer, texts: Sequence[str], long_texts: LongTexts, called: Sequence[str]
-) -> tuple[list[NDArray[np.int32]], NDArray[np.int64], int]:
-    """Token ids, which text each belongs to, and how many texts are longer than the model.
-
-    Raises:
-        SettingsError: As `embed_texts`.
-    """
-    for name, text in zip(called, texts, strict=True):
-        if not isinstance(text, str):
-            raise SettingsError(f"{name} is {type(text).__name__}, not a text")
-        check_characters(text, name)
-    longest = model.config.max_position_embeddings
-    sequences, owners, num_long = [], [], 0
-    for number, input_ids in enumerate(tokenizer.encode_prompts(texts)):
-        windows = [input_ids]
-        if len(input_ids) == 0:
-            raise SettingsError(f"{called[number]} is empty, and the tokenizer puts no special tokens around it")
-        if len(input_ids) > longest:
-            if long_texts == "error":
-                raise SettingsError(
-                    f"{called[number]} has {len(input_ids)} tokens with special ones, but the model takes {longest}; "
-                    "long_texts='split' takes its parts together, 'truncate' cuts it off (--long-texts)"
-                )
-            num_long += 1
-            is_split, special = long_texts == "split", tokenizer.special
-            windows = cut(input_ids, longest, special) if is_split else [around(input_ids, 0, longest, special)[0]]
-        sequences += windows
-        owners += [number] * len(windows)
-    return sequences, np.array(owners, dtype=np.int64), num_long
-
-
-def count_tokens(tokenizer: Tokenizer, windows: Sequence[NDArray[np.int32]]) -> int:
-    """Of windows, without special tokens."""
-    return sum(map(len, windows)) - len(tokenizer.special.around) * len(windows)
 
 
 @torch.inference_mode()
 def pooled(
     model: Network,
-    tokenizer: Tokenizer,
     sequences: Sequence[NDArray[np.int32]],
     owners: NDArray[np.int64],
     settings: EmbedSettings,
@@ -279,7 +144,7 @@ def pooled(
     their tokens.
 
     Args:
-        model, tokenizer, settings: As for `embed_texts`.
+        model, settings: As for `embed_texts`.
         sequences: Windows with special tokens, none of them empty or longer than the model.
         owners: [windows], int64: the number of the text that each is of.
         num_texts: How many there are, each with a window at the least.
@@ -300,14 +165,6 @@ def pooled(
     return vectors.numpy()
 
 
-# ----------------------------------------
-# Sparse embeddings of texts, as sentence-transformers' `SparseEncoder` makes them of a folder with SPLADE.
-#
-# Shape suffixes: T = positions of a batch in a line, E = its texts, V = vocabulary.
-
-_TEXTS_AT_ONCE = 256  # whose vectors are dense for a while
-
-
 @torch.inference_mode()
 def sparse_texts(
     model: Predictor,
@@ -317,8 +174,9 @@ def sparse_texts(
     *,
     unit: bool = False,
     names: Sequence[str] = (),
-) -> Embedded[SparseVectors]:
-    """log(1 + relu(the largest logit over a text's tokens, special tokens included)), of each text.
+) -> Embedded:
+    """log(1 + relu(the largest logit over a text's tokens, special tokens included)), of each text, as
+    sentence-transformers' `SparseEncoder` makes it of a folder with SPLADE.
 
     Args:
         model: In evaluation mode, with its head for masked tokens.
@@ -327,56 +185,49 @@ def sparse_texts(
         long_texts: What becomes of texts longer than the model; `split`: the maximum is over all windows.
         unit: Whether each is divided by its Euclidean length; what is all 0 stays so.
 
+    Returns:
+        Vectors as `csr_array` [texts, V], float32, the numbers of each in the order of tokens.
+
     Raises:
         SettingsError: As `embed_texts`.
 
     Source: Formal et al. 2021 (SPLADE v2), section 3.1; in training `unmask.train.contrast`.
     """
-    parts = [SparseVectors.of(np.zeros((0, model.config.vocab_size), dtype=np.float32))]
+    from scipy.sparse import csr_array, vstack
+
+    width = model.config.vocab_size
+    parts = [csr_array((0, width), dtype=np.float32)]
     num_tokens = num_long = 0
-    for begin in range(0, len(texts), _TEXTS_AT_ONCE):
-        part = texts[begin : begin + _TEXTS_AT_ONCE]
-        called = [names[begin + n] if names else f"text {begin + n}" for n in range(len(part))]
-        sequences, owners, long = windows_of(model, tokenizer, part, long_texts, called)
-        of_windows: list[SparseVectors | None] = [None] * len(sequences)
-        for rows, hidden_TD in run(model, sequences):
-            largest_EV = _largest(model, hidden_TD, rows).relu_().log1p_().cpu().numpy()
-            made = SparseVectors.of(largest_EV)
-            for place, number in enumerate(rows.numbers.tolist()):
-                of_windows[number] = made[place : place + 1]
-        windows = [each for each in of_windows if each is not None]
-        if len(windows) > len(part):  # the maximum over the windows of each text
-            of_text: list[list[SparseVectors]] = [[] for _ in part]
-            for owner, window in zip(owners.tolist(), windows, strict=True):
-                of_text[owner].append(window)
-            windows = []
-            for some in of_text:
-                largest_1V = np.zeros((1, model.config.vocab_size), dtype=np.float32)
-                for window in some:
-                    np.maximum.at(largest_1V[0], window.tokens, window.values)
-                windows.append(some[0] if len(some) == 1 else SparseVectors.of(largest_1V))
-        parts += windows
-        num_tokens += count_tokens(tokenizer, sequences)
-        num_long += long
-    vectors = SparseVectors.joined(parts)
-    return Embedded(vectors.unit() if unit else vectors, num_tokens, num_long)
-
-
-def _largest(model: Predictor, hidden_TD: Tensor, rows: TextRows) -> Tensor:
-    """[E, V], float32: the largest logits over the positions of each text; a bounded number of logits at a time."""
-    lengths = rows.lengths.tolist()
-    places = zip(rows.begins.tolist(), lengths, strict=True)
-    places_N = torch.from_numpy(np.concatenate([np.arange(begin, begin + length) for begin, length in places]))
-    largest_EV = torch.full((len(lengths), model.config.vocab_size), -torch.inf, device=hidden_TD.device)
-    text, left = 0, lengths[0]
-    for logits_NV in logits_at(model, hidden_TD, places_N):
-        begin = 0
-        while begin < len(logits_NV):
-            end = min(begin + left, len(logits_NV))
-            torch.maximum(largest_EV[text], logits_NV[begin:end].amax(0), out=largest_EV[text])
-            left -= end - begin
-            if left == 0 and text + 1 < len(lengths):
-                text += 1
-                left = lengths[text]
-            begin = end
-    return largest_EV
+    for some in _in_windows(model, tokenizer, texts, long_texts, names, SPARSE_TEXTS):
+        places, values = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.float32)]  # text x V + token, [Z]
+        for rows, hidden_TD in run(model, some.input_ids):
+            # The largest logits of each window; a bounded number of logits at a time, each of a window's tokens.
+            largest_EV = torch.full((len(rows.lengths), width), -torch.inf, device=hidden_TD.device)
+            window_N = np.repeat(np.arange(len(rows.lengths)), rows.lengths)
+            places_N = np.repeat(rows.begins - np.cumsum(rows.lengths) + rows.lengths, rows.lengths)
+            done = 0
+            for logits_NV in logits_at(model, hidden_TD, torch.from_numpy(places_N + np.arange(len(places_N)))):
+                window = window_N[done : done + len(logits_NV)]
+                done += len(logits_NV)
+                begins = np.flatnonzero(np.diff(window, prepend=-1)).tolist()
+                for begin, end in zip(begins, [*begins[1:], len(window)], strict=True):
+                    largest_V = largest_EV[window[begin]]
+                    torch.maximum(largest_V, logits_NV[begin:end].amax(0), out=largest_V)
+            made_EV = largest_EV.relu_().log1p_().cpu().numpy()
+            window, token = np.nonzero(made_EV)
+            places.append(some.owners[rows.numbers[window]] * width + token)
+            values.append(made_EV[window, token])
+        place_Z, value_Z = np.concatenate(places), np.concatenate(values)
+        order = np.argsort(place_Z, kind="stable")
+        first = np.flatnonzero(np.diff(place_Z[order], prepend=-1))  # of those of a text's windows at the same token
+        place_Z = place_Z[order][first]
+        value_Z = np.maximum.reduceat(value_Z[order], first) if len(first) else value_Z
+        shape = (some.texts.stop - some.texts.start, width)
+        if unit:
+            lengths = np.sqrt(np.bincount(place_Z // width, value_Z.astype(np.float64) ** 2, minlength=shape[0]))
+            value_Z = (value_Z / lengths[place_Z // width]).astype(np.float32)
+        parts.append(csr_array((value_Z, (place_Z // width, place_Z % width)), shape=shape))
+        num_tokens += some.num_tokens
+        num_long += some.num_long
+    vectors: csr_array = vstack(parts, format="csr")
+    return Embedded(vectors, num_tokens, num_long)

@@ -7,27 +7,42 @@ wrote, or one in the hub's layout, is a table of several files, or parts of them
 from __future__ import annotations
 
 import hashlib
+import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from unmask.core.errors import CorpusError, shown, whole_number
+from unmask.core.errors import CorpusError, listed, parse_json, shown, whole_number
 from unmask.core.files import file_sha256
 from unmask.data.json_rows import json_form, rows_of_field
 from unmask.data.reading import BadInput, bare_suffix, broken_character, read_lines
 from unmask.data.sources import Source, find_sources, find_split
-from unmask.data.tables import LOOK_ROWS, class_names, rows_of
+from unmask.data.tables import LOOK_ROWS, Role, class_names, find_column, rows_of
 from unmask.data.treebanks import TaggedLine, read_sentences, word_number
-from unmask.data.values import has_column, value_or_none
-from unmask.tasks.columns import LabelledRow, find_columns
+from unmask.data.values import class_name, has_column, text_in, value_or_none
 from unmask.tasks.settings import Columns
-from unmask.tasks.task import Form, Labelled, Record, Task
+from unmask.tokenizer.spans import word_spans
 
+if TYPE_CHECKING:
+    from unmask.tasks.task import Task
+
+Form = Literal["table", "lines", "treebank", "squad"]
 Part = Literal["train", "validation"]
 Rows = Iterator[tuple[int, dict[str, Any]]]  # numbers, counted from 1, and cells by column
+PAIRS = (
+    ("sentence1", "sentence2"),
+    ("premise", "hypothesis"),
+    ("question1", "question2"),
+    ("text1", "text2"),
+    ("text_a", "text_b"),
+    ("first", "second"),
+    ("question", "sentence"),
+    ("query", "passage"),
+)
+SEPARATOR = ";"  # between several labels in a cell
 MOST_EXAMPLES = 5_000_000
 MOST_CHARS = 1 << 31
 _BAD = BadInput(skip=False, way_out=None)
@@ -36,12 +51,34 @@ _SQUAD = "SQuAD's form is data > paragraphs > context and qas > question, id, an
 _ID = "id"
 
 
-class Gathered:
-    """Counts what is held of a file, all of which is in memory.
+class Record(Protocol):
+    """An example, as a task reads it: `TextRecord`, `WordsRecord` or `QuestionRecord`."""
 
-    Args:
-        path: The file, for errors.
-    """
+    @property
+    def row(self) -> int:
+        """Row of the file, counted from 1; of several rows the first."""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All its texts."""
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """The records of a file, at least one; and the columns they stood in, None where a file has no choice of them."""
+
+    path: Path
+    records: Sequence[Any]
+    columns: Columns | None
+
+    @property
+    def column_names(self) -> dict[str, str]:
+        """The columns by role."""
+        return {} if self.columns is None else self.columns.model_dump(exclude_none=True)
+
+
+class Gathered:
+    """Counts what is held of a file, all of which is in memory."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -64,13 +101,8 @@ class Gathered:
 
 @dataclass(frozen=True)
 class ExampleFiles:
-    """What examples are read from.
-
-    Attributes:
-        path: As it is called.
-        files: The files, in order; those of a folder are parts of one table.
-        sources: How those of a folder are read; empty for a file that was named.
-    """
+    """What examples are read from: a path as it is called, and its files in order; those of a folder are parts of one
+    table. `sources` is how those of a folder are read; it is empty for a file that was named."""
 
     path: Path
     files: tuple[Path, ...]
@@ -111,7 +143,7 @@ def example_files(path: Path, called: Path | None = None, *, part: Part | None =
 
 
 def read_labelled(
-    given: Path | ExampleFiles,
+    examples: Path | ExampleFiles,
     task: type[Task] | Task,
     columns: Columns,
     *,
@@ -121,7 +153,7 @@ def read_labelled(
     """Reads a file.
 
     Args:
-        given: Recognised by its suffix, before that of a compression; or a folder (see `example_files`).
+        examples: Recognised by its suffix, before that of a compression; or a folder (see `example_files`).
         task: Its class; or a task, which may know that texts come in pairs.
         columns: Those that were named.
         with_labels: Whether every record has a label; otherwise none is read.
@@ -131,10 +163,16 @@ def read_labelled(
         CorpusError: The file is missing, empty, of a kind that the task cannot read, lacks a column, or has a row
             without text or label; with file and row.
     """
-    files = example_files(given) if isinstance(given, Path) else given
+    files = example_files(examples) if isinstance(examples, Path) else examples
     path = files.path
     source, *others = files.sources or find_sources(files.files)
-    form = _form_of(source, task)
+    form: Form = "table"
+    if source.kind in ("conll", "conllu"):
+        form = "treebank"
+    elif source.kind in ("text", "fasta"):
+        form = "lines"
+    elif "squad" in task.forms and bare_suffix(source.path) == ".json" and json_form(source.path) == "object":
+        form = "squad"  # one object; an array of objects, or an object a line, are rows
     if form not in task.forms and form == "treebank":
         raise CorpusError(f"{path}: this file holds words with tags, for --task tag; the task is {task.kind}")
     pairs_needed = not isinstance(task, type) and task.paired
@@ -146,7 +184,7 @@ def read_labelled(
     if form == "table":
         rows, roles, names = _table_rows(path, [source, *others], task, columns, usual or Columns(), with_labels)
     elif form == "treebank":
-        rows = _treebank_rows(source, columns.label, roles, with_labels=with_labels)
+        rows = _treebank_rows(source, columns.label, with_labels=with_labels)
     else:
         rows = _squad_rows(source.path, with_labels=with_labels) if form == "squad" else _lines(source.path)
     if not with_labels:
@@ -165,14 +203,26 @@ def read_labelled(
     return Labelled(path, records, roles if form == "table" and task.fixed is None else None)
 
 
-def _form_of(source: Source, task: type[Task] | Task) -> Form:
-    if source.kind in ("conll", "conllu"):
-        return "treebank"
-    if source.kind in ("text", "fasta"):
-        return "lines"
-    # SQuAD's file is one object; an array of objects, or an object a line, are rows.
-    is_squad = "squad" in task.forms and bare_suffix(source.path) == ".json" and json_form(source.path) == "object"
-    return "squad" if is_squad else "table"
+# ----------------------------------------
+# Tables, and which of their columns hold texts and labels.
+
+
+@dataclass(frozen=True)
+class UsualColumns:
+    """What the columns of a task are usually called.
+
+    Attributes:
+        labels: Role of the column of labels in `unmask.data.tables.USUAL`.
+        texts: Role of the column of texts.
+        pairs: Whether there are two texts: `no`; `named`, where the second is named; `found`, also where the columns of
+            a pair are there and no text is named; `always`.
+        guessed: Whether the longest column is the text, where none has a usual name.
+    """
+
+    labels: Role
+    texts: Role = "text"
+    pairs: Literal["no", "named", "found", "always"] = "no"
+    guessed: bool = True
 
 
 def _table_rows(
@@ -183,8 +233,7 @@ def _table_rows(
     usual: Columns,
     with_labels: bool,
 ) -> tuple[Rows, Columns, Sequence[str] | None]:
-    """The rows of a table that goes on over all sources; its columns; and names of the classes by number, if it has
-    any."""
+    """The rows of a table that goes on over all sources; its columns; names of the classes by number, if it has any."""
     mentioned = [name for columns in (named, usual) for name in vars(columns).values() if name is not None]
     fields = [name for name in mentioned if "." in name]  # within columns: `content.text`
 
@@ -193,32 +242,79 @@ def _table_rows(
         for source in sources:
             number = 0
             for number, row in rows_of(source, _BAD, named.text, known=mentioned, only=only):
-                yield (
-                    begin + number,
-                    row | {name: value_or_none(row, name) for name in fields if has_column([row], name)},
-                )
+                inner = {name: value_or_none(row, name) for name in fields if has_column([row], name)}
+                yield begin + number, row | inner
             begin += number
 
     look = [row for _, row in islice(read(None), LOOK_ROWS)]
     if not look:
         return iter(()), Columns(), None
     if task.fixed is not None:
-        used = [
-            name for role, name in vars(task.fixed).items() if name is not None and (with_labels or role != "label")
-        ]
+        used = [name for role, name in vars(task.fixed).items() if with_labels or role != "label"]
         return read([name for name in (_ID, *used) if name in look[0]]), task.fixed, None
-    columns = task.usual
+    kinds = task.usual
     if not isinstance(task, type) and task.paired:
-        columns = replace(columns, pairs="always", guessed=False)
+        kinds = replace(kinds, pairs="always", guessed=False)
     # Columns of an earlier file serve where no others are named, if they hold text here.
     holding = {
         role: name
         for role, name in (("text", usual.text), ("second", usual.second))
         if getattr(named, role) is None and any(isinstance(row.get(name or ""), str | list) for row in look)
     }
-    found = find_columns(look, columns, named.model_copy(update=holding), path, with_label=with_labels)
-    names = class_names(sources[0], found.label)
-    return read([name for name in vars(found).values() if name is not None]), found, names
+    columns = _find_columns(look, kinds, named.model_copy(update=holding), path, with_label=with_labels)
+    names = class_names(sources[0], columns.label)
+    return read([name for name in vars(columns).values() if name is not None]), columns, names
+
+
+def _find_columns(
+    rows: Sequence[dict[str, Any]], usual: UsualColumns, named: Columns, path: Path, *, with_label: bool
+) -> Columns:
+    """The columns of a table: as named, else by usual names, else by what stands in its first rows."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    by_name = {name.lower(): name for name in names}
+    for role, name in vars(named).items():
+        if name is not None and (role != "label" or with_label):
+            find_column(rows, "text", name, where=path)
+    label = named.label or find_column(rows, usual.labels, where=path)
+    text, second = named.text, None
+    if usual.pairs == "always" or (usual.pairs != "no" and named.second) or (usual.pairs == "found" and not named.text):
+        if named.text is not None or named.second is not None:  # the other one of the pair that one belongs to
+            pair = next((pair for pair in PAIRS if {named.text, named.second} & set(pair)), ())
+            other = next((name for name in pair if name in names and name not in {named.text, named.second}), None)
+            text, second = named.text or other, named.second or other
+        else:
+            pairs = (pair for pair in PAIRS if pair[0] in by_name and pair[1] in by_name)
+            text, second = next(((by_name[first], by_name[other]) for first, other in pairs), (None, None))
+    if text is None and usual.pairs != "always":
+        taken = {label, named.second}
+        text = find_column(rows, usual.texts, where=path, taken=taken)
+        if text is None and usual.guessed:  # the longest, if it is twice as long as any other: of a table without names
+            sizes = {
+                name: sum(len(row[name]) for row in rows if isinstance(row.get(name), str))
+                for name in names
+                if name not in taken
+            }
+            ranked = sorted(sizes, key=lambda name: -sizes[name])
+            if ranked and sizes[ranked[0]] and all(sizes[ranked[0]] >= 2 * sizes[name] for name in ranked[1:2]):
+                text = ranked[0]
+        second = None if usual.pairs == "no" else named.second
+    if label is None and with_label and len(rest := [name for name in names if name not in {text, second}]) == 1:
+        label = rest[0]
+    needed = {
+        "text": text,
+        **({"second": second} if usual.pairs == "always" else {}),
+        **({"label": label} if with_label else {}),
+    }
+    if missing := [role for role, name in needed.items() if name is None]:
+        raise CorpusError(
+            f"{path}: the column for --{missing[0]} is not found among {listed(names)}; name it with "
+            f"--{missing[0]} COLUMN"
+        )
+    return Columns(text=text, second=second, label=label if with_label else None)
+
+
+# ----------------------------------------
+# Other forms.
 
 
 def _lines(path: Path) -> Rows:
@@ -229,15 +325,11 @@ def _lines(path: Path) -> Rows:
             yield number, {"text": part.text}
 
 
-def _treebank_rows(source: Source, label: str | None, roles: Columns, *, with_labels: bool) -> Rows:
+def _treebank_rows(source: Source, label: str | None, *, with_labels: bool) -> Rows:
     """The sentences of a CoNLL or CoNLL-U file. Words of a multiword token are taken one by one.
 
-    Args:
-        source: The file.
-        label: The tags' column: its number, counted from 0; in CoNLL-U also `upos` or `xpos`. None: the last one, or
-            `upos`.
-        roles: What cells are called.
-        with_labels: Whether tags are read.
+    The tags' column is named by its number, counted from 0; in CoNLL-U also as `upos` or `xpos`. None: the last one, or
+    `upos`.
     """
     path, is_conllu = source.path, source.kind == "conllu"
     index = -1 if not is_conllu else _CONLLU["upos"]
@@ -260,14 +352,14 @@ def _treebank_rows(source: Source, label: str | None, roles: Columns, *, with_la
             raise CorpusError(f"{path}: line {error}") from error
         if not words:
             continue
-        cells: dict[str, Any] = {str(roles.text): [cell(line, 1 if is_conllu else 0) for line in words]}
+        cells: dict[str, Any] = {"text": [cell(line, 1 if is_conllu else 0) for line in words]}
         if with_labels:
             if bare := next((line for line in words if index == -1 and len(line.cells) < 2), None):
                 raise CorpusError(f"{path}: line {bare.number} has a word without a tag")
-            tags = [cell(line, index) for line in words]
-            if untagged := next((line for line, tag in zip(words, tags, strict=True) if tag in ("", "_")), None):
-                raise CorpusError(f"{path}: line {untagged.number} has no tag in column {index}")
-            cells[str(roles.label)] = tags
+            cells["label"] = [cell(line, index) for line in words]
+            for line, tag in zip(words, cells["label"], strict=True):
+                if tag in ("", "_"):
+                    raise CorpusError(f"{path}: line {line.number} has no tag in column {index}")
         yield words[0].number, cells
 
 
@@ -276,28 +368,141 @@ def _squad_rows(path: Path, *, with_labels: bool) -> Rows:
 
     Source: Rajpurkar et al. 2016 and 2018 (SQuAD and SQuAD 2.0), the form of their files.
     """
+
+    def field(holder: Any, name: str, kind: type, where: str) -> Any:
+        if not isinstance(holder, dict) or name not in holder:
+            raise CorpusError(f"{where} lacks {name!r}: {shown(holder)}; {_SQUAD}")
+        value = holder[name]
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise CorpusError(f"{where} has {shown(value)} as {name!r}; {_SQUAD}")
+        return value
+
     number = 1
     for count, article in rows_of_field(path, "data", _BAD, way_out="cut the article"):
-        for paragraph in _field(article, "paragraphs", list, f"{path}: article {count}"):
-            context = _field(paragraph, "context", str, f"{path}: question {number}")
-            for question in _field(paragraph, "qas", list, f"{path}: question {number}"):
+        for paragraph in field(article, "paragraphs", list, f"{path}: article {count}"):
+            context = field(paragraph, "context", str, f"{path}: question {number}")
+            for question in field(paragraph, "qas", list, f"{path}: question {number}"):
                 where = f"{path}: question {number}"
-                cells = {"question": _field(question, "question", str, where), "context": context}
+                cells = {"question": field(question, "question", str, where), "context": context}
                 cells[_ID] = question.get(_ID)
                 if with_labels:
-                    missing = "is_impossible" in question and _field(question, "is_impossible", bool, where)
-                    answers = [] if missing else _field(question, "answers", list, where)
-                    texts = [_field(answer, "text", str, where) for answer in answers]
-                    begins = [_field(answer, "answer_start", int, where) for answer in answers]
+                    has_none = "is_impossible" in question and field(question, "is_impossible", bool, where)
+                    answers = [] if has_none else field(question, "answers", list, where)
+                    texts = [field(answer, "text", str, where) for answer in answers]
+                    begins = [field(answer, "answer_start", int, where) for answer in answers]
                     cells["answers"] = {"text": texts, "answer_start": begins}
                 yield number, cells
                 number += 1
 
 
-def _field(holder: Any, name: str, kind: type, where: str) -> Any:
-    if not isinstance(holder, dict) or name not in holder:
-        raise CorpusError(f"{where} lacks {name!r}: {shown(holder)}; {_SQUAD}")
-    value = holder[name]
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise CorpusError(f"{where} has {shown(value)} as {name!r}; {_SQUAD}")
-    return value
+# ----------------------------------------
+# Cells.
+
+
+@dataclass(frozen=True)
+class LabelledRow:
+    """A row of a labelled file, read by role.
+
+    All methods raise `CorpusError` with file, row and column where a cell is missing or of another kind. A label that
+    is missing or not-a-number is an error, never a class of its own.
+
+    Attributes:
+        number: Counted from 1; of a text file, its line.
+        where: File and row, for errors.
+        cells: By column.
+        columns: Which column has which role.
+        names: Of the classes by number, where the file says them.
+    """
+
+    number: int
+    where: str
+    cells: Mapping[str, Any]
+    columns: Columns
+    names: Sequence[str] | None = None
+
+    def text(self, role: Literal["text", "second"] = "text") -> str:
+        """A text."""
+        value, place = self._cell(role)
+        try:
+            text = text_in(value)
+        except ValueError:
+            text = None
+        if text is None:
+            raise CorpusError(f"{place} has {type(value).__name__}, not a text")
+        return text
+
+    def words(self) -> tuple[str, ...]:
+        """A list of words; where no tags are needed, also a text, which is split."""
+        value, place = self._cell("text")
+        if isinstance(value, str) and self.columns.label is None:
+            return words_of(value)
+        if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+            raise CorpusError(f"{place} has {shown(value)}, not a list of words")
+        if not value:
+            raise CorpusError(f"{place} has no words")
+        return tuple(value)
+
+    def class_name(self) -> str:
+        """One class."""
+        return self._class(*self._cell("label"))
+
+    def class_names(self) -> tuple[str, ...]:
+        """Any number of classes: a list, or in a text a JSON list, or names with `;` between them."""
+        value, place = self._cell("label")
+        if isinstance(value, str) and value.strip().startswith("["):
+            try:
+                value = list(parse_json(value.strip()))
+            except ValueError as error:
+                what = f"{value.strip()[:40]!r}, which begins like a JSON list and is none"
+                raise CorpusError(f"{place} has {what}") from error
+        elif isinstance(value, str):
+            value = [part.strip() for part in value.split(SEPARATOR) if part.strip()]
+        elif value is None:
+            value = []
+        return tuple(self._class(each, place) for each in (value if isinstance(value, list | tuple) else [value]))
+
+    def tags(self, num_words: int) -> tuple[str, ...]:
+        """A list of classes, one a word."""
+        value, place = self._cell("label")
+        if not isinstance(value, list):
+            raise CorpusError(f"{place} has {type(value).__name__}, not a list")
+        if len(value) != num_words:
+            raise CorpusError(f"{place} has {len(value)} tags for {num_words} words")
+        return tuple(self._class(tag, place) for tag in value)
+
+    def value(self) -> float:
+        """A finite number."""
+        value, place = self._cell("label")
+        text = value.strip().lower() if isinstance(value, str) else value
+        if text in (None, "", "null", "none", "n/a", "na"):
+            raise CorpusError(f"{place} has no number; give it one, or take the row out")
+        try:
+            number = float(text)
+        except (TypeError, ValueError, OverflowError):
+            raise CorpusError(f"{place} has {shown(value)}, which is no number") from None
+        if not math.isfinite(number):
+            what = "NaN" if math.isnan(number) else str(number)
+            raise CorpusError(f"{place} has {what}; give it a number, or take the row out")
+        return number
+
+    def _cell(self, role: Literal["text", "second", "label"]) -> tuple[Any, str]:
+        """The value, and where it stands."""
+        column = getattr(self.columns, role)
+        if column not in self.cells:
+            raise CorpusError(f"{self.where} has no column {column!r}, only {listed(self.cells)}")
+        return self.cells[column], f"{self.where}, column {column!r}:"
+
+    def _class(self, value: Any, place: str) -> str:
+        try:
+            name = class_name(value, self.names)
+        except ValueError as error:
+            raise CorpusError(f"{place} has {error}") from error
+        if name is None or name.lower() == "nan":
+            what = "no label" if name is None and not isinstance(value, float) else "NaN"
+            raise CorpusError(f"{place} has {what}; give it a label, or take the row out")
+        return name
+
+
+def words_of(text: str) -> tuple[str, ...]:
+    """The words of a raw text: runs of letters and digits with the marks on them, and signs one by one."""
+    return tuple(text[begin:end] for begin, end in word_spans(text))

@@ -32,18 +32,12 @@ _SIGN = "("  # behind which a word carries no space
 
 @dataclass(frozen=True)
 class Candidate:
-    """A token that may stand at a mask.
-
-    Attributes:
-        token, token_id: As the vocabulary has it.
-        probability: At this mask.
-        text: What it stands for, without the marks of its family.
-    """
+    """A token that may stand at a mask, as the vocabulary has it, and what it stands for."""
 
     token: str
     token_id: int
     probability: float
-    text: str = ""
+    text: str = ""  # without the marks of the tokenizer's family
 
 
 @dataclass(frozen=True)
@@ -83,7 +77,6 @@ class Filled(Readable):
         return {"masks": masks, "fillings": [asdict(filling) for filling in self.fillings]}
 
     def shown(self) -> Iterator[Shown]:
-        """A line a rank, a column a mask; and the likeliest choices for all masks together."""
         several = len(self.masks) > 1
         heads = (head for n in range(1, len(self.masks) + 1) for head in (f"mask {n}" if several else "mask", ">"))
         columns = [
@@ -156,32 +149,19 @@ def fill_texts(
 
 
 class Query(NamedTuple):
-    """Masks of a text that are asked about.
+    """Some masks of a text."""
 
-    Attributes:
-        input_ids: The whole text with its special tokens, however long.
-        places: [masks], where they are.
-        spaced: [masks], whether words are spelled with the space before them there.
-    """
-
-    input_ids: Ids
-    places: NDArray[np.int64]
-    spaced: NDArray[np.bool_]
+    input_ids: Ids  # of the whole text with its special tokens, however long
+    places: NDArray[np.int64]  # [masks], where they are
+    spaced: NDArray[np.bool_]  # [masks], whether words are spelled with the space before them there
 
 
-@dataclass(frozen=True)
-class MaskedText:
-    """A text with one or several masks.
-
-    Attributes:
-        text: As it was given.
-        query: All of its masks.
-        spans: The characters [begin, end) of each mask, without white space that its token takes along.
-    """
+class MaskedText(NamedTuple):
+    """A text with one or several masks."""
 
     text: str
-    query: Query
-    spans: tuple[tuple[int, int], ...]
+    query: Query  # all of its masks
+    spans: tuple[tuple[int, int], ...]  # the characters [begin, end) of each mask, without white space that it takes
 
     def filled(self, tokenizer: Tokenizer, token_ids: Sequence[int]) -> str:
         """The text with tokens in place of its masks; all else stays as it was, letter for letter.
@@ -224,7 +204,13 @@ def read_masked(tokenizer: Tokenizer, texts: Sequence[str]) -> list[MaskedText]:
         check_characters(text, f"the text {text[:60]!r}")
     mask = tokenizer.token(tokenizer.special.mask)
     two_spellings = marks_spaces(tokenizer)
-    begins_spaced = two_spellings and _begins_spaced(tokenizer)
+    begins_spaced = False  # whether the first word of a text is spelled as if a space stood before it
+    if two_spellings:
+        ids = map(int, np.flatnonzero(tokenizer.ordinary))
+        words = (tokenizer.text(id_).strip() for id_ in ids if tokenizer.space_before(id_))
+        if (word := next(filter(None, words), None)) is not None:
+            first = tokenizer.encode_corpus([word])[0].input_ids[:1].tolist()
+            begins_spaced = any(tokenizer.space_before(id_) for id_ in first)
     masked = []
     for text, (input_ids, offsets) in zip(texts, tokenizer.place_prompts(texts), strict=True):
         places = np.flatnonzero(input_ids == tokenizer.special.mask)
@@ -244,26 +230,10 @@ def read_masked(tokenizer: Tokenizer, texts: Sequence[str]) -> list[MaskedText]:
     return masked
 
 
-def _begins_spaced(tokenizer: Tokenizer) -> bool:
-    """Whether the first word of a text is spelled as if a space stood before it."""
-    ids = map(int, np.flatnonzero(tokenizer.ordinary))
-    words = (tokenizer.text(id_).strip() for id_ in ids if tokenizer.space_before(id_))
-    if (word := next(filter(None, words), None)) is None:
-        return False
-    first = tokenizer.encode_corpus([word])[0].input_ids[:1].tolist()
-    return any(tokenizer.space_before(id_) for id_ in first)
-
-
 def allowed_tokens(tokenizer: Tokenizer, candidates: Sequence[str], spaced: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The tokens that candidates are.
+    """The tokens that candidates are: [2, V], without the space before the word, and with it.
 
-    Args:
-        tokenizer: Of the model.
-        candidates: Words.
-        spaced: Which of the two spellings are needed.
-
-    Returns:
-        [2, V]: without the space before the word, and with it.
+    `spaced` says which of the two spellings are needed.
 
     Raises:
         SettingsError: There are none, or one is empty, holds what is no character, or is not one token as it is
@@ -316,15 +286,12 @@ def allowed_tokens(tokenizer: Tokenizer, candidates: Sequence[str], spaced: NDAr
 
 
 class Likeliest(NamedTuple):
-    """The likeliest tokens at masks, the likeliest first.
+    """The likeliest tokens at masks, the likeliest first."""
 
-    Attributes:
-        token_ids_NK: int64.
-        log_probabilities_NK: float32, among all of the vocabulary; -infinity behind the last token that is allowed.
-    """
-
-    token_ids_NK: Tensor
-    log_probabilities_NK: Tensor
+    token_ids_NK: Tensor  # int64
+    log_probabilities_NK: (
+        Tensor  # float32, among all of the vocabulary; -infinity behind the last token that is allowed
+    )
 
 
 @torch.inference_mode()
@@ -338,23 +305,19 @@ def likeliest(
 ) -> Likeliest:
     """What stands at each mask of each query, in their order. `allowed`: see `allowed_tokens`."""
     longest = model.config.max_position_embeddings
-    sequences: list[Ids] = []  # what the model sees
-    owners: list[NDArray[np.int64]] = []  # which of the N masks each answers
-    places: list[NDArray[np.int64]] = []  # where these are in it
+    # What the model sees, which of the N masks each answers, and where these are in it.
+    windows: list[tuple[Ids, NDArray[np.int64], NDArray[np.int64]]] = []
     num_masks = 0
     for query in queries:
         numbers = num_masks + np.arange(len(query.places))
         num_masks += len(numbers)
         if len(query.input_ids) <= longest:
-            sequences.append(query.input_ids)
-            owners.append(numbers)
-            places.append(query.places)
+            windows.append((query.input_ids, numbers, query.places))
             continue
         for number, place in zip(numbers, query.places.tolist(), strict=True):
             window, inside = around(query.input_ids, place, longest, tokenizer.special)
-            sequences.append(window)
-            owners.append(np.array([number]))
-            places.append(np.array([inside]))
+            windows.append((window, np.array([number]), np.array([inside])))
+    sequences, owners, places = [w[0] for w in windows], [w[1] for w in windows], [w[2] for w in windows]
     if allowed is not None:
         top_k = min(top_k, int(allowed.sum(1).max()))
         allowed_2V, spaced_N = torch.from_numpy(allowed), np.concatenate([query.spaced for query in queries])
@@ -388,10 +351,8 @@ def _fillings(
     """Beam search from left to right: the best `top_k` fillings of each text.
 
     Texts advance side by side, a mask each, so a list of them takes as many passes as one text has masks. With as many
-    beams as the vocabulary has tokens, two masks are searched exactly.
-
-    Args:
-        first: The likeliest tokens at all masks, with all of them in place.
+    beams as the vocabulary has tokens, two masks are searched exactly. `first` holds the likeliest tokens at all masks,
+    with all of them in place.
     """
     rows_of = np.cumsum([0, *(len(text.spans) for text in texts)])
     beams = [[(text.query.input_ids, 0.0)] for text in texts]  # token ids and log-probability
@@ -400,11 +361,8 @@ def _fillings(
         best = first
         if turn:
             here = slice(turn, turn + 1)
-            queries = [
-                Query(ids, texts[n].query.places[here], texts[n].query.spaced[here])
-                for n in active
-                for ids, _ in beams[n]
-            ]
+            places = {n: (texts[n].query.places[here], texts[n].query.spaced[here]) for n in active}
+            queries = [Query(ids, *places[n]) for n in active for ids, _ in beams[n]]
             best = likeliest(model, tokenizer, queries, top_k=top_k, allowed=allowed)
         row = 0
         for n in active:
@@ -424,11 +382,8 @@ def _fillings(
             beams[n] = longer
     fillings = []
     for text, some in zip(texts, beams, strict=True):
-        choices = [(ids[text.query.places].tolist(), score) for ids, score in some]
+        choices = [(ids[text.query.places].tolist(), math.exp(score)) for ids, score in some]
         fillings.append(
-            tuple(
-                Filling(tuple(map(tokenizer.token, ids)), text.filled(tokenizer, ids), math.exp(score))
-                for ids, score in choices
-            )
+            tuple(Filling(tuple(map(tokenizer.token, ids)), text.filled(tokenizer, ids), p) for ids, p in choices)
         )
     return fillings

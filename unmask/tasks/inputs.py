@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tokenizers
@@ -103,12 +103,8 @@ class InputEncoder:
             ModelError: The tokenizer cannot tell the texts of a pair apart.
             TokenizerError: It does not know a character.
         """
-        if seconds is None:
-            self.check_known(firsts)
-            return list(self._cut.encode_batch(list(firsts)))
-        self._check_pairs()
-        self.check_known([*firsts, *seconds])
-        return list(self._cut.encode_batch(list(zip(firsts, seconds, strict=True))))
+        self._check(firsts, seconds)
+        return list(self._cut.encode_batch(list(firsts if seconds is None else zip(firsts, seconds, strict=True))))
 
     def sentences(self, words: Sequence[Sequence[str]]) -> list[list[tuple[int, tokenizers.Encoding]]]:
         """Sentences, with a space between words; those that are too long are halved between words until they fit.
@@ -117,7 +113,7 @@ class InputEncoder:
             For each sentence its parts: the number of the part's first word, and its tokens.
         """
         for sentence in words:
-            self.check_known(sentence)
+            self._check(sentence)
         whole = self._whole.encode_batch([" ".join(sentence) for sentence in words])
         return [self._halved(sentence, 0, encoding) for sentence, encoding in zip(words, whole, strict=True)]
 
@@ -137,7 +133,7 @@ class InputEncoder:
     def windows(
         self, firsts: Sequence[str], seconds: Sequence[str], ids: Sequence[str], *, stride: int
     ) -> list[list[tokenizers.Encoding]]:
-        """Questions with their texts, in windows that overlap where the text is too long.
+        """For each question its windows of its text, which overlap where the text is too long.
 
         Args:
             firsts: The questions.
@@ -145,15 +141,11 @@ class InputEncoder:
             ids: What the questions are called, for errors.
             stride: Tokens that neighbouring windows share, as far as the question leaves room.
 
-        Returns:
-            For each question its windows.
-
         Raises:
             CorpusError: A question leaves no room for its text.
             ModelError, TokenizerError: As for `texts`.
         """
-        self._check_pairs()
-        self.check_known([*firsts, *seconds])
+        self._check(firsts, seconds)
         overhead = self._whole.num_special_tokens_to_add(True)
         lengths = [len(e) for e in self._whole.encode_batch(list(firsts), add_special_tokens=False)]
         windows = []
@@ -170,25 +162,28 @@ class InputEncoder:
             windows.append([encoding, *encoding.overflowing])
         return windows
 
-    def type_ids(self, encoding: tokenizers.Encoding) -> NDArray[np.int64] | None:
-        """Token types, where the model has several."""
-        return np.array(encoding.type_ids, dtype=np.int64) if self.with_types else None
+    def example(
+        self,
+        record: int,
+        encoding: Any,
+        places: NDArray[np.int64],
+        items: NDArray[np.int64],
+        targets: Mapping[str, Any],
+    ) -> Example:
+        """An encoding as an input; arguments as for `Example`."""
+        ids, types = (np.array(each, dtype=np.int64) for each in (encoding.ids, encoding.type_ids))
+        return Example(record, ids, types if self.with_types else None, places, items, targets)
 
-    def check_known(self, texts: Sequence[str]) -> None:
-        """Where the tokenizer has no `[UNK]`.
-
-        Raises:
-            TokenizerError: It does not know a character.
-        """
-        if self.tokenizer.special.unk is None:
-            self.tokenizer.check_known(["".join(set("".join(texts)))])
-
-    def _check_pairs(self) -> None:
-        if self.tokenizer.special.sep is None or self._whole.num_special_tokens_to_add(True) < 2:
+    def _check(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> None:
+        if seconds is not None and (
+            self.tokenizer.special.sep is None or self._whole.num_special_tokens_to_add(True) < 2
+        ):
             raise ModelError(
                 "the tokenizer puts nothing between the texts of a pair; pairs and questions need a model whose "
                 "tokenizer has [SEP]"
             )
+        if self.tokenizer.special.unk is None:
+            self.tokenizer.check_known(["".join(set("".join([*texts, *(seconds or ())])))])
 
 
 def first_pieces(words: Sequence[str], encoding: tokenizers.Encoding) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -215,11 +210,6 @@ def first_pieces(words: Sequence[str], encoding: tokenizers.Encoding) -> tuple[N
     return first, numbers.astype(np.int64)
 
 
-def ids_of(encoding: Any) -> NDArray[np.int64]:
-    """The token ids of an encoding."""
-    return np.array(encoding.ids, dtype=np.int64)
-
-
 @dataclass(frozen=True)
 class Example:
     """An input of the network: a text, a pair, a piece of a sentence, or a question with a window of its text.
@@ -228,7 +218,7 @@ class Example:
         record: Number of the record it was made of.
         input_ids: [S], int64, with special tokens.
         type_ids: [S], int64: 1 in the second text; None where the model has no token types.
-        places: [N], int64: positions whose outputs are asked for.
+        places: [N], int64: positions whose outputs are needed.
         items: [N, ...], int64: what stands there: for tags the word's number in the sentence, for answers the
             characters [begin, end) of the context (-1 at `[CLS]`, which stands for no answer).
         targets: By name, an entry a place: what is right there; -1 or NaN where that is not known. For answers an
@@ -263,17 +253,11 @@ class EncodedInput:
     lost: int = 0
 
 
-@dataclass(frozen=True)
-class Packed:
-    """Examples in rows.
-
-    Attributes:
-        rows: The rows; targets stand in `classes`, by name, at their places.
-        begins: For each example its first place in the flattened batch.
-    """
+class Packed(NamedTuple):
+    """Examples in rows; targets stand in `classes`, by name, at their places."""
 
     rows: Rows
-    begins: NDArray[np.int64]
+    begins: NDArray[np.int64]  # of each example its first place in the flattened batch
 
 
 def pack_examples(examples: Sequence[Example], *, pad_id: int, max_length: int, alone: bool = False) -> Packed:
@@ -283,7 +267,7 @@ def pack_examples(examples: Sequence[Example], *, pad_id: int, max_length: int, 
         examples: None is longer than `max_length`.
         pad_id: Stands in what is left of the rows.
         max_length: Positions that the model has: no row is longer.
-        alone: Whether each has a row of its own, in the order in which they are given; rows are as long as the longest.
+        alone: Whether each has a row of its own, in the order of the examples; rows are as long as the longest.
     """
     lengths = np.array([len(example) for example in examples], dtype=np.int64)
     longest = int(lengths.max())
@@ -313,5 +297,4 @@ def pack_examples(examples: Sequence[Example], *, pad_id: int, max_length: int, 
 
 def types_of(examples: Sequence[Example]) -> list[NDArray[np.int64]] | None:
     """Token types of all examples; None where the model has none."""
-    types = [example.type_ids for example in examples if example.type_ids is not None]
-    return types or None
+    return [example.type_ids for example in examples if example.type_ids is not None] or None

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, overload
 
 import numpy as np
 import torch
@@ -61,8 +60,8 @@ class Model(Readable):
         fine_tuned: What does the task of a fine-tuned model, with the same network; None for others.
         has_head: Whether the folder holds a head for masked tokens. Our network has one in any case, but of a bare
             encoder it is untrained.
-        precision: Of the activations, as it was asked for.
-        hub: The name by which the hub has it; None for a folder that was given as such.
+        precision: Of the activations: `float32`, `bf16` or `auto`.
+        hub: The name by which the hub has it; None for a folder.
     """
 
     def __init__(
@@ -104,7 +103,6 @@ class Model(Readable):
         }
 
     def shown(self) -> Iterator[Shown]:
-        """A line or two."""
         facts = self.to_dict()
         yield (
             f"{facts['runs']} of width {facts['hidden_size']}, {facts['num_parameters']:,} parameters, "
@@ -156,6 +154,13 @@ class Model(Readable):
             )
         return self._embedder
 
+    @property
+    def _networks(self) -> list[MaskedLM | TransformersNetwork]:
+        """All that there are, each once; those that transformers runs share their weights."""
+        task = None if self.fine_tuned is None else self.fine_tuned.network
+        there = [network for network in (self._predictor, self._embedder, task) if network is not None]
+        return list({id(network): network for network in there}.values())
+
     def to(self, device: torch.device) -> None:
         """Moves the network. The type of its activations is chosen anew, since `auto` depends on the device."""
         for network in self._networks:
@@ -163,16 +168,9 @@ class Model(Readable):
         self.set_dtype()
 
     def set_dtype(self) -> None:
-        """Chooses the type of the activations, by the precision that was asked for and the device."""
+        """Chooses the type of the activations, by the precision and the device."""
         for network in self._networks:
             network.encoder.compute_dtype = choose_dtype(self.precision, network.encoder.device)
-
-    @property
-    def _networks(self) -> list[MaskedLM | TransformersNetwork]:
-        """All that there are, each once; those that transformers runs share their weights."""
-        task = None if self.fine_tuned is None else self.fine_tuned.network
-        there = [network for network in (self._predictor, self._embedder, task) if network is not None]
-        return list({id(network): network for network in there}.values())
 
     @overload
     def fill(self, text: str, *, top_k: int = 5, candidates: Sequence[str] | None = None) -> Filled: ...
@@ -228,7 +226,7 @@ class Model(Readable):
     def embed_settings(
         self, *, pooling: str | None = None, normalize: bool | None = None, long_texts: LongTexts = "error"
     ) -> EmbedSettings:
-        """How texts are embedded: as asked for, and else as the folder's files tell sentence-transformers.
+        """How texts are embedded: as the arguments say, and else as the folder's files tell sentence-transformers.
 
         Args:
             pooling, normalize: See `unmask.tasks.embed.EmbedSettings`; None takes what the folder says. Without
@@ -237,9 +235,8 @@ class Model(Readable):
             long_texts: See there.
 
         Raises:
-            ModelError: The folder asks for a pooling that is not offered, and none is asked for here; or a file is
-                damaged.
-            SettingsError: Something is asked for that there is not.
+            ModelError: The folder needs a pooling that is not offered, and none is named here; or a file is damaged.
+            SettingsError: There is no such pooling.
         """
         if pooling is None or normalize is None:
             self._ask_hub()
@@ -257,7 +254,7 @@ class Model(Readable):
 
     @property
     def makes_sparse(self) -> bool:
-        """Whether the folder's files ask for sparse vectors (SPLADE), which `sparse_texts` makes.
+        """Whether the folder's files say that vectors are sparse (SPLADE), which `sparse_texts` makes.
 
         Raises:
             ModelError: A file is damaged, or they are made in a way that is not offered.
@@ -269,7 +266,7 @@ class Model(Readable):
         return True
 
     def check_head(self) -> None:
-        """Makes sure that the model predicts tokens; raises `ModelError` as `predictor`."""
+        """Raises `ModelError` unless the model predicts tokens."""
         if self.fine_tuned is not None:
             raise ModelError(
                 f"{self.folder}: fine-tuned ({self.fine_tuned.task.kind}), so it predicts no tokens any more; use "
@@ -383,35 +380,24 @@ def _load(path: Path, hub: HubName | None, precision: Precision) -> Model:
             # of another make: the encoder beneath it can still embed, and be trained
             log.warning("the head of a task is passed over: %s", error)
     network = None if fine_tuned is None else fine_tuned.network
-    if in_transformers:
-        masked, bare = None, None
-        if isinstance(network, TransformersNetwork):
-            bare = network.bare()
-        else:
-            vocab_size, pad_id = tokenizer.vocab_size, tokenizer.special.pad
-            masked, bare = load_transformers_model(path, vocab_size=vocab_size, pad_id=pad_id)
+    masked: MaskedLM | TransformersNetwork | None
+    if not in_transformers:
+        masked = network if isinstance(network, MaskedLM) else load_model(path, mask_id=tokenizer.special.mask)
+        if tokenizer.vocab_size > masked.config.vocab_size:
+            raise ModelError(
+                f"{path}: the tokenizer has {tokenizer.vocab_size} ids, but the model only {masked.config.vocab_size}"
+            )
+        bare, has_head = None, has_prediction_head(path, masked.config.layout)
+    elif isinstance(network, TransformersNetwork):
+        masked, bare, has_head = None, network.bare(), False
+    else:
+        masked, bare = load_transformers_model(path, vocab_size=tokenizer.vocab_size, pad_id=tokenizer.special.pad)
         has_head = masked is not None
-        return Model(
-            path, masked, tokenizer, fine_tuned, embedder=bare, has_head=has_head, precision=precision, hub=hub
-        )
-    ours = network if isinstance(network, MaskedLM) else load_model(path, mask_id=tokenizer.special.mask)
-    if tokenizer.vocab_size > ours.config.vocab_size:
-        raise ModelError(
-            f"{path}: the tokenizer has {tokenizer.vocab_size} ids, but the model only {ours.config.vocab_size}"
-        )
-    has_head = has_prediction_head(path, ours.config.layout)
-    return Model(path, ours, tokenizer, fine_tuned, has_head=has_head, precision=precision, hub=hub)
+    return Model(path, masked, tokenizer, fine_tuned, embedder=bare, has_head=has_head, precision=precision, hub=hub)
 
 
-@dataclass(frozen=True)
-class Scorable:
-    """A model that can be measured: ours, or any masked language model that transformers reads.
-
-    Attributes:
-        folder: Where it was loaded from.
-        network: The model.
-        tokenizer: Its tokenizer.
-    """
+class Scorable(NamedTuple):
+    """A model that can be measured: ours, or any masked language model that transformers reads."""
 
     folder: Path
     network: MaskedLM | TransformersNetwork
@@ -419,12 +405,7 @@ class Scorable:
 
 
 def as_scorable(model: Model | Scorable | str | Path, *, strict: bool = False) -> Scorable:
-    """A model to be measured.
-
-    Args:
-        model: The model; or its folder, that of a run, or its name on the hub: it is loaded in float32, and moved to
-            the device that there is.
-        strict: Of a model that is loaded here: see `unmask.load`.
+    """A model to be measured; one that is loaded here, in float32, is moved to the device that there is.
 
     Raises:
         ModelError: It has no head for masked tokens: it is fine-tuned, or a bare encoder; or as `unmask.load`.

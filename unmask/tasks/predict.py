@@ -8,7 +8,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +37,11 @@ from unmask.model.stored_weights import files_checked
 from unmask.model.transformers import TaskNetwork, load_transformers_task, runs_in_transformers
 from unmask.tasks.answer import AnswerTask
 from unmask.tasks.classify import Classify, MultiLabel, Pairs, Regress
-from unmask.tasks.files import example_files, read_labelled
-from unmask.tasks.inputs import Example, InputEncoder, types_of
+from unmask.tasks.files import Record, example_files, read_labelled
+from unmask.tasks.inputs import EncodedInput, Example, InputEncoder, types_of
 from unmask.tasks.settings import Columns
 from unmask.tasks.tag import Tag
-from unmask.tasks.task import Record, Task
+from unmask.tasks.task import Task
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.hardware import choose_device
@@ -57,14 +57,23 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 def task_named(name: str) -> type[Task]:
-    """The task of a name.
-
-    Raises:
-        SettingsError: There is none.
-    """
+    """The task of a name; raises `SettingsError` where there is none."""
     if name not in TASKS:
         raise SettingsError(f"unknown task {name!r}; known are {', '.join(sorted(TASKS))}")
     return TASKS[name]
+
+
+class _Own(Settings):
+    """What stands under our key, as finetune writes it."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    paired: bool = False
+    max_length: int | None = Field(default=None, ge=8, lt=2**31)
+    columns: Columns | None = None
+    may_be_missing: bool = False
+    stride: int = Field(default=64, ge=0, lt=2**31)
+    longest_answer: int = Field(default=30, ge=1, lt=2**31)
 
 
 def does_task(content: Mapping[str, Any]) -> bool:
@@ -73,6 +82,12 @@ def does_task(content: Mapping[str, Any]) -> bool:
     return isinstance(content.get(KEY), dict) or any(
         f"For{task.architecture}" in architecture for task in TASKS.values()
     )
+
+
+def _architecture(content: Mapping[str, Any]) -> str:
+    names = content.get("architectures")
+    first = names[0] if isinstance(names, list) and names else ""
+    return first if isinstance(first, str) else ""
 
 
 def task_of(content: Mapping[str, Any], folder: Path, *, pools_itself: bool = False) -> Task:
@@ -112,25 +127,6 @@ def task_of(content: Mapping[str, Any], folder: Path, *, pools_itself: bool = Fa
     return kind.of_content(own, names, pooling, own.get("max_length"))
 
 
-class _Own(Settings):
-    """What stands under our key, as finetune writes it."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
-
-    paired: bool = False
-    max_length: int | None = Field(default=None, ge=8, lt=2**31)
-    columns: Columns | None = None
-    may_be_missing: bool = False
-    stride: int = Field(default=64, ge=0, lt=2**31)
-    longest_answer: int = Field(default=30, ge=1, lt=2**31)
-
-
-def _architecture(content: Mapping[str, Any]) -> str:
-    names = content.get("architectures")
-    first = names[0] if isinstance(names, list) and names else ""
-    return first if isinstance(first, str) else ""
-
-
 # Shape suffixes: T = positions of all rows in a line, D = hidden size, N = places, C = outputs.
 
 
@@ -140,11 +136,7 @@ def outputs_of(
 ) -> list[NDArray[np.float32]]:
     """The network's outputs at the places of each example: [N, C]; N is 1 where the task pools.
 
-    Args:
-        model: In evaluation mode, with the task's head.
-        task: The task.
-        examples: Inputs.
-        notify: Told after every batch how many tokens are done.
+    The model is in evaluation mode, with the task's head; `notify` is called after every batch.
     """
     assert not model.training
     outputs: list[NDArray[np.float32]] = [np.zeros((0, 0), dtype=np.float32)] * len(examples)
@@ -161,15 +153,6 @@ def outputs_of(
             outputs[with_places[number]] = output
         count(int(rows.lengths.sum()))
     return outputs
-
-
-@dataclass(frozen=True)
-class Predicted:
-    """Predictions, one a record, and how many records were cut (their ends not seen) or split (nothing lost)."""
-
-    predictions: list[Any]
-    truncated: int
-    split: int
 
 
 class TaskModel(Readable):
@@ -210,26 +193,25 @@ class TaskModel(Readable):
             SettingsError: An input is none of these, or holds what is no character.
         """
         records = []
-        for number, given in enumerate(inputs, 1):
-            if (record := self.task.of_input(number, given)) is None:
-                raise SettingsError(f"input {number} is {type(given).__name__}, but this model takes {self.task.takes}")
+        for number, value in enumerate(inputs, 1):
+            if (record := self.task.of_input(number, value)) is None:
+                raise SettingsError(f"input {number} is {type(value).__name__}, but this model takes {self.task.takes}")
             for text in record.texts:
                 check_characters(text, f"input {number}")
             records.append(record)
-        predicted = self.predict_records(records)
-        if predicted.truncated:
+        predictions, encoded = self.predict_records(records)
+        if encoded.truncated:
             longest = self._encoder.max_length
             log.warning(
-                "texts longer than the model's %d tokens: %d; their ends are not seen", longest, predicted.truncated
+                "texts longer than the model's %d tokens: %d; their ends are not seen", longest, encoded.truncated
             )
-        return predicted.predictions
+        return predictions
 
-    def predict_records(self, records: Sequence[Record], *, notify: Notify = ignore) -> Predicted:
-        """Predicts for records of the task's kind, as they are read from files; `notify` is told of the progress."""
+    def predict_records(self, records: Sequence[Record], *, notify: Notify = ignore) -> tuple[list[Any], EncodedInput]:
+        """Predictions for records of the task's kind, as they are read from files, one a record; and their inputs."""
         encoded = self.task.encode(records, self._encoder, with_targets=False)
         outputs = outputs_of(self.network, self.task, encoded.examples, notify=notify)
-        predictions = self.task.decode(records, encoded.examples, outputs)
-        return Predicted(predictions, encoded.truncated, encoded.split)
+        return self.task.decode(records, encoded.examples, outputs), encoded
 
 
 def load_fine_tuned(folder: str | Path) -> TaskModel:
@@ -255,8 +237,9 @@ def open_fine_tuned(folder: Path, tokenizer: Tokenizer) -> TaskModel:
     network: TaskNetwork
     if runs_in_transformers(folder):
         task = task_of(read_content(folder), folder, pools_itself=True)
-        sizes = {"vocab_size": tokenizer.vocab_size, "pad_id": special.pad, "max_length": task.max_length}
-        network = load_transformers_task(folder, task.task_head, **sizes)  # type: ignore[arg-type]
+        network = load_transformers_task(
+            folder, task.task_head, vocab_size=tokenizer.vocab_size, pad_id=special.pad, max_length=task.max_length
+        )
     else:
         task = task_of(read_config_file(folder)[0], folder)
         network = load_task_model(folder, task.task_head, mask_id=special.mask)
@@ -264,11 +247,7 @@ def open_fine_tuned(folder: Path, tokenizer: Tokenizer) -> TaskModel:
 
 
 def is_fine_tuned(folder: Path) -> bool:
-    """Whether a folder's config.json says that its head is that of a task.
-
-    Raises:
-        ModelError: The file is missing or no JSON, or the layout is not supported.
-    """
+    """Whether a folder's config.json says that its head is that of a task; raises `ModelError` if it cannot be read."""
     return does_task(read_content(folder) if runs_in_transformers(folder) else read_config_file(folder)[0])
 
 
@@ -326,9 +305,9 @@ def predict(
         UnmaskError: The model or the file cannot be used, or `out` is there, or of another kind.
     """
     target = None if out is None else Path(out)
-    if target is not None and target.suffix not in _FORMATS:
-        raise RunError(f"{target}: predictions are written as {' or '.join(_FORMATS)}; give such a file")
     if target is not None:
+        if target.suffix not in _FORMATS:
+            raise RunError(f"{target}: predictions are written as {' or '.join(_FORMATS)}; give such a file")
         check_file(target, overwrite=overwrite)
     if isinstance(model, TaskModel):
         loaded = model
@@ -340,24 +319,22 @@ def predict(
         data = read_labelled(example_files(here, Path(file)), loaded.task, columns, with_labels=False, usual=usual)
     if data.columns is not None:
         note("columns: " + ", ".join(f"{role} in {name!r}" for role, name in data.column_names.items()))
-    predicted = loaded.predict_records(data.records, notify=notify or usual_notify())
+    predictions, encoded = loaded.predict_records(data.records, notify=notify or usual_notify())
     longest = loaded.task.max_length or loaded.network.config.max_position_embeddings
     for count, what in (
-        (predicted.truncated, "their ends are not seen"),
-        (predicted.split, "they are seen in several parts"),
+        (encoded.truncated, "their ends are not seen"),
+        (encoded.split, "they are seen in several parts"),
     ):
         if count:
             note(f"{count:,} of {len(data.records):,} texts are longer than {longest} tokens; {what}")
-    rows = [
-        {"row": record.row, **asdict(prediction)}
-        for record, prediction in zip(data.records, predicted.predictions, strict=True)
-    ]
+    pairs = zip(data.records, predictions, strict=True)
+    rows = [{"row": record.row, **asdict(prediction)} for record, prediction in pairs]
     figures = {
         "model": str(loaded.folder),
         "task": loaded.task.kind,
         "examples": len(rows),
-        "truncated": predicted.truncated,
-        "split": predicted.split,
+        "truncated": encoded.truncated,
+        "split": encoded.split,
     }
     if target is None:
         return Predictions({**figures, "predictions": rows})
@@ -378,9 +355,9 @@ def _as_text(cell: str) -> str:
 
     Source: OWASP, "CSV Injection"; tabs and returns count, since some programs pass over them.
     """
-    shown = printable(cell.replace("\r\n", "\n"))
+    text = printable(cell.replace("\r\n", "\n"))
     begins_so = len(cell) > 1 and cell.startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
-    return f"'{shown}" if begins_so and not _NUMBER.fullmatch(cell) else shown
+    return f"'{text}" if begins_so and not _NUMBER.fullmatch(cell) else text
 
 
 def _jsonl(rows: Sequence[dict[str, Any]]) -> str:

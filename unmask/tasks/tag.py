@@ -1,8 +1,6 @@
 """Tags of words: entities, parts of speech. The tag of a word stands at its first piece.
 
 Files are CoNLL, CoNLL-U, and tables with a list of words and a list of tags.
-
-Shape suffixes: T = positions of a batch in a line, D = hidden size, N = tags, C = their kinds.
 """
 
 from __future__ import annotations
@@ -17,22 +15,15 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from unmask.core.errors import CorpusError
-from unmask.data.rows import Rows
 from unmask.data.values import in_order
-from unmask.masking.masker import MaskedRows
-from unmask.model.fused import Losses, losses_of
 from unmask.model.layout_names import ClassifierPooling
-from unmask.model.transformers import TaskNetwork
-from unmask.tasks.classify import TARGET, class_metrics, class_targets
-from unmask.tasks.columns import LabelledRow, UsualColumns, words_of
-from unmask.tasks.inputs import EncodedInput, Example, InputEncoder, first_pieces, ids_of
+from unmask.tasks.classify import class_metrics
+from unmask.tasks.files import Form, Labelled, LabelledRow, UsualColumns, words_of
+from unmask.tasks.inputs import EncodedInput, Example, InputEncoder, first_pieces
 from unmask.tasks.settings import FinetuneSettings
-from unmask.tasks.task import NAME, Form, Labelled, Metrics, Task, few
-from unmask.train.objectives import Objective
-from unmask.train.objectives import Targets as BatchTargets
+from unmask.tasks.task import TARGET, Metrics, Task, few
 
 _ENTITY = re.compile(r"(B|I|E|L|S|U)-.+")
 _ENTITIES = ("entity_f1", "entity_precision", "entity_recall")
@@ -41,13 +32,8 @@ _PLAIN = ("accuracy", "macro_f1")
 
 @dataclass(frozen=True)
 class WordsRecord:
-    """The words of a sentence, with their tags.
-
-    Attributes:
-        row: Row of the file, counted from 1: that of the first word, where each has a row.
-        words: None is empty.
-        tags: As many; None where they are not known.
-    """
+    """The words of a sentence, none of them empty; and as many tags, None where they are not known. Where each word
+    has a row of the file, `row` is that of the first."""
 
     row: int
     words: tuple[str, ...]
@@ -55,19 +41,12 @@ class WordsRecord:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """All its texts."""
         return self.words
 
 
 @dataclass(frozen=True)
 class TagsPrediction:
-    """The tags of a sentence.
-
-    Attributes:
-        words: As they were given.
-        tags: The likeliest tag of each; None for words without any token.
-        probabilities: Of these tags.
-    """
+    """The words of a sentence, the likeliest tag of each (None for words without any token), and its probability."""
 
     words: tuple[str, ...]
     tags: tuple[str | None, ...]
@@ -92,12 +71,11 @@ class Tag(Task):
         words = row.words()
         return WordsRecord(row.number, words, None if row.columns.label is None else row.tags(len(words)))
 
-    def of_input(self, number: int, given: Any) -> WordsRecord | None:
-        """A text, or its words."""
-        if isinstance(given, str):
-            return WordsRecord(number, words_of(given))
-        is_list = isinstance(given, list | tuple) and all(isinstance(word, str) for word in given)
-        return WordsRecord(number, tuple(given)) if is_list else None
+    def of_input(self, number: int, value: Any) -> WordsRecord | None:
+        if isinstance(value, str):
+            return WordsRecord(number, words_of(value))
+        is_list = isinstance(value, list | tuple) and all(isinstance(word, str) for word in value)
+        return WordsRecord(number, tuple(value)) if is_list else None
 
     @property
     def takes(self) -> str:
@@ -113,24 +91,18 @@ class Tag(Task):
             )
         return cls(in_order(names), max_length=settings.max_length, columns=train.column_names)
 
-    def remark(self, train: Labelled) -> str | None:
-        """Tags that are bare numbers; entities are recognised by names."""
-        if not all(name.removeprefix("-").isdecimal() for name in self.names):
-            return None
-        return (
-            f"{train.path}: the tags are numbers without names ({few(self.names)}), so F1 of entities is not measured; "
-            "if they are entities, write them as O, B-NAME and I-NAME, or save the table with datasets' ClassLabel"
-        )
-
-    def check(self, held_out: Labelled, train: Path) -> str | None:
-        """Tags that training did not have count as wrong."""
-        unseen = Counter(tag for record in held_out.records for tag in record.tags or ())
-        for name in self.names:
-            unseen.pop(name, None)
+    def check(self, file: Labelled, train: Path) -> str | None:
+        """Tags that training did not have count as wrong; bare numbers are not recognised as entities."""
+        if file.path == train and all(name.removeprefix("-").isdecimal() for name in self.names):
+            return (
+                f"{train}: the tags are numbers without names ({few(self.names)}), so F1 of entities is not measured; "
+                "if they are entities, write them as O, B-NAME and I-NAME, or save the table with datasets' ClassLabel"
+            )
+        unseen = Counter(tag for record in file.records for tag in record.tags or () if tag not in self.names)
         if not unseen:
             return None
         return (
-            f"{held_out.path}: {unseen.total():,} words have tags that {train} does not have ({few(sorted(unseen))}); "
+            f"{file.path}: {unseen.total():,} words have tags that {train} does not have ({few(sorted(unseen))}); "
             "they count as wrong"
         )
 
@@ -157,16 +129,8 @@ class Tag(Task):
                 places, words = first_pieces(record.words[first:end], encoding)
                 tags = record.tags if with_targets else None
                 right = [] if tags is None else [numbers.get(tags[first + word], -1) for word in words.tolist()]
-                examples.append(
-                    Example(
-                        record=number,
-                        input_ids=ids_of(encoding),
-                        type_ids=encoder.type_ids(encoding),
-                        places=places,
-                        items=words + first,
-                        targets={} if tags is None else {TARGET: np.array(right, dtype=np.int64)},
-                    )
-                )
+                targets = {} if tags is None else {TARGET: np.array(right, dtype=np.int64)}
+                examples.append(encoder.example(number, encoding, places, words + first, targets))
         return EncodedInput(examples, split=split)
 
     def decode(
@@ -182,23 +146,9 @@ class Tag(Task):
                 tags[example.record][word] = self.names[tag]
                 shares[example.record][word] = share
         return [
-            TagsPrediction(record.words, tuple(found), tuple(probabilities))
-            for record, found, probabilities in zip(records, tags, shares, strict=True)
+            TagsPrediction(record.words, tuple(likeliest), tuple(probabilities))
+            for record, likeliest, probabilities in zip(records, tags, shares, strict=True)
         ]
-
-    def objective(self, weights: Sequence[float] | None = None) -> Objective:
-        """The cross-entropy at first pieces."""
-        weights_C = None if weights is None else torch.tensor(weights, dtype=torch.float32)
-
-        def find(rows: Rows, masked: MaskedRows) -> BatchTargets:
-            return class_targets(rows, weights_C)
-
-        def losses(model: TaskNetwork, hidden_TD: Tensor, targets: BatchTargets, dropout_seed: int | None) -> Losses:
-            hidden_ND = hidden_TD.index_select(0, targets.positions_N)
-            logits_NC = model.outputs(self.head, hidden_ND, dropout_seed=dropout_seed)
-            return losses_of(logits_NC, targets.classes_N, targets.weights_N)
-
-        return Objective(NAME, 1.0, find, losses)
 
     @property
     def metric_names(self) -> tuple[str, ...]:
@@ -214,9 +164,9 @@ class Tag(Task):
         from seqeval.metrics import f1_score, precision_score, recall_score
 
         right = [_bioes(record.tags or ()) for record in records]
-        found = [_bioes(each.tags) for each in predictions]
+        predicted = [_bioes(each.tags) for each in predictions]
         of: dict[str, Any] = dict(zip(_ENTITIES, (f1_score, precision_score, recall_score), strict=True))
-        return {name: float(function(right, found, zero_division=0)) for name, function in of.items()} | plain
+        return {name: float(function(right, predicted, zero_division=0)) for name, function in of.items()} | plain
 
     def right_and_predicted(
         self, records: Sequence[WordsRecord], predictions: Sequence[TagsPrediction]

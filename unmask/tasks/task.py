@@ -9,7 +9,7 @@ so it is what a model's folder says of itself under its own key. Training, predi
 task's methods, and never ask which task it is. A new one is a class like those of `classify.py` and its name in `TASKS`
 of `predict.py`.
 
-Shape suffixes: N = places, D = hidden size, C = outputs.
+Shape suffixes: T = positions of a batch in a line, N = places, L = tokens of a text, D = hidden size, C = outputs.
 """
 
 from __future__ import annotations
@@ -18,57 +18,31 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
+from unmask.data.rows import Rows
+from unmask.masking.masker import MaskedRows
 from unmask.model.folder import TaskHead
+from unmask.model.fused import Losses, losses_of, predicted_positions
 from unmask.model.layout_names import ClassifierPooling
 from unmask.model.transformers import TaskNetwork
-from unmask.tasks.columns import LabelledRow, UsualColumns
+from unmask.tasks.files import Form, Labelled, LabelledRow, Record, UsualColumns
 from unmask.tasks.inputs import EncodedInput, Example, InputEncoder
 from unmask.tasks.settings import Columns, FinetuneSettings
 from unmask.train.objectives import Objective
+from unmask.train.objectives import Targets as BatchTargets
 
-Form = Literal["table", "lines", "treebank", "squad"]
 Metrics = dict[str, float | None]
 """Figures by name; shares lie in [0, 1]. One that is not defined (a correlation with equal predictions) is None."""
 LOWER_IS_BETTER = {"rmse"}
 NAME = "task"  # of every task's objective
-
-
-class Record(Protocol):
-    """An example, as a task reads it: `TextRecord`, `WordsRecord` or `QuestionRecord`."""
-
-    @property
-    def row(self) -> int:
-        """Row of the file, counted from 1; of several rows the first."""
-
-    @property
-    def texts(self) -> tuple[str, ...]:
-        """All its texts."""
-
-
-@dataclass(frozen=True)
-class Labelled:
-    """The records of a file.
-
-    Attributes:
-        path: The file.
-        records: At least one.
-        columns: Where they stood; None where the file has no choice of columns.
-    """
-
-    path: Path
-    records: Sequence[Any]
-    columns: Columns | None
-
-    @property
-    def column_names(self) -> dict[str, str]:
-        """The columns by role."""
-        return {} if self.columns is None else self.columns.model_dump(exclude_none=True)
+TARGET = "target"  # what is right for an example, or at its places
 
 
 @dataclass(frozen=True)
@@ -122,8 +96,8 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def of_input(self, number: int, given: Any) -> Record | None:
-        """The record of an input as users give it in Python; None: it is no input of this task."""
+    def of_input(self, number: int, value: Any) -> Record | None:
+        """The record of an input in Python; None: it is no input of this task."""
 
     @property
     @abstractmethod
@@ -139,12 +113,8 @@ class Task(ABC):
             CorpusError: There is nothing to learn, such as one class only.
         """
 
-    def remark(self, train: Labelled) -> str | None:
-        """A warning about the training file; None: there is none."""
-        return None
-
-    def check(self, held_out: Labelled, train: Path) -> str | None:
-        """Compares a file with what was learned.
+    def check(self, file: Labelled, train: Path) -> str | None:
+        """Compares a file, the training file itself too, with what was learned.
 
         Returns:
             A warning about what the model cannot get right; None: there is none.
@@ -193,11 +163,11 @@ class Task(ABC):
     def logits(self, model: TaskNetwork, hidden_ND: Tensor, sizes: Sequence[int]) -> Tensor:
         """Outputs [N, C] of the hidden states [N, D] at the places of examples; a task that pools gives one an example.
 
-        Args:
-            model: With the task's head.
-            hidden_ND: Of one example after the other.
-            sizes: How many of them each example has.
+        `sizes` says how many of the places each example has.
         """
+        if self.pooling == "mean":
+            lengths = torch.tensor(sizes, device=hidden_ND.device)
+            hidden_ND = torch.segment_reduce(hidden_ND.float(), "mean", lengths=lengths).to(hidden_ND.dtype)
         return model.outputs(self.head, hidden_ND)
 
     @abstractmethod
@@ -208,9 +178,43 @@ class Task(ABC):
 
     # Learning
 
-    @abstractmethod
     def objective(self, weights: Sequence[float] | None = None) -> Objective:
         """What a step of fine-tuning learns; `weights` are those of the losses by class, None: all 1."""
+        weights_C = None if weights is None else torch.tensor(weights, dtype=torch.float32)
+
+        def find(rows: Rows, masked: MaskedRows) -> BatchTargets:
+            return self.targets_in(rows, weights_C)
+
+        def losses(model: TaskNetwork, hidden_TD: Tensor, targets: BatchTargets, dropout_seed: int | None) -> Losses:
+            logits = self.logits_at(model, hidden_TD, targets.positions_N, dropout_seed)
+            return self.losses(logits, targets, weights_C)
+
+        return Objective(NAME, 1.0, find, losses)
+
+    def targets_in(self, rows: Rows, weights_C: Tensor | None) -> BatchTargets:
+        """What is right in a batch: by default a class for each text or word, which stands at its first token."""
+        first_N = predicted_positions(rows.classes[TARGET])
+        classes_N = rows.classes[TARGET].flatten()[first_N]
+        weights_N = None if weights_C is None else weights_C.to(classes_N.device)[classes_N]
+        return BatchTargets(self.places(rows, first_N), classes_N, weights_N=weights_N)
+
+    def losses(self, logits: Tensor, targets: BatchTargets, weights_C: Tensor | None) -> Losses:
+        """By default the cross-entropy of logits [N, C]."""
+        return losses_of(logits, targets.classes_N, targets.weights_N)
+
+    def places(self, rows: Rows, first_N: Tensor) -> Tensor:
+        """The places that are pooled: first tokens, or all of them, [N, L], -1 where a text is shorter than others."""
+        return first_N if self.pooling == "first" else tokens_of(rows, first_N)
+
+    def logits_at(self, model: TaskNetwork, hidden_TD: Tensor, places: Tensor, dropout_seed: int | None) -> Tensor:
+        """Logits while a model learns: [N, C], pooled over what `places` gives."""
+        if places.ndim == 1:
+            pooled_ND = hidden_TD.index_select(0, places)
+        else:
+            held_NL1 = (places >= 0)[..., None]
+            sum_ND = (hidden_TD[places.clamp(min=0)].float() * held_NL1).sum(1)
+            pooled_ND = (sum_ND / held_NL1.sum(1)).to(hidden_TD.dtype)
+        return model.outputs(self.head, pooled_ND, dropout_seed=dropout_seed)
 
     def while_learning(self, train: Labelled) -> Self:
         """What a model learns, where that is not what a finished one predicts."""
@@ -244,6 +248,14 @@ class Task(ABC):
     def right_and_predicted(self, records: Sequence[Any], predictions: Sequence[Any]) -> tuple[list[str], list[str]]:
         """The right and the predicted classes side by side; empty where it has none."""
         return [], []
+
+
+def tokens_of(rows: Rows, first_N: Tensor) -> Tensor:
+    """The places of all tokens of the examples that begin there: [N, L], -1 where one is shorter than others."""
+    row_B1 = torch.arange(len(rows.segment_ids), device=first_N.device)[:, None] * rows.segment_ids.shape[1]
+    key_T = torch.where(rows.segment_ids >= 0, row_B1 + rows.segment_ids, -1).flatten()
+    tokens = [torch.nonzero(key_T == key_T[first]).squeeze(1) for first in first_N]
+    return pad_sequence(tokens, batch_first=True, padding_value=-1) if tokens else first_N[:, None]
 
 
 def few(names: Sequence[str]) -> str:

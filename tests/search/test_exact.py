@@ -3,10 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from unmask.search import exact
+from unmask.search.blocks import read_postings, stored_postings
 from unmask.search.exact import blocks_of, search_exactly
-from unmask.tasks.embed import Postings, SparseVectors
 
 RNG = np.random.default_rng(0)
 QUERIES = RNG.normal(size=(9, 24)).astype(np.float32)
@@ -44,9 +45,7 @@ def test_blocks_of_any_size_give_what_sorting_gives(
             for some in (queries, vectors)
         )
         queries[3], vectors[40:44] = 0, 0
-        searched = SparseVectors.of(vectors)
-        np.testing.assert_array_equal(searched.dense(), vectors)
-        found = search_exactly(SparseVectors.of(queries), blocks_of(searched, DOCUMENTS, size), top_k)
+        found = search_exactly(csr_array(queries), blocks_of(csr_array(vectors), DOCUMENTS, size), top_k)
     else:
         found = search_exactly(queries, blocks_of(vectors, DOCUMENTS, size), top_k)
     for query, ranking in enumerate(naive(queries, vectors)):
@@ -58,24 +57,21 @@ def test_blocks_of_any_size_give_what_sorting_gives(
         assert (found.scores_QK[query, len(wanted) :] == -np.inf).all()
 
 
-def test_sparse_vectors() -> None:
-    """Parts, lengths, and posting lists in a line."""
-    vectors = SparseVectors.of(np.array([[0, 3, 0, 4], [0, 0, 0, 0], [2, 0, 0, 0]], dtype=np.float32))
-    assert vectors[1:].dense().tolist() == [[0, 0, 0, 0], [2, 0, 0, 0]]
-    assert SparseVectors.joined([vectors[2:], vectors[:1]]).dense().tolist() == [[2, 0, 0, 0], [0, 3, 0, 4]]
-    np.testing.assert_allclose(vectors.unit().dense(), [[0, 0.6, 0, 0.8], [0, 0, 0, 0], [1, 0, 0, 0]], rtol=1e-6)
-    line = vectors.postings().to_array()
-    again = Postings.of_array(line, width=4, count=3)
-    assert again.products(np.array([0, 3], dtype=np.int32), np.array([0.5, 2], dtype=np.float32)).tolist() == [8, 0, 1]
+def test_posting_lists_in_a_line() -> None:
+    """They come back from a file; damaged ones are an error, and never read beyond their ends."""
+    vectors = csr_array(np.array([[0, 3, 0, 4], [0, 0, 0, 0], [2, 0, 0, 0]], dtype=np.float32))
+    line = stored_postings(vectors)
+    np.testing.assert_array_equal(read_postings(line, width=4, count=3).toarray(), vectors.toarray())
     wrong = [line[:-1], line[:3], line.astype(np.int64)]
     wrong += [np.where(np.arange(len(line)) == place, number, line) for place, number in ((0, -7), (2, -7))]
     for array in wrong:
         with pytest.raises(ValueError):  # noqa: PT011
-            Postings.of_array(array, width=4, count=3)
+            read_postings(array, width=4, count=3)
     for number in (3, -1, 1 << 30):
         changed = np.where(np.arange(len(line)) == 5, number, line).astype(np.int32)  # a vector
+        block = exact.Block(read_postings(changed, width=4, count=3), np.arange(3), 0)
         with pytest.raises(ValueError, match="none of 3"):
-            Postings.of_array(changed, width=4, count=3).products(np.arange(4, dtype=np.int32), np.ones(4, np.float32))
+            search_exactly(csr_array(np.ones((1, 4), dtype=np.float32)), [block], 3)
 
 
 def test_it_finds_what_sentence_transformers_finds() -> None:

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from unmask.search.figures import alignment, coordinates, effective_rank, ranking_figures, sampled, uniformity
-from unmask.search.lexical import Lexical, bm25_scores, rank_lexically
+from unmask.search.evaluate import alignment, coordinates, effective_rank, ranking_figures, sampled, uniformity
+from unmask.search.words import Lexical, bm25_scores, rank_lexically
 
 NONE = [-1] * 10
 

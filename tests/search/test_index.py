@@ -18,7 +18,7 @@ from unmask.search import blocks
 from unmask.search import index as index_building
 from unmask.search.encoder import SearchEncoder, open_encoder
 from unmask.search.passages import DocumentFiles, first_line_title
-from unmask.search.snippets import find_snippet
+from unmask.search.words import find_snippet
 from unmask.tokenizer.tokenizer import Tokenizer
 
 NOUNS = ["cat", "dog", "king", "queen", "ship", "winter", "garden", "bridge"]
@@ -291,7 +291,7 @@ def test_approximate_search_gives_exact_scores(
     assert (found.approximate, exact.approximate) == (True, False)
     assert found.queries == exact.queries, "with 64 passages a graph finds all"
     with monkeypatch.context() as patch:
-        patch.setattr("unmask.search.neighbours.find_spec", lambda name: None)
+        patch.setattr("unmask.search.blocks.find_spec", lambda name: None)
         assert index.query("the queen sees the ship", top_k=5).queries == exact.queries
         assert "usearch is not installed" in caplog.text
         said: list[str] = []

@@ -149,17 +149,16 @@ class Uncertain:
     draws: int
 
     @property
-    def margin(self) -> float | None:
-        """Half the width of the 95 % interval by Student's t: what stands behind ± in every table."""
+    def interval(self) -> tuple[float, float] | None:
+        """It holds the true ratio in 95 of 100 cases; half its width is what stands behind ± in every table."""
+        return self.interval_at(CONFIDENCE)
+
+    def interval_at(self, confidence: float) -> tuple[float, float] | None:
+        """The interval by Student's t that holds the true ratio with this probability."""
         if self.stderr is None or self.degrees is None:
             return None
-        return student_margin(self.stderr, self.degrees)
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """It holds the true ratio in 95 of 100 cases."""
-        margin = self.margin
-        return None if margin is None else (self.value - margin, self.value + margin)
+        half = student_margin(self.stderr, self.degrees, confidence)
+        return self.value - half, self.value + half
 
     @property
     def share_interval(self) -> tuple[float, float] | None:

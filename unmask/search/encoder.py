@@ -22,8 +22,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import numpy as np
-
 from unmask.core.errors import ModelError, SettingsError, load_json
 from unmask.core.settings import Settings
 from unmask.model.pooling import SPLADE, pooling_file, sparse_file
@@ -109,19 +107,13 @@ class SearchEncoder:
     def _embed(self, prompt: str, texts: Sequence[str], names: Sequence[str]) -> Vectors:
         model, unit = self.model, self.settings.similarity == "cosine"
         texts = [prompt + text for text in texts] if prompt else texts
-        vectors: Vectors
-        if self.settings.pooling == SPLADE:
-            vectors = sparse_texts(model.predictor, model.tokenizer, texts, "split", unit=unit, names=names).vectors
-            numbers = vectors.values
-        else:
-            how = EmbedSettings(self.settings.pooling, unit, "split")
-            vectors = numbers = embed_texts(model.embedder, model.tokenizer, texts, how, names=names).vectors
-        if not np.isfinite(numbers).all():
-            raise ModelError(f"{model.folder}: a vector is no finite number; the model is damaged or diverged")
-        return vectors
+        if self.is_sparse:
+            return sparse_texts(model.predictor, model.tokenizer, texts, "split", unit=unit, names=names).vectors
+        how = EmbedSettings(self.settings.pooling, unit, "split")
+        return embed_texts(model.embedder, model.tokenizer, texts, how, names=names).vectors
 
 
-def open_encoder(  # noqa: PLR0913  (the options of the command line, each a name that users know)
+def open_encoder(  # noqa: PLR0912, PLR0913  (the options of the command line, and what a folder says of each)
     model: str | Path | Model,
     *,
     pooling: str | None = None,
@@ -147,7 +139,15 @@ def open_encoder(  # noqa: PLR0913  (the options of the command line, each a nam
     """
     loaded = model if isinstance(model, Model) else load(model, precision=precision, strict=strict)
     folder = loaded.folder
-    how = _pooling(loaded, pooling)  # fetches the folder's small files from the hub, so it is first
+    # How a passage is pooled. It fetches the folder's small files from the hub, so it is first.
+    is_sparse = pooling in (None, SPLADE) and loaded.makes_sparse
+    if is_sparse:
+        loaded.check_head()
+    elif pooling == SPLADE:
+        raise ModelError(f"{folder}: makes no sparse vectors (its modules.json names no SpladePooling)")
+    how = SPLADE if is_sparse else loaded.embed_settings(pooling=pooling).pooling
+
+    # The prompts.
     file = folder / "config_sentence_transformers.json"
     content = _read(file)
     prompts = content.get("prompts") or {}
@@ -157,32 +157,44 @@ def open_encoder(  # noqa: PLR0913  (the options of the command line, each a nam
         query_prompt = prompts.get("query") or ""
     if document_prompt is None:
         document_prompt = next(filter(None, map(prompts.get, _DOCUMENT_PROMPTS)), "")
-    pooled = pooling_file(folder)
+    of_pooling = pooling_file(folder)
     has_prompt = bool(query_prompt or document_prompt)
-    if has_prompt and pooled is not None and _read(pooled).get("include_prompt") is False:
+    if has_prompt and of_pooling is not None and _read(of_pooling).get("include_prompt") is False:
         raise ModelError(
-            f"{pooled}: include_prompt is false, so that prompts would be left out of the mean, which is not offered; "
-            "go without prompts (query_prompt='', document_prompt=''), or give another model",
+            f"{of_pooling}: include_prompt is false, so that prompts would be left out of the mean, which is not "
+            "offered; go without prompts (query_prompt='', document_prompt=''), or give another model",
             options=("query_prompt", "document_prompt"),
         )
-    # What the folder says of sparse vectors does not hold for dense ones of the same model.
-    is_of_others = how != SPLADE and sparse_file(folder) is not None
-    usual = "dot" if how == SPLADE else "cosine"
+
+    # The similarity. What the folder says of sparse vectors does not hold for dense ones of the same model.
+    is_of_others = not is_sparse and sparse_file(folder) is not None
     name: Any = similarity
     if similarity is None:
-        name = (None if is_of_others else content.get("similarity_fn_name")) or usual
+        name = (None if is_of_others else content.get("similarity_fn_name")) or ("dot" if is_sparse else "cosine")
     if name not in get_args(Similarity):
         where = f"{file}: similarity_fn_name" if similarity is None else "similarity"
         text = f"{where} {json.dumps(name)[:100]} is not offered; give cosine or dot"
         raise SettingsError(text, options=("similarity",))
 
-    longest = _longest(loaded, passage_tokens, is_sparse=how == SPLADE)
-    room = longest - len(loaded.tokenizer.encode_prompt(document_prompt))
-    overlap = longest // 8 if overlap_tokens is None else overlap_tokens
+    # Tokens of a passage, special ones included.
+    least = len(loaded.tokenizer.special.around) + _LEAST_TEXT
+    if passage_tokens is None:
+        network = loaded.predictor if is_sparse else loaded.embedder
+        passage_tokens = min(network.config.max_position_embeddings, _MOST_TOKENS)
+        limit = _read(folder / "sentence_bert_config.json").get("max_seq_length")
+        if isinstance(limit, int) and not isinstance(limit, bool) and limit >= least:
+            passage_tokens = min(passage_tokens, limit)
+    elif not least <= passage_tokens <= _LONGEST_PASSAGE:
+        raise SettingsError(
+            f"passage_tokens={passage_tokens}: a passage has {least} to {_LONGEST_PASSAGE:,} tokens",
+            options=("passage_tokens",),
+        )
+    room = passage_tokens - len(loaded.tokenizer.encode_prompt(document_prompt))
+    overlap = passage_tokens // 8 if overlap_tokens is None else overlap_tokens
     if room < _LEAST_TEXT:
         raise SettingsError(
-            f"the prompt before documents takes {longest - room} of a passage's {longest} tokens, and {_LEAST_TEXT} "
-            "are the least that text has; give a shorter document_prompt, or more passage_tokens",
+            f"the prompt before documents takes {passage_tokens - room} of a passage's {passage_tokens} tokens, and "
+            f"{_LEAST_TEXT} are the least that text has; give a shorter document_prompt, or more passage_tokens",
             options=("document_prompt", "passage_tokens"),
         )
     if not 0 <= overlap <= room // 2:
@@ -196,37 +208,10 @@ def open_encoder(  # noqa: PLR0913  (the options of the command line, each a nam
         similarity=name,
         query_prompt=query_prompt,
         document_prompt=document_prompt,
-        passage_tokens=longest,
+        passage_tokens=passage_tokens,
         overlap_tokens=overlap,
     )
     return SearchEncoder(loaded, settings)
-
-
-def _pooling(model: Model, pooling: str | None) -> str:
-    if pooling in (None, SPLADE) and model.makes_sparse:
-        model.check_head()
-        return SPLADE
-    if pooling == SPLADE:
-        raise ModelError(f"{model.folder}: makes no sparse vectors (its modules.json names no SpladePooling)")
-    return model.embed_settings(pooling=pooling).pooling
-
-
-def _longest(model: Model, passage_tokens: int | None, *, is_sparse: bool) -> int:
-    """Tokens of a passage, special ones included."""
-    least = len(model.tokenizer.special.around) + _LEAST_TEXT
-    if passage_tokens is not None:
-        if not least <= passage_tokens <= _LONGEST_PASSAGE:
-            raise SettingsError(
-                f"passage_tokens={passage_tokens}: a passage has {least} to {_LONGEST_PASSAGE:,} tokens",
-                options=("passage_tokens",),
-            )
-        return passage_tokens
-    network = model.predictor if is_sparse else model.embedder
-    most: int = min(network.config.max_position_embeddings, _MOST_TOKENS)
-    limit = _read(model.folder / "sentence_bert_config.json").get("max_seq_length")
-    if isinstance(limit, int) and not isinstance(limit, bool) and limit >= least:
-        most = min(most, limit)
-    return most
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """How well a model searches, beside search by shared words and beside other models, without labels.
 
     a text           crops, and titles where there are any, find their documents (`known_items.py`)
-    a BEIR folder    queries find what people have judged relevant (`beir.py`)
+    a BEIR folder    queries find what people have judged relevant (`known_items.py`)
 
 All systems answer the same queries, so differences are taken query by query. Intervals are over source documents of the
 queries, or over the queries of a BEIR folder, by Student's t; those of differences share their error by Bonferroni's
@@ -11,7 +11,8 @@ correction, one comparison for each other system, and one figure decides: nDCG@1
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +25,9 @@ from unmask.data.settings import DocumentUnit
 from unmask.data.sources import Texts, keep_as_files, paths_or_texts
 from unmask.data.tables import ColumnNames
 from unmask.measure.held_out import few_draws
-from unmask.measure.uncertainty import FEW, Uncertain, percent, plain_interval, ratio_over_draws, student_margin
-from unmask.search.beir import is_beir, read_beir
+from unmask.measure.uncertainty import FEW, Uncertain, percent, plain_interval, ratio_over_draws
 from unmask.search.encoder import SearchEncoder, Similarity, open_encoder
 from unmask.search.exact import Vectors, blocks_of, search_exactly
-from unmask.search.figures import (
-    DEPTH,
-    FIGURES,
-    NAMES,
-    alignment,
-    coordinates,
-    effective_rank,
-    ranking_figures,
-    sampled,
-    uniformity,
-)
 from unmask.search.known_items import (
     CROP_CHARS,
     DOCUMENTS,
@@ -47,15 +36,20 @@ from unmask.search.known_items import (
     ItemSettings,
     SearchTask,
     crop_task,
+    is_beir,
+    read_beir,
     read_items,
     title_task,
 )
-from unmask.search.lexical import Lexical, check_lexical, rank_lexically
 from unmask.search.passages import DocumentPart
-from unmask.tasks.embed import SparseVectors
+from unmask.search.words import Lexical, check_lexical, rank_lexically
 from unmask.tasks.loaded_model import Model, Precision
 
 DECIDES = "ndcg_at_10"
+DEPTH = 10
+FIGURES = ("ndcg_at_10", "mrr_at_10", "recall_at_1", "recall_at_10")
+NAMES = {"ndcg_at_10": "nDCG@10", "mrr_at_10": "MRR@10", "recall_at_1": "recall@1", "recall_at_10": "recall@10"}
+MOST_VECTORS = 2000  # that pairs and singular values are taken of
 _ERROR = 0.05  # of evaluations may show a difference where there is none
 _PASSAGES_AT_ONCE = 1024
 _PAIRS_AT_ONCE = 256
@@ -103,7 +97,15 @@ class SearchEvaluation(Result):
             yield Styled(
                 f"{what}: {task['queries']:,} queries, {task['documents']:,} documents; {over(self.unit)}", "dim"
             )
-            yield _sheet(task)
+            columns = ("", *(f">{NAMES[figure]}" for figure in FIGURES), f">{NAMES[DECIDES]}: model less this")
+            lines = []
+            for system, figures in task["systems"].items():
+                cells = [f"{figures[name]:.3f}{margin(figures[f'{name}_interval'])}" for name in FIGURES]
+                less, difference = "", task["differences"].get(system)
+                if difference is not None:
+                    less = f"{difference[DECIDES]:+.3f}{margin(difference[f'{DECIDES}_interval'])}"
+                lines.append((system, *cells, less))
+            yield Sheet(columns, lines)
             yield self.verdict[name]
         yield ""
         yield Styled("vectors; a lower alignment is nearer, a lower uniformity more spread out", "dim")
@@ -119,17 +121,6 @@ class SearchEvaluation(Result):
         yield Sheet(("", *(f">alignment, {task}" for task in self.tasks), ">uniformity", ">effective rank"), rows)
         if self.warning is not None:
             yield Styled(f"\n{self.warning}", "yellow")
-
-
-def _sheet(task: dict[str, Any]) -> Sheet:
-    heads = ("", *(f">{NAMES[figure]}" for figure in FIGURES), f">{NAMES[DECIDES]}: model less this")
-    rows = []
-    for system, figures in task["systems"].items():
-        cells = [f"{figures[name]:.3f}{margin(figures[f'{name}_interval'])}" for name in FIGURES]
-        difference = task["differences"].get(system)
-        less = "" if difference is None else f"{difference[DECIDES]:+.3f}{margin(difference[f'{DECIDES}_interval'])}"
-        rows.append((system, *cells, less))
-    return Sheet(heads, rows)
 
 
 def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a name that users know)
@@ -246,7 +237,7 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
             "model": name,
             "tasks": measured,
             "verdict": {task: _verdict(name, figures) for task, figures in measured.items()},
-            "vectors": {each: _vectors(search, tasks, seed) for each, search in searches.items()},
+            "vectors": {each: search.spread(tasks, seed) for each, search in searches.items()},
             "encoding": {each: search.encoder.settings.model_dump() for each, search in searches.items()},
             "described": described,
             "passed_over": passed_over,
@@ -270,89 +261,76 @@ class ModelSearch:
 
     def __init__(self, encoder: SearchEncoder) -> None:
         self.encoder = encoder
-        # Of each text the vectors [P, D] of its passages, and the characters [P] at which these end.
-        self._passages: dict[str, tuple[Vectors, NDArray[np.int64]]] = {}
+        self._vectors: list[Vectors] = []  # of all passages; joined after each task
+        # Of each text the numbers [P] of its passages among these, and the characters [P] at which they end.
+        self._passages: dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
         self._queries: dict[str, Vectors] = {}
 
     def rank(self, task: SearchTask, top_k: int, count: Callable[[int, int], None]) -> NDArray[np.int64]:
-        """The documents [queries, top_k] that are nearest to each query; -1 where there are no more.
-
-        Args:
-            task: Queries and documents.
-            top_k: At least 1.
-            count: Called with the number of documents that are embedded, and of all.
-        """
-        self._embed(task.documents, count)
-        self._queries[task.name] = queries_QD = self.encoder.embed_queries(task.queries)
-        vectors = [self._passages[text][0] for text in task.documents]
-        documents_N = np.repeat(np.arange(len(vectors)), list(map(len, vectors)))
-        return search_exactly(queries_QD, blocks_of(_joined(vectors), documents_N), top_k).documents_QK
-
-    def _embed(self, texts: Sequence[str], count: Callable[[int, int], None]) -> None:
-        missing = [text for text in dict.fromkeys(texts) if text not in self._passages]
-        parts = (DocumentPart(n, "", n, None, 0, text) for n, text in enumerate(missing))
-        vectors: list[list[Vectors]] = [[] for _ in missing]
+        """The documents [queries, top_k] that are nearest to each query; -1 where there are no more. `count` is called
+        with the number of documents that are embedded, and of all."""
+        missing = [text for text in dict.fromkeys(task.documents) if text not in self._passages]
         ends: list[list[int]] = [[] for _ in missing]
-        waiting: list[tuple[int, str]] = []
-
-        def flush() -> None:
-            embedded = self.encoder.embed_documents([text for _, text in waiting])
-            for place, (number, _) in enumerate(waiting):
-                vectors[number].append(embedded[place : place + 1])
-            count(waiting[-1][0] + 1, len(missing))
-            waiting.clear()
-
+        number = sum(len(numbers) for numbers, _ in self._passages.values())
         count(0, len(missing))
-        for passage in self.encoder.passages(parts):
-            ends[passage.part.document].append(passage.end)
-            waiting.append((passage.part.document, passage.embedded))
-            if len(waiting) >= _PASSAGES_AT_ONCE:
-                flush()
-        if waiting:
-            flush()
-        for text, of_text, ends_P in zip(missing, vectors, ends, strict=True):
-            self._passages[text] = _joined(of_text), np.array(ends_P)
+        passages = self.encoder.passages(DocumentPart(n, "", n, None, 0, text) for n, text in enumerate(missing))
+        while some := list(islice(passages, _PASSAGES_AT_ONCE)):
+            self._vectors.append(self.encoder.embed_documents([passage.embedded for passage in some]))
+            for passage in some:
+                ends[passage.part.document].append(passage.end)
+            count(some[-1].part.document + 1, len(missing))
+        self._vectors = [_joined(self._vectors)]
+        for text, ends_P in zip(missing, ends, strict=True):
+            self._passages[text] = number + np.arange(len(ends_P)), np.array(ends_P)
+            number += len(ends_P)
+        self._queries[task.name] = queries_QD = self.encoder.embed_queries(task.queries)
+        numbers = [self._passages[text][0] for text in task.documents]
+        documents_N = np.repeat(np.arange(len(numbers)), list(map(len, numbers)))
+        vectors_ND = self._vectors[0][np.concatenate(numbers)]
+        return search_exactly(queries_QD, blocks_of(vectors_ND, documents_N), top_k).documents_QK
 
-    def alignments(self, task: SearchTask) -> NDArray[np.float64]:
-        """The squared distance [queries] of each query and the passage that it belongs to, of a task that was ranked.
+    def spread(self, tasks: Sequence[SearchTask], seed: int) -> dict[str, Any]:
+        """What the vectors of tasks that were ranked are like; uniformity and effective rank are those of the first
+        task's passages, some of them if they are many.
 
-        That is the passage which a crop was taken out of, and the first one for titles and judged queries: not the
-        nearest, which would be a choice by what is measured.
+        Alignment is that of each query and the passage that it belongs to: the passage which a crop was taken out of,
+        and the first one for titles and judged queries; not the nearest, which would be a choice by what is measured.
         """
-        right = []
-        for document, place in task.pairs:
-            vectors, ends_P = self._passages[task.documents[document]]
-            number = min(int(np.searchsorted(ends_P, place)), len(ends_P) - 1)
-            right.append(vectors[number : number + 1])
-        queries, distances = self._queries[task.name], []
-        for begin in range(0, len(right), _PAIRS_AT_ONCE):
-            some = slice(begin, begin + _PAIRS_AT_ONCE)
-            distances.append(alignment(_dense(queries[some]), _dense(_joined(right[some]))))
-        return np.concatenate(distances)
-
-    def spread(self, task: SearchTask, seed: int) -> dict[str, Any]:
-        """Uniformity and effective rank of the passages of a task that was ranked, some of them if they are many."""
-        vectors = _joined([self._passages[text][0] for text in task.documents])
-        chosen = sampled(len(vectors), seed)
-        if isinstance(vectors, SparseVectors):
-            some = coordinates(_dense(_joined([vectors[number : number + 1] for number in chosen.tolist()])))
-        else:
-            some = vectors[chosen]
+        vectors, means = self._vectors[0], {}
+        for task in tasks:
+            right = []
+            for document, place in task.pairs:
+                numbers, ends_P = self._passages[task.documents[document]]
+                right.append(numbers[min(int(np.searchsorted(ends_P, place)), len(ends_P) - 1)])
+            queries, distances = self._queries[task.name], []
+            for begin in range(0, len(right), _PAIRS_AT_ONCE):
+                some = slice(begin, begin + _PAIRS_AT_ONCE)
+                distances.append(alignment(_dense(queries[some]), _dense(vectors[np.array(right[some])])))
+            means[task.name] = _mean_over_draws(np.concatenate(distances), task.draws)
+        numbers = np.concatenate([self._passages[text][0] for text in tasks[0].documents])
+        sample = _dense(vectors[numbers[sampled(len(numbers), seed)]])
+        sample = sample if isinstance(vectors, np.ndarray) else coordinates(sample)
         return {
-            "uniformity": uniformity(some),
-            "effective_rank": effective_rank(some),
+            "alignment": {name: mean.value for name, mean in means.items()},
+            "alignment_interval": {name: plain_interval(mean.interval) for name, mean in means.items()},
+            "uniformity": uniformity(sample),
+            "effective_rank": effective_rank(sample),
             "dimension": self.encoder.width,
-            "vectors": len(some),
+            "vectors": len(sample),
         }
 
 
-def _joined(parts: Sequence[Any]) -> Vectors:
+def _joined(parts: Sequence[Vectors]) -> Vectors:
     """Vectors one after the other, all of them dense or all sparse."""
-    return SparseVectors.joined(parts) if isinstance(parts[0], SparseVectors) else np.concatenate(parts)
+    if len(parts) == 1 or isinstance(parts[0], np.ndarray):
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+    from scipy.sparse import vstack
+
+    return vstack(parts, format="csr")
 
 
 def _dense(vectors: Vectors) -> NDArray[np.float32]:
-    return vectors.dense() if isinstance(vectors, SparseVectors) else vectors
+    return vectors if isinstance(vectors, np.ndarray) else vectors.toarray()
 
 
 def _measure(
@@ -398,15 +376,8 @@ def _means(
     means: dict[str, Any] = {}
     for name, values in figures.items():
         mean = _mean_over_draws(values, draws)
-        means[name] = mean.value
-        if confidence is None:
-            interval = mean.share_interval
-        elif mean.stderr is None or mean.degrees is None:
-            interval = None
-        else:
-            half = student_margin(mean.stderr, mean.degrees, confidence)
-            interval = mean.value - half, mean.value + half
-        means[f"{name}_interval"] = plain_interval(interval)
+        interval = mean.share_interval if confidence is None else mean.interval_at(confidence)
+        means |= {name: mean.value, f"{name}_interval": plain_interval(interval)}
     return means
 
 
@@ -434,11 +405,103 @@ def _verdict(model: str, task: dict[str, Any]) -> str:
     return f"{model} {said} ({NAMES[DECIDES]}; intervals of differences at {percent(task['confidence'])})"
 
 
-def _vectors(search: ModelSearch, tasks: Sequence[SearchTask], seed: int) -> dict[str, Any]:
-    """What the vectors of a model are like."""
-    means = {task.name: _mean_over_draws(search.alignments(task), task.draws) for task in tasks}
-    return {
-        "alignment": {name: mean.value for name, mean in means.items()},
-        "alignment_interval": {name: plain_interval(mean.interval) for name, mean in means.items()},
-        **search.spread(tasks[0], seed),
-    }
+# ----------------------------------------
+# How good rankings are, and what vectors are like.
+#
+# nDCG, reciprocal rank and recall among the first ten, of each query:
+#
+#     relevant 2 1 1, ranked . 2 . 1 .    nDCG@10 = (2/log2(3) + 1/log2(5)) / (2/log2(2) + 1/log2(3) + 1/log2(4)) = 0.54
+#                                        MRR@10 = 1/2, recall@1 = 0, recall@10 = 2/3
+#
+# As in trec_eval, and so in BEIR: the gain of a document is its grade itself (2 to the power of the grade, less 1, is
+# another nDCG); the ideal ranking is of all judged documents, ranked or not; grades of 0 and less are not relevant.
+#
+# Of vectors, divided by their length:
+#
+#     alignment         mean of |x - y|^2 over pairs of texts that belong together; lower is nearer
+#     uniformity        log of the mean of exp(-2 |x - y|^2) over pairs of different texts; lower is more spread out
+#     effective rank    exp of the entropy of the singular values, divided by their sum; 1: all texts lie on a line
+#
+# Alignment alone says nothing: where all texts have one vector it is 0. A plain masked language model mostly has both
+# near 0, since its vectors share a large common part, which the effective rank shows too.
+#
+# Source: Järvelin and Kekäläinen 2002 (Cumulated gain-based evaluation of IR techniques), with the discount of Burges
+# et al. 2005, log2(1 + rank); Voorhees 1999 (The TREC-8 question answering track report) for the reciprocal rank;
+# Thakur et al. 2021 (BEIR). Wang and Isola 2020 (Understanding contrastive representation learning through alignment
+# and uniformity on the hypersphere), section 4, with their exponents 2 and t = 2; Roy and Vetterli 2007 (The
+# effective rank), section 2, of the matrix of vectors as it is, its mean not subtracted.
+
+
+def ranking_figures(
+    documents_QK: NDArray[np.int64], relevant: Sequence[Mapping[int, int]]
+) -> dict[str, NDArray[np.float64]]:
+    """The figures of each query [Q], by their names.
+
+    Args:
+        documents_QK: Documents, the best first; -1 where there are no more. Only the first ten count.
+        relevant: Of each query the grades of the judged documents, at least one of them above 0.
+    """
+    figures = {name: np.zeros(len(relevant)) for name in FIGURES}
+    discount = 1.0 / np.log2(np.arange(DEPTH) + 2.0)
+    for query, grades in enumerate(relevant):
+        ideal = sorted((grade for grade in grades.values() if grade > 0), reverse=True)
+        gains = np.array([max(0, grades.get(document, 0)) for document in documents_QK[query, :DEPTH].tolist()])
+        places = np.flatnonzero(gains)
+        best = np.array(ideal[:DEPTH]) @ discount[: len(ideal)]
+        figures["ndcg_at_10"][query] = gains @ discount[: len(gains)] / best
+        figures["mrr_at_10"][query] = 1.0 / (places[0] + 1) if len(places) else 0.0
+        figures["recall_at_1"][query] = np.count_nonzero(gains[:1]) / len(ideal)
+        figures["recall_at_10"][query] = len(places) / len(ideal)
+    return figures
+
+
+def unit(vectors_ND: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Vectors divided by their length; those of length 0 stay."""
+    wide = vectors_ND.astype(np.float64)
+    lengths = np.linalg.norm(wide, axis=1, keepdims=True)
+    return wide / np.where(lengths > 0.0, lengths, 1.0)
+
+
+def alignment(first_ND: NDArray[np.float32], second_ND: NDArray[np.float32]) -> NDArray[np.float64]:
+    """The squared distance of each pair [N], whose mean is the alignment."""
+    squares: NDArray[np.float64] = np.square(unit(first_ND) - unit(second_ND)).sum(axis=1)
+    return squares
+
+
+def uniformity(vectors_ND: NDArray[np.float32]) -> float | None:
+    """Over all pairs of two different rows; None where there are none."""
+    if len(vectors_ND) < 2:
+        return None
+    units = unit(vectors_ND)
+    squares = np.maximum(0.0, 2.0 - 2.0 * (units @ units.T))[np.triu_indices(len(units), k=1)]
+    return float(np.log(np.mean(np.exp(-2.0 * squares))))
+
+
+def effective_rank(vectors_ND: NDArray[np.float32]) -> float:
+    """From 1 to the smaller of the numbers of rows and columns."""
+    values = np.linalg.svd(unit(vectors_ND), compute_uv=False)
+    if not values.any():
+        return 1.0
+    share = values / values.sum()
+    share = share[share > 0.0]
+    return float(np.exp(-(share * np.log(share)).sum()))
+
+
+def coordinates(vectors_ND: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Vectors [N, at most N] with the same inner products, on which alone the figures depend: shorter than vectors that
+    are wider than they are many.
+    """
+    if vectors_ND.shape[1] <= len(vectors_ND):
+        return vectors_ND
+    wide = vectors_ND.astype(np.float64)
+    values, rotated = np.linalg.eigh(wide @ wide.T)
+    short: NDArray[np.float32] = (rotated * np.sqrt(np.maximum(values, 0.0))).astype(np.float32)
+    short[~vectors_ND.any(axis=1)] = 0.0  # and not what rounding left
+    return short
+
+
+def sampled(num_vectors: int, seed: int, most: int = MOST_VECTORS) -> NDArray[np.int64]:
+    """The numbers of all vectors, or of `most` of them, by the seed alone; sorted."""
+    if num_vectors <= most:
+        return np.arange(num_vectors)
+    return np.sort(np.random.default_rng(seed).choice(num_vectors, most, replace=False))

@@ -1,8 +1,8 @@
 """An index as users hold it: made of documents, opened, queried.
 
 index = unmask.Index.build("runs/mine/model", ["docs/"], out="runs/docs")
-found = unmask.Index("runs/docs").query(["how memory is allocated"], top_k=3)
-found.queries[0]["hits"][0]["title"]
+hits = unmask.Index("runs/docs").query(["how memory is allocated"], top_k=3)
+hits.queries[0]["hits"][0]["title"]
 
     DocumentFiles ──▶ passages ──▶ blocks, but for those that are there ──▶ vectors ──▶ blocks/00000.npy
 """
@@ -34,13 +34,13 @@ from unmask.search.blocks import (
     damaged,
     hash_of,
     read_settings,
+    why_no_graph,
+    write_graph,
 )
 from unmask.search.encoder import SearchEncoder, Similarity, open_encoder
-from unmask.search.exact import Ranking, search_exactly
-from unmask.search.neighbours import search_by_graph, why_missing, write_neighbours
+from unmask.search.exact import search_exactly
 from unmask.search.passages import DocumentFiles, DocumentPart
-from unmask.search.snippets import find_snippet
-from unmask.tasks.embed import SparseVectors
+from unmask.search.words import find_snippet
 from unmask.tasks.loaded_model import Model, Precision
 
 APPROXIMATE_FROM = 1_000_000  # passages
@@ -48,7 +48,7 @@ log = logging.getLogger("unmask")
 
 
 class Hits(Result):
-    """What queries found.
+    """What queries find.
 
     Attributes:
         index, model: That were used.
@@ -73,21 +73,17 @@ class Hits(Result):
                 yield from [""] * (number > 0)
                 yield Styled(query["query"], "bold underline")
             if not query["hits"]:
-                yield Styled("    nothing is found: no text shares a token with it", "dim")
+                yield Styled("    no hit: no text shares a token with it", "dim")
             for hit in query["hits"]:
-                yield from _shown_hit(hit)
-
-
-def _shown_hit(hit: dict[str, Any]) -> Iterator[Shown]:
-    title = [Styled(f"  {hit['title']}", "bold")] if hit["title"] else []
-    id_ = f"document {hit['id']:,}" if isinstance(hit["id"], int) else hit["id"]
-    place = Styled(f"  {hit['file']}, {id_}, character {hit['begin']:,}", "dim")
-    yield (Styled(f"{hit['rank']:>2}  {hit['score']:.3f}", "cyan"), *title, place)
-    snippet, parts, end = hit["snippet"], list[Styled | str](["    "]), 0
-    for begin, mark_end in hit["marks"]:
-        parts += [snippet[end:begin], Styled(snippet[begin:mark_end], "bold yellow")]
-        end = mark_end
-    yield (*parts, snippet[end:])
+                title = [Styled(f"  {hit['title']}", "bold")] if hit["title"] else []
+                id_ = f"document {hit['id']:,}" if isinstance(hit["id"], int) else hit["id"]
+                place = Styled(f"  {hit['file']}, {id_}, character {hit['begin']:,}", "dim")
+                yield (Styled(f"{hit['rank']:>2}  {hit['score']:.3f}", "cyan"), *title, place)
+                snippet, parts, end = hit["snippet"], list[Styled | str](["    "]), 0
+                for begin, mark_end in hit["marks"]:
+                    parts += [snippet[end:begin], Styled(snippet[begin:mark_end], "bold yellow")]
+                    end = mark_end
+                yield (*parts, snippet[end:])
 
 
 class Index(Readable):
@@ -116,7 +112,7 @@ class Index(Readable):
         self._encoder: SearchEncoder | None = None
 
     @classmethod
-    def build(  # noqa: PLR0913  (the options of the command line, each a name that users know)
+    def build(  # noqa: PLR0912, PLR0913  (the options of the command line, each a name that users know)
         cls,
         model: str | Path | Model,
         texts: Texts,
@@ -191,8 +187,9 @@ class Index(Readable):
                 "approximate: a graph is made of dense vectors; sparse ones have posting lists instead",
                 options=("approximate",),
             )
-        if approximate and (missing := why_missing()) is not None:
-            raise RunError(f"approximate: {missing}", options=("approximate",))
+        no_graph = why_no_graph()
+        if approximate and no_graph is not None:
+            raise RunError(f"approximate: {no_graph}", options=("approximate",))
         folder, notify = IndexFolder(Path(out)), notify or usual_notify()
         named = paths_or_texts(texts) or []
         inputs = [Path(name) for name in named if isinstance(name, str | Path) and not is_stream(name)]
@@ -204,9 +201,14 @@ class Index(Readable):
             reading = {"column": column, "id_column": id_column, "title_column": title_column, "documents": documents}
             files = DocumentFiles(paths, **reading, within=folder.root)  # type: ignore[arg-type]
             is_plain = column is None or isinstance(column, str | int)
+            lasting = str(model)  # by which the model is found again: its name on the hub, or its absolute path
+            if isinstance(model, Model):
+                lasting = str(model.folder.absolute()) if model.hub is None else str(model.hub)
+            elif hub_name(model) is None:
+                lasting = str(Path(model).absolute())
             settings = IndexSettings(
                 version=1,
-                model=_lasting_name(model),
+                model=lasting,
                 fingerprint=encoder.fingerprint(),
                 dimension=encoder.width,
                 files=[files.name_of(source) for source in files.sources],
@@ -229,11 +231,11 @@ class Index(Readable):
                 facts = _write_blocks(folder, encoder, files, note, notify)
                 is_large = approximate is None and facts.passages > APPROXIMATE_FROM and not encoder.is_sparse
                 wants_graph = approximate or is_large
-            if wants_graph and (missing := why_missing()) is not None:
-                note(f"every query goes through all of the {facts.passages:,} passages: {missing}")
+            if wants_graph and no_graph is not None:
+                note(f"every query goes through all of the {facts.passages:,} passages: {no_graph}")
             elif wants_graph:
                 note(f"approximate search: linking {facts.passages:,} passages")
-                write_neighbours(folder, facts)
+                write_graph(folder, facts)
             if not folder.whole.is_file():
                 write_atomically(folder.whole, as_json(facts))
             folder.remove_given()
@@ -289,41 +291,37 @@ class Index(Readable):
         begin = time.perf_counter()
         vectors_QD = self.encoder.embed_queries(queries)
         has_graph = not exact and stored.folder.neighbours.is_file()
-        if has_graph and (missing := why_missing()) is not None:
+        if has_graph and (missing := why_no_graph()) is not None:
             log.warning("%s: all passages are searched, since %s", self.folder, missing)
             has_graph = False
         try:
-            if has_graph and not isinstance(vectors_QD, SparseVectors):
-                ranking = search_by_graph(stored, vectors_QD, top_k)
+            if has_graph:
+                ranking = stored.search_by_graph(vectors_QD, top_k)
             else:
                 ranking = search_exactly(vectors_QD, stored.blocks(), top_k)
         except UnmaskError:
             raise
         except ValueError as error:
             raise damaged(stored.folder.blocks, error) from error
+        results = []
+        for text, passages, scores in zip(queries, ranking.passages_QK, ranking.scores_QK, strict=True):
+            hits: list[dict[str, Any]] = []
+            for number, score in zip(passages[passages >= 0].tolist(), scores.tolist(), strict=False):
+                passage = stored.passage(number)
+                content = passage.pop("text")
+                snippet, marks = find_snippet(content, text)
+                facts = {"passage": content, "snippet": snippet, "marks": [list(mark) for mark in marks]}
+                hits.append({"rank": len(hits) + 1, "score": score, **passage, **facts})
+            results.append({"query": text, "hits": hits})
         return Hits(
             {
                 "index": str(self.folder),
                 "model": str(self.encoder.model.folder),
                 "approximate": has_graph,
-                "queries": [{"query": text, "hits": self._hits(text, ranking, n)} for n, text in enumerate(queries)],
+                "queries": results,
                 "seconds": time.perf_counter() - begin,
             }
         )
-
-    def _hits(self, query: str, ranking: Ranking, number: int) -> list[dict[str, Any]]:
-        hits = []
-        places = zip(ranking.passages_QK[number].tolist(), ranking.scores_QK[number].tolist(), strict=True)
-        for rank, (place, score) in enumerate(places, 1):
-            if place < 0:
-                break
-            passage = self._stored.passage(place)
-            text = passage.pop("text")
-            snippet = find_snippet(text, query)
-            marks = [list(mark) for mark in snippet.marks]
-            hit = {"rank": rank, "score": score, **passage, "passage": text, "snippet": snippet.text, "marks": marks}
-            hits.append(hit)
-        return hits
 
     @property
     def encoder(self) -> SearchEncoder:
@@ -336,13 +334,9 @@ class Index(Readable):
             return self._encoder
         settings = self._stored.settings
         made_with = settings.model
+        model, encoding = made_with if self._model is None else self._model, settings.encoding.model_dump()
         try:
-            encoder = open_encoder(
-                made_with if self._model is None else self._model,
-                **settings.encoding.model_dump(),
-                precision=self._precision,
-                strict=self._strict,
-            )
+            encoder = open_encoder(model, **encoding, precision=self._precision, strict=self._strict)
         except ModelError as error:
             if self._model is not None:
                 raise
@@ -388,12 +382,14 @@ def _write_blocks(
     while passages := list(islice(cut, blocks.BLOCK_PASSAGES)):
         number = len(facts)
         if number >= there:
-            names = [passage.part.name for passage in passages]
+            names = [f"{passage.part.file}: document {passage.part.id!r}" for passage in passages]
             vectors = encoder.embed_documents([passage.embedded for passage in passages], names)
             folder.write_block(number, passages, vectors)
         elif folder.hash_of_block(number) != hash_of(passages):
             raise folder.claimed.changed(f"begun on other text: block {number} of it holds other passages")
-        facts.append(folder.block_facts(number, len(passages)))
+        vectors_file, passages_file = folder.files(number)
+        sizes = vectors_file.stat().st_size, passages_file.stat().st_size
+        facts.append(BlockFacts(passages=len(passages), bytes=sizes))
         notify(Progress("embedding", done, total if total is not None and total > done else None, "characters"))
     if there > len(facts):
         raise folder.claimed.changed("begun on more text")
@@ -430,10 +426,3 @@ def query_index(
     opened = Index(index, model=model, precision=precision, strict=strict)
     queries = [line for line in text.splitlines() if line.strip()]
     return opened.query(queries or text, top_k=top_k, exact=exact)
-
-
-def _lasting_name(model: str | Path | Model) -> str:
-    """By which a model is found again: its name on the hub, or its absolute path."""
-    if isinstance(model, Model):
-        return str(model.folder.absolute()) if model.hub is None else str(model.hub)
-    return str(model) if hub_name(model) is not None else str(Path(model).absolute())

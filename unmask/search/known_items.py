@@ -10,7 +10,7 @@ A crop is taken out of its document before that is searched. Left inside, it is 
 makes hardly an error), so all that is measured of a model is whether it remembers words. Taken out, what is left is
 about the same matter in other words, which is what a search by meaning is for; so that is the default. `inside` leaves
 it, to measure how well a model remembers. Neither is known to be what real users ask for: that takes their judgements
-(`beir.py`).
+(`read_beir`).
 
 Of documents with equal texts or equal titles one could not say which is right: the first of equal texts stays, and
 equal titles are no queries.
@@ -31,17 +31,19 @@ import hashlib
 import heapq
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.core.errors import CorpusError, DataError, SettingsError, parse_json
+from unmask.core.errors import CorpusError, DataError, SettingsError, parse_json, shown
 from unmask.core.settings import validated
 from unmask.data.corpus import Corpus
 from unmask.data.data_folder import MANIFEST, load_manifest
+from unmask.data.json_rows import json_rows
+from unmask.data.reading import BadInput, whole_lines
 from unmask.data.settings import CorpusSettings
 from unmask.data.survey import text_hash
 from unmask.data.tables import ColumnNames
@@ -51,6 +53,7 @@ Crops = Literal["removed", "inside"]
 QUERIES = 1000
 DOCUMENTS = 10_000
 CROP_CHARS = 120  # about twenty words of English
+CORPUS_FILE, QUERY_FILE, QRELS = "corpus.jsonl", "queries.jsonl", "qrels"  # of a BEIR folder
 HELD_OUT = "held_out"  # in settings.json of an embedder: the settings of its text
 STRETCH_CHARS = 16_384  # of a long document: about the 4,096 tokens that an embedder is trained on
 _ROOM = 40  # letters that a crop's ends move, at most, to the beginning of a word
@@ -95,23 +98,14 @@ class ItemSettings:
             raise SettingsError(f"crops is removed or inside, not {self.crops!r}", options=("crops",))
 
 
-@dataclass(frozen=True)
-class ItemDocument:
-    """A text that is searched.
+class ItemDocument(NamedTuple):
+    """A text that is searched."""
 
-    Attributes:
-        text: A document or a stretch of a long one, without its title.
-        title: None where it has none.
-        draw: Number of the source document: what figures are drawn from.
-        is_held_out: Whether it may be asked for, or is only searched among.
-        begins: Whether the document begins with it, so that there may be a title.
-    """
-
-    text: str
+    text: str  # a document or a stretch of a long one, without its title
     title: str | None
-    draw: int
-    is_held_out: bool
-    begins: bool = True
+    draw: int  # number of the source document: what figures are drawn from
+    is_held_out: bool  # whether it may be queried for, or is only searched among
+    begins: bool = True  # whether the document begins with it, so that there may be a title
 
 
 @dataclass(frozen=True)
@@ -120,9 +114,8 @@ class SearchTask:
 
     Attributes:
         name: `crop`, `title` or `judged`.
-        documents: Their texts, by number.
-        queries: Their texts.
-        relevant: Of each query the grades of documents.
+        documents, queries: Their texts.
+        relevant: Of each query the grades of documents, by number.
         draws: [queries]: what each is drawn from; those of one are dependent.
         pairs: Of each query, the right document, and the character of it that the query is next to.
         not_asked: Why documents are no queries: reason to number.
@@ -147,6 +140,14 @@ def crop_task(documents: Sequence[ItemDocument], settings: ItemSettings) -> Sear
     """
     crop_chars, seed = settings.crop_chars, settings.seed
     not_asked: Counter[str] = Counter()
+
+    def next_word(text: str, place: int) -> int:
+        """The next beginning of a word, if there is one near."""
+        for near in range(place, min(place + _ROOM, len(text))):
+            if text[near - 1].isspace() and not text[near].isspace():
+                return near
+        return place
+
     held = [n for n, each in enumerate(documents) if each.is_held_out]
     long = [n for n in held if len(documents[n].text) >= 2 * (crop_chars + _ROOM)]
     if len(long) < len(held):
@@ -164,8 +165,8 @@ def crop_task(documents: Sequence[ItemDocument], settings: ItemSettings) -> Sear
         text = texts[number]
         # Anywhere, from the beginning of a word to that of another where spaces are near.
         begin = text_hash(f"crop {seed} {text}") % (len(text) - crop_chars - 2 * _ROOM + 1)
-        begin = _next_word(text, begin) if begin else 0
-        end = _next_word(text, begin + crop_chars)
+        begin = next_word(text, begin) if begin else 0
+        end = next_word(text, begin + crop_chars)
         if not (query := text[begin:end].strip()):
             not_asked["documents of which white space was taken out"] += 1
             continue
@@ -178,14 +179,6 @@ def crop_task(documents: Sequence[ItemDocument], settings: ItemSettings) -> Sear
     relevant = [{number: 1} for number, _ in pairs]
     draws = np.array([documents[number].draw for number, _ in pairs])
     return SearchTask("crop", texts, queries, relevant, draws, pairs, not_asked)
-
-
-def _next_word(text: str, place: int) -> int:
-    """The next beginning of a word, if there is one near."""
-    for near in range(place, min(place + _ROOM, len(text))):
-        if text[near - 1].isspace() and not text[near].isspace():
-            return near
-    return place
 
 
 def title_task(documents: Sequence[ItemDocument], settings: ItemSettings) -> SearchTask | None:
@@ -211,19 +204,12 @@ def _chosen(numbers: Sequence[int], texts: Sequence[str], settings: ItemSettings
     return sorted(ordered[: settings.queries])
 
 
-@dataclass(frozen=True)
-class ItemsRead:
-    """What was read.
+class ItemsRead(NamedTuple):
+    """What was read."""
 
-    Attributes:
-        documents: Those that are searched, in the order of the text.
-        described: How, in lines.
-        passed_over: Reason to number.
-    """
-
-    documents: list[ItemDocument]
-    described: list[str]
-    passed_over: Counter[str]
+    documents: list[ItemDocument]  # those that are searched, in the order of the text
+    described: list[str]  # how, in lines
+    passed_over: Counter[str]  # reason to number
 
 
 def read_items(paths: Sequence[str | Path], model: Path, settings: ItemSettings) -> ItemsRead:
@@ -240,15 +226,29 @@ def read_items(paths: Sequence[str | Path], model: Path, settings: ItemSettings)
     run, rule = held_out_rule(model)
     changes = {"column": settings.column, "documents": settings.documents}
     values = rule.model_dump() | {name: value for name, value in changes.items() if value is not None}
-    every = settings.every
+    every, most = settings.every, settings.max_documents
     rule = validated(CorpusSettings, values, where="evaluate-search")
     corpus = Corpus(paths, rule, hold_out=not every, titles=settings.title_column or True)
-    lowest = _LowestHashes(settings.max_documents, settings.seed)
+    passed_over: Counter[str] = Counter()
+    # The documents with the lowest hashes, held-out ones first, without equal ones.
+    lowest: list[tuple[bool, int, int, ItemDocument]] = []
+    seen: set[bytes] = set()
     for item in _items(corpus):
-        if every or item.is_held_out or settings.among_all:
-            lowest.add(replace(item, is_held_out=True) if every else item)
-    items = lowest.documents()
-    passed_over = lowest.passed_over + corpus.skipped
+        if not (every or item.is_held_out or settings.among_all):
+            continue
+        key = hashlib.blake2b(item.text.encode(), digest_size=16).digest()
+        if key in seen:
+            passed_over["documents with the text of another"] += 1
+            continue
+        seen.add(key)
+        is_held_out = every or item.is_held_out
+        order = -text_hash(f"{settings.seed} {item.text}")
+        push = heapq.heappush if len(lowest) < most else heapq.heappushpop
+        push(lowest, (is_held_out, order, len(seen), item._replace(is_held_out=is_held_out)))
+    items = [item for *_, item in sorted(lowest, key=lambda entry: entry[2])]
+    if len(seen) > most:
+        passed_over["documents more than --max-documents"] = len(seen) - most
+    passed_over += corpus.skipped
     if len(items) < 2 or not any(item.is_held_out for item in items):
         kind, way_out = "held-out document", ", or all of a text that the model was not trained on"
         if every:
@@ -309,9 +309,14 @@ def _items(corpus: Corpus) -> Iterator[ItemDocument]:
     in_parts = corpus.plan.holdout_unit in ("part", "end")
     text, title, draw, is_held, begins = "", None, -1, False, True
 
+    def good_end(near: int) -> int:
+        """Behind the last line that ends before a place, or the last word, if either is not far before it."""
+        ends = (text.rfind(mark, near // 2, near) + 1 for mark in ("\n", " "))
+        return next(filter(None, ends), near)
+
     def rest() -> Iterator[ItemDocument]:
         """The rest of a document: whole, or in two where it is much longer than a stretch."""
-        end = len(text) if len(text) < 3 * STRETCH_CHARS // 2 else _good_end(text, len(text) // 2)
+        end = len(text) if len(text) < 3 * STRETCH_CHARS // 2 else good_end(len(text) // 2)
         yield ItemDocument(text[:end], title if begins else None, draw, is_held, begins)
         if end < len(text):
             yield ItemDocument(text[end:], None, draw, is_held, False)
@@ -324,48 +329,11 @@ def _items(corpus: Corpus) -> Iterator[ItemDocument]:
             begins = piece.offset == 0
         text, title, draw, is_held = text + piece.text, piece.title, piece.document, held
         while len(text) >= 2 * STRETCH_CHARS:
-            end = _good_end(text, STRETCH_CHARS)
+            end = good_end(STRETCH_CHARS)
             yield ItemDocument(text[:end], title if begins else None, draw, is_held, begins)
             text, begins = text[end:], False
     if text:
         yield from rest()
-
-
-def _good_end(text: str, near: int) -> int:
-    """Behind the last line that ends before a place, or the last word, if either is not far before it."""
-    for mark in ("\n", " "):
-        if (place := text.rfind(mark, near // 2, near)) >= 0:
-            return place + 1
-    return near
-
-
-@dataclass
-class _LowestHashes:
-    """So many documents with the lowest hashes, held-out ones first, without equal ones."""
-
-    most: int
-    seed: int
-    passed_over: Counter[str] = field(default_factory=Counter)
-    heap: list[tuple[bool, int, int, ItemDocument]] = field(default_factory=list)
-    seen: set[bytes] = field(default_factory=set)
-
-    def add(self, item: ItemDocument) -> None:
-        key = hashlib.blake2b(item.text.encode(), digest_size=16).digest()
-        if key in self.seen:
-            self.passed_over["documents with the text of another"] += 1
-            return
-        self.seen.add(key)
-        entry = (item.is_held_out, -text_hash(f"{self.seed} {item.text}"), len(self.seen), item)
-        if len(self.heap) < self.most:
-            heapq.heappush(self.heap, entry)
-        else:
-            heapq.heappushpop(self.heap, entry)
-
-    def documents(self) -> list[ItemDocument]:
-        """In the order of reading."""
-        if len(self.seen) > self.most:
-            self.passed_over["documents more than --max-documents"] = len(self.seen) - self.most
-        return [item for *_, item in sorted(self.heap, key=lambda entry: entry[2])]
 
 
 def _with_titles(
@@ -386,8 +354,129 @@ def _with_titles(
     for item in items:
         title = first_line_title(item.text) if item.begins else None
         body = item.text if title is None else item.text.lstrip().partition("\n")[2]
-        titled.append(replace(item, title=title, text=body))
+        titled.append(item._replace(title=title, text=body))
     count, whole = sum(item.title is not None for item in titled), sum(item.begins for item in items)
     if 2 * count < whole:
         return list(items), "no titles: few documents begin with a line that looks like one"
     return titled, f"titles: first lines, of {count:,} of {whole:,} documents"
+
+
+# ----------------------------------------
+# Folders in the format of BEIR, with human judgements of what is relevant.
+#
+#     corpus.jsonl      {"_id": "d1", "title": "...", "text": "..."}      a document a line
+#     queries.jsonl     {"_id": "q1", "text": "..."}
+#     qrels/test.tsv    query-id <tab> corpus-id <tab> score              with a header; the score is a grade
+#
+# As in BEIR, a document is its title and its text with a space between them, and is not shown for a query with its own
+# id. Judged documents that the corpus lacks count as relevant and not found, as in trec_eval, and are reported. Queries
+# without a relevant document are passed over.
+#
+# Source: Thakur et al. 2021 (BEIR), and the format of its repository.
+
+
+def is_beir(path: str | Path) -> bool:
+    """Whether a path names a folder in this format, or one that lacks a single part of it."""
+    root = Path(path)
+    there = ((root / CORPUS_FILE).is_file(), (root / QUERY_FILE).is_file(), (root / QRELS).is_dir())
+    return root.is_dir() and sum(there) >= 2
+
+
+def read_beir(root: Path, *, split: str, num_queries: int | None, seed: int) -> SearchTask:
+    """Reads a folder. The corpus is held in memory.
+
+    Args:
+        root: The folder.
+        split: Of `qrels`, such as `test`.
+        num_queries: At most; None takes all.
+        seed: Chooses them, where there are more.
+
+    Raises:
+        CorpusError: A file is missing or cannot be read, an id is there twice, or no judgement is of a query and a
+            document that are there.
+    """
+    corpus = dict(_records(root / CORPUS_FILE, title=True))
+    if not corpus:
+        raise CorpusError(f"{root / CORPUS_FILE}: there is no document in it")
+    queries = dict(_records(root / QUERY_FILE, title=False))
+    number_of = {id_: number for number, id_ in enumerate(corpus)}
+    passed: Counter[str] = Counter()
+    chosen: list[tuple[str, dict[int, int]]] = []
+    missing = len(corpus)  # documents that are judged and not there are numbered behind those that are
+    for query, grades in _judgements(root, split).items():
+        if query not in queries:
+            passed[f"judged queries that {QUERY_FILE} lacks"] += 1
+        elif not any(grade > 0 and id_ in number_of for id_, grade in grades.items()):
+            passed["judged queries without a relevant document in the corpus"] += 1
+        elif not queries[query].strip():
+            passed["queries without text"] += 1
+        else:
+            numbered = {}
+            for id_, grade in grades.items():
+                if id_ not in number_of:
+                    missing += 1
+                    passed[f"judged documents that {CORPUS_FILE} lacks, counted as not found"] += 1
+                numbered[number_of.get(id_, missing)] = grade
+            chosen.append((query, numbered))
+    if not chosen:
+        why = ", ".join(f"{count:,} {reason}" for reason, count in passed.items()) or "it is empty"
+        raise CorpusError(
+            f"{root / QRELS / split}.tsv: none of its judgements is of a query in {QUERY_FILE} and a document in "
+            f"{CORPUS_FILE} that is relevant to it ({why}); mind that ids are those of `_id`"
+        )
+    if num_queries is not None and len(chosen) > num_queries:
+        some = np.random.default_rng(seed).choice(len(chosen), num_queries, replace=False)
+        chosen = [chosen[number] for number in np.sort(some).tolist()]
+    best = [max(grades, key=lambda n: (grades[n] * (n < len(corpus)), -n)) for _, grades in chosen]
+    return SearchTask(
+        name="judged",
+        documents=list(corpus.values()),
+        queries=[queries[query] for query, _ in chosen],
+        relevant=[grades for _, grades in chosen],
+        draws=np.arange(len(chosen)),
+        pairs=[(number, 0) for number in best],
+        not_asked=passed,
+        excluded=np.array([number_of.get(query, -1) for query, _ in chosen], dtype=np.int64),
+    )
+
+
+def _records(file: Path, *, title: bool) -> Iterator[tuple[str, str]]:
+    """Ids and texts of a file, with titles before these."""
+    if not file.is_file():
+        raise CorpusError(
+            f"{file}: there is no such file; a folder of BEIR has {CORPUS_FILE}, {QUERY_FILE} and {QRELS}/test.tsv"
+        )
+    seen = set()
+    for number, row in json_rows(file, BadInput(skip=False, way_out=None)):
+        id_, text = row.get("_id"), row.get("text")
+        if isinstance(id_, bool) or not isinstance(id_, str | int) or not isinstance(text, str):
+            raise CorpusError(
+                f"{file}: row {number} has {shown(id_)} as _id and {shown(text)} as text; both must be texts"
+            )
+        if str(id_) in seen:
+            raise CorpusError(f"{file}: row {number} has the _id {shown(id_)}, which stood before; make ids unique")
+        seen.add(str(id_))
+        head = row.get("title") if title else None
+        yield str(id_), f"{head} {text}".strip() if isinstance(head, str) and head else text
+
+
+def _judgements(root: Path, split: str) -> dict[str, dict[str, int]]:
+    """Grades by query and document."""
+    file = root / QRELS / f"{split}.tsv"
+    if not file.is_file():
+        others = sorted(path.stem for path in (root / QRELS).glob("*.tsv"))
+        way_out = f"name one with --split: {', '.join(others)}" if others else f"put judgements into {QRELS}/test.tsv"
+        raise CorpusError(f"{file}: there is no such file; {way_out}")
+    judgements: dict[str, dict[str, int]] = {}
+    for number, line in enumerate(whole_lines(file, BadInput(skip=False, way_out=None)), 1):
+        cells = line.rstrip("\r\n").split("\t")
+        if not line.strip() or (number == 1 and cells[0] == "query-id"):
+            continue
+        try:
+            query, document, grade = cells
+            judgements.setdefault(query, {})[document] = int(grade)
+        except ValueError as error:
+            raise CorpusError(
+                f"{file}: line {number} is {shown(line)}, not a query, a document and a whole number with tabs between"
+            ) from error
+    return judgements

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,32 +37,16 @@ _PARTS_AT_ONCE, _CHARS_AT_ONCE = 256, 1 << 20  # places of tokens take many time
 Flags = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentPart:
-    """A document, or a part of a long one; the parts of a document follow each other and join to its text.
+class DocumentPart(NamedTuple):
+    """A document, or a part of a long one; the parts of a document follow each other and join to its text."""
 
-    Attributes:
-        document: Its number among all, counted from 0.
-        file: The file's name, as it was given.
-        id: A number counted from 1, or the value of the column of ids.
-        title: None where it has none.
-        begin: Character of the document at which the part begins.
-        text: The characters, without a title from a column.
-        has_title_column: Whether the title is no part of the text.
-    """
-
-    document: int
-    file: str
-    id: str | int
+    document: int  # its number among all, counted from 0
+    file: str  # the file's name, as the user has it
+    id: str | int  # a number counted from 1, or the value of the column of ids
     title: str | None
-    begin: int
-    text: str
-    has_title_column: bool = False
-
-    @property
-    def name(self) -> str:
-        """As errors call it."""
-        return f"{self.file}: document {self.id!r}"
+    begin: int  # character of the document at which the part begins
+    text: str  # the characters, without a title from a column
+    has_title_column: bool = False  # whether the title is no part of the text
 
     @property
     def title_before(self) -> str:
@@ -101,9 +85,8 @@ class DocumentFiles:
         self._within = within
         unit = validated(CorpusSettings, {"documents": documents}, where="search").documents
         self._documents = Documents(paths, column, id_column=id_column, title_column=title_column, unit=unit)
-        self.sources, self.num_bytes, self.skipped = (
-            self._documents.sources, self._documents.num_bytes, self._documents.skipped
-        )  # fmt: skip
+        self.sources, self.num_bytes = self._documents.sources, self._documents.num_bytes
+        self.skipped = self._documents.skipped
 
     def describe(self) -> str:
         """What is read, in a line."""
@@ -153,8 +136,7 @@ def first_line_title(text: str) -> str | None:
     return None if line[-1] in ".,;:!?\"'”’)" else line
 
 
-@dataclass(frozen=True, slots=True)
-class TextPassage:
+class TextPassage(NamedTuple):
     """A passage: characters `begin` to `end` of a part of a document."""
 
     part: DocumentPart

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from unmask.core.errors import SettingsError
 from unmask.data.reading import check_characters
-from unmask.data.rows import TextRows
 from unmask.model.pooling import POOLINGS, pool
 from unmask.tasks.inputs import around, cut
 from unmask.tokenizer.tokenizer import Tokenizer

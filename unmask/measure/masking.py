@@ -33,6 +33,13 @@ PLACES = ("the only unit", "first", "first quarter", "second quarter", "third qu
 LENGTHS = ("1 to 3 tokens", "4 to 7", "8 to 15", "16 to 31", "32 to 63", "64 to 127", "128 to 255", "256 or more")
 _CHANCE_ENDS = (0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0)
 CHANCES = (*(f"up to {end:.1%}" for end in _CHANCE_ENDS[:-1]), "less than always", "always")
+# What units are grouped by: in words, and the names of the groups.
+GROUPS = {
+    "by_size": ("size", SIZES),
+    "by_place": ("place in the document", PLACES),
+    "by_length": ("length of the document", LENGTHS),
+    "by_chance": ("asked-for probability", CHANCES),
+}
 _LEAST_VARIANCE = 4.0  # of a count that is judged: a smaller one is far from a normal distribution
 MOST_PIECES, MOST_BYTES, MOST_SPAN, MOST_DIGITS = 6, 16, 12, 7
 NO_TAG = "(none)"
@@ -43,10 +50,6 @@ class AuditRatio(NamedTuple):
 
     rate: float
     stderr: float
-
-    def differs_from(self, expected: float) -> bool:
-        """Whether chance does not explain the difference."""
-        return abs(self.rate - expected) > SIGMAS * self.stderr + 1e-9
 
 
 def ratio_of_sums(targets_P: Counts, sizes_P: Counts, variance: float = 0.0) -> AuditRatio:
@@ -71,126 +74,12 @@ def stretches(*columns_BS: NDArray[np.signedinteger]) -> Counts:
 
 
 class Inclusion(NamedTuple):
-    """Some units, and how often they are predicted.
-
-    Attributes:
-        units: How many there are.
-        asked: Mean of the probabilities that their weights give them.
-        realised: Share of them that is predicted.
-        broken: Whether chance does not explain the difference.
-    """
+    """Some units, and how often they are predicted."""
 
     units: int
-    asked: float
-    realised: float
-    broken: bool
-
-
-@dataclass(frozen=True)
-class InclusionAudit:
-    """How often units are predicted, and how often they should be; groups without units are left out.
-
-    Attributes:
-        by_size: By tokens of the unit.
-        by_place: By place of the unit in its document piece.
-        by_length: By tokens of the document piece.
-        by_chance: By the probability that is asked for: realised against asked-for weight.
-    """
-
-    by_size: dict[str, Inclusion]
-    by_place: dict[str, Inclusion]
-    by_length: dict[str, Inclusion]
-    by_chance: dict[str, Inclusion]
-
-    def groups(self) -> Iterator[tuple[str, str, Inclusion]]:
-        """What units are grouped by, a group's name, and how its units came out."""
-        kinds = {
-            "size": self.by_size,
-            "place in the document": self.by_place,
-            "length of the document": self.by_length,
-            "asked-for probability": self.by_chance,
-        }
-        yield from ((kind, name, group) for kind, groups in kinds.items() for name, group in groups.items())
-
-
-class Expected(NamedTuple):
-    """Of the tokens of each unit, at the place where it begins; 0 elsewhere. Each is [T].
-
-    Attributes:
-        predicted: How many should be predicted.
-        chosen: How many should be chosen.
-        spread: The most that the unit adds to the variance of the number of predicted tokens: its probability, times
-            the opposite's, times the square of its size.
-    """
-
-    predicted: Floats
-    chosen: Floats
-    spread: Floats
-
-
-class _InclusionTally:
-    def __init__(self, masker: Masker) -> None:
-        self._settings = masker.settings
-        # Probabilities are promised, but for a floor of what is predicted, which bends them.
-        self.promised = not (self._settings.least_one and self._settings.prediction_rate is not None)
-        self._sums = {  # of each group: units, probabilities, predicted, variance
-            name: np.zeros((len(groups), 4))
-            for name, groups in (("size", SIZES), ("place", PLACES), ("length", LENGTHS), ("chance", CHANCES))
-        }
-
-    def add(self, segment_T: Counts, maskable_T: Bools, target_T: Bools, weighed: WeighedRows) -> Expected:
-        size_T = weighed.units.size_T.numpy()
-        place_U = np.flatnonzero(maskable_T & (size_T > 0))
-        segment_U, size_U = segment_T[place_U], size_T[place_U]
-        log2_U, rate_U = np.zeros(len(place_U)), np.zeros(len(place_U))
-        if weighed.log2_T is not None:
-            log2_U = weighed.log2_T.numpy()[place_U] / (1 << POINT)
-        if isinstance(weighed.rate, float):
-            rate_U += weighed.rate
-        else:
-            rate_U = weighed.rate.numpy()[place_U] / (1 << RATE_BITS)
-        least_one, share = self._settings.least_one, self._settings.prediction_rate
-        chosen_U = asked_U = asked_for(log2_U, size_U, segment_U, rate_U, least_one=least_one)
-        if share is not None:
-            asked_U = asked_for(log2_U, size_U, segment_U, np.full_like(rate_U, share), least_one=least_one)
-
-        tokens_U = np.bincount(segment_T, maskable_T)[segment_U]
-        length_U = np.clip(np.log2(tokens_U).astype(np.int64) - 1, 0, len(LENGTHS) - 1)
-        chance_U = np.where(asked_U >= 1.0 - 1e-9, len(_CHANCE_ENDS), np.searchsorted(_CHANCE_ENDS, asked_U - 1e-9))
-        groups = {
-            "size": np.clip(size_U - 1, 0, len(SIZES) - 1),
-            "place": _places(segment_U),
-            "length": length_U,
-            "chance": np.minimum(chance_U, len(CHANCES) - 1),
-        }
-        variance_U = asked_U * (1.0 - asked_U)
-        for name, group_U in groups.items():
-            for column, values_U in enumerate((np.ones_like(asked_U), asked_U, target_T[place_U], variance_U)):
-                self._sums[name][:, column] += np.bincount(group_U, values_U, minlength=len(self._sums[name]))
-        expected = Expected(*np.zeros((3, len(size_T))))
-        expected.predicted[place_U], expected.chosen[place_U] = asked_U * size_U, chosen_U * size_U
-        expected.spread[place_U] = variance_U * size_U**2
-        return expected
-
-    def result(self) -> InclusionAudit:
-        # The variance is that of independent draws. That of a segment is smaller as a rule, since a number of units is
-        # drawn that hardly varies; in a segment of a few units it may be a quarter larger, for which the many standard
-        # errors leave room.
-        def table(name: str, groups: tuple[str, ...]) -> dict[str, Inclusion]:
-            return {
-                group: Inclusion(
-                    int(units),
-                    asked / units,
-                    predicted / units,
-                    self.promised and abs(predicted - asked) > SIGMAS * max(variance, _LEAST_VARIANCE) ** 0.5,
-                )
-                for group, (units, asked, predicted, variance) in zip(groups, self._sums[name].tolist(), strict=True)
-                if units
-            }
-
-        return InclusionAudit(
-            table("size", SIZES), table("place", PLACES), table("length", LENGTHS), table("chance", CHANCES)
-        )
+    asked: float  # mean of the probabilities that their weights give them
+    realised: float  # share of them that is predicted
+    broken: bool  # whether chance does not explain the difference
 
 
 def _places(segment_U: Counts) -> Counts:
@@ -245,50 +134,14 @@ def _in_proportion(weights: Floats, sizes: Counts, rate: float) -> Floats:
     return chances
 
 
-@dataclass(frozen=True)
-class PairAudit:
-    """How the two halves of sentence pairs were masked: each by itself, and both at once.
+class PairAudit(NamedTuple):
+    """How the two halves of sentence pairs were masked: each by itself, and both at once."""
 
-    Attributes:
-        first: Share of the tokens in first halves that is predicted, with its standard error; a text that is too
-            short to be cut is a first half without a second.
-        second: The same in second halves.
-        pairs: Pairs with text in both halves.
-        with_both: Those of them in which tokens of both halves are predicted.
-        expected: What the shares should be.
-    """
-
-    first: AuditRatio
+    first: AuditRatio  # of first halves; a text that is too short to be cut is one without a second
     second: AuditRatio
-    pairs: int
-    with_both: int
-    expected: tuple[float, float]
-
-
-class _PairTally:
-    def __init__(self) -> None:
-        self._sizes: list[Counts] = []  # [P, 2]: of both halves
-        self._targets: list[Counts] = []
-        self._variance, self._expected = np.zeros(2), np.zeros(2)
-
-    def add(self, rows: Rows, maskable_T: Bools, target_T: Bools, expected: Expected) -> None:
-        assert rows.token_type_ids is not None
-        place_T = 2 * stretches(rows.segment_ids.numpy()) + rows.token_type_ids.numpy().ravel()
-        size = 2 * (int(place_T[-1]) // 2 + 1)
-        self._sizes.append(np.bincount(place_T[maskable_T], minlength=size).reshape(-1, 2))
-        self._targets.append(np.bincount(place_T[target_T], minlength=size).reshape(-1, 2))
-        self._variance += np.bincount(place_T % 2, expected.spread, minlength=2)
-        self._expected += np.bincount(place_T % 2, expected.predicted, minlength=2)
-
-    def result(self) -> PairAudit:
-        sizes, targets = np.concatenate(self._sizes), np.concatenate(self._targets)
-        whole = (sizes > 0).all(1)
-        first, second = (
-            ratio_of_sums(targets[:, half], sizes[:, half], float(self._variance[half])) for half in (0, 1)
-        )
-        shares = self._expected / np.maximum(sizes.sum(0), 1)
-        both = int((targets[whole] > 0).all(1).sum())
-        return PairAudit(first, second, int(whole.sum()), both, (float(shares[0]), float(shares[1])))
+    pairs: int  # with text in both halves
+    with_both: int  # those of them in which tokens of both halves are predicted
+    expected: tuple[float, float]  # what the shares should be
 
 
 @dataclass(frozen=True)
@@ -312,7 +165,9 @@ class Audit:
         span_lengths: [12]: stretches of targets of 1, 2, ... words; the last is open.
         by_pos: Tokens and targets by part of speech, where the data has it; `NO_TAG` for those without one.
         pairs: Of sentence pairs, where the rows hold such.
-        inclusion: How often units are predicted, by size, place, length of the document and weight.
+        inclusion: How often units are predicted, and how often they should be: `by_size` in tokens, `by_place` in their
+            document piece, `by_length` of the piece in tokens, and `by_chance`, the probability that weights give them;
+            groups without units are left out.
         tokens_a_draw: How many tokens are drawn together, as errors count: the sum of the units' squared sizes
             over that of their sizes.
         split_units: Units of which some tokens are predicted and others are not.
@@ -335,10 +190,19 @@ class Audit:
     span_lengths: Counts
     by_pos: Mapping[str, tuple[int, int]] | None
     pairs: PairAudit | None
-    inclusion: InclusionAudit
+    inclusion: Mapping[str, Mapping[str, Inclusion]]
     split_units: int
     tokens_a_draw: float
     broken: tuple[str, ...]
+
+    def groups(self) -> Iterator[tuple[str, str, Inclusion]]:
+        """What units are grouped by, a group's name, and how its units came out."""
+        return _groups(self.inclusion)
+
+
+def _groups(inclusion: Mapping[str, Mapping[str, Inclusion]]) -> Iterator[tuple[str, str, Inclusion]]:
+    for kind, groups in inclusion.items():
+        yield from ((GROUPS[kind][0], name, group) for name, group in groups.items())
 
 
 def audit(batches: Iterable[tuple[Rows, MaskedRows, WeighedRows]], masker: Masker, frequencies: Counts) -> Audit:
@@ -357,8 +221,9 @@ def audit(batches: Iterable[tuple[Rows, MaskedRows, WeighedRows]], masker: Maske
 
 class _Tally:
     def __init__(self, masker: Masker, frequencies: Counts) -> None:
-        self.masker = masker
         self.settings, self.tokenizer = masker.settings, masker.tokenizer
+        # Probabilities are promised, but for a floor of what is predicted, which bends them.
+        self.promised = not (self.settings.least_one and self.settings.prediction_rate is not None)
         self.digits = np.minimum(np.log10(np.maximum(frequencies, 1)).astype(np.int64), MOST_DIGITS - 1)
         self.special_targets = self.special_replacements = self.changed_outside = 0
         self.kinds = np.zeros(3, dtype=np.int64)
@@ -368,30 +233,33 @@ class _Tally:
         self.span_lengths = np.zeros(MOST_SPAN, dtype=np.int64)
         self.pos_labels = masker.tables.labels.get("pos")
         self.by_pos: Counts | None = None  # [labels + 1, 2], by number
-        self.pairs: _PairTally | None = None
-        self.sizes: list[Counts] = []  # tokens and targets of each document piece
-        self.targets: list[Counts] = []
-        self.inclusion = _InclusionTally(masker)
+        self.pieces: list[Counts] = []  # [P, 3]: tokens, targets and tokens that the model sees changed
+        # Of each group: units, probabilities, predicted, variance.
+        self.groups = {kind: np.zeros((len(names), 4)) for kind, (_, names) in GROUPS.items()}
         self.expected = self.variance = 0.0  # of the number of targets
-        self.split = self.squares = 0
-        self.changed: list[Counts] = []  # tokens of each document piece that the model sees changed
         self.expected_changes = self.variance_of_changes = 0.0
+        self.split = self.squares = 0
+        self.halves: list[Counts] = []  # of pairs, [P, 2, 2]: tokens and targets of both halves
+        self.expected_halves, self.variance_halves = np.zeros(2), np.zeros(2)
 
     def add(self, rows: Rows, masked: MaskedRows, weighed: WeighedRows) -> None:
         ids_T, seen_T, labels_T = (t.numpy().ravel() for t in (rows.input_ids, masked.input_ids, masked.labels))
         maskable_T, target_T = rows.maskable.numpy().ravel(), labels_T >= 0
+
+        # What was masked, and what stands there.
         ordinary, mask_id = self.tokenizer.ordinary, self.tokenizer.special.mask
         self.special_targets += int((target_T & ~ordinary[ids_T]).sum())
         self.special_replacements += int((target_T & (seen_T != mask_id) & ~ordinary[seen_T]).sum())
         self.changed_outside += int((labels_T != ids_T)[target_T].sum())
         if self.settings.prediction_rate is None:
             self.changed_outside += int((seen_T != ids_T)[~target_T].sum())
-        hidden, kept = (seen_T == mask_id)[target_T], (seen_T == ids_T)[target_T]
-        self.kinds += [hidden.sum(), (~hidden & ~kept).sum(), kept.sum()]
+        hidden, unchanged = (seen_T == mask_id)[target_T], (seen_T == ids_T)[target_T]
+        self.kinds += [hidden.sum(), (~hidden & ~unchanged).sum(), unchanged.sum()]
 
+        # By document piece, frequency, word and part of speech.
         segment_T = stretches(rows.segment_ids.numpy(), rows.segment_keys.numpy())
-        self.sizes.append(np.bincount(segment_T, maskable_T).astype(np.int64))
-        self.targets.append(np.bincount(segment_T, target_T).astype(np.int64))
+        columns = (maskable_T, target_T, maskable_T & (seen_T != ids_T))
+        self.pieces.append(np.stack([np.bincount(segment_T, each).astype(np.int64) for each in columns], 1))
         _count(self.by_frequency, self.digits[ids_T], maskable_T, target_T)
         starts_T = rows.word_starts.numpy().ravel() & maskable_T
         word_T = np.cumsum(starts_T)
@@ -399,41 +267,106 @@ class _Tally:
         num_bytes = np.bincount(word_T, np.where(maskable_T, self.tokenizer.token_bytes[ids_T], 0)).astype(np.int64)
         _count(self.by_pieces, np.clip(pieces[word_T] - 1, 0, MOST_PIECES - 1), maskable_T, target_T)
         _count(self.by_bytes, np.clip(num_bytes[word_T] - 1, 0, MOST_BYTES - 1), maskable_T, target_T)
-        follows_T = np.zeros_like(target_T)  # stretches of targets, and how many words they touch
+        if "pos" in rows.annotations and self.pos_labels is not None:
+            if self.by_pos is None:
+                self.by_pos = np.zeros((len(self.pos_labels) + 1, 2), dtype=np.int64)
+            _count(self.by_pos, rows.annotations["pos"].numpy().ravel(), maskable_T, target_T)
+
+        # Stretches of targets, and how many words they touch.
+        follows_T = np.zeros_like(target_T)
         follows_T[1:] = target_T[1:] & target_T[:-1] & (segment_T[1:] == segment_T[:-1])
         begins_T = target_T & ~follows_T
         words = np.bincount(np.cumsum(begins_T)[target_T] - 1, (starts_T | begins_T)[target_T]).astype(np.int64)
         self.stretches += len(words)
         self.span_lengths += np.bincount(np.clip(words - 1, 0, MOST_SPAN - 1), minlength=MOST_SPAN)
-        expected = self.inclusion.add(segment_T, maskable_T, target_T, weighed)
-        self.expected += float(expected.predicted.sum())
-        self.variance += float(expected.spread.sum())
+
+        # What was expected. A unit adds to the variance of the number of predicted tokens its probability, times the
+        # opposite's, times the square of its size, at the most.
+        place_U, asked_U, chosen_U = self._add_units(segment_T, maskable_T, target_T, weighed)
         begin_T, size_T = weighed.units.begin_T.numpy(), weighed.units.size_T.numpy()
+        size_U = size_T[place_U]
+        predicted_U, spread_U = asked_U * size_U, asked_U * (1.0 - asked_U) * size_U**2
+        self.expected += float(predicted_U.sum())
+        self.variance += float(spread_U.sum())
         self.squares += int((size_T**2).sum())
         self.split += len(np.unique(begin_T[maskable_T & (target_T != target_T[begin_T])]))
-        self.changed.append(np.bincount(segment_T, maskable_T & (seen_T != ids_T)).astype(np.int64))
-        self.expected_changes += float(expected.chosen.sum()) * (1.0 - self.settings.replacement.shares[2])
-        self.variance_of_changes += float((expected.chosen * size_T).sum())  # more than it can be
-        if "pos" in rows.annotations and self.pos_labels is not None:
-            if self.by_pos is None:
-                self.by_pos = np.zeros((len(self.pos_labels) + 1, 2), dtype=np.int64)
-            _count(self.by_pos, rows.annotations["pos"].numpy().ravel(), maskable_T, target_T)
+        self.expected_changes += float((chosen_U * size_U).sum()) * (1.0 - self.settings.replacement.shares[2])
+        self.variance_of_changes += float((chosen_U * size_U**2).sum())  # more than it can be
+
         if rows.token_type_ids is not None:
-            self.pairs = self.pairs or _PairTally()
-            self.pairs.add(rows, maskable_T, target_T, expected)
+            half_T = rows.token_type_ids.numpy().ravel()
+            place_T = 2 * stretches(rows.segment_ids.numpy()) + half_T
+            size = 2 * (int(place_T[-1]) // 2 + 1)
+            counts = [np.bincount(place_T[each], minlength=size).reshape(-1, 2) for each in (maskable_T, target_T)]
+            self.halves.append(np.stack(counts, 1))
+            half_U = place_T[place_U] % 2
+            self.variance_halves += np.bincount(half_U, spread_U, minlength=2)
+            self.expected_halves += np.bincount(half_U, predicted_U, minlength=2)
+
+    def _add_units(
+        self, segment_T: Counts, maskable_T: Bools, target_T: Bools, weighed: WeighedRows
+    ) -> tuple[Counts, Floats, Floats]:
+        """Counts units; [U] each: where they begin, and how likely they should be predicted, and chosen."""
+        size_T = weighed.units.size_T.numpy()
+        place_U = np.flatnonzero(maskable_T & (size_T > 0))
+        segment_U, size_U = segment_T[place_U], size_T[place_U]
+        log2_U, rate_U = np.zeros(len(place_U)), np.zeros(len(place_U))
+        if weighed.log2_T is not None:
+            log2_U = weighed.log2_T.numpy()[place_U] / (1 << POINT)
+        if isinstance(weighed.rate, float):
+            rate_U += weighed.rate
+        else:
+            rate_U = weighed.rate.numpy()[place_U] / (1 << RATE_BITS)
+        least_one, share = self.settings.least_one, self.settings.prediction_rate
+        chosen_U = asked_U = asked_for(log2_U, size_U, segment_U, rate_U, least_one=least_one)
+        if share is not None:
+            asked_U = asked_for(log2_U, size_U, segment_U, np.full_like(rate_U, share), least_one=least_one)
+        tokens_U = np.bincount(segment_T, maskable_T)[segment_U]
+        chance_U = np.where(asked_U >= 1.0 - 1e-9, len(_CHANCE_ENDS), np.searchsorted(_CHANCE_ENDS, asked_U - 1e-9))
+        groups = {
+            "by_size": np.clip(size_U - 1, 0, len(SIZES) - 1),
+            "by_place": _places(segment_U),
+            "by_length": np.clip(np.log2(tokens_U).astype(np.int64) - 1, 0, len(LENGTHS) - 1),
+            "by_chance": np.minimum(chance_U, len(CHANCES) - 1),
+        }
+        variance_U = asked_U * (1.0 - asked_U)
+        for kind, group_U in groups.items():
+            for column, values_U in enumerate((np.ones_like(asked_U), asked_U, target_T[place_U], variance_U)):
+                self.groups[kind][:, column] += np.bincount(group_U, values_U, minlength=len(self.groups[kind]))
+        return place_U, asked_U, chosen_U
 
     def result(self) -> Audit:
-        sizes, targets = np.concatenate(self.sizes), np.concatenate(self.targets)
-        sizes, targets = sizes[sizes > 0], targets[sizes > 0]
+        pieces = np.concatenate(self.pieces)
+        sizes, targets, changed = pieces[pieces[:, 0] > 0].T
         ratio = ratio_of_sums(targets, sizes, self.variance)
-        inclusion = self.inclusion.result()
-        pairs = None if self.pairs is None else self.pairs.result()
-        shares = self.kinds / max(self.kinds.sum(), 1)
+        changes = ratio_of_sums(changed, sizes, self.variance_of_changes)
+        pairs = None
+        if self.halves:
+            of_tokens, of_targets = np.moveaxis(np.concatenate(self.halves), 1, 0)
+            whole = (of_tokens > 0).all(1)
+            first, second = (
+                ratio_of_sums(of_targets[:, half], of_tokens[:, half], float(self.variance_halves[half]))
+                for half in (0, 1)
+            )
+            expected = self.expected_halves / np.maximum(of_tokens.sum(0), 1)
+            both = int((of_targets[whole] > 0).all(1).sum())
+            pairs = PairAudit(first, second, int(whole.sum()), both, (float(expected[0]), float(expected[1])))
+        # The variance is that of independent draws. That of a segment is smaller as a rule, since a number of units is
+        # drawn that hardly varies; in a segment of a few units it may be a quarter larger, for which the many standard
+        # errors leave room.
+        inclusion: dict[str, dict[str, Inclusion]] = {kind: {} for kind in GROUPS}
+        for kind, (_, names) in GROUPS.items():
+            for name, (units, asked, predicted, variance) in zip(names, self.groups[kind].tolist(), strict=True):
+                if units:
+                    beyond = abs(predicted - asked) > SIGMAS * max(variance, _LEAST_VARIANCE) ** 0.5
+                    inclusion[kind][name] = Inclusion(
+                        int(units), asked / units, predicted / units, self.promised and beyond
+                    )
         by_pos = None  # parts of speech that stand in the text, in the order of the labels; at last tokens without one
         if self.by_pos is not None and self.pos_labels is not None:
-            names = (*self.pos_labels, NO_TAG)
-            counts = np.roll(self.by_pos, -1, axis=0).tolist()
-            by_pos = {name: (tokens, chosen) for name, (tokens, chosen) in zip(names, counts, strict=True) if tokens}
+            rows = zip((*self.pos_labels, NO_TAG), np.roll(self.by_pos, -1, axis=0).tolist(), strict=True)
+            by_pos = {name: (tokens, chosen) for name, (tokens, chosen) in rows if tokens}
+        shares = self.kinds / max(self.kinds.sum(), 1)
         return Audit(
             tokens=int(sizes.sum()),
             rows=len(sizes),
@@ -454,19 +387,23 @@ class _Tally:
             inclusion=inclusion,
             split_units=self.split,
             tokens_a_draw=self.squares / max(int(sizes.sum()), 1),
-            broken=tuple(self._broken(ratio, shares, pairs, inclusion)),
+            broken=tuple(self._broken(max(int(sizes.sum()), 1), ratio, changes, shares, pairs, inclusion)),
         )
 
     def _broken(
-        self, ratio: AuditRatio, shares: Floats, pairs: PairAudit | None, inclusion: InclusionAudit
+        self,
+        tokens: int,
+        ratio: AuditRatio,
+        changes: AuditRatio,
+        shares: Floats,
+        pairs: PairAudit | None,
+        inclusion: Mapping[str, Mapping[str, Inclusion]],
     ) -> Iterator[str]:
-        if self.inclusion.promised or not self.settings.least_one:
-            tokens = max(int(np.concatenate(self.sizes).sum()), 1)
-            changed = ratio_of_sums(np.concatenate(self.changed), np.concatenate(self.sizes), self.variance_of_changes)
+        if self.promised or not self.settings.least_one:
             # Where each document piece draws its rate, what these pieces drew.
             rates = [
                 ("of the tokens are predicted", ratio, self.expected / tokens),
-                ("of the tokens are changed", changed, self.expected_changes / tokens),
+                ("of the tokens are changed", changes, self.expected_changes / tokens),
             ]
             if pairs is not None:
                 rates += [
@@ -474,7 +411,7 @@ class _Tally:
                     ("of the tokens in second halves of pairs are predicted", pairs.second, pairs.expected[1]),
                 ]
             for what, realised, expected in rates:
-                if realised.differs_from(expected):
+                if abs(realised.rate - expected) > SIGMAS * realised.stderr + 1e-9:
                     yield f"{realised.rate:.2%} {what}, not {expected:.2%}"
         draws = max(self.stretches, 1)  # the fewest independent draws that there may have been
         for name, share, expected in zip(
@@ -490,7 +427,7 @@ class _Tally:
         ):
             if number:
                 yield f"{number:,} {what}"
-        for kind, name, group in inclusion.groups():
+        for kind, name, group in _groups(inclusion):
             if group.broken:
                 yield (
                     f"units by {kind}, {name}: {group.realised:.2%} of {group.units:,} are predicted, not "
@@ -498,6 +435,6 @@ class _Tally:
                 )
 
 
-def _count(table: Counts, group_T: Counts, maskable_T: NDArray[np.bool_], target_T: NDArray[np.bool_]) -> None:
+def _count(table: Counts, group_T: Counts, maskable_T: Bools, target_T: Bools) -> None:
     for column, chosen_T in enumerate((maskable_T, target_T)):
         table[:, column] += np.bincount(group_T[chosen_T], minlength=len(table))

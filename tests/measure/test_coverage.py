@@ -38,7 +38,10 @@ def held(found: list[Uncertain], true: float) -> float:
     error = np.array([each.value - true for each in found])
     stderr, degrees = (np.array([getattr(each, name) for each in found]) for name in ("stderr", "degrees"))
     margins = stats.t.ppf(0.975, degrees) * stderr
-    assert [each.margin for each in found[:20]] == pytest.approx(margins[:20].tolist(), rel=1e-4)
+    halves = [(each.interval[1] - each.interval[0]) / 2 for each in found[:20] if each.interval]
+    assert halves == pytest.approx(margins[:20].tolist(), rel=1e-4)
+        margins[:20].tolist(), rel=1e-4
+    )
     return float(100 * (np.abs(error) <= margins).mean())
 
 

@@ -325,7 +325,7 @@ def test_a_ratio_gathers_the_parts_of_documents() -> None:
     whole = ratio_over_draws(
         [losses[documents == number].sum() for number in range(9)], [(documents == number).sum() for number in range(9)]
     )
-    assert ratio.value == pytest.approx(losses.mean())
+    assert ratio.result.value == pytest.approx(losses.mean())
     assert ratio.result.stderr == pytest.approx(whole.stderr)
     assert ratio.result.draws == 9
     assert ratio.denominator == 80

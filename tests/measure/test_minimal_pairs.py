@@ -18,8 +18,7 @@ from unmask.measure.uncertainty import (
     items_of_shares,
     mean_interval,
     ratio_over_draws,
-    shares_interval,
-    student_margin,
+    student_interval,
     wilson,
 )
 
@@ -191,7 +190,7 @@ def test_wilsons_interval() -> None:
 
 def test_students_interval_by_tables() -> None:
     for degrees, quantile in ((1, 12.7062), (2, 4.3027), (4, 2.7764), (10, 2.2281), (100, 1.9840)):
-        assert student_margin(1.0, degrees) == pytest.approx(quantile, abs=2e-4)
+        assert student_interval(0.0, 1.0, degrees)[1] == pytest.approx(quantile, abs=2e-4)
     assert mean_interval([1.0]) is None
     assert mean_interval([0.1 + 0.2, 0.3, 0.3]) is None, "equal up to rounding"
     assert mean_interval([0.3, 0.3, 0.3 + 1e-6]) is not None
@@ -201,14 +200,12 @@ def test_students_interval_by_tables() -> None:
 def test_intervals_of_shares_are_as_wide_as_items_and_steps_allow() -> None:
     t = 4.3027 / 3**0.5
     spread = [0.1, 0.2, 0.3]
-    assert shares_interval(spread, 1000, 0.95) == pytest.approx(mean_interval(spread)), (
-        "it varies by more than its items"
-    )
-    assert shares_interval([0.02] * 3, 100, 0.95) == pytest.approx(
+    assert mean_interval(spread, items=1000) == pytest.approx(mean_interval(spread)), "it varies by more than its items"
+    assert mean_interval([0.02] * 3, items=100) == pytest.approx(
         (0.02 - t * 0.0002**0.5, 0.02 + t * 0.0002**0.5), abs=1e-5
     )
-    assert shares_interval([0.0] * 3, 100, 0.95) == pytest.approx((-t * 0.01 / 6**0.5, t * 0.01 / 6**0.5), abs=1e-5)
-    assert shares_interval([0.1], 100, 0.95) is None
+    assert mean_interval([0.0] * 3, items=100) == pytest.approx((-t * 0.01 / 6**0.5, t * 0.01 / 6**0.5), abs=1e-5)
+    assert mean_interval([0.1], items=100) is None
 
 
 def test_of_how_many_items_shares_are() -> None:

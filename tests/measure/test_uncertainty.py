@@ -13,7 +13,7 @@ from unmask.measure.uncertainty import (
     few_documents,
     mean_interval,
     ratio_over_draws,
-    student_margin,
+    student_interval,
 )
 
 
@@ -24,7 +24,6 @@ def test_two_documents_by_hand() -> None:
     assert found.stderr == pytest.approx(math.sqrt((5 - 3) ** 2 + (2 - 3) ** 2))
     assert found.degrees == pytest.approx(1.0)
     assert found.draws == 2
-    assert found.margin == pytest.approx(12.7062 * math.sqrt(5), rel=1e-4)
     assert found.interval == pytest.approx((3 - 12.7062 * math.sqrt(5), 3 + 12.7062 * math.sqrt(5)), rel=1e-4)
     assert found.share_interval == (0.0, 1.0)
 
@@ -36,7 +35,8 @@ def test_equal_documents_have_students_interval() -> None:
     usual = mean_interval(values)
     assert usual is not None
     assert found.degrees == pytest.approx(4.0)
-    assert found.margin == pytest.approx((usual[1] - usual[0]) / 2 * math.sqrt(5 / 4))
+    assert found.interval is not None
+    assert found.interval[1] - found.value == pytest.approx((usual[1] - usual[0]) / 2 * math.sqrt(5 / 4))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -60,7 +60,8 @@ def test_against_leaving_out_each_document_in_turn(seed: int) -> None:
     eigenvalues = np.linalg.eigvalsh(np.array(rows) @ np.array(rows).T)
     assert found.degrees == pytest.approx(eigenvalues.sum() ** 2 / (eigenvalues**2).sum())
     assert 1 <= found.degrees <= size - 1 + 1e-9
-    assert found.margin == pytest.approx(stats.t.ppf(0.975, found.degrees) * found.stderr, rel=1e-5)
+    assert found.interval is not None
+    assert found.interval[1] - found.value == pytest.approx(stats.t.ppf(0.975, found.degrees) * found.stderr, rel=1e-5)
 
 
 def test_a_document_that_outweighs_all_others_leaves_one_degree_of_freedom() -> None:
@@ -88,14 +89,14 @@ def test_where_there_is_no_standard_error(above: list[float], below: list[float]
     """It is None, and never 0."""
     found = ratio_over_draws(above, below)
     assert found.value == pytest.approx(value, nan_ok=True)
-    assert (found.stderr, found.degrees, found.margin, found.interval, found.share_interval) == (None,) * 5
+    assert (found.stderr, found.degrees, found.interval, found.share_interval) == (None,) * 4
     assert found.draws == draws
 
 
 def test_degrees_of_freedom_need_not_be_whole() -> None:
     for degrees in (1.0, 1.5, 2.7, 30.2):
-        assert student_margin(2.0, degrees) == pytest.approx(2 * stats.t.ppf(0.975, degrees), rel=1e-9)
-        assert student_margin(1.0, degrees, 0.8) == pytest.approx(stats.t.ppf(0.9, degrees), rel=1e-9)
+        assert student_interval(0.0, 2.0, degrees)[1] == pytest.approx(2 * stats.t.ppf(0.975, degrees), rel=1e-9)
+        assert student_interval(0.0, 1.0, degrees, 0.8)[1] == pytest.approx(stats.t.ppf(0.9, degrees), rel=1e-9)
 
 
 def test_a_document_with_nothing_below_the_line_counts_by_what_is_above() -> None:

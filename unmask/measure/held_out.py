@@ -73,13 +73,7 @@ DOCUMENTS, GROUPS = "documents", "groups"  # what figures are drawn from
 
 @dataclass(frozen=True)
 class ObjectiveFigures:
-    """Figures of another objective than masked tokens.
-
-    Attributes:
-        loss: Nats per target.
-        accuracy: Share of the targets whose likeliest class is the right one.
-        count: Number of targets.
-    """
+    """Figures of another objective than masked tokens: nats per target, and the share of right ones."""
 
     loss: float
     accuracy: float
@@ -198,13 +192,13 @@ class HeldOutSet:
 
     def _answers(self, model: MaskedLM, group: Group) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Losses and ranks of all targets. The rows are there already, so nothing is packed anew."""
-        found = [(np.zeros(0), np.zeros(0, dtype=np.int64))]  # a process may have no batch
+        answers = [(np.zeros(0), np.zeros(0, dtype=np.int64))]  # a process may have no batch
         with evaluating(model):
             for rows, masked in self.batches[group.share.part(len(self.batches))]:
                 positions_N = predicted_positions(masked.labels)
                 hidden_TD = hidden_states(model, masked.input_ids, rows.segment_ids, rows.position_ids)
-                found.append(judge(model, hidden_TD, positions_N, masked.labels.flatten()[positions_N], top=1))
-        losses_N, ranks_N = (torch.from_numpy(np.concatenate(part)) for part in zip(*found, strict=True))
+                answers.append(judge(model, hidden_TD, positions_N, masked.labels.flatten()[positions_N], top=1))
+        losses_N, ranks_N = (torch.from_numpy(np.concatenate(part)) for part in zip(*answers, strict=True))
         return group.all_gather_rows(losses_N).numpy(), group.all_gather_rows(ranks_N).numpy()
 
 
@@ -320,9 +314,9 @@ class ObjectiveSet:
                 )
                 for objective in self.objectives:
                     targets = objective.targets(rows, masked)
-                    found = objective.losses(model, hidden_TD, targets, None)
-                    losses[objective.name] += float(found.each_N.sum())
-                    right[objective.name] += float((~found.wrong_N).sum())
+                    computed = objective.losses(model, hidden_TD, targets, None)
+                    losses[objective.name] += float(computed.each_N.sum())
+                    right[objective.name] += float((~computed.wrong_N).sum())
                     counts[objective.name] += len(targets)
         return {
             name: ObjectiveFigures(losses[name] / count, right[name] / count, count)

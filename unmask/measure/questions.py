@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, Literal, get_args
+from typing import IO, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -49,32 +49,19 @@ TOP = 5
 WINDOW = 1 << 16  # positions of the questions that are packed together
 
 
-@dataclass(frozen=True)
-class Question:
-    """A text with hidden tokens.
+class Question(NamedTuple):
+    """A text with hidden tokens."""
 
-    Attributes:
-        input_ids: [S], int64: what the model sees, with special tokens.
-        places: [N], int64: positions of the hidden tokens.
-        targets: [N], int64: what stands there.
-    """
-
-    input_ids: NDArray[np.int64]
-    places: NDArray[np.int64]
-    targets: NDArray[np.int64]
+    input_ids: NDArray[np.int64]  # [S]: what the model sees, with special tokens
+    places: NDArray[np.int64]  # [N]: positions of the hidden tokens
+    targets: NDArray[np.int64]  # [N]: what stands there
 
 
-@dataclass(frozen=True)
-class Answer:
-    """How well the hidden tokens of a question were known.
+class Answer(NamedTuple):
+    """How well the hidden tokens of a question were known."""
 
-    Attributes:
-        losses: [N], float64: nats.
-        ranks: [N], int64: tokens that the model found likelier; 5 stands for so many or more.
-    """
-
-    losses: NDArray[np.float64]
-    ranks: NDArray[np.int64]
+    losses: NDArray[np.float64]  # [N], nats
+    ranks: NDArray[np.int64]  # [N]: tokens that the model found likelier; 5 stands for so many or more
 
 
 Ask = Callable[[Iterable[Question]], Iterator[Answer]]  # `ask` with a network
@@ -126,13 +113,11 @@ def _answers(network: Predictor, questions: Sequence[Question]) -> list[Answer]:
 def judge(
     network: Predictor, hidden_TD: Tensor, places_N: Tensor, targets_N: Tensor, *, top: int = TOP
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """How well a network knew hidden tokens of a batch.
+    """How well a network, in evaluation mode, knew hidden tokens of a batch.
 
     Args:
-        network: In evaluation mode.
         hidden_TD: What its encoder made of the batch.
-        places_N: int64: where the hidden tokens are, on any device.
-        targets_N: int64: what stands there.
+        places_N, targets_N: int64, on any device: where the hidden tokens are, and what stands there.
         top: Ranks are counted below it; it stands for itself and more. 1 costs least.
 
     Returns:
@@ -170,17 +155,11 @@ Form = Literal["plain", "word_l2r"]
 _REPORT_EVERY = 256  # tokens
 
 
-@dataclass(frozen=True)
-class Likelihoods:
-    """Of some sentences.
+class Likelihoods(NamedTuple):
+    """Of some sentences."""
 
-    Attributes:
-        totals: [num_sentences], float64: pseudo-log-likelihoods in nats: sums over the tokens, never above 0.
-        num_tokens: [num_sentences], int64: tokens of each, without special tokens.
-    """
-
-    totals: NDArray[np.float64]
-    num_tokens: NDArray[np.int64]
+    totals: NDArray[np.float64]  # [num_sentences]: in nats: sums over the tokens, never above 0
+    num_tokens: NDArray[np.int64]  # [num_sentences]: without special tokens
 
     @property
     def pseudo_perplexity(self) -> float:
@@ -190,10 +169,10 @@ class Likelihoods:
 
 def checked_form(form: str) -> Form:
     """Raises: SettingsError: It is no form of the pseudo-log-likelihood."""
-    for known in get_args(Form):
-        if form == known:
-            return known
-    raise SettingsError(f"unknown form {form!r} of the pseudo-log-likelihood; known are {', '.join(get_args(Form))}")
+    if form not in get_args(Form):
+        forms = ", ".join(get_args(Form))
+        raise SettingsError(f"unknown form {form!r} of the pseudo-log-likelihood; known are {forms}")
+    return form  # type: ignore[return-value]
 
 
 def pseudo_log_likelihoods(
@@ -308,22 +287,14 @@ _MOST_CHARS = 1 << 28  # of all of them
 _SHAPE = "minimal pairs are a JSON object a line, or an array"
 
 
-@dataclass(frozen=True)
-class Pair:
-    """A minimal pair.
+class Pair(NamedTuple):
+    """A minimal pair."""
 
-    Attributes:
-        good, bad: The sentence that is right, and the one that is wrong.
-        paradigm: What pairs of a kind are called.
-        phenomenon: What several paradigms show.
-        where: File and line, for errors.
-    """
-
-    good: str
+    good: str  # the sentence that is right
     bad: str
-    paradigm: str
-    phenomenon: str
-    where: str
+    paradigm: str  # what pairs of a kind are called
+    phenomenon: str  # what several paradigms show
+    where: str  # file and line, for errors
 
 
 def read_pairs(path: Path) -> list[Pair]:
@@ -470,9 +441,8 @@ class Accuracy:
     ties: int
 
 
-@dataclass(frozen=True)
-class PairResult:
-    """Of a set of minimal pairs: `overall`, and by the name of each phenomenon and paradigm."""
+class PairResult(NamedTuple):
+    """Of a set of minimal pairs; and by the name of each phenomenon and paradigm."""
 
     overall: Accuracy
     phenomena: dict[str, Accuracy]
@@ -503,7 +473,8 @@ def score_pairs(
     Source: Salazar et al. 2020, section 4.2.
     """
     check_lengths(pairs, tokenizer, longest=network.config.max_position_embeddings)
-    totals = pseudo_log_likelihoods(network, tokenizer, _sentences(pairs), form=form, notify=notify).totals
+    sentences = [sentence for pair in pairs for sentence in (pair.good, pair.bad)]
+    totals = pseudo_log_likelihoods(network, tokenizer, sentences, form=form, notify=notify).totals
     return tally(pairs, totals[0::2] - totals[1::2])
 
 
@@ -514,7 +485,7 @@ def check_lengths(pairs: Sequence[Pair], tokenizer: Tokenizer, *, longest: int) 
         SettingsError: A sentence has no tokens, or more; with file and line.
     """
     room = longest - len(tokenizer.special.around)
-    for number, encoded in enumerate(tokenizer.encode_corpus(_sentences(pairs))):
+    for number, encoded in enumerate(tokenizer.encode_corpus([text for pair in pairs for text in pair[:2]])):
         if not 0 < len(encoded.input_ids) <= room:
             raise SettingsError(
                 f"{pairs[number // 2].where}: a sentence of {len(encoded.input_ids)} tokens, but the model takes 1 to "
@@ -522,27 +493,30 @@ def check_lengths(pairs: Sequence[Pair], tokenizer: Tokenizer, *, longest: int) 
             )
 
 
-def _sentences(pairs: Sequence[Pair]) -> list[str]:
-    """The right one and the wrong one of each pair in turn."""
-    return [sentence for pair in pairs for sentence in (pair.good, pair.bad)]
-
-
 def tally(pairs: Sequence[Pair], differences: NDArray[np.float64]) -> PairResult:
-    """Adds up.
-
-    Args:
-        pairs: At least one.
-        differences: [num_pairs]: score of the right sentence minus that of the wrong one.
-    """
+    """Adds up; `differences` are the scores of the right sentences minus those of the wrong ones [num_pairs]."""
     points = np.where(np.abs(differences) <= TIE, 0.5, differences > 0)
     paradigm = np.unique([pair.paradigm for pair in pairs], return_inverse=True)[1]
 
+    def accuracy(some: NDArray[np.bool_]) -> Accuracy:
+        won, count = float(points[some].sum()), int(some.sum())
+        share = ratio_over_draws(np.bincount(paradigm[some], weights=points[some]), np.bincount(paradigm[some]))
+        interval = share.share_interval
+        return Accuracy(
+            accuracy=won / count,
+            interval=wilson(won, count) if interval is None else interval,
+            interval_over="pairs" if interval is None else "paradigms",
+            pairs=count,
+            num_paradigms=share.draws,
+            ties=int((points[some] == 0.5).sum()),
+        )
+
     def by_name(names: list[str]) -> dict[str, Accuracy]:
         which = np.array(names)
-        return {name: _accuracy(points[which == name], paradigm[which == name]) for name in sorted(set(names))}
+        return {name: accuracy(which == name) for name in sorted(set(names))}
 
     phenomena, paradigms = by_name([pair.phenomenon for pair in pairs]), by_name([pair.paradigm for pair in pairs])
-    return PairResult(_accuracy(points, paradigm), phenomena, paradigms)
+    return PairResult(accuracy(np.ones(len(pairs), dtype=bool)), phenomena, paradigms)
 
 
 def few_paradigms(accuracy: Accuracy) -> str | None:
@@ -555,18 +529,3 @@ def few_paradigms(accuracy: Accuracy) -> str | None:
             f"than with {FEW} or more"
         )
     return None
-
-
-def _accuracy(points: NDArray[np.float64], paradigm: NDArray[np.int64]) -> Accuracy:
-    """Of some pairs, by the number of the paradigm of each."""
-    won, count = float(points.sum()), len(points)
-    share = ratio_over_draws(np.bincount(paradigm, weights=points), np.bincount(paradigm))
-    interval = share.share_interval
-    return Accuracy(
-        accuracy=won / count,
-        interval=wilson(won, count) if interval is None else interval,
-        interval_over="pairs" if interval is None else "paradigms",
-        pairs=count,
-        num_paradigms=share.draws,
-        ties=int((points == 0.5).sum()),
-    )

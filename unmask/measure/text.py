@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ from unmask.data.corpus import Corpus
 from unmask.data.documents import Document
 from unmask.data.store import TokenStore
 from unmask.measure.questions import Answer, Ask, Question, one_by_one, with_special
-from unmask.measure.uncertainty import Breakdown, Ratio, plain_interval
+from unmask.measure.uncertainty import Ratio, plain_interval
 from unmask.tokenizer.tokenizer import Tokenizer
 
 # A word of raw text, by which models with different tokenizers compare, is a run of characters that are no white space,
@@ -84,23 +84,17 @@ def touched(
     return first, np.maximum(first, np.searchsorted(begin, token_end, side="left"))
 
 
-@dataclass(frozen=True)
-class Standing:
+class Standing(NamedTuple):
     """On which words the tokens of a text stand: a line for each token and each word of which it shows something.
 
-        text     a a a a b b      words    aaaa bb          token   0    1    1    2
-        tokens   --- ----- -               (0)  (1)         word    0    0    1    1
-                                                            share   1   2/3  1/3   1
-
-    Attributes:
-        token: [N], int64.
-        word: [N], int64.
-        share: [N], float64: how much of the token is the word's, by UTF-8 bytes; those of a token add up to 1.
+    text     a a a a b b      words    aaaa bb          token   0    1    1    2
+    tokens   --- ----- -               (0)  (1)         word    0    0    1    1
+                                                        share   1   2/3  1/3   1
     """
 
-    token: NDArray[np.int64]
-    word: NDArray[np.int64]
-    share: NDArray[np.float64]
+    token: NDArray[np.int64]  # [N]
+    word: NDArray[np.int64]  # [N]
+    share: NDArray[np.float64]  # [N]: how much of the token is the word's, by UTF-8 bytes; those of a token add up to 1
 
     @property
     def num_crossing(self) -> int:
@@ -157,30 +151,17 @@ _TAKEN = 7
 _BATCH = 64
 
 
-@dataclass(frozen=True)
-class Passage:
-    """A stretch of a document.
+class Passage(NamedTuple):
+    """A stretch of a document."""
 
-    Attributes:
-        document: Number of the document, or of its group, where groups were held out.
-        key: A hash of the text, or of the tokens where there is no text.
-        input_ids: [S], int32: without special tokens.
-        word_starts: [S], bool: the tokenizer's words.
-        standing: On which of the text's words the tokens stand.
-        word_bytes: [num_words], int64: UTF-8 bytes of those words.
-        unknown_bytes: [S], int64: bytes of the text that an unknown token stands for, 0 at others and where there is no
-            text.
-        pos: [S], int64: number of each token's part of speech, counted from 1; 0: none.
-    """
-
-    document: int
-    key: int
-    input_ids: NDArray[np.int32]
-    word_starts: NDArray[np.bool_]
-    standing: Standing
-    word_bytes: NDArray[np.int64]
-    unknown_bytes: NDArray[np.int64]
-    pos: NDArray[np.int64]
+    document: int  # number of the document, or of its group, where groups were held out
+    key: int  # a hash of the text, or of the tokens where there is no text
+    input_ids: NDArray[np.int32]  # [S]: without special tokens
+    word_starts: NDArray[np.bool_]  # [S]: the tokenizer's words
+    standing: Standing  # on which of the text's words the tokens stand
+    word_bytes: NDArray[np.int64]  # [num_words]: UTF-8 bytes of those words
+    unknown_bytes: NDArray[np.int64]  # [S]: bytes of the text behind unknown tokens; 0 at others, and without a text
+    pos: NDArray[np.int64]  # [S]: number of each token's part of speech, counted from 1; 0: none
 
 
 def share_of_text(corpus: Corpus, max_tokens: int) -> float:
@@ -382,8 +363,29 @@ class MeasuredPassages:
         return self.length - len(self.tokenizer.special.around)
 
 
-@dataclass(frozen=True)
-class TokenFigures:
+class Breakdown:
+    """Losses and right answers by the kind of the token; `names` are the kinds', in the order of their numbers."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = names
+        self._sums = np.zeros((3, len(names)))
+
+    def add(self, kinds: NDArray[np.int64], losses: NDArray[np.float64], right: NDArray[np.bool_]) -> None:
+        """Counts tokens, each [N]; a negative kind is left out."""
+        some = kinds >= 0
+        for row, weights in enumerate((losses, right, np.ones(len(kinds)))):
+            self._sums[row] += np.bincount(kinds[some], weights=weights[some], minlength=len(self.names))
+
+    def figures(self) -> dict[str, dict[str, Any]]:
+        """Loss, accuracy and number of tokens of each kind that there is."""
+        return {
+            name: {"loss": loss / count, "accuracy": right / count, "predicted_tokens": int(count)}
+            for name, loss, right, count in zip(self.names, *self._sums.tolist(), strict=True)
+            if count
+        }
+
+
+class TokenFigures(NamedTuple):
     """Figures of hidden tokens: ratios by hidden tokens, and breakdowns by name."""
 
     loss: Ratio

@@ -37,7 +37,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import NormalDist, fmean, stdev
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -64,53 +63,44 @@ def wilson(successes: float, trials: int, confidence: float = CONFIDENCE) -> tup
     return 0.0 if successes <= 0 else low, 1.0 if successes >= trials else high  # not by rounding beside them
 
 
-def student_margin(stderr: float, degrees: float, confidence: float = CONFIDENCE) -> float:
-    """Half the width of an interval by Student's t; degrees of freedom need not be whole."""
+def student_interval(mean: float, stderr: float, degrees: float, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """The interval of a mean by Student's t; degrees of freedom need not be whole.
+
+    Source: Student 1908 (The probable error of a mean).
+    """
     from scipy.special import stdtrit  # importing scipy.stats takes a second
 
-    return stderr * float(stdtrit(degrees, 0.5 + confidence / 2))
+    half = stderr * float(stdtrit(degrees, 0.5 + confidence / 2))
+    return mean - half, mean + half
 
 
-def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
+def mean_interval(
+    values: Sequence[float], confidence: float = CONFIDENCE, *, items: int | None = None
+) -> tuple[float, float] | None:
     """The interval of the mean of some independent values by Student's t; None where they tell nothing of chance.
 
     That is so of a single value, and of values that are all equal, up to rounding. Shares of n items come in steps of
     1/n, so a few of them are equal by accident; what they really vary by is somewhere below a step, and not 0.
     Student's t is for values without steps, and an interval without width would show any difference, however small.
 
-    Source: Student 1908 (The probable error of a mean).
-    """
-    if len(values) < 2 or max(values) - min(values) <= _ROUNDING * max(1.0, *map(abs, values)):
-        return None
-    mean = fmean(values)
-    half = student_margin(math.sqrt(_variance(values, mean) / len(values)), len(values) - 1, confidence)
-    return mean - half, mean + half
-
-
-def _variance(values: Sequence[float], mean: float) -> float:
-    # In floating point: `statistics` counts in fractions, which takes most of a comparison's time.
-    return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
-
-
-def shares_interval(differences: Sequence[float], items: int, confidence: float) -> tuple[float, float] | None:
-    """The interval of the mean of differences between two shares of the same items; None for a single one.
-
-    Student's t, with a variance of one difference that is never less than its steps and its items allow, since a few
-    such differences are equal, or nearly so, by accident:
+    Of differences between two shares of the same `items` the variance of one is never less than its steps and its items
+    allow, since a few such differences are equal, or nearly so, by accident:
 
     - 1/(6 items^2), what rounding to steps of 1/items adds to the variance of two shares;
     - |mean|/items: a net difference of k items is one of k changed items at the least, and changes that are as likely
       in either direction vary by their number.
 
-    Source: Student 1908; Sheppard 1898 (rounding); McNemar 1947 (changes of paired items).
+    Source: Sheppard 1898 (rounding); McNemar 1947 (changes of paired items).
     """
-    count = len(differences)
-    if count < 2:
+    count = len(values)
+    if count < 2 or (items is None and max(values) - min(values) <= _ROUNDING * max(1.0, *map(abs, values))):
         return None
-    mean = fmean(differences)
-    spread = max(_variance(differences, mean), 1.0 / (6.0 * items**2), abs(mean) / items)
-    half = student_margin(math.sqrt(spread / count), count - 1, confidence)
-    return mean - half, mean + half
+    mean = fmean(values)
+    # In floating point: `statistics` counts in fractions, which takes most of a comparison's time.
+    variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
+    if items is not None:
+        variance = max(variance, 1.0 / (6.0 * items**2), abs(mean) / items)
+    return student_interval(mean, math.sqrt(variance / count), count - 1, confidence)
 
 
 def items_of_shares(values: Sequence[float]) -> int | None:
@@ -157,8 +147,7 @@ class Uncertain:
         """The interval by Student's t that holds the true ratio with this probability."""
         if self.stderr is None or self.degrees is None:
             return None
-        half = student_margin(self.stderr, self.degrees, confidence)
-        return self.value - half, self.value + half
+        return student_interval(self.value, self.stderr, self.degrees, confidence)
 
     @property
     def share_interval(self) -> tuple[float, float] | None:
@@ -242,41 +231,10 @@ class Ratio:
         return sum(sums[1] for sums in self._sums.values())
 
     @property
-    def value(self) -> float:
-        """The ratio; not a number where nothing was counted."""
-        return self.result.value
-
-    @property
     def result(self) -> Uncertain:
         """The ratio, and how sure it is."""
         sums = np.array(list(self._sums.values())).reshape(-1, 2)
         return ratio_over_draws(sums[:, 0], sums[:, 1])
-
-
-class Breakdown:
-    """Losses and right answers by the kind of the token.
-
-    Args:
-        names: Of the kinds, in the order of their numbers.
-    """
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names = names
-        self._sums = np.zeros((3, len(names)))
-
-    def add(self, kinds: NDArray[np.int64], losses: NDArray[np.float64], right: NDArray[np.bool_]) -> None:
-        """Counts tokens, each [N]; a negative kind is left out."""
-        kept = kinds >= 0
-        for row, weights in enumerate((losses, right, np.ones(len(kinds)))):
-            self._sums[row] += np.bincount(kinds[kept], weights=weights[kept], minlength=len(self.names))
-
-    def figures(self) -> dict[str, dict[str, Any]]:
-        """Loss, accuracy and number of tokens of each kind that there is."""
-        return {
-            name: {"loss": loss / count, "accuracy": right / count, "predicted_tokens": int(count)}
-            for name, loss, right, count in zip(self.names, *self._sums.tolist(), strict=True)
-            if count
-        }
 
 
 # Which of several recipes is better, from their figures for the same seeds.
@@ -308,18 +266,11 @@ UNLIKE = 4.0  # a ratio of the deviations of runs of which the verdict warns
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over seeds.
-
-    Attributes:
-        mean: The mean.
-        interval: That holds the true mean; None with one seed, or where all have the same figure and it is not known
-            in what steps it comes.
-        values: Of each seed that has one.
-    """
+    """A mean over seeds."""
 
     mean: float
-    interval: tuple[float, float] | None
-    values: tuple[float, ...]
+    interval: tuple[float, float] | None  # None with one seed, or where all are equal and their steps are not known
+    values: tuple[float, ...]  # of each seed that has one
 
 
 @dataclass(frozen=True)
@@ -344,12 +295,6 @@ class Difference:
         if not self.claimable or interval is None or interval[0] <= 0.0 <= interval[1]:
             return None
         return self.first if interval[1] < 0.0 else self.second
-
-    @property
-    def is_steady(self) -> bool:
-        """Whether it is the same for several seeds, and not 0: what figures that come in steps may be by accident."""
-        values = self.estimate.values
-        return len(values) > 1 and self.estimate.interval is None and not math.isclose(values[0], 0.0, abs_tol=1e-9)
 
 
 @dataclass(frozen=True)
@@ -427,7 +372,7 @@ def compare_figures(
         values = [a - b for a, b in _seeds_of_both(figures[first], figures[second])]
         if not values:
             continue
-        interval = mean_interval(values, confidence) if items is None else shares_interval(values, items, confidence)
+        interval = mean_interval(values, confidence, items=items)
         claimable = not exploratory or (first, second) in open_pairs
         differences.append(Difference(first, second, Estimate(fmean(values), interval, tuple(values)), claimable))
     recipes = {
@@ -484,7 +429,11 @@ def _verdict(
         return f"no difference shown: one seed says nothing of chance ({best} has the lowest {what}); give more seeds"
     shown = [difference for difference in differences if difference.better is not None]
     if not shown:
-        steady = any(difference.is_steady for difference in differences)
+        # The same for several seeds, and not 0: what figures that come in steps may be by accident.
+        steady = any(
+            len(each.values) > 1 and each.interval is None and not math.isclose(each.values[0], 0.0, abs_tol=1e-9)
+            for each in (difference.estimate for difference in differences)
+        )
         why = "; the same difference for every seed says nothing of chance" if steady else ""
         return f"no difference shown in {what} over {seeds} seeds ({best} has the lowest mean; {basis}){why}"
     sentences = []

@@ -22,6 +22,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import numpy as np
+
 from unmask.core.errors import ModelError, SettingsError, load_json
 from unmask.core.settings import Settings
 from unmask.model.pooling import SPLADE, pooling_file, sparse_file
@@ -108,9 +110,13 @@ class SearchEncoder:
         model, unit = self.model, self.settings.similarity == "cosine"
         texts = [prompt + text for text in texts] if prompt else texts
         if self.is_sparse:
-            return sparse_texts(model.predictor, model.tokenizer, texts, "split", unit=unit, names=names).vectors
-        how = EmbedSettings(self.settings.pooling, unit, "split")
-        return embed_texts(model.embedder, model.tokenizer, texts, how, names=names).vectors
+            vectors = sparse_texts(model.predictor, model.tokenizer, texts, "split", unit=unit, names=names).vectors
+        else:
+            how = EmbedSettings(self.settings.pooling, unit, "split")
+            vectors = embed_texts(model.embedder, model.tokenizer, texts, how, names=names).vectors
+        if not np.isfinite(vectors.data if self.is_sparse else vectors).all():
+            raise ModelError(f"{model.folder}: a vector is no finite number; the model is damaged or diverged")
+        return vectors
 
 
 def open_encoder(  # noqa: PLR0912, PLR0913  (the options of the command line, and what a folder says of each)

@@ -40,8 +40,6 @@ def held(found: list[Uncertain], true: float) -> float:
     margins = stats.t.ppf(0.975, degrees) * stderr
     halves = [(each.interval[1] - each.interval[0]) / 2 for each in found[:20] if each.interval]
     assert halves == pytest.approx(margins[:20].tolist(), rel=1e-4)
-        margins[:20].tolist(), rel=1e-4
-    )
     return float(100 * (np.abs(error) <= margins).mean())
 
 

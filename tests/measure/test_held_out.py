@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -45,46 +44,6 @@ def test_the_loss_is_per_predicted_token(
     expected = results[0].loss * results[0].predicted_tokens / math.log(2) / num_bytes
     assert results[0].bits_per_token_byte == pytest.approx(expected)
     assert results[0].perplexity == pytest.approx(math.exp(results[0].loss))
-
-
-def test_a_model_that_knows_the_answer_has_no_loss(
-    validation_store: TokenStore, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whose logits are asked for a few at a time."""
-    held_out = HeldOutSet(validation_store, tokenizer, length=32, max_tokens=10**6)
-    labels = {m.input_ids.numpy().tobytes(): m.labels.flatten() for _, m in held_out.batches}
-
-    class Reader(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.device = torch.device("cpu")
-
-        def forward(self, input_ids: torch.Tensor, **_: object) -> torch.Tensor:
-            assert not self.training
-            return labels[input_ids.numpy().tobytes()].view(*input_ids.shape, 1)
-
-    class Oracle(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.encoder, self.config = Reader(), SimpleNamespace(vocab_size=tokenizer.vocab_size)
-
-        def predict(self, right_T1: torch.Tensor, positions_N: torch.Tensor) -> torch.Tensor:
-            assert len(positions_N) <= 64
-            return torch.nn.functional.one_hot(right_T1[positions_N, 0], tokenizer.vocab_size) * 50.0
-
-    monkeypatch.setattr("unmask.train.runner.HEAD_LOGITS", 1)
-    assert max(int((masked.labels >= 0).sum()) for _, masked in held_out.batches) > 64
-    oracle = Oracle().train()
-    result = held_out.evaluate(oracle)  # type: ignore[arg-type]
-    assert result.loss < 1e-6
-    assert result.accuracy == 1.0
-    assert oracle.training, "the mode is put back"
-
-
-def test_evaluation_is_limited_and_spread(validation_store: TokenStore, tokenizer: Tokenizer) -> None:
-    part = HeldOutSet(validation_store, tokenizer, length=32, max_tokens=1)
-    whole = HeldOutSet(validation_store, tokenizer, length=32, max_tokens=10**6)
-    assert part.num_tokens <= whole.num_tokens == validation_store.num_tokens
 
 
 def test_masks_do_not_depend_on_the_training_text(tokenizer: Tokenizer, data_folder: Path, tmp_path: Path) -> None:

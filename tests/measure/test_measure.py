@@ -137,7 +137,7 @@ def test_the_same_words_are_hidden_for_every_tokenizer(kind: str, tmp_path: Path
     )
     assert bits.denominator == expected_bytes
     pieces = sum(len(question.places) for question in network.questions)
-    assert bits.value == pytest.approx(2.0 / math.log(2.0) * pieces / expected_bytes)
+    assert bits.result.value == pytest.approx(2.0 / math.log(2.0) * pieces / expected_bytes)
     # What is hidden is spelled by the tokens that stand there: nothing of a chosen word stays to be seen.
     spelled = sum(int(tokenizer.token_bytes[question.targets].sum()) for question in network.questions)
     assert spelled == pytest.approx(expected_bytes, abs=0)
@@ -197,7 +197,7 @@ def test_words_of_ideographs_are_hidden_whole_and_paid_for_once(crossing: bool, 
         asked[tuple(ids[1:-1].tolist()), tuple(question.places.tolist())] += 1
     assert asked == +wanted, "all tokens that show anything of a hidden word, and no others"
     assert bits.denominator == sum(len(line.encode()) for line in lines)
-    assert bits.value == pytest.approx(2.0 / math.log(2.0) * num_tokens / bits.denominator)
+    assert bits.result.value == pytest.approx(2.0 / math.log(2.0) * num_tokens / bits.denominator)
     assert sum(passage.standing.num_crossing for passage in found) == num_crossing
     assert (num_crossing > 20) == crossing
     assert (sum(len(question.places) for question in network.questions) > num_tokens) == crossing
@@ -218,11 +218,11 @@ def test_unknown_words_are_paid_for_by_the_byte(tmp_path: Path) -> None:
     network = Guessing(math.log(2.0))
     bits = measure_words(measured(network, tokenizer), found, 0.999999)
     assert bits.denominator == 5
-    assert bits.value == pytest.approx((1 + 1 + 2 * 8) / 5)
+    assert bits.result.value == pytest.approx((1 + 1 + 2 * 8) / 5)
     tokens = measure_tokens(measured(network, tokenizer), found, kinds_of(found, with_pos=False), {}, 0.999999)
     assert tokens.loss.denominator == 1, "unknown tokens are no text to predict"
-    assert tokens.accuracy.value == 0.0
-    assert tokens.accuracy_top5.value == 1.0
+    assert tokens.accuracy.result.value == 0.0
+    assert tokens.accuracy_top5.result.value == 1.0
 
 
 def test_a_real_model_one_text_at_a_time(
@@ -250,9 +250,9 @@ def test_a_real_model_one_text_at_a_time(
             right, among = right + (likelier == 0), among + (likelier < 5)
     assert len(losses) > 100
     assert figures.loss.denominator == len(losses)
-    assert figures.loss.value == pytest.approx(np.mean(losses), rel=1e-4)
-    assert figures.accuracy.value * len(losses) == pytest.approx(right)
-    assert figures.accuracy_top5.value * len(losses) == pytest.approx(among)
+    assert figures.loss.result.value == pytest.approx(np.mean(losses), rel=1e-4)
+    assert figures.accuracy.result.value * len(losses) == pytest.approx(right)
+    assert figures.accuracy_top5.result.value * len(losses) == pytest.approx(among)
 
 
 def test_long_passages_are_cut_and_nothing_is_lost(tmp_path: Path, tokenizer: Tokenizer) -> None:
@@ -269,7 +269,7 @@ def test_long_passages_are_cut_and_nothing_is_lost(tmp_path: Path, tokenizer: To
         assert question.input_ids[0] == tokenizer.special.cls
         assert (question.input_ids[question.places] == tokenizer.special.mask).all()
     pseudo = measure_pseudo(measured(Guessing(3.0), tokenizer, length=20), found, 300)
-    assert pseudo.value == 3.0
+    assert pseudo.result.value == 3.0
     assert pseudo.denominator == pytest.approx(300, abs=4 * math.sqrt(300))
 
 

@@ -18,7 +18,6 @@ from unmask.measure.uncertainty import (
     items_of_shares,
     mean_interval,
     ratio_over_draws,
-    student_interval,
     wilson,
 )
 
@@ -188,9 +187,7 @@ def test_wilsons_interval() -> None:
     assert np.mean(covered) == pytest.approx(0.95, abs=0.02)
 
 
-def test_students_interval_by_tables() -> None:
-    for degrees, quantile in ((1, 12.7062), (2, 4.3027), (4, 2.7764), (10, 2.2281), (100, 1.9840)):
-        assert student_interval(0.0, 1.0, degrees)[1] == pytest.approx(quantile, abs=2e-4)
+def test_the_interval_of_a_mean() -> None:
     assert mean_interval([1.0]) is None
     assert mean_interval([0.1 + 0.2, 0.3, 0.3]) is None, "equal up to rounding"
     assert mean_interval([0.3, 0.3, 0.3 + 1e-6]) is not None

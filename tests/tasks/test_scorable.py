@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -14,9 +12,7 @@ import unmask
 from unmask.commands.evaluate import evaluate
 from unmask.core.errors import ModelError, TokenizerError
 from unmask.measure.questions import pseudo_log_likelihoods
-from unmask.model.encoder import MaskedLM
-from unmask.model.folder import save_model
-from unmask.model.transformers import TransformersConfig, TransformersNetwork
+from unmask.model.transformers import TransformersNetwork
 from unmask.tasks.loaded_model import Scorable, as_scorable
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -41,11 +37,6 @@ def save(name: str, kind: str, settings: dict[str, Any], folder: Path, tokenizer
     model.save_pretrained(folder)
     tokenizer.save(folder, max_length=64)
     return model
-
-
-def masked_lm(model: Any) -> TransformersNetwork:
-    config = TransformersConfig(32, 66, 1, 0, model.config.vocab_size)
-    return TransformersNetwork(model.eval(), config, width=model.config.vocab_size)
 
 
 def check_totals(loaded: Scorable, theirs: Any) -> None:
@@ -83,18 +74,6 @@ def test_layouts_of_ours_with_parts_that_we_lack(
     check_totals(loaded, theirs)
     with pytest.raises(ModelError, match=r"config\.json"):
         _ = unmask.load(tmp_path).network
-
-
-def test_ours_and_transformers_agree(make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path) -> None:
-    """The same folder through either door."""
-    save_model(make_model(layout="bert"), tmp_path)
-    tokenizer.save(tmp_path, max_length=64)
-    ours = as_scorable(tmp_path).network
-    assert isinstance(ours, MaskedLM)
-    theirs = masked_lm(transformers.AutoModelForMaskedLM.from_pretrained(tmp_path).eval())
-    assert isinstance(theirs, TransformersNetwork)
-    a, b = (pseudo_log_likelihoods(network, tokenizer, SENTENCES).totals for network in (ours, theirs))
-    assert np.abs(a - b).max() < 1e-3
 
 
 @pytest.mark.gpu

@@ -9,10 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from unmask.commands.embed import VectorFile
-from unmask.core.errors import CorpusError, RunError
-
-FULL = Path("/dev/full")
-KINDS = (".npy", ".parquet")
+from unmask.core.errors import CorpusError
 
 
 def vectors(rows: int) -> np.ndarray:
@@ -43,18 +40,3 @@ def test_the_largest_ids_are_stored(tmp_path: Path) -> None:
     table = pq.read_table(tmp_path / "v.parquet")
     assert table.column("id").to_pylist() == ids
     assert np.array_equal(np.array(table.column("embedding").to_pylist(), dtype=np.float32), vectors(2))
-
-
-@pytest.mark.skipif(not FULL.exists(), reason="there is no disk that is always full")
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("rows", [1, 100_000])
-def test_a_full_disk(tmp_path: Path, kind: str, rows: int) -> None:
-    """Noticed at the end where little is written, and in the middle else."""
-    out = tmp_path / f"v{kind}"
-    (tmp_path / f"v{kind}.partial").symlink_to(FULL)
-    with (
-        pytest.raises(RunError, match=rf"v\{kind}: vectors cannot be written there \(No space left on device\); mend"),
-        VectorFile(out, 8) as file,
-    ):
-        file.add(list(range(rows)), vectors(rows))
-    assert list(tmp_path.iterdir()) == []

@@ -141,6 +141,16 @@ def test_treebanks(tmp_path: Path) -> None:
         read(conll)
 
 
+def test_words_that_begin_with_a_number_sign_are_no_comments(tmp_path: Path) -> None:
+    tagged = "# sent_id = 1\n# by hand\n#obama B-person\nwins O\n# made by a person\n# O\n\n# newdoc\nWe O\n"
+    assert list(read(written(tmp_path / "a.conll", tagged), "tag").records) == [
+        WordsRecord(3, ("#obama", "wins", "#"), ("B-person", "O", "O")),
+        WordsRecord(9, ("We",), ("O",)),
+    ]
+    bare = written(tmp_path / "b.conll", "so\n#hashtag\n# a comment\n#\n")
+    assert list(read(bare, "tag", with_labels=False).records) == [WordsRecord(1, ("so", "#hashtag", "#"))]
+
+
 def test_lists_of_words(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [{"tokens": ["Anna", "sleeps"], "ner_tags": ["B-per", "O"], "id": 7}]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")

@@ -17,7 +17,7 @@ from unmask.data.prepare import prepare
 from unmask.data.rows import Cursor, Rows, RowStream
 from unmask.data.settings import CorpusSettings
 from unmask.data.store import ShardWriter, TokenBatch, TokenStore
-from unmask.measure.held_out import HeldOutSet, few_draws, keyed_by_content, unigram_entropy
+from unmask.measure.held_out import HeldOutSet, keyed_by_content, unigram_entropy
 from unmask.measure.text import passages_of_store
 from unmask.model.encoder import MaskedLM
 from unmask.tokenizer.loading import load_tokenizer
@@ -175,11 +175,3 @@ def test_groups_that_were_held_out_are_what_is_drawn(
     assert (result.documents, result.unit) == (len(texts), "groups")
     passages = passages_of_store(store, tokenizer, share=1.0)
     assert len({passage.document for passage in passages}) == len(texts)
-
-
-def test_few_draws_are_warned_of_by_their_name() -> None:
-    assert few_draws(20, "groups") is None
-    assert "the measured text is of 3 groups only" in str(few_draws(3, "groups"))
-    assert "the measured text is of 3 documents only" in str(few_draws(3, "documents"))
-    assert "all of the measured text is one group, so" in str(few_draws(1, "groups"))
-    assert "all of the measured text is one document, so" in str(few_draws(1, "documents"))

@@ -9,8 +9,7 @@ import pytest
 from scipy import stats
 
 from unmask.measure.uncertainty import (
-    FEW,
-    few_documents,
+    few_draws,
     mean_interval,
     ratio_over_draws,
     student_interval,
@@ -108,8 +107,9 @@ def test_a_document_with_nothing_below_the_line_counts_by_what_is_above() -> Non
     assert sum(found.interval) / 2 == pytest.approx(3.0), "centred on the figure that is shown"
 
 
-def test_few_documents_are_warned_of() -> None:
-    assert "no standard error" in str(few_documents(1))
-    assert "2 documents only" in str(few_documents(2))
-    assert "19 documents only" in str(few_documents(FEW - 1))
-    assert few_documents(FEW) is None
+def test_few_draws_are_warned_of_by_their_name() -> None:
+    assert few_draws(20, "groups") is None
+    assert "the measured text is of 3 groups only" in str(few_draws(3, "groups"))
+    assert "the measured text is of 3 documents only" in str(few_draws(3, "documents"))
+    assert "all of the measured text is one group, so" in str(few_draws(1, "groups"))
+    assert "all of the measured text is one document, so" in str(few_draws(1, "documents"))

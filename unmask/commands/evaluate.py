@@ -19,7 +19,7 @@ from unmask.data.data_folder import MANIFEST, load_manifest, open_split
 from unmask.data.settings import CorpusSettings
 from unmask.data.sources import TextColumn, Texts, find_split, keep_as_files, paths_or_texts, readable
 from unmask.data.tables import ColumnNames, in_words
-from unmask.measure.held_out import DOCUMENTS, RATE, few_draws, unit_of
+from unmask.measure.held_out import DOCUMENTS, RATE, unit_of
 from unmask.measure.questions import Accuracy, Form, ask, checked_form, few_paradigms, read_pairs, score_pairs
 from unmask.measure.text import (
     FREQUENCY_NAMES,
@@ -36,7 +36,7 @@ from unmask.measure.text import (
     plain,
     share_of_text,
 )
-from unmask.measure.uncertainty import plain_interval
+from unmask.measure.uncertainty import few_draws, plain_interval
 from unmask.tasks.loaded_model import Model, Scorable, as_scorable
 
 MAX_TOKENS = 200_000

@@ -33,13 +33,12 @@ from unmask.measure.held_out import (
     HeldOutSet,
     ObjectiveSet,
     explain_plateau,
-    few_draws,
     fixed_masker,
     is_stuck,
     on_plateau,
     unigram_entropy,
 )
-from unmask.measure.uncertainty import plain_interval
+from unmask.measure.uncertainty import few_draws, plain_interval
 from unmask.model.encoder import MaskedLM, compile_model
 from unmask.model.folder import save_model
 from unmask.model.fused import predicted_positions

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -22,14 +22,14 @@ from torch import Tensor
 from unmask.core.errors import DataError
 from unmask.core.hashing import GOLDEN, mix
 from unmask.data.pairs import PairKind
-from unmask.data.rows import LABEL, Cursor, Rows, RowStream
+from unmask.data.rows import LABEL, Cursor, RowBatch, Rows, RowStream
 from unmask.data.store import TokenStore
 from unmask.masking.masker import MaskedRows, Masker
 from unmask.masking.settings import MaskingSettings, Replacement
 from unmask.masking.units import SpanUnits, TokenUnits
 from unmask.masking.weights import UniformWeights
 from unmask.measure.questions import judge
-from unmask.measure.uncertainty import few_documents, ratio_over_draws
+from unmask.measure.uncertainty import ratio_over_draws
 from unmask.model.encoder import MaskedLM
 from unmask.model.fused import predicted_positions
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -136,18 +136,12 @@ class HeldOutSet:
     ) -> None:
         self.token_bytes = torch.from_numpy(tokenizer.token_bytes.astype(np.int64))
         stream = RowStream(store, tokenizer, length=length, seed=SEED)
-        masker = fixed_masker(tokenizer, rate)
         self.batches: list[tuple[Rows, MaskedRows]] = []
         self.unit = unit_of(store)
         documents: list[NDArray[np.int64]] = []  # of each target
         self.num_tokens = 0
-        seen: Counter[int] = Counter()
-        for batch in stream.batches(Cursor(), max(1, BATCH_POSITIONS // length)):
-            if batch.epoch > 0 or self.num_tokens >= max_tokens:
-                break
+        for batch, rows, masked in _fixed_rows(stream, fixed_masker(tokenizer, rate), max_tokens):
             self.num_tokens += batch.num_tokens
-            rows = keyed_by_content(batch.rows, seen)
-            masked = masker(rows)
             self.batches.append((rows, masked))
             assert batch.documents is not None, "the rows are of a store"
             documents.append(_documents_of(rows, predicted_positions(masked.labels), batch.documents))
@@ -215,19 +209,8 @@ def unit_of(store: TokenStore) -> str:
     return GROUPS if store.grouped else DOCUMENTS
 
 
-def few_draws(number: int, unit: str) -> str | None:
-    """What must be said where figures rest on few documents, or groups; None where they rest on enough."""
-    said = few_documents(number)
-    one = {"queries": "query"}.get(unit, unit.removesuffix("s"))
-    return None if said is None else said.replace(DOCUMENTS, unit).replace("one document", f"one {one}")
-
-
-def fixed_masker(tokenizer: Tokenizer, rate: float = RATE) -> Masker:
-    """A masker that is the same for every run: tokens at random, all of them hidden."""
-    return _masker(tokenizer, rate, spans=None)
-
-
-def _masker(tokenizer: Tokenizer, rate: float, *, spans: SpanUnits | None) -> Masker:
+def fixed_masker(tokenizer: Tokenizer, rate: float = RATE, *, spans: SpanUnits | None = None) -> Masker:
+    """A masker that is the same for every run: tokens at random, or spans, all of them hidden."""
     settings = MaskingSettings(
         units=spans or TokenUnits(),
         weights=UniformWeights(),
@@ -236,6 +219,18 @@ def _masker(tokenizer: Tokenizer, rate: float, *, spans: SpanUnits | None) -> Ma
         static=True,
     )
     return Masker(settings, tokenizer, seed=SEED, with_boundaries=spans is not None)
+
+
+def _fixed_rows(stream: RowStream, masker: Masker, max_tokens: int) -> Iterator[tuple[RowBatch, Rows, MaskedRows]]:
+    """The rows of a split, about so many tokens of them, and what is hidden in them."""
+    seen: Counter[int] = Counter()
+    num_tokens = 0
+    for batch in stream.batches(Cursor(), max(1, BATCH_POSITIONS // stream.length)):
+        if batch.epoch > 0 or num_tokens >= max_tokens:
+            return
+        num_tokens += batch.num_tokens
+        rows = keyed_by_content(batch.rows, seen)
+        yield batch, rows, masker(rows)
 
 
 def unigram_entropy(targets: NDArray[np.int64], frequencies: NDArray[np.int64], ordinary: NDArray[np.bool_]) -> float:
@@ -285,16 +280,8 @@ class ObjectiveSet:
         self.objectives = objectives
         with_labels = any(each.name == LABEL for each in objectives)
         stream = RowStream(store, tokenizer, length=length, seed=SEED, pairs=pairs, with_labels=with_labels)
-        masker = _masker(tokenizer, RATE, spans=spans)
-        self.batches: list[tuple[Rows, MaskedRows]] = []
-        num_tokens = 0
-        seen: Counter[int] = Counter()
-        for batch in stream.batches(Cursor(), max(1, BATCH_POSITIONS // length)):
-            if batch.epoch > 0 or num_tokens >= max_tokens:
-                break
-            num_tokens += batch.num_tokens
-            rows = keyed_by_content(batch.rows, seen)
-            self.batches.append((rows, masker(rows)))
+        masker = fixed_masker(tokenizer, spans=spans)
+        self.batches = [batch[1:] for batch in _fixed_rows(stream, masker, max_tokens)]
 
     def without_targets(self) -> list[str]:
         """Names of the objectives that these rows have no target for."""

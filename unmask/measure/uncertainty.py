@@ -198,17 +198,18 @@ def plain_interval(interval: tuple[float, float] | None) -> list[float] | None:
     return None if interval is None else list(interval)
 
 
-def few_documents(documents: int) -> str | None:
-    """What must be said where figures rest on few documents; None where they rest on enough."""
-    if documents >= FEW:
+def few_draws(number: int, unit: str = "documents") -> str | None:
+    """What must be said where figures rest on few documents, or groups; None where they rest on enough."""
+    if number >= FEW:
         return None
-    if documents < 2:
+    if number < 2:
+        one = {"queries": "query"}.get(unit, unit.removesuffix("s"))
         return (
-            "all of the measured text is one document, so that there is no standard error and no interval: how much "
-            "the figures would change with other text is not known; measure on several documents"
+            f"all of the measured text is one {one}, so that there is no standard error and no interval: how much "
+            f"the figures would change with other text is not known; measure on several {unit}"
         )
     return (
-        f"the measured text is of {documents} documents only: the intervals are wide, and less reliable than with "
+        f"the measured text is of {number} {unit} only: the intervals are wide, and less reliable than with "
         f"{FEW} or more"
     )
 

@@ -24,8 +24,7 @@ from unmask.core.results import Notify, Progress, Result, Sheet, Shown, Styled, 
 from unmask.data.settings import DocumentUnit
 from unmask.data.sources import Texts, keep_as_files, paths_or_texts
 from unmask.data.tables import ColumnNames
-from unmask.measure.held_out import few_draws
-from unmask.measure.uncertainty import FEW, Uncertain, percent, plain_interval, ratio_over_draws
+from unmask.measure.uncertainty import FEW, Uncertain, few_draws, percent, plain_interval, ratio_over_draws
 from unmask.search.encoder import SearchEncoder, Similarity, open_encoder
 from unmask.search.exact import Vectors, blocks_of, search_exactly
 from unmask.search.known_items import (

@@ -177,10 +177,6 @@ class Classify(TextTask):
     usual: ClassVar[UsualColumns] = UsualColumns("label", pairs="named")
 
     @classmethod
-    def reads(cls, content: Mapping[str, Any], names: Sequence[str]) -> bool:
-        return content.get("problem_type") in (None, cls.problem_type) and len(names) > 1
-
-    @classmethod
     def label_of(cls, row: LabelledRow) -> str:
         return row.class_name()
 
@@ -228,10 +224,6 @@ class Pairs(Classify):
     usual: ClassVar[UsualColumns] = UsualColumns("label", pairs="always", guessed=False)
     forms: ClassVar[tuple[Form, ...]] = ("table",)
 
-    @classmethod
-    def reads(cls, content: Mapping[str, Any], names: Sequence[str]) -> bool:
-        return False  # folders of other tools do not tell pairs from single texts: those are `classify`
-
 
 # ----------------------------------------
 # Any number of labels.
@@ -262,10 +254,6 @@ class MultiLabel(TextTask):
     title: ClassVar[str] = "labels of texts, any number each"
     problem_type: ClassVar[str | None] = "multi_label_classification"
     usual: ClassVar[UsualColumns] = UsualColumns("label", pairs="named")
-
-    @classmethod
-    def reads(cls, content: Mapping[str, Any], names: Sequence[str]) -> bool:
-        return content.get("problem_type") == cls.problem_type
 
     @classmethod
     def label_of(cls, row: LabelledRow) -> tuple[str, ...]:
@@ -382,10 +370,6 @@ class Regress(TextTask):
     names: tuple[str, ...] = ("value",)
     mean: float = 0.0
     deviation: float = 1.0
-
-    @classmethod
-    def reads(cls, content: Mapping[str, Any], names: Sequence[str]) -> bool:
-        return content.get("problem_type") == cls.problem_type or len(names) == 1
 
     @classmethod
     def label_of(cls, row: LabelledRow) -> float:

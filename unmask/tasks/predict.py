@@ -49,7 +49,6 @@ from unmask.train.runner import run
 
 log = logging.getLogger("unmask")
 
-# All tasks by name. Of those with the same architecture the first that says so reads a folder of other tools.
 TASKS: Mapping[str, type[Task]] = {task.kind: task for task in (Regress, MultiLabel, Classify, Pairs, Tag, AnswerTask)}
 _FORMATS = (".jsonl", ".csv")
 _BEYOND_JSON = re.compile(r"[\x7f-\x9f]")  # control characters that JSON leaves as they are
@@ -115,9 +114,14 @@ def task_of(content: Mapping[str, Any], folder: Path, *, pools_itself: bool = Fa
         except SettingsError as error:
             raise ModelError(f"{error}; finetune writes no such thing: give another copy of the model") from error
     else:
-        own, bare_name = {}, architecture.removesuffix("Simple")
-        tasks = (task for task in TASKS.values() if bare_name.endswith(f"For{task.architecture}"))
-        kind = next((task for task in tasks if task.reads(content, names)), None)
+        # Of other tools, which do not tell pairs from single texts.
+        own, problem = {}, content.get("problem_type")
+        name = architecture.removesuffix("Simple")
+        tasks = [task for task in TASKS.values() if name.endswith(f"For{task.architecture}")]
+        if tasks and tasks[0].of_texts:
+            problem = Regress.problem_type if len(names) == 1 else problem or Classify.problem_type
+            tasks = [task for task in tasks if task.problem_type == problem]
+        kind = next(iter(tasks), None)
         if kind is None:
             raise ModelError(
                 f"{folder}: this model is not fine-tuned for a task (it is {architecture[:100] or 'a bare encoder'}); "

@@ -132,11 +132,6 @@ class Task(ABC):
     # The model's folder
 
     @classmethod
-    def reads(cls, content: Mapping[str, Any], names: Sequence[str]) -> bool:
-        """Whether a config.json of this task's architecture, which other tools wrote, is of this task."""
-        return True
-
-    @classmethod
     def of_content(
         cls, own: Mapping[str, Any], names: tuple[str, ...], pooling: ClassifierPooling, max_length: int | None
     ) -> Self:

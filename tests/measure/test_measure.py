@@ -59,7 +59,7 @@ class Guessing:
         for question in questions:
             self.questions.append(question)
             count = len(question.places)
-            yield Answer(np.full(count, self.loss), np.full(count, 3))
+            yield Answer(np.full(count, self.loss), np.full(count, 3), question.origin)
 
 
 def passages(text: str, tokenizer: Tokenizer, folder: Path, max_tokens: int = 10**6) -> list[Passage]:

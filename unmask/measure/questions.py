@@ -55,6 +55,7 @@ class Question(NamedTuple):
     input_ids: NDArray[np.int64]  # [S]: what the model sees, with special tokens
     places: NDArray[np.int64]  # [N]: positions of the hidden tokens
     targets: NDArray[np.int64]  # [N]: what stands there
+    origin: Any = None  # comes back with the answer
 
 
 class Answer(NamedTuple):
@@ -62,6 +63,7 @@ class Answer(NamedTuple):
 
     losses: NDArray[np.float64]  # [N], nats
     ranks: NDArray[np.int64]  # [N]: tokens that the model found likelier; 5 stands for so many or more
+    origin: Any = None  # of the question
 
 
 Ask = Callable[[Iterable[Question]], Iterator[Answer]]  # `ask` with a network
@@ -96,8 +98,10 @@ def _answers(network: Predictor, questions: Sequence[Question]) -> list[Answer]:
             targets = np.concatenate([questions[number].targets for number in numbers])
             losses_and_ranks = judge(network, hidden_TD, rows.places(places), torch.from_numpy(targets))
             ends = np.cumsum([len(places[number]) for number in numbers])[:-1]
-            for number, *each in zip(numbers, *(np.split(part, ends) for part in losses_and_ranks), strict=True):
-                answers[number] = Answer(*each)
+            for number, losses, ranks in zip(
+                numbers, *(np.split(part, ends) for part in losses_and_ranks), strict=True
+            ):
+                answers[number] = Answer(losses, ranks, questions[number].origin)
     for number, question in enumerate(questions):
         losses = answers[number].losses
         wrong = np.flatnonzero(~np.isfinite(losses))

@@ -15,12 +15,11 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +28,7 @@ from unmask.core.hashing import GOLDEN, mix, mix_ints, token_in_word
 from unmask.data.corpus import Corpus
 from unmask.data.documents import Document
 from unmask.data.store import TokenStore
-from unmask.measure.questions import Answer, Ask, Question, one_by_one, with_special
+from unmask.measure.questions import Ask, Question, one_by_one, with_special
 from unmask.measure.uncertainty import Ratio, plain_interval
 from unmask.tokenizer.tokenizer import Tokenizer
 
@@ -224,51 +223,26 @@ def _tokenized(blocks: Sequence[Document], tokenizer: Tokenizer, labels: list[st
         tokens = slice(int(stops[number] - places.lengths[number]), int(stops[number]))
         token_begin, token_end = (array[tokens] - text_begin[number] for array in (places.begin, places.end))
         ids, starts = encoded.input_ids[tokens], encoded.word_starts[tokens]
-        begin, end, num_bytes = spaced_words(block.text)
-        on_words = _with_marks(token_begin, token_end, begin, end, starts)
         unknown = np.zeros(len(ids), dtype=np.int64)
         for place in np.flatnonzero(ids == tokenizer.special.unk) if tokenizer.special.unk is not None else ():
             unknown[place] = len(block.text[token_begin[place] : token_end[place]].strip().encode())
-        yield Passage(
-            block.document,
-            text_key(block.text),
-            ids,
-            starts,
-            standing_of(block.text, *on_words, begin, end),
-            num_bytes,
-            unknown,
-            _parts_of_speech(block, token_begin, token_end, labels),
-        )
 
+        pos = np.zeros(len(ids), dtype=np.int64)
+        if spans := () if block.spans is None else block.spans.get("pos", ()):
+            labels += dict.fromkeys(span.label for span in spans if span.label not in labels)
+            begin, end = (np.array([getattr(s, side) for s in spans], dtype=np.int64) for side in ("begin", "end"))
+            first, stop = touched(token_begin, token_end, begin, end)
+            label_numbers = np.array([0, *(labels.index(span.label) + 1 for span in spans)])
+            pos = label_numbers[np.where(first < stop, first + 1, 0)]
 
-def _with_marks(
-    token_begin: NDArray[np.int64],
-    token_end: NDArray[np.int64],
-    begin: NDArray[np.int64],
-    end: NDArray[np.int64],
-    starts: NDArray[np.bool_],
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The characters of the tokens; a lone mark of a space, on no word, has those of the token that it begins."""
-    first, stop = touched(token_begin, token_end, begin, end)
-    mark = np.flatnonzero((first == stop)[:-1] & starts[:-1] & ~starts[1:])
-    token_begin, token_end = token_begin.copy(), token_end.copy()
-    token_begin[mark], token_end[mark] = token_begin[mark + 1], token_end[mark + 1]
-    return token_begin, token_end
-
-
-def _parts_of_speech(
-    block: Document, token_begin: NDArray[np.int64], token_end: NDArray[np.int64], labels: list[str]
-) -> NDArray[np.int64]:
-    spans = () if block.spans is None else block.spans.get("pos", ())
-    if not spans:
-        return np.zeros(len(token_begin), dtype=np.int64)
-    for span in spans:
-        if span.label not in labels:
-            labels.append(span.label)
-    begin, end = (np.array([getattr(span, side) for span in spans], dtype=np.int64) for side in ("begin", "end"))
-    number = np.array([0, *(labels.index(span.label) + 1 for span in spans)])
-    first, stop = touched(token_begin, token_end, begin, end)
-    return number[np.where(first < stop, first + 1, 0)]
+        # On which words tokens stand; a lone mark of a space, on no word, stands where the token does that it begins.
+        begin, end, num_bytes = spaced_words(block.text)
+        first, stop = touched(token_begin, token_end, begin, end)
+        mark = np.flatnonzero((first == stop)[:-1] & starts[:-1] & ~starts[1:])
+        token_begin, token_end = token_begin.copy(), token_end.copy()
+        token_begin[mark], token_end[mark] = token_begin[mark + 1], token_end[mark + 1]
+        standing = standing_of(block.text, token_begin, token_end, begin, end)
+        yield Passage(block.document, text_key(block.text), ids, starts, standing, num_bytes, unknown, pos)
 
 
 PIECES_AT_ONCE = 256
@@ -335,8 +309,6 @@ def kinds_of(passages: Sequence[Passage], *, with_pos: bool) -> list[Kinds]:
 SEED = 20181011  # fixed for ever, so that numbers of different models compare
 _TOKENS, _WORDS, _PSEUDO = 1, 2, 3
 _SPELLED = 8 * math.log(2.0)  # nats a byte of what the vocabulary cannot say
-
-Where = TypeVar("Where")
 
 
 @dataclass(frozen=True)
@@ -409,15 +381,17 @@ def measure_tokens(
     """
     figures = TokenFigures(Ratio(), Ratio(), Ratio(), {name: Breakdown(each) for name, each in names.items()})
 
-    def items() -> Iterator[tuple[Question, tuple[int, NDArray[np.int64]]]]:
+    def questions() -> Iterator[Question]:
         for number, passage in enumerate(passages):
             ordinary = measured.tokenizer.ordinary[passage.input_ids]
             draws = uniform(passage.key, len(passage.input_ids), SEED, _TOKENS)
             for mask in range(measured.masks):
                 chosen = hidden(draws, rate, mask, measured.masks) & ordinary
-                yield from ((q, (number, at)) for q, at in _questions(measured, passage, chosen))
+                for question in _questions(measured, passage, chosen):
+                    yield question._replace(origin=(number, question.origin))
 
-    for (number, at), answer in _asked(measured.ask, items()):
+    for answer in measured.ask(questions()):
+        number, at = answer.origin
         document, count = passages[number].document, len(at)
         right = answer.ranks == 0
         figures.loss.add(document, float(answer.losses.sum()), count)
@@ -449,7 +423,7 @@ def measure_words(measured: MeasuredPassages, passages: Sequence[Passage], rate:
     """
     bits = Ratio()
 
-    def items() -> Iterator[tuple[Question, tuple[int, NDArray[np.float64]]]]:
+    def questions() -> Iterator[Question]:
         for passage in passages:
             draws = uniform(passage.key, len(passage.word_bytes), SEED, _WORDS)
             said = np.bincount(passage.standing.word, minlength=len(draws)) > 0
@@ -458,10 +432,11 @@ def measure_words(measured: MeasuredPassages, passages: Sequence[Passage], rate:
                 share = passage.standing.share_in(chosen, len(passage.input_ids))
                 spelled = (passage.unknown_bytes * share).sum() + passage.word_bytes[chosen & ~said].sum()
                 bits.add(passage.document, float(spelled) * _SPELLED / math.log(2.0), passage.word_bytes[chosen].sum())
-                asked = _questions(measured, passage, share > 0.0)
-                yield from ((question, (passage.document, share[at])) for question, at in asked)
+                for question in _questions(measured, passage, share > 0.0):
+                    yield question._replace(origin=(passage.document, share[question.origin]))
 
-    for (document, share), answer in _asked(measured.ask, items()):
+    for answer in measured.ask(questions()):
+        document, share = answer.origin
         bits.add(document, float((answer.losses * share).sum()) / math.log(2.0), 0.0)
     return bits
 
@@ -474,18 +449,18 @@ def measure_pseudo(measured: MeasuredPassages, passages: Sequence[Passage], max_
     losses = Ratio()
     share = max_tokens / max(1, sum(len(passage.input_ids) for passage in passages))
 
-    def items() -> Iterator[tuple[Question, int]]:
+    def questions() -> Iterator[Question]:
         for passage in passages:
             chosen = uniform(passage.key, len(passage.input_ids), SEED, _PSEUDO) < share
             for begin, end in segments(passage.word_starts, measured.room):
                 places = np.flatnonzero(chosen[begin:end])
                 ids, starts = passage.input_ids[begin:end], passage.word_starts[begin:end]
-                asked = one_by_one(ids, starts, measured.tokenizer, places=places)
-                yield from ((question, passage.document) for question in asked)
+                for question in one_by_one(ids, starts, measured.tokenizer, places=places):
+                    yield question._replace(origin=passage.document)
             measured.count(int(chosen.sum()))
 
-    for document, answer in _asked(measured.ask, items()):
-        losses.add(document, float(answer.losses[0]), 1.0)
+    for answer in measured.ask(questions()):
+        losses.add(answer.origin, float(answer.losses[0]), 1.0)
     return losses
 
 
@@ -508,10 +483,8 @@ def segments(word_starts: NDArray[np.bool_], room: int) -> Iterator[tuple[int, i
         begin = end
 
 
-def _questions(
-    measured: MeasuredPassages, passage: Passage, chosen: NDArray[np.bool_]
-) -> Iterator[tuple[Question, NDArray[np.int64]]]:
-    """A question for each stretch with hidden tokens, and which tokens of the passage these are."""
+def _questions(measured: MeasuredPassages, passage: Passage, chosen: NDArray[np.bool_]) -> Iterator[Question]:
+    """A question for each stretch with hidden tokens; its origin is which tokens of the passage these are."""
     special = measured.tokenizer.special
     first = int(special.cls is not None)
     for begin, end in segments(passage.word_starts, measured.room):
@@ -521,21 +494,8 @@ def _questions(
             places = at - begin + first
             targets = ids[places]
             ids[places] = special.mask
-            yield Question(ids, places, targets), at
+            yield Question(ids, places, targets, at)
     measured.count(len(passage.input_ids))
-
-
-def _asked(ask: Ask, items: Iterable[tuple[Question, Where]]) -> Iterator[tuple[Where, Answer]]:
-    """Answers, each with what came with its question."""
-    waiting: deque[Where] = deque()
-
-    def questions() -> Iterator[Question]:
-        for question, where in items:
-            waiting.append(where)
-            yield question
-
-    for answer in ask(questions()):
-        yield waiting.popleft(), answer
 
 
 def plain(figures: TokenFigures, bits: Ratio) -> dict[str, Any]:

@@ -83,7 +83,6 @@ class SearchEvaluation(Result):
     warning: str | None
 
     def shown(self) -> Iterator[Shown]:
-        """A table a task, its verdict, and what the vectors are like."""
         for line in self.described:
             yield Styled(line, "dim")
         for reason, count in self.passed_over.items():

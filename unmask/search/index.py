@@ -67,7 +67,6 @@ class Hits(Result):
     seconds: float
 
     def shown(self) -> Iterator[Shown]:
-        """Of each hit its score and name, and below it the snippet."""
         for number, query in enumerate(self.queries):
             if len(self.queries) > 1:
                 yield from [""] * (number > 0)
@@ -258,7 +257,6 @@ class Index(Readable):
         }
 
     def shown(self) -> Iterator[Shown]:
-        """A line, and what to do with it."""
         facts = self.to_dict()
         prompt = f", after {facts['document_prompt']!r}" if facts["document_prompt"] else ""
         yield (

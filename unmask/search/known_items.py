@@ -61,19 +61,10 @@ _ROOM = 40  # letters that a crop's ends move, at most, to the beginning of a wo
 
 @dataclass(frozen=True, kw_only=True)
 class ItemSettings:
-    """Which documents of a text are searched, and which queries are made of them.
+    """Which documents of a text are searched, and which queries are made of them; see `evaluate_search`.
 
-    Attributes:
-        queries: Of each task at most.
-        max_documents: At most; of more, some are taken by a hash of their text, those that may be asked for first.
-        crops: Whether a crop is `removed` from its document, or left `inside`.
-        crop_chars: Characters of a crop, about; what is left of its document is at least as long.
-        every: Whether all documents may be asked for, since the model was trained on none.
-        among_all: Whether all documents are searched among, and not only those that may be asked for.
-        column: Column of the text in tables; None: as the run has it, or found.
-        title_column: Column of titles in tables; None: `title`, if it is there.
-        documents: What a document is in text files; None: as the run has it, or found.
-        seed: Of the choice of documents, queries and crops.
+    Of more documents than `max_documents` some are taken by a hash of their text, those that may be queried for first.
+    What is left of a document without its crop is at least as long as that.
 
     Raises:
         SettingsError: A number is out of range.

@@ -236,21 +236,13 @@ class Example:
         return len(self.input_ids)
 
 
-@dataclass(frozen=True)
-class EncodedInput:
-    """Records as inputs.
+class EncodedInput(NamedTuple):
+    """Records as inputs."""
 
-    Attributes:
-        examples: In the order of the records; a record may have several.
-        truncated: Records that were cut since they are longer than the model: their ends are not seen.
-        split: Records that were shared out over several examples, of which nothing is lost.
-        lost: Records whose answer no example holds as a whole: for the network they have none.
-    """
-
-    examples: list[Example]
-    truncated: int = 0
-    split: int = 0
-    lost: int = 0
+    examples: list[Example]  # in the order of the records; a record may have several
+    truncated: int = 0  # records that were cut since they are longer than the model: their ends are not seen
+    split: int = 0  # records that were shared out over several examples, of which nothing is lost
+    lost: int = 0  # records whose answer no example holds as a whole: for the network they have none
 
 
 class Packed(NamedTuple):

@@ -92,11 +92,8 @@ def _architecture(content: Mapping[str, Any]) -> str:
 def task_of(content: Mapping[str, Any], folder: Path, *, pools_itself: bool = False) -> Task:
     """The task of a config.json, under our own key or by its architecture.
 
-    Args:
-        content: The file's.
-        folder: Of the model, for errors.
-        pools_itself: Whether the network makes one output of a whole text (those that transformers runs do), so that
-            the task has none to choose.
+    `pools_itself` says that the network makes one output of a whole text (those that transformers runs do), so that the
+    task has no pooling to choose.
 
     Raises:
         ModelError: The model is not fine-tuned for a task, or its labels cannot be read.
@@ -160,14 +157,7 @@ def outputs_of(
 
 
 class TaskModel(Readable):
-    """A fine-tuned encoder with its tokenizer.
-
-    Attributes:
-        folder: Where it was loaded from.
-        network: The encoder with the head of its task, in evaluation mode.
-        tokenizer: Its tokenizer.
-        task: What it does.
-    """
+    """A fine-tuned encoder, with the head of its task and its tokenizer, in evaluation mode."""
 
     def __init__(self, folder: Path, network: TaskNetwork, tokenizer: Tokenizer, task: Task) -> None:
         self.folder = folder
@@ -177,11 +167,9 @@ class TaskModel(Readable):
         self._encoder = InputEncoder(tokenizer, network.config, max_length=task.max_length)
 
     def to_dict(self) -> dict[str, Any]:
-        """What it does."""
         return {"folder": str(self.folder), "task": self.task.kind, "labels": list(self.task.names)}
 
     def shown(self) -> Iterator[Shown]:
-        """A line."""
         names = self.task.names
         labels = f" ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})" if names else ""
         yield f"fine-tuned: {self.task.kind}{labels}, for {self.task.takes}; {self.folder}"
@@ -275,7 +263,6 @@ class Predictions(Result):
     split: int
 
     def shown(self) -> Iterator[Shown]:
-        """A JSON object a record; or what was written."""
         if "out" in self:
             yield f"{self.examples:,} predictions in {self.out}"
         else:

@@ -51,6 +51,10 @@ class AuditRatio(NamedTuple):
     rate: float
     stderr: float
 
+    def differs_from(self, expected: float) -> bool:
+        """Whether chance does not explain the difference."""
+        return abs(self.rate - expected) > SIGMAS * self.stderr + 1e-9
+
 
 def ratio_of_sums(targets_P: Counts, sizes_P: Counts, variance: float = 0.0) -> AuditRatio:
     """The share of targets, with document pieces as the independent draws.
@@ -411,7 +415,7 @@ class _Tally:
                     ("of the tokens in second halves of pairs are predicted", pairs.second, pairs.expected[1]),
                 ]
             for what, realised, expected in rates:
-                if abs(realised.rate - expected) > SIGMAS * realised.stderr + 1e-9:
+                if realised.differs_from(expected):
                     yield f"{realised.rate:.2%} {what}, not {expected:.2%}"
         draws = max(self.stretches, 1)  # the fewest independent draws that there may have been
         for name, share, expected in zip(

@@ -17,7 +17,7 @@ from tests.core.hub_helpers import COMMIT, FakeHub, denied, put_in_cache
 from unmask.core.errors import ModelError, TokenizerError, UnmaskError
 from unmask.core.hub import lasting_name
 from unmask.model.folder import find_model, find_weights
-from unmask.tasks.loaded_model import as_scorable
+from unmask.tasks.loaded_model import as_predictor
 from unmask.tokenizer.loading import load_tokenizer
 
 TEXT = "The cat sees the [MASK]."
@@ -96,7 +96,7 @@ FAILURES = [
 @pytest.mark.parametrize(("failure", "message"), FAILURES)
 def test_each_failure_is_one_line_that_names_the_model(hub: FakeHub, failure: Exception, message: str) -> None:
     hub.failure = failure
-    for find in (unmask.load, as_scorable, load_tokenizer):
+    for find in (unmask.load, as_predictor, load_tokenizer):
         with pytest.raises(UnmaskError, match=f"^owner/none: .*{message}") as caught:
             find("owner/none")  # type: ignore[operator]
         assert isinstance(caught.value, TokenizerError if find is load_tokenizer else ModelError)

@@ -22,7 +22,7 @@ from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_task_model, with_task_head
 from unmask.tasks.answer import AnswerTask
 from unmask.tasks.classify import Classify, Pairs, Regress
-from unmask.tasks.loaded_model import Model, as_scorable
+from unmask.tasks.loaded_model import Model, as_predictor
 from unmask.tasks.predict import load_fine_tuned
 from unmask.tasks.tag import Tag
 from unmask.tasks.task import Task
@@ -92,13 +92,13 @@ def test_what_it_cannot_do_any_more(make_model: MakeModel, tokenizer: Tokenizer,
     lines: list[Callable[[Model], object]] = [
         lambda model: model.fill("The [MASK]."),
         lambda model: model.score(TEXTS),
-        as_scorable,
+        as_predictor,
     ]
     for line in lines:
         with pytest.raises(ModelError, match=r"tuned: fine-tuned \(classify\), so it predicts no tokens any more; use"):
             line(model)
     before = unmask.load(tmp_path / "base")
-    assert as_scorable(before).tokenizer is before.tokenizer
+    assert as_predictor(before).tokenizer is before.tokenizer
     with pytest.raises(ModelError, match="this model is not fine-tuned for a task"):
         before.predict(TEXTS)
 

@@ -13,7 +13,7 @@ from unmask.commands.evaluate import evaluate
 from unmask.core.errors import ModelError, TokenizerError
 from unmask.measure.questions import pseudo_log_likelihoods
 from unmask.model.transformers import TransformersNetwork
-from unmask.tasks.loaded_model import Scorable, as_scorable
+from unmask.tasks.loaded_model import Model, as_predictor
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 
@@ -39,10 +39,10 @@ def save(name: str, kind: str, settings: dict[str, Any], folder: Path, tokenizer
     return model
 
 
-def check_totals(loaded: Scorable, theirs: Any) -> None:
+def check_totals(loaded: Model, theirs: Any) -> None:
     """Each token hidden in turn, by transformers alone, is the oracle."""
     tokenizer = loaded.tokenizer
-    found = pseudo_log_likelihoods(loaded.network, loaded.tokenizer, SENTENCES)
+    found = pseudo_log_likelihoods(loaded.predictor, loaded.tokenizer, SENTENCES)
     for sentence, total in zip(SENTENCES, found.totals, strict=True):
         ids = torch.tensor([[2, *tokenizer.encode_corpus([sentence])[0].input_ids.tolist(), 3]])
         expected = 0.0
@@ -69,8 +69,8 @@ def test_layouts_of_ours_with_parts_that_we_lack(
     name: str, part: dict[str, Any], tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     theirs = save(name, "ForMaskedLM", {**SIZES, **part}, tmp_path, tokenizer)
-    loaded = as_scorable(tmp_path)
-    assert isinstance(loaded.network, TransformersNetwork)
+    loaded = as_predictor(tmp_path)
+    assert isinstance(loaded.predictor, TransformersNetwork)
     check_totals(loaded, theirs)
     with pytest.raises(ModelError, match=r"config\.json"):
         _ = unmask.load(tmp_path).network
@@ -79,9 +79,9 @@ def test_layouts_of_ours_with_parts_that_we_lack(
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_figures_on_a_gpu_are_those_on_the_cpu(run: unmask.Run, corpus_file: Path) -> None:
-    scorable = as_scorable(run.folder / "model")
+    scorable = as_predictor(run.folder / "model")
     here = evaluate(scorable, [corpus_file], pseudo_tokens=50)
-    scorable.network.to(torch.device("cuda"))
+    scorable.to(torch.device("cuda"))
     there = evaluate(scorable, [corpus_file], pseudo_tokens=50)
     for name in ("loss", "bits_per_byte", "pseudo_log_loss"):
         assert there[name] == pytest.approx(here[name], rel=1e-2)
@@ -94,7 +94,7 @@ def test_code_of_a_folder_is_neither_run_nor_asked_for(tmp_path: Path, monkeypat
     monkeypatch.setattr("builtins.input", lambda text="": asked.append(text) or "n")
     (tmp_path / "config.json").write_text('{"model_type": "x", "auto_map": {"AutoConfig": "code.Config"}}')
     with pytest.raises(ModelError, match="the code that the folder brings is never run"):
-        as_scorable(tmp_path)
+        as_predictor(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "x"}')
     (tmp_path / "spiece.model").write_text("no tokenizer")
     (tmp_path / "tokenizer_config.json").write_text('{"auto_map": {"AutoTokenizer": ["code.Slow", "code.Fast"]}}')

@@ -37,7 +37,7 @@ from unmask.measure.text import (
     share_of_text,
 )
 from unmask.measure.uncertainty import few_draws, plain_interval
-from unmask.tasks.loaded_model import Model, Scorable, as_scorable
+from unmask.tasks.loaded_model import Model, as_predictor
 
 MAX_TOKENS = 200_000
 MASKS = 2
@@ -137,7 +137,7 @@ class Evaluation(Result):
 
 
 def evaluate(  # noqa: PLR0913  (the options of the command line, each a name that users know)
-    model: Model | Scorable | str | Path,
+    model: Model | str | Path,
     paths: Texts,
     *,
     rates: Sequence[float] = (RATE,),
@@ -174,15 +174,15 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
     for name, value, least in (("masks", masks, 1), ("max_tokens", max_tokens, 1), ("pseudo_tokens", pseudo_tokens, 0)):
         if value < least:
             raise SettingsError(f"{name}: a number from {least} on, not {value}", options=[name])
-    scorable = as_scorable(model, strict=strict)
-    longest, least = scorable.network.config.max_position_embeddings, len(scorable.tokenizer.special.around) + 1
+    loaded = as_predictor(model, strict=strict)
+    longest, least = loaded.predictor.config.max_position_embeddings, len(loaded.tokenizer.special.around) + 1
     size = min(longest, LENGTH) if length is None else length
     if not least <= size <= longest:
-        reason = f"length: {scorable.folder} takes {least} to {longest} positions, not {size}"
+        reason = f"length: {loaded.folder} takes {least} to {longest} positions, not {size}"
         raise SettingsError(reason, options=["length"])
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
         files = list(keep_as_files(paths_or_texts(paths) or [], Path(scratch)))
-        passages, labels, facts = _read(scorable, files, max_tokens, column)
+        passages, labels, facts = _read(loaded, files, max_tokens, column)
     facts["columns"] = {path.removeprefix(f"{scratch}/"): name for path, name in facts["columns"].items()}
     tokens = sum(len(passage.input_ids) for passage in passages)
 
@@ -190,7 +190,7 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
 
     def measured(what: str, total: int) -> MeasuredPassages:
         count = counted(tell, what, total)
-        return MeasuredPassages(partial(ask, scorable.network), scorable.tokenizer, size, masks, count)
+        return MeasuredPassages(partial(ask, loaded.predictor), loaded.tokenizer, size, masks, count)
 
     names = {"word_frequency": FREQUENCY_NAMES, "word_pieces": LENGTH_NAMES, "piece": PIECE_NAMES}
     names |= {"part_of_speech": labels} if labels else {}
@@ -240,7 +240,7 @@ def check_rates(rates: Sequence[float]) -> None:
 
 
 def _read(
-    scorable: Scorable, paths: Sequence[str | Path], max_tokens: int, column: ColumnNames
+    loaded: Model, paths: Sequence[str | Path], max_tokens: int, column: ColumnNames
 ) -> tuple[list[Passage], tuple[str, ...], dict[str, Any]]:
     """The text, the names of its parts of speech (empty where it is not annotated), and `words`, `share`, `columns` and
     `unit` of the result."""
@@ -249,13 +249,13 @@ def _read(
         if column is not None:
             raise SettingsError(f"{root} is prepared: its text has no columns any more", options=["column"])
         manifest = load_manifest(root)
-        if manifest.tokenizer_sha256 != scorable.tokenizer.fingerprint:
+        if manifest.tokenizer_sha256 != loaded.tokenizer.fingerprint:
             raise SettingsError(
-                f"{root} was prepared with another tokenizer than {scorable.folder}; give the text itself"
+                f"{root} was prepared with another tokenizer than {loaded.folder}; give the text itself"
             )
         store = open_split(root, manifest, manifest.validation)
         share = min(1.0, max_tokens / max(store.num_tokens, 1))
-        passages = list(passages_of_store(store, scorable.tokenizer, share=share))
+        passages = list(passages_of_store(store, loaded.tokenizer, share=share))
         labels = list(manifest.annotations.get("pos", ()))
         facts = {"words": "tokenizer", "share": share, "columns": {}, "unit": unit_of(store)}
     else:
@@ -265,7 +265,7 @@ def _read(
         corpus = Corpus(paths, settings, hold_out=False, fields={"pos": "pos"} if annotated else None)
         labels = []
         share = share_of_text(corpus, max_tokens)
-        every = passages_of_text(corpus, scorable.tokenizer, share=share, labels=labels)
+        every = passages_of_text(corpus, loaded.tokenizer, share=share, labels=labels)
         passages = [passage for passage in every if len(passage.input_ids)]
         columns = {str(source.path): source.column for source in corpus.sources if source.column is not None}
         facts = {"words": "text", "share": share, "columns": columns, "unit": DOCUMENTS}
@@ -322,7 +322,7 @@ class Scored(Result):
 
 
 def score(
-    model: Model | Scorable | str | Path,
+    model: Model | str | Path,
     pairs: str | Path,
     *,
     form: Form = "plain",
@@ -356,8 +356,8 @@ def score(
             if numbers[pair.paradigm] <= pairs_per_paradigm:
                 first.append(pair)
         read = first
-    scorable = as_scorable(model, strict=strict)
-    result = score_pairs(scorable.network, scorable.tokenizer, read, form=known, notify=notify or usual_notify())
+    loaded = as_predictor(model, strict=strict)
+    result = score_pairs(loaded.predictor, loaded.tokenizer, read, form=known, notify=notify or usual_notify())
     return Scored(
         {
             **_plain(result.overall),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 import numpy as np
 import torch
@@ -396,25 +396,15 @@ def _load(path: Path, hub: HubName | None, precision: Precision) -> Model:
     return Model(path, masked, tokenizer, fine_tuned, embedder=bare, has_head=has_head, precision=precision, hub=hub)
 
 
-class Scorable(NamedTuple):
-    """A model that can be measured: ours, or any masked language model that transformers reads."""
-
-    folder: Path
-    network: MaskedLM | TransformersNetwork
-    tokenizer: Tokenizer
-
-
-def as_scorable(model: Model | Scorable | str | Path, *, strict: bool = False) -> Scorable:
-    """A model to be measured; one that is loaded here, in float32, is moved to the device that there is.
+def as_predictor(model: Model | str | Path, *, strict: bool = False) -> Model:
+    """A model that predicts tokens; one that is loaded here, in float32, is moved to the device that there is.
 
     Raises:
         ModelError: It has no head for masked tokens: it is fine-tuned, or a bare encoder; or as `unmask.load`.
         TokenizerError: As `unmask.load`.
     """
-    if isinstance(model, Scorable):
-        return model
     loaded = model if isinstance(model, Model) else load(model, strict=strict)
-    scorable = Scorable(loaded.folder, loaded.predictor, loaded.tokenizer)
+    loaded.check_head()
     if loaded is not model:
-        scorable.network.to(choose_device())
-    return scorable
+        loaded.to(choose_device())
+    return loaded

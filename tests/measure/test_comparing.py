@@ -100,16 +100,15 @@ def test_figures_in_steps_that_are_equal_by_accident_show_nothing() -> None:
     """
     a, b = [0.35, 0.30, 0.40], [0.30, 0.25, 0.35]
     assert len({x - y for x, y in zip(a, b, strict=True)}) > 1, "floating-point numbers"
-    found = compare_figures({"a": a, "b": b}, what="share of wrong pairs")
+    found = compare_figures({"a": a, "b": b}, what="share of wrong pairs", items=20)
     [difference] = found.differences
     t = 0.97 * (2 / (4 * 0.985 * 0.015)) ** 0.5
     half = t * (0.05 / 20 / 3) ** 0.5
     assert difference.better is None
     assert difference.estimate.interval == pytest.approx((0.05 - half, 0.05 + half), abs=1e-4)
-    assert compare_figures({"a": a, "b": b}, items=20).differences == found.differences, "steps that were found out"
     finer = compare_figures({"a": a, "b": b}, items=2000).differences[0]
     assert finer.better == "b", "100 items of 2,000 in every seed"
-    same = compare_figures({"a": [0.3, 0.3, 0.3], "b": [0.3, 0.3, 0.3]})
+    same = compare_figures({"a": [0.3, 0.3, 0.3], "b": [0.3, 0.3, 0.3]}, items=10)
     assert same.recipes["a"].interval is None
     half = t * (1 / (6 * 10**2) / 3) ** 0.5
     assert same.differences[0].estimate.interval == pytest.approx((-half, half), abs=1e-4), "shares of 10"

@@ -15,7 +15,6 @@ from unmask.commands.evaluate import score
 from unmask.core.errors import CorpusError, SettingsError
 from unmask.measure.questions import Pair, few_paradigms, read_pairs, tally
 from unmask.measure.uncertainty import (
-    items_of_shares,
     mean_interval,
     ratio_over_draws,
     wilson,
@@ -203,14 +202,3 @@ def test_intervals_of_shares_are_as_wide_as_items_and_steps_allow() -> None:
     )
     assert mean_interval([0.0] * 3, items=100) == pytest.approx((-t * 0.01 / 6**0.5, t * 0.01 / 6**0.5), abs=1e-5)
     assert mean_interval([0.1], items=100) is None
-
-
-def test_of_how_many_items_shares_are() -> None:
-    assert items_of_shares([0.93, 1 - 0.94, 0.91]) == 100
-    assert items_of_shares([3 / 872, 1 - 44 / 872, (3 / 872 + 4 / 872) / 2]) == 1744
-    assert items_of_shares([0.5, 0.25, 1.0]) == 4
-    assert items_of_shares([2.5, 0.5]) is None, "a loss"
-    assert items_of_shares([-0.5]) is None
-    assert items_of_shares([]) is None
-    rng = np.random.default_rng(0)
-    assert items_of_shares(rng.random(4).tolist()) is None, "numbers without steps"

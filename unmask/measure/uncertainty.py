@@ -45,7 +45,6 @@ from unmask.core.errors import SettingsError
 
 CONFIDENCE = 0.95
 _ROUNDING = 1e-9  # of figures of the order of 1: what subtracting and adding them up may change
-_MOST_ITEMS = 20_000  # shares of more come in steps too small to matter
 
 
 def wilson(successes: float, trials: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
@@ -101,20 +100,6 @@ def mean_interval(
     if items is not None:
         variance = max(variance, 1.0 / (6.0 * items**2), abs(mean) / items)
     return student_interval(mean, math.sqrt(variance / count), count - 1, confidence)
-
-
-def items_of_shares(values: Sequence[float]) -> int | None:
-    """The smallest number of items of which all values can be shares; None where they are no shares of a few items.
-
-    Values that happen to be shares of fewer items than they are count as that, which makes intervals wider.
-    """
-    if not values or min(values) < 0.0 or max(values) > 1.0:
-        return None
-    items = np.arange(1, _MOST_ITEMS + 1)
-    for value in values:
-        counts = value * items
-        items = items[np.abs(counts - np.rint(counts)) <= _ROUNDING]
-    return int(items[0]) if len(items) else None
 
 
 FEW = 20  # fewer documents are warned of
@@ -350,8 +335,7 @@ def compare_figures(
         what: What the figure is called.
         without: What the verdict says of runs that have none.
         look: How many different states of these figures were judged, this one included.
-        items: Of how many items the figures are shares; None: they are none, unless all lie in [0, 1] and are shares of
-            the same few items.
+        items: Of how many items the figures are shares; None: they are none.
         exploratory: How many figures are exploratory, this one among them; 0: this one decides.
         open_pairs: Of an exploratory figure: the pairs that the deciding figure tells apart.
 
@@ -367,15 +351,24 @@ def compare_figures(
         raise SettingsError("a comparison takes two recipes at the least, and the same seeds of each")
     seeds, pairs = counts.pop(), list(combinations(figures, 2))
     confidence = 1.0 - error_of_look(look) / len(pairs) / max(1, exploratory)
-    items = items or items_of_shares([value for values in known.values() for value in values])
-    differences = []
+    differences, unlike = [], ""
     for first, second in pairs:
-        values = [a - b for a, b in _seeds_of_both(figures[first], figures[second])]
+        both = [each for each in zip(figures[first], figures[second], strict=True) if None not in each]
+        values = [a - b for a, b in both]  # type: ignore[operator]
         if not values:
             continue
         interval = mean_interval(values, confidence, items=items)
         claimable = not exploratory or (first, second) in open_pairs
-        differences.append(Difference(first, second, Estimate(fmean(values), interval, tuple(values)), claimable))
+        difference = Difference(first, second, Estimate(fmean(values), interval, tuple(values)), claimable)
+        differences.append(difference)
+        if difference.better is not None:  # do the runs vary so unlike that the interval may mislead?
+            spread = {name: stdev(of) for name, of in zip((first, second), zip(*both, strict=True), strict=True)}
+            steady, varying = sorted(spread, key=spread.__getitem__)
+            if spread[varying] > UNLIKE * spread[steady]:
+                unlike += (
+                    f"; runs of {varying} vary more than {UNLIKE:g} times as much as those of {steady}, so that the "
+                    f"interval of {len(both)} seeds may be too narrow"
+                )
     recipes = {
         name: Estimate(fmean(values), mean_interval(values), tuple(values)) for name, values in known.items() if values
     }
@@ -386,9 +379,7 @@ def compare_figures(
     missing = {name: seeds - len(values) for name, values in known.items() if len(values) < seeds}
     lost = "".join(f"; {count} of {seeds} runs of {name} {without}" for name, count in missing.items())
     marked = "exploratory: " if exploratory else ""
-    return PairedComparison(
-        recipes, tuple(differences), confidence, f"{marked}{verdict}{lost}{_unlike(figures, differences)}"
-    )
+    return PairedComparison(recipes, tuple(differences), confidence, f"{marked}{verdict}{lost}{unlike}")
 
 
 def percent(confidence: float) -> str:
@@ -397,27 +388,6 @@ def percent(confidence: float) -> str:
     digits = max(0, 1 - math.floor(math.log10(missing)))
     shown = f"{100.0 - missing:.{digits}f}"
     return f"{shown.rstrip('0').rstrip('.') if digits else shown} %"
-
-
-def _seeds_of_both(first: Sequence[float | None], second: Sequence[float | None]) -> list[tuple[float, float]]:
-    return [(a, b) for a, b in zip(first, second, strict=True) if a is not None and b is not None]
-
-
-def _unlike(figures: Mapping[str, Sequence[float | None]], differences: Sequence[Difference]) -> str:
-    """What the verdict says of shown differences whose runs vary so unlike that the interval may mislead."""
-    said = ""
-    for each in differences:
-        if each.better is None:
-            continue
-        both = _seeds_of_both(figures[each.first], figures[each.second])
-        spread = {each.first: stdev(first for first, _ in both), each.second: stdev(second for _, second in both)}
-        steady, varying = sorted(spread, key=spread.__getitem__)
-        if spread[varying] > UNLIKE * spread[steady]:
-            said += (
-                f"; runs of {varying} vary more than {UNLIKE:g} times as much as those of {steady}, so that the "
-                f"interval of {len(both)} seeds may be too narrow"
-            )
-    return said
 
 
 def _verdict(

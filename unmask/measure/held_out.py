@@ -236,12 +236,8 @@ def _fixed_rows(stream: RowStream, masker: Masker, max_tokens: int) -> Iterator[
 def unigram_entropy(targets: NDArray[np.int64], frequencies: NDArray[np.int64], ordinary: NDArray[np.bool_]) -> float:
     """Cross-entropy of tokens under the training text's unigram distribution, in nats per token.
 
-    What a model reaches that has learned how frequent words are and nothing else: small runs that fail stay here.
-
-    Args:
-        targets: Ids of validation tokens.
-        frequencies: [vocab_size]: counts in the training text; one is added to each, so that none is impossible.
-        ordinary: [vocab_size]: ids of text.
+    What a model reaches that has learned how frequent words are and nothing else: small runs that fail stay here. To
+    each of the counts in the training text [vocab_size] one is added, so that no ordinary token is impossible.
     """
     counts = np.where(ordinary, frequencies + 1, 0)
     return float(-np.log(counts[targets] / counts.sum()).mean())
@@ -291,8 +287,7 @@ class ObjectiveSet:
     def evaluate(self, model: MaskedLM) -> dict[str, ObjectiveFigures]:
         """Evaluates a model, which is in evaluation mode meanwhile."""
         device = model.encoder.tokens.device
-        losses = dict.fromkeys((each.name for each in self.objectives), 0.0)
-        right, counts = dict(losses), dict.fromkeys(losses, 0)
+        sums = {each.name: np.zeros(3) for each in self.objectives}  # losses, right ones, targets
         with evaluating(model):
             for batch in self.batches:
                 rows, masked = batch[0].to(device), batch[1].to(device)
@@ -301,19 +296,18 @@ class ObjectiveSet:
                 )
                 for objective in self.objectives:
                     targets = objective.targets(rows, masked)
-                    computed = objective.losses(model, hidden_TD, targets, None)
-                    losses[objective.name] += float(computed.each_N.sum())
-                    right[objective.name] += float((~computed.wrong_N).sum())
-                    counts[objective.name] += len(targets)
+                    losses = objective.losses(model, hidden_TD, targets, None)
+                    right = float((~losses.wrong_N).sum())
+                    sums[objective.name] += (float(losses.each_N.sum()), right, len(targets))
         return {
-            name: ObjectiveFigures(losses[name] / count, right[name] / count, count)
-            for name, count in counts.items()
+            name: ObjectiveFigures(loss / count, right / count, int(count))
+            for name, (loss, right, count) in ((name, each.tolist()) for name, each in sums.items())
             if count
         }
 
 
 # ----------------------------------------
-# The plateau of token frequencies, recognised and explained: the most common worry of whoever pretrains.
+# The plateau of token frequencies, recognised and explained: the most common worry in pretraining.
 #
 # Every masked language model first learns how frequent each token is, which brings its loss to the entropy of these
 # frequencies, and stays there until attention has learned to look at the neighbours. Then the loss falls again.
@@ -329,33 +323,14 @@ def on_plateau(loss: float, entropy: float) -> bool:
 
 
 def is_stuck(losses: Sequence[float], entropy: float, *, progress: float, step: int) -> bool:
-    """Whether training does not get away from the plateau.
-
-    Args:
-        losses: Held-out losses so far, that of the untrained model first.
-        entropy: Of the token frequencies, on the same tokens.
-        progress: Of the budget.
-        step: Steps made.
-    """
-    trained = losses[1:]
-    recent = trained[-2:]
-    return (
-        step >= FEW_STEPS
-        and progress >= _LEAST_PROGRESS
-        and len(recent) == 2
-        and all(on_plateau(loss, entropy) for loss in recent)
-    )
+    """Whether training does not get away from the plateau: by the held-out losses so far, that of the untrained model
+    first, the entropy of the token frequencies on the same tokens, the progress of the budget, and the steps made."""
+    is_late = step >= FEW_STEPS and progress >= _LEAST_PROGRESS and len(losses) > 2
+    return is_late and all(on_plateau(loss, entropy) for loss in losses[-2:])
 
 
 def explain_plateau(loss: float, entropy: float, *, step: int, learning_rate: float) -> str:
-    """What it means, whether it is normal, and what helps.
-
-    Args:
-        loss: The latest held-out loss.
-        entropy: Of the token frequencies.
-        step: After which it was measured.
-        learning_rate: The peak rate.
-    """
+    """What it means that the latest held-out loss is there, whether it is normal, and what helps."""
     if step < FEW_STEPS:
         return (
             f"{step:,} steps are too few to learn more than how frequent each token is (held-out loss {loss:.2f}, "

@@ -218,11 +218,6 @@ def hash_of(passages: Sequence[TextPassage]) -> str:
 class StoredIndex:
     """A whole index on the disk, opened: the blocks are mapped into memory while they are searched.
 
-    Attributes:
-        folder: Paths.
-        settings: `search.json`.
-        facts: `index.json`.
-
     Raises:
         DataError: There is none, it is not whole, or a file is missing, damaged or of another size than it says.
     """

@@ -55,14 +55,7 @@ class DocumentPart(NamedTuple):
 
 
 class DocumentFiles:
-    """Files of documents.
-
-    Args:
-        paths: Files, folders or patterns; all files in a folder are read, whatever their names say.
-        column: Column of the text in tables, as for `Documents`; None finds it.
-        id_column, title_column: Of tables; None takes `id` or `_id`, and `title`, if there is one.
-        documents: What a document is in text files.
-        within: A folder; files in it are named relative to it.
+    """Files of documents; arguments as for `Documents`. Files `within` a folder are named relative to it.
 
     Attributes:
         skipped: What the last reading passed over: reason to number.

@@ -223,7 +223,7 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
         if titles is not None and len(titles.queries) >= FEW:
             tasks.append(titles)
         elif titles is not None:
-            described.append(f"titles: {len(titles.queries)} that may be asked for, too few to measure by")
+            described.append(f"titles: {len(titles.queries)} that may be queried for, too few to measure by")
     for task in tasks:
         passed_over |= task.not_asked
 
@@ -386,7 +386,7 @@ def _mean_over_draws(values_Q: NDArray[np.float64], draws_Q: NDArray[np.int64]) 
 
 
 def _verdict(model: str, task: dict[str, Any]) -> str:
-    """Which systems the model is better than, worse than, and not told apart from."""
+    """Which systems the model is better than, worse than, and not different from."""
     if not task["differences"]:
         return "there is nothing to compare with"
     systems: dict[str, list[str]] = {"is better than": [], "is worse than": [], "has no difference shown to": []}

@@ -167,7 +167,7 @@ class Index(Readable):
 
         Raises:
             UnmaskError: As `open_encoder` and `DocumentFiles`; the folder holds something else; the text has changed
-                since the index was begun; or the graph is asked for and usearch is not installed, or vectors are
+                since the index was begun; or approximate search is chosen and usearch is not installed, or vectors are
                 sparse.
         """
         encoder = open_encoder(

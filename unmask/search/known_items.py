@@ -6,7 +6,7 @@
     title task   query      A title
                  text searched                      The first sentence. The second one, longer. The third.
 
-A crop is taken out of its document before that is searched. Left inside, it is found at once by comparing words (BM25
+A crop is taken out of its document before that is searched. Left inside, it is retrieved at once by comparing words (BM25
 makes hardly an error), so all that is measured of a model is whether it remembers words. Taken out, what is left is
 about the same matter in other words, which is what a search by meaning is for; so that is the default. `inside` leaves
 it, to measure how well a model remembers. Neither is known to be what real users ask for: that takes their judgements
@@ -145,7 +145,7 @@ def crop_task(documents: Sequence[ItemDocument], settings: ItemSettings) -> Sear
         not_asked["documents too short to crop"] = len(held) - len(long)
     if not long:
         raise DataError(
-            f"all of the {len(held):,} documents that may be asked for are too short to take a crop of {crop_chars} "
+            f"all of the {len(held):,} documents that may be queried for are too short to take a crop of {crop_chars} "
             f"characters out of them ({2 * (crop_chars + _ROOM)} at the least); give longer ones, or "
             f"crop_chars={crop_chars // 2}",
             options=("crop_chars",),

@@ -54,7 +54,7 @@ class QuestionRecord:
     Attributes:
         row: Row of the file, or the question's number in it, counted from 1.
         id: As the file calls it.
-        question, context: What is asked, and where the answer is looked for.
+        question, context: And the text that may hold the answer.
         answers: Any of them is right; empty where the text has none; None where they are not known.
     """
 

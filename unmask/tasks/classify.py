@@ -365,7 +365,7 @@ class Regress(TextTask):
     kind: ClassVar[str] = "regress"
     title: ClassVar[str] = "numbers for texts"
     problem_type: ClassVar[str | None] = "regression"
-    usual: ClassVar[UsualColumns] = UsualColumns("score", pairs="found")
+    usual: ClassVar[UsualColumns] = UsualColumns("score", pairs="usual")
 
     names: tuple[str, ...] = ("value",)
     mean: float = 0.0

@@ -214,14 +214,14 @@ class UsualColumns:
     Attributes:
         labels: Role of the column of labels in `unmask.data.tables.USUAL`.
         texts: Role of the column of texts.
-        pairs: Whether there are two texts: `no`; `named`, where the second is named; `found`, also where the columns of
+        pairs: Whether there are two texts: `no`; `named`, where the second is named; `usual`, also where the columns of
             a pair are there and no text is named; `always`.
         guessed: Whether the longest column is the text, where none has a usual name.
     """
 
     labels: Role
     texts: Role = "text"
-    pairs: Literal["no", "named", "found", "always"] = "no"
+    pairs: Literal["no", "named", "usual", "always"] = "no"
     guessed: bool = True
 
 
@@ -277,7 +277,7 @@ def _find_columns(
             find_column(rows, "text", name, where=path)
     label = named.label or find_column(rows, usual.labels, where=path)
     text, second = named.text, None
-    if usual.pairs == "always" or (usual.pairs != "no" and named.second) or (usual.pairs == "found" and not named.text):
+    if usual.pairs == "always" or (usual.pairs != "no" and named.second) or (usual.pairs == "usual" and not named.text):
         if named.text is not None or named.second is not None:  # the other one of the pair that one belongs to
             pair = next((pair for pair in PAIRS if {named.text, named.second} & set(pair)), ())
             other = next((name for name in pair if name in names and name not in {named.text, named.second}), None)

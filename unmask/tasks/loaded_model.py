@@ -231,7 +231,7 @@ class Model(Readable):
         Args:
             pooling, normalize: See `unmask.tasks.embed.EmbedSettings`; None takes what the folder says. Without
                 its files that is the mean, not divided by its length. For a model of the hub whose copy lacks them,
-                the hub is asked once.
+                the hub is queried once.
             long_texts: See there.
 
         Raises:

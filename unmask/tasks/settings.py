@@ -45,12 +45,12 @@ class FinetuneSettings(Settings):
             runs this is every rate that config.json names, that of attention too.
         evaluations_per_epoch: How often the validation file is predicted.
         patience: Evaluations without a better metric after which training ends; None: never.
-        metric: What the best model is told by; None: accuracy, pearson, entity_f1 (of tags that are entities) or f1.
+        metric: What the best model is chosen by; None: accuracy, pearson, entity_f1 (of tags that are entities) or f1.
         class_weights: Weights of the losses by class: `balanced` (examples / classes / examples of the class), or a
             table; None: all 1.
         least_examples: A class with fewer examples in the training file is an error, of classes of texts.
         max_length: Longest input in tokens; None: the model's.
-        pooling: What whole texts are told from: the `first` token, or the `mean` of all, which needs less pretraining
+        pooling: What whole texts are classified by: the `first` token, or the `mean` of all, which needs less pretraining
             to be good. None: `mean` where the layout has it (ModernBERT's), `first` in those of BERT and RoBERTa.
             Models that transformers runs have their own way.
         stride: Tokens that neighbouring windows of a text share, for answers.

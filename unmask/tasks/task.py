@@ -153,7 +153,7 @@ class Task(ABC):
 
     @abstractmethod
     def encode(self, records: Sequence[Any], encoder: InputEncoder, *, with_targets: bool) -> EncodedInput:
-        """Inputs of the network; with their right answers, where these are asked for and known."""
+        """Inputs of the network; with their right answers, where these are needed and known."""
 
     def logits(self, model: TaskNetwork, hidden_ND: Tensor, sizes: Sequence[int]) -> Tensor:
         """Outputs [N, C] of the hidden states [N, D] at the places of examples; a task that pools gives one an example.

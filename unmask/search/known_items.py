@@ -6,7 +6,7 @@
     title task   query      A title
                  text searched                      The first sentence. The second one, longer. The third.
 
-A crop is taken out of its document before that is searched. Left inside, it is retrieved at once by comparing words (BM25
+A crop is taken out of its document before that is searched. Left inside, comparing words retrieves it at once (BM25
 makes hardly an error), so all that is measured of a model is whether it remembers words. Taken out, what is left is
 about the same matter in other words, which is what a search by meaning is for; so that is the default. `inside` leaves
 it, to measure how well a model remembers. Neither is known to be what real users ask for: that takes their judgements

@@ -50,7 +50,7 @@ class FinetuneSettings(Settings):
             table; None: all 1.
         least_examples: A class with fewer examples in the training file is an error, of classes of texts.
         max_length: Longest input in tokens; None: the model's.
-        pooling: What whole texts are classified by: the `first` token, or the `mean` of all, which needs less pretraining
+        pooling: What represents whole texts: the `first` token, or the `mean` of all, which needs less pretraining
             to be good. None: `mean` where the layout has it (ModernBERT's), `first` in those of BERT and RoBERTa.
             Models that transformers runs have their own way.
         stride: Tokens that neighbouring windows of a text share, for answers.

@@ -29,15 +29,6 @@ def test_two_recipes_by_hand() -> None:
     assert turned.verdict == found.verdict
 
 
-def test_no_difference_is_a_verdict() -> None:
-    found = compare_figures({"a": [2.0, 2.4, 2.1], "b": [2.1, 2.3, 2.1]}, what="bits per byte")
-    assert found.differences[0].better is None
-    assert found.verdict == (
-        "no difference shown in bits per byte over 3 seeds (a has the lowest mean; look 1 of this comparison, "
-        "interval at 97 %)"
-    )
-
-
 def test_one_seed_shows_nothing() -> None:
     found = compare_figures({"a": [2.0], "b": [1.0]})
     assert found.recipes["a"].interval is None

@@ -11,7 +11,7 @@ import torch
 import unmask
 from tests.conftest import make_text
 from unmask.commands.evaluate import evaluate, score
-from unmask.core.errors import CorpusError, ModelError, SettingsError
+from unmask.core.errors import ModelError, SettingsError
 from unmask.model.encoder import MaskedLM
 from unmask.tasks.loaded_model import Model
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -60,23 +60,16 @@ def test_documents_are_what_is_drawn(run: unmask.Run, tmp_path: Path) -> None:
 
 
 def test_the_text_of_a_table(run: unmask.Run, data_folder: Path, tmp_path: Path) -> None:
-    table = tmp_path / "a.jsonl"
     said, heard = make_text(20, seed=5).split("\n"), make_text(20, seed=6).split("\n")
     rows = [{"said": one or "so", "heard": other or "so"} for one, other in zip(said, heard, strict=False)]
-    table.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    other = evaluate(run.model, [table], column="heard", pseudo_tokens=0)
-    assert other["columns"] == {str(table): "heard"}
-    assert other["loss"] != evaluate(run.model, [table], column="said", pseudo_tokens=0)["loss"]
-    whole = tmp_path / "a.json"
-    whole.write_text(json.dumps([{"turn": row} for row in rows]))
-    assert evaluate(run.model, [whole], column="turn.heard", pseudo_tokens=0)["loss"] == other["loss"]
-    both = evaluate(run.model, [whole], column=["turn.said", "turn.heard"], pseudo_tokens=0)
-    assert both["documents"] == other["documents"]
-    assert f"{whole}: the text is in columns 'turn.said' and 'turn.heard'" in repr(both).replace("\n", "")
-    assert json.loads(json.dumps(both.to_dict()))["columns"] == {str(whole): ["turn.said", "turn.heard"]}
-    table.write_text('{"n": 1}\n')
-    with pytest.raises(CorpusError, match=r"a\.jsonl"):
-        evaluate(run.model, [table])
+    table = tmp_path / "a.json"
+    table.write_text(json.dumps([{"turn": row} for row in rows]))
+    one = evaluate(run.model, [table], column="turn.heard", pseudo_tokens=0)
+    assert one["columns"] == {str(table): "turn.heard"}
+    both = evaluate(run.model, [table], column=["turn.said", "turn.heard"], pseudo_tokens=0)
+    assert both["documents"] == one["documents"]
+    assert both["loss"] != one["loss"]
+    assert json.loads(json.dumps(both.to_dict()))["columns"] == {str(table): ["turn.said", "turn.heard"]}
     with pytest.raises(SettingsError, match="column"):
         evaluate(run.model, [data_folder], column="text")
 

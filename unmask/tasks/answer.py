@@ -101,6 +101,8 @@ class AnswerTask(Task):
     head: ClassVar[str] = "answer_head"
     architecture: ClassVar[str] = "QuestionAnswering"
     pipeline: ClassVar[str] = "question-answering"
+    takes_form: ClassVar[str] = "(question, text)"
+    metrics: ClassVar[tuple[str, ...]] = ("f1", "exact_match")
     fixed: ClassVar[Columns | None] = Columns(text="question", second="context", label="answers")
     forms: ClassVar[tuple[Form, ...]] = ("table", "squad")
 
@@ -144,10 +146,6 @@ class AnswerTask(Task):
     def of_input(self, number: int, value: Any) -> QuestionRecord | None:
         is_pair = isinstance(value, list | tuple) and len(value) == 2 and all(isinstance(text, str) for text in value)
         return QuestionRecord(number, str(number), *value) if is_pair else None
-
-    @property
-    def takes(self) -> str:
-        return "(question, text)"
 
     @classmethod
     def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: ClassifierPooling) -> Self:
@@ -264,10 +262,6 @@ class AnswerTask(Task):
         begin_N, end_N = of_both.each_N.chunk(2)
         wrong_begin_N, wrong_end_N = of_both.wrong_N.chunk(2)
         return Losses(of_both.total / 2, (begin_N + end_N) / 2, wrong_begin_N | wrong_end_N)
-
-    @property
-    def metric_names(self) -> tuple[str, ...]:
-        return ("f1", "exact_match")
 
     def measure(self, records: Sequence[QuestionRecord], predictions: Sequence[AnswerPrediction]) -> Metrics:
         """Of several right answers the one that is nearest."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -76,11 +76,7 @@ class TextTask(Task):
     architecture: ClassVar[str] = "SequenceClassification"
     pipeline: ClassVar[str] = "text-classification"
     of_texts: ClassVar[bool] = True
-
-    @classmethod
-    @abstractmethod
-    def label_of(cls, row: LabelledRow) -> Any:
-        """The label of a record."""
+    label_of: ClassVar[Callable[[LabelledRow], Any]]
 
     @abstractmethod
     def targets_of(self, record: TextRecord) -> Targets:
@@ -100,10 +96,6 @@ class TextTask(Task):
         texts = value if self.paired else (value,)
         is_input = isinstance(texts, list | tuple) and len(texts) == 1 + self.paired
         return TextRecord(number, *texts) if is_input and all(isinstance(text, str) for text in texts) else None
-
-    @property
-    def takes(self) -> str:
-        return "(text, text)" if self.paired else "a text"
 
     @classmethod
     def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: ClassifierPooling) -> Self:
@@ -174,11 +166,9 @@ class Classify(TextTask):
     kind: ClassVar[str] = "classify"
     title: ClassVar[str] = "classes of texts"
     problem_type: ClassVar[str | None] = "single_label_classification"
+    metrics: ClassVar[tuple[str, ...]] = CLASS_METRICS
     usual: ClassVar[UsualColumns] = UsualColumns("label", pairs="named")
-
-    @classmethod
-    def label_of(cls, row: LabelledRow) -> str:
-        return row.class_name()
+    label_of: ClassVar[Callable[[LabelledRow], Any]] = LabelledRow.class_name
 
     @classmethod
     def classes_of(cls, record: TextRecord) -> Sequence[str]:
@@ -201,10 +191,6 @@ class Classify(TextTask):
         probabilities = torch.softmax(torch.from_numpy(logits_C).double(), 0).tolist()
         best = int(np.argmax(probabilities))
         return ClassPrediction(self.names[best], probabilities[best], dict(zip(self.names, probabilities, strict=True)))
-
-    @property
-    def metric_names(self) -> tuple[str, ...]:
-        return CLASS_METRICS
 
     def measure(self, records: Sequence[TextRecord], predictions: Sequence[ClassPrediction]) -> Metrics:
         return class_metrics(*self.right_and_predicted(records, predictions))
@@ -253,11 +239,9 @@ class MultiLabel(TextTask):
     kind: ClassVar[str] = "multi_label"
     title: ClassVar[str] = "labels of texts, any number each"
     problem_type: ClassVar[str | None] = "multi_label_classification"
+    metrics: ClassVar[tuple[str, ...]] = ("micro_f1", "macro_f1", "subset_accuracy", "ranking_precision")
     usual: ClassVar[UsualColumns] = UsualColumns("label", pairs="named")
-
-    @classmethod
-    def label_of(cls, row: LabelledRow) -> tuple[str, ...]:
-        return row.class_names()
+    label_of: ClassVar[Callable[[LabelledRow], Any]] = LabelledRow.class_names
 
     @classmethod
     def classes_of(cls, record: TextRecord) -> Sequence[str]:
@@ -307,10 +291,6 @@ class MultiLabel(TextTask):
         ).mean(1)
         wrong_N = ((logits_NC.detach() >= 0) != (right_NC > 0)).any(1)
         return Losses(each_N.sum(), each_N.detach(), wrong_N)
-
-    @property
-    def metric_names(self) -> tuple[str, ...]:
-        return ("micro_f1", "macro_f1", "subset_accuracy", "ranking_precision")
 
     def items(self, records: Sequence[TextRecord], metric: str) -> int | None:
         """Of F1 each right label is an item."""
@@ -365,15 +345,13 @@ class Regress(TextTask):
     kind: ClassVar[str] = "regress"
     title: ClassVar[str] = "numbers for texts"
     problem_type: ClassVar[str | None] = "regression"
+    metrics: ClassVar[tuple[str, ...]] = ("pearson", "spearman", "rmse")
     usual: ClassVar[UsualColumns] = UsualColumns("score", pairs="usual")
+    label_of: ClassVar[Callable[[LabelledRow], Any]] = LabelledRow.value
 
     names: tuple[str, ...] = ("value",)
     mean: float = 0.0
     deviation: float = 1.0
-
-    @classmethod
-    def label_of(cls, row: LabelledRow) -> float:
-        return row.value()
 
     @classmethod
     def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: ClassifierPooling) -> Self:
@@ -419,10 +397,6 @@ class Regress(TextTask):
         """Squared errors."""
         each_N = functional.mse_loss(logits[:, 0].float(), targets.classes_N, reduction="none")
         return Losses(each_N.sum(), each_N.detach(), torch.zeros_like(each_N, dtype=torch.bool))
-
-    @property
-    def metric_names(self) -> tuple[str, ...]:
-        return ("pearson", "spearman", "rmse")
 
     def items(self, records: Sequence[TextRecord], metric: str) -> int | None:
         return None

@@ -62,6 +62,7 @@ class Tag(Task):
     head: ClassVar[str] = "tag_head"
     architecture: ClassVar[str] = "TokenClassification"
     pipeline: ClassVar[str] = "token-classification"
+    takes_form: ClassVar[str] = "a text or a list of words"
     usual: ClassVar[UsualColumns] = UsualColumns("tags", "words", guessed=False)
     forms: ClassVar[tuple[Form, ...]] = ("table", "lines", "treebank")
 
@@ -76,10 +77,6 @@ class Tag(Task):
             return WordsRecord(number, words_of(value))
         is_list = isinstance(value, list | tuple) and all(isinstance(word, str) for word in value)
         return WordsRecord(number, tuple(value)) if is_list else None
-
-    @property
-    def takes(self) -> str:
-        return "a text or a list of words"
 
     @classmethod
     def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: ClassifierPooling) -> Self:

@@ -56,6 +56,8 @@ class Task(ABC):
         architecture: What transformers' classes for it are called after `For`.
         pipeline: What the hub, and transformers' pipelines, call it.
         problem_type: What transformers calls it, of tasks of whole texts.
+        takes_form: What a single input is called in errors.
+        metrics: Its metrics; by the first one the best model is chosen, unless the settings say otherwise.
         of_texts: Whether it is about whole texts, pooled to one vector, and not about tokens.
         usual: What the columns of its tables are called.
         fixed: Its columns, where they are always the same.
@@ -73,6 +75,8 @@ class Task(ABC):
     architecture: ClassVar[str]
     pipeline: ClassVar[str]
     problem_type: ClassVar[str | None] = None
+    takes_form: ClassVar[str] = "a text"
+    metrics: ClassVar[tuple[str, ...]] = ()
     of_texts: ClassVar[bool] = False
     usual: ClassVar[UsualColumns]
     fixed: ClassVar[Columns | None] = None
@@ -100,9 +104,9 @@ class Task(ABC):
         """The record of an input in Python; None: it is no input of this task."""
 
     @property
-    @abstractmethod
     def takes(self) -> str:
         """What it takes for an input, for errors."""
+        return "(text, text)" if self.paired else self.takes_form
 
     @classmethod
     @abstractmethod
@@ -228,9 +232,9 @@ class Task(ABC):
     # Figures
 
     @property
-    @abstractmethod
     def metric_names(self) -> tuple[str, ...]:
-        """Its metrics; by the first one the best model is chosen, unless the settings say otherwise."""
+        """Its metrics, where they depend on what was learned."""
+        return self.metrics
 
     @abstractmethod
     def measure(self, records: Sequence[Any], predictions: Sequence[Any]) -> Metrics:

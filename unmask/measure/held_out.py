@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from unmask.core.errors import DataError
 from unmask.core.hashing import GOLDEN, mix
@@ -144,7 +143,11 @@ class HeldOutSet:
             self.num_tokens += batch.num_tokens
             self.batches.append((rows, masked))
             assert batch.documents is not None, "the rows are of a store"
-            documents.append(_documents_of(rows, predicted_positions(masked.labels), batch.documents))
+            num_segments = rows.segment_ids.amax(dim=1) + 1
+            before = num_segments.cumsum(0) - num_segments  # in the rows before; documents are those of all segments
+            positions_N = predicted_positions(masked.labels)
+            segment_N = before[positions_N // rows.shape[1]] + rows.segment_ids.flatten()[positions_N]
+            documents.append(batch.documents[segment_N.numpy()])
         if not len(self.targets()):
             raise DataError(
                 f"the {self.num_tokens} held-out tokens are too few to hide any of them; give more text, or hold more "
@@ -194,14 +197,6 @@ class HeldOutSet:
                 answers.append(judge(model, hidden_TD, positions_N, masked.labels.flatten()[positions_N], top=1))
         losses_N, ranks_N = (torch.from_numpy(np.concatenate(part)) for part in zip(*answers, strict=True))
         return group.all_gather_rows(losses_N).numpy(), group.all_gather_rows(ranks_N).numpy()
-
-
-def _documents_of(rows: Rows, positions_N: Tensor, documents: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The source document of each position [N] of the flattened rows, of the documents of all segments, row by row."""
-    num_segments = rows.segment_ids.amax(dim=1) + 1
-    before = num_segments.cumsum(0) - num_segments
-    segment_N = before[positions_N // rows.shape[1]] + rows.segment_ids.flatten()[positions_N]
-    return documents[segment_N.numpy()]
 
 
 def unit_of(store: TokenStore) -> str:

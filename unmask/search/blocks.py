@@ -18,7 +18,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import shutil
 from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
 from importlib.util import find_spec
@@ -157,18 +156,6 @@ class IndexFolder:
     def files(self, block: int) -> tuple[Path, Path]:
         """Vectors and passages of a block."""
         return self.blocks / f"{block:05d}.npy", self.blocks / f"{block:05d}.parquet"
-
-    def remove_given(self) -> None:
-        """Removes the copies of input that was no file: its passages are in the blocks."""
-        for path in (self.root / STDIN_FILE, self.root / PIPES, self.root / GIVEN):
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-
-    def num_whole_blocks(self) -> int:
-        """Blocks that were written, one after the other."""
-        number = 0
-        while self.files(number)[1].is_file():
-            number += 1
-        return number
 
     def write_block(self, block: int, passages: Sequence[TextPassage], vectors: Vectors) -> None:
         """Writes a block, its passages last; raises `WriteError` where it cannot be written."""

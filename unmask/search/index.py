@@ -10,9 +10,10 @@ hits.queries[0]["hits"][0]["title"]
 from __future__ import annotations
 
 import logging
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from unmask.core.files import write_atomically
 from unmask.core.hub import hub_name
 from unmask.core.results import Notify, Progress, Readable, Result, Shown, Styled, usual_notify
 from unmask.data.settings import DocumentUnit
-from unmask.data.sources import Texts, is_stream, keep_as_files, paths_or_texts
+from unmask.data.sources import GIVEN, PIPES, STDIN_FILE, Texts, is_stream, keep_as_files, paths_or_texts
 from unmask.data.tables import ColumnNames
 from unmask.search import blocks
 from unmask.search.blocks import (
@@ -237,9 +238,10 @@ class Index(Readable):
                 write_graph(folder, facts)
             if not folder.whole.is_file():
                 write_atomically(folder.whole, as_json(facts))
-            folder.remove_given()
-        for reason, count in files.skipped.items():
-            note(f"passed over: {count:,} {reason}")
+            for path in (folder.root / name for name in (STDIN_FILE, PIPES, GIVEN)):  # its passages are in the blocks
+                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        for reason, number in files.skipped.items():
+            note(f"passed over: {number:,} {reason}")
         index = cls(out, model=encoder.model)
         index._encoder = encoder
         return index
@@ -361,7 +363,7 @@ def _write_blocks(
     folder: IndexFolder, encoder: SearchEncoder, files: DocumentFiles, note: Callable[[str], None], notify: Notify
 ) -> IndexFacts:
     """Cuts the documents into passages, and embeds and writes the blocks of them that are not there."""
-    there = folder.num_whole_blocks()
+    there = next(number for number in count() if not folder.files(number)[1].is_file())
     if there:
         note(f"goes on behind {there:,} blocks of {blocks.BLOCK_PASSAGES:,} passages, which are there")
     num_documents = done = 0

@@ -159,7 +159,6 @@ SEEDS = [
     Seed("corpus_pos", "digits.conllu", conllu(DIGITS)),
     Seed("answer", "context.json", squad(context=5)),
     Seed("answer", "begin.json", squad(answer_start="3")),
-    Seed("pairs", "uid.jsonl", lambda: PAIR.replace(b"}", b', "UID": [[1]]}')),
     Seed("pairs", "half.jsonl", lambda: PAIR.replace(b"}", b', "UID": "\\ud83d"}')),
     # Archives
     Seed("pairs", "whole.jsonl.zst", lambda: packed_zst(PAIR * 3), is_right=True),

@@ -32,11 +32,11 @@ from unmask.model.folder import find_model, load_model
 from unmask.model.layout_names import LAYOUTS, ClassifierPooling
 from unmask.model.stored_weights import files_checked
 from unmask.model.transformers import TransformersPretrained, load_transformers, runs_in_transformers
-from unmask.tasks.files import ExampleFiles, example_files, read_labelled
+from unmask.tasks.files import ExampleFiles, Labelled, example_files, read_labelled
 from unmask.tasks.inputs import Example, InputEncoder
 from unmask.tasks.predict import TaskModel, load_fine_tuned, outputs_of, task_named
 from unmask.tasks.settings import Columns, FinetuneSettings
-from unmask.tasks.task import Labelled, Task, few
+from unmask.tasks.task import Task, few
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.train.callbacks import Callback
 from unmask.train.distributed import Group, join_group, on_every_rank, on_rank_zero
@@ -313,7 +313,7 @@ def read_files(
     if train.columns is not None:
         note("columns: " + ", ".join(f"{role} in {name!r}" for role, name in train.column_names.items()))
     task = kind.learned_from(train, settings, pooling)
-    if remark := task.remark(train):
+    if remark := task.check(train, train.path):
         note(remark)
     files = {"train": train}
     for name in ("validation", "test"):

@@ -46,10 +46,11 @@ from unmask.model.transformers import (
 )
 from unmask.report.cards import write_task_card
 from unmask.report.pages import write_finetune_report
+from unmask.tasks.files import Labelled
 from unmask.tasks.inputs import ROW, Example, pack_examples
 from unmask.tasks.predict import open_fine_tuned, outputs_of
 from unmask.tasks.settings import FinetuneSettings
-from unmask.tasks.task import LOWER_IS_BETTER, Labelled, Metrics, Task
+from unmask.tasks.task import LOWER_IS_BETTER, Metrics, Task
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.callbacks import Arrivals, Callback, ShowProgress, StepReport, StopAtSignal
 from unmask.train.checkpoints import Checkpoints, last_checkpoint, load_checkpoint

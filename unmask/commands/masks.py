@@ -274,7 +274,7 @@ class MaskingAudit(Readable):
         if len(self.audits) == 1:  # how often each group of units should be predicted, and how often it is
             (entry,) = self.audits.values()
             rows, before = [], None
-            for kind, name, group in entry.inclusion.groups():
+            for kind, name, group in entry.groups():
                 row = ("" if kind == before else kind, name, f"{group.units:,}", f"{group.asked:.2%}",
                        f"{group.realised:.2%}")  # fmt: skip
                 rows.append(tuple(Styled(cell, "red" if group.broken else "") for cell in row))
@@ -419,6 +419,6 @@ def _plain(entry: Audit) -> dict[str, Any]:
         grouped_by: {
             name: {"units": each.units, "asked": each.asked, "realised": each.realised} for name, each in groups.items()
         }
-        for grouped_by, groups in vars(entry.inclusion).items()
+        for grouped_by, groups in entry.inclusion.items()
     }
     return figures

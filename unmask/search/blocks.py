@@ -36,7 +36,7 @@ from unmask.core.settings import Settings, validated
 from unmask.data.sources import GIVEN, PIPES, STDIN_FILE
 from unmask.model.pooling import SPLADE
 from unmask.search.encoder import EncodingSettings
-from unmask.search.exact import Block, Ranking, Vectors, joined, search_exactly
+from unmask.search.exact import Ranking, VectorBlock, Vectors, joined, search_exactly
 from unmask.search.passages import TextPassage
 
 BLOCK_PASSAGES = 4096
@@ -247,10 +247,10 @@ class StoredIndex:
             raise damaged(file, error) from error
         return array
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[VectorBlock]:
         """All blocks in order. Each is mapped while it is searched, so few files are open at once."""
         for number, (first, end) in enumerate(pairwise(self._firsts.tolist())):
-            block = Block(self._vectors(number), self.documents[first:end], first, self._longest.get(number))
+            block = VectorBlock(self._vectors(number), self.documents[first:end], first, self._longest.get(number))
             yield block
             self._longest[number] = block.longest
 
@@ -320,7 +320,7 @@ class StoredIndex:
 
     def _near(
         self, graph: Any, query_D: NDArray[np.float32], passages: NDArray[np.int64], top_k: int
-    ) -> Iterator[Block]:
+    ) -> Iterator[VectorBlock]:
         """The passages of a graph, each as a block of its own, so that it keeps its number. More are looked up where
         they are of fewer documents than `top_k`, since a long document may have all that are near; at last all are.
         """
@@ -337,7 +337,7 @@ class StoredIndex:
             vectors, first = self._vectors(block), int(self._firsts[block])
             for passage in passages[blocks == block].tolist():
                 vector_PD = vectors[passage - first : passage - first + 1]
-                yield Block(vector_PD, self.documents[passage : passage + 1], passage)
+                yield VectorBlock(vector_PD, self.documents[passage : passage + 1], passage)
 
 
 def why_no_graph() -> str | None:

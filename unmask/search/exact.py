@@ -37,7 +37,7 @@ Vectors = Any  # [N, D] float32: an array, or a `csr_array` where they are spars
 
 
 @dataclass
-class Block:
+class VectorBlock:
     """Consecutive passages.
 
     Attributes:
@@ -61,15 +61,15 @@ class Ranking(NamedTuple):
     passages_QK: NDArray[np.int64]  # the nearest passage of each; -1 there
 
 
-def blocks_of(vectors_ND: Vectors, documents_N: NDArray[np.int64], size: int = BLOCK_PASSAGES) -> Iterator[Block]:
-    """Vectors in memory as blocks; arguments as for `Block`, sparse ones as `csr_array`."""
+def blocks_of(vectors_ND: Vectors, documents_N: NDArray[np.int64], size: int = BLOCK_PASSAGES) -> Iterator[VectorBlock]:
+    """Vectors in memory as blocks; arguments as for `VectorBlock`, sparse ones as `csr_array`."""
     for first in range(0, vectors_ND.shape[0], size):
         vectors_PD = vectors_ND[first : first + size]
         documents_P = documents_N[first : first + size]
-        yield Block(vectors_PD if isinstance(vectors_PD, np.ndarray) else vectors_PD.tocsc(), documents_P, first)
+        yield VectorBlock(vectors_PD if isinstance(vectors_PD, np.ndarray) else vectors_PD.tocsc(), documents_P, first)
 
 
-def search_exactly(queries_QD: Vectors, blocks: Iterable[Block], top_k: int) -> Ranking:
+def search_exactly(queries_QD: Vectors, blocks: Iterable[VectorBlock], top_k: int) -> Ranking:
     """The documents whose nearest passage has the highest inner product with each query.
 
     Args:
@@ -124,7 +124,7 @@ class _Best:
             self.queries_QD = np.ascontiguousarray(queries_QD)
             self.lengths_Q = np.linalg.norm(queries_QD.astype(np.float64), axis=1)
 
-    def add(self, block: Block) -> None:
+    def add(self, block: VectorBlock) -> None:
         is_dense = isinstance(block.vectors_PD, np.ndarray)
         for new in self._in_vectors(block) if is_dense else self._in_postings(block):
             if not len(new.queries):
@@ -146,7 +146,7 @@ class _Best:
             is_full = np.bincount(self.queries, minlength=len(self.kth_Q)) == self.top_k
             self.kth_Q[is_full] = self.scores[ends[is_full] - 1]
 
-    def _in_vectors(self, block: Block) -> Iterator[_Candidates]:
+    def _in_vectors(self, block: VectorBlock) -> Iterator[_Candidates]:
         vectors_PD, queries_QD = block.vectors_PD, self.queries_QD
         if block.longest is None:  # which takes as long as a query; with more room than float32 rounds off
             block.longest = float(np.sqrt(np.einsum("pd,pd->p", vectors_PD, vectors_PD).max())) * 1.001
@@ -167,7 +167,7 @@ class _Best:
             scores = np.multiply(queries_QD[of], vectors_PD[at], dtype=np.float64).sum(axis=1)
             yield _Candidates(of, at, scores)
 
-    def _in_postings(self, block: Block) -> Iterator[_Candidates]:
+    def _in_postings(self, block: VectorBlock) -> Iterator[_Candidates]:
         of_queries = []
         for query in range(len(self.kth_Q)):
             row = self.queries_QD[query : query + 1]

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from unmask.core.errors import CorpusError, listed, parse_json, shown, whole_number
 from unmask.core.files import file_sha256
@@ -25,9 +25,6 @@ from unmask.data.treebanks import TaggedLine, read_sentences, word_number
 from unmask.data.values import class_name, has_column, text_in, value_or_none
 from unmask.tasks.settings import Columns
 from unmask.tokenizer.spans import word_spans
-
-if TYPE_CHECKING:
-    from unmask.tasks.task import Task
 
 Form = Literal["table", "lines", "treebank", "squad"]
 Part = Literal["train", "validation"]
@@ -144,7 +141,7 @@ def example_files(path: Path, called: Path | None = None, *, part: Part | None =
 
 def read_labelled(
     examples: Path | ExampleFiles,
-    task: type[Task] | Task,
+    task: Any,
     columns: Columns,
     *,
     with_labels: bool = True,
@@ -154,7 +151,7 @@ def read_labelled(
 
     Args:
         examples: Recognised by its suffix, before that of a compression; or a folder (see `example_files`).
-        task: Its class; or a task, which may know that texts come in pairs.
+        task: A `Task`, which may know that texts come in pairs; or its class.
         columns: Those that were named.
         with_labels: Whether every record has a label; otherwise none is read.
         usual: Those of an earlier file, which serve where this one has them.
@@ -228,7 +225,7 @@ class UsualColumns:
 def _table_rows(
     path: Path,
     sources: Sequence[Source],
-    task: type[Task] | Task,
+    task: Any,
     named: Columns,
     usual: Columns,
     with_labels: bool,

@@ -25,11 +25,11 @@ def write_table(
     """Replaces what stands between `<!-- NAME -->` and `<!-- end NAME -->` by a table and how it was made.
 
     Args:
-        page: Explanations stand before the marks or behind them: whatever is between them goes.
+        page: Explanations stand before the marks or behind them.
         name: Of the table.
         lines: The table, and what belongs to it.
         gpu: Name of the one that computed; None: the processor did.
-        made: When, on what and with which versions the lines were measured; None: now and here.
+        made: When, on what and with which versions; None: now and here.
     """
     if made is None:
         here = circumstances()
@@ -42,7 +42,6 @@ def write_table(
 
 
 def replace_table(page: Path, name: str, content: str) -> None:
-    """Replaces what stands between `<!-- NAME -->` and `<!-- end NAME -->`, by whatever is to stand there."""
     text = f"<!-- {name} -->\n{content}\n<!-- end {name} -->"
     old = page.read_text(encoding="utf-8")
     new, places = re.subn(rf"<!-- {name} -->.*?<!-- end {name} -->", lambda _: text, old, flags=re.DOTALL)

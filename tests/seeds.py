@@ -27,14 +27,7 @@ Reader = Literal["corpus", "corpus_pos", "answer", "tag", "regress", "pairs"]
 
 @dataclass(frozen=True)
 class Seed:
-    """A broken file.
-
-    Attributes:
-        reader: Who reads it: a corpus, one with parts of speech, a task's labelled file, or minimal pairs.
-        name: Of the file.
-        content: Makes it.
-        is_right: It must be read; any other is an error.
-    """
+    """A broken file, and what reads it; one that `is_right` must be read, any other is an error."""
 
     reader: Reader
     name: str
@@ -42,7 +35,6 @@ class Seed:
     is_right: bool = False
 
     def write(self, folder: Path) -> Path:
-        """The file, in a folder."""
         path = folder / self.name
         path.write_bytes(self.content())
         return path
@@ -58,7 +50,6 @@ def packed_lines(line: bytes, number: int) -> bytes:
 
 
 def parquet_of(columns: Mapping[str, pa.Array]) -> bytes:
-    """A Parquet file."""
     out = io.BytesIO()
     pq.write_table(pa.table(dict(columns)), out)
     return out.getvalue()
@@ -74,7 +65,6 @@ def arrow_of(columns: Mapping[str, pa.Array]) -> bytes:
 
 
 def small_table() -> dict[str, pa.Array]:
-    """Columns of the kinds that break: texts, nulls, lists, structures, dictionaries."""
     return {
         "text": pa.array(["Anna sleeps here.", None, "Bob runs there.", "Who?", "The king.", "Sea"]),
         "label": pa.array([1, 2, None, 3, 1, 2]),
@@ -90,7 +80,6 @@ def far_times(unit: str = "ms") -> pa.Array:
 
 
 def twice_in_struct() -> pa.Array:
-    """Structures with two fields of one name."""
     return pa.StructArray.from_arrays([pa.array(["a", "b", "c"]), pa.array(["d", "e", "f"])], names=["x", "x"])
 
 
@@ -130,11 +119,7 @@ def archive(kind: str, *, share: float) -> Callable[[], bytes]:
 
 
 def packed_zst(content: bytes) -> bytes:
-    """As .zst files are."""
-    out = pa.BufferOutputStream()
-    with pa.CompressedOutputStream(out, "zstd") as file:
-        file.write(content)
-    return bytes(out.getvalue())
+    return bytes(pa.compress(content, codec="zstd", asbytes=True))
 
 
 SEEDS = [

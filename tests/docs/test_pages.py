@@ -9,13 +9,18 @@ import re
 import shlex
 import shutil
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import unmask
 from tests.command_line import Main
 from tests.core.hub_helpers import put_in_cache
+from unmask.commands.embedder_settings import EmbedderSettings
+from unmask.commands.recipe import Recipe
+from unmask.tasks.settings import FinetuneSettings
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -122,6 +127,27 @@ def test_every_python_snippet_runs(corpus_file: Path, tmp_path: Path, monkeypatc
     assert len(snippets) == 8
     for snippet in snippets:
         exec(compile(snippet.replace("minutes=10", "minutes=0.02"), "a page", "exec"), {})
+
+
+def names_in(schema: dict[str, Any], prefix: str, defs: dict[str, Any]) -> Iterator[str]:
+    """The dotted names of settings in a JSON schema."""
+    if "$ref" in schema:
+        yield from names_in(defs[schema["$ref"].rpartition("/")[2]], prefix, defs)
+    for part in (part for kind in ("anyOf", "oneOf", "allOf") for part in schema.get(kind, [])):
+        yield from names_in(part, prefix, defs)
+    for name, part in schema.get("properties", {}).items():
+        yield f"{prefix}{name}"
+        yield from names_in(part, f"{prefix}{name}.", defs)
+
+
+def test_every_setting_of_the_pages_exists() -> None:
+    names: set[str] = set()
+    for settings, prefix in ((Recipe, ""), (EmbedderSettings, "embedder."), (FinetuneSettings, "finetune.")):
+        schema = settings.model_json_schema()
+        names |= set(names_in(schema, prefix, schema["$defs"]))
+    for page, text in PAGES.items():
+        for name in re.findall(r"--set '?([a-z_.]+)=", text.replace("\n", " ")):
+            assert name in names, f"{page.name}: {name}"
 
 
 def test_the_two_commands_are_in_the_makefile() -> None:

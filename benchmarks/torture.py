@@ -66,12 +66,12 @@ def commands(work: Path) -> dict[str, Command]:
 
 
 def make_base(work: Path) -> None:
-    """A run that commands read, unless it was made before."""
     if not (work / "base" / "summary.json").is_file():
         small = ["--steps", "20", "--vocab-size", "200", *SMALL, "--overwrite"]
         process = begin(Command(["pretrain", str(work / "corpus.txt"), *small]), work / "base")
-        if process.wait():
-            raise SystemExit(f"torture: no run to begin with\n{process.communicate()[1][-3000:]}")
+        _, errors = process.communicate()
+        if process.returncode:
+            raise SystemExit(f"torture: no run to begin with\n{errors[-3000:]}")
 
 
 def begin(command: Command, out: Path, *more: str) -> subprocess.Popen[str]:

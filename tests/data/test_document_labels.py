@@ -10,10 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.data.test_shards import SMALL
 from unmask.core.errors import CorpusError
-from unmask.data import corpus as labelled
-from unmask.data.corpus import Corpus, check_number, ordered
+from unmask.data import work
+from unmask.data.corpus import Corpus
+from unmask.data.prepare import prepare
 from unmask.data.settings import CorpusSettings
+from unmask.data.store import TokenStore
 from unmask.data.values import class_name
 
 
@@ -65,17 +68,32 @@ def test_numbers_have_the_names_that_datasets_wrote(tmp_path: Path, kind: str) -
         ("a.csv", "", r"a.csv: .*'y' for corpus.label"),
         ("a.jsonl", '{"text": "one", "y": [1]}\n', r"a.jsonl: row 1 has list.* 'y'; .*corpus.bad_input"),
         ("a.jsonl", '{"text": "one", "y": 0.5}\n', r"row 1 has the number 0.5"),
-        ("a.jsonl", '{"text": "one"}\n{"text": "two", "y": ""}\n', r"corpus.label = 'y'"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read(tmp_path: Path, name: str, text: str, message: str) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(CorpusError, match=message):
-        ordered({label for _, label in labels_of(tmp_path / name, "y") if label is not None}, "y")
+        labels_of(tmp_path / name, "y")
 
 
-def test_too_many_classes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(labelled, "MOST_CLASSES", 3)
-    check_number({"0", "1", "2"}, "id", "2")
-    with pytest.raises(CorpusError, match=r"corpus.label = 'id' .* such as '3'"):
-        check_number({"0", "1", "2", "3"}, "id", "3")
+@pytest.mark.parametrize(("most", "text"), [(3, "such as '3'"), (9, None)])
+def test_classes_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, text: str | None) -> None:
+    monkeypatch.setattr(work, "MOST_CLASSES", most)
+    (tmp_path / "a.jsonl").write_text("".join(f'{{"text": "one {n}", "y": {n}, "z": ""}}\n' for n in range(4)))
+    corpus = CorpusSettings(label="y" if text else "z", validation=(str(tmp_path / "a.jsonl"),), splits="ignore")
+    (tmp_path / "b.jsonl").write_text('{"text": "two", "y": 1, "z": ""}\n')
+    with pytest.raises(CorpusError, match=text or "no row of the corpus has a value"):
+        prepare([tmp_path / "b.jsonl"], tmp_path / "out", corpus=corpus, tokenizer=SMALL, workers=1)
+
+
+def test_pieces_of_a_long_document_count_as_one(tmp_path: Path) -> None:
+    rows = [{"text": "some words " * 60_000, "mood": "glad"}, {"text": "short", "mood": "sad"}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    corpus, out = CorpusSettings(label="mood", holdout_from="end", holdout=0.3), tmp_path / "out"
+    manifest = prepare([tmp_path / "a.jsonl"], out, corpus=corpus, tokenizer=SMALL, workers=1, size_bytes=200_000)
+    assert manifest.labels == {"glad": 1, "sad": 1}
+    assert manifest.unlabelled == 0
+    files = [out / file.name for split in (manifest.train, manifest.validation) for file in split.files]
+    labels = [label for file in files for label in TokenStore([file]).column("label").tolist()]
+    assert labels.count(0) > 2
+    assert labels.count(1) == 1

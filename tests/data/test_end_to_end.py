@@ -1,4 +1,4 @@
-"""From annotated text to a model: shards, rows, masks, steps."""
+"""Annotations from the text to the rows."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import unmask
-from tests.command_line import Main
-from tests.conftest import SMALL
 from unmask.commands.run_data import open_prepared
 from unmask.core.errors import DataError
 from unmask.data.prepare import prepare
@@ -20,7 +17,6 @@ from unmask.tokenizer.settings import TokenizerSettings
 
 NAMES = ["Anna Lee", "Bonn", "the King of Spain", "New York"]
 TOKENIZER = TokenizerSettings(vocab_size=200)
-STEPS = (*SMALL, "training.batch_tokens=256")
 
 
 def jsonl(path: Path, num_rows: int = 400) -> Path:
@@ -85,24 +81,3 @@ def test_other_annotations_make_other_parts(tmp_path: Path) -> None:
     two = prepare([path], tmp_path / "data", annotation=annotation, overwrite=True, **options)  # type: ignore[arg-type]
     assert two.spans["entities"][0] > one.spans["entities"][0]
     assert two.fingerprint != one.fingerprint
-
-
-def steps_of(data: Path, out: Path, **options: object) -> unmask.Run:
-    settings = (*STEPS, *options.pop("settings", ()))  # type: ignore[misc]
-    return unmask.pretrain([data], out=out, steps=2, settings=settings, **options)  # type: ignore[arg-type]
-
-
-def test_wnut17(main: Main, shared_data: Path, tmp_path: Path) -> None:
-    """A part of the corpus, as it is, on the command line."""
-    lines = (shared_data / "wnut17" / "wnut17train.conll").read_text(encoding="utf-8").splitlines()[:9000]
-    (tmp_path / "a.conll").write_text("\n".join(lines), encoding="utf-8")
-    data, small = tmp_path / "data", ("--vocab-size", 800, "--json")
-    code, text, err = main("prepare", tmp_path / "a.conll", "--out", data, "--annotate", "entities", *small)
-    assert code == 0, err
-    ledger = json.loads(text)
-    begins = sum(line.split("\t")[1].startswith("B-") for line in lines if line.strip())
-    assert begins > 200
-    assert ledger["annotations"]["entities"]["spans"] == begins
-    assert ledger["annotations"]["entities"]["lost"] == 0
-    assert "annotation: entities from the data" in err
-    assert steps_of(data, tmp_path / "run", strategy="entity").summary["steps"] == 2

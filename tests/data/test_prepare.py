@@ -12,7 +12,7 @@ from unmask.commands.run_data import open_prepared
 from unmask.core.errors import DataError
 from unmask.core.files import file_sha256
 from unmask.data.corpus import Corpus
-from unmask.data.data_folder import Manifest, load_manifest, verify_files
+from unmask.data.data_folder import Manifest, load_manifest, open_split
 from unmask.data.prepare import prepare
 from unmask.data.settings import CorpusSettings
 from unmask.data.store import ShardWriter, TokenBatch, TokenStore
@@ -103,7 +103,7 @@ def test_damage_is_found(data_folder: Path, manifest: Manifest, tmp_path: Path) 
     content[len(content) // 2] ^= 1
     shard.write_bytes(content)
     with pytest.raises(DataError, match="does not fit the checksum; prepare the data again"):
-        verify_files(root, manifest)
+        open_split(root, manifest, manifest.train)
     shard.unlink()
     with pytest.raises(DataError, match="the manifest lists this file, but it is not there"):
         open_prepared(root)

@@ -16,7 +16,6 @@ from unmask.data.prepare import prepare
 from unmask.data.rows import Cursor, RowBatch, Rows, RowStream
 from unmask.data.settings import CorpusSettings
 from unmask.data.store import TokenStore
-from unmask.masking.masker import Masker
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.settings import TokenizerSettings
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -105,28 +104,7 @@ def test_pairs_have_the_class_that_both_halves_have(tokenizer: Tokenizer, kind: 
     assert (mixed > 3 and alike > 1) if kind == "next_sentence" else mixed == alike == 0
 
 
-def test_the_first_token_is_never_masked(tokenizer: Tokenizer) -> None:
-    """Nearly everything is masked, and over some epochs everything is, but [CLS] stays."""
-    rows = (
-        stream_of(store_of([5, 9, 30, 2, 7], [0, 1, 1, -1, 0], first_ordinary(tokenizer)), tokenizer)
-        .batch(Cursor(), 4)
-        .rows
-    )
-    masker = Masker.from_tokenizer(tokenizer, rate=0.95)
-    first = (rows.position_ids == 0) & (rows.segment_ids >= 0)
-    assert first.sum() >= 5
-    assert all((masker(rows, epoch=epoch).input_ids[first] == tokenizer.special.cls).all() for epoch in range(12))
-    assert torch.equal(ever_masked(masker, rows), rows.maskable)
-    assert not rows.maskable[first].any()
-
-
-def ever_masked(masker: Masker, rows: Rows, num_epochs: int = 12) -> torch.Tensor:
-    """Which tokens were predicted in at least one of some epochs; at 95 % none is forgotten in twelve."""
-    return torch.stack([masker(rows, epoch=epoch).labels >= 0 for epoch in range(num_epochs)]).any(0)
-
-
-@pytest.mark.parametrize("strategy", ["random", "whole_word", "span"])
-def test_without_cls_the_first_token_of_the_text_is_never_masked(tmp_path: Path, strategy: str) -> None:
+def test_without_cls_the_first_token_of_the_text_is_never_masked(tmp_path: Path) -> None:
     """The class is told from it. Only where there are labels: elsewhere every token may be masked."""
     (tmp_path / "a.csv").write_text(
         "text,label\n" + "".join(f"{line},{i % 2}\n" for i, line in enumerate(make_text(150).split("\n")) if line)
@@ -141,11 +119,10 @@ def test_without_cls_the_first_token_of_the_text_is_never_masked(tmp_path: Path,
         for labelled in (True, False)
     )
     assert torch.equal(with_labels.input_ids, without.input_ids)
-    masker = Masker.from_tokenizer(tokenizer, strategy=strategy, rate=0.95)
     first = (with_labels.position_ids == 0) & (with_labels.segment_ids >= 0)
     assert torch.equal(with_labels.classes["label"] >= 0, first)
-    assert torch.equal(ever_masked(masker, with_labels), without.maskable & ~first)
-    assert ever_masked(masker, without)[first].all()
+    assert torch.equal(with_labels.maskable, without.maskable & ~first)
+    assert without.maskable[first].all()
 
 
 def test_a_text_without_classes(store: TokenStore, tokenizer: Tokenizer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import multiprocessing
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,7 +20,6 @@ from tests.tokenizer.families import FAMILIES, SENTENCE, trained
 from unmask.core.errors import DataError
 from unmask.core.files import LOCK
 from unmask.core.results import Progress
-from unmask.data import executors
 from unmask.data.data_folder import Manifest
 from unmask.data.documents import Document
 from unmask.data.prepare import prepare
@@ -97,44 +97,31 @@ def test_counts_do_not_depend_on_how_the_corpus_is_cut(tmp_path: Path, unit: str
     assert 1 <= manifests[0].validation.documents <= 3
 
 
-@pytest.fixture
-def watched(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The worker processes that a preparation starts."""
-    processes: list[Any] = []
-    start = executors.WorkerProcesses._start_process
-
-    def started(self: executors.WorkerProcesses) -> None:
-        start(self)
-        processes.append(self.processes[-1])
-
-    monkeypatch.setattr(executors.WorkerProcesses, "_start_process", started)
-    return processes
-
-
 @pytest.mark.parametrize(
     ("stop", "error"),
     [
-        (lambda workers, out: (out / "train").rename(out / "gone") and (out / "train").touch(), DataError),
-        (lambda workers, out: [worker.kill() for worker in workers], DataError),
-        (lambda workers, out: 1 / 0, ZeroDivisionError),
+        (lambda out: (out / "train").rename(out / "gone") and (out / "train").touch(), DataError),
+        (lambda out: [worker.kill() for worker in multiprocessing.active_children()], DataError),
+        (lambda out: 1 / 0, ZeroDivisionError),
     ],
     ids=["a full disk", "a kill", "a defect of the caller"],
 )
 def test_one_error_ends_all_workers(
-    corpus_file: Path, tmp_path: Path, watched: list[Any], stop: Callable[..., Any], error: type[Exception]
+    corpus_file: Path, tmp_path: Path, stop: Callable[..., Any], error: type[Exception]
 ) -> None:
-    out, stopped = tmp_path / "out", []
+    out, stopped, seen = tmp_path / "out", [], set[Any]()
 
     def notify(progress: Progress) -> None:
+        seen.update(multiprocessing.active_children())
         if progress.what == "tokenizing" and progress.done > 20_000 and not stopped:
             stopped.append(True)
-            stop(watched, out)
+            stop(out)
 
     options = {"corpus": CorpusSettings(), "tokenizer": SMALL, "workers": 2, "size_bytes": 2000}
     with pytest.raises(error):
         prepare([corpus_file], out, **options, notify=notify)  # type: ignore[arg-type]
-    assert len(watched) == 2
-    assert all(process.exitcode is not None for process in watched)
+    assert len(seen) == 2
+    assert not multiprocessing.active_children()
     assert not (out / "manifest.json").exists()
     if (out / "gone").exists():
         (out / "train").unlink()

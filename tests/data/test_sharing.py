@@ -15,7 +15,7 @@ from unmask.commands.prepare import prepare as prepare_verb
 from unmask.core.errors import CorpusError, SettingsError
 from unmask.core.results import Progress
 from unmask.data.data_folder import Manifest, load_manifest
-from unmask.data.prepare import PreparationInput, join_parts, prepare, prepare_part
+from unmask.data.prepare import PreparationInput, prepare, prepare_part
 from unmask.data.settings import AnnotationSettings, CorpusSettings
 from unmask.data.store import TokenStore
 from unmask.data.work import Sample
@@ -49,8 +49,8 @@ def in_parts(asked: PreparationInput, out: Path, of: int) -> tuple[Manifest, int
     """Parts and join in turns, until the data is there; and how many rounds it took."""
     for rounds in range(1, 5):
         for number in range(of, 0, -1):
-            assert "--join" in prepare_part(asked, out, (number, of), workers=1)
-        found = join_parts(asked, out)
+            assert "--join" in str(prepare_part(asked, out, (number, of), workers=1))
+        found = prepare_part(asked, out, None)
         if isinstance(found, Manifest):
             return found, rounds
         assert "run the parts again" in found
@@ -76,7 +76,7 @@ def test_the_files_are_the_same_whoever_makes_them(corpus: Path, tmp_path: Path,
     assert contents(tmp_path / "two") == whole
     assert contents(tmp_path / "parts") == whole
     assert prepare_part(asked, tmp_path / "parts", (1, 3)) == f"{tmp_path / 'parts'} is complete already"
-    assert join_parts(asked, tmp_path / "parts") == manifest
+    assert prepare_part(asked, tmp_path / "parts", None) == manifest
     plain = prepare([corpus], tmp_path / "whole", corpus=settings, tokenizer=SMALL)
     assert [plain.documents, plain.tokens, plain.skipped, plain.labels, plain.token_frequencies] == [
         manifest.documents, manifest.tokens, manifest.skipped, manifest.labels, manifest.token_frequencies,

@@ -12,7 +12,7 @@ from unmask.core.errors import SettingsError
 from unmask.core.remote import address_of, output_folder, path_at
 from unmask.core.results import Result, Shown, in_notebook, usual_notify
 from unmask.data.data_folder import DataFolder, Manifest
-from unmask.data.prepare import PreparationInput, join_parts, prepare_part
+from unmask.data.prepare import PreparationInput, prepare_part
 from unmask.data.prepare import prepare as prepare_shards
 from unmask.data.sources import Texts, paths_or_texts
 from unmask.tokenizer.loading import with_commit
@@ -147,10 +147,7 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
         manifest: Manifest | str
         if shared:
             source = PreparationInput(texts, recipe.corpus, tokenizer_settings, recipe.annotation)
-            if number is None:
-                manifest = join_parts(source, root, notify=notify, note=note)
-            else:
-                manifest = prepare_part(source, root, number, workers=workers, notify=notify, note=note)
+            manifest = prepare_part(source, root, number, workers=workers, notify=notify, note=note)
             if isinstance(manifest, str):
                 return PreparedPart({"out": str(root), "part": part, "complete": False, "next": manifest})
         else:

@@ -262,7 +262,8 @@ def _obtain_old_text(folder: Path, settings: StartSettings, tokenizer: Tokenizer
             with closing(text.pieces()) as pieces:
                 old = ((piece, held) for piece, held in pieces if held or settings.old_data)
                 for chunk in cut_chunks(old, size):
-                    files += [file.name for file in write_shards(chunk, tokenizer, partial).files]
+                    counts = write_shards(chunk, tokenizer, partial)
+                    files += [file.name for split in (counts.train, counts.validation) for file in split.files]
             if not files and settings.old_data:
                 raise DataError(f"{', '.join(settings.old_data)}: there is no text in it", options=["old_data"])
         content = {"source": source, "files": files}

@@ -12,11 +12,12 @@ task and their place in it; of equal ones the first stays. `Corpus.why` says why
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -35,7 +36,6 @@ from unmask.data.sources import Source, SourceSplit, find_sources, find_split
 from unmask.data.survey import (
     PLACE_BITS,
     CorpusPlan,
-    LeftOut,
     ReadTask,
     clean,
     content_digest,
@@ -44,33 +44,9 @@ from unmask.data.survey import (
     plan_reading,
 )
 from unmask.data.tables import ColumnNames, first_rows, in_words, with_columns
-from unmask.data.values import has_column, in_order, names_in
+from unmask.data.values import has_column, names_in
 
 log = logging.getLogger(__name__)
-
-# ----------------------------------------
-# Classes of documents, numbered once for all of a corpus
-
-MOST_CLASSES = 10_000
-
-
-def check_number(seen: Collection[str], column: str | int | None, newest: str) -> None:
-    """Raises a CorpusError where a column has more than 10,000 values, the newest among them: they are no classes."""
-    if len(seen) > MOST_CLASSES:
-        raise CorpusError(
-            f"corpus.label = {str(column)!r} has more than {MOST_CLASSES:,} different values, such as "
-            f"{newest!r}: these are no classes; name another column"
-        )
-
-
-def ordered(seen: Collection[str], column: str | int | None) -> tuple[str, ...]:
-    """The classes in the order of their numbers; a CorpusError where there are none."""
-    if not seen:
-        raise CorpusError(
-            f"corpus.label = {str(column)!r}: no row of the corpus has a value in this column; name another, or leave "
-            "corpus.label out"
-        )
-    return in_order(seen)
 
 
 def _with_column(
@@ -117,82 +93,17 @@ _DOCUMENT = np.dtype(
 )  # fmt: skip
 _AT_ONCE = 1 << 16  # documents, after which what is known of them is packed
 _NONE = np.empty(0, dtype=np.int64)
-Looked = Sequence[tuple[int, Mapping[str, Any]]]  # number of each task, in their order, and its `Look.arrays`
+Looked = Sequence[tuple[int, Mapping[str, Any]]]  # number of each task, in their order, and what `Corpus.look` gave
 
 
-class Wanted(NamedTuple):
-    """What the text is looked at for; nothing, mostly.
+class Needs(NamedTuple):
+    """What must be known of all of the text; nothing, mostly."""
 
-    Attributes:
-        length: How much text there is, since its end is held out.
-        equal: Equal documents.
-        near: Near-duplicates, to leave out all but the first.
-        groups: Groups of a column.
-        clusters: Clusters of near-duplicates, to hold some of them out.
-    """
-
-    length: bool
-    equal: bool
-    near: bool
-    groups: bool
-    clusters: bool
-
-
-class Look:
-    """What one task holds, gathered as it goes by.
-
-    Args:
-        wanted: What is looked for.
-        parts: Whether parts of documents are held out.
-    """
-
-    def __init__(self, wanted: Wanted, *, parts: bool) -> None:
-        self._wanted, self._parts = wanted, parts
-        self._num_chars = 0
-        self._groups = GroupSizes()
-        self._clusters = Clusters()
-        self._documents: list[tuple[int, int, int, int, int, bool]] = []
-        self._packed: list[NDArray[np.void]] = []
-
-    def whole(self, pieces: Iterable[Document]) -> Iterator[Document]:
-        """Hands documents through, as they are before they are cut into parts."""
-        for piece in pieces:
-            if self._wanted.equal and piece.offset == 0 and piece.last:
-                digest = content_digest(piece.text)
-                halves = int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
-                key = 0 if piece.group is None else group_key(piece.group)
-                self._documents.append((*halves, piece.document, len(piece.text), key, piece.group is not None))
-                if len(self._documents) == _AT_ONCE:
-                    self._pack()
-                if self._wanted.near:
-                    self._clusters.add_piece(piece, parts=False)
-            yield piece
-
-    def all_of(self, pieces: Iterable[Document]) -> None:
-        """Takes the pieces, to the end."""
-        for piece in pieces:
-            self._num_chars += len(piece.text)
-            if self._wanted.groups:
-                self._groups.add(piece)
-            if self._wanted.clusters:
-                self._clusters.add_piece(piece, parts=self._parts)
-
-    def _pack(self) -> None:
-        self._packed.append(np.array(self._documents, dtype=_DOCUMENT))
-        self._documents = []
-
-    def arrays(self) -> dict[str, Any]:
-        """All of it as arrays."""
-        facts = {"num_chars": self._num_chars, "alone": self._groups.alone, "shown": self._groups.shown}
-        keys = sorted(self._groups.sizes)
-        self._pack()
-        return {
-            "facts": np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8),
-            "documents": np.sort(np.concatenate(self._packed), order=["high", "low", "place"]),
-            "group_keys": np.array(keys, dtype=np.int64),
-            "group_sizes": np.array([self._groups.sizes[key] for key in keys], dtype=np.int64),
-            **self._clusters.arrays(),
-        }
+    length: bool  # how much text there is, since its end is held out
+    equal: bool  # equal documents
+    near: bool  # near-duplicates, to leave out all but the first
+    groups: bool  # groups of a column
+    clusters: bool  # clusters of near-duplicates, to hold some of them out
 
 
 @dataclass(frozen=True)
@@ -214,10 +125,6 @@ class Decisions:
     groups: HeldGroups | None = None
     cluster_of: Mapping[int, Ints] = field(default_factory=dict)
     end: Mapping[int, int] = field(default_factory=dict)
-
-    def left_out(self, task: int) -> LeftOut:
-        """Which documents of a task are left out."""
-        return LeftOut(*(frozenset(each.get(task, _NONE).tolist()) for each in (self.duplicates, self.near)))
 
     def arrays(self) -> dict[str, Any]:
         """All of it as arrays."""
@@ -252,21 +159,34 @@ def decisions_of(arrays: Mapping[str, Any]) -> Decisions:
     return Decisions(by_name["duplicates"], by_name["near"], pairs, groups, by_name["cluster_of"], end)
 
 
-def _decide(looked: Looked, wanted: Wanted, settings: CorpusSettings, plan: CorpusPlan) -> Decisions:
-    duplicates = _duplicates(looked) if wanted.equal else {}
-    clusters = Clusters()
-    begins = [0]
-    for _, arrays in looked if wanted.near or wanted.clusters else ():
+def _decide(looked: Looked, needs: Needs, settings: CorpusSettings, plan: CorpusPlan) -> Decisions:
+    # 1. Equal documents: by task, the places of those that stood before.
+    duplicates: dict[int, Ints] = {}
+    if needs.equal:
+        rows = np.concatenate([np.empty(0, dtype=_DOCUMENT), *(arrays["documents"] for _, arrays in looked)])
+        owner = np.repeat([task for task, _ in looked], [len(arrays["documents"]) for _, arrays in looked])
+        order = np.lexsort((rows["place"], owner, rows["low"], rows["high"]))
+        high, low = rows["high"][order], rows["low"][order]
+        again = order[1:][(high[1:] == high[:-1]) & (low[1:] == low[:-1])]
+        for task in np.unique(owner[again]).tolist():
+            duplicates[task] = np.sort(rows["place"][again[owner[again] == task]])
+
+    # 2. Clusters of near-duplicates: of each but the first document may stay.
+    clusters, begins = Clusters(), [0]
+    for _, arrays in looked if needs.near or needs.clusters else ():
         clusters.join(arrays)
         begins.append(begins[-1] + len(arrays["cluster_texts"]))
-    near, pairs = _near_duplicates(looked, begins, clusters, duplicates) if wanted.near else ({}, ())
+    near, pairs = _near_duplicates(looked, begins, clusters, duplicates) if needs.near else ({}, ())
     gone = {}  # by task, the documents that are left out, for whatever reason
     for task, arrays in looked:
         places = np.concatenate([_NONE, *(each[task] for each in (duplicates, near) if task in each)])
         gone[task] = arrays["documents"][np.isin(arrays["documents"]["place"], places)]
+
+    # 3. What of the rest is held out: groups of a column, clusters, or the end.
     groups: HeldGroups | None = None
     cluster_of: dict[int, Ints] = {}
-    if wanted.groups:
+    end: dict[int, int] = {}
+    if needs.groups:
         sizes = GroupSizes()
         for task, arrays in looked:
             facts = json.loads(bytes(arrays["facts"]))
@@ -275,7 +195,7 @@ def _decide(looked: Looked, wanted: Wanted, settings: CorpusSettings, plan: Corp
                 keys[int(row["group"])] -= int(row["size"])
             sizes.join(GroupSizes(keys, facts["alone"] - int((~gone[task]["is_grouped"]).sum()), facts["shown"]))
         groups = sizes.choose(settings)
-    elif wanted.clusters:
+    elif needs.clusters:
         stays = [
             ~np.isin(arrays["cluster_texts"]["document"], duplicates.get(task, _NONE)) for task, arrays in looked
         ]  # fmt: skip
@@ -283,18 +203,19 @@ def _decide(looked: Looked, wanted: Wanted, settings: CorpusSettings, plan: Corp
         groups, cluster_keys = clusters.choose(settings.holdout, stays=np.concatenate(stays), what=what)
         of_task = np.split(cluster_keys, begins[1:-1])
         cluster_of = {task: part[stay] for (task, _), part, stay in zip(looked, of_task, stays, strict=True)}
-    end = _end(looked, gone, plan.threshold) if wanted.length else {}
+    if needs.length:
+        lengths = {
+            task: json.loads(bytes(arrays["facts"]))["num_chars"] - int(gone[task]["size"].sum())
+            for task, arrays in looked
+        }
+        total = sum(lengths.values())
+        left = total - round(total * plan.threshold)
+        if not 0 < left < total:
+            raise CorpusError("too little text to hold its end out for validation; give more")
+        for task, length in lengths.items():
+            end[task] = min(max(left, 0), length)
+            left -= length
     return Decisions(duplicates, near, pairs, groups, cluster_of, end)
-
-
-def _duplicates(looked: Looked) -> dict[int, Ints]:
-    """By task, the places of documents that stood before."""
-    rows = np.concatenate([np.empty(0, dtype=_DOCUMENT), *(arrays["documents"] for _, arrays in looked)])
-    owner = np.repeat([task for task, _ in looked], [len(arrays["documents"]) for _, arrays in looked])
-    order = np.lexsort((rows["place"], owner, rows["low"], rows["high"]))
-    high, low = rows["high"][order], rows["low"][order]
-    again = order[1:][(high[1:] == high[:-1]) & (low[1:] == low[:-1])]
-    return {task: np.sort(rows["place"][again[owner[again] == task]]) for task in np.unique(owner[again]).tolist()}
 
 
 def _near_duplicates(
@@ -321,22 +242,6 @@ def _near_duplicates(
     return near, tuple(pairs)
 
 
-def _end(looked: Looked, gone: Mapping[int, NDArray[np.void]], share: float) -> dict[int, int]:
-    """By task, where the end of the text begins that is held out."""
-    lengths = {
-        task: json.loads(bytes(arrays["facts"]))["num_chars"] - int(gone[task]["size"].sum()) for task, arrays in looked
-    }
-    total = sum(lengths.values())
-    left = total - round(total * share)
-    if not 0 < left < total:
-        raise CorpusError("too little text to hold its end out for validation; give more")
-    ends = {}
-    for task, length in lengths.items():
-        ends[task] = min(max(left, 0), length)
-        left -= length
-    return ends
-
-
 # ----------------------------------------
 # The corpus
 
@@ -360,7 +265,7 @@ class Corpus:
 
     Args:
         paths: Files, folders or patterns.
-        settings: What the user asked for.
+        settings: How it is read, cleaned and split.
         hold_out: Whether a part of it is held out.
         fields: Annotations that are read with the text: column to the name of the field that holds it; None reads
             none.
@@ -372,7 +277,7 @@ class Corpus:
         validation_sources: Files that are held out, where these were named, or say so by their names.
         plan: What a document is, and what is held out.
         tasks: The parts of the files, in the order of reading.
-        wanted: What must be decided about all of the text before any of it is used.
+        needs: What must be decided about all of the text before any of it is used.
         skipped: What the last reading left out: reason to number.
 
     Raises:
@@ -408,7 +313,7 @@ class Corpus:
         self.plan = plan_corpus(self.sources, settings, hold_out=hold_out, has_files=bool(held))
         self.tasks = plan_reading(self.sources, self.validation_sources, unit=self.plan.unit, size_bytes=task_bytes)
         unit, duplicates = self.plan.holdout_unit, settings.cleaning.duplicates
-        self.wanted = Wanted(
+        self.needs = Needs(
             length=unit == "end",
             equal=duplicates != "keep",
             near=duplicates == "drop_near",
@@ -432,6 +337,12 @@ class Corpus:
                 f"{in_words(joined)}; name one in corpus.column, {ways}"
             )
 
+    def without_files(self) -> Corpus:
+        """How text is read, without the files, which tasks name: it is small."""
+        light = copy.copy(self)
+        light.tasks, light.sources, light.validation_sources = [], [], []
+        return light
+
     @property
     def num_bytes(self) -> int | None:
         """Size of the files together, where none is compressed; about the size of the text."""
@@ -442,7 +353,7 @@ class Corpus:
         return [*self.sources, *self.validation_sources]
 
     def pieces(self) -> Generator[tuple[Document, bool]]:
-        """Every piece with whether it is held out. Where something must be decided about all of the text (`wanted`),
+        """Every piece with whether it is held out. Where something must be decided about all of the text (`needs`),
         the first call reads it once more. Closing it closes the file that is being read.
 
         Raises:
@@ -471,26 +382,60 @@ class Corpus:
     def decided(self) -> Decisions:
         """What is decided about all of the text, which is looked at once where that is needed."""
         if self._decisions is None:
-            looked = [(task.number, self.look(task).arrays()) for task in self.tasks] if any(self.wanted) else []
+            looked = [(task.number, self.look(task)) for task in self.tasks] if any(self.needs) else []
             self._decisions = self.decide(looked)
         return self._decisions
 
-    def look(self, task: ReadTask) -> Look:
-        """Looks at a task for what is wanted."""
-        look = Look(self.wanted, parts=self.plan.holdout_unit == "part")
-        look.all_of(self._read(task, Counter(), LeftOut(), first=0, through=look.whole))
-        return look
+    def look(self, task: ReadTask) -> dict[str, Any]:
+        """Gathers what decisions need of a task: hashes, sizes and groups of its documents as arrays."""
+        needs, in_parts = self.needs, self.plan.holdout_unit == "part"
+        groups, clusters = GroupSizes(), Clusters()
+        documents: list[tuple[int, int, int, int, int, bool]] = []
+        packed: list[NDArray[np.void]] = []
+
+        def whole(pieces: Iterator[Document]) -> Iterator[Document]:
+            """Documents as they are before they are cut into parts."""
+            for piece in pieces:
+                if needs.equal and piece.offset == 0 and piece.last:
+                    digest = content_digest(piece.text)
+                    halves = int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
+                    key = 0 if piece.group is None else group_key(piece.group)
+                    documents.append((*halves, piece.document, len(piece.text), key, piece.group is not None))
+                    if len(documents) == _AT_ONCE:
+                        packed.append(np.array(documents, dtype=_DOCUMENT))
+                        documents.clear()
+                    if needs.near:
+                        clusters.add_piece(piece, parts=False)
+                yield piece
+
+        num_chars = 0
+        for piece in self._read(task, Counter(), {}, first=0, through=whole):
+            num_chars += len(piece.text)
+            if needs.groups:
+                groups.add(piece)
+            if needs.clusters:
+                clusters.add_piece(piece, parts=in_parts)
+        packed.append(np.array(documents, dtype=_DOCUMENT))
+        facts = {"num_chars": num_chars, "alone": groups.alone, "shown": groups.shown}
+        keys = sorted(groups.sizes)
+        return {
+            "facts": np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8),
+            "documents": np.sort(np.concatenate(packed), order=["high", "low", "place"]),
+            "group_keys": np.array(keys, dtype=np.int64),
+            "group_sizes": np.array([groups.sizes[key] for key in keys], dtype=np.int64),
+            **clusters.arrays(),
+        }
 
     def decide(self, looked: Looked) -> Decisions:
         """Decides what is left out and what is held out, from looks at all tasks.
 
         Args:
-            looked: Number of each task, in their order, and its `Look.arrays`; empty where nothing is wanted.
+            looked: Number of each task, in their order, and what `look` gave; empty where nothing is needed.
 
         Raises:
             CorpusError: There are no groups to choose among, or there is too little text.
         """
-        return _decide(looked, self.wanted, self.settings, self.plan) if any(self.wanted) else Decisions()
+        return _decide(looked, self.needs, self.settings, self.plan) if any(self.needs) else Decisions()
 
     def read(self, task: ReadTask, decisions: Decisions, skipped: Counter[str]) -> Generator[tuple[Document, bool]]:
         """The pieces of a task, each with whether it is held out.
@@ -503,7 +448,9 @@ class Corpus:
         Raises:
             CorpusError: A file cannot be read, or has changed since it was looked at.
         """
-        pieces = self._read(task, skipped, decisions.left_out(task.number), first=task.first_document)
+        left_out = dict.fromkeys(decisions.duplicates.get(task.number, _NONE).tolist(), "duplicates")
+        left_out |= dict.fromkeys(decisions.near.get(task.number, _NONE).tolist(), "near-duplicates")
+        pieces = self._read(task, skipped, left_out, first=task.first_document)
         unit, groups, held = self.plan.holdout_unit, decisions.groups, False
         with closing(pieces):
             if task.is_held:
@@ -530,17 +477,17 @@ class Corpus:
                         held = groups.holds(key)
                     yield replace(piece, group=str(key)) if held else piece, held
             else:
-                for piece in pieces:
+                share = self.plan.threshold if unit in ("document", "part") else 0.0
+                share = share if groups is None else groups.target
+                for piece in pieces:  # a part, or a document by its first piece, goes by its group or its text
                     if unit == "part" or piece.offset == 0:
-                        held = self._holds_out(piece, groups)
+                        is_grouped = groups is not None and piece.group is not None
+                        held = (
+                            groups.holds(group_key(piece.group))  # type: ignore[union-attr, arg-type]
+                            if is_grouped
+                            else share > 0 and fraction(piece.text) < share
+                        )
                     yield piece, held
-
-    def _holds_out(self, piece: Document, groups: HeldGroups | None) -> bool:
-        """Whether a part, or a document by its first piece, falls on the held-out side: by its group or its text."""
-        if groups is not None:
-            by_text = piece.group is None
-            return fraction(piece.text) < groups.target if by_text else groups.holds(group_key(piece.group or ""))
-        return self.plan.holdout_unit in ("document", "part") and self.plan.holds_out(piece.text)
 
     def why(self, document: int) -> Side:
         """Why a document is held out, or is not: the rule and the reason. Its task is read up to it.
@@ -557,29 +504,24 @@ class Corpus:
         piece, held = next(((piece, held) for piece, held in marked if piece.document == document), (None, False))
         if piece is None or task is None:
             raise CorpusError(f"there is no document {document}; it may have been left out by corpus.cleaning")
-        side = "held out" if held else "trained on"
-        what = "part" if self.plan.holdout_unit == "part" else "document"
+        groups, share = decisions.groups, self.plan.threshold
         if task.is_held:
             files = ", ".join(str(source.path) for source in task.sources)
-            return Side(held, "file", f"{side}: it stands in files that are held out ({files})")
-        if self.plan.holdout_unit == "end":
-            return Side(held, "end", f"{side}: the last {self.plan.threshold:.1%} of the text are held out")
-        if task.number in decisions.cluster_of:
-            return Side(held, "cluster", f"{side}: whole clusters of near-duplicates go by the hash of their texts")
-        if decisions.groups is not None and piece.group is not None:
-            which = "is" if held else "is not"
-            groups = decisions.groups
-            reason = (
-                f"its group {piece.group!r} {which} among the {len(groups.keys):,} held out of {groups.num_groups:,}"
-            )
-            return Side(held, "group", f"{side}: {reason} by the hash of their names")
-        if self.plan.holdout_unit in ("document", "part", "group"):
+            rule, reason = "file", f"it stands in files that are held out ({files})"
+        elif self.plan.holdout_unit == "end":
+            rule, reason = "end", f"the last {share:.1%} of the text are held out"
+        elif task.number in decisions.cluster_of:
+            rule, reason = "cluster", "whole clusters of near-duplicates go by the hash of their texts"
+        elif groups is not None and piece.group is not None:
+            among = f"{'is' if held else 'is not'} among the {len(groups.keys):,} held out of {groups.num_groups:,}"
+            rule, reason = "group", f"its group {piece.group!r} {among} by the hash of their names"
+        elif self.plan.holdout_unit in ("document", "part", "group"):
+            what = "part" if self.plan.holdout_unit == "part" else "document"
             below = "below" if held else "not below"
-            share = self.plan.threshold
-            return Side(
-                held, "hash", f"{side}: the hash of the {what}, {fraction(piece.text):.4f}, is {below} {share:.4f}"
-            )
-        return Side(held, "nothing", f"{side}: files of their own, or nothing, are held out")
+            rule, reason = "hash", f"the hash of the {what}, {fraction(piece.text):.4f}, is {below} {share:.4f}"
+        else:
+            rule, reason = "nothing", "files of their own, or nothing, are held out"
+        return Side(held, rule, f"{'held out' if held else 'trained on'}: {reason}")
 
     def left_out_examples(self, decisions: Decisions) -> Iterator[LeftOutPair]:
         """Some near-duplicates that are left out, each with the document that stays; they are read once more."""
@@ -589,7 +531,7 @@ class Corpus:
             places.setdefault(other, set()).add(stays)
         beginnings: dict[tuple[int, int], str] = {}
         for number, chosen in places.items():
-            with closing(self._read(self.tasks[number], Counter(), LeftOut(), first=0)) as pieces:
+            with closing(self._read(self.tasks[number], Counter(), {}, first=0)) as pieces:
                 for piece in pieces:
                     if piece.offset == 0 and piece.document in chosen:
                         beginnings[number, piece.document] = piece.text[:SHOWN_CHARS]
@@ -602,13 +544,13 @@ class Corpus:
     def describe(self, decisions: Decisions) -> str:
         """One line for the log: what a document is, and what is held out."""
         groups = decisions.groups
-        return self.plan.describe() if groups is None else f"{self.plan.unit_in_words}; {groups.describe()}"
+        return self.plan.describe() if groups is None else f"a document is {self.plan.reason}; {groups.describe()}"
 
     def _read(
         self,
         task: ReadTask,
         skipped: Counter[str],
-        left_out: LeftOut | None,
+        left_out: Mapping[int, str] | None,
         *,
         first: int,
         through: Callable[[Iterator[Document]], Iterator[Document]] | None = None,
@@ -636,7 +578,7 @@ def _split(paths: Sequence[str | Path], settings: CorpusSettings, *, hold_out: b
             raise CorpusError("corpus.validation holds all files out; give others to train on")
         if len(train) < len(split.train):
             number = len(split.train) - len(train)
-            log.warning("held out, so not trained on: %d of the files that were given", number)
+            log.warning("held out, so not trained on: %d of the files", number)
         return SourceSplit(train, held)
     if not hold_out:
         if split.validation:

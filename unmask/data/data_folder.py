@@ -6,11 +6,10 @@
     validation/00000-00000.arrow ...
     stdin.txt                what came on standard input, if that was a source
     pipes/                   what came out of pipes, if some were
-    given/                   texts that were in memory, if they were given so
+    given/                   texts that were in memory, if any were
     parts/                   a file a task that is done (see `unmask.data.work`)
-    unfinished.json          what is being made, and of what
 
-The last two are there only while the data is made. A kill at any moment leaves either of two things: whole data with
+The last one is there only while the data is made. A kill at any moment leaves either of two things: whole data with
 its manifest, or tasks that the same command goes on from.
 """
 
@@ -21,9 +20,9 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,45 +30,17 @@ from typing import Any
 from unmask.core.errors import DataError, parse_json
 from unmask.core.files import LOCK, ClaimedFolder, file_sha256, held_by, is_held, sync_folder, write_atomically, writing
 from unmask.data.near_duplicates import LeftOutPair, NearDuplicates, from_plain
-from unmask.data.shards import TRAIN, VALIDATION, SplitCounts
+from unmask.data.shards import TRAIN, VALIDATION, Split
 from unmask.data.sources import GIVEN, PIPES, STDIN_FILE, Source
 from unmask.data.store import OPENED_AT_ONCE, ShardFile, TokenStore
 from unmask.tokenizer.tokenizer import Tokenizer
 
-MANIFEST, UNFINISHED, TOKENIZER, PARTS = "manifest.json", "unfinished.json", "tokenizer", "parts"
+MANIFEST, TOKENIZER, PARTS, SETTLED = "manifest.json", "tokenizer", "parts", "settled.npz"
 VERSION = 1
 ANY_LENGTH = int(1e9)  # written into the tokenizer that stands beside the data; a model writes its own length
 CHECKED_AT_ONCE = 1 << 24  # tokens; some 64 MB
 _PART_LOCK = ".part-"
 _SHARD = re.compile(r"\d{5,}(-\d{5,})?\.arrow(\.partial)?")
-
-
-@dataclass(frozen=True)
-class Split:
-    """The training or the validation part.
-
-    Attributes:
-        documents: Documents with text in this split (a document that is held out in parts counts in both).
-        pieces: Rows of the shards.
-        bytes: UTF-8 bytes of the text.
-        tokens: Tokens, without special tokens.
-        unknown_tokens: Tokens that stand for text outside the vocabulary.
-        files: The shards.
-    """
-
-    documents: int
-    pieces: int
-    bytes: int
-    tokens: int
-    unknown_tokens: int
-    files: tuple[ShardFile, ...]
-
-
-def split_of(counts: SplitCounts) -> Split:
-    """A split, by what all of its text came to."""
-    files = tuple(counts.files)
-    pieces, tokens = sum(file.pieces for file in files), sum(file.tokens for file in files)
-    return Split(counts.documents, pieces, counts.bytes, tokens, counts.unknown_tokens, files)
 
 
 @dataclass(frozen=True)
@@ -79,7 +50,7 @@ class Manifest:
     Attributes:
         sources: The files it was made from: path, size in bytes.
         settings: The settings that shaped it.
-        plan: How documents were told apart and held out, in words.
+        plan: What a document is and what is held out, in words.
         tokenizer_sha256: Fingerprint of the tokenizer, which stands beside it in `tokenizer/`.
         vocab_size: Number of ids.
         documents: Documents in the sources.
@@ -93,8 +64,8 @@ class Manifest:
         annotations: By column of annotation, its labels, in the order of their numbers from 1 on.
         spans: By column of annotation: how many spans there were, and to how many of them no token belongs.
         labels: Names of the documents' classes in the order of their numbers from 0 on, and how many documents each
-            has; empty where none were asked for.
-        unlabelled: Documents without a class, where classes were asked for.
+            has; empty where there are none.
+        unlabelled: Documents without a class, where classes were read.
         near_duplicates: What of the held-out text nearly stands in the training text.
         left_out: Some near-duplicates that were left out, each with the earlier text that stays.
     """
@@ -132,6 +103,8 @@ class Manifest:
         """Writes `manifest.json`, last of all files: a folder with a manifest is complete."""
         content = {"version": VERSION, "fingerprint": self.fingerprint, **dataclasses.asdict(self)}
         content["near_duplicates"] = self.near_duplicates and self.near_duplicates.plain()
+        for split in (TRAIN, VALIDATION):
+            del content[split]["first"], content[split]["last"]
         write_atomically(root / MANIFEST, json.dumps(content, indent=1) + "\n")
 
 
@@ -164,46 +137,6 @@ def load_manifest(root: Path) -> Manifest:
     return manifest
 
 
-def verify_files(root: Path, manifest: Manifest) -> None:
-    """Checks every shard against its checksum.
-
-    Raises:
-        DataError: A file is missing or changed.
-    """
-    for split in (manifest.train, manifest.validation):
-        for entry in split.files:
-            _check_shard(root, entry)
-
-
-def _check_shard(root: Path, entry: ShardFile, *, content: bool = True) -> None:
-    """Raises `DataError` where a shard is missing, or its content does not fit the checksum."""
-    path = root / entry.name
-    if not path.is_file():
-        raise DataError(f"{path}: the manifest lists this file, but it is not there; prepare the data again")
-    try:
-        if content and file_sha256(path) != entry.sha256:
-            raise DataError(f"{path}: its content does not fit the checksum; prepare the data again")
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error}); prepare the data again") from error
-
-
-@dataclass(frozen=True)
-class Unfinished:
-    """What a preparation is of.
-
-    Attributes:
-        settings: As the manifest will have them.
-        sources: Path, size and time of change of each file.
-        tokenizer_sha256: Fingerprint of the tokenizer, which is saved.
-        made_by: Fingerprint of settings, tokenizer and libraries, which tasks carry.
-    """
-
-    settings: dict[str, Any]
-    sources: list[list[Any]]
-    tokenizer_sha256: str
-    made_by: str
-
-
 def stamp(sources: Iterable[Source]) -> list[list[Any]]:
     """Path, size and time of change of files: where these are the same, so is the content."""
     stats = ((source.path, source.path.stat()) for source in sources)
@@ -214,21 +147,22 @@ class DataFolder:
     """The folder as a whole, while it is made; see the module's docstring."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
-        self.tokenizer = root / TOKENIZER
-        self.splits = (root / TRAIN, root / VALIDATION)
-        self.parts = root / PARTS
-        self._manifest = root / MANIFEST
-        self._unfinished = root / UNFINISHED
-        ours = (MANIFEST, UNFINISHED, STDIN_FILE, PIPES, GIVEN, TOKENIZER, PARTS, TRAIN, VALIDATION)
+        self.root, self.tokenizer, self.parts = root, root / TOKENIZER, root / PARTS
+        self._manifest, self._settled = root / MANIFEST, self.parts / SETTLED
+        ours = (MANIFEST, STDIN_FILE, PIPES, GIVEN, TOKENIZER, PARTS, TRAIN, VALIDATION)
         self.claimed = ClaimedFolder(
             root=root, marker=MANIFEST, what="prepared data", ours=ours, is_shared=False, error=DataError
         )
 
     @property
+    def has_manifest(self) -> bool:
+        """Whether it holds whole data."""
+        return self._manifest.is_file()
+
+    @property
     def is_complete(self) -> bool:
         """Whether it holds whole data, and nothing remains to be tidied."""
-        return self._manifest.is_file() and not self._unfinished.is_file()
+        return self.has_manifest and not self._settled.is_file()
 
     def check(self) -> None:
         """Makes sure that no other files are touched.
@@ -237,91 +171,68 @@ class DataFolder:
             DataError: It is a file, or holds files that are not ours.
         """
         self.claimed.check_names()
-        for split in (path for path in self.splits if path.exists()):
-            names = split.iterdir() if split.is_dir() else (split,)
-            if strangers := sorted(
-                f"{path.relative_to(self.root)}" for path in names if not _SHARD.fullmatch(path.name)
-            ):
+        for split in (self.root / TRAIN, self.root / VALIDATION):
+            paths = split.iterdir() if split.is_dir() else [split] if split.exists() else []
+            strangers = sorted(str(path.relative_to(self.root)) for path in paths if not _SHARD.fullmatch(path.name))
+            if strangers:
                 raise DataError(
                     f"{self.root} holds other files ({', '.join(strangers[:3])}); give a new or empty folder"
                 )
 
-    def unfinished(self) -> Unfinished | None:
-        """What an earlier try was making; None where there was none or its file cannot be read."""
-        try:
-            return Unfinished(**parse_json(self._unfinished.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError):
-            return None
-
-    def finished(self, work: Unfinished) -> Manifest | None:
-        """The manifest of a try that was stopped when only tidying remained; that is done now.
-
-        Args:
-            work: What was being made. Since whatever stood there before is removed when work begins, a manifest
-                beside it is its result.
-        """
-        if not self._manifest.is_file():
-            return None
-        manifest = load_manifest(self.root)
-        if (manifest.settings, manifest.tokenizer_sha256) != (work.settings, work.tokenizer_sha256):
-            return None
-        self.tidy()
-        return manifest
-
-    def begin(self, work: Unfinished, tokenizer: Tokenizer) -> None:
+    def begin(self, tokenizer: Tokenizer) -> None:
         """Makes the folder ready for shards. Only from here on is complete data touched that stood there before.
 
         Args:
-            work: What will be made.
-            tokenizer: Saved beside it.
+            tokenizer: Saved in it.
 
         Raises:
             WriteError: The folder cannot be written.
         """
         with writing(self.root):
-            for folder in (self.tokenizer, self.parts, *self.splits):
+            self._settled.unlink(missing_ok=True)  # it speaks of a tokenizer that goes
+            for folder in (self.tokenizer, self.parts, self.root / TRAIN, self.root / VALIDATION):
                 folder.mkdir(parents=True, exist_ok=True)
             self._manifest.unlink(missing_ok=True)
             tokenizer.save(self.tokenizer, max_length=ANY_LENGTH)
             sync_folder(self.tokenizer)
-        write_atomically(self._unfinished, json.dumps(dataclasses.asdict(work), indent=1) + "\n")
 
-    def forget(self) -> None:
-        """Removes the tasks that are done, so that all is done anew."""
-        shutil.rmtree(self.parts, ignore_errors=True)
+    @contextmanager
+    def held(self, part: tuple[int, int] | None = None) -> Iterator[None]:
+        """While it is entered, no other process writes here, or, with a part, does that part: those of other parts may
+        do theirs. After an error, what no later try goes on from is removed.
 
-    def held_part(self, number: int, of: int) -> AbstractContextManager[None]:
-        """While it is entered, no other process does this part; those of other parts may do theirs.
+        Args:
+            part: Its number and of how many.
 
         Raises:
-            DataError: Another process does it.
+            DataError: Another process writes here, or the folder holds other files.
             WriteError: The folder is closed to us.
         """
-        with writing(self.parts):
-            self.parts.mkdir(parents=True, exist_ok=True)
-        if is_held(self.root / LOCK):
-            raise DataError(f"{self.root}: another process prepares data here, or puts it together; wait for it")
-        lock = self.parts / f"{_PART_LOCK}{number}-of-{of}.lock"
-        return held_by(lock, lock.with_suffix(".json"), self.root, DataError)
-
-    def check_no_parts(self) -> None:
-        """Makes sure that no process does a part of the work now.
-
-        Raises:
-            DataError: One does.
-        """
-        for lock in sorted(self.parts.glob(f"{_PART_LOCK}*.lock")):
-            if is_held(lock):
-                part = lock.stem.removeprefix(_PART_LOCK).replace("-of-", "/")
-                raise DataError(f"{self.root}: part {part} is being done now; wait until all parts have ended")
-
-    def forget_failure(self) -> None:
-        """After an error, removes what no later try goes on from: nothing at all, or what lies beside whole data."""
-        if self.is_complete:
-            self.forget()
-        left = list(self.parts.glob("*")) if self.parts.is_dir() else []
-        if all(path.name.startswith(_PART_LOCK) and not is_held(path) for path in left):
-            shutil.rmtree(self.parts, ignore_errors=True)
+        is_new = not self.root.exists()
+        self.check()
+        own = None if part is None else self.parts / f"{_PART_LOCK}{part[0]}-of-{part[1]}.lock"
+        if own is not None:
+            self.claimed.make()
+            with writing(self.parts):
+                self.parts.mkdir(exist_ok=True)
+            if is_held(self.root / LOCK):
+                raise DataError(f"{self.root}: another process prepares data here, or puts it together; wait for it")
+        with self.claimed.held() if own is None else held_by(own, own.with_suffix(".json"), self.root, DataError):
+            self.check()  # again: nothing else comes from now on
+            others = [path for path in sorted(self.parts.glob(f"{_PART_LOCK}*.lock")) if path != own and is_held(path)]
+            if others and own is None:
+                name = others[0].stem.removeprefix(_PART_LOCK).replace("-of-", "/")
+                raise DataError(f"{self.root}: part {name} is being done now; wait until all parts have ended")
+            try:
+                yield
+            except BaseException:
+                results = [path for path in self.parts.glob("*") if not path.name.startswith(_PART_LOCK)]
+                if self.is_complete or not (results or any(map(is_held, others))):
+                    shutil.rmtree(self.parts, ignore_errors=True)
+                if is_new and own is not None:
+                    with suppress(OSError):
+                        self.root.rmdir()  # if it is empty
+                raise
 
     def finish(self, manifest: Manifest) -> None:
         """Removes shards that the manifest does not list, writes it, and removes what it was put together from.
@@ -331,7 +242,7 @@ class DataFolder:
         """
         listed = {file.name for split in (manifest.train, manifest.validation) for file in split.files}
         with writing(self.root):
-            for folder in self.splits:
+            for folder in (self.root / TRAIN, self.root / VALIDATION):
                 for path in folder.iterdir():
                     if f"{folder.name}/{path.name}" not in listed:
                         path.unlink()
@@ -341,10 +252,12 @@ class DataFolder:
 
     def tidy(self) -> None:
         """Removes what is there only while data is made; where a kill hit this, the next command does it."""
-        shutil.rmtree(self.parts, ignore_errors=True)
+        for path in self.parts.glob("*"):
+            if path != self._settled:  # which says that this is not done
+                path.unlink(missing_ok=True)
         for path in self.root.glob("*.partial"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-        self._unfinished.unlink(missing_ok=True)
+        shutil.rmtree(self.parts, ignore_errors=True)
 
 
 # ----------------------------------------
@@ -363,32 +276,29 @@ def open_split(root: Path, manifest: Manifest, split: Split) -> TokenStore:
     Raises:
         DataError: A file is missing, or, of small data, damaged. Of large data this is found when it is read.
     """
-    checked: set[int] = set()
-
-    def ready(number: int) -> None:
-        if number not in checked:
-            _check_shard(root, split.files[number])
-            checked.add(number)
-
-    if manifest.tokens <= CHECKED_AT_ONCE:
-        _check_all(ready, split)
-    else:
-        for entry in split.files:
-            _check_shard(root, entry, content=False)
-    return TokenStore([root / entry.name for entry in split.files], split.files, check=ready)
+    is_small = manifest.tokens <= CHECKED_AT_ONCE
+    files = checked_files(root, split, content=is_small)
+    check = (lambda number: None) if is_small else (lambda number: _check_shard(root, split.files[number]))
+    return TokenStore(files, split.files, check=check)
 
 
-def checked_files(root: Path, split: Split) -> list[Path]:
-    """The files of a split, all there and checked.
+def checked_files(root: Path, split: Split, *, content: bool = True) -> list[Path]:
+    """The files of a split, all there and, with `content`, checked against their checksums, several at a time.
 
     Raises:
-        DataError: One is missing or damaged.
+        DataError: One is missing or damaged; the first such is named.
     """
-    _check_all(lambda number: _check_shard(root, split.files[number]), split)
+    with ThreadPoolExecutor(OPENED_AT_ONCE) as threads:
+        list(threads.map(lambda entry: _check_shard(root, entry, content=content), split.files))
     return [root / entry.name for entry in split.files]
 
 
-def _check_all(check: Callable[[int], None], split: Split) -> None:
-    """Checks shards, several at a time; of more than one that is damaged the first is named."""
-    with ThreadPoolExecutor(OPENED_AT_ONCE) as threads:
-        list(threads.map(check, range(len(split.files))))
+def _check_shard(root: Path, entry: ShardFile, *, content: bool = True) -> None:
+    path = root / entry.name
+    if not path.is_file():
+        raise DataError(f"{path}: the manifest lists this file, but it is not there; prepare the data again")
+    try:
+        if content and file_sha256(path) != entry.sha256:
+            raise DataError(f"{path}: its content does not fit the checksum; prepare the data again")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error}); prepare the data again") from error

@@ -11,23 +11,22 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import queue
 import signal
 import socket
 import sys
 import threading
-import traceback
 from collections import deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures import wait as wait_for
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain, islice
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from unmask.core.errors import DataError, SettingsError, UnmaskError
 from unmask.data.shards import TextChunk, TextCounts, write_shards
@@ -35,7 +34,7 @@ from unmask.tokenizer.loading import load_tokenizer
 
 if TYPE_CHECKING:  # a worker that tokenizes chunks starts without what reads files
     from unmask.data.survey import ReadTask
-    from unmask.data.work import Count, KeptText, Kind, Tools, Work
+    from unmask.data.work import Count, Kind, SmallText, Tools, Work
 
 ONE_THREAD = {
     **dict.fromkeys(("RAYON_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
@@ -45,8 +44,21 @@ WAITING_CHUNKS = 2  # that are read ahead of the workers
 LOOK_SECONDS = 0.05
 
 
-class Executor(Protocol):
-    """Does tasks."""
+class WorkerProcesses:
+    """Does tasks in this process and in worker processes, which are started as there is work, or before.
+
+    A worker is a fresh interpreter, never a fork: a fork of a process that has threads may hang. It does not outlive
+    this process, even where that is killed: it waits for the other end of a pipe to close.
+
+    Args:
+        workers: Most processes; 1 does all in this one.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self._pool: ProcessPoolExecutor | None = None
+        self._counted = 0
+        self._small: SmallText | None = None
 
     def run(self, work: Work, kind: Kind, tasks: Sequence[ReadTask], count: Count) -> None:
         """Does tasks, those that were done before excepted.
@@ -54,153 +66,101 @@ class Executor(Protocol):
         Raises:
             UnmaskError: The text cannot be read or tokenized, a file not be written, or a worker died.
         """
-        ...
-
-
-class WorkerProcesses:
-    """Does tasks in this process and in worker processes, which are started as there is work, or before.
-
-    A worker is a fresh interpreter, never a fork: a fork of a process that has threads may hang. It does not outlive
-    this process, even where that is killed: what it says meets a closed pipe then.
-
-    Args:
-        workers: Most processes; 1 does all in this one.
-        kept: Where a small text stays from the survey to the shards.
-    """
-
-    def __init__(self, workers: int, kept: KeptText | None = None) -> None:
-        self.workers, self._kept = workers, kept
-        self.processes: list[Any] = []
-        self._idle: queue.SimpleQueue[tuple[Any, Connection]] = queue.SimpleQueue()
-        # Each thread waits for a worker and holds no lock. Chunks have their own, so as not to queue behind all tasks.
-        self._task_threads = ThreadPoolExecutor(workers, "unmask-task")
-        self._chunk_threads = ThreadPoolExecutor(workers, "unmask-chunk")
-        self._done_bytes: queue.SimpleQueue[int] = queue.SimpleQueue()
-
-    def run(self, work: Work, kind: Kind, tasks: Sequence[ReadTask], count: Count) -> None:
-        """See `Executor`."""
-        from unmask.data.work import Tools, do_task
+        from unmask.data.work import SmallText, Tools, do_task
 
         share = sum(task.num_bytes for task in tasks) / self.workers
         short = [task for task in tasks if task.num_bytes <= share]
         for_workers = short if len(short) >= self.workers > 1 else []
-        futures = [self._submit(self._task_threads, [_do_task, work, kind, task]) for task in for_workers]
+        pending = {self._submit(_do_task, work, kind, task) for task in for_workers}
+
+        def listen(seconds: float = 0.0) -> None:
+            """Counts what workers have done; an error of one of them ends what is done here, too."""
+            done = wait_for(pending, seconds, "FIRST_COMPLETED").done if pending else set()
+            if self._pool is not None:
+                # Without its lock, which a worker may have held when it was killed.
+                before, self._counted = self._counted, self._done_bytes.get_obj().value
+                if self._counted > before:
+                    count(self._counted - before)
+            for future in done:
+                pending.remove(future)
+                _result(future)
 
         def count_here(num_bytes: int) -> None:
             count(num_bytes)
-            self._listen(futures, count)  # an error of a worker ends what is done here, too
+            listen()
 
-        tools = Tools(work, self._kept)
-        each = partial(self._each_chunk, tools, count, futures) if self.workers > 1 else None
+        if len(tasks) == 1 and work.corpus.fields is None:
+            self._small = self._small or SmallText()
+        tools = Tools(work, self._small)
+        each = partial(self._each_chunk, tools, count, listen) if self.workers > 1 else None
         for task in tasks:
             if task not in for_workers:
                 do_task(tools, kind, task, count_here, each)
-        while futures:
-            self._listen(futures, count, LOOK_SECONDS)
+        while pending:
+            listen(LOOK_SECONDS)
 
     def _each_chunk(
-        self, tools: Tools, count: Count, tasks: list[Future[Any]], chunks: Iterator[TextChunk]
+        self, tools: Tools, count: Count, listen: Callable[[], None], chunks: Iterator[TextChunk]
     ) -> Iterator[TextCounts]:
         """Has workers write the shards of chunks; a text of one chunk is not worth starting them."""
         first_two = list(islice(chunks, 2))
-        if len(first_two) < 2 and not self.processes:
+        if len(first_two) < 2 and self._pool is None:
             for chunk in first_two:
                 yield write_shards(chunk, tools.tokenizer, tools.work.root, annotator=tools.annotator, count=count)
             return
-        root, plan, made_by = tools.work.root, tools.work.plan, tools.work.made_by
+        root, plan, settled = tools.work.root, tools.work.plan, tools.work.settled
         waiting: deque[Future[TextCounts]] = deque()
         pending = chain(iter(first_two), chunks)
         del first_two  # so that the texts are not held to the end
+
+        def finished(future: Future[TextCounts]) -> TextCounts:
+            while not future.done():
+                wait_for([future], LOOK_SECONDS)
+                listen()
+            listen()
+            return _result(future)
+
         for chunk in pending:
-            waiting.append(self._submit(self._chunk_threads, [_write_shards, root, made_by, plan, chunk]))
+            waiting.append(self._submit(_write_shards, root, settled, plan, chunk))
             del chunk
             while len(waiting) > self.workers + WAITING_CHUNKS:
-                yield self._result(waiting.popleft(), tasks, count)
+                yield finished(waiting.popleft())
         while waiting:
-            yield self._result(waiting.popleft(), tasks, count)
-
-    def _result(self, future: Future[TextCounts], tasks: list[Future[Any]], count: Count) -> TextCounts:
-        while not future.done():
-            wait_for([future], LOOK_SECONDS)
-            self._listen(tasks, count)
-        self._listen(tasks, count)
-        return future.result()
-
-    def _listen(self, futures: list[Future[Any]], count: Count, seconds: float = 0.0) -> None:
-        """Counts what workers have done, and takes away the tasks that are done.
-
-        Raises:
-            UnmaskError: What one of them raised.
-        """
-        done = wait_for(futures, seconds, return_when="FIRST_COMPLETED").done if futures else set()
-        with suppress(queue.Empty):
-            while True:
-                count(self._done_bytes.get_nowait())
-        for future in done:
-            futures.remove(future)
-            future.result()
-
-    def _submit(self, threads: ThreadPoolExecutor, call: list[Any]) -> Future[Any]:
-        """Has a worker carry out a call: a function and its arguments, which are let go when they are sent."""
-        if self._idle.empty() and len(self.processes) < self.workers:
-            self._start_process()
-        return threads.submit(self._call, call)
-
-    def _call(self, call: list[Any]) -> Any:
-        process, connection = self._idle.get()
-        try:
-            connection.send(tuple(call))
-            call.clear()
-            while True:
-                what, answer = connection.recv()
-                if what == "bytes":
-                    self._done_bytes.put(answer)
-                    continue
-                self._idle.put((process, connection))
-                if what == "error":
-                    raise answer
-                return answer
-        except (EOFError, ConnectionError) as error:
-            self._idle.put((process, connection))  # so that who waits for one learns of it, too
-            process.join()
-            raise DataError(
-                f"a worker process ended with exit code {process.exitcode}, perhaps for want of memory; `unmask "
-                "prepare` goes on from what is done: run it again, with fewer workers if memory is short (1 works "
-                "without further processes)",
-                options=["workers"],
-            ) from error
+            yield finished(waiting.popleft())
 
     def start(self) -> None:
         """Starts all workers, which import what they need while the caller has other things to do."""
-        while len(self.processes) < self.workers:
-            self._start_process()
+        for _ in range(self.workers):
+            self._submit(os.getpid)
 
-    def _start_process(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_work_off, args=(theirs,), daemon=True)
-        with _for_workers():
-            process.start()
-        theirs.close()
-        self.processes.append(process)
-        self._idle.put((process, ours))
+    def _submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        if self._pool is None:
+            context = multiprocessing.get_context("spawn")
+            ending, self._alive = context.Pipe(duplex=False)
+            self._done_bytes = context.Value("q", 0)
+            self._pool = ProcessPoolExecutor(self.workers, context, _begin, (ending, self._done_bytes))
+        with _for_workers():  # it may start a process
+            return self._pool.submit(function, *arguments)
 
     def __enter__(self) -> WorkerProcesses:
         return self
 
     def __exit__(self, *_: object) -> None:
         """Ends the workers: they have nothing to do, or what they do is of no use any more."""
-        for threads in (self._task_threads, self._chunk_threads):
-            threads.shutdown(wait=False, cancel_futures=True)
-        for process in self.processes:
-            process.kill()
-        for threads in (self._task_threads, self._chunk_threads):
-            threads.shutdown()
-        for process in self.processes:
-            process.join()
-        with suppress(queue.Empty):
-            while True:
-                self._idle.get_nowait()[1].close()
+        if self._pool is not None:
+            self._alive.close()
+            self._pool.shutdown()
+
+
+def _result(future: Future[Any]) -> Any:
+    try:
+        return future.result()
+    except BrokenProcessPool as error:
+        raise DataError(
+            "a worker process ended, perhaps for want of memory; `unmask prepare` goes on from what is done: run it "
+            "again, with fewer workers if memory is short (1 works without further processes)",
+            options=["workers"],
+        ) from error
 
 
 @contextmanager
@@ -225,53 +185,49 @@ def _for_workers() -> Iterator[None]:
             signal.signal(signal.SIGINT, handler)
 
 
-def _work_off(connection: Connection) -> None:
-    """What a worker does: carries out calls, and answers each with ("bytes", number) now and then, and ("done", result)
-    or ("error", exception) at the end."""
+_worker: dict[str, Any] = {}
+"""In a worker: the bytes that all workers have done."""
+_loaded: dict[str, Any] = {}
+"""What this process has loaded, by what it belongs to."""
+
+
+def _begin(ending: Connection, done_bytes: Any) -> None:
+    """Makes a worker of this process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(OSError):  # stderr may be closed
         os.dup2(2, 1)  # what a library prints is no result of the command
+    _worker["done_bytes"] = done_bytes
 
-    def count(num_bytes: int) -> None:
-        connection.send(("bytes", num_bytes))
+    def end() -> None:
+        with suppress(EOFError, OSError):
+            ending.recv()
+        os._exit(1)
 
-    with suppress(EOFError, ConnectionError):  # the process that asks is gone
-        while True:
-            function, *arguments = connection.recv()
-            answer: tuple[str, Any]
-            try:
-                answer = "done", function(*arguments, count)
-            except ConnectionError:
-                raise
-            except UnmaskError as error:
-                answer = "error", error
-            except Exception:
-                answer = "error", RuntimeError(f"in a worker process:\n{traceback.format_exc()}")
-            del function, arguments
-            connection.send(answer)
+    threading.Thread(target=end, daemon=True).start()
 
 
-_loaded: dict[str, Any] = {}
-"""What a worker has loaded, by what it belongs to."""
+def _count(num_bytes: int) -> None:
+    with _worker["done_bytes"].get_lock():
+        _worker["done_bytes"].value += num_bytes
 
 
-def _write_shards(root: Path, made_by: str, plan: Any, chunk: TextChunk, count: Count) -> TextCounts:
-    if made_by not in _loaded:
+def _write_shards(root: Path, settled: str, plan: Any, chunk: TextChunk) -> TextCounts:
+    if settled not in _loaded:
         _loaded.clear()
         annotator = None
         if plan is not None:
             from unmask.data.annotations import Annotator
 
             annotator = Annotator(plan)
-        _loaded[made_by] = load_tokenizer(root / "tokenizer"), annotator
-    tokenizer, annotator = _loaded[made_by]
-    return write_shards(chunk, tokenizer, root, annotator=annotator, count=count)
+        _loaded[settled] = load_tokenizer(root / "tokenizer"), annotator
+    tokenizer, annotator = _loaded[settled]
+    return write_shards(chunk, tokenizer, root, annotator=annotator, count=_count)
 
 
-def _do_task(work: Work, kind: Kind, task: ReadTask, count: Count) -> None:
+def _do_task(work: Work, kind: Kind, task: ReadTask, count: Count = _count) -> None:
     from unmask.data.work import Tools, do_task
 
-    key = f"{work.decided} {work.made_by} {work.settled}"
+    key = f"{work.decided} {work.settled}"
     if key not in _loaded:
         _loaded.clear()
         _loaded[key] = Tools(work)
@@ -335,7 +291,7 @@ class OnRay:
             ) from error
 
     def run(self, work: Work, kind: Kind, tasks: Sequence[ReadTask], count: Count) -> None:
-        """See `Executor`."""
+        """As `WorkerProcesses.run`."""
         ray = self._ray
         do_task = ray.remote(num_cpus=1, max_retries=RETRIES)(_do_on_node)
         shared = ray.put(work)
@@ -371,3 +327,6 @@ def _do_on_node(work: Work, kind: Kind, task: ReadTask, folder: str) -> None:
         if not path.exists():
             raise DataError(f"{path}: a node of the cluster does not see it; data and text must lie on a disk of all")
     _do_task(work, kind, task, lambda num_bytes: None)
+
+
+Executor = WorkerProcesses | OnRay

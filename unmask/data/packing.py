@@ -135,7 +135,7 @@ _NONE = -1
 class _Rows(NamedTuple):
     """Rows that are being filled: for every room that some row has left, the rows that have it, the last one first."""
 
-    last: Ints  # [row_length + 1]: of each room, the row that was given it last
+    last: Ints  # [row_length + 1]: of each room, the row that got it last
     before: Ints  # [most_rows]: of each row, the one that had its room before it
     counts: Ints  # [2]: rows that are begun, and fragments that are placed
     row: Ints  # [most_fragments], as what follows: what was placed
@@ -364,24 +364,24 @@ class PackedRows:
 
     def part(self, begin: int, end: int) -> PackedRows:
         """Rows `begin` to `end`, without a copy."""
-        return self._of(self.begins[begin : end + 1] - self.begins[begin], slice(*self.begins[[begin, end]].tolist()))
+        fragments = slice(*self.begins[[begin, end]].tolist())
+        columns = (column[fragments] for column in self._columns())
+        return PackedRows(self.begins[begin : end + 1] - self.begins[begin], *columns)
 
     def in_order(self, order: Ints) -> PackedRows:
         """The rows in another order."""
         counts = np.diff(self.begins)[order]
         ends = np.cumsum(counts)
         fragments = np.repeat(self.begins[order] - ends + counts, counts) + np.arange(len(self.piece))
-        return self._of(np.concatenate([[0], ends]), fragments)
+        return PackedRows(np.concatenate([[0], ends]), *(column[fragments] for column in self._columns()))
 
     def followed_by(self, other: PackedRows) -> PackedRows:
         """These rows and others behind them."""
-        names = ("piece", "start", "length", "half", "label")
-        columns = (np.concatenate([getattr(self, name), getattr(other, name)]) for name in names)
+        columns = map(np.concatenate, zip(self._columns(), other._columns(), strict=True))
         return PackedRows(np.concatenate([self.begins, other.begins[1:] + self.begins[-1]]), *columns)
 
-    def _of(self, begins: Ints, fragments: slice | Ints) -> PackedRows:
-        columns = (self.piece, self.start, self.length, self.half, self.label)
-        return PackedRows(begins, *(column[fragments] for column in columns))
+    def _columns(self) -> tuple[Ints, ...]:
+        return self.piece, self.start, self.length, self.half, self.label
 
     def joined(self) -> tuple[Ints, Ints, Ints]:
         """The fragments in the order of the text, neighbours joined: piece, start, length."""

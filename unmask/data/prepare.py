@@ -11,24 +11,25 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import logging
 import os
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import tokenizers
 
-from unmask.core.errors import DataError, SettingsError, TokenizerError
+from unmask.core.errors import CorpusError, DataError, SettingsError, TokenizerError
 from unmask.core.results import Notify, counted, ignore
 from unmask.data.annotations import AnnotationPlan, choose_origins, data_fields, plan_annotation, read_gazetteer
-from unmask.data.corpus import Corpus, ordered
-from unmask.data.data_folder import DataFolder, Manifest, Unfinished, load_manifest, split_of, stamp
+from unmask.data.corpus import Corpus
+from unmask.data.data_folder import SETTLED, DataFolder, Manifest, load_manifest, stamp
 from unmask.data.executors import Executor, OnRay, WorkerProcesses, usable_cores
 from unmask.data.near_duplicates import HeldTexts, held_texts, join_leaks, near_duplicates, no_leaks
 from unmask.data.reading import COMPRESSIONS
@@ -36,19 +37,18 @@ from unmask.data.settings import AnnotationSettings, CorpusSettings
 from unmask.data.shards import SMALLEST_CHUNK_BYTES, TextCounts, chunk_bytes
 from unmask.data.sources import InMemory, Named, find_sources, is_stream, keep_as_files, names_to_keep
 from unmask.data.survey import ReadTask
+from unmask.data.values import in_order
 from unmask.data.work import (
     DECISIONS,
-    SETTLED,
-    KeptText,
+    VERSION,
     Kind,
     Sample,
-    TaskCounts,
     Work,
     changed,
-    from_json_array,
     json_array,
     key_of,
     load_arrays,
+    read_counts,
     sample_texts,
     save_arrays,
 )
@@ -63,7 +63,7 @@ log = logging.getLogger(__name__)
 MOST_UNKNOWN = 0.5
 UNPACKED = 4  # times the size of a compressed file, about, is its text
 DOING = {"look": "comparing documents", "survey": "reading words for the tokenizer", "shards": "tokenizing"}
-RUN_PARTS = "when all parts have come so far, put together what they found (--join), then run the parts again"
+RUN_PARTS = "when all parts have come so far, join their results (--join), then run the parts again"
 
 
 @dataclass(frozen=True)
@@ -85,11 +85,6 @@ class PreparationInput:
     annotation: AnnotationSettings
     size_bytes: int | None = None
     task_bytes: int | None = None
-
-    @cached_property
-    def settings(self) -> dict[str, Any]:
-        """What shapes the data, as the manifest keeps it."""
-        return preparation_settings(self.paths, self.corpus, self.tokenizer, self.annotation)
 
 
 def preparation_settings(
@@ -130,73 +125,233 @@ def open_annotated(
     return opened, plan_annotation(annotation, origins, opened)
 
 
+def prepare(  # noqa: PLR0913  (what goes in, how it is done, and what hears of it)
+    paths: Sequence[Named],
+    out: Path,
+    *,
+    corpus: CorpusSettings,
+    tokenizer: TokenizerSettings,
+    annotation: AnnotationSettings | None = None,
+    workers: int | None = None,
+    ray: str | None = None,
+    size_bytes: int | None = None,
+    task_bytes: int | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    notify: Notify = ignore,
+    note: Callable[[str], None] = log.info,
+) -> Manifest:
+    """Tokenizes a corpus into shards. It goes on with the results of an earlier try with the same settings.
+
+    Args:
+        paths: Files, folders or patterns; `-` is standard input. Texts in memory are written into the folder.
+        out: The data folder; made where missing. Data that is complete is replaced, unless `resume` is given.
+        corpus: What a document is, what is cleaned, and how much is held out.
+        tokenizer: Which tokenizer is used or trained.
+        annotation: What is said of the text beside its tokens; None is nothing.
+        workers: Processes that read and tokenize; None takes as many as there are cores. 1 works in this process, with
+            the threads of the tokenizers library. The data is the same for any number.
+        ray: Address of a Ray cluster whose nodes do the work instead, and see text and folder.
+        size_bytes: Text of a shard; None fits it to the sources.
+        task_bytes: What is read at once; None fits it to the sources.
+        resume: Data that is complete, and was made with the same settings, is returned as it is.
+        overwrite: Everything is done anew.
+        notify: Called with the progress, in bytes of text.
+        note: Called with remarks, a line each.
+
+    Raises:
+        CorpusError: A file cannot be read, there is too little text, or the column of labels holds no classes.
+        TokenizerError: The tokenizer cannot be used, or not be trained with these settings.
+        DataError: The tokenizer does not know most of the text; the folder is a file, holds other files or, with
+            `resume`, data made with other settings or of other sources; a worker died; the disk is full; or an
+            annotation of `annotation` is missing.
+        SettingsError: A number of workers that cannot be; both `resume` and `overwrite`; workers and a cluster; a
+            cluster that is not there; or a pipeline that annotates is not installed.
+    """
+    if resume and overwrite:
+        raise SettingsError("resume goes on with what is there, overwrite replaces it: leave one out")
+    if workers is not None and ray is not None:
+        raise SettingsError("workers are processes of this machine, ray takes the cores of a cluster: leave one out")
+    source = PreparationInput(paths, corpus, tokenizer, annotation or AnnotationSettings(), size_bytes, task_bytes)
+    folder = DataFolder(out)
+    with folder.held(), ExitStack() as stack:
+        settings = preparation_settings(paths, corpus, tokenizer, source.annotation)
+        if resume and folder.is_complete:
+            return _complete(folder, settings, note, options=folder.claimed.options)
+        if overwrite:
+            shutil.rmtree(folder.parts, ignore_errors=True)
+        executor = OnRay(ray) if ray is not None else stack.enter_context(_processes(source, workers))
+        preparation = Preparation(folder, source, settings, notify=notify, note=note)
+        manifest = preparation.go_on(executor, preparation.tasks, until="the end")
+        assert isinstance(manifest, Manifest), "all tasks were done"
+        return manifest
+
+
+def prepare_part(
+    source: PreparationInput,
+    out: Path,
+    part: tuple[int, int] | None,
+    *,
+    workers: int | None = None,
+    notify: Notify = ignore,
+    note: Callable[[str], None] = log.info,
+) -> Manifest | str:
+    """Does one of several parts of a preparation, as far as it can be done by now, or joins their results.
+
+        parts 1 to n ──▶ join: the tokenizer ──▶ parts 1 to n ──▶ join: the manifest
+
+    Where documents are left out, or groups or the end of the text held out, parts and join come once more before that.
+
+    Args:
+        source, out, workers, notify, note: As for `prepare`; the folder is one that all parts see.
+        part: Which, counted from 1, and of how many; None joins.
+
+    Returns:
+        The manifest, or what is to be done next, in words.
+
+    Raises:
+        UnmaskError: As `prepare`; or text comes by standard input, a pipe or from memory, or, where they are joined,
+            something of a part is missing.
+    """
+    if part is not None and not 1 <= part[0] <= part[1]:
+        raise SettingsError(f"part {part[0]}/{part[1]}: give the number of the part, from 1 on, and how many there are")
+    if any(isinstance(path, InMemory) or is_stream(path) for path in source.paths):
+        raise SettingsError("parts of a preparation read files, which all of them see; write the text into some")
+    folder = DataFolder(out)
+    settings = preparation_settings(source.paths, source.corpus, source.tokenizer, source.annotation)
+    if folder.is_complete:
+        manifest = _complete(folder, settings, note, options=())
+        return manifest if part is None else f"{out} is complete already"
+    with folder.held(part), _processes(source, workers, early=part is not None) as executor:
+        preparation = Preparation(folder, source, settings, notify=notify, note=note)
+        if part is None:
+            return preparation.go_on(executor, [], until="joined")
+        result = preparation.go_on(executor, preparation.tasks[part[0] - 1 :: part[1]], until="to join")
+        return f"{out} is complete already" if isinstance(result, Manifest) else result
+
+
+def _processes(source: PreparationInput, workers: int | None, *, early: bool = True) -> WorkerProcesses:
+    """Worker processes, started at once where the files that are named are large enough to need them."""
+    if workers is not None and workers < 1:
+        raise SettingsError(f"{workers} workers: there must be one at least", options=["workers"])
+    processes = WorkerProcesses(usable_cores() if workers is None else workers)
+    named = (Path(path) for path in source.paths if not isinstance(path, InMemory))
+    num_bytes = sum(path.stat().st_size for path in named if os.path.isfile(path))
+    if early and processes.workers > 1 and source.size_bytes is None and num_bytes >= 2 * SMALLEST_CHUNK_BYTES:
+        processes.start()
+    return processes
+
+
+def _complete(
+    folder: DataFolder, settings: dict[str, Any], note: Callable[[str], None], *, options: tuple[str, ...]
+) -> Manifest:
+    """The manifest of data that needs no more work; by which options it may be written otherwise."""
+    out, manifest = folder.root, load_manifest(folder.root)
+    dataclasses.replace(folder.claimed, options=options).check_same(manifest.settings, settings)
+    for source in manifest.sources:
+        path = Path(source["path"])
+        if path.is_file() and path.stat().st_size != source["bytes"]:
+            raise DataError(f"{path} has changed since {out} was prepared; prepare it again", options=["overwrite"])
+    note(f"{out} is complete already")
+    return manifest
+
+
 class Preparation:
     """A preparation that is going on: its tasks, and what is put together of them.
 
         look ──▶ decide ──▶ survey ──▶ settle ──▶ shards ──▶ finish
                    │                      │
-             decisions.npz     settled.npz, tokenizer/, unfinished.json
+             decisions.npz     settled.npz, tokenizer/
 
     These files say what they were made of, so that any process that comes next knows how far the work is.
 
     Args:
         folder: The data folder.
-        given: Text and settings.
-        files: The text, where all of it is in files.
+        source: Text and settings.
+        settings: As the manifest keeps them.
         notify: Called with the progress.
-        note: Told what is done and kept, in a line.
-        before: What an earlier try was making; None where there was none.
+        note: Called with remarks, a line each.
 
     Raises:
-        UnmaskError: The text cannot be read, or not be annotated as was asked for.
+        UnmaskError: The text cannot be read, or not be annotated.
     """
 
     def __init__(
         self,
         folder: DataFolder,
-        given: PreparationInput,
-        files: Sequence[str | Path],
+        source: PreparationInput,
+        settings: dict[str, Any],
         *,
         notify: Notify,
         note: Callable[[str], None],
-        before: Unfinished | None,
     ) -> None:
-        self.folder, self.given, self._before = folder, given, before
-        self._notify, self._note = notify, note
-        self.corpus, plan = open_annotated(files, given.corpus, given.annotation, task_bytes=given.task_bytes)
+        self._folder, self._settings, self._notify, self._note = folder, settings, notify, note
+        self._tokenizer_settings = source.tokenizer
+        goes_on = any(folder.parts.glob("*.npz"))
+        files = list(keep_as_files(source.paths, folder.root, reuse=goes_on, notify=notify))
+        self.corpus, plan = open_annotated(files, source.corpus, source.annotation, task_bytes=source.task_bytes)
         self.corpus.check_held()
         self.tasks = self.corpus.tasks
         log.info("corpus: %s", self.corpus.plan.describe())
         if plan is not None:
             note(plan.describe())
         self._sources = stamp(self.corpus.all_sources())
-        self._is_same = before is not None and (before.settings, before.sources) == (given.settings, self._sources)
         # Decisions and the tokenizer are made of all of the text.
-        self._key = key_of([given.settings, [task.stamp for task in self.tasks]])
+        self._key = key_of([VERSION, settings, [task.stamp for task in self.tasks]])
+        settled = folder.parts / SETTLED
+        if load_arrays(settled) is not None and load_arrays(settled, self._key) is None:
+            note("the settings or the files have changed since the last try; what still fits is kept")
+        # The tokenizer is trained on all of the text, or some of very much; of characters always on all, since each
+        # may be met once.
+        sample = None
+        if source.tokenizer.path is None:
+            sizes = (
+                each.path.stat().st_size * (UNPACKED if each.path.suffix.lower() in COMPRESSIONS else 1)
+                for each in self.corpus.all_sources()
+            )
+            share = min(1.0, source.tokenizer.sample_bytes / max(sum(sizes), 1))
+            sample = Sample(1.0 if source.tokenizer.kind == "char" else share, bool(source.tokenizer.bare))
         slow = plan is not None and plan.pipeline is not None
-        size_bytes = given.size_bytes or chunk_bytes(sum(size for _, size, _ in self._sources), slow=slow)
-        self.work = Work.on(folder.root, self.corpus, size_bytes, self._sample(), plan)
+        size_bytes = source.size_bytes or chunk_bytes(sum(size for _, size, _ in self._sources), slow=slow)
+        self.work = Work(folder.root, self.corpus.without_files(), size_bytes, sample, plan)
 
-    def _sample(self) -> Sample | None:
-        """All of the text, or some of very much; of characters always all, since each may be met once."""
-        settings = self.given.tokenizer
-        if settings.path is not None:
-            return None
-        if settings.kind == "char":
-            return Sample(1.0, bool(settings.bare))
-        sizes = (
-            source.path.stat().st_size * (UNPACKED if source.path.suffix.lower() in COMPRESSIONS else 1)
-            for source in self.corpus.all_sources()
-        )
-        return Sample(min(1.0, settings.sample_bytes / max(sum(sizes), 1)), bool(settings.bare))
+    def go_on(
+        self, executor: Executor, tasks: Sequence[ReadTask], *, until: Literal["to join", "joined", "the end"]
+    ) -> Manifest | str:
+        """Does some of the tasks, and joins the results of all of them, as far as it goes.
 
-    def finished_before(self) -> Manifest | None:
-        """The manifest of a try that was stopped when only tidying remained; that is done now."""
-        return self.folder.finished(self._before) if self._before is not None and self._is_same else None
+        Args:
+            executor: Where they run.
+            tasks: All of them; those of a part, which joins nothing; or none, to join.
+            until: Whether it ends before something is joined, behind it, or with the manifest.
 
-    def run(self, executor: Executor, kind: Kind, tasks: Sequence[ReadTask]) -> None:
+        Returns:
+            The manifest, or what is to be done next, in words.
+        """
+        if self._folder.has_manifest and self._is_settled():  # a try was stopped when only tidying remained
+            self._folder.tidy()
+            return load_manifest(self._folder.root)
+        self._run(executor, "look", tasks)
+        if not self._is_decided():
+            if until == "to join":
+                return RUN_PARTS
+            self._decide()
+            if until == "joined":
+                return "decided what is left out and what is held out; run the parts again, then this"
+        self._run(executor, "survey", tasks)
+        if not self._is_settled():
+            if until == "to join":
+                return RUN_PARTS
+            self._settle()
+            if until == "joined":
+                return "the tokenizer is there; run the parts again, then this"
+        self._run(executor, "shards", tasks)
+        is_part = until == "to join"
+        return "when all parts have come so far, put the data together (--join)" if is_part else self._finish()
+
+    def _run(self, executor: Executor, kind: Kind, tasks: Sequence[ReadTask]) -> None:
         """Does some of the tasks, as far as they are not done."""
-        if kind == "look" and not any(self.corpus.wanted):
+        if not tasks or (kind == "look" and not any(self.corpus.needs)):
             return
         if kind == "shards" and (done := sum(self.work.result("shards", task) is not None for task in tasks)):
             self._note(f"going on: {done:,} of {len(tasks):,} tasks were done before")
@@ -227,118 +382,90 @@ class Preparation:
                 "the parts that were stopped"
             )
 
-    def decide(self) -> None:
-        """Decides what is left out and what is held out, from what was seen in all tasks.
+    def _is_decided(self) -> bool:
+        """Whether what is left out and held out is decided about all of the text; takes it over."""
+        if any(self.corpus.needs) and load_arrays(self.work.file(DECISIONS), self._key) is None:
+            return False
+        self.work = replace(self.work, decided=self.work.decisions().digest())
+        return True
+
+    def _decide(self) -> None:
+        """Decides it, from what was seen in all tasks.
 
         Raises:
             CorpusError: There is nothing to choose among.
             DataError: Some tasks were not looked at.
         """
-        looked = []
-        if any(self.corpus.wanted):
-            looked = [(task.number, arrays) for task, arrays in self._results("look")]
-        decisions = self.corpus.decide(looked)
-        if looked:
-            save_arrays(self.work.file(DECISIONS), decisions.arrays(), self._key)
+        decisions = self.corpus.decide([(task.number, arrays) for task, arrays in self._results("look")])
+        save_arrays(self.work.file(DECISIONS), decisions.arrays(), self._key)
         self.work = replace(self.work, decided=decisions.digest())
 
-    def is_decided(self) -> bool:
-        """Whether that is done; takes over what was decided."""
-        if not any(self.corpus.wanted):
-            self.decide()
-            return True
-        if load_arrays(self.work.file(DECISIONS), self._key) is None:
-            return False
-        self.work = replace(self.work, decided=self.work.decisions().digest())
-        return True
-
-    def settle(self) -> Manifest | None:
-        """Puts together what the survey has found, trains the tokenizer, and makes the folder ready for shards.
-
-        Returns:
-            The manifest, where all was done before and only tidying remained.
-
-        Raises:
-            UnmaskError: There are no classes, some tasks were not surveyed, or no tokenizer can be trained.
-        """
-        if self._before is not None and not self._is_same:
-            self._note("the settings or the files have changed since the last try; what still fits is kept")
-        held, labels = HeldTexts(parts=self.corpus.plan.holdout_unit in ("part", "end")), set[str]()
-        for _, arrays in self._results("survey"):
-            held.join(held_texts(arrays))
-            labels |= set(from_json_array(arrays["labels"]))
-        self.work.file(SETTLED).unlink(missing_ok=True)  # it speaks of a tokenizer that may go
-        column = self.corpus.settings.label
-        classes = None if column is None else ordered(labels, column)
-        tokenizer = self._tokenizer()
-        made_by = self._made_by(tokenizer)
-        unfinished = Unfinished(self.given.settings, self._sources, tokenizer.fingerprint, made_by)
-        if self._before == unfinished and (finished := self.folder.finished(unfinished)) is not None:
-            return finished
-        self.folder.begin(unfinished, tokenizer)
-        arrays = held.arrays()
-        digests = [hashlib.sha256(arrays[name].tobytes()).hexdigest() for name in arrays]
-        settled = key_of([self.work.decided, classes, digests])
-        facts = {"made_by": made_by, "settled": settled, "classes": classes}
-        save_arrays(self.work.file(SETTLED), {**arrays, "facts": json_array(facts)}, self._key)
-        self.work = replace(self.work, made_by=made_by, settled=settled, classes=classes)
-        return None
-
-    def is_settled(self) -> bool:
-        """Whether that is done, with the libraries that are used here; takes over what was settled."""
+    def _is_settled(self) -> bool:
+        """Whether there are a tokenizer and all held-out texts, by the libraries that are used here; takes it over."""
         arrays = load_arrays(self.work.file(SETTLED), self._key)
         if arrays is None:
             return False
-        facts = from_json_array(arrays["facts"])
+        facts = json.loads(bytes(arrays["facts"]))
         try:
-            if self._made_by(load_tokenizer(self.folder.tokenizer)) != facts["made_by"]:
-                return False
-        except TokenizerError:
+            tokenizer = load_tokenizer(self._tokenizer_settings.path or self._folder.tokenizer)
+        except TokenizerError:  # where the trained one is damaged, it is trained again
+            return False
+        if self._made_by(tokenizer) != facts["made_by"]:
             return False
         classes = None if facts["classes"] is None else tuple(facts["classes"])
-        self.work = replace(self.work, made_by=facts["made_by"], settled=facts["settled"], classes=classes)
+        self.work = replace(self.work, settled=facts["settled"], classes=classes)
         return True
 
     def _made_by(self, tokenizer: Tokenizer) -> str:
         annotated = [] if self.work.plan is None else [self.work.plan.fingerprint]
-        return key_of([tokenizers.__version__, tokenizer.fingerprint, self.given.settings, *annotated])
+        return key_of([tokenizers.__version__, tokenizer.fingerprint, self._settings, *annotated])
 
-    def _tokenizer(self) -> Tokenizer:
-        """Loads the tokenizer, takes the one that an earlier try has trained, or trains it."""
-        settings = self.given.tokenizer
+    def _settle(self) -> None:
+        """Joins the results of the survey, trains the tokenizer, and makes the folder ready for shards.
+
+        Raises:
+            UnmaskError: There are no classes, some tasks were not surveyed, or no tokenizer can be trained.
+        """
+        held, labels = HeldTexts(parts=self.corpus.plan.holdout_unit in ("part", "end")), set[str]()
+        for _, arrays in self._results("survey"):
+            held.join(held_texts(arrays))
+            labels |= set(json.loads(bytes(arrays["labels"])))
+        column, settings = self.corpus.settings.label, self._tokenizer_settings
+        if column is not None and not labels:
+            raise CorpusError(
+                f"corpus.label = {str(column)!r}: no row of the corpus has a value in this column; name another, or "
+                "leave corpus.label out"
+            )
+        classes = None if column is None else in_order(labels)
         if settings.path is not None:
-            return load_tokenizer(settings.path)
-        if self._before is not None and self._is_same:
-            with suppress(TokenizerError):  # where it is damaged, it is trained again
-                trained = load_tokenizer(self.folder.tokenizer)
-                if trained.fingerprint == self._before.tokenizer_sha256:
-                    return trained
-        return train_tokenizer(lambda: sample_texts(map(self.work.sample_of, self.tasks)), settings)
+            tokenizer = load_tokenizer(settings.path)
+        else:
+            tokenizer = train_tokenizer(lambda: sample_texts(map(self.work.sample_of, self.tasks)), settings)
+        self._folder.begin(tokenizer)
+        arrays, made_by = held.arrays(), self._made_by(tokenizer)
+        digests = [hashlib.sha256(arrays[name].tobytes()).hexdigest() for name in arrays]
+        settled = key_of([made_by, self.work.decided, classes, digests])
+        facts = {"made_by": made_by, "settled": settled, "classes": classes}
+        save_arrays(self.work.file(SETTLED), {**arrays, "facts": json_array(facts)}, self._key)
+        self.work = replace(self.work, settled=settled, classes=classes)
 
-    def finish(self) -> Manifest:
+    def _finish(self) -> Manifest:
         """Adds up what the tasks came to, and writes the manifest.
 
         Raises:
             DataError: A task is not done, the tokenizer does not know most of the text, or the text has changed.
         """
-        tokenizer = load_tokenizer(self.folder.tokenizer)
-        whole = TaskCounts(TextCounts(np.zeros(tokenizer.vocab_size, dtype=np.int64)), 0, 0, {}, no_leaks())
-        skipped: Counter[str] = Counter()
+        # 1. The counts of all tasks
+        tokenizer = load_tokenizer(self._folder.tokenizer)
+        text, leaks = TextCounts(np.zeros(tokenizer.vocab_size, dtype=np.int64)), no_leaks()
         for _, arrays in self._results("shards"):
-            counts = TaskCounts.from_arrays(arrays, tokenizer.vocab_size)
-            whole.text.add(counts.text)
-            join_leaks(whole.leaks, counts.leaks)
-            whole.documents += counts.documents
-            whole.left_out += counts.left_out
-            skipped.update(counts.skipped)
+            of_task, leaks_of_task = read_counts(arrays, tokenizer.vocab_size)
+            text.add(of_task)
+            join_leaks(leaks, leaks_of_task)
         if stamp(self.corpus.all_sources()) != self._sources:
             raise changed(self.work.root)
-        manifest = self._manifest(whole, skipped, tokenizer)
-        self.folder.finish(manifest)
-        return manifest
 
-    def _manifest(self, whole: TaskCounts, skipped: Counter[str], tokenizer: Tokenizer) -> Manifest:
-        text, decisions, plan = whole.text, self.work.decisions(), self.work.plan
+        # 2. What is odd about them
         if WordCensus(text.texts, text.single_words).without_words:
             log.warning(
                 "%s of %s texts are a single word each, so masking by words would hide whole texts: use the strategy "
@@ -346,7 +473,7 @@ class Preparation:
                 f"{text.single_words:,}",
                 f"{text.texts:,}",
             )
-        train, validation = split_of(text.train), split_of(text.validation)
+        train, validation = text.train, text.validation
         tokens, unknown = train.tokens + validation.tokens, train.unknown_tokens + validation.unknown_tokens
         if tokens == 0 or unknown > MOST_UNKNOWN * tokens:
             raise DataError(
@@ -354,236 +481,32 @@ class Preparation:
                 "takes no words of over 100 letters); take a bpe or char tokenizer, or another one",
                 options=["tokenizer_kind", "tokenizer"],
             )
-        near = near_duplicates(self.work.held(), whole.leaks, left_out=whole.left_out)
+
+        # 3. The manifest
+        decisions, columns = self.work.decisions(), {} if self.work.plan is None else dict(self.work.plan.labels)
+        near = near_duplicates(self.work.held(), leaks, left_out=text.left_out)
         classes = self.work.classes or ()
         labels = [*text.labels, *([0] * (1 + len(classes) - len(text.labels)))]
-        return Manifest(
+        manifest = Manifest(
             sources=tuple({"path": str(s.path), "bytes": s.path.stat().st_size} for s in self.corpus.all_sources()),
-            settings=self.given.settings,
+            settings=self._settings,
             plan=self.corpus.describe(decisions),
             tokenizer_sha256=tokenizer.fingerprint,
             vocab_size=tokenizer.vocab_size,
-            documents=whole.documents,
+            documents=text.documents,
             bytes=text.bytes,
             tokens=tokens,
-            skipped=dict(skipped + Counter({"documents without tokens": text.without_tokens})),
+            skipped=dict(Counter(text.skipped) + Counter({"documents without tokens": text.without_tokens})),
             overlap=near.equal,
             train=train,
             validation=validation,
             token_frequencies=tuple(text.frequencies.tolist()),
-            annotations={} if plan is None else dict(plan.labels),
-            spans={name: (text.spans[name][0], text.spans[name][1]) for name in (() if plan is None else plan.labels)},
+            annotations=columns,
+            spans={name: (text.spans[name][0], text.spans[name][1]) for name in columns},
             labels=dict(zip(classes, labels[1:], strict=True)),
             unlabelled=labels[0],
             near_duplicates=near,
             left_out=tuple(self.corpus.left_out_examples(decisions)),
         )
-
-
-def prepare(  # noqa: PLR0913  (what goes in, how it is done, and who is told)
-    paths: Sequence[Named],
-    out: Path,
-    *,
-    corpus: CorpusSettings,
-    tokenizer: TokenizerSettings,
-    annotation: AnnotationSettings | None = None,
-    workers: int | None = None,
-    ray: str | None = None,
-    size_bytes: int | None = None,
-    task_bytes: int | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    notify: Notify = ignore,
-    note: Callable[[str], None] = log.info,
-) -> Manifest:
-    """Tokenizes a corpus into shards. What a try with the same settings has done, before it was stopped, is kept.
-
-    Args:
-        paths: Files, folders or patterns; `-` is standard input. Texts in memory are kept in the folder.
-        out: The data folder; made where missing. Data that is complete is replaced, unless `resume` is given.
-        corpus: What a document is, what is cleaned, and how much is held out.
-        tokenizer: Which tokenizer is used or trained.
-        annotation: What is said of the text beside its tokens; None is nothing.
-        workers: Processes that read and tokenize; None takes as many as there are cores. 1 works in this process, with
-            the threads of the tokenizers library. The data is the same for any number.
-        ray: Address of a Ray cluster whose nodes do the work instead, and see text and folder.
-        size_bytes: Text of a shard; None fits it to the sources.
-        task_bytes: What is read at once; None fits it to the sources.
-        resume: Data that is complete, and was made with the same settings, is returned as it is.
-        overwrite: Nothing that is there is kept.
-        notify: Told of the progress, in bytes of text.
-        note: Told what is kept, in a line.
-
-    Raises:
-        CorpusError: A file cannot be read, there is too little text, or the column of labels holds no classes.
-        TokenizerError: The tokenizer cannot be used, or not be trained with these settings.
-        DataError: The tokenizer does not know most of the text; the folder is a file, holds other files or, with
-            `resume`, data made with other settings or of other sources; a worker died; the disk is full; or an
-            annotation that was asked for is not there.
-        SettingsError: A number of workers that cannot be; both `resume` and `overwrite`; workers and a cluster; a
-            cluster that is not there; or a pipeline that annotates is not installed.
-    """
-    if resume and overwrite:
-        raise SettingsError("resume goes on with what is there, overwrite replaces it: leave one out")
-    if workers is not None and ray is not None:
-        raise SettingsError("workers are processes of this machine, ray takes the cores of a cluster: leave one out")
-    _check_workers(workers)
-    given = PreparationInput(paths, corpus, tokenizer, annotation or AnnotationSettings(), size_bytes, task_bytes)
-    folder = DataFolder(out)
-    folder.check()
-    with folder.claimed.held(), ExitStack() as stack:
-        folder.check()  # again: nothing else comes from now on
-        if resume and folder.is_complete:
-            return _complete(folder, given.settings, note)
-        folder.check_no_parts()
-        stack.enter_context(_forgetting_failure(folder))
-        if overwrite:
-            folder.forget()
-        before = None if overwrite else folder.unfinished()
-        kept = KeptText(may=ray is None)
-        executor = OnRay(ray) if ray is not None else _processes(given, workers, kept, stack)
-        files = list(keep_as_files(given.paths, out, reuse=before is not None, notify=notify))
-        preparation = Preparation(folder, given, files, notify=notify, note=note, before=before)
-        kept.may &= len(preparation.tasks) == 1 and preparation.corpus.fields is None
-        if (finished := preparation.finished_before()) is not None:
-            return finished
-        preparation.run(executor, "look", preparation.tasks)
-        preparation.decide()
-        preparation.run(executor, "survey", preparation.tasks)
-        if (finished := preparation.settle()) is not None:
-            return finished
-        preparation.run(executor, "shards", preparation.tasks)
-        return preparation.finish()
-
-
-def prepare_part(
-    given: PreparationInput,
-    out: Path,
-    part: tuple[int, int],
-    *,
-    workers: int | None = None,
-    notify: Notify = ignore,
-    note: Callable[[str], None] = log.info,
-) -> str:
-    """Does one of several parts of a preparation, as far as it can be done by now; see `join_parts`.
-
-    Args:
-        given, out, workers, notify, note: As for `prepare`; the folder is one that all parts see.
-        part: Which, counted from 1, and of how many.
-
-    Returns:
-        What is to be done next, in words.
-
-    Raises:
-        UnmaskError: As `prepare`; or text comes by standard input, a pipe or from memory.
-    """
-    number, of = part
-    _check_workers(workers)
-    if not 1 <= number <= of:
-        raise SettingsError(f"part {number}/{of}: give the number of the part, from 1 on, and how many there are")
-    _check_files(given.paths)
-    folder, is_new = DataFolder(out), not out.exists()
-    folder.check()
-    folder.claimed.make()
-    if folder.is_complete:
-        _complete(folder, given.settings, note, options=())
-        return f"{out} is complete already"
-    with _forgetting_failure(folder, is_new=is_new), ExitStack() as stack:
-        stack.enter_context(folder.held_part(number, of))
-        files = list(keep_as_files(given.paths, out))
-        preparation = Preparation(folder, given, files, notify=notify, note=note, before=folder.unfinished())
-        if preparation.finished_before() is not None:
-            return f"{out} is complete already"
-        executor = _processes(given, workers, KeptText(may=False), stack)
-        mine = preparation.tasks[number - 1 :: of]
-        preparation.run(executor, "look", mine)
-        if not preparation.is_decided():
-            return RUN_PARTS
-        preparation.run(executor, "survey", mine)
-        if not preparation.is_settled():
-            return RUN_PARTS
-        preparation.run(executor, "shards", mine)
-        return "when all parts have come so far, put the data together (--join)"
-
-
-def join_parts(
-    given: PreparationInput, out: Path, *, notify: Notify = ignore, note: Callable[[str], None] = log.info
-) -> Manifest | str:
-    """Puts together what parts of a preparation have found up to now.
-
-        parts 1 to n ──▶ join: the tokenizer ──▶ parts 1 to n ──▶ join: the manifest
-
-    Where documents are left out, or groups or the end of the text held out, parts and join come once more before that.
-
-    Returns:
-        The manifest, or what is to be done next, in words.
-
-    Raises:
-        UnmaskError: As `prepare`; or something of a part is missing.
-    """
-    _check_files(given.paths)
-    folder = DataFolder(out)
-    folder.check()
-    with folder.claimed.held():
-        if folder.is_complete:
-            return _complete(folder, given.settings, note, options=())
-        folder.check_no_parts()
-        files = list(keep_as_files(given.paths, out))
-        preparation = Preparation(folder, given, files, notify=notify, note=note, before=folder.unfinished())
-        if (finished := preparation.finished_before()) is not None:
-            return finished
-        if not preparation.is_decided():
-            preparation.decide()
-            return "decided what is left out and what is held out; run the parts again, then this"
-        if not preparation.is_settled():
-            preparation.settle()
-            return "the tokenizer is there; run the parts again, then this"
-        return preparation.finish()
-
-
-def _processes(given: PreparationInput, workers: int | None, kept: KeptText, stack: ExitStack) -> WorkerProcesses:
-    """Worker processes, started at once where the files that are named are large enough to need them."""
-    processes = stack.enter_context(WorkerProcesses(usable_cores() if workers is None else workers, kept))
-    named = (Path(path) for path in given.paths if not isinstance(path, InMemory))
-    num_bytes = sum(path.stat().st_size for path in named if os.path.isfile(path))
-    if processes.workers > 1 and given.size_bytes is None and num_bytes >= 2 * SMALLEST_CHUNK_BYTES:
-        processes.start()
-    return processes
-
-
-def _check_workers(workers: int | None) -> None:
-    if workers is not None and workers < 1:
-        raise SettingsError(f"{workers} workers: there must be one at least", options=["workers"])
-
-
-def _check_files(paths: Sequence[Named]) -> None:
-    if any(isinstance(path, InMemory) or is_stream(path) for path in paths):
-        raise SettingsError("parts of a preparation read files, which all of them see; write the text into some")
-
-
-@contextmanager
-def _forgetting_failure(folder: DataFolder, *, is_new: bool = False) -> Iterator[None]:
-    """After an error, removes what no later try goes on from."""
-    try:
-        yield
-    except BaseException:
-        folder.forget_failure()
-        if is_new:
-            with suppress(OSError):
-                folder.root.rmdir()  # if it is empty
-        raise
-
-
-def _complete(
-    folder: DataFolder, settings: dict[str, Any], note: Callable[[str], None], *, options: tuple[str, ...] | None = None
-) -> Manifest:
-    """The manifest of data that needs no more work; by which options it may be written otherwise."""
-    out, manifest = folder.root, load_manifest(folder.root)
-    claimed = folder.claimed if options is None else dataclasses.replace(folder.claimed, options=options)
-    claimed.check_same(manifest.settings, settings)
-    for source in manifest.sources:
-        path = Path(source["path"])
-        if path.is_file() and path.stat().st_size != source["bytes"]:
-            raise DataError(f"{path} has changed since {out} was prepared; prepare it again", options=["overwrite"])
-    note(f"{out} is complete already")
-    return manifest
+        self._folder.finish(manifest)
+        return manifest

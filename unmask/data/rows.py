@@ -276,13 +276,6 @@ class Cursor:
         places = {name: int(number) for name, number in content.items() if name != "lengths"}
         return cls(**places, lengths=lengths)
 
-    def with_length(self, length: int) -> Cursor:
-        """The same place, with rows of this length from here on."""
-        earlier = tuple(entry for entry in self.lengths if entry[0] < self.row)
-        if earlier and earlier[-1][1] == length:
-            return replace(self, lengths=earlier)
-        return replace(self, lengths=(*earlier, (self.row, length)))
-
 
 class Share(NamedTuple):
     """The rows of a batch that one of several processes takes: the `rank`-th of `world_size` equal stretches."""
@@ -321,19 +314,12 @@ class RowBatch(NamedTuple):
     documents: NDArray[np.int64] | None = None
 
 
-@dataclass(frozen=True)
-class Window:
-    """Some pieces of an epoch, packed.
+class Window(NamedTuple):
+    """Some pieces of an epoch, packed."""
 
-    Attributes:
-        place: Its cursor, at the first row.
-        rows: What is packed.
-        texts: The tokens of its pieces.
-    """
-
-    place: Cursor
+    place: Cursor  # its first row
     rows: PackedRows
-    texts: GatheredPieces
+    texts: GatheredPieces  # the tokens of its pieces
 
 
 class RowStream:
@@ -349,7 +335,7 @@ class RowStream:
         with_labels: Whether rows tell the classes of documents (`Rows.classes["label"]`). Every segment carries that
             of its document, so a document that is cut carries it in each of its pieces; a pair whose halves differ in
             class has none. Where the tokenizer has no `[CLS]`, a segment's first token is never masked, since the
-            class is told from it.
+            class is read off it.
         ahead: Whether the window that comes next is made in a thread, while batches are taken of this one.
 
     Raises:
@@ -420,7 +406,10 @@ class RowStream:
                 the share, and so are its tokens and the place behind it.
         """
         length = length or self.length
-        cursor = cursor.with_length(length)
+        lengths = tuple(entry for entry in cursor.lengths if entry[0] < cursor.row)
+        if not lengths or lengths[-1][1] != length:
+            lengths += ((cursor.row, length),)
+        cursor = replace(cursor, lengths=lengths)
         epoch, missing = cursor.epoch, num_rows
         taken: list[tuple[PackedRows, GatheredPieces]] = []
         if cursor.window + 1 == self._order.num_windows(epoch):  # the end of the epoch
@@ -476,23 +465,21 @@ class RowStream:
             texts = last.texts
         else:
             texts = self.store.gather(pieces)
-        left = pieces, np.zeros_like(pieces), texts.lengths[texts.number(pieces)]
-        rows = PackedRows.of(np.zeros(1, dtype=np.int64), *(column[:0] for column in left))
+        piece, start, size = pieces, np.zeros_like(pieces), texts.lengths[texts.number(pieces)]
+        rows: PackedRows | None = None
         for begin, length in place.lengths:
-            if begin:
-                left = rows.part(begin, len(rows)).joined()
-            packed = self._packed(*left, length, (place.epoch, place.window, begin))
+            if rows is not None:
+                piece, start, size = rows.part(begin, len(rows)).joined()
+            packed = pack_pieces(size, row_length=length, overhead=self._overhead)
+            packed = replace(packed, piece=piece[packed.piece], start=start[packed.piece] + packed.start)
+            if self.shuffle:
+                key = (_SHUFFLE, self.seed, place.epoch, place.window, begin)
+                packed = packed.in_order(permutation(len(packed), *key))
             if self.pairs is not None:
                 packed = make_pairs(self.pairs, packed, texts, key=mix_ints(PAIRS, self.seed, place.epoch))
-            rows = rows.part(0, begin).followed_by(packed)
+            rows = packed if rows is None else rows.part(0, begin).followed_by(packed)
+        assert rows is not None, "a place has a length"
         return Window(place, rows, texts)
-
-    def _packed(self, piece: Ints, start: Ints, size: Ints, length: int, place: tuple[int, int, int]) -> PackedRows:
-        """Fragments in rows of a length, in the order that the place (epoch, window, first row) gives them."""
-        packed = pack_pieces(size, row_length=length, overhead=self._overhead)
-        number = packed.piece
-        rows = PackedRows.of(packed.begins, piece[number], start[number] + packed.start, packed.length)
-        return rows.in_order(permutation(len(rows), _SHUFFLE, self.seed, *place)) if self.shuffle else rows
 
     def _filled(self, packed: PackedRows, texts: GatheredPieces, length: int) -> Rows:
         """Rows of a window with their tokens and classes."""

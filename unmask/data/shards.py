@@ -7,11 +7,12 @@ the shards are the same files however the work was shared out, stopped and taken
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,18 +65,15 @@ class TextChunk:
     label: NDArray[np.int64] | None = None
     group: NDArray[np.int64] | None = None
 
-    def without(self, left_out: NDArray[np.bool_]) -> TextChunk:
-        """The chunk without some of its pieces."""
-        stays = np.flatnonzero(~left_out)
-
-        def remaining(column: Any) -> Any:
-            return [column[place] for place in stays.tolist()] if isinstance(column, list) else column[stays]
-
+    def select(self, rows: NDArray[np.bool_]) -> TextChunk:
+        """Some of its pieces."""
         columns = {entry.name: getattr(self, entry.name) for entry in fields(self)[2:]}
-        rest: dict[str, Any] = {
-            name: column if column is None else remaining(column) for name, column in columns.items()
-        }
-        return TextChunk(self.task, self.number, **rest)
+        for name, column in columns.items():
+            if isinstance(column, list):
+                columns[name] = [value for value, stays in zip(column, rows, strict=True) if stays]
+            elif column is not None:
+                columns[name] = column[rows]
+        return replace(self, **columns)
 
 
 def chunk_bytes(source_bytes: int, *, slow: bool = False) -> int:
@@ -103,46 +101,44 @@ def cut_chunks(
         classes: Names of the documents' classes in the order of their numbers; None: documents have no classes.
         task: Number of the task.
     """
-    numbers = None if classes is None else {name: number for number, name in enumerate(classes)}
-    number = gathered = 0
-    group: list[tuple[Document, bool]] = []
+    class_numbers = None if classes is None else {name: number for number, name in enumerate(classes)}
+
+    def made(number: int) -> TextChunk:
+        documents = [piece for piece, _ in rows]
+        labels = groups = None
+        if class_numbers is not None:
+            labels = np.array([class_numbers.get(piece.label or "", -1) for piece in documents], dtype=np.int64)
+        if any(piece.group is not None for piece in documents):
+            groups = np.array([piece.document for piece in documents], dtype=np.int64)
+            for place, piece in enumerate(documents):
+                if piece.group is not None:
+                    digest = hashlib.blake2b(piece.group.encode(errors="surrogatepass"), digest_size=8).digest()
+                    groups[place] = -1 - (int.from_bytes(digest, "little") >> 1)
+        return TextChunk(
+            task,
+            number,
+            [piece.text for piece in documents],
+            np.array([piece.document for piece in documents], dtype=np.int64),
+            np.array([piece.offset for piece in documents], dtype=np.int64),
+            np.array(sizes, dtype=np.int64),
+            np.array([held for _, held in rows], dtype=bool),
+            spans=[p.spans for p in documents] if any(p.spans is not None for p in documents) else None,
+            label=labels,
+            group=groups,
+        )
+
+    number = num_bytes = 0
+    rows: list[tuple[Document, bool]] = []
     sizes: list[int] = []
     for piece, held in pieces:
-        group.append((piece, held))
+        rows.append((piece, held))
         sizes.append(utf8_bytes(piece.text))
-        gathered += sizes[-1]
-        if gathered >= size_bytes:
-            yield _chunk(task, number, group, sizes, numbers)
-            number, gathered, group, sizes = number + 1, 0, [], []
-    if group:
-        yield _chunk(task, number, group, sizes, numbers)
-
-
-def _chunk(
-    task: int, number: int, group: list[tuple[Document, bool]], sizes: list[int], classes: Mapping[str, int] | None
-) -> TextChunk:
-    pieces = [piece for piece, _ in group]
-    grouped = any(piece.group is not None for piece in pieces)
-    labels = [-1 if piece.label is None or classes is None else classes.get(piece.label, -1) for piece in pieces]
-    return TextChunk(
-        task,
-        number,
-        [piece.text for piece in pieces],
-        np.array([piece.document for piece in pieces], dtype=np.int64),
-        np.array([piece.offset for piece in pieces], dtype=np.int64),
-        np.array(sizes, dtype=np.int64),
-        np.array([held for _, held in group], dtype=bool),
-        spans=[piece.spans for piece in pieces] if any(piece.spans is not None for piece in pieces) else None,
-        label=None if classes is None else np.array(labels, dtype=np.int64),
-        group=np.array([_group_number(piece) for piece in pieces]) if grouped else None,
-    )
-
-
-def _group_number(piece: Document) -> int:
-    if piece.group is None:
-        return piece.document
-    digest = hashlib.blake2b(piece.group.encode(errors="surrogatepass"), digest_size=8).digest()
-    return -1 - (int.from_bytes(digest, "little") >> 1)
+        num_bytes += sizes[-1]
+        if num_bytes >= size_bytes:
+            yield made(number)
+            number, num_bytes, rows, sizes = number + 1, 0, [], []
+    if rows:
+        yield made(number)
 
 
 def utf8_bytes(text: str) -> int:
@@ -151,31 +147,33 @@ def utf8_bytes(text: str) -> int:
 
 
 @dataclass
-class SplitCounts:
-    """What went into one split.
+class Split:
+    """The training or the validation part of some text.
 
     Attributes:
-        documents: Documents with tokens.
+        documents: Documents with tokens in this split (a document that is held out in parts counts in both).
+        pieces: Rows of the shards.
         bytes: UTF-8 bytes of the text.
+        tokens: Tokens, without special tokens.
         unknown_tokens: Tokens that stand for text outside the vocabulary.
         files: The shards.
-        first, last: Numbers of the first and the last document, None where there are none.
+        first, last: Numbers of the first and the last document, None where there are none; while the data is made.
     """
 
     documents: int = 0
+    pieces: int = 0
     bytes: int = 0
+    tokens: int = 0
     unknown_tokens: int = 0
-    files: list[ShardFile] = field(default_factory=list)
-    first: int | None = None
-    last: int | None = None
+    files: tuple[ShardFile, ...] = ()
+    first: int | None = field(default=None, compare=False)
+    last: int | None = field(default=None, compare=False)
 
-    def add(self, later: SplitCounts) -> None:
-        """Adds those of text behind this one. A document may span both; it counts once."""
-        spans_both = later.first is not None and later.first == self.last
-        self.documents += later.documents - spans_both
-        self.bytes += later.bytes
-        self.unknown_tokens += later.unknown_tokens
-        self.files += later.files
+    def add(self, later: Split) -> None:
+        """Adds that of text behind this one. A document may span both; it counts once."""
+        for name in ("documents", "pieces", "bytes", "tokens", "unknown_tokens", "files"):
+            setattr(self, name, getattr(self, name) + getattr(later, name))
+        self.documents -= later.first is not None and later.first == self.last
         self.first = later.first if self.first is None else self.first
         self.last = self.last if later.last is None else later.last
 
@@ -186,34 +184,35 @@ class TextCounts:
 
     Attributes:
         frequencies: [vocab_size], int64: how often each token stands in the training split.
+        documents: Those without tokens as well; counted by task.
         bytes: UTF-8 bytes of the text, that of pieces without tokens included.
         without_tokens: Pieces that the tokenizer made nothing of.
         texts: Pieces of more than one token.
         single_words: Those of them that are one word.
+        left_out: Training texts that were left out since they nearly stand in the held-out text.
         train, validation: The splits.
         spans: By column of annotation: how many spans there were, and to how many of them no token belongs.
         labels: How many documents begin here without a class, and with each class; empty where none are read.
+        skipped: What was left out: reason to number.
     """
 
     frequencies: NDArray[np.int64]
+    documents: int = 0
     bytes: int = 0
     without_tokens: int = 0
     texts: int = 0
     single_words: int = 0
-    train: SplitCounts = field(default_factory=SplitCounts)
-    validation: SplitCounts = field(default_factory=SplitCounts)
+    left_out: int = 0
+    train: Split = field(default_factory=Split)
+    validation: Split = field(default_factory=Split)
     spans: dict[str, list[int]] = field(default_factory=dict)
     labels: list[int] = field(default_factory=list)
-
-    @property
-    def files(self) -> list[ShardFile]:
-        """The shards of both splits."""
-        return [*self.train.files, *self.validation.files]
+    skipped: dict[str, int] = field(default_factory=dict)
 
     def add(self, later: TextCounts) -> None:
         """Adds those of text behind this one."""
         self.frequencies += later.frequencies
-        for name in ("bytes", "without_tokens", "texts", "single_words"):
+        for name in ("documents", "bytes", "without_tokens", "texts", "single_words", "left_out"):
             setattr(self, name, getattr(self, name) + getattr(later, name))
         self.train.add(later.train)
         self.validation.add(later.validation)
@@ -221,10 +220,11 @@ class TextCounts:
             before = self.spans.get(column, [0, 0])
             self.spans[column] = [before[0] + number, before[1] + lost]
         self.labels = [a + b for a, b in zip_longest(self.labels, later.labels, fillvalue=0)]
+        self.skipped = dict(Counter(self.skipped) + Counter(later.skipped))
 
 
 def annotated_tokens(
-    tokenizer: Tokenizer, annotator: Annotator, texts: Sequence[str], given: Sequence[Spans | None]
+    tokenizer: Tokenizer, annotator: Annotator, texts: Sequence[str], read: Sequence[Spans | None]
 ) -> tuple[EncodedText, NDArray[np.int64], dict[str, Aligned]]:
     """Tokenizes texts and annotates the tokens.
 
@@ -232,7 +232,7 @@ def annotated_tokens(
         tokenizer: The tokenizer.
         annotator: Of the texts.
         texts: Any number.
-        given: Annotations that came with each of them.
+        read: Annotations that came with each of them.
 
     Returns:
         The tokens of all texts one behind another, how many each text has, and the columns of annotation.
@@ -243,7 +243,7 @@ def annotated_tokens(
         DataError: A label was not announced.
     """
     encoded, places = tokenizer.encode_placed(texts)
-    spans = annotator.annotate(texts, given)
+    spans = annotator.annotate(texts, read)
     characters = TextPlaces(texts, places)
     aligned = {column: characters.align(column, spans, labels) for column, labels in annotator.plan.labels.items()}
     return encoded, places.lengths, aligned
@@ -282,33 +282,55 @@ def write_shards(
     frequencies = np.zeros((2, vocab_size), dtype=np.int64)
     counts = TextCounts(frequencies[0], bytes=int(chunk.num_bytes.sum()), spans={column: [0, 0] for column in widths})
     splits, census = (counts.train, counts.validation), WordCensus()
-    for batch, held, aligned in _tokenized(chunk, tokenizer, annotator):
-        filled = batch.lengths > 0
+
+    # 1. Batches of about a megabyte, so that what the tokenizer holds at once stays small.
+    batch_bytes = BATCH_BYTES if annotator is None or annotator.plan.pipeline is None else SLOW_BATCH_BYTES
+    batch_of = (np.cumsum(chunk.num_bytes) - 1) * max(round(counts.bytes / batch_bytes), 1) // counts.bytes
+    for begin, end in pairwise([0, *(np.flatnonzero(np.diff(batch_of)) + 1).tolist(), len(chunk.texts)]):
+        rows, texts = slice(begin, end), chunk.texts[begin:end]
+        aligned: dict[str, Aligned] = {}
+        if annotator is None:
+            encoded, lengths = tokenizer.encode_joined(texts)
+        else:
+            spans = [None] * len(texts) if chunk.spans is None else chunk.spans[rows]
+            encoded, lengths, aligned = annotated_tokens(tokenizer, annotator, texts, spans)
+        batch = TokenBatch(
+            encoded.input_ids, encoded.word_starts, lengths, chunk.document[rows], chunk.offset[rows],
+            chunk.num_bytes[rows], {column: of_tokens.values for column, of_tokens in aligned.items()},
+            None if chunk.label is None else chunk.label[rows],
+            None if chunk.group is None else chunk.group[rows],
+        )  # fmt: skip
+
+        # 2. What each batch came to, and its rows in the shards of the two splits.
+        filled, held = lengths > 0, chunk.held[rows]
         counts.without_tokens += int((~filled).sum())
-        census.add(batch.word_starts, batch.lengths)
-        for column, found in aligned.items():
+        census.add(batch.word_starts, lengths)
+        for column, of_tokens in aligned.items():
             number, lost = counts.spans[column]
-            counts.spans[column] = [number + found.spans, lost + found.lost]
-        for side, rows in enumerate((filled & ~held, filled & held)):
-            if not rows.any():
+            counts.spans[column] = [number + of_tokens.spans, lost + of_tokens.lost]
+        for side, chosen in enumerate((filled & ~held, filled & held)):
+            if not chosen.any():
                 continue
-            part = batch if rows.all() else batch.select(rows)
+            part = batch if chosen.all() else batch.select(chosen)
             writers[side].write(part)
             frequencies[side] += np.bincount(part.input_ids, minlength=vocab_size)
             documents = 1 + int((np.diff(part.document) != 0).sum())
             first, last = int(part.document[0]), int(part.document[-1])
-            splits[side].add(SplitCounts(documents, int(part.num_bytes.sum()), first=first, last=last))
+            splits[side].add(Split(documents, bytes=int(part.num_bytes.sum()), first=first, last=last))
         count(int(batch.num_bytes.sum()))
     counts.texts, counts.single_words = census.texts, census.single_words
     if chunk.label is not None:
         counts.labels = np.bincount(chunk.label[chunk.offset == 0] + 1).tolist()
+
+    # 3. The shards, each written whole.
     for split, writer, tokens in zip(splits, writers, frequencies, strict=True):
         split.unknown_tokens = 0 if unknown_id is None else int(tokens[unknown_id])
         try:
             shard = writer.save()
         except OSError as error:
             raise cannot_write(root, error) from error
-        split.files = [] if shard is None else [shard]
+        if shard is not None:
+            split.pieces, split.tokens, split.files = shard.pieces, shard.tokens, (shard,)
     return counts
 
 
@@ -318,34 +340,3 @@ def cannot_write(root: Path, error: OSError) -> DataError:
         f"{root}: cannot be written ({error.strerror or error}); make room and run the same command again: "
         "`unmask prepare` goes on from what is done"
     )
-
-
-def _tokenized(
-    chunk: TextChunk, tokenizer: Tokenizer, annotator: Annotator | None
-) -> Iterator[tuple[TokenBatch, NDArray[np.bool_], Mapping[str, Aligned]]]:
-    """Batches of about a megabyte, so that what the tokenizer holds at once stays small; what of them is held out;
-    and their annotations."""
-    batch_bytes = BATCH_BYTES if annotator is None or annotator.plan.pipeline is None else SLOW_BATCH_BYTES
-    total = int(chunk.num_bytes.sum())
-    number_of = (np.cumsum(chunk.num_bytes) - 1) * max(round(total / batch_bytes), 1) // total
-    cuts = [0, *(np.flatnonzero(np.diff(number_of)) + 1).tolist(), len(chunk.texts)]
-    for begin, end in pairwise(cuts):
-        rows, texts = slice(begin, end), chunk.texts[begin:end]
-        aligned: Mapping[str, Aligned] = {}
-        if annotator is None:
-            tokens, lengths = tokenizer.encode_joined(texts)
-        else:
-            given = [None] * len(texts) if chunk.spans is None else chunk.spans[rows]
-            tokens, lengths, aligned = annotated_tokens(tokenizer, annotator, texts, given)
-        batch = TokenBatch(
-            tokens.input_ids,
-            tokens.word_starts,
-            lengths,
-            chunk.document[rows],
-            chunk.offset[rows],
-            chunk.num_bytes[rows],
-            {column: found.values for column, found in aligned.items()},
-            None if chunk.label is None else chunk.label[rows],
-            None if chunk.group is None else chunk.group[rows],
-        )
-        yield batch, chunk.held[rows], aligned

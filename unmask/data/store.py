@@ -8,10 +8,10 @@ They open with `datasets.Dataset.from_file` and are memory-mapped without copies
     offset       int64                    byte of the document's text at which the row begins
     num_bytes    int64                    UTF-8 bytes of the row's text
     label        int64                    number of the document's class, -1 where it has none; only where classes
-                                          were asked for, and the same for every piece of a document
+                                          were read, and the same for every piece of a document
     group        int64                    what a held-out row is a draw of: a number below 0 for its group, that of
                                           its document where it is in none; only where groups were held out
-    entities, pos, dependencies, chunks   list<uint8, uint16 or uint32>, those that were asked for: what annotators
+    entities, pos, dependencies, chunks   list<uint8, uint16 or uint32>, those that were chosen: what annotators
                                           say of each token, as `unmask.tokenizer.spans` writes it
 """
 

@@ -10,11 +10,10 @@ import json
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise
-from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import pyarrow.parquet as pq
 
@@ -27,22 +26,10 @@ from unmask.data.sources import Source
 from unmask.data.tables import DAMAGED
 
 # ----------------------------------------
-# Cleaning, as far as the settings ask for it. Every document that is left out is counted.
+# Cleaning, as far as the settings say. Every document that is left out is counted.
 
 _SPACES = re.compile(r"[^\S\n]+")
 _AROUND_LINE_END = re.compile(r" ?\n ?")
-
-
-class LeftOut(NamedTuple):
-    """Documents that are left out, by their places among those that cleaning leaves otherwise.
-
-    Attributes:
-        duplicates: Whose text stood before.
-        near: Near-duplicates of earlier ones.
-    """
-
-    duplicates: Set[int] = frozenset()
-    near: Set[int] = frozenset()
 
 
 def clean(
@@ -51,53 +38,50 @@ def clean(
     skipped: Counter[str],
     *,
     first: int = 0,
-    left_out: LeftOut | None = None,
+    left_out: Mapping[int, str] | None = None,
 ) -> Iterator[Document]:
     """Changes texts and leaves documents out.
 
-    Duplicates are documents that come in one piece; of a longer one, every piece is kept. Documents that are left have
+    Duplicates are documents that come in one piece; of a longer one, every piece stays. Documents that are left have
     numbers without gaps.
 
     Args:
         pieces: The corpus.
-        settings: What is asked for.
+        settings: What is cleaned.
         skipped: Counts what is left out.
         first: Number of the first document.
-        left_out: Which are duplicates, where that is known; None leaves out those whose text was met before.
+        left_out: Why documents are left out that stood before, by their places among those that cleaning leaves
+            otherwise; None leaves out those whose text was met before.
     """
     gone = duplicates = 0
     seen: set[bytes] = set()  # 100 bytes a text, where all of the corpus is not looked at first
     for piece in pieces:
         text = clean_text(piece.text, settings)
         whole = piece.offset == 0 and piece.last
-        place = piece.document - gone - first
-        reason = None
         if whole and len(text) < settings.min_chars:
-            reason = "documents that are too short"
-        elif not text.strip():
+            skipped["documents that are too short"] += 1
+            gone += 1
+            continue
+        if not text.strip():
             skipped["documents without text after cleaning"] += piece.offset == 0
             gone += whole
             continue
-        elif whole and left_out is not None and place in left_out.duplicates:
-            reason = "duplicates"
-        elif whole and left_out is not None and place in left_out.near:
-            reason = "near-duplicates"
-        elif whole and left_out is None and settings.duplicates != "keep":
+        reason = None
+        if whole and left_out is not None:
+            reason = left_out.get(piece.document - gone - first)
+        elif whole and settings.duplicates != "keep":
             digest = content_digest(text)
             reason = "duplicates" if digest in seen else None
             seen.add(digest)
         if reason is None:
             yield replace(piece, text=text, document=piece.document - gone - duplicates)
-            continue
-        skipped[reason] += 1
-        if reason == "documents that are too short":
-            gone += 1
         else:
+            skipped[reason] += 1
             duplicates += 1
 
 
 def clean_text(text: str, settings: CleaningSettings) -> str:
-    """Normalised characters, without control characters, with single spaces: as far as asked for."""
+    """Normalised characters, without control characters, with single spaces: as far as the settings say."""
     if settings.unicode is not None:
         text = unicodedata.normalize(settings.unicode, text)
     if settings.control_characters == "drop" and not text.isprintable():
@@ -162,15 +146,6 @@ class ReadTask:
         return hashlib.sha256(json.dumps([self.number, self.is_held, content]).encode()).hexdigest()
 
 
-def task_bytes(num_bytes: int) -> int:
-    """How much a task reads: about a thousandth of the files, 32 MiB at the least and 1 GiB at the most.
-
-    Args:
-        num_bytes: Size of all files.
-    """
-    return min(max(num_bytes // TASKS_A_CORPUS, SMALLEST_TASK_BYTES), LARGEST_TASK_BYTES)
-
-
 def plan_reading(
     sources: Sequence[Source], held: Sequence[Source], *, unit: DocumentUnit, size_bytes: int | None = None
 ) -> list[ReadTask]:
@@ -180,87 +155,74 @@ def plan_reading(
         sources: In the order in which they are read; tables with their columns.
         held: Files that are held out, likewise.
         unit: What a document is in text files: those are cut between lines or at empty lines, or not at all.
-        size_bytes: Of a task, about; None fits it to the files.
+        size_bytes: Of a task, about; None: a thousandth of the files, 32 MiB at the least and 1 GiB at the most.
     """
-    size_bytes = size_bytes or task_bytes(sum(source.path.stat().st_size for source in (*sources, *held)))
+    if size_bytes is None:
+        total = sum(source.path.stat().st_size for source in (*sources, *held))
+        size_bytes = min(max(total // TASKS_A_CORPUS, SMALLEST_TASK_BYTES), LARGEST_TASK_BYTES)
     tasks: list[ReadTask] = []
     for files, is_held in ((sources, False), (held, True)):
-        group: list[Source] = []  # small files together
-        group_bytes = 0
-
-        def end_group(group: list[Source], num_bytes: int, is_held: bool = is_held) -> None:
+        groups: list[tuple[list[Source], int]] = []
+        small, small_bytes = list[Source](), 0  # files that are read together
+        for source in files:
+            stretches = _stretches(source, unit, size_bytes)
+            if len(stretches) == 1:
+                small.append(source)
+                small_bytes += stretches[0][1]
+            if len(stretches) > 1 or small_bytes >= size_bytes:
+                groups.append((small, small_bytes))
+                small, small_bytes = [], 0
+            if len(stretches) > 1:
+                groups += [([stretch], num_bytes) for stretch, num_bytes in stretches]
+        for group, num_bytes in (*groups, (small, small_bytes)):
             if group:
                 tasks.append(ReadTask(len(tasks), tuple(group), num_bytes, is_held))
-
-        for source in files:
-            stretches = list(_stretches(source, unit, size_bytes))
-            if len(stretches) > 1:
-                end_group(group, group_bytes)
-                for stretch, num_bytes in stretches:
-                    end_group([stretch], num_bytes)
-                group, group_bytes = [], 0
-                continue
-            group.append(source)
-            group_bytes += stretches[0][1]
-            if group_bytes >= size_bytes:
-                end_group(group, group_bytes)
-                group, group_bytes = [], 0
-        end_group(group, group_bytes)
     return tasks
 
 
-def _stretches(source: Source, unit: DocumentUnit, size_bytes: int) -> Iterator[tuple[Source, int]]:
+def _stretches(source: Source, unit: DocumentUnit, size_bytes: int) -> list[tuple[Source, int]]:
     """The parts of a file with their sizes; the file itself where it is too small, or cannot be cut."""
     num_bytes = source.path.stat().st_size
-    begins, sizes, end = [0], [num_bytes], num_bytes
-    if num_bytes >= 2 * size_bytes:
-        if source.kind == "parquet":
-            begins, sizes, end = _groups_of_rows(source.path, size_bytes)
-        elif (mark := _mark(source, unit)) is not None:
-            with source.path.open("rb") as file:
-                for place in range(size_bytes, num_bytes - size_bytes // 2, size_bytes):
-                    file.seek(place)
-                    found = mark.search(file.read(_WINDOW))
-                    if found is not None and begins[-1] < place + found.end() < num_bytes:
-                        begins.append(place + found.end())
-            sizes = [stop - begin for begin, stop in pairwise([*begins, num_bytes])]
-    if len(begins) < 2:
-        yield source, num_bytes
-        return
-    for begin, stop, size in zip(begins, [*begins[1:], end], sizes, strict=True):
-        yield replace(source, stretch=Stretch(begin, stop)), size
-
-
-def _groups_of_rows(path: Path, size_bytes: int) -> tuple[list[int], list[int], int]:
-    """Which groups of rows of a Parquet file begin a part, how large that is, and the number of groups. Nothing of a
-    damaged file: reading tells of it."""
-    try:
-        with pq.ParquetFile(path) as file:
-            metadata = file.metadata
-            groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-            sizes = [sum(g.column(n).total_compressed_size for n in range(g.num_columns)) for g in groups]
-    except DAMAGED:
-        return [], [], 0
-    begins: list[int] = []
-    parts: list[int] = []
-    for number, size in enumerate(sizes):
-        if not begins or parts[-1] >= size_bytes:
-            begins.append(number)
-            parts.append(size)
-        else:
-            parts[-1] += size
-    return begins, parts, len(groups)
-
-
-def _mark(source: Source, unit: DocumentUnit) -> re.Pattern[bytes] | None:
-    """Behind what a document begins; None where that cannot be told from the middle of the file."""
-    if source.path.suffix.lower() in COMPRESSIONS:
-        return None
+    if num_bytes < 2 * size_bytes:
+        return [(source, num_bytes)]
+    marks: dict[str, re.Pattern[bytes] | None] = {"fasta": _SEQUENCE}  # behind what a document begins
     if source.kind == "text":
-        return {"line": _LINE, "block": _BLOCK, "file": None}[unit]
-    if source.kind == "jsonl":
-        return _LINE if json_form(source.path) == "lines" else None
-    return _SEQUENCE if source.kind == "fasta" else None
+        marks["text"] = {"line": _LINE, "block": _BLOCK, "file": None}[unit]
+    if source.kind == "jsonl" and json_form(source.path) == "lines":
+        marks["jsonl"] = _LINE
+    mark = None if source.path.suffix.lower() in COMPRESSIONS else marks.get(source.kind)
+    if mark is None and source.kind != "parquet":
+        return [(source, num_bytes)]
+    begins, sizes = [0], list[int]()
+    if mark is not None:
+        with source.path.open("rb") as file:
+            for place in range(size_bytes, num_bytes - size_bytes // 2, size_bytes):
+                file.seek(place)
+                match = mark.search(file.read(_WINDOW))
+                if match is not None and begins[-1] < place + match.end() < num_bytes:
+                    begins.append(place + match.end())
+        begins.append(num_bytes)
+        sizes = [stop - begin for begin, stop in pairwise(begins)]
+    else:
+        try:
+            with pq.ParquetFile(source.path) as file:
+                groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+                of_groups = [sum(g.column(n).total_compressed_size for n in range(g.num_columns)) for g in groups]
+        except DAMAGED:  # reading tells of it
+            return [(source, num_bytes)]
+        begins = []
+        for number, size in enumerate(of_groups):
+            if not begins or sizes[-1] >= size_bytes:
+                begins.append(number)
+                sizes.append(0)
+            sizes[-1] += size
+        begins.append(len(groups))
+    if len(sizes) < 2:
+        return [(source, num_bytes)]
+    return [
+        (replace(source, stretch=Stretch(begin, stop)), size)
+        for (begin, stop), size in zip(pairwise(begins), sizes, strict=True)
+    ]
 
 
 FEW_DOCUMENTS = 100
@@ -299,16 +261,7 @@ class CorpusPlan:
             "file": "files of their own",
             "nothing": "nothing",
         }
-        return f"{self.unit_in_words}; held out: {held[self.holdout_unit]}"
-
-    @property
-    def unit_in_words(self) -> str:
-        """What a document is."""
-        return f"a document is {self.reason}"
-
-    def holds_out(self, text: str) -> bool:
-        """Whether a text falls on the held-out side; equal texts always fall on the same."""
-        return fraction(text) < self.threshold
+        return f"a document is {self.reason}; held out: {held[self.holdout_unit]}"
 
 
 def plan_corpus(
@@ -318,7 +271,7 @@ def plan_corpus(
 
     Args:
         sources: The files; tables with their columns.
-        settings: What the user asked for.
+        settings: Of the corpus.
         hold_out: Whether a part is held out.
         has_files: Whether that is files of their own.
 
@@ -330,13 +283,12 @@ def plan_corpus(
 
     def pieces(piece_chars: int) -> Iterator[Document]:
         if settings.cleaning == CleaningSettings():
-            found = read_documents(sources, bad, unit=unit, piece_chars=piece_chars)
+            documents = read_documents(sources, bad, unit=unit, piece_chars=piece_chars)
         else:
-            found = cut_pieces(
-                clean(read_documents(sources, bad, unit=unit), settings.cleaning, Counter()), piece_chars
-            )
+            cleaned = clean(read_documents(sources, bad, unit=unit), settings.cleaning, Counter())
+            documents = cut_pieces(cleaned, piece_chars)
         num_chars = 0
-        for piece in found:
+        for piece in documents:
             num_chars += len(piece.text)
             if num_chars > SURVEY_CHARS:
                 return

@@ -35,49 +35,46 @@ def value_at(row: Row, name: str) -> Any:
     Raises:
         KeyError: There is no such column or field.
     """
+    value = _value(row, name)
+    if value is _NOTHING:
+        raise KeyError(name)
+    return value
+
+
+def _value(row: Row, name: str) -> Any:
     if name in row:
         return row[name]
     for end in range(len(name) - 1, 0, -1):
-        if name[end] == "." and name[:end] in row:
-            try:
-                return _within(row[name[:end]], name[end + 1 :])
-            except KeyError:
-                continue
-    raise KeyError(name)
-
-
-def _within(value: Any, name: str) -> Any:
-    if value is None:
-        return None
-    if isinstance(value, dict):
-        return value_at(value, name)
-    if not isinstance(value, list):
-        raise KeyError(name)
-    inner = [value_or(each, name, _NOTHING) for each in value if isinstance(each, dict)]
-    values = [each for each in inner if each is not _NOTHING]
-    if value and not values:
-        raise KeyError(name)
-    return [part for each in values for part in (each if isinstance(each, list) else [each])]
-
-
-def value_or(row: Row, name: str, other: Any) -> Any:
-    """As `value_at`, another value where there is none."""
-    try:
-        return value_at(row, name)
-    except KeyError:
-        return other
+        if name[end] != "." or name[:end] not in row:
+            continue
+        outer, rest = row[name[:end]], name[end + 1 :]
+        if outer is None:
+            return None
+        if isinstance(outer, dict):
+            value = _value(outer, rest)
+        elif isinstance(outer, list):
+            inner = [_value(each, rest) for each in outer if isinstance(each, dict)]
+            values = [each for each in inner if each is not _NOTHING]
+            flat = [part for each in values for part in (each if isinstance(each, list) else [each])]
+            value = flat if values or not outer else _NOTHING
+        else:
+            value = _NOTHING
+        if value is not _NOTHING:
+            return value
+    return _NOTHING
 
 
 def value_or_none(row: Row, name: str) -> Any:
     """As `value_at`, None where there is nothing."""
-    return value_or(row, name, None)
+    value = _value(row, name)
+    return None if value is _NOTHING else value
 
 
 def has_column(rows: Sequence[Row], name: str) -> bool:
     """Whether one of some rows has a column, or a field within one. Nulls on the way say nothing, unless all are."""
     if any(name in row for row in rows):
         return True
-    values = [value_or(row, name, _NOTHING) for row in rows]
+    values = [_value(row, name) for row in rows]
     missing, nulls = (sum(each is what for each in values) for what in (_NOTHING, None))
     return missing + nulls < len(values) or (nulls > 0 and not missing)
 
@@ -121,9 +118,7 @@ def text_in(value: Any) -> str | None:
         return joined(contents, PARAGRAPH)
     if isinstance(value, list):
         return joined((_part(each, "a list of") for each in value), LINE)
-    if isinstance(value, dict):
-        raise ValueError(f"dict, not a text{_fields(value)}")
-    raise ValueError(f"{type(value).__name__}, not a text")
+    raise ValueError(f"{type(value).__name__}, not a text{_fields(value)}")
 
 
 def is_chat(value: Any) -> bool:
@@ -153,12 +148,11 @@ def _part(value: Any, of_what: str) -> str | None:
     if isinstance(value, dict) and isinstance(value.get("type"), str):
         text = value.get("text")
         return text if isinstance(text, str) else None  # a picture, a call of a tool
-    fields = _fields(value) if isinstance(value, dict) else ""
-    raise ValueError(f"{of_what} {type(value).__name__}, not of texts{fields}")
+    raise ValueError(f"{of_what} {type(value).__name__}, not of texts{_fields(value)}")
 
 
-def _fields(value: dict[str, Any]) -> str:
-    names = ", ".join(itertools.islice(value, _MOST_NAMES))
+def _fields(value: Any) -> str:
+    names = ", ".join(itertools.islice(value, _MOST_NAMES)) if isinstance(value, dict) else ""
     return f"; its fields are {names}: name the one with the text behind a dot" if names else ""
 
 

@@ -11,17 +11,15 @@ before. So a task that was stopped, or is done twice, does no harm, and any othe
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import hashlib
 import json
 import os
-import sys
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -32,19 +30,11 @@ import pyarrow as pa
 from unmask.core.errors import CorpusError, DataError
 from unmask.core.files import file_sha256, write_atomically, writing
 from unmask.data.annotations import AnnotationPlan, Annotator
-from unmask.data.corpus import Corpus, Decisions, check_number, decisions_of
-from unmask.data.data_folder import PARTS
+from unmask.data.corpus import Corpus, Decisions, decisions_of
+from unmask.data.data_folder import PARTS, SETTLED, TOKENIZER
 from unmask.data.documents import Document
 from unmask.data.near_duplicates import HeldIndex, HeldTexts, Leaks, LeakSearch, held_texts, packed
-from unmask.data.shards import (
-    SplitCounts,
-    TextChunk,
-    TextCounts,
-    cannot_write,
-    cut_chunks,
-    utf8_bytes,
-    write_shards,
-)
+from unmask.data.shards import Split, TextChunk, TextCounts, cannot_write, cut_chunks, utf8_bytes, write_shards
 from unmask.data.store import ShardFile
 from unmask.data.survey import ReadTask, text_hash
 from unmask.tokenizer.loading import load_tokenizer
@@ -53,9 +43,10 @@ from unmask.tokenizer.tokenizer import Tokenizer
 Kind = Literal["look", "survey", "shards"]
 Count = Callable[[int], None]
 """Called with how many more bytes of text are done."""
-VERSION = 2  # raised whenever the same text, settings and tokenizer come to other files, so that no older one is kept
-DECISIONS, SETTLED = "decisions.npz", "settled.npz"
-KEPT_BYTES = 1 << 25  # of text that is held in memory from the survey to the shards
+VERSION = 3  # raised whenever the same text, settings and tokenizer come to other files, so that no older one is kept
+DECISIONS = "decisions.npz"
+MOST_CLASSES = 10_000
+SMALL_BYTES = 1 << 25  # of text that stays in memory from the survey to the shards
 PIECE_BYTES = 250  # about what a piece takes beside its text
 COUNT_BYTES = 1 << 18  # of text, after which the survey counts
 LEAKS = "training documents that nearly stand in the held-out text"
@@ -83,11 +74,11 @@ class Work:
         root: The data folder.
         corpus: How text is read; without its files, which the task names.
         size_bytes: Text of a chunk.
-        sample: What the tokenizer is trained on; None: it is given.
+        sample: What the tokenizer is trained on; None where none is trained.
         plan: What is annotated; None is nothing.
         decided: A hash of the decisions about all of the text; empty before they are made.
-        made_by: Fingerprint of settings, tokenizer and libraries; empty before the tokenizer is known.
-        settled: A hash of the decisions, held-out texts and classes; empty before the survey is joined.
+        settled: A hash of the decisions, held-out texts, classes, settings, tokenizer and libraries; empty before the
+            survey is joined.
         classes: Names of the documents' classes; None where none are read.
     """
 
@@ -97,43 +88,30 @@ class Work:
     sample: Sample | None
     plan: AnnotationPlan | None
     decided: str = ""
-    made_by: str = ""
     settled: str = ""
     classes: tuple[str, ...] | None = None
-
-    @classmethod
-    def on(
-        cls, root: Path, corpus: Corpus, size_bytes: int, sample: Sample | None, plan: AnnotationPlan | None
-    ) -> Work:
-        """The work on a corpus, before anything is known of it."""
-        light = copy.copy(corpus)
-        light.tasks, light.sources, light.validation_sources = [], [], []
-        return cls(root, light, size_bytes, sample, plan)
 
     def key(self, kind: Kind, task: ReadTask) -> str:
         """What the file of a task says it was made of."""
         corpus = self.corpus
+        plan = dataclasses.asdict(corpus.plan)
         content: list[Any] = [
             VERSION,
             kind,
             task.stamp,
             corpus.settings.model_dump(mode="json"),
-            dataclasses.asdict(corpus.plan),
+            plan,
+            dict(corpus.fields or {}),
         ]
-        content.append(dict(corpus.fields or {}))
         if kind == "survey":
             content += [self.decided, self.sample]
         if kind == "shards":
-            content += [self.made_by, self.settled, self.size_bytes]
+            content += [self.settled, self.size_bytes]
         return key_of(content)
 
     def file(self, name: str) -> Path:
         """A file that is there only while the data is made."""
         return self.root / PARTS / name
-
-    def file_of(self, kind: Kind, task: ReadTask) -> Path:
-        """The file of a task."""
-        return self.file(f"{kind}-{task.number:05d}.npz")
 
     def sample_of(self, task: ReadTask) -> Path:
         """The file of a task's share of the sample."""
@@ -141,111 +119,48 @@ class Work:
 
     def result(self, kind: Kind, task: ReadTask) -> Mapping[str, Any] | None:
         """What a task came to; None where it was not done, or of other text."""
-        arrays = load_arrays(self.file_of(kind, task), self.key(kind, task))
+        arrays = load_arrays(self.file(f"{kind}-{task.number:05d}.npz"), self.key(kind, task))
         if arrays is not None and kind == "survey" and self.sample is not None:
             sample = self.sample_of(task)
             if not sample.is_file() or sample.stat().st_size != int(arrays["sample_bytes"]):
                 return None
         return arrays
 
-    def is_done(self, kind: Kind, task: ReadTask) -> bool:
-        """Whether a task was done, and the shards are still those that it made: another try may have made others."""
-        arrays = self.result(kind, task)
-        if arrays is None or kind != "shards":
-            return arrays is not None
-        paths = [(self.root / shard.name, shard.sha256) for shard in TaskCounts.from_arrays(arrays, 0).text.files]
-        return all(path.is_file() and file_sha256(path) == sha256 for path, sha256 in paths)
-
     def decisions(self, task: ReadTask | None = None) -> Decisions:
-        """What was decided about all of the text.
-
-        Args:
-            task: Whose documents are wanted; None: of all tasks.
-
-        Raises:
-            DataError: It was removed meanwhile.
-        """
-        if not any(self.corpus.wanted):
+        """What was decided about all of the text, or about a task's documents."""
+        if not any(self.corpus.needs):
             return Decisions()
-        arrays = load_arrays(self.file(DECISIONS), of_task=None if task is None else task.number)
-        if arrays is None:
-            raise changed(self.file(DECISIONS))
-        return decisions_of(arrays)
+        return decisions_of(self._joined(DECISIONS, None if task is None else task.number))
 
     def held(self) -> HeldTexts:
-        """What is held out.
+        """What is held out."""
+        return held_texts(self._joined(SETTLED))
 
-        Raises:
-            DataError: It was removed meanwhile.
-        """
-        arrays = load_arrays(self.file(SETTLED))
+    def _joined(self, name: str, of_task: int | None = None) -> Mapping[str, Any]:
+        arrays = load_arrays(self.file(name), of_task=of_task)
         if arrays is None:
-            raise changed(self.file(SETTLED))
-        return held_texts(arrays)
+            raise changed(self.file(name))
+        return arrays
 
 
 @dataclass
-class TaskCounts:
-    """What a task came to."""
-
-    text: TextCounts  # of its chunks
-    documents: int  # those without tokens as well
-    left_out: int  # training documents that nearly stand in the held-out text
-    skipped: dict[str, int]  # what was left out: reason to number
-    leaks: Leaks  # what of the held-out text was found in it
-
-    def arrays(self) -> dict[str, Any]:
-        """All of it as arrays."""
-        used = np.flatnonzero(self.text.frequencies)
-        content = {**vars(self), "text": {**vars(self.text), "frequencies": None}}
-        return {"facts": json_array(content), "used": used, "counts": self.text.frequencies[used]}
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Any], vocab_size: int) -> TaskCounts:
-        """Reads what `arrays` gave; without frequencies where `vocab_size` is 0."""
-        facts = from_json_array(arrays["facts"])
-        text = facts.pop("text")
-        for split in ("train", "validation"):
-            text[split]["files"] = [ShardFile(**entry) for entry in text[split]["files"]]
-            text[split] = SplitCounts(**text[split])
-        text["frequencies"] = np.zeros(vocab_size, dtype=np.int64)
-        if vocab_size:
-            text["frequencies"][arrays["used"]] = arrays["counts"]
-        return cls(**{**facts, "text": TextCounts(**text)})
-
-
-class KeptText:
+class SmallText:
     """A small text of one task, which is read once: what the survey has read, the shards are made of from memory."""
 
-    def __init__(self, *, may: bool) -> None:
-        self.pieces: list[tuple[Document, bool]] | None = None
-        self.skipped: Counter[str] = Counter()
-        self.may = may
-
-    def keep(self, pieces: Iterable[tuple[Document, bool]]) -> Iterator[tuple[Document, bool]]:
-        """Hands pieces through and remembers them."""
-        kept, kept_bytes = [], 0
-        for marked in pieces:
-            if self.may:
-                kept.append(marked)
-                kept_bytes += sys.getsizeof(marked[0].text) + PIECE_BYTES
-                if kept_bytes > KEPT_BYTES:
-                    self.may = False
-                    kept.clear()
-            yield marked
-        self.pieces = kept if self.may else None
+    pieces: list[tuple[Document, bool]] = field(default_factory=list)
+    skipped: Counter[str] = field(default_factory=Counter)
 
 
 class Tools:
-    """What is loaded once for many tasks of some work; what is read is kept in `kept`."""
+    """What is loaded once for many tasks of some work."""
 
-    def __init__(self, work: Work, kept: KeptText | None = None) -> None:
-        self.work, self.kept = work, kept or KeptText(may=False)
+    def __init__(self, work: Work, small: SmallText | None = None) -> None:
+        self.work, self.small = work, small
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The one in the folder."""
-        return load_tokenizer(self.work.root / "tokenizer")
+        return load_tokenizer(self.work.root / TOKENIZER)
 
     @cached_property
     def annotator(self) -> Annotator | None:
@@ -269,19 +184,24 @@ def do_task(tools: Tools, kind: Kind, task: ReadTask, count: Count, each: EachCh
         tools: Of the work.
         kind: What is done.
         task: With what.
-        count: Told of the progress.
+        count: Called with the progress.
         each: Who tokenizes; None: this process.
 
     Raises:
         UnmaskError: The text cannot be read or tokenized, or a file not be written.
     """
     work = tools.work
-    if work.is_done(kind, task):
+    done = work.result(kind, task)
+    if done is not None and kind == "shards":  # another try may have made other shards of the same names
+        files = [file for split in ("train", "validation") for file in getattr(read_counts(done)[0], split).files]
+        paths = [(work.root / file.name, file.sha256) for file in files]
+        done = done if all(path.is_file() and file_sha256(path) == sha256 for path, sha256 in paths) else None
+    if done is not None:
         count(task.num_bytes)
         return
     key = work.key(kind, task)
     if kind == "look":
-        arrays = work.corpus.look(task).arrays()
+        arrays = work.corpus.look(task)
         count(task.num_bytes)
     elif kind == "survey":
         arrays = _survey(tools, task, count)
@@ -290,75 +210,66 @@ def do_task(tools: Tools, kind: Kind, task: ReadTask, count: Count, each: EachCh
     if work.key(kind, task) != key:
         names = ", ".join(str(source.path) for source in task.sources[:3])
         raise CorpusError(f"{names}: has changed while it was read; run the same command again")
-    save_arrays(work.file_of(kind, task), arrays, key)
+    save_arrays(work.file(f"{kind}-{task.number:05d}.npz"), arrays, key)
 
 
 def _survey(tools: Tools, task: ReadTask, count: Count) -> dict[str, Any]:
     """Held-out texts, names of classes, and the text that the tokenizer is trained on."""
-    work, sample = tools.work, tools.work.sample
+    work, small = tools.work, SmallText() if tools.small is None else tools.small
+    sample, path = work.sample, work.sample_of(task)
+    room = 0 if tools.small is None else SMALL_BYTES
     held = HeldTexts(parts=work.corpus.plan.holdout_unit in ("part", "end"))
     labels: set[str] = set()
-    skipped: Counter[str] = Counter()
-    takes, uncounted = False, 0
-    with _sample_file(work.sample_of(task) if sample is not None else None) as add:
-        pieces = tools.kept.keep(work.corpus.read(task, work.decisions(task), skipped))
-        for piece, is_held in held.collect(pieces):
-            uncounted += utf8_bytes(piece.text)
+    texts: list[str] = []
+    takes, num_chars, uncounted = False, 0, 0
+    with nullcontext(list[str].clear) if sample is None else _sample_file(path) as write:
+        for piece, is_held in held.collect(work.corpus.read(task, work.decisions(task), small.skipped)):
+            num_bytes = utf8_bytes(piece.text)
+            room -= num_bytes + PIECE_BYTES
+            small.pieces.append((piece, is_held)) if room > 0 else small.pieces.clear()
+            uncounted += num_bytes
             if uncounted >= COUNT_BYTES:
                 count(uncounted)
                 uncounted = 0
             if piece.label is not None and piece.label not in labels:
                 labels.add(piece.label)
-                check_number(labels, work.corpus.settings.label, piece.label)
+                if len(labels) > MOST_CLASSES:
+                    raise CorpusError(
+                        f"corpus.label = {str(work.corpus.settings.label)!r} has more than {MOST_CLASSES:,} different "
+                        f"values, such as {piece.label!r}: these are no classes; name another column"
+                    )
             if sample is not None and (not is_held or sample.held_too):
                 takes = sample.takes(piece.text) if piece.offset == 0 else takes
                 if takes or sample.share >= 1.0:
-                    add(piece.text)
-    tools.kept.skipped = skipped
+                    texts.append(piece.text)
+                    num_chars += len(piece.text)
+                    if num_chars >= _SAMPLE_BATCH_CHARS:
+                        write(texts)
+                        num_chars = 0
+        write(texts)
     count(uncounted)
-    sample_bytes = 0 if sample is None else work.sample_of(task).stat().st_size
+    sample_bytes = 0 if sample is None else path.stat().st_size
     return {**held.arrays(), "labels": json_array(sorted(labels)), "sample_bytes": np.array(sample_bytes)}
 
 
 @contextmanager
-def _sample_file(path: Path | None) -> Iterator[Callable[[str], None]]:
-    """Gives what adds a text to an Arrow stream, some at a time; the file has its name only once it is whole."""
-    if path is None:
-        yield lambda text: None
-        return
-    texts: list[str] = []
-    num_chars = 0
+def _sample_file(path: Path) -> Iterator[Callable[[list[str]], None]]:
+    """Gives what moves texts into an Arrow stream; the file has its name only once it is whole."""
     partial = path.with_name(f"{path.name}.partial")
-    with writing(path, pa.ArrowException):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = pa.OSFile(str(partial), "wb")
-        stream = pa.ipc.new_stream(file, _SAMPLE_SCHEMA)
-
-    def write() -> None:
-        with writing(path, pa.ArrowException):
-            stream.write_batch(pa.RecordBatch.from_arrays([pa.array(texts, pa.large_string())], schema=_SAMPLE_SCHEMA))
-        texts.clear()
-
-    def add(text: str) -> None:
-        nonlocal num_chars
-        texts.append(text)
-        num_chars += len(text)
-        if num_chars >= _SAMPLE_BATCH_CHARS:
-            write()
-            num_chars = 0
-
     try:
-        yield add
-        if texts:
-            write()
         with writing(path, pa.ArrowException):
-            stream.close()
-            file.close()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with pa.OSFile(str(partial), "wb") as file, pa.ipc.new_stream(file, _SAMPLE_SCHEMA) as stream:
+
+                def write(texts: list[str]) -> None:
+                    stream.write_batch(pa.record_batch([pa.array(texts, pa.large_string())], schema=_SAMPLE_SCHEMA))
+                    texts.clear()
+
+                yield write
             with partial.open("rb") as written:
                 os.fsync(written.fileno())
             partial.replace(path)
     finally:
-        file.close()
         partial.unlink(missing_ok=True)
 
 
@@ -379,23 +290,21 @@ def sample_texts(files: Iterable[Path]) -> Iterator[str]:
 
 def _make_shards(tools: Tools, task: ReadTask, count: Count, each: EachChunk | None) -> dict[str, Any]:
     """The shards of a task's chunks, compared with what is held out as they go by."""
-    work, kept = tools.work, tools.kept
+    work = tools.work
     search = LeakSearch(tools.index, every=work.corpus.settings.leaks == "drop")
     skipped: Counter[str] = Counter()
     documents = left_out = 0
-    leaking = -1  # the document that was left out last
-
-    def pieces() -> Generator[tuple[Document, bool]]:
-        if kept.pieces is None:
-            yield from work.corpus.read(task, work.decisions(task), skipped)
-        else:
-            skipped.update(kept.skipped)
-            yield from kept.pieces
 
     def chunks() -> Iterator[TextChunk]:
-        nonlocal documents, left_out, leaking
-        with closing(pieces()) as marked:
-            for chunk in cut_chunks(marked, work.size_bytes, work.classes, task=task.number):
+        nonlocal documents, left_out
+        leaking = -1  # the document that was left out last
+        if tools.small is not None and tools.small.pieces:
+            skipped.update(tools.small.skipped)
+            read: Generator[tuple[Document, bool]] = (marked for marked in tools.small.pieces)
+        else:
+            read = work.corpus.read(task, work.decisions(task), skipped)
+        with closing(read) as pieces:
+            for chunk in cut_chunks(pieces, work.size_bytes, work.classes, task=task.number):
                 documents = int(chunk.document[-1]) - task.first_document + 1
                 leaks = search.look(chunk.texts, chunk.held, chunk.offset)
                 gone = leaks.copy() if search.every else np.zeros(len(leaks), dtype=np.bool_)
@@ -407,7 +316,7 @@ def _make_shards(tools: Tools, task: ReadTask, count: Count, each: EachChunk | N
                             leaking = number[place]
                         gone[place] |= offset[place] > 0 and number[place] == leaking
                 if not gone.all():
-                    yield chunk.without(gone) if gone.any() else chunk
+                    yield chunk.select(~gone) if gone.any() else chunk
 
     def written_here(chunks: Iterator[TextChunk]) -> Iterator[TextCounts]:
         for chunk in chunks:
@@ -418,7 +327,23 @@ def _make_shards(tools: Tools, task: ReadTask, count: Count, each: EachChunk | N
         text.add(counts)
     if left_out:
         skipped[LEAKS] += left_out
-    return TaskCounts(text, documents, left_out, dict(skipped), search.leaks).arrays()
+    text.documents, text.left_out, text.skipped = documents, left_out, dict(skipped)
+    used = np.flatnonzero(text.frequencies)
+    facts = json_array({"text": {**vars(text), "frequencies": None}, "leaks": search.leaks})
+    return {"facts": facts, "used": used, "counts": text.frequencies[used]}
+
+
+def read_counts(arrays: Mapping[str, Any], vocab_size: int = 0) -> tuple[TextCounts, Leaks]:
+    """What the shards of a task came to, and the held-out texts that nearly stand in it; without frequencies where
+    `vocab_size` is 0."""
+    facts = json.loads(bytes(arrays["facts"]))
+    text = facts["text"]
+    for split in ("train", "validation"):
+        text[split] = Split(**{**text[split], "files": tuple(ShardFile(**file) for file in text[split]["files"])})
+    text["frequencies"] = np.zeros(vocab_size, dtype=np.int64)
+    if vocab_size:
+        text["frequencies"][arrays["used"]] = arrays["counts"]
+    return TextCounts(**text), facts["leaks"]
 
 
 def changed(path: Path) -> DataError:
@@ -434,11 +359,6 @@ def key_of(content: Any) -> str:
 def json_array(content: Any) -> Any:
     """JSON as bytes in an array, to be saved beside others."""
     return np.frombuffer(json.dumps(content, default=vars).encode(), dtype=np.uint8)
-
-
-def from_json_array(array: Any) -> Any:
-    """Reads what `json_array` gave."""
-    return json.loads(bytes(array))
 
 
 def load_arrays(path: Path, key: str | None = None, *, of_task: int | None = None) -> Mapping[str, Any] | None:

@@ -108,23 +108,14 @@ class Needs(NamedTuple):
 
 @dataclass(frozen=True)
 class Decisions:
-    """What was decided of all documents.
+    """What was decided of all documents, by task."""
 
-    Attributes:
-        duplicates: By task, the places of documents that are left out since they stood before.
-        near: By task, those of near-duplicates of earlier ones.
-        pairs: Some of these: task and place of what is left out, and of what stays.
-        groups: Which groups are held out; None where there are none.
-        cluster_of: By task, the key of the cluster of each text, in the order of reading.
-        end: By task, the character of its text from which on it is held out.
-    """
-
-    duplicates: Mapping[int, Ints] = field(default_factory=dict)
-    near: Mapping[int, Ints] = field(default_factory=dict)
-    pairs: tuple[tuple[int, int, int, int], ...] = ()
-    groups: HeldGroups | None = None
-    cluster_of: Mapping[int, Ints] = field(default_factory=dict)
-    end: Mapping[int, int] = field(default_factory=dict)
+    duplicates: Mapping[int, Ints] = field(default_factory=dict)  # places of documents that stood before
+    near: Mapping[int, Ints] = field(default_factory=dict)  # those of near-duplicates of earlier ones
+    pairs: tuple[tuple[int, int, int, int], ...] = ()  # some of these: task and place, and those of what stays
+    groups: HeldGroups | None = None  # which groups are held out
+    cluster_of: Mapping[int, Ints] = field(default_factory=dict)  # key of each text's cluster, in the order of reading
+    end: Mapping[int, int] = field(default_factory=dict)  # character of its text from which on it is held out
 
     def arrays(self) -> dict[str, Any]:
         """All of it as arrays."""
@@ -247,17 +238,11 @@ def _near_duplicates(
 
 
 class Side(NamedTuple):
-    """Why a document, or a part of one, is held out or not.
-
-    Attributes:
-        is_held_out: Whether it is.
-        rule: What decides: `file`, `end`, `group`, `cluster`, `hash`, or `nothing`.
-        reason: In words.
-    """
+    """Why a document, or a part of one, is held out or not."""
 
     is_held_out: bool
-    rule: str
-    reason: str
+    rule: str  # what decides: `file`, `end`, `group`, `cluster`, `hash`, or `nothing`
+    reason: str  # in words
 
 
 class Corpus:

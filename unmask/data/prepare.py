@@ -68,16 +68,7 @@ RUN_PARTS = "when all parts have come so far, join their results (--join), then 
 
 @dataclass(frozen=True)
 class PreparationInput:
-    """What is prepared, and how.
-
-    Attributes:
-        paths: Files, folders or patterns; `-` is standard input; or texts in memory.
-        corpus: What a document is, what is cleaned, and how much is held out.
-        tokenizer: Which tokenizer is used or trained.
-        annotation: What is said of the text beside its tokens.
-        size_bytes: Text of a shard; None fits it to the sources.
-        task_bytes: What is read at once; None fits it to the sources.
-    """
+    """What is prepared, and how; as the arguments of `prepare`."""
 
     paths: Sequence[Named]
     corpus: CorpusSettings

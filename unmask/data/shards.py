@@ -38,31 +38,18 @@ SLOW_BATCH_BYTES = 1 << 15  # where a pipeline annotates, which takes seconds fo
 
 @dataclass(frozen=True)
 class TextChunk:
-    """Consecutive pieces of the corpus.
+    """Consecutive pieces of the corpus."""
 
-    Attributes:
-        task: Number of the task that the text is read in.
-        number: Of the chunk in its task, counted from 0.
-        texts: The pieces' texts.
-        document: [num_pieces], int64: number of the document.
-        offset: [num_pieces], int64: byte of the document's text at which the piece begins.
-        num_bytes: [num_pieces], int64: UTF-8 bytes of the piece.
-        held: [num_pieces], bool: whether the piece is held out.
-        spans: Annotations that came with the pieces; None where none did.
-        label: [num_pieces], int64: number of the document's class, -1 where it has none; None where none are read.
-        group: [num_pieces], int64: the group that the piece stays on one side with, a hash below 0; the number of the
-            document where it is in none. None where no piece is in any.
-    """
-
-    task: int
-    number: int
+    task: int  # number of the task that the text is read in
+    number: int  # of the chunk in its task, counted from 0
     texts: list[str]
-    document: NDArray[np.int64]
-    offset: NDArray[np.int64]
-    num_bytes: NDArray[np.int64]
-    held: NDArray[np.bool_]
-    spans: list[Spans | None] | None = None
-    label: NDArray[np.int64] | None = None
+    document: NDArray[np.int64]  # [num_pieces], as what follows: number of the document
+    offset: NDArray[np.int64]  # byte of the document's text at which the piece begins
+    num_bytes: NDArray[np.int64]  # UTF-8 bytes of the piece
+    held: NDArray[np.bool_]  # whether the piece is held out
+    spans: list[Spans | None] | None = None  # annotations that came with the pieces
+    label: NDArray[np.int64] | None = None  # number of the document's class, -1 where it has none
+    # The group that the piece stays on one side with, a hash below 0; the number of the document where it is in none.
     group: NDArray[np.int64] | None = None
 
     def select(self, rows: NDArray[np.bool_]) -> TextChunk:
@@ -148,25 +135,15 @@ def utf8_bytes(text: str) -> int:
 
 @dataclass
 class Split:
-    """The training or the validation part of some text.
+    """The training or the validation part of some text."""
 
-    Attributes:
-        documents: Documents with tokens in this split (a document that is held out in parts counts in both).
-        pieces: Rows of the shards.
-        bytes: UTF-8 bytes of the text.
-        tokens: Tokens, without special tokens.
-        unknown_tokens: Tokens that stand for text outside the vocabulary.
-        files: The shards.
-        first, last: Numbers of the first and the last document, None where there are none; while the data is made.
-    """
-
-    documents: int = 0
-    pieces: int = 0
-    bytes: int = 0
-    tokens: int = 0
-    unknown_tokens: int = 0
+    documents: int = 0  # documents with tokens in it; one that is held out in parts counts in both
+    pieces: int = 0  # rows of the shards
+    bytes: int = 0  # UTF-8 bytes of the text
+    tokens: int = 0  # without special tokens
+    unknown_tokens: int = 0  # those that stand for text outside the vocabulary
     files: tuple[ShardFile, ...] = ()
-    first: int | None = field(default=None, compare=False)
+    first: int | None = field(default=None, compare=False)  # number of the first document, while the data is made
     last: int | None = field(default=None, compare=False)
 
     def add(self, later: Split) -> None:
@@ -180,34 +157,22 @@ class Split:
 
 @dataclass
 class TextCounts:
-    """What some text came to: a chunk, a task, or the corpus.
+    """What some text came to: a chunk, a task, or the corpus."""
 
-    Attributes:
-        frequencies: [vocab_size], int64: how often each token stands in the training split.
-        documents: Those without tokens as well; counted by task.
-        bytes: UTF-8 bytes of the text, that of pieces without tokens included.
-        without_tokens: Pieces that the tokenizer made nothing of.
-        texts: Pieces of more than one token.
-        single_words: Those of them that are one word.
-        left_out: Training texts that were left out since they nearly stand in the held-out text.
-        train, validation: The splits.
-        spans: By column of annotation: how many spans there were, and to how many of them no token belongs.
-        labels: How many documents begin here without a class, and with each class; empty where none are read.
-        skipped: What was left out: reason to number.
-    """
-
-    frequencies: NDArray[np.int64]
-    documents: int = 0
-    bytes: int = 0
-    without_tokens: int = 0
-    texts: int = 0
-    single_words: int = 0
-    left_out: int = 0
+    frequencies: NDArray[np.int64]  # [vocab_size]: how often each token stands in the training split
+    documents: int = 0  # those without tokens as well; counted by task
+    bytes: int = 0  # UTF-8 bytes of the text, that of pieces without tokens included
+    without_tokens: int = 0  # pieces that the tokenizer made nothing of
+    texts: int = 0  # pieces of more than one token
+    single_words: int = 0  # those of them that are one word
+    left_out: int = 0  # training texts that were left out since they nearly stand in the held-out text
     train: Split = field(default_factory=Split)
     validation: Split = field(default_factory=Split)
+    # By column of annotation: how many spans there were, and to how many of them no token belongs
     spans: dict[str, list[int]] = field(default_factory=dict)
+    # How many documents begin here without a class, and with each class; empty where none are read
     labels: list[int] = field(default_factory=list)
-    skipped: dict[str, int] = field(default_factory=dict)
+    skipped: dict[str, int] = field(default_factory=dict)  # what was left out: reason to number
 
     def add(self, later: TextCounts) -> None:
         """Adds those of text behind this one."""

@@ -76,28 +76,18 @@ class TokenChunk(NamedTuple):
 
 @dataclass(frozen=True)
 class GatheredPieces:
-    """Some pieces, copied one behind another, and what is known of each.
+    """Some pieces, copied one behind another, and what is known of each; columns as in `TokenStore`."""
 
-    Attributes:
-        piece: [num_pieces], int64: their numbers, in order.
-        begin, lengths: [num_pieces], int64: where each begins here, and its tokens.
-        input_ids: [num_tokens].
-        word_starts: [num_tokens], uint8.
-        document, offset, draw: [num_pieces], int64: as the columns of `TokenStore`.
-        label: [num_pieces], int64; None where there are no classes.
-        annotations: By column, [num_tokens].
-    """
-
-    piece: NDArray[np.int64]
-    begin: NDArray[np.int64]
-    lengths: NDArray[np.int64]
-    input_ids: NDArray[np.unsignedinteger]
-    word_starts: NDArray[np.uint8]
-    document: NDArray[np.int64]
+    piece: NDArray[np.int64]  # [num_pieces]: their numbers, in order
+    begin: NDArray[np.int64]  # [num_pieces]: where each begins here
+    lengths: NDArray[np.int64]  # [num_pieces]: tokens of each
+    input_ids: NDArray[np.unsignedinteger]  # [num_tokens]
+    word_starts: NDArray[np.uint8]  # [num_tokens]
+    document: NDArray[np.int64]  # [num_pieces], as what follows
     offset: NDArray[np.int64]
     draw: NDArray[np.int64]
-    label: NDArray[np.int64] | None = None
-    annotations: Mapping[str, NDArray[np.unsignedinteger]] = field(default_factory=dict)
+    label: NDArray[np.int64] | None = None  # None where there are no classes
+    annotations: Mapping[str, NDArray[np.unsignedinteger]] = field(default_factory=dict)  # by column, [num_tokens]
 
     def number(self, piece: NDArray[np.int64]) -> NDArray[np.int64]:
         """Which of these each of some pieces is."""
@@ -181,27 +171,17 @@ Widths = Mapping[str, type[np.unsignedinteger]]
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """Some rows of a shard, one behind another; see the module's docstring.
+    """Some rows of a shard, one behind another; see the module's docstring."""
 
-    Attributes:
-        input_ids: [num_tokens].
-        word_starts: [num_tokens], bool.
-        lengths: [num_rows]: tokens of each row.
-        document, offset, num_bytes: [num_rows], int64.
-        annotations: By column, [num_tokens].
-        label: [num_rows], int64; None where no classes are read.
-        group: [num_rows], int64; None where there are no groups.
-    """
-
-    input_ids: NDArray[np.int32]
-    word_starts: NDArray[np.bool_]
-    lengths: NDArray[np.int64]
-    document: NDArray[np.int64]
+    input_ids: NDArray[np.int32]  # [num_tokens]
+    word_starts: NDArray[np.bool_]  # [num_tokens]
+    lengths: NDArray[np.int64]  # [num_rows]: tokens of each row
+    document: NDArray[np.int64]  # [num_rows], as the next two
     offset: NDArray[np.int64]
     num_bytes: NDArray[np.int64]
-    annotations: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
-    label: NDArray[np.int64] | None = None
-    group: NDArray[np.int64] | None = None
+    annotations: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)  # by column, [num_tokens]
+    label: NDArray[np.int64] | None = None  # [num_rows]; None where no classes are read
+    group: NDArray[np.int64] | None = None  # [num_rows]; None where there are no groups
 
     def select(self, rows: NDArray[np.bool_]) -> TokenBatch:
         """Some of the rows."""

@@ -116,19 +116,12 @@ _LINE, _BLOCK, _SEQUENCE = re.compile(rb"\n"), re.compile(rb"\n[ \t\r]*\n"), re.
 
 @dataclass(frozen=True)
 class ReadTask:
-    """What is read at once, by one process.
+    """What is read at once, by one process."""
 
-    Attributes:
-        number: Of the task, counted from 0; those that are held out come last.
-        sources: Files, or a stretch of one.
-        num_bytes: Size of these on the disk, compressed or not.
-        is_held: Whether these are files that are held out.
-    """
-
-    number: int
-    sources: tuple[Source, ...]
-    num_bytes: int
-    is_held: bool = False
+    number: int  # counted from 0; those that are held out come last
+    sources: tuple[Source, ...]  # files, or a stretch of one
+    num_bytes: int  # size of these on the disk, compressed or not
+    is_held: bool = False  # whether these are files that are held out
 
     @property
     def first_document(self) -> int:

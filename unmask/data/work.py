@@ -68,28 +68,16 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class Work:
-    """What each task of a preparation must know. It travels with the task, so it is small.
+    """What each task of a preparation must know. It travels with the task, so it is small."""
 
-    Attributes:
-        root: The data folder.
-        corpus: How text is read; without its files, which the task names.
-        size_bytes: Text of a chunk.
-        sample: What the tokenizer is trained on; None where none is trained.
-        plan: What is annotated; None is nothing.
-        decided: A hash of the decisions about all of the text; empty before they are made.
-        settled: A hash of the decisions, held-out texts, classes, settings, tokenizer and libraries; empty before the
-            survey is joined.
-        classes: Names of the documents' classes; None where none are read.
-    """
-
-    root: Path
-    corpus: Corpus
-    size_bytes: int
-    sample: Sample | None
-    plan: AnnotationPlan | None
-    decided: str = ""
-    settled: str = ""
-    classes: tuple[str, ...] | None = None
+    root: Path  # the data folder
+    corpus: Corpus  # how text is read; without its files, which the task names
+    size_bytes: int  # text of a chunk
+    sample: Sample | None  # what the tokenizer is trained on; None where none is trained
+    plan: AnnotationPlan | None  # what is annotated; None is nothing
+    decided: str = ""  # a hash of the decisions about all of the text; empty before they are made
+    settled: str = ""  # one of these, held-out texts, classes, settings, tokenizer and libraries; empty before the join
+    classes: tuple[str, ...] | None = None  # of the documents; None where none are read
 
     def key(self, kind: Kind, task: ReadTask) -> str:
         """What the file of a task says it was made of."""

@@ -63,23 +63,22 @@ def _with_column(
             f"{setting} = {column!r} names a column of tables (JSON, CSV, TSV, Parquet), but {no_tables[0].path} is "
             f"{no_tables[0].kind}; give tables, or {ways if is_group else 'leave corpus.label out'}"
         )
-    named = list(sources)
-    for place, source in enumerate(named):
-        if source.is_table:
-            named[place] = replace(source, group=column) if is_group else replace(source, label=column)
+    named = [
+        source if not source.is_table else replace(source, group=column) if is_group else replace(source, label=column)
+        for source in sources
+    ]
     missing = []
     for source in named:
         if source.is_table:
             rows = first_rows(source, bad, text)
-            # Rows of JSON have columns of their own: a class may come later.
-            if has_column(rows, column) or (source.is_json and not is_group):
-                if not is_group:
-                    return named
-            else:
-                missing.append((source, rows))
+            if not has_column(rows, column) and (is_group or not source.is_json):  # in JSON, a class may come later
+                missing.append(
+                    f"{source.path}: there is no column {column!r} for {setting}; columns are {names_in(rows)}"
+                )
+            elif not is_group:
+                return named
     if missing:
-        source, rows = missing[0]
-        raise CorpusError(f"{source.path}: there is no column {column!r} for {setting}; columns are {names_in(rows)}")
+        raise CorpusError(missing[0])
     return named
 
 
@@ -562,8 +561,7 @@ def _split(paths: Sequence[str | Path], settings: CorpusSettings, *, hold_out: b
         if not train:
             raise CorpusError("corpus.validation holds all files out; give others to train on")
         if len(train) < len(split.train):
-            number = len(split.train) - len(train)
-            log.warning("held out, so not trained on: %d of the files", number)
+            log.warning("held out, so not trained on: %d of the files", len(split.train) - len(train))
         return SourceSplit(train, held)
     if not hold_out:
         if split.validation:

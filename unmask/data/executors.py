@@ -83,7 +83,8 @@ class WorkerProcesses:
                     count(self._counted - before)
             for future in done:
                 pending.remove(future)
-                _result(future)
+                with _death_of_workers():
+                    future.result()
 
         def count_here(num_bytes: int) -> None:
             count(num_bytes)
@@ -118,7 +119,8 @@ class WorkerProcesses:
                 wait_for([future], LOOK_SECONDS)
                 listen()
             listen()
-            return _result(future)
+            with _death_of_workers():
+                return future.result()
 
         for chunk in pending:
             waiting.append(self._submit(_write_shards, root, settled, plan, chunk))
@@ -139,7 +141,7 @@ class WorkerProcesses:
             ending, self._alive = context.Pipe(duplex=False)
             self._done_bytes = context.Value("q", 0)
             self._pool = ProcessPoolExecutor(self.workers, context, _begin, (ending, self._done_bytes))
-        with _for_workers():  # it may start a process
+        with _death_of_workers(), _for_workers():  # it may start a process
             return self._pool.submit(function, *arguments)
 
     def __enter__(self) -> WorkerProcesses:
@@ -152,9 +154,10 @@ class WorkerProcesses:
             self._pool.shutdown()
 
 
-def _result(future: Future[Any]) -> Any:
+@contextmanager
+def _death_of_workers() -> Iterator[None]:
     try:
-        return future.result()
+        yield
     except BrokenProcessPool as error:
         raise DataError(
             "a worker process ended, perhaps for want of memory; `unmask prepare` goes on from what is done: run it "

@@ -29,7 +29,7 @@ def test_a_step_by_hand() -> None:
 
     recipe = load_recipe("base")
     model = model_of(recipe)
-    memory = step_memory(model, recipe.training, positions=4096, rate=0.3, segment=128)
+    memory = step_memory(model, recipe.training, positions=4096, rate=0.3)
     assert memory.blocks == 22 * 4096 * 2 * (10 * 768 + 3 * 1152)
     assert memory.attention == 4 * 768 * (4096 + 4096)
     assert memory.weights == 10 * model.num_parameters

@@ -61,7 +61,7 @@ from unmask.train.hardware import choose_device, choose_dtype, why_not_compiled,
 from unmask.train.objectives import extra_objectives
 from unmask.train.runner import evaluating, hidden_states, logits_at
 from unmask.train.step import Best
-from unmask.train.trackers import MetricsFile, Service, TensorBoard, read_metrics
+from unmask.train.trackers import MetricsFile, read_metrics, service, tensorboard
 from unmask.train.trainer import Trainer
 
 NUM_LINES = 8  # of held-out text, predicted before training and after it
@@ -150,10 +150,10 @@ class TrainingRun:
         if metrics is not None:
             config = recipe.model_dump(mode="json", exclude={"card"})
             trackers: list[Callback] = [
-                Service(name, run=folder.root.name, config=config) for name in recipe.evaluation.trackers
+                service(name, run=folder.root.name, config=config) for name in recipe.evaluation.trackers
             ]
             if find_spec("tensorboard") is not None:
-                trackers.append(TensorBoard(folder.tensorboard, step=state.step))
+                trackers.append(tensorboard(folder.tensorboard, step=state.step))
             trainer.callbacks += [metrics, *trackers, ShowProgress(self.reporter)]
         trainer.callbacks += [*callbacks, self.watch, StopAtSignal(interruption, folder.root)]
         if metrics is not None:

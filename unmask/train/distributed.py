@@ -151,13 +151,27 @@ def join_group() -> Group:
     if not dist.is_available():
         return ALONE
     if not dist.is_initialized():
-        environment = _with_slurm(os.environ)
+        environment = dict(os.environ)
+        # `srun` may have started several tasks without torchrun; else each would train a model into the same folder.
+        num_tasks = int(environment.get("SLURM_STEP_NUM_TASKS", "1"))  # set by srun alone, not within a batch script
+        if "RANK" not in environment and num_tasks > 1:
+            if not {"MASTER_ADDR", "MASTER_PORT"} <= set(environment):
+                raise GroupError(
+                    f"srun started {num_tasks} tasks, but nothing says where they meet; start torchrun once a machine "
+                    "(srun torchrun ..., docs/scaling.md), or set MASTER_ADDR to the first machine and MASTER_PORT to "
+                    "a free port"
+                )
+            names = {"RANK": "SLURM_PROCID", "LOCAL_RANK": "SLURM_LOCALID", "WORLD_SIZE": "SLURM_STEP_NUM_TASKS"}
+            environment |= {name: environment[key] for name, key in names.items()}
         if int(environment.get("WORLD_SIZE", "1")) == 1 or "RANK" not in environment:
             return ALONE
         if torch.cuda.is_available():
             torch.cuda.set_device(int(environment.get("LOCAL_RANK", "0")))
         try:
-            store, rank, size = _store_of_this_start(int(environment["RANK"]), int(environment["WORLD_SIZE"]))
+            store: Store
+            store, rank, size = next(rendezvous("env://", int(environment["RANK"]), int(environment["WORLD_SIZE"])))
+            if "TORCHELASTIC_RUN_ID" in environment:
+                store = PrefixStore(agreed_name(store, rank, size), store)
             backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
             dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
             atexit.register(dist.destroy_process_group)
@@ -171,24 +185,6 @@ def join_group() -> Group:
             _joined, {"version of unmask": sys.modules["unmask"].__version__, "version of torch": torch.__version__}
         )
     return _joined
-
-
-def _with_slurm(environment: Mapping[str, str]) -> Mapping[str, str]:
-    """Variables as torchrun sets them, from those of SLURM where `srun` started several tasks without torchrun.
-
-    Raises:
-        GroupError: Nothing says where they meet. Each would else train a model of its own into the same folder.
-    """
-    num_tasks = int(environment.get("SLURM_STEP_NUM_TASKS", "1"))  # set by srun alone, not within a batch script
-    if "RANK" in environment or num_tasks == 1:
-        return environment
-    if not {"MASTER_ADDR", "MASTER_PORT"} <= set(environment):
-        raise GroupError(
-            f"srun started {num_tasks} tasks, but nothing says where they meet; start torchrun once a machine (srun "
-            "torchrun ..., docs/scaling.md), or set MASTER_ADDR to the first machine and MASTER_PORT to a free port"
-        )
-    slurm = {"RANK": "SLURM_PROCID", "LOCAL_RANK": "SLURM_LOCALID"}
-    return {**environment, "WORLD_SIZE": str(num_tasks), **{name: environment[key] for name, key in slurm.items()}}
 
 
 def check_same(group: Group, facts: Mapping[str, str]) -> None:
@@ -308,13 +304,6 @@ def synced_over(model: nn.Module, group: Group) -> Synced:
 
 _MEETING_SECONDS = 1800.0  # as long as torch waits for a key
 _EVERY_SECONDS = 0.05
-
-
-def _store_of_this_start(rank: int, world_size: int) -> tuple[Store, int, int]:
-    store, rank, size = next(rendezvous("env://", rank, world_size))
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        store = PrefixStore(agreed_name(store, rank, size), store)
-    return store, rank, size
 
 
 def agreed_name(store: Store, rank: int, size: int) -> str:

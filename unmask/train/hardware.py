@@ -10,7 +10,6 @@ from typing import Literal
 import torch
 
 from unmask.core.errors import SettingsError
-from unmask.model.config import EncoderConfig
 from unmask.model.encoder import MaskedLM
 from unmask.train.settings import MuonSettings, TrainingSettings
 
@@ -36,18 +35,15 @@ def choose_dtype(precision: Literal["auto", "bf16", "float32"], device: torch.de
 
     `auto` is bf16 on GPUs with bf16 tensor cores and on CPUs with AMX or AVX512-bf16 instructions, where products
     are several times faster than in float32; float32 elsewhere, where bf16 would be emulated, and on Apple's GPUs,
-    where nobody has measured it.
+    where it has not been measured.
     """
     if precision != "auto":
         return torch.bfloat16 if precision == "bf16" else torch.float32
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
-    return torch.bfloat16 if device.type == "cpu" and _cpu_multiplies_bf16() else torch.float32
-
-
-def _cpu_multiplies_bf16() -> bool:
-    capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-    return bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))
+    instructions = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    is_fast = device.type == "cpu" and (instructions.get("amx_bf16") or instructions.get("avx512_bf16"))
+    return torch.bfloat16 if is_fast else torch.float32
 
 
 def why_not_compiled(
@@ -64,8 +60,8 @@ def why_not_compiled(
     Args:
         choice: Of the recipe.
         device: Where the model is.
-        minutes: Of the whole training; None: nobody knows.
-        steps: Of the whole training, about; None: nobody knows.
+        minutes: Of the whole training; None: not known.
+        steps: Of the whole training, about; None: not known.
 
     Raises:
         SettingsError: It is asked for where it cannot be done.
@@ -83,23 +79,20 @@ def why_not_compiled(
         return f"in less than {_WORTH_COMPILING:.0f} minutes it may not pay; training.compile_blocks = 'yes' does it"
     if choice == "auto" and steps is not None and steps < _WORTH_COMPILING_STEPS:
         return f"for fewer than {_WORTH_COMPILING_STEPS} steps it may not pay; training.compile_blocks = 'yes' does it"
-    failure = _failure_to_compile(device)
+    # Triton being there is not enough: it needs a C compiler.
+    from torch.utils._triton import has_triton
+
+    failure = None
+    if not has_triton():
+        failure = "Triton is not installed (`pip install triton`)"
+    else:
+        try:
+            torch.compile(torch.square)(torch.ones(8, device=device))
+        except Exception as error:  # whatever it is, training goes on without
+            failure = reason_of(error)
     if choice == "yes" and failure is not None:
         raise SettingsError(f"training.compile_blocks = 'yes' cannot be done: {failure}; take 'auto' or 'no'")
     return failure
-
-
-def _failure_to_compile(device: torch.device) -> str | None:
-    """What stands in the way of torch.compile on a GPU. Triton being there is not enough: it needs a C compiler."""
-    from torch.utils._triton import has_triton
-
-    if not has_triton():
-        return "Triton is not installed (`pip install triton`)"
-    try:
-        torch.compile(torch.square)(torch.ones(8, device=device))
-    except Exception as error:  # whatever it is, training goes on without
-        return reason_of(error)
-    return None
 
 
 def works_on_its_own(device: torch.device) -> bool:
@@ -152,8 +145,7 @@ def says_out_of_memory(error: BaseException) -> bool:
 # What a step takes of a GPU's memory, by calculation, and how many positions therefore go at once.
 #
 # It counts what the code keeps for the backward pass, tensor by tensor, without what compiling saves of it, so it is
-# more
-# than what is met; memory that runs out nevertheless makes the parts of a step smaller (`unmask.train.step`).
+# more than what is met; memory that runs out nevertheless makes the parts of a step smaller (`unmask.train.step`).
 # Nothing of it has been measured on a GPU.
 
 USED = 0.9  # of a GPU's memory; the rest is torch's own, and lost between tensors
@@ -186,14 +178,7 @@ class StepMemory:
         return self.weights + self.optimizer + self.blocks + max(self.head, self.attention)
 
 
-def step_memory(
-    model: MaskedLM,
-    settings: TrainingSettings,
-    *,
-    positions: int,
-    rate: float,
-    segment: int = SEGMENT,
-) -> StepMemory:
+def step_memory(model: MaskedLM, settings: TrainingSettings, *, positions: int, rate: float) -> StepMemory:
     """What a step in bf16 takes with variable-length attention.
 
     Args:
@@ -201,59 +186,34 @@ def step_memory(
         settings: Which optimizer, and whether activations are kept.
         positions: That are computed at once.
         rate: Share of them that is predicted.
-        segment: Positions of a segment on average.
     """
-    config = model.config
+    config, hidden = model.config, model.config.hidden_size
     matrices = sum(p.numel() for block in model.encoder.blocks for p in block.parameters() if p.ndim == 2)
-    weights = (2 * _FLOAT + _HALF) * model.num_parameters
     rest = model.num_parameters - matrices
     moments = matrices + 2 * rest if isinstance(settings.optimizer, MuonSettings) else 2 * (matrices + rest)
-    of_layer = _kept_by_a_layer(config) * positions
-    kept = config.num_layers * of_layer
+    # Of a position and a layer: what enters both norms and leaves them, queries, keys and values before and behind the
+    # rotation, what attention gives, and the MLP's inner values before and behind the activation.
+    inner = (3 if config.parts.gated else 2) * config.intermediate_size
+    of_layer = _HALF * ((4 + 3 + (2 if config.parts.rotary else 0) + 1) * hidden + inner) * positions
+    blocks = config.num_layers * of_layer
     if settings.gradient_checkpointing:  # what enters each layer, and one layer's own
-        kept = 2 * config.hidden_size * _HALF * positions * config.num_layers + of_layer
-    predicted = rate * positions
+        blocks = 2 * hidden * _HALF * positions * config.num_layers + of_layer
     return StepMemory(
-        weights=weights,
+        weights=(2 * _FLOAT + _HALF) * model.num_parameters,
         optimizer=_FLOAT * moments,
-        blocks=int(kept),
-        head=int(predicted * (_HALF * 2 * config.vocab_size + (_FLOAT + 4 * _HALF) * config.hidden_size)),
-        attention=int(_FLOAT * config.hidden_size * (positions + 128 * positions / segment)),
+        blocks=blocks,
+        head=int(rate * positions * (_HALF * 2 * config.vocab_size + (_FLOAT + 4 * _HALF) * hidden)),
+        attention=int(_FLOAT * hidden * (positions + 128 * positions / SEGMENT)),
     )
 
 
-def _kept_by_a_layer(config: EncoderConfig) -> int:
-    """Bytes of a position: what enters both norms and leaves them, queries, keys and values before and behind the
-    rotation, what attention gives, and the MLP's inner values before and behind the activation."""
-    inner = (3 if config.parts.gated else 2) * config.intermediate_size
-    rotated = 2 if config.parts.rotary else 0
-    return _HALF * ((4 + 3 + rotated + 1) * config.hidden_size + inner)
+def fitting_positions(model: MaskedLM, settings: TrainingSettings, *, memory: int, rate: float) -> int | None:
+    """Positions that go at once in so many bytes of a GPU: the whole step, or the half, a quarter, ... of it.
 
-
-def fitting_positions(
-    model: MaskedLM,
-    settings: TrainingSettings,
-    *,
-    memory: int,
-    rate: float,
-    segment: int = SEGMENT,
-) -> int | None:
-    """Positions that go at once: the whole step, or the half, a quarter, ... of it.
-
-    Args:
-        model, settings, rate, segment: As for `step_memory`.
-        memory: Bytes of the GPU.
-
-    Returns:
-        None where not even a few rows fit.
+    None where not even a few rows fit.
     """
     positions = settings.batch_tokens
-
-    def takes() -> int:
-        found = step_memory(model, settings, positions=positions, rate=rate, segment=segment)
-        return found.total
-
-    while takes() > USED * memory:
+    while step_memory(model, settings, positions=positions, rate=rate).total > USED * memory:
         positions //= 2
         if positions < max(_LEAST, settings.sequence_length):
             return None
@@ -263,8 +223,8 @@ def fitting_positions(
 def first_micro_tokens(model: object, settings: TrainingSettings, device: torch.device, *, rate: float) -> int | None:
     """Positions that a training begins to compute at once; None: all of a step.
 
-    On CPUs that is what the settings say. A GPU that takes what it is told tells too late that it was too much, so
-    there it is also what fits by calculation.
+    On CPUs that is what the settings say. A GPU says too late that it was too much, so there it is also what fits by
+    calculation.
     """
     chosen = settings.micro_batch_tokens
     if chosen is not None or device.type != "cuda" or not isinstance(model, MaskedLM):

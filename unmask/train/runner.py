@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -36,26 +36,17 @@ MOST_NUMBERS = 1 << 25  # that an encoder makes at once: 128 MB in float32
 HEAD_LOGITS = 1 << 24  # that a head makes at once
 
 
-class NetworkConfig(Protocol):
-    """What a network takes."""
-
-    @property
-    def max_position_embeddings(self) -> int:
-        """Positions of a text at most, special tokens included."""
-
-    @property
-    def vocab_size(self) -> int:
-        """Tokens that it tells apart."""
-
-
 class Network(Trainable, Protocol):
-    """What texts run through: `MaskedLM`, or a network of transformers."""
+    """What texts run through: `MaskedLM`, or a network of transformers.
+
+    Attributes:
+        config: Has `max_position_embeddings` and `vocab_size`.
+    """
 
     training: bool
 
     @property
-    def config(self) -> NetworkConfig:
-        """What it takes."""
+    def config(self) -> Any: ...
 
 
 class Predictor(Network, Protocol):
@@ -147,34 +138,28 @@ def in_rows(
         types: Token types of each text, or None.
     """
     lengths = np.array([len(text) for text in texts], dtype=np.int64)
-    found = _shared(lengths, longest, positions) if sharing == "shared" else _alone(lengths, positions, sharing)
-    for rows, length in found:
-        yield fill_texts(texts, rows, length, pad_id=pad_id, types=types)
-
-
-def _shared(lengths: NDArray[np.int64], longest: int, positions: int) -> Iterator[tuple[list[list[int]], int]]:
-    """Batches: the texts of each row, and the rows' length."""
-    sizes = SHORT_ROW << np.ceil(np.log2(np.maximum(lengths / SHORT_ROW, 1.0))).astype(np.int64)
-    for size in np.unique(sizes)[::-1].tolist():
-        numbers = np.flatnonzero(sizes == size)
-        # Few texts need no whole row; multiples of 8 keep the shapes of products few.
-        row_length = min(size, longest, -(-int(lengths[numbers].sum()) // 8) * 8)
-        if len(numbers) == 1:  # a single text is not worth the second that loading numba takes
-            yield [numbers.tolist()], row_length
-            continue
-        packed = pack_pieces(lengths[numbers], row_length=row_length, overhead=0)
-        rows = [numbers[pieces].tolist() for pieces in packed.pieces()]
-        num_rows = max(1, positions // row_length)
-        for begin in range(0, len(rows), num_rows):
-            yield rows[begin : begin + num_rows], row_length
-
-
-def _alone(lengths: NDArray[np.int64], positions: int, sharing: Sharing) -> Iterator[tuple[list[list[int]], int]]:
-    order = np.argsort(-lengths, kind="stable").tolist()
-    for _, group in groupby(order, key=lambda number: sharing == "equal" and lengths[number]):
-        rest = list(group)
-        while rest:
-            length = int(lengths[rest[0]])
-            num_rows = max(1, positions // length)
-            yield [[number] for number in rest[:num_rows]], length
-            rest = rest[num_rows:]
+    batches: list[tuple[list[list[int]], int]] = []  # the texts of each row, and the rows' length
+    if sharing == "shared":
+        sizes = SHORT_ROW << np.ceil(np.log2(np.maximum(lengths / SHORT_ROW, 1.0))).astype(np.int64)
+        for size in np.unique(sizes)[::-1].tolist():
+            numbers = np.flatnonzero(sizes == size)
+            # Few texts need no whole row; multiples of 8 keep the shapes of products few.
+            row_length = min(size, longest, -(-int(lengths[numbers].sum()) // 8) * 8)
+            if len(numbers) == 1:  # a single text is not worth the second that loading numba takes
+                batches.append(([numbers.tolist()], row_length))
+                continue
+            packed = pack_pieces(lengths[numbers], row_length=row_length, overhead=0)
+            rows = [numbers[pieces].tolist() for pieces in packed.pieces()]
+            num_rows = max(1, positions // row_length)
+            batches += [(rows[begin : begin + num_rows], row_length) for begin in range(0, len(rows), num_rows)]
+    else:
+        order = np.argsort(-lengths, kind="stable").tolist()
+        for _, group in groupby(order, key=lambda number: sharing == "equal" and lengths[number]):
+            rest = [[number] for number in group]
+            while rest:
+                row_length = int(lengths[rest[0][0]])
+                num_rows = max(1, positions // row_length)
+                batches.append((rest[:num_rows], row_length))
+                rest = rest[num_rows:]
+    for rows, row_length in batches:
+        yield fill_texts(texts, rows, row_length, pad_id=pad_id, types=types)

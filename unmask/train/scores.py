@@ -20,6 +20,8 @@ from unmask.masking.tables import Scores
 from unmask.model.encoder import MaskedLM, attention_received
 
 NEW = 0.8  # of the mean since the last fold, in the moving average
+EMBEDDING_SIZE = 32  # directions of the embedding that are kept
+SAMPLE_POSITIONS = 4096  # for the attention received
 
 
 class MovingMeans:
@@ -29,67 +31,45 @@ class MovingMeans:
         names: Of the values.
         num_classes: C.
         device: Where they are gathered.
+
+    Attributes:
+        state: All that a resumed training needs, by name.
     """
 
     def __init__(self, names: Sequence[str], num_classes: int, *, device: torch.device) -> None:
-        zeros_C = torch.zeros(num_classes, device=device)
-        self._gathered = {name: zeros_C.clone() for name in ("count", *names)}
-        self._average = {name: zeros_C.clone() for name in names}
-        self._seen_C = torch.zeros(num_classes, dtype=torch.bool, device=device)
+        self.names = names
+        keys = ("gathered.count", *(f"{kind}.{name}" for kind in ("gathered", "average") for name in names))
+        self.state = {key: torch.zeros(num_classes, device=device) for key in keys}
+        self.state["seen"] = torch.zeros(num_classes, dtype=torch.bool, device=device)
 
     def add(self, class_N: Tensor, **values_N: Tensor) -> None:
-        """Gathers values of some tokens. It does not wait for the device.
-
-        Args:
-            class_N: int64: the tokens' classes.
-            values_N: float32, by name.
-        """
+        """Gathers float32 values of some tokens, by their classes (int64). It does not wait for the device."""
         ones_N = torch.ones_like(class_N, dtype=torch.float32)
         for name, value_N in {"count": ones_N, **values_N}.items():
-            self._gathered[name].index_add_(0, class_N, value_N)
+            self.state[f"gathered.{name}"].index_add_(0, class_N, value_N)
 
     def fold(self) -> None:
         """Takes what was gathered since the last time into the averages; what was not met keeps its own."""
-        count_C = self._gathered["count"]
+        count_C, seen_C = self.state["gathered.count"], self.state["seen"]
         met_C = count_C > 0
-        for name, average_C in self._average.items():
-            now_C = self._gathered[name] / count_C.clamp(min=1.0)
-            mixed_C = torch.where(self._seen_C, (1.0 - NEW) * average_C + NEW * now_C, now_C)
+        for name in self.names:
+            gathered_C, average_C = self.state[f"gathered.{name}"], self.state[f"average.{name}"]
+            now_C = gathered_C / count_C.clamp(min=1.0)
+            mixed_C = torch.where(seen_C, (1.0 - NEW) * average_C + NEW * now_C, now_C)
             average_C.copy_(torch.where(met_C, mixed_C, average_C))
-        self._seen_C |= met_C
-        for gathered_C in self._gathered.values():
             gathered_C.zero_()
+        seen_C |= met_C
+        count_C.zero_()
 
     def filled(self, name: str, *, times: float = 1.0) -> Tensor:
         """The averages, times a factor: float32 [C]. What was never met gets the mean of what was."""
-        average_C = self._average[name] * times
-        mean = average_C.sum() / self._seen_C.sum().clamp(min=1)
-        return torch.where(self._seen_C, average_C, mean)
-
-    def state(self) -> dict[str, Tensor]:
-        """All that a resumed training needs, by name."""
-        state = {f"gathered.{name}": value for name, value in self._gathered.items()}
-        state |= {f"average.{name}": value for name, value in self._average.items()}
-        return {**state, "seen": self._seen_C}
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        """Takes back what `state` gave; other names do not matter.
-
-        Raises:
-            KeyError: A tensor is missing.
-        """
-        for prefix, held in (("gathered", self._gathered), ("average", self._average)):
-            for name, tensor in held.items():
-                tensor.copy_(state[f"{prefix}.{name}"])
-        self._seen_C.copy_(state["seen"])
-
-
-EMBEDDING_SIZE = 32  # directions of the embedding that are kept
-SAMPLE_POSITIONS = 4096  # for the attention received
+        average_C, seen_C = self.state[f"average.{name}"] * times, self.state["seen"]
+        mean = average_C.sum() / seen_C.sum().clamp(min=1)
+        return torch.where(seen_C, average_C, mean)
 
 
 class ScoreBoard:
-    """Gathers what the steps tell, and makes scores of it.
+    """Gathers what the steps predict, and makes scores of it.
 
     Args:
         names: Which scores are made: `loss`, `accuracy`, `attention`, `embedding`, `anchors`, `pos_loss`.
@@ -101,6 +81,7 @@ class ScoreBoard:
 
     Attributes:
         scores: The latest; without tables before the first refresh.
+        needs_steps: Whether `observe` must be called with what every step predicted.
         seconds: That refreshes have taken so far.
     """
 
@@ -114,18 +95,13 @@ class ScoreBoard:
         anchors_A: Tensor | None = None,
         num_pos: int | None = None,
     ) -> None:
-        self.names, self.every_steps = names, every_steps
-        self.anchors_A = anchors_A
+        self.names, self.every_steps, self.anchors_A = names, every_steps, anchors_A
+        self.needs_steps = bool(names & {"loss", "accuracy", "pos_loss"})
         self.scores = Scores(0, {})
         self.seconds = 0.0
         self._device = device
         self._of_token = MovingMeans(("loss", "wrong"), vocab_size, device=device)
         self._of_pos = None if num_pos is None else MovingMeans(("loss",), num_pos + 1, device=device)
-
-    @property
-    def needs_steps(self) -> bool:
-        """Whether `observe` must be called with what every step predicted."""
-        return bool(self.names & {"loss", "accuracy", "pos_loss"})
 
     def observe(self, targets_N: Tensor, losses_N: Tensor, wrong_N: Tensor, pos_N: Tensor | None = None) -> None:
         """Adds what one step predicted. It does not wait for the device.
@@ -184,9 +160,9 @@ class ScoreBoard:
 
     def state(self) -> dict[str, Tensor]:
         """All that a resumed training needs, by name; the scores' version is a tensor of one number."""
-        state = self._of_token.state()
+        state = dict(self._of_token.state)
         if self._of_pos is not None:
-            state |= {f"pos.{name}": value for name, value in self._of_pos.state().items()}
+            state |= {f"pos.{name}": value for name, value in self._of_pos.state.items()}
         state |= {f"scores.{name}": value for name, value in self.scores.tables.items()}
         return {**state, "version": torch.tensor([self.scores.version], dtype=torch.int64)}
 
@@ -196,9 +172,9 @@ class ScoreBoard:
         Raises:
             KeyError: A tensor is missing.
         """
-        self._of_token.load_state(state)
-        if self._of_pos is not None:
-            self._of_pos.load_state({n.removeprefix("pos."): t for n, t in state.items() if n.startswith("pos.")})
+        for prefix, means in (("", self._of_token), ("pos.", self._of_pos)):
+            for name, tensor in () if means is None else means.state.items():
+                tensor.copy_(state[prefix + name])
         tables = {n.removeprefix("scores."): t for n, t in state.items() if n.startswith("scores.")}
         self.scores = Scores(int(state["version"]), {name: t.to(self._device) for name, t in tables.items()})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -41,7 +41,7 @@ class MetricsFile(Callback):
 
     def on_evaluation(self, trainer: Trainer, figures: Mapping[str, Any]) -> None:
         """Writes a line, behind what has gathered."""
-        self._flush()
+        self._gather(self._arrivals.rest(), is_all=True)
         state = trainer.state
         self._append({"kind": "evaluation", "step": state.step, "seconds": round(state.seconds, 3), **figures})
 
@@ -51,20 +51,18 @@ class MetricsFile(Callback):
         Raises:
             DivergedError: A step that a GPU was still computing diverged.
         """
-        self._flush()
+        self._gather(self._arrivals.rest(), is_all=True)
         with writing(self.path), self.path.open("rb+") as file:
             os.fsync(file.fileno())
 
-    def _flush(self) -> None:
-        self._gather(self._arrivals.rest())
-        if self._gathered:
-            self._write_gathered()
-
-    def _gather(self, reports: list[StepReport]) -> None:
-        for report in reports:
+    def _gather(self, arrived: Sequence[StepReport], *, is_all: bool = False) -> None:
+        """Writes a line at every tenth step; at the last one of these, too, where they are all for now."""
+        for report in arrived:
             self._gathered.append(report)
             if report.step % EVERY_STEPS == 0:
                 self._write_gathered()
+        if is_all and self._gathered:
+            self._write_gathered()
 
     def _write_gathered(self) -> None:
         reports, self._gathered = self._gathered, []
@@ -110,32 +108,40 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 class Tracker(Callback):
-    """A base class of callbacks that send figures elsewhere: every tenth step, and each evaluation."""
+    """Sends figures elsewhere: every tenth step, and each evaluation.
 
-    def __init__(self) -> None:
-        self._arrivals = Arrivals()
+    Args:
+        log: Takes figures by name, and their step.
+        close: Called when the training is over.
+    """
 
-    def log(self, figures: dict[str, float], step: int) -> None:
-        """Takes figures by name."""
-
-    def close(self) -> None:
-        """The training is over."""
+    def __init__(self, log: Callable[[dict[str, float], int], object], close: Callable[[], object]) -> None:
+        self._log, self._close, self._arrivals = log, close, Arrivals()
 
     def on_step(self, trainer: Trainer, report: StepReport) -> None:
         """Sends every tenth step."""
         self._send(self._arrivals.add(report))
 
     def on_evaluation(self, trainer: Trainer, figures: Mapping[str, Any]) -> None:
-        """Sends what is a number."""
-        self.log(dict(_numbers("validation", figures)), trainer.state.step)
+        """Sends what is a number, by path: `validation/loss`, `validation/objectives/label/accuracy`."""
+        numbers: dict[str, float] = {}
+        tables: list[tuple[str, Mapping[str, Any]]] = [("validation", figures)]
+        for path, table in tables:
+            for name, value in table.items():
+                here = f"{path}/{name.removeprefix('validation_')}"
+                if isinstance(value, Mapping):
+                    tables.append((here, value))
+                elif isinstance(value, int | float) and not isinstance(value, bool):
+                    numbers[here] = float(value)
+        self._log(numbers, trainer.state.step)
 
     def on_end(self, trainer: Trainer) -> None:
         """Sends what is left."""
         if trainer.error is None:
             self._send(self._arrivals.rest())
-        self.close()
+        self._close()
 
-    def _send(self, reports: list[StepReport]) -> None:
+    def _send(self, reports: Sequence[StepReport]) -> None:
         for report in reports:
             if report.step % EVERY_STEPS == 0:
                 figures = {
@@ -145,44 +151,23 @@ class Tracker(Callback):
                     "sequence_length": float(report.length),
                     **{name: mean.loss for name, mean in report.objectives.items() if mean.count},
                 }
-                self.log({f"train/{name}": value for name, value in figures.items()}, report.step)
+                self._log({f"train/{name}": value for name, value in figures.items()}, report.step)
 
 
-def _numbers(path: str, figures: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Numbers by path: `validation/loss`, `validation/objectives/label/accuracy`."""
-    for name, value in figures.items():
-        here = f"{path}/{name.removeprefix('validation_')}"
-        if isinstance(value, Mapping):
-            yield from _numbers(here, value)
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            yield here, float(value)
+def tensorboard(folder: Path, *, step: int) -> Tracker:
+    """TensorBoard's files in a folder; what was written of steps behind `step`, from which the run goes on, is hidden."""
+    from torch.utils.tensorboard import SummaryWriter  # slow to import
 
+    writer: Any = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
 
-class TensorBoard(Tracker):
-    """Writes scalars for TensorBoard.
-
-    Args:
-        folder: Of its files.
-        step: From which the run goes on; what was written of later steps is hidden.
-    """
-
-    def __init__(self, folder: Path, *, step: int) -> None:
-        super().__init__()
-        from torch.utils.tensorboard import SummaryWriter  # slow to import
-
-        self._writer: Any = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
-
-    def log(self, figures: dict[str, float], step: int) -> None:
-        """Writes them."""
+    def log(figures: dict[str, float], step: int) -> None:
         for name, value in figures.items():
-            self._writer.add_scalar(name, value, step)
+            writer.add_scalar(name, value, step)
 
-    def close(self) -> None:
-        """Completes the files."""
-        self._writer.close()
+    return Tracker(log, writer.close)
 
 
-class Service(Tracker):
+def service(name: str, *, project: str = "unmask", run: str | None = None, config: Any = None) -> Tracker:
     """Trackio, Weights & Biases or MLflow, whichever is named; the package must be installed.
 
     Args:
@@ -194,27 +179,13 @@ class Service(Tracker):
     Raises:
         SettingsError: The package is not installed.
     """
-
-    def __init__(self, name: str, *, project: str = "unmask", run: str | None = None, config: Any = None) -> None:
-        super().__init__()
-        if find_spec(name) is None:
-            raise SettingsError(f"evaluation.trackers: {name} is not installed; install it with: pip install {name}")
-        self._name, self._module = name, import_module(name)
-        if name == "mlflow":
-            self._module.set_experiment(project)
-            self._module.start_run(run_name=run)
-            self._module.log_dict(config or {}, "config.json")
-        else:
-            self._module.init(project=project, name=run, config=config)
-
-    def log(self, figures: dict[str, float], step: int) -> None:
-        """Sends them."""
-        log = self._module.log_metrics if self._name == "mlflow" else self._module.log
-        log(figures, step=step)
-
-    def close(self) -> None:
-        """Ends the run there."""
-        if self._name == "mlflow":
-            self._module.end_run()
-        else:
-            self._module.finish()
+    if find_spec(name) is None:
+        raise SettingsError(f"evaluation.trackers: {name} is not installed; install it with: pip install {name}")
+    module: Any = import_module(name)
+    if name == "mlflow":
+        module.set_experiment(project)
+        module.start_run(run_name=run)
+        module.log_dict(config or {}, "config.json")
+        return Tracker(lambda figures, step: module.log_metrics(figures, step=step), module.end_run)
+    module.init(project=project, name=run, config=config)
+    return Tracker(lambda figures, step: module.log(figures, step=step), module.finish)

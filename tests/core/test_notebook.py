@@ -12,7 +12,7 @@ import pytest
 
 import unmask
 from tests.conftest import SMALL, make_text
-from unmask.core.results import NotebookLine, Progress, Reporter, ignore, in_notebook, usual_notify, usual_reporter
+from unmask.core.results import NotebookReporter, Progress, Reporter, ignore, in_notebook, usual_notify, usual_reporter
 
 Drawn = list[list[str]]
 
@@ -45,7 +45,7 @@ def test_only_where_a_kernel_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_bar_is_drawn_in_its_place(drawn: Drawn, monkeypatch: pytest.MonkeyPatch) -> None:
-    line = NotebookLine()
+    line = NotebookReporter()
     now = iter([10.0 + n / 10 for n in range(100)])
     monkeypatch.setattr("unmask.core.results.time.monotonic", lambda: next(now))
     for done in (0, 1, 2, 3, 4):

@@ -21,7 +21,7 @@ class Weather(Result):
         yield Styled(f"mean {self.degrees:.1f}", "dim")
 
 
-def test_figures_are_attributes_that_nobody_changes() -> None:
+def test_figures_are_attributes_that_do_not_change() -> None:
     found = Weather({"degrees": 9.75, "wet": {"monday": True}})
     assert (found.degrees, found["degrees"], found.wet) == (9.75, 9.75, {"monday": True})
     assert found.to_dict() == {"degrees": 9.75, "wet": {"monday": True}}

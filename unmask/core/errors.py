@@ -124,67 +124,35 @@ class MemoryFullError(UnmaskError):
 
 
 # JSON and TOML as far as Python holds them: lists within lists by the thousand and numbers of thousands of digits are a
-# `ValueError` with a sentence, like all else that is wrong with a text. Rows of a corpus are read by `data.reading`.
+# `ValueError` with a sentence, like all else that is wrong with a text. Rows of a corpus are read by `data.json_rows`.
 
-MOST_LEVELS = 100  # of tables and lists within each other; configurations have three or four
-TOO_DEEP = "it is nested too deep to be read"
-TOO_MANY_DIGITS = "it holds a whole number of too many digits to be read"
-_MOST_DIGITS = 18
 _SEAL = "sha256"
 
 
-def parse_json(text: str | bytes) -> Any:
+def parse_json(text: str | bytes, parse: Callable[[Any], Any] = json.loads) -> Any:
     """The value of a JSON text of settings, states and the like; bytes are UTF-8.
 
     Raises:
-        ValueError: It is not JSON, not UTF-8, nested deeper than 100 levels, or holds a number of too many digits;
-            the text says which.
+        ValueError: It is not JSON, not UTF-8, nested too deep, or holds a number of too many digits; the text says
+            which.
     """
-    return _read(json.loads, text, most_bits=None)
-
-
-def parse_toml(text: str) -> dict[str, Any]:
-    """The table of a TOML text.
-
-    Raises:
-        ValueError: It is not TOML (`tomllib.TOMLDecodeError`), nested deeper than 100 levels, or holds a whole number
-            of more than 64 bits, which is what TOML promises; the text says which.
-    """
-    return dict(_read(tomllib.loads, text, most_bits=64))
-
-
-def _read(parse: Callable[[Any], Any], text: str | bytes, *, most_bits: int | None) -> Any:
     try:
-        value = parse(text)
+        return parse(text)
     except (JSONDecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError):
         raise
     except RecursionError as error:
-        raise ValueError(TOO_DEEP) from error
+        raise ValueError("it is nested too deep to be read") from error
     except ValueError as error:  # Python's own, of a number beyond the digits that it converts
-        raise ValueError(TOO_MANY_DIGITS) from error
-    level = [value]
-    for _ in range(MOST_LEVELS + 1):  # level by level, so that no depth is too much
-        inner: list[Any] = []
-        for each in level:
-            if isinstance(each, dict):
-                inner.extend(each.values())
-            elif isinstance(each, list):
-                inner.extend(each)
-            elif most_bits is not None and isinstance(each, int) and each.bit_length() > most_bits:
-                raise ValueError(TOO_MANY_DIGITS)
-        if not inner:
-            return value
-        level = inner
-    raise ValueError(TOO_DEEP)
+        raise ValueError("it holds a whole number of too many digits to be read") from error
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The table of a TOML text. Raises a ValueError as `parse_json` does; where it is no TOML, a `TOMLDecodeError`."""
+    return dict(parse_json(text, tomllib.loads))
 
 
 def load_json(file: Path) -> Any:
-    """The content of a small file beside weights or a tokenizer.
-
-    Raises:
-        OSError: It cannot be read.
-        ValueError: As `parse_json`.
-    """
+    """The content of a small file beside weights or a tokenizer; raises as `parse_json` does."""
     return parse_json(file.read_text(encoding="utf-8"))
 
 
@@ -212,7 +180,7 @@ def whole_number(text: str) -> int | None:
 
     Example: `07` is 7; `-5`, `²` and the empty text are None.
     """
-    return int(text) if len(text) <= _MOST_DIGITS and text.isascii() and text.isdigit() else None
+    return int(text) if len(text) <= 18 and text.isascii() and text.isdigit() else None
 
 
 class _Shown(reprlib.Repr):

@@ -9,7 +9,6 @@ import os
 import shlex
 import shutil
 import socket
-import stat
 import tempfile
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -91,27 +90,14 @@ def read_object(path: Path, way_out: str) -> dict[str, Any]:
     return content
 
 
-_KINDS = (
-    (stat.S_ISDIR, "a folder"),
-    (stat.S_ISFIFO, "a pipe, which can be read only once"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-)
-
-
 def absence(path: Path, kind: str = "file") -> str:
     """Why there is no file (or folder, as `kind` says) to be read at a path: what is there, or that nothing is."""
     try:
-        mode = path.stat().st_mode
-    except FileNotFoundError:
-        return f"this link leads to no {kind}" if path.is_symlink() else f"no such {kind}"
-    except NotADirectoryError:
-        return f"no such {kind}: a part of this path is no folder"
+        if path.exists():
+            return f"this is {'a folder' if path.is_dir() else 'something else'}, not a {kind}"
     except (OSError, ValueError) as error:
         return f"cannot be looked at ({getattr(error, 'strerror', None) or error})"
-    what = next((what for fits, what in _KINDS if fits(mode)), "a file")
-    return f"this is {what}, not a {kind}"
+    return f"this link leads to no {kind}" if path.is_symlink() else f"no such {kind}"
 
 
 def typed(path: str | Path) -> str:

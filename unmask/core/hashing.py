@@ -5,8 +5,6 @@ One function in two forms, for numpy and for torch, equal bit for bit. Signed 64
 
 Source: the finaliser of SplitMix64 (Steele, Lea and Flood 2014, section 4.3, with the constants of Stafford's
 variant 13), applied to a counter that advances by the golden ratio.
-
-Which bits of a hash draw what stands in `DRAWN_TOGETHER`; those of a list are drawn from one hash, and do not overlap.
 """
 
 from __future__ import annotations
@@ -26,7 +24,6 @@ GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed integer
 _MULTIPLY_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
 _MULTIPLY_2 = -7723592293110705685  # 0x94D049BB133111EB
 _WRAP = 1 << 64
-_SIGN = 1 << 63
 _AT_ONCE = 1 << 18
 
 
@@ -41,38 +38,22 @@ class BitField(NamedTuple):
         return (bits >> self.first) & ((1 << self.size) - 1)
 
 
-# Of a token's own bits: which units are chosen.
-ORDER = BitField(33, 31)  # the order of units that are equally likely
-CROSSING = BitField(0, 24)  # whether the unit is taken that crosses the rate
-EXCHANGE = BitField(0, 32)  # with which unit before it one with a weight changes places
-# Of a hash of them, each with an addend of its own.
+# Fields on one line are drawn from one hash, and do not overlap.
+ORDER, CROSSING = (
+    BitField(33, 31),
+    BitField(0, 24),
+)  # equally likely units: order, and if the last is in
+EXCHANGE = BitField(0, 32)  # units with weights: with which unit before it one changes places
 SPAN_LENGTH = BitField(0, 32)
 BEGINNING = BitField(0, 32)  # of systematic draws
 RATE_STEP, RATE_WITHIN = BitField(48, 12), BitField(28, 20)  # between which quantiles a sampled rate is, and where
 PART = BitField(34, 30)  # of a mixture, for a piece of a document
 PART_OF_STEP = BitField(0, 30)  # and for all of a step
 SHOWN, RANDOM_TOKEN = BitField(32, 31), BitField(0, 31)  # the mask, another token or the same; and which other token
-# Of a fragment's bits: what becomes of it in sentence pairs.
-IS_WRONG, TAIL = BitField(63, 1), BitField(0, 32)
-# Of a hash of a token's bits and another's place: whether it sees the other; and of them alone: whether it is rebuilt.
-SEEN, REBUILT = BitField(33, 31), BitField(33, 31)
-# Of a hash of a number's place: whether it is dropped.
-DROPPED = BitField(33, 31)
-
-DRAWN_TOGETHER: dict[str, tuple[BitField, ...]] = {
-    "units, equally likely": (ORDER, CROSSING),
-    "units, with weights": (EXCHANGE,),
-    "the length of a span": (SPAN_LENGTH,),
-    "where systematic draws begin": (BEGINNING,),
-    "the rate of a piece": (RATE_STEP, RATE_WITHIN),
-    "the strategy of a piece": (PART,),
-    "the strategy of a step": (PART_OF_STEP,),
-    "what stands at a chosen token": (SHOWN, RANDOM_TOKEN),
-    "a sentence pair": (IS_WRONG, TAIL),
-    "what a token sees of its text": (SEEN,),
-    "whether a token is rebuilt": (REBUILT,),
-    "dropout": (DROPPED,),
-}
+IS_WRONG, TAIL = BitField(63, 1), BitField(0, 32)  # what becomes of a fragment in sentence pairs
+SEEN = BitField(33, 31)  # of a token's bits and another's place: whether it sees the other
+REBUILT = BitField(33, 31)  # of a token's bits alone: whether it is rebuilt
+DROPPED = BitField(33, 31)  # of a number's place: whether it is dropped
 
 
 def mix(words: Words) -> Words:
@@ -85,24 +66,21 @@ def mix(words: Words) -> Words:
 
 
 def mix_ints(*values: int) -> int:
-    """Hashes some Python integers to one signed 64-bit integer; their order matters."""
+    """Hashes some Python integers to one signed 64-bit integer; their order matters.
+
+    It is `mix` without an array: a batch's masks begin with a few of these.
+    """
+
+    def mixed(value: int) -> int:
+        value %= _WRAP
+        value = (value ^ value >> 30) * _MULTIPLY_1 % _WRAP
+        value = (value ^ value >> 27) * _MULTIPLY_2 % _WRAP
+        return value ^ value >> 31
+
     state = 0
     for value in values:
-        state = _signed(_mix_int(_signed(state + GOLDEN) ^ _mix_int(_signed(value + GOLDEN))))
-    return state
-
-
-def _mix_int(value: int) -> int:
-    """`mix` of one number, without an array: a batch's masks begin with a few of these."""
-    value %= _WRAP
-    value = (value ^ value >> 30) * _MULTIPLY_1 % _WRAP
-    value = (value ^ value >> 27) * _MULTIPLY_2 % _WRAP
-    return _signed(value ^ value >> 31)
-
-
-def _signed(value: int) -> int:
-    value %= _WRAP
-    return value - _WRAP if value >= _SIGN else value
+        state = mixed((state + GOLDEN) % _WRAP ^ mixed(value + GOLDEN))
+    return state - _WRAP if state >= _WRAP // 2 else state
 
 
 def permutation(size: int, *key: int) -> NDArray[np.int64]:

@@ -124,17 +124,27 @@ def _failures() -> tuple[type[Exception], ...]:
     return (OSError, RuntimeError, *errors.HfHubHTTPError.__bases__)
 
 
+def _cause(error: Exception) -> str:
+    # Why the hub was not reached, in a few words.
+    from huggingface_hub import constants
+
+    cause = error.__cause__ or error
+    line = next(iter(str(cause).strip().splitlines()), "no reason is given")
+    return "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"{type(cause).__name__}: {line}"
+
+
 def _reason(model: HubName, error: Exception, lack: str | None) -> str:
     """The second half of a sentence that has said that there is no such path; `lack`: a file that a copy lacks."""
     from huggingface_hub import errors
 
-    token = "set HF_TOKEN, or run `hf auth login`"
-    if isinstance(error, errors.GatedRepoError):
-        return f"and on the hub it is gated: ask for access on its page there, then {token}"
-    if isinstance(error, errors.RepositoryNotFoundError):
-        return f"and no such model on the hub; mind the spelling, or, if it is private, {token}"
-    if isinstance(error, errors.RevisionNotFoundError):
-        return f"and on the hub {model.name} has no revision {model.revision or 'main'!r}; name another one"
+    token, revision = "set HF_TOKEN, or run `hf auth login`", model.revision or "main"
+    for kind, reason in (
+        (errors.GatedRepoError, f"and on the hub it is gated: ask for access on its page there, then {token}"),
+        (errors.RepositoryNotFoundError, f"and no such model on the hub; mind the spelling, or, if private, {token}"),
+        (errors.RevisionNotFoundError, f"and on the hub {model.name} has no revision {revision!r}; name another"),
+    ):
+        if isinstance(error, kind):
+            return reason
     if getattr(getattr(error, "response", None), "status_code", None) in {401, 403}:
         return f"and the hub denies access to it: {token}"
     if isinstance(error, errors.LocalEntryNotFoundError | ConnectionError):
@@ -144,15 +154,6 @@ def _reason(model: HubName, error: Exception, lack: str | None) -> str:
             f"model where there is a network: hf download {model.name}"
         )
     return f"and it cannot be fetched from the hub ({_cause(error)}); give a path, such as RUN/model, or try again"
-
-
-def _cause(error: Exception) -> str:
-    # Why the hub was not reached, in a few words.
-    from huggingface_hub import constants
-
-    cause = error.__cause__ or error
-    line = next(iter(str(cause).strip().splitlines()), "no reason is given")
-    return "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"{type(cause).__name__}: {line}"
 
 
 log = logging.getLogger("unmask")

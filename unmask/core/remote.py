@@ -250,40 +250,33 @@ class OutputFolder:
         if self.address is None:
             return
         system, root = connect(self.address)
-        stats = {
-            path.relative_to(self.path).as_posix(): path.stat()
-            for path in self.path.rglob("*")
-            if path.is_file() and not any(part.match(p) for p in _NEVER for part in _parts(path, self.path))
-        }
-        now = {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
+        now: dict[str, tuple[int, int]] = {}
+        for path in self.path.rglob("*"):
+            inside = path.relative_to(self.path)
+            if path.is_file() and not any(PurePosixPath(part).match(p) for p in _NEVER for part in inside.parts):
+                now[inside.as_posix()] = path.stat().st_size, path.stat().st_mtime_ns
         turns: dict[int, list[str]] = {}
         for name in sorted(now):
             if self._sent.get(name) != now[name]:
                 turns.setdefault(_turn(name), []).append(name)
 
         def send(name: str) -> None:
-            place, file = f"{root}/{name}", str(self.path / name)
-            self._try(name, lambda: system.put_file(file, place))
+            attempt(name, partial(system.put_file, str(self.path / name), f"{root}/{name}"))
             self._sent[name] = now[name]
+
+        def remove(place: str) -> None:
+            if system.exists(place):
+                system.rm_file(place)
+
+        def attempt(name: str, work: Callable[[], object]) -> None:
+            tried(f"{self.address}/{name}", work, how="it could not be sent", raising=RunError)
 
         with ThreadPoolExecutor(AT_ONCE) as threads:
             for turn in sorted(turns):
                 list(threads.map(send, turns[turn]))
         for name in sorted(set(self._sent) - set(now), key=lambda name: (-_turn(name), name)):
-            self._try(name, partial(_remove, system, f"{root}/{name}"))
+            attempt(name, partial(remove, f"{root}/{name}"))
             del self._sent[name]
-
-    def _try(self, name: str, work: Callable[[], object]) -> None:
-        tried(f"{self.address}/{name}", work, how="it could not be sent", raising=RunError)
-
-
-def _remove(system: Any, place: str) -> None:
-    if system.exists(place):
-        system.rm_file(place)
-
-
-def _parts(path: Path, root: Path) -> list[PurePosixPath]:
-    return [PurePosixPath(part) for part in path.relative_to(root).parts]
 
 
 def _turn(name: str) -> int:

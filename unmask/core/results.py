@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from statistics import NormalDist
-from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 log = logging.getLogger("unmask")
@@ -77,48 +76,36 @@ class Result(Readable):
     """Figures by name, frozen. A subclass annotates them, and says in `shown` how they are read.
 
     Args:
-        figures: What `to_dict` gives: whatever JSON can hold.
+        figures: What `to_dict` gives: whatever JSON can hold. `{**result}` is a dictionary of them.
     """
 
+    __hash__ = None  # type: ignore[assignment]
+
     def __init__(self, figures: Mapping[str, Any]) -> None:
-        object.__setattr__(self, "_figures", MappingProxyType(dict(figures)))
+        self.__dict__.update(figures)
 
     def __getattr__(self, name: str) -> Any:
-        try:
-            return object.__getattribute__(self, "_figures")[name]
-        except (KeyError, AttributeError):
-            raise AttributeError(f"{type(self).__name__} has no {name!r}; it has {', '.join(self)}") from None
+        raise AttributeError(f"{type(self).__name__} has no {name!r}; it has {', '.join(self)}")
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__} is a result, which cannot be changed")
 
     def __getitem__(self, name: str) -> Any:
-        return self._figures[name]
+        return self.__dict__[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(object.__getattribute__(self, "_figures"))
+        return iter(self.to_dict())
 
     def keys(self) -> Iterator[str]:
-        """Names of the figures: `{**result}` is a dictionary of them."""
+        """Names of the figures."""
         return iter(self)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._figures
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and self.to_dict() == other.to_dict()
 
-    __hash__ = None  # type: ignore[assignment]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.to_dict(),)
-
-    def __dir__(self) -> list[str]:
-        return sorted({*object.__dir__(self), *self})
-
     def to_dict(self) -> dict[str, Any]:
         """The object that `--json` prints."""
-        return dict(self._figures)
+        return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
 
     def shown(self) -> Iterator[Shown]:
         """The tables and lines of a terminal or a notebook."""
@@ -296,11 +283,6 @@ def counted(notify: Notify, what: str, total: int | None, unit: Unit = "tokens")
     return count
 
 
-# Progress in a notebook: a line that is drawn anew in its place, without widgets. In a script nothing is printed.
-
-EVERY_SECONDS = 0.25
-
-
 def in_notebook() -> bool:
     """Whether this process is the kernel of a notebook (Jupyter's, Colab's); a terminal with IPython is none."""
     ipython: Any = sys.modules.get("IPython")
@@ -308,48 +290,8 @@ def in_notebook() -> bool:
     return getattr(shell, "kernel", None) is not None
 
 
-def usual_notify() -> Notify:
-    """Where progress goes by default: to a line in a notebook, nowhere elsewhere."""
-    return NotebookLine().notify if in_notebook() else ignore
-
-
-class NotebookLine:
-    """A bar with words beside it, as HTML that is replaced where it stands."""
-
-    def __init__(self) -> None:
-        self._handle: Any = None
-        self._pace = Pace()
-        self._last, self._what = 0.0, ""
-
-    def notify(self, progress: Progress) -> None:
-        """Shows how far work has come."""
-        share, facts = self._pace.facts(progress)
-        self.show(progress.what, share, facts)
-
-    def show(self, what: str, share: float | None, facts: str) -> None:
-        """Draws the line, at most some times a second; the first and the last state always.
-
-        Args:
-            what: The work.
-            share: How much of it is done, from 0 to 1; None where that is not known.
-            facts: Words beside the bar.
-        """
-        now = time.monotonic()
-        if share != 1.0 and what == self._what and now - self._last < EVERY_SECONDS:
-            return
-        self._last, self._what = now, what
-        from IPython import display  # there, since this is its kernel; no dependency of ours
-
-        value = "" if share is None else f" value='{share:.4f}'"
-        line = display.HTML(f"<progress max='1'{value}></progress> {escape(what)}: {escape(facts)}")
-        if self._handle is None:
-            self._handle = display.display(line, display_id=True)
-        else:
-            self._handle.update(line)
-
-
 class Reporter:
-    """Is told of long work: notes, and how far it has come. This one writes notes to the log `unmask`."""
+    """Takes notes on long work, and how far it has come. This one writes notes to the log `unmask`."""
 
     def note(self, text: Shown) -> None:
         """A decision or a fact, in one line."""
@@ -366,21 +308,41 @@ class SilentReporter(Reporter):
         """Nothing."""
 
 
+EVERY_SECONDS = 0.25
+
+
 class NotebookReporter(Reporter):
-    """Draws a bar in a notebook, a new one for each kind of work; notes stand below."""
+    """Draws a bar with words beside it in a notebook, without widgets: HTML that is replaced where it stands, a new one
+    for each kind of work. Notes stand below."""
 
     def __init__(self) -> None:
-        self._line, self._what = NotebookLine(), ""
+        self._handle: Any = None
+        self._pace, self._last, self._what = Pace(), 0.0, ""
 
     def note(self, text: Shown) -> None:
         """Prints it."""
         print(as_text(text))
 
     def notify(self, progress: Progress) -> None:
-        """Moves the bar."""
-        if progress.what != self._what:
-            self._line, self._what = NotebookLine(), progress.what
-        self._line.notify(progress)
+        """Moves the bar, at most some times a second; to the first and the last state always."""
+        share, facts = self._pace.facts(progress)
+        now = time.monotonic()
+        if share != 1.0 and progress.what == self._what and now - self._last < EVERY_SECONDS:
+            return
+        from IPython import display  # there, since this is its kernel; no dependency of ours
+
+        value = "" if share is None else f" value='{share:.4f}'"
+        line = display.HTML(f"<progress max='1'{value}></progress> {escape(progress.what)}: {escape(facts)}")
+        if progress.what == self._what:
+            self._handle.update(line)
+        else:
+            self._handle = display.display(line, display_id=True)
+        self._last, self._what = now, progress.what
+
+
+def usual_notify() -> Notify:
+    """Where progress goes by default: to a line in a notebook, nowhere elsewhere."""
+    return NotebookReporter().notify if in_notebook() else ignore
 
 
 def usual_reporter() -> Reporter:

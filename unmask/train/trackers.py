@@ -155,7 +155,7 @@ class Tracker(Callback):
 
 
 def tensorboard(folder: Path, *, step: int) -> Tracker:
-    """TensorBoard's files in a folder; what was written of steps behind `step`, from which the run goes on, is hidden."""
+    """TensorBoard's files in a folder; what was written of steps behind the one that the run goes on from is hidden."""
     from torch.utils.tensorboard import SummaryWriter  # slow to import
 
     writer: Any = SummaryWriter(str(folder), purge_step=step + 1 if step else None)

@@ -6,7 +6,6 @@ import json
 import logging
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -104,17 +103,6 @@ def test_each_failure_is_one_line_that_names_the_model(hub: FakeHub, failure: Ex
         assert caught.value.__cause__ is failure
 
 
-def test_offline_with_half_a_copy(hub: FakeHub, model_folder: Path) -> None:
-    folder = put_in_cache(model_folder, hub.cache, "owner/name")
-    (folder / "model.safetensors").unlink()
-    hub.failure = OFFLINE
-    with pytest.raises(ModelError, match=r"its copy lacks model\.safetensors, and the hub cannot be reached"):
-        find_model("owner/name")
-    hub.failure = None
-    assert find_model("owner/name") == folder
-    assert (folder / "model.safetensors").is_file()
-
-
 def test_a_copy_without_what_is_merely_useful_serves_where_the_hub_cannot_be_reached(
     hub: FakeHub, model_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,18 +130,6 @@ def test_pickles_are_not_fetched(hub: FakeHub, model_folder: Path) -> None:
     assert "pytorch_model.bin" not in {path.name for path in hub.cache.rglob("*")}
 
 
-def test_a_model_that_lacks_other_files(hub: FakeHub, model_folder: Path) -> None:
-    (model_folder / "tokenizer.json").unlink()
-    with pytest.raises(ModelError, match=r"on the hub it has no tokenizer\.json$"):
-        find_model("owner/name")
-    (model_folder / "config.json").unlink()
-    shutil.rmtree(hub.cache)
-    with pytest.raises(ModelError, match=r"on the hub it has no config\.json$"):
-        find_model("owner/name")
-    with pytest.raises(TokenizerError, match=r"on the hub it has no tokenizer\.json$"):
-        load_tokenizer("owner/name")
-
-
 def test_weights_in_several_files(hub: FakeHub, model_folder: Path) -> None:
     parts = [f"model-0000{n}-of-00002.safetensors" for n in (1, 2)]
     (model_folder / "model.safetensors").rename(model_folder / parts[0])
@@ -168,20 +144,3 @@ def test_weights_in_several_files(hub: FakeHub, model_folder: Path) -> None:
     (folder / index.name).write_text("{}")
     with pytest.raises(ModelError, match=r"index\.json: damaged .*; remove the model from the hub's cache"):
         find_model("owner/name")
-
-
-def test_without_the_package(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(ModelError, match="a package that is not installed: pip install huggingface_hub"):
-        find_model("owner/name")
-
-
-@pytest.mark.parametrize("path", ["./name", "../here/name", "a/b/name", "/no/name", "~/name", "here.json", "kept/name"])
-def test_clear_paths_never_ask_the_hub(hub: FakeHub, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.snapshot_download", None)  # which is no function
-    Path("kept").mkdir()
-    for find in (unmask.load, load_tokenizer):
-        with pytest.raises(UnmaskError, match=re.escape(path.removeprefix("./"))):
-            find(path)  # type: ignore[operator]
-    with pytest.raises(ModelError, match=re.escape(path.removeprefix("./"))):
-        unmask.pretrain(None, out="run", from_=path, steps=1)

@@ -17,7 +17,7 @@ import unmask
 from tests.command_line import Main
 from tests.conftest import SMALL
 from unmask.core.errors import CorpusError, RunError, WriteError
-from unmask.core.files import read_object, typed, write_atomically, writing
+from unmask.core.files import typed, write_atomically, writing
 
 
 def fill_disk(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
@@ -82,15 +82,6 @@ def test_a_run_goes_on_when_there_is_room_again(corpus_file: Path, tmp_path: Pat
     assert "cannot be written (No space left on device); make room" in err.splitlines()[-1]
     run = unmask.pretrain([corpus_file], out=out, steps=2, vocab_size=200, settings=SMALL, resume=True)
     assert run.summary["steps"] == 2
-
-
-@pytest.mark.parametrize("content", [b"\xff\xfe\x80", b"", b"[1]", b'{"a": ', None])
-def test_a_damaged_object(tmp_path: Path, content: bytes | None) -> None:
-    file = tmp_path / "a.json"
-    if content is not None:
-        file.write_bytes(content)
-    with pytest.raises(RunError, match=r"a\.json: damaged \(.+\); take it away"):
-        read_object(file, "take it away")
 
 
 def test_paths_as_they_are_typed() -> None:

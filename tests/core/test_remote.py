@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import unmask
-from tests.command_line import Main
 from tests.elsewhere import Elsewhere
 from unmask.core import remote
 from unmask.core.errors import CorpusError, RunError, WriteError
@@ -98,22 +97,6 @@ def test_records_name_an_input_by_its_content(server: Elsewhere) -> None:
     server.pipe({"/corpus/a.txt": b"Another one.\n"})
     with pytest.raises(CorpusError, match="elsewhere://corpus/a.txt"):
         source_named(name)
-
-
-def test_prepare_and_pretrain_from_an_address(
-    server: Elsewhere, corpus_file: Path, data_folder: Path, tmp_path: Path, main: Main
-) -> None:
-    server.pipe("/bucket/corpus.txt", corpus_file.read_bytes())
-    code, _, errors = main("prepare", "elsewhere://bucket/corpus.txt", "--out", tmp_path / "data", "--vocab-size", 200)
-    assert code == 0, errors
-    shards = [path.relative_to(data_folder) for path in data_folder.rglob("*.arrow")]
-    assert shards
-    assert all((tmp_path / "data" / shard).read_bytes() == (data_folder / shard).read_bytes() for shard in shards)
-    server.put(str(data_folder), "/bucket/prepared", recursive=True)
-    small = {"model.num_layers": 1, "model.hidden_size": 32, "model.num_heads": 2, "training.batch_tokens": 512}
-    run = unmask.pretrain("elsewhere://bucket/prepared", out=tmp_path / "run", steps=2, settings=small)
-    assert run.steps == 2
-    assert not (tmp_path / "run" / "data").exists(), "prepared data is used where it was put"
 
 
 def test_what_says_that_others_are_whole_is_sent_last(server: Elsewhere) -> None:

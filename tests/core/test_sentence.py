@@ -7,7 +7,6 @@ import logging
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 
 import huggingface_hub
 import numpy as np
@@ -104,30 +103,6 @@ def test_what_the_copy_lacks_is_fetched_once(
         assert np.array_equal(unmask.load(NAME).embed(TEXTS), wanted)
     assert download.asked == [MODULES, POOLING]
     assert not caplog.messages
-
-
-def test_a_model_that_is_no_sentence_encoder_is_asked_for_once(
-    download: FakeDownload, model_folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING, logger="unmask"):
-        for _ in range(2):
-            assert np.array_equal(unmask.load(NAME).embed(TEXTS), unmask.load(model_folder).embed(TEXTS))
-    assert download.asked == [MODULES]
-    assert not caplog.messages
-
-
-def test_a_copy_whose_files_were_listed_is_whole(
-    download: FakeDownload, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    listed = [SimpleNamespace(path=name) for name in ("config.json", "model.safetensors")]
-    monkeypatch.setattr(huggingface_hub, "get_cached_repo_tree", lambda name, *, revision: listed)
-    with caplog.at_level(logging.WARNING, logger="unmask"):
-        unmask.load(NAME).embed(TEXTS)
-    assert download.asked == []
-    assert not caplog.messages
-    listed.append(SimpleNamespace(path=MODULES))
-    unmask.load(NAME).embed(TEXTS)
-    assert download.asked == [MODULES], "which a copy lacks that was broken off"
 
 
 OFFLINE = errors.LocalEntryNotFoundError("not found\nnor reached")

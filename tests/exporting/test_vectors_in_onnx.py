@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -97,37 +96,3 @@ def test_cosines_of_an_eight_bit_graph_by_hand(sparse: Path, monkeypatch: pytest
         assert check.smallest_cosine == pytest.approx(cosine, abs=1e-6)
         assert check.detail.endswith(f", cosines of vectors {at_least(check.smallest_cosine)} and more")
     assert [at_least(cosine) for cosine in (1.0, 0.99996, 0.5**0.5)] == ["1.0000", "0.9999", "0.7071"]
-
-
-@pytest.mark.slow
-def test_sparse_encoder_takes_the_graphs(
-    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
-    from tests.exporting.optimum_stand_in import put_in_place
-
-    folder = sparse_folder(make_model(num_layers=2, hidden_size=64), tokenizer, tmp_path / "sparse")
-    found = unmask.export(folder, tmp_path / "out", int8=True)
-    assert set(found.graphs) == {"onnx/model.onnx", "onnx/model_quantized.onnx"}
-    told = found.graphs["onnx/model_quantized.onnx"].smallest_cosine
-    assert told is not None
-    assert found.graphs["onnx/model.onnx"].smallest_cosine is None
-    assert "onnx/model_quantized.onnx: cosines of its vectors with those in float32 are 0.9" in repr(found)
-    loaded, wanted = put_in_place(monkeypatch), theirs(folder)
-    np.testing.assert_allclose(theirs(found.folder, backend="onnx"), wanted, atol=1e-3)
-    small = theirs(found.folder, backend="onnx", model_kwargs={"file_name": "model_quantized.onnx"})
-    assert [file.name for file in loaded] == ["model.onnx", "model_quantized.onnx"]
-    cosines = (small * wanted).sum(1) / np.linalg.norm(small, axis=1) / np.linalg.norm(wanted, axis=1)
-    assert 0.95 < cosines.min() < 1
-    assert 0.95 < told < 1
-    checks = unmask.verify(folder, onnx=found.folder).checks
-    assert checks["onnx_splade_equals_ours"].passed
-    assert checks["onnx_splade_int8_follows_ours"].smallest_cosine == told
-    readme = (found.folder / "README.md").read_text()
-    assert "`sentence_embedding` [batch, vocabulary]" in readme
-    assert 'model_kwargs={"file_name": "model_quantized.onnx"}' in readme
-    shutil.rmtree(folder / SPARSE)
-    (folder / "modules.json").unlink()  # a masked language model again
-    unmask.export(folder, found.folder, task="fill-mask", overwrite=True)
-    assert not (found.folder / SPARSE).exists(), "an export of before leaves nothing"

@@ -12,24 +12,12 @@ import torch
 from tests.train.helpers import MakeModel, new_state, settings_of, train
 from unmask.core.errors import DivergedError
 from unmask.data.rows import Cursor, RowStream
-from unmask.data.store import TokenStore
 from unmask.masking.masker import Masker
-from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train import trainer as loop_module
 from unmask.train.optimizer import state_tensors
 from unmask.train.step import TrainState
 from unmask.train.trackers import MetricsFile
 from unmask.train.trainer import with_empty_rows
-
-
-@pytest.fixture
-def stream(store: TokenStore, tokenizer: Tokenizer) -> RowStream:
-    return RowStream(store, tokenizer, length=32, seed=0)
-
-
-@pytest.fixture
-def masker(tokenizer: Tokenizer) -> Masker:
-    return Masker.from_tokenizer(tokenizer, rate=0.2)
 
 
 @pytest.fixture

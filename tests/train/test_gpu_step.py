@@ -18,7 +18,6 @@ from tests.model.on_gpu import GPU, tensor_operations
 from tests.models import rich_model
 from tests.train.helpers import new_state, settings_of, state_of, train
 from unmask.data.rows import Cursor, RowStream
-from unmask.data.store import TokenStore
 from unmask.masking.masker import Masker
 from unmask.model import encoder as encoder_module
 from unmask.model.attention import abilities_of, choose_attention
@@ -32,11 +31,6 @@ from unmask.train.step import TrainState, parts_of, training_step
 
 MakeModel = Callable[..., MaskedLM]
 CPU, CUDA, META = (torch.device(name) for name in ("cpu", "cuda", "meta"))
-
-
-@pytest.fixture
-def stream(store: TokenStore, tokenizer: Tokenizer) -> RowStream:
-    return RowStream(store, tokenizer, length=32, seed=0)
 
 
 @pytest.fixture

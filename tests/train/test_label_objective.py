@@ -83,40 +83,6 @@ def test_the_loss_is_the_naive_one(make_model: MakeModel, tokenizer: Tokenizer, 
     assert float(wanted) == pytest.approx(np.log(3), abs=0.4)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_gradient_is_that_of_the_weighted_sum(make_model: MakeModel, tokenizer: Tokenizer, layout: str) -> None:
-    """It reaches all of the head; and parts, one of them without a class, give that of the whole."""
-    model = model_of(make_model, layout)
-    rows, masked = batch_of(tokenizer)
-    rows.classes["label"][1] = -1
-    rows.classes["label"][1, 0] = 1
-    result, found = gradients(model, rows, masked, extra_objectives(LABEL))
-    _, plain = gradients(model, rows, masked, ())
-    model.zero_grad(set_to_none=True)
-    naive_loss(model, rows, masked).backward()
-    for name, parameter in model.named_parameters():
-        alone = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        wanted = plain.get(name, torch.zeros_like(parameter)) + 0.5 * alone
-        torch.testing.assert_close(found[name], wanted, rtol=1e-3, atol=1e-6, msg=name)
-    assert all(found[name].abs().max() > 0 for name in found if name.startswith("label_head."))
-    model.zero_grad(set_to_none=True)
-    again, in_parts = gradients(model, rows, masked, extra_objectives(LABEL), 1)
-    assert again.micro_batches == 2
-    assert again.read().objectives["label"].loss == pytest.approx(result.read().objectives["label"].loss, rel=1e-5)
-    for name, gradient in found.items():
-        torch.testing.assert_close(in_parts[name], gradient, rtol=1e-3, atol=1e-6, msg=name)
-
-
-def test_a_batch_without_classes(make_model: MakeModel, tokenizer: Tokenizer) -> None:
-    """It trains the masked tokens, and nothing is divided by zero."""
-    rows, masked = batch_of(tokenizer)
-    rows.classes["label"][:] = -1
-    result, found = gradients(model_of(make_model), rows, masked, extra_objectives(LABEL))
-    assert (result.read().objectives["label"].loss, result.read().objectives["label"].count) == (0.0, 0)
-    _, plain = gradients(model_of(make_model), rows, masked, ())
-    assert all(torch.equal(found[name], gradient) for name, gradient in plain.items())
-
-
 class Topics(FakeStore):
     """Documents of 10 tokens: each draws most of them from the words of its class, of three, and the others at will."""
 

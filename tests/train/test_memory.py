@@ -11,60 +11,14 @@ import pytest
 import torch
 
 from tests.train.helpers import MakeModel, new_state, settings_of, train
-from unmask.data.rows import Cursor, Rows, RowStream
-from unmask.data.store import TokenStore
-from unmask.masking.masker import MaskedRows, Masker
-from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.data.rows import RowStream
+from unmask.masking.masker import Masker
 from unmask.train.checkpoints import load_checkpoint, save_checkpoint
-from unmask.train.step import TrainState, training_step
-
-
-@pytest.fixture
-def stream(store: TokenStore, tokenizer: Tokenizer) -> RowStream:
-    return RowStream(store, tokenizer, length=32, seed=0)
-
-
-@pytest.fixture
-def masker(tokenizer: Tokenizer) -> Masker:
-    return Masker.from_tokenizer(tokenizer, rate=0.2)
+from unmask.train.step import TrainState
 
 
 def weights_of(state: TrainState) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in state.model.parameters()])
-
-
-def batch_of(stream: RowStream, masker: Masker) -> tuple[Rows, MaskedRows]:
-    rows = stream.batch(Cursor(), 8).rows
-    return rows, masker(rows)
-
-
-def gradients(
-    make_model: MakeModel, rows: Rows, masked: MaskedRows, micro_rows: int | None
-) -> tuple[float, torch.Tensor]:
-    settings = settings_of(optimizer={"kind": "adamw"}, micro_batch_tokens=micro_rows and 32 * micro_rows)
-    state = new_state(make_model, settings)
-    state.micro_tokens = settings.micro_batch_tokens
-    kept: list[torch.Tensor] = []
-    state.optimizer.step = lambda: kept.extend(p.grad for p in state.model.parameters())  # type: ignore[method-assign, misc]
-    result = training_step(state, settings, rows, masked)
-    assert result.micro_batches == (1 if micro_rows is None else -(-8 // micro_rows))
-    return result.read().loss, torch.cat([gradient.flatten() for gradient in kept])
-
-
-@pytest.mark.parametrize("micro_rows", [1, 3, 4])
-def test_parts_give_the_gradient_of_the_whole(
-    make_model: MakeModel, stream: RowStream, masker: Masker, micro_rows: int
-) -> None:
-    """Parts with very unequal numbers of targets: a mean of their means would be far off."""
-    rows, masked = batch_of(stream, masker)
-    masked.labels[1:, :20] = -100
-    targets = (masked.labels >= 0).sum(1)
-    assert targets[0] > 2 * targets[1:].double().mean()
-    loss, whole = gradients(make_model, rows, masked, None)
-    in_parts = gradients(make_model, rows, masked, micro_rows)
-    assert in_parts[0] == pytest.approx(loss, rel=1e-6)
-    torch.testing.assert_close(in_parts[1], whole, rtol=1e-4, atol=1e-6)
-    assert whole.abs().max() > 1e-3
 
 
 def small_memory(state: TrainState, most_rows: int, monkeypatch: pytest.MonkeyPatch, error: Callable[[], Any]) -> None:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.masking.helpers import make_rows
-from tests.train.helpers import MakeModel
-from tests.train.test_objectives import model_of, step_of
 from unmask.data.rows import Cursor, Rows, RowStream
 from unmask.data.store import TokenStore
 from unmask.masking.masker import MaskedRows, Masker
@@ -72,29 +69,3 @@ def test_targets_are_those_in_spans(rows: Rows, tokenizer: Tokenizer) -> None:
     found = zip(targets.positions_N.tolist(), targets.classes_N.tolist(), targets.boundaries_N[0].tolist(), strict=True)
     assert list(found) == wanted
     assert 0.3 < len(wanted) / int((masked.labels >= 0).sum()) < 0.7
-
-
-def test_the_step_divides_by_the_targets_in_spans(make_model: MakeModel, rows: Rows, tokenizer: Tokenizer) -> None:
-    """The loss of the mixture is that of the same batch with only the targets in spans."""
-    some, model = rows.part(0, 8), model_of(make_model, BOUNDARIES)
-    masked = masked_by(mixture(), tokenizer, some)
-    assert masked.boundaries is not None
-    in_spans = torch.where(masked.boundaries.before >= 0, masked.labels, -100)
-    only = MaskedRows(masked.input_ids, in_spans, masked.attention_mask, boundaries=masked.boundaries)
-    found = step_of(model, some, masked, extra_objectives(BOUNDARIES))
-    wanted = step_of(model, some, only, extra_objectives(BOUNDARIES)).objectives["span_boundary"]
-    assert found.objectives["span_boundary"].loss == pytest.approx(wanted.loss, rel=1e-5)
-    assert found.objectives["span_boundary"].count == wanted.count == int((in_spans >= 0).sum()) > 20
-    assert found.predicted_tokens == int((masked.labels >= 0).sum()) > wanted.count
-
-
-def test_the_mixture_of_spans_alone_is_spans(tokenizer: Tokenizer) -> None:
-    rows = make_rows(tokenizer, 20, [30, 20])
-    alone = masked_by(MaskingSettings.model_validate({"strategy": "span", "rate": 0.3}), tokenizer, rows)
-    mixed = masked_by(mixture(spans=1.0, words=0.0), tokenizer, rows)
-    targets = alone.labels >= 0
-    assert torch.equal(mixed.labels, alone.labels)
-    assert mixed.boundaries is not None
-    assert alone.boundaries is not None
-    assert torch.equal(mixed.boundaries.before[targets], alone.boundaries.before[targets])
-    assert torch.equal(mixed.boundaries.behind[targets], alone.boundaries.behind[targets])

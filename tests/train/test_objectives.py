@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ import torch
 from torch.nn import functional
 
 from tests.data.fake_store import FakeStore
-from tests.masking.helpers import make_rows
 from tests.models import rich_model
 from tests.train.helpers import MakeModel, settings_of, state_of, train
 from unmask.data.rows import Cursor, Rows, RowStream
@@ -31,18 +29,6 @@ SPANS = MaskingSettings.model_validate({"strategy": "span", "rate": 0.3})
 BOTH = ObjectivesSettings.model_validate(
     {"pairs": {"kind": "next_sentence", "weight": 0.5}, "span_boundary": {"weight": 0.7, "max_length": 6}}
 )
-
-
-def one_pair_a_row(tokenizer: Tokenizer, num_rows: int) -> tuple[Rows, MaskedRows]:
-    """Each row is a pair with a label by turns."""
-    rows = make_rows(tokenizer, num_rows, [21])
-    rows.input_ids[:, 10] = 3
-    rows.maskable[:, 10] = rows.word_starts[:, 10] = False
-    classes = torch.full(rows.shape, -1)
-    classes[:, 0] = torch.arange(num_rows) % 2
-    types = ((rows.position_ids > 10) & (rows.segment_ids >= 0)).long()
-    rows = replace(rows, classes={"next_sentence": classes}, token_type_ids=types)
-    return rows, Masker(SPANS, tokenizer, with_boundaries=True)(rows)
 
 
 def model_of(make_model: MakeModel, objectives: ObjectivesSettings = BOTH, **changes: object) -> MaskedLM:

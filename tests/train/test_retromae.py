@@ -12,7 +12,7 @@ from torch.nn import functional
 from tests.masking.helpers import make_rows
 from tests.models import rich_model
 from tests.train.helpers import MakeModel, settings_of
-from tests.train.test_objectives import gradients, step_of
+from tests.train.test_objectives import step_of
 from unmask.core.hashing import REBUILT, SEEN
 from unmask.data.rows import Rows
 from unmask.masking.masker import MaskedRows, Masker
@@ -210,27 +210,6 @@ def test_the_gradient_goes_through_the_vector(make_model: MakeModel, rows: Rows,
     first.losses(model, leaf_TD, texts, None).total.backward()
     assert leaf_TD.grad is not None
     assert torch.nonzero(leaf_TD.grad.abs().amax(1))[:, 0].tolist() == texts.first_E.tolist()
-
-
-@pytest.mark.parametrize("micro_rows", [1, 2])
-def test_parts_give_the_gradient_of_the_whole(
-    make_model: MakeModel, rows: Rows, masked: MaskedRows, micro_rows: int
-) -> None:
-    """With unequal numbers of targets in the parts, and a row of padding alone."""
-    rows.segment_ids[1], rows.maskable[1], masked.labels[1] = -1, False, -100
-    rows.position_ids[1] = 0
-    rows.maskable[2, :20] = False
-    model, objective = model_of(make_model), objective_of(weight=0.5, prediction_rate=0.6)
-    result, whole = gradients(model, rows, masked, [objective])
-    again, in_parts = gradients(model, rows, masked, [objective], micro_rows)
-    assert again.micro_batches == -(-3 // micro_rows)
-    one, other = (each.read().objectives["retromae"] for each in (result, again))
-    assert other.loss == pytest.approx(one.loss, rel=1e-5)
-    assert other.count == one.count > 10
-    assert set(in_parts) == set(whole)
-    for name, gradient in whole.items():
-        assert gradient.isfinite().all(), name
-        torch.testing.assert_close(in_parts[name], gradient, rtol=1e-3, atol=1e-5, msg=name)
 
 
 @pytest.mark.slow

@@ -25,11 +25,6 @@ from unmask.train.step import TrainState
 CPU = torch.device("cpu")
 
 
-@pytest.fixture
-def stream(store: TokenStore, tokenizer: Tokenizer) -> RowStream:
-    return RowStream(store, tokenizer, length=32, seed=0)
-
-
 def board_of(*names: str, vocab_size: int = 4, every_steps: int = 3) -> ScoreBoard:
     return ScoreBoard(set(names), vocab_size=vocab_size, every_steps=every_steps, device=CPU)
 

@@ -14,22 +14,10 @@ from tests.model.on_gpu import tensor_operations
 from tests.train.helpers import MakeModel, new_state, settings_of, train
 from unmask.core.errors import SettingsError
 from unmask.data.rows import RowStream
-from unmask.data.store import TokenStore
 from unmask.masking.masker import Masker
 from unmask.model.fused import losses_of_part
 from unmask.model.layers import run_block
-from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.step import TrainState, failed_to_compile
-
-
-@pytest.fixture
-def stream(store: TokenStore, tokenizer: Tokenizer) -> RowStream:
-    return RowStream(store, tokenizer, length=32, seed=0)
-
-
-@pytest.fixture
-def masker(tokenizer: Tokenizer) -> Masker:
-    return Masker.from_tokenizer(tokenizer, rate=0.2)
 
 
 @pytest.fixture(autouse=True)

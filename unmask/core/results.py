@@ -97,7 +97,6 @@ class Result(Readable):
         return iter(self.to_dict())
 
     def keys(self) -> Iterator[str]:
-        """Names of the figures."""
         return iter(self)
 
     def __eq__(self, other: object) -> bool:
@@ -320,7 +319,6 @@ class NotebookReporter(Reporter):
         self._pace, self._last, self._what = Pace(), 0.0, ""
 
     def note(self, text: Shown) -> None:
-        """Prints it."""
         print(as_text(text))
 
     def notify(self, progress: Progress) -> None:

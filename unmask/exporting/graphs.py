@@ -96,12 +96,10 @@ class CheckedModel:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The content of config.json."""
         return read_content(self.folder)
 
     @cached_property
     def layout(self) -> FolderLayout:
-        """The model's layout."""
         kind = self.config.get("model_type")
         if not isinstance(kind, str) or kind not in LAYOUTS:
             raise ModelError(f"{self.folder / CONFIG}: model_type {shown(kind)} is not supported")
@@ -109,7 +107,6 @@ class CheckedModel:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """Its tokenizer."""
         return load_tokenizer(self.folder)
 
     @cached_property
@@ -164,7 +161,6 @@ class CheckedModel:
 
     @cached_property
     def probe(self) -> tuple[Tensor, ...]:
-        """What it is compared on."""
         return probe_ids(self.model.network.config, self.model.tokenizer)
 
     def padded(self) -> dict[str, Tensor]:

@@ -83,12 +83,10 @@ class Export(Readable):
     graphs: dict[str, GraphFile]
 
     def to_dict(self) -> dict[str, Any]:
-        """What `--json` prints."""
         graphs = {name: asdict(graph) for name, graph in self.graphs.items()}
         return {"out": str(self.folder), "format": "onnx", "opset": OPSET, "graphs": graphs}
 
     def shown(self) -> Iterator[Shown]:
-        """A line a graph."""
         rows = [
             (name, f"{graph.bytes / 1e6:.1f}", f"{graph.largest_difference:.1e}", ", ".join(graph.outputs))
             for name, graph in self.graphs.items()

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from unmask.core.errors import ModelError, UnmaskError, load_json, shown
+from unmask.core.errors import ModelError, UnmaskError, shown
 from unmask.core.files import read_object, typed
 from unmask.core.results import Readable, Sheet, Shown, Styled
 from unmask.exporting import checks as all_checks
@@ -26,12 +26,17 @@ from unmask.exporting.graphs import (
 from unmask.exporting.onnx import ONNX
 from unmask.model.folder import CONFIG
 from unmask.model.pooling import MODULES, pooling_file, read_normalize, read_pooling, sparse_file
-from unmask.model.transformers import runs_in_transformers
+from unmask.model.transformers_folder import runs_in_transformers
 from unmask.tokenizer.tokenizer import SPELLINGS
 
 MakeCheck = Callable[[CheckedModel], Check | str]
 _TOKENIZER_FILES = ("tokenizer_config.json", "special_tokens_map.json")
-_SENTENCE_FILES = ("sentence_bert_config.json", "config_sentence_transformers.json")
+_LENGTH_KEYS = {  # of files that say how long an input may be
+    "tokenizer_config.json": "model_max_length",
+    "special_tokens_map.json": "model_max_length",
+    "sentence_bert_config.json": "max_seq_length",
+    "config_sentence_transformers.json": "max_seq_length",
+}
 _UNBOUNDED = 1 << 20  # tokens above which a longest input says that there is none
 
 
@@ -41,44 +46,47 @@ def side_files_agree(subject: CheckedModel) -> Check | str:
     Returns:
         The check; a reason where there are no such files.
     """
-    names = (*_TOKENIZER_FILES, MODULES, *_SENTENCE_FILES)
-    files = [subject.folder / name for name in names if (subject.folder / name).is_file()]
+    files = [subject.folder / name for name in (*_TOKENIZER_FILES, MODULES, *list(_LENGTH_KEYS)[2:])]
+    files = [file for file in files if file.is_file()]
     if not files:
         return "there are no files beside the weights, config.json and tokenizer.json"
     wrong: list[str] = []
     for file in files:
         try:
-            if file.name == MODULES:
-                wrong += _wrong_modules(subject)
-            elif file.name in _TOKENIZER_FILES:
-                wrong += _wrong_tokens(subject, file)
-            else:
-                wrong += _too_long(subject, _table(file), file.name, "max_seq_length")
+            wrong += _wrong_modules(subject) if file.name == MODULES else _wrong_values(subject, file)
         except UnmaskError as error:
             wrong.append(str(error))
     return none_wrong(wrong, ", ".join(file.name for file in files))
 
 
-def _wrong_tokens(subject: CheckedModel, file: Path) -> Iterator[str]:
+def _wrong_values(subject: CheckedModel, file: Path) -> Iterator[str]:
     """Special tokens that are not those of tokenizer.json, and inputs longer than the model takes."""
-    content, tokenizer = _table(file), subject.tokenizer
-    for role in SPELLINGS:
-        token = content.get(f"{role}_token")
-        token = token.get("content") if isinstance(token, dict) else token
-        ours = tokenizer.special_names[role]
-        if token is not None and token != ours:
-            yield f"{file.name} says {role}_token = {shown(token)}, tokenizer.json has {shown(ours)}"
-    added = content.get("added_tokens_decoder") or {}
-    if not isinstance(added, dict):
-        yield f"{file.name}: added_tokens_decoder = {shown(added)} is no table"
-        return
-    for id_, entry in added.items():
-        token = entry.get("content") if isinstance(entry, dict) else entry
-        ours = tokenizer.backend.id_to_token(int(id_)) if id_.isdecimal() and len(id_) < 10 else None
-        if token != ours:
-            yield f"{file.name} says that {shown(id_)} is {shown(token)}, tokenizer.json has {shown(ours)}"
+    content, tokenizer = read_object(file, "write the model anew"), subject.tokenizer
+    if file.name in _TOKENIZER_FILES:
+        for role in SPELLINGS:
+            token, ours = content.get(f"{role}_token"), tokenizer.special_names[role]
+            token = token.get("content") if isinstance(token, dict) else token
+            if token is not None and token != ours:
+                yield f"{file.name} says {role}_token = {shown(token)}, tokenizer.json has {shown(ours)}"
+        added = content.get("added_tokens_decoder") or {}
+        if not isinstance(added, dict):
+            yield f"{file.name}: added_tokens_decoder = {shown(added)} is no table"
             return
-    yield from _too_long(subject, content, file.name, "model_max_length")
+        for id_, entry in added.items():
+            token = entry.get("content") if isinstance(entry, dict) else entry
+            ours = tokenizer.backend.id_to_token(int(id_)) if id_.isdecimal() and len(id_) < 10 else None
+            if token != ours:
+                yield f"{file.name} says that {shown(id_)} is {shown(token)}, tokenizer.json has {shown(ours)}"
+                return
+    # RoBERTa's kind has two positions more than it takes tokens, and released folders count either way.
+    key, longest = _LENGTH_KEYS[file.name], subject.config.get("max_position_embeddings")
+    length = content.get(key)
+    if length is None:
+        return
+    if isinstance(length, bool) or not isinstance(length, int | float) or not length > 0:
+        yield f"{file.name}: {key} = {shown(length)} is no number of tokens"
+    elif isinstance(longest, int) and longest < length < _UNBOUNDED:
+        yield f"{file.name}: {key} = {length} is more than the model's {longest} positions"
 
 
 def _wrong_modules(subject: CheckedModel) -> Iterator[str]:
@@ -90,50 +98,17 @@ def _wrong_modules(subject: CheckedModel) -> Iterator[str]:
         pooling, key = pooling_file(subject.folder), "hidden_size"
     if pooling is None:
         return
-    dimension, width = _table(pooling).get("word_embedding_dimension"), subject.config.get(key)
+    dimension = read_object(pooling, "write the model anew").get("word_embedding_dimension")
+    width = subject.config.get(key)
     if dimension is not None and dimension != width:
         where = pooling.relative_to(subject.folder).as_posix()
         yield f"{where} says word_embedding_dimension = {shown(dimension)}, config.json {key} = {shown(width)}"
 
 
-def _too_long(subject: CheckedModel, content: dict[str, Any], where: str, key: str) -> Iterator[str]:
-    """RoBERTa's kind has two positions more than it takes tokens, and released folders count either way."""
-    length, longest = content.get(key), subject.config.get("max_position_embeddings")
-    if length is None:
-        return
-    if isinstance(length, bool) or not isinstance(length, int | float) or not length > 0:
-        yield f"{where}: {key} = {shown(length)} is no number of tokens"
-    elif isinstance(longest, int) and longest < length < _UNBOUNDED:
-        yield f"{where}: {key} = {length} is more than the model's {longest} positions"
-
-
-def _table(file: Path) -> dict[str, Any]:
-    try:
-        content = load_json(file)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{file.name}: not readable as JSON ({error})") from error
-    if not isinstance(content, dict):
-        raise ModelError(f"{file.name}: {shown(content)} is no table")
-    return content
-
-
-_OF_FOLDER: dict[str, MakeCheck] = {
-    "files_unchanged": all_checks.files_unchanged,
-    "finite_weights": all_checks.finite_weights,
-    "packed_equals_alone": all_checks.packed_equals_alone,
-    "padded_equals_unpadded": all_checks.padded_equals_unpadded,
-    "tokenizer_round_trip": all_checks.tokenizer_round_trip,
-    "special_ids": all_checks.special_ids,
-    "side_files_agree": side_files_agree,
-    "tied_weights": all_checks.tied_weights,
-}
-_IN_TRANSFORMERS: dict[str, MakeCheck] = {
-    "transformers_equals_ours": all_checks.transformers_equals_ours,
-    "tokenizer_in_transformers": all_checks.tokenizer_in_transformers,
-}
-_OF_TASKS: dict[str, MakeCheck] = {"task_head_equals_ours": all_checks.task_head_equals_ours}
-_OF_SPARSE: dict[str, MakeCheck] = {"sparse_vectors_equal_ours": all_checks.sparse_vectors_equal_ours}
-_OF_NETWORK = ("packed_equals_alone", "padded_equals_unpadded", "tied_weights", "transformers_equals_ours", *_OF_TASKS)
+_OF_NETWORK = (
+    "packed_equals_alone", "padded_equals_unpadded", "tied_weights", "transformers_equals_ours",
+    "task_head_equals_ours",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, repr=False)
@@ -152,16 +127,13 @@ class Verification(Readable):
 
     @property
     def passed(self) -> bool:
-        """Whether all that were made passed."""
         return all(check.passed for check in self.checks.values())
 
     def to_dict(self) -> dict[str, Any]:
-        """What `--json` prints."""
         checks = {name: asdict(check) for name, check in self.checks.items()}
         return {"model": str(self.folder), "checks": checks, "skipped": self.skipped, "passed": self.passed}
 
     def shown(self) -> Iterator[Shown]:
-        """A line a check."""
         rows: list[tuple[str | Styled, ...]] = []
         for name, check in self.checks.items():
             verdict = Styled("passed", "green") if check.passed else Styled("FAILED", "bold red")
@@ -194,12 +166,30 @@ def verify(model: str | Path, *, onnx: str | Path | None = None) -> Verification
     """
     subject = open_checked_model(model)
     skipped: dict[str, str] = {}
-    to_make = dict(_OF_FOLDER)
-    in_transformers = _IN_TRANSFORMERS | (_OF_TASKS if subject.does_task else _OF_SPARSE if subject.is_sparse else {})
-    if (reason := all_checks.missing_transformers()) is None:
-        to_make |= in_transformers
-    else:
-        skipped |= dict.fromkeys(in_transformers, reason)
+    to_make: dict[str, MakeCheck] = {
+        check.__name__: check
+        for check in (
+            all_checks.files_unchanged,
+            all_checks.finite_weights,
+            all_checks.packed_equals_alone,
+            all_checks.padded_equals_unpadded,
+            all_checks.tokenizer_round_trip,
+            all_checks.special_ids,
+            side_files_agree,
+            all_checks.tied_weights,
+        )
+    }
+    in_transformers: list[Any] = [all_checks.transformers_equals_ours, all_checks.tokenizer_in_transformers]
+    if subject.does_task:
+        in_transformers.append(all_checks.task_head_equals_ours)
+    elif subject.is_sparse:
+        in_transformers.append(all_checks.sparse_vectors_equal_ours)
+    reason = all_checks.missing_transformers()
+    for check in in_transformers:
+        if reason is None:
+            to_make[check.__name__] = check
+        else:
+            skipped[check.__name__] = reason
     if subject.does_task and runs_in_transformers(subject.folder):
         reason = "transformers runs this model here too, so there is nothing of ours to compare"
         skipped |= {name: reason for name in _OF_NETWORK if to_make.pop(name, None) is not None}

@@ -140,7 +140,6 @@ class ShowProgress(Callback):
         self._micro_tokens: int | None = None
 
     def on_step(self, trainer: Trainer, report: StepReport) -> None:
-        """Shows it, as soon as there is a speed."""
         if not self._marks:  # of a run that goes on, or behind the first step
             self._begin_progress, self._begin = report.progress, time.monotonic()
             self._micro_tokens = parts = trainer.first_micro_tokens
@@ -182,7 +181,6 @@ class StopAtSignal(Callback):
         self._interruption, self._out = interruption, out
 
     def on_step(self, trainer: Trainer, report: StepReport) -> None:
-        """Looks whether a signal came."""
         group = trainer.group
         signum = max(int(signum) for (signum,) in group.all_gather([self._interruption.signum or 0]))
         if signum:

@@ -250,7 +250,6 @@ class TextsToRebuild:
 
     @property
     def total(self) -> float:
-        """The number of targets."""
         return len(self)
 
 

@@ -118,7 +118,6 @@ class ScoreBoard:
             self._of_pos.add(pos_N, loss=losses_N)
 
     def due(self, step: int) -> bool:
-        """Whether scores are made anew behind this step."""
         return step % self.every_steps == 0
 
     def sample_rows(self, length: int) -> int:

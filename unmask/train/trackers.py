@@ -119,7 +119,6 @@ class Tracker(Callback):
         self._log, self._close, self._arrivals = log, close, Arrivals()
 
     def on_step(self, trainer: Trainer, report: StepReport) -> None:
-        """Sends every tenth step."""
         self._send(self._arrivals.add(report))
 
     def on_evaluation(self, trainer: Trainer, figures: Mapping[str, Any]) -> None:
@@ -136,7 +135,6 @@ class Tracker(Callback):
         self._log(numbers, trainer.state.step)
 
     def on_end(self, trainer: Trainer) -> None:
-        """Sends what is left."""
         if trainer.error is None:
             self._send(self._arrivals.rest())
         self._close()

@@ -317,7 +317,6 @@ class Batches:
         self._queue: deque[Future[MaskedBatch | None]] = deque()
 
     def close(self) -> None:
-        """Ends the thread."""
         if self._thread is not None:
             self._thread.shutdown(cancel_futures=True)
 

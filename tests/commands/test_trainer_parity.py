@@ -140,7 +140,7 @@ def test_the_same_weights_after_an_epoch(make_model: MakeModel, tmp_path: Path, 
         def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
             rate = LinearDecay(kind="linear", warmup=0.25)
             self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(
-                optimizer or self.optimizer, lambda step: rate.at((step + 0.5) / num_training_steps, step)
+                optimizer or self.optimizer, lambda step: rate.at((step + 0.5) / num_training_steps)
             )
             return self.lr_scheduler
 

@@ -33,15 +33,10 @@ _OF_FILES = (
 
 @dataclass(frozen=True)
 class HubName:
-    """A model of the hub.
+    """A model of the hub."""
 
-    Attributes:
-        name: `owner/name`, or `name`.
-        revision: Branch, tag or commit; None is the main branch.
-    """
-
-    name: str
-    revision: str | None = None
+    name: str  # `owner/name`, or `name`
+    revision: str | None = None  # branch, tag or commit; None is the main branch
 
     def __str__(self) -> str:
         return self.name if self.revision is None else f"{self.name}@{self.revision}"
@@ -187,19 +182,12 @@ def fetch(model: HubName, need: Need) -> Path:
         UnmaskError: Of the need's class: there is no such model, or it lacks what is needed; access is denied; or there
             is no copy, and the hub cannot be reached.
     """
-    try:
-        import huggingface_hub
-        from huggingface_hub import errors
-    except ImportError as error:
-        raise need.error(
-            f"{model}: {need.absent}, and names of the hub need a package that is not installed: "
-            "pip install huggingface_hub"
-        ) from error
-    patterns = list(need.files)
+    import huggingface_hub
+    from huggingface_hub import errors
 
     def snapshot(*, local_files_only: bool) -> Path:
         folder = huggingface_hub.snapshot_download(
-            model.name, revision=model.revision, allow_patterns=patterns, local_files_only=local_files_only
+            model.name, revision=model.revision, allow_patterns=list(need.files), local_files_only=local_files_only
         )
         return Path(str(folder))
 
@@ -237,36 +225,35 @@ def fetch_sentence_files(model: HubName, folder: Path) -> None:
     The hub is asked once, and for the commit of the copy: its library notes in the cache which files there are not.
     Where it cannot be asked, a warning says that the pooling is a guess.
     """
-    if not _fetched(model, folder, MODULES):
-        return
-    is_sparse = "SpladePooling" in (folder / MODULES).read_text(encoding="utf-8", errors="replace")
-    _fetched(model, folder, SPARSE_POOLING if is_sparse else POOLING)
-
-
-def _fetched(model: HubName, folder: Path, name: str) -> bool:
-    # Whether a copy has a file now. The cache may know that there is none: it was asked for, or all files were listed.
     import huggingface_hub
     from huggingface_hub import errors
 
-    if (folder / name).is_file():
-        return True
-    cached = huggingface_hub.try_to_load_from_cache(model.name, name, revision=folder.name)
-    if cached is huggingface_hub._CACHED_NO_EXIST:
-        return False
-    with suppress(ImportError, AttributeError, getattr(errors, "CachedRepoTreeNotFoundError", OSError)):
-        tree = huggingface_hub.get_cached_repo_tree(model.name, revision=folder.name)
-        if name not in {entry.path for entry in tree}:
+    def has(name: str) -> bool:
+        """Whether the copy has a file now."""
+        if (folder / name).is_file():
+            return True
+        # The cache may know that there is none: it was asked for, or all files were listed.
+        cached = huggingface_hub.try_to_load_from_cache(model.name, name, revision=folder.name)
+        if cached is huggingface_hub._CACHED_NO_EXIST:
             return False
-    try:
-        huggingface_hub.hf_hub_download(model.name, name, revision=folder.name)
-    except _failures() as error:
-        is_answer = isinstance(error, errors.EntryNotFoundError)
-        if not is_answer or isinstance(error, errors.LocalEntryNotFoundError):
-            log.warning(
-                "%s: its copy on this machine has no %s, and the hub cannot be asked for it (%s); the pooling is a "
-                "guess, unless it is asked for by name (--pooling, or pooling=)",
-                model,
-                name,
-                _cause(error),
-            )
-    return (folder / name).is_file()
+        with suppress(ImportError, AttributeError, getattr(errors, "CachedRepoTreeNotFoundError", OSError)):
+            tree = huggingface_hub.get_cached_repo_tree(model.name, revision=folder.name)
+            if name not in {entry.path for entry in tree}:
+                return False
+        try:
+            huggingface_hub.hf_hub_download(model.name, name, revision=folder.name)
+        except _failures() as error:
+            is_answer = isinstance(error, errors.EntryNotFoundError)
+            if not is_answer or isinstance(error, errors.LocalEntryNotFoundError):
+                log.warning(
+                    "%s: its copy on this machine has no %s, and the hub cannot be asked for it (%s); the pooling is a "
+                    "guess, unless it is asked for by name (--pooling, or pooling=)",
+                    model,
+                    name,
+                    _cause(error),
+                )
+        return (folder / name).is_file()
+
+    if has(MODULES):
+        text = (folder / MODULES).read_text(encoding="utf-8", errors="replace")
+        has(SPARSE_POOLING if "SpladePooling" in text else POOLING)

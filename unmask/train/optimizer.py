@@ -39,7 +39,7 @@ def build_optimizer(
 
 
 def _adamw(model: nn.Module, settings: TrainingSettings, factor_of: FactorOf) -> torch.optim.Optimizer:
-    return adamw_for(dict(model.named_parameters()), settings, settings.learning_rate, factor_of)
+    return adamw_for(dict(model.named_parameters()), settings, factor_of)
 
 
 def _muon(model: nn.Module, settings: TrainingSettings, factor_of: FactorOf) -> torch.optim.Optimizer:
@@ -59,8 +59,7 @@ def _muon(model: nn.Module, settings: TrainingSettings, factor_of: FactorOf) -> 
         dtype=getattr(getattr(model, "encoder", None), "compute_dtype", torch.float32),
     )
     rest = {name: parameter for name, parameter in model.named_parameters() if parameter not in stacked}
-    rate = choice.embedding_learning_rate or settings.learning_rate
-    return Together(muon, adamw_for(rest, settings, rate, factor_of))
+    return Together(muon, adamw_for(rest, settings, factor_of))
 
 
 OPTIMIZERS: dict[str, Callable[[nn.Module, TrainingSettings, FactorOf], torch.optim.Optimizer]] = {
@@ -70,7 +69,7 @@ OPTIMIZERS: dict[str, Callable[[nn.Module, TrainingSettings, FactorOf], torch.op
 
 
 def adamw_for(
-    parameters: Mapping[str, nn.Parameter], settings: TrainingSettings, learning_rate: float, factor_of: FactorOf
+    parameters: Mapping[str, nn.Parameter], settings: TrainingSettings, factor_of: FactorOf
 ) -> torch.optim.Optimizer:
     """AdamW whose groups have one factor of the learning rate each; matrices decay, vectors do not."""
     choice = settings.optimizer
@@ -85,7 +84,7 @@ def adamw_for(
         for factor in sorted(set(factors.values()) or {1.0}, reverse=True)
         for decays in (True, False)
     ]
-    return torch.optim.AdamW(groups, lr=learning_rate, betas=choice.betas, eps=choice.eps, fused=True)
+    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=choice.betas, eps=choice.eps, fused=True)
 
 
 def set_learning_rates(optimizer: torch.optim.Optimizer, scale: float) -> None:

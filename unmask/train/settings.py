@@ -15,18 +15,37 @@ from unmask.core.settings import Settings
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
-class WarmupStableDecay(Settings):
+class _Warmup(Settings):
+    """Rises in a line from 0 to 1.
+
+    Attributes:
+        warmup: Share of the budget in which it rises.
+    """
+
+    warmup: Share = 0.05
+
+    def at(self, progress: float) -> float:
+        """The factor at a progress in [0, 1]."""
+        return progress / self.warmup if progress < self.warmup else self._behind(progress)
+
+    def _behind(self, progress: float) -> float:
+        raise NotImplementedError
+
+    def _left(self, progress: float) -> float:
+        """The share that is left of what follows the rise."""
+        return (1.0 - progress) / (1.0 - self.warmup) if self.warmup < 1.0 else 1.0
+
+
+class WarmupStableDecay(_Warmup):
     """Rises in a line, stays, and falls as 1 - sqrt(share of the decay gone).
 
     Attributes:
-        warmup: Share of the budget in which it rises from 0 to 1.
         decay: Share at the end in which it falls to 0.
 
     Source: Hägele et al. 2024 (the shape of the decay); Hu et al. 2024 (MiniCPM, the three phases).
     """
 
     kind: Literal["warmup_stable_decay"]
-    warmup: Share = 0.05
     decay: Share = 0.3
 
     @model_validator(mode="after")
@@ -35,71 +54,30 @@ class WarmupStableDecay(Settings):
             raise ValueError(f"warmup {self.warmup} and decay {self.decay} are more than the whole budget")
         return self
 
-    def at(self, progress: float, step: float) -> float:
-        """The factor at a progress in [0, 1]."""
-        if progress < self.warmup:
-            return progress / self.warmup
+    def _behind(self, progress: float) -> float:
         gone = (progress - (1.0 - self.decay)) / self.decay if self.decay > 0.0 else 0.0
         return 1.0 - min(gone, 1.0) ** 0.5 if gone > 0.0 else 1.0
 
 
-class LinearDecay(Settings):
-    """Rises in a line and falls in a line to 0. Source: Devlin et al. 2018, appendix A.2.
-
-    Attributes:
-        warmup: Share of the budget in which it rises.
-    """
+class LinearDecay(_Warmup):
+    """Rises in a line and falls in a line to 0. Source: Devlin et al. 2018, appendix A.2."""
 
     kind: Literal["linear"]
-    warmup: Share = 0.05
 
-    def at(self, progress: float, step: float) -> float:
-        """The factor at a progress in [0, 1]."""
-        return progress / self.warmup if progress < self.warmup else _left(progress, self.warmup)
+    def _behind(self, progress: float) -> float:
+        return self._left(progress)
 
 
-class Cosine(Settings):
-    """Rises in a line and falls along half a cosine to 0. Source: Loshchilov and Hutter 2017.
-
-    Attributes:
-        warmup: Share of the budget in which it rises.
-    """
+class Cosine(_Warmup):
+    """Rises in a line and falls along half a cosine to 0. Source: Loshchilov and Hutter 2017."""
 
     kind: Literal["cosine"]
-    warmup: Share = 0.05
 
-    def at(self, progress: float, step: float) -> float:
-        """The factor at a progress in [0, 1]."""
-        if progress < self.warmup:
-            return progress / self.warmup
-        return 0.5 - 0.5 * math.cos(math.pi * _left(progress, self.warmup))
+    def _behind(self, progress: float) -> float:
+        return 0.5 - 0.5 * math.cos(math.pi * self._left(progress))
 
 
-class Noam(Settings):
-    """Rises in a line and falls with the root of the steps; it does not know the budget.
-
-    The formula of the paper, factor x hidden_size^-0.5 x min(step^-0.5, step x warmup_steps^-1.5), has its peak at
-    `warmup_steps`; here the peak is 1, so `training.learning_rate` is factor x (hidden_size x warmup_steps)^-0.5.
-
-    Attributes:
-        warmup_steps: Steps in which it rises.
-
-    Source: Vaswani et al. 2017, section 5.3.
-    """
-
-    kind: Literal["noam"]
-    warmup_steps: int = Field(ge=1)
-
-    def at(self, progress: float, step: float) -> float:
-        """The factor at a step, counted from 0."""
-        return min(step / self.warmup_steps, (self.warmup_steps / max(step, 1e-9)) ** 0.5)
-
-
-def _left(progress: float, warmup: float) -> float:
-    return (1.0 - progress) / (1.0 - warmup) if warmup < 1.0 else 1.0
-
-
-Schedule = Annotated[WarmupStableDecay | LinearDecay | Cosine | Noam, Field(discriminator="kind")]
+Schedule = Annotated[WarmupStableDecay | LinearDecay | Cosine, Field(discriminator="kind")]
 
 
 # ----------------------------------------
@@ -148,7 +126,6 @@ class MuonSettings(Settings):
     Attributes:
         momentum: Decay of the running gradient.
         iterations: Steps of the orthogonalising: 3, 4 or 5. More bring singular values nearer to 1.
-        embedding_learning_rate: Peak rate of what AdamW trains; None takes that of the matrices.
         betas, eps: Of AdamW.
 
     Source: Jordan et al. 2024 (Muon); Amsel et al. 2025 (how matrices are orthogonalised); the scale that makes one
@@ -158,7 +135,6 @@ class MuonSettings(Settings):
     kind: Literal["muon"]
     momentum: float = Field(default=0.95, ge=0.0, lt=1.0)
     iterations: Literal[3, 4, 5] = 3
-    embedding_learning_rate: float | None = Field(default=None, gt=0.0)
     betas: tuple[Beta, Beta] = (0.9, 0.95)
     eps: float = Field(default=1e-8, gt=0.0)
 

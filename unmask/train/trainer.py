@@ -199,7 +199,7 @@ class Trainer:
                 # takes is not known, that of its beginning.
                 behind = settings.progress(state.step + 1, state.tokens_seen + batch.num_tokens, state.seconds)
                 middle = max(progress, _BEGINNING) if by_clock else (progress + behind) / 2
-                scale = settings.schedule.at(middle, state.step + 0.5)
+                scale = settings.schedule.at(middle)
                 figures = training_step(
                     state,
                     settings,

@@ -13,13 +13,10 @@ import torch
 from huggingface_hub import ModelCard
 
 import unmask
-from tests.command_line import Main
 from tests.commands.checkpoints import SHORT, released
 from tests.conftest import make_text
 from tests.core.hub_helpers import COMMIT, OTHER, put_in_cache
-from unmask.commands.recipe import load_recipe, requested_recipe
 from unmask.core.errors import RunError
-from unmask.exporting.graphs import open_checked_model
 from unmask.model.encoder import MaskedLM
 from unmask.tokenizer.tokenizer import Tokenizer
 
@@ -37,38 +34,6 @@ def folder(cache: Path, model_folder: Path) -> Path:
 def text(cache: Path) -> Path:
     Path("text.txt").write_text(make_text(120, seed=3), encoding="utf-8")
     return Path("text.txt")
-
-
-def test_using_and_measuring(main: Main, folder: Path, text: Path) -> None:
-    def same(*arguments: object) -> None:
-        """By its name and by its folder."""
-        by_name, by_folder = (
-            main(*(given if word == "MODEL" else word for word in arguments), "--json") for given in (NAME, folder)
-        )
-        assert by_name[0] == 0, by_name[2]
-        assert json.loads(by_name[1]) == json.loads(by_folder[1])
-
-    pair = {"sentence_good": "The cat sees the dog.", "sentence_bad": "The cat the dog sees."}
-    Path("pairs.jsonl").write_text(json.dumps(pair) + "\n")
-    same("fill", "MODEL", "The [MASK] sees the dog.")
-    same("evaluate", "MODEL", text, "--max-tokens", 500, "--pseudo-tokens", 0)
-    same("score", "MODEL", "pairs.jsonl")
-    same("masks", "The cat sees.", "--strategy", "random", "--tokenizer", "MODEL")
-    code, _, err = main("embed", NAME, text, "--out", "vectors.parquet")
-    assert code == 0, err
-    assert open_checked_model(NAME).folder == folder, "of what is exported and verified"
-
-
-def test_a_tokenizer_is_noted_with_its_commit(main: Main, folder: Path, text: Path) -> None:
-    lasting = f"{NAME}@{COMMIT}"
-    code, _, err = main("prepare", text, "--out", "data", "--tokenizer", NAME)
-    assert code == 0, err
-    assert json.loads(Path("data/manifest.json").read_text())["settings"]["tokenizer"]["path"] == lasting
-    assert requested_recipe(tokenizer=NAME, steps=1).tokenizer.path == lasting
-    assert load_recipe(overrides=(f"tokenizer.path={NAME}",)).tokenizer.path == lasting
-    small = ("model.num_layers=1", "model.hidden_size=32", "model.num_heads=2", *SETTINGS)
-    run = unmask.pretrain([text], out="run", tokenizer=NAME, steps=2, settings=small)
-    assert tomllib.loads((run.folder / "recipe.toml").read_text())["tokenizer"]["path"] == lasting
 
 
 def test_a_training_begins_with_a_commit_and_keeps_to_it(

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tokenizers
 import torch
 
 import unmask
@@ -36,15 +35,6 @@ FILL, EMBED, SMALL = "fill-mask/onnx/model.onnx", "feature-extraction/onnx/model
 def onnx_folder(run: unmask.Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Graphs of the short run, with 8-bit weights too. They take long to make: what reads them is in this file."""
     return unmask.export(run.folder, tmp_path_factory.mktemp("onnx") / "graphs", int8=True).folder
-
-
-def feeds_of(folder: Path, texts: list[str]) -> dict[str, np.ndarray]:
-    """By the folder's own tokenizer, with nothing of ours."""
-    tokenizer = tokenizers.Tokenizer.from_file(str(next(folder.rglob("tokenizer.json"))))
-    tokenizer.enable_padding()
-    encoded = tokenizer.encode_batch(texts)
-    names = {"input_ids": "ids", "attention_mask": "attention_mask"}
-    return {name: np.array([getattr(text, part) for text in encoded]) for name, part in names.items()}
 
 
 def run_graph(file: Path, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:

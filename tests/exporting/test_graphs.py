@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -79,32 +77,3 @@ def test_a_graph_is_compared_with_what_embed_gives(
     assert not check.passed
     assert check.largest_difference is not None
     assert check.largest_difference > 0.01
-
-
-@pytest.mark.slow
-def test_the_file_pools_as_the_folder_says(
-    sentence_folder: Path,  # noqa: F811
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
-    from tests.exporting.test_export import feeds_of, run_graph
-
-    ask_for(sentence_folder, FIRST, "Normalize")
-    out = tmp_path_factory.mktemp("out") / "graphs"
-    unmask.export(sentence_folder, out, task="feature-extraction")
-    feeds: dict[str, Any] = feeds_of(out, TEXTS)
-    vectors = run_graph(out / "onnx" / "model.onnx", feeds | {"token_type_ids": np.zeros_like(feeds["input_ids"])})[1]
-    np.testing.assert_allclose(vectors, unmask.load(sentence_folder).embed(TEXTS), atol=1e-4)
-    told = (
-        "`sentence_embedding` of a text is the hidden state of its first token, divided by its length, as the model's"
-    )
-    assert told in (out / "README.md").read_text()
-    assert unmask.verify(sentence_folder, onnx=out).checks["onnx_embed_equals_ours"].passed
-    assert json.loads((out / "1_Pooling" / "config.json").read_text()) == FIRST
-    assert [module["path"] for module in json.loads((out / "modules.json").read_text())][1:] == [
-        "1_Pooling",
-        "2_Normalize",
-    ]
-    ask_for(sentence_folder, MEAN)  # after the export
-    assert not unmask.verify(sentence_folder, onnx=out).checks["onnx_embed_equals_ours"].passed

@@ -9,15 +9,12 @@ import pytest
 import torch
 from torch.nn import functional
 
-from tests.data.fake_store import FakeStore
-from tests.data.test_row_labels import first_ordinary
 from tests.masking.helpers import make_rows
 from tests.models import rich_model
-from tests.train.helpers import MakeModel, settings_of, state_of, train
+from tests.train.helpers import MakeModel
 from tests.train.test_objectives import gradients
-from unmask.data.rows import Rows, RowStream
+from unmask.data.rows import Rows
 from unmask.masking.masker import MaskedRows, Masker
-from unmask.measure.held_out import ObjectiveSet
 from unmask.model.encoder import MaskedLM
 from unmask.model.heads import PairHead
 from unmask.model.initial_weights import initialise
@@ -81,42 +78,3 @@ def test_the_loss_is_the_naive_one(make_model: MakeModel, tokenizer: Tokenizer, 
     assert result.read().objectives["label"].loss == pytest.approx(float(wanted), rel=1e-5)
     assert result.read().objectives["label"].count == 3
     assert float(wanted) == pytest.approx(np.log(3), abs=0.4)
-
-
-class Topics(FakeStore):
-    """Documents of 10 tokens: each draws most of them from the words of its class, of three, and the others at will."""
-
-    def __init__(self, tokenizer: Tokenizer, *, seed: int, num_documents: int = 500) -> None:
-        rng = np.random.default_rng(seed)
-        labels = rng.integers(0, 3, num_documents)
-        known = np.where(rng.random(num_documents) < 0.2, -1, labels)
-        self.true = labels
-        words = first_ordinary(tokenizer) + rng.integers(0, 8, (num_documents, 10)) + 8 * labels[:, None]
-        noise = first_ordinary(tokenizer) + rng.integers(0, 24, (num_documents, 10))
-        ids = np.where(rng.random((num_documents, 10)) < 0.7, words, noise)
-        super().__init__(ids, starts=np.ones_like(ids), documents=range(num_documents), labels=known.tolist())
-
-
-def stream_of(tokenizer: Tokenizer, seed: int = 0) -> RowStream:
-    return RowStream(Topics(tokenizer, seed=seed), tokenizer, length=24, seed=0, with_labels=True)  # type: ignore[arg-type]
-
-
-def test_what_can_be_told_is_learned(make_model: MakeModel, tokenizer: Tokenizer) -> None:
-    """A fifth of the documents has no class in training; held-out ones are told by their words."""
-    settings = settings_of(
-        steps=250, sequence_length=24, batch_tokens=768, learning_rate=3e-3, optimizer={"kind": "adamw"}
-    )
-    model = model_of(make_model, num_layers=2)
-    state = state_of(model, settings)
-    extra = extra_objectives(LABEL)
-    unseen = Topics(tokenizer, seed=1)
-    unseen.label = unseen.true
-    held_out = ObjectiveSet(unseen, tokenizer, objectives=extra, length=24, max_tokens=10_000)  # type: ignore[arg-type]
-    before = held_out.evaluate(model)["label"]
-    for _ in train(state, stream_of(tokenizer), Masker.from_tokenizer(tokenizer), settings, objectives=extra):
-        pass
-    after = held_out.evaluate(model)["label"]
-    assert before.count == after.count == 500
-    assert before.accuracy < 0.5
-    assert after.accuracy > 0.9
-    assert after.loss < 0.35 < before.loss

@@ -47,27 +47,6 @@ def board_of(vocab_size: int = 4, num_pos: int = 3) -> ScoreBoard:
     return ScoreBoard({"pos_loss"}, vocab_size=vocab_size, every_steps=3, device=CPU, num_pos=num_pos)
 
 
-def observed(losses: list[float], pos: list[int]) -> tuple[torch.Tensor, ...]:
-    wrong = torch.zeros(len(losses), dtype=torch.bool)
-    return torch.zeros(len(losses), dtype=torch.int64), torch.tensor(losses), wrong, torch.tensor(pos)
-
-
-def test_moving_averages_by_hand(make_model: MakeModel) -> None:
-    board, model = board_of(), make_model()
-    assert board.needs_steps
-    board.observe(*observed([1.0, 3.0, 8.0], [1, 1, 0]))
-    board.refresh(3, model, None, rate=0.5)
-    assert board.scores.version == 3
-    assert set(board.scores.tables) == {"pos_loss"}
-    # 1: mean 2; untagged: 8; 2 and 3 were never met: the mean of the others.
-    assert board.scores.tables["pos_loss"].tolist() == pytest.approx([8.0, 2.0, 5.0, 5.0])
-    board.observe(*observed([7.0], [1]))
-    board.observe(*observed([3.0, 1.0], [1, 3]))
-    board.refresh(6, model, None, rate=0.5)
-    one = 0.2 * 2 + 0.8 * 5
-    assert board.scores.tables["pos_loss"].tolist() == pytest.approx([8.0, one, (8 + one + 1) / 3, 1.0])
-
-
 @pytest.fixture
 def fresh(make_model: MakeModel, tokenizer: Tokenizer) -> Callable[[], TrainState]:
     def make() -> TrainState:

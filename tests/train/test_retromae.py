@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from tests.masking.helpers import make_rows
 from tests.models import rich_model
-from tests.train.helpers import MakeModel, settings_of
+from tests.train.helpers import MakeModel
 from tests.train.test_objectives import step_of
 from unmask.core.hashing import REBUILT, SEEN
 from unmask.data.rows import Rows
@@ -20,10 +20,8 @@ from unmask.model.encoder import MaskedLM
 from unmask.model.heads import DecodedRows, RetroMAEHead
 from unmask.model.initial_weights import initialise
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.train.objectives import PREDICT_MASKED, Objective, TextsToRebuild, extra_objectives
-from unmask.train.optimizer import build_optimizer
+from unmask.train.objectives import Objective, TextsToRebuild, extra_objectives
 from unmask.train.settings import ObjectivesSettings
-from unmask.train.step import TrainState, training_step
 
 LENGTHS = [11, 17, 4]  # of the texts of a row, without [CLS] and [SEP]
 
@@ -210,32 +208,3 @@ def test_the_gradient_goes_through_the_vector(make_model: MakeModel, rows: Rows,
     first.losses(model, leaf_TD, texts, None).total.backward()
     assert leaf_TD.grad is not None
     assert torch.nonzero(leaf_TD.grad.abs().amax(1))[:, 0].tolist() == texts.first_E.tolist()
-
-
-@pytest.mark.slow
-def test_texts_are_learned_by_heart_and_vectors_matter(make_model: MakeModel, tokenizer: Tokenizer) -> None:
-    """With a decoder that sees no token, so that all comes from the vector; and with the usual one."""
-    rows = make_rows(tokenizer, 6, [9, 9])
-    masker = Masker.from_tokenizer(tokenizer, rate=0.15, replacement=(1.0, 0.0, 0.0))
-    settings = settings_of(learning_rate=3e-3, weight_decay=0.0, optimizer={"kind": "adamw"})
-    for rate in (1.0, 0.5):
-        model, objective = model_of(make_model, initializer_range=0.05), objective_of(rate=rate, prediction_rate=1.0)
-        state = TrainState(model, build_optimizer(model, settings))
-        learned = (PREDICT_MASKED, objective)
-        results = [
-            training_step(state, settings, rows, masker(rows, epoch=epoch), objectives=learned).read()
-            for epoch in range(400)
-        ]
-        losses = [result.objectives["retromae"].loss for result in results]
-        assert losses[0] > 4.5
-        assert losses[-1] < 0.5
-        masked = masker(rows, epoch=1000)
-        texts = objective.targets(rows, masked)
-        with torch.no_grad():
-            hidden_TD = hidden_of(model, rows, masked)
-            right = objective.losses(model, hidden_TD, texts, None)
-            turned_TD = (
-                hidden_TD.view(*rows.shape, -1).roll(1, 0).flatten(0, 1)
-            )  # each text gets that of the row before
-            wrong = objective.losses(model, turned_TD, texts, None)
-        assert float(right.each_N.mean()) + 1.0 < float(wrong.each_N.mean())

@@ -136,3 +136,14 @@ def test_document_frequencies_by_an_oracle(
     assert document_frequencies(store, tokenizer.vocab_size).tolist() == expected.tolist()
     monkeypatch.setattr("unmask.data.store.CHUNK_TOKENS", 700)
     assert document_frequencies(store, tokenizer.vocab_size).tolist() == expected.tolist()
+
+
+def test_parts_of_speech_have_averages_of_their_own(make_model: MakeModel) -> None:
+    board, model = ScoreBoard({"pos_loss"}, vocab_size=4, every_steps=3, device=CPU, num_pos=3), make_model()
+    assert board.needs_steps
+    ids = torch.zeros(3, dtype=torch.int64)
+    board.observe(ids, torch.tensor([1.0, 3.0, 8.0]), ids > 0, torch.tensor([1, 1, 0]))
+    board.refresh(3, model, None, rate=0.5)
+    assert set(board.scores.tables) == {"pos_loss"}
+    # 1: mean 2; untagged: 8; 2 and 3 were never met: the mean of the others.
+    assert board.scores.tables["pos_loss"].tolist() == pytest.approx([8.0, 2.0, 5.0, 5.0])

@@ -100,22 +100,6 @@ def test_yes_is_an_error_that_says_how_to_go_on(make_model: MakeModel, stream: R
         next(train(state, stream, masker, settings))
 
 
-@pytest.mark.parametrize("compiled", [run_block, None])
-def test_other_errors_stay(make_model: MakeModel, stream: RowStream, masker: Masker, compiled: Any) -> None:
-    """Of the function itself; and those of torch.compile where nothing of ours was compiled."""
-    error = RuntimeError if compiled else InternalTorchDynamoError
-    state = new_state(make_model, settings_of())
-    state.model.encoder.compiled_block = compiled
-
-    def forward(*_: Any, **__: Any) -> Any:
-        raise error("shapes do not fit")
-
-    state.model.encoder.forward = forward  # type: ignore[method-assign]
-    with pytest.raises(error, match="shapes do not fit"):
-        next(train(state, stream, masker, settings_of()))
-    assert state.model.encoder.compiled_block is compiled
-
-
 def test_memory_that_runs_out_while_compiling_is_not_a_failure_to_compile(
     make_model: MakeModel, stream: RowStream, masker: Masker
 ) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -38,10 +38,6 @@ def build_optimizer(
     return OPTIMIZERS[settings.optimizer.kind](model, settings, factor_of)
 
 
-def _adamw(model: nn.Module, settings: TrainingSettings, factor_of: FactorOf) -> torch.optim.Optimizer:
-    return adamw_for(dict(model.named_parameters()), settings, factor_of)
-
-
 def _muon(model: nn.Module, settings: TrainingSettings, factor_of: FactorOf) -> torch.optim.Optimizer:
     """Muon for the weights of linear modules, which are the matrices of blocks and heads; AdamW for the rest."""
     choice = settings.optimizer
@@ -49,7 +45,7 @@ def _muon(model: nn.Module, settings: TrainingSettings, factor_of: FactorOf) -> 
     modules = [module for module in model.modules() if isinstance(module, Linear | nn.Linear)]
     stacked: dict[Any, int] = {m.weight: m.num_fused if isinstance(m, Linear) else 1 for m in modules}
     if not stacked:
-        return _adamw(model, settings, factor_of)
+        return adamw_for(dict(model.named_parameters()), settings, factor_of)
     muon = Muon(
         stacked,
         lr=settings.learning_rate,
@@ -64,7 +60,7 @@ def _muon(model: nn.Module, settings: TrainingSettings, factor_of: FactorOf) -> 
 
 OPTIMIZERS: dict[str, Callable[[nn.Module, TrainingSettings, FactorOf], torch.optim.Optimizer]] = {
     "muon": _muon,
-    "adamw": _adamw,
+    "adamw": lambda model, settings, factor_of: adamw_for(dict(model.named_parameters()), settings, factor_of),
 }
 
 
@@ -225,17 +221,13 @@ _NEAREST = {
 }
 
 
-def _with_room(polynomials: tuple[tuple[float, float, float], ...]) -> tuple[tuple[float, float, float], ...]:
-    """The same of numbers that are smaller by the room, but for the last.
-
-    They rise steeply behind their intervals: in bf16 the largest singular value of a matrix of rank 1, which lies at
-    the very end, came out as 1e11 of five of them. Source: as of `orthogonalise`, section 3.4.
-    """
-    smaller = tuple((a / _ROOM, b / _ROOM**3, c / _ROOM**5) for a, b, c in polynomials[:-1])
-    return (*smaller, polynomials[-1])
-
-
-POLYNOMIALS = {iterations: _with_room(nearest) for iterations, nearest in _NEAREST.items()}
+# All but the last are of numbers that are smaller by the room. They rise steeply behind their intervals: in bf16 the
+# largest singular value of a matrix of rank 1, which lies at the very end, came out as 1e11 of five of them. Source: as
+# of `orthogonalise`, section 3.4.
+POLYNOMIALS = {
+    iterations: (*((a / _ROOM, b / _ROOM**3, c / _ROOM**5) for a, b, c in nearest[:-1]), nearest[-1])
+    for iterations, nearest in _NEAREST.items()
+}
 
 
 def orthogonalise(matrices_NRC: Tensor, iterations: int) -> Tensor:
@@ -327,7 +319,7 @@ class Muon(torch.optim.Optimizer):
 
     def _directions(self, batch: list[nn.Parameter], momentum: float) -> Tensor:
         """Advances the running gradients; the directions of all matrices, [N, R, C], a little shorter than 1."""
-        gradients = [_gradient(weight) for weight in batch]
+        gradients = [cast(Tensor, weight.grad) for weight in batch]
         running = [self.state[weight]["momentum"] for weight in batch]
         if (diverged := self.found_inf) is not None:  # between a number and itself there is only this number
             gradients = [torch.where(diverged > 0, r, g) for r, g in zip(running, gradients, strict=True)]
@@ -346,7 +338,7 @@ class Muon(torch.optim.Optimizer):
         begin = 0
         for weight in batch:
             own = slice(begin, begin := begin + self._stacked[weight])
-            gradient_NRC = self._apart(weight, _gradient(weight))
+            gradient_NRC = self._apart(weight, cast(Tensor, weight.grad))
             running_NRC = self._apart(weight, self.state[weight]["momentum"])
             columns = arrays(gradient_NRC, running_NRC, sums_NS[own], direction_NRC[own])
             unit_directions(momentum, _ROOM, _EPS, *columns)
@@ -375,8 +367,3 @@ def _batches(stacked: Mapping[nn.Parameter, int], dtype: torch.dtype) -> list[li
             batches[-1].append(weight)
             held += stacked[weight]
     return batches
-
-
-def _gradient(weight: nn.Parameter) -> Tensor:
-    assert weight.grad is not None, "a weight without one is left out of the step"
-    return weight.grad

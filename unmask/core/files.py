@@ -19,7 +19,7 @@ from typing import Any
 
 from filelock import BaseFileLock, FileLock, Timeout
 
-from unmask.core.errors import RunError, UnmaskError, WriteError, parse_json
+from unmask.core.errors import RunError, UnmaskError, WriteError, parse_json, shown
 
 
 @contextlib.contextmanager
@@ -137,34 +137,23 @@ def file_sha256(path: Path) -> str:
 #                 └────▶ check_same, where it goes on ──────────▶
 
 LOCK, HOLDER = ".lock", ".lock.json"
-_LONGEST = 200  # letters of a value that an error shows
 _WAYS = {"resume": "go on with it", "overwrite": "replace it"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimedFolder:
-    """A folder that one command writes.
-
-    Attributes:
-        root: The folder.
-        marker: Name of the file that claims it; None: whatever stands in it does.
-        what: What it holds then, with its article.
-        ours: Names that may stand in it before it is claimed: what a command that was stopped has left. Partial files
-            (`*.partial`) may in any.
-        is_shared: Whether files of others may be added to it once it is claimed; they are never touched.
-        options: The options by which it may be written although it is claimed.
-        error: The class of its errors.
-        named: What errors call it; None: by its path.
-    """
+    """A folder that one command writes."""
 
     root: Path
-    marker: str | None
-    what: str
+    marker: str | None  # name of the file that claims it; None: whatever stands in it does
+    what: str  # what it holds then, with its article
+    # Names that may stand in it before it is claimed: what a command that was stopped has left. Partial files
+    # (`*.partial`) may in any.
     ours: Collection[str] = ()
-    is_shared: bool = True
-    options: tuple[str, ...] = ("resume", "overwrite")
-    error: type[UnmaskError] = RunError
-    named: str | None = None
+    is_shared: bool = True  # files of others may be added to it once it is claimed; they are never touched
+    options: tuple[str, ...] = ("resume", "overwrite")  # by which it may be written although it is claimed
+    error: type[UnmaskError] = RunError  # the class of its errors
+    named: str | None = None  # what errors call it; None: by its path
 
     @property
     def is_claimed(self) -> bool:
@@ -221,10 +210,7 @@ class ClaimedFolder:
         """
         for key, old, new in differences(before, now):
             if not any(key == name or key.startswith(f"{name}.") for name in but_for):
-                old_text, new_text = (
-                    text if len(text := repr(value)) <= _LONGEST else f"{text[:_LONGEST]} ..." for value in (old, new)
-                )
-                raise self.changed(f"with {of}{key} = {old_text}, but now it is {new_text}")
+                raise self.changed(f"with {of}{key} = {shown(old)}, but now it is {shown(new)}")
 
     def changed(self, how: str) -> UnmaskError:
         """The error that something is not as it was begun: what, in words that follow `a run`."""
@@ -248,8 +234,6 @@ class ClaimedFolder:
 
     def make(self) -> None:
         """Makes the folder where it is not there."""
-        if self.root.exists() and not self.root.is_dir():
-            raise self.error(f"{self.root} is a file; give a folder", options=("out",))
         try:
             self.root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -313,14 +297,9 @@ def held_by(lock_file: Path, holder: Path, what: Path | str, error: type[UnmaskE
         WriteError: The folder is read-only.
     """
     lock = FileLock(lock_file)
-    with writing(Path(what)):
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:  # an `OSError` too
-            is_free = False
-        else:
-            is_free = True
-    if not is_free:
+    with writing(Path(what)), contextlib.suppress(Timeout):  # an `OSError` too
+        lock.acquire(timeout=0)
+    if not lock.is_locked:
         try:
             other = parse_json(holder.read_text(encoding="utf-8"))
             where = "" if other["host"] == socket.gethostname() else f" on {other['host']}"

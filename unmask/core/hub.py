@@ -76,19 +76,12 @@ _OF_SENTENCES = (MODULES, POOLING, SPARSE_POOLING, "sentence_bert_config.json", 
 
 @dataclass(frozen=True)
 class Need:
-    """Which files of a model are needed.
+    """Which files of a model are needed."""
 
-    Attributes:
-        files: Names and patterns of all that is fetched, where it is there.
-        weights: Whether a network must be there, beside a vocabulary.
-        absent: What errors say of a string that is no path.
-        error: Their class.
-    """
-
-    files: tuple[str, ...]
-    weights: bool
-    absent: str
-    error: type[UnmaskError]
+    files: tuple[str, ...]  # names and patterns of all that is fetched, where it is there
+    weights: bool  # whether a network must be there, beside a vocabulary
+    absent: str  # what errors say of a string that is no path
+    error: type[UnmaskError]  # their class
 
     def lack(self, folder: Path) -> str | None:
         """The file that a folder must have and has not; None: it has what is needed."""

@@ -211,20 +211,13 @@ Unit = Literal["tokens", "bytes", "characters", "texts"]
 
 @dataclass(frozen=True)
 class Progress:
-    """How far some work has come.
+    """How far some work has come."""
 
-    Attributes:
-        what: Is done now, in words.
-        done: How much of it.
-        total: Of how much, about; None where that is not known.
-        unit: What is counted.
-        share, facts: Of work that says it in words of its own instead: how much of it is done, in [0, 1].
-    """
-
-    what: str
+    what: str  # is done now, in words
     done: int = 0
-    total: int | None = None
+    total: int | None = None  # of how much, about; None where that is not known
     unit: Unit = "tokens"
+    # Of work that says it in words of its own instead: how much of it is done, in [0, 1].
     share: float | None = None
     facts: str | None = None
 

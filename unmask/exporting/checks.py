@@ -48,20 +48,14 @@ CORRELATION = 0.9  # of 8-bit graphs with the network: they are near, not equal
 
 @dataclass(frozen=True)
 class Check:
-    """A result.
-
-    Attributes:
-        passed: Whether the promise holds.
-        largest_difference: Between the two things that were compared: of numbers the largest absolute one, of ids or
-            files how many differ; None where it is no number (NaN, infinity, or the comparison broke off).
-        detail: What was compared, or what is wrong and the way out.
-        smallest_cosine: Of 8-bit graphs that make vectors: between one of theirs and ours of the same text; else None.
-    """
+    """The result of a check."""
 
     passed: bool
+    # Between the two things that were compared: of numbers the largest absolute one, of ids or files how many differ;
+    # None where it is no number (NaN, infinity, or the comparison broke off).
     largest_difference: float | None
-    detail: str
-    smallest_cosine: float | None = None
+    detail: str  # what was compared, or what is wrong and the way out
+    smallest_cosine: float | None = None  # of 8-bit graphs that make vectors: between one of theirs and ours of a text
 
 
 def compare(ours: Tensor, theirs: Tensor, detail: str, *, tolerance: float = TOLERANCE) -> Check:

@@ -213,19 +213,12 @@ VECTORS = "sentence_embedding"  # the output with a vector a text, where there i
 
 @dataclass(frozen=True)
 class GraphKind:
-    """What a graph computes, and what loads it.
+    """What a graph computes, and what loads it."""
 
-    Attributes:
-        task: What it does, in the hub's words; its folder is called so where there are several.
-        short: What it is called in the names of checks.
-        outputs: Name to shape, in words.
-        libraries: Lines of the README.
-    """
-
-    task: str
-    short: str
-    outputs: dict[str, str]
-    libraries: tuple[str, ...]
+    task: str  # what it does, in the hub's words; its folder is called so where there are several
+    short: str  # what it is called in the names of checks
+    outputs: dict[str, str]  # name to shape, in words
+    libraries: tuple[str, ...]  # lines of the README
 
     @property
     def by_token(self) -> tuple[bool, ...]:

@@ -51,20 +51,14 @@ _OTHERS = (
 
 @dataclass(frozen=True)
 class GraphFile:
-    """A written graph.
+    """A written graph."""
 
-    Attributes:
-        bytes: Of the file, and of the one with its weights where there is one.
-        largest_difference: From our network, of logits, hidden states or vectors.
-        inputs, outputs: Their names.
-        smallest_cosine: Of a graph with 8-bit weights that makes vectors: between one of them and ours of the same
-            text, of three texts of random tokens, padded and alone. None of others.
-    """
-
-    bytes: int
-    largest_difference: float
+    bytes: int  # of the file, and of the one with its weights where there is one
+    largest_difference: float  # from our network, of logits, hidden states or vectors
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    # Of a graph with 8-bit weights that makes vectors: between one of them and ours of the same text, of three texts of
+    # random tokens, padded and alone. None of others.
     smallest_cosine: float | None = None
 
 

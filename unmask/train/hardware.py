@@ -156,21 +156,13 @@ _LEAST = 1024  # positions
 
 @dataclass(frozen=True)
 class StepMemory:
-    """Bytes that a step takes at its fullest moment.
+    """Bytes that a step takes at its fullest moment."""
 
-    Attributes:
-        weights: With their gradients and their copies in bf16.
-        optimizer: Momentum of Muon, both moments of AdamW.
-        blocks: What the layers keep.
-        head: Predictions: the last layers, logits and their gradients.
-        attention: What its backward pass works with.
-    """
-
-    weights: int
-    optimizer: int
-    blocks: int
-    head: int
-    attention: int
+    weights: int  # with their gradients and their copies in bf16
+    optimizer: int  # momentum of Muon, both moments of AdamW
+    blocks: int  # what the layers keep
+    head: int  # predictions: the last layers, logits and their gradients
+    attention: int  # what its backward pass works with
 
     @property
     def total(self) -> int:

@@ -214,19 +214,12 @@ def _boundary_losses(model: MaskedLM, hidden_TD: Tensor, targets: Targets, dropo
 
 @dataclass(frozen=True)
 class TextsToRebuild:
-    """The texts of a batch, and which of their tokens are predicted from their vectors.
+    """The texts of a batch, and which of their tokens are predicted from their vectors."""
 
-    Attributes:
-        positions_N: int64: places of these tokens in the flattened batch.
-        classes_N: int64: their ids.
-        first_E: int64: places of the texts' first tokens.
-        rows: What the decoder knows of the texts.
-    """
-
-    positions_N: Tensor
-    classes_N: Tensor
-    first_E: Tensor
-    rows: DecodedRows
+    positions_N: Tensor  # int64: places of these tokens in the flattened batch
+    classes_N: Tensor  # int64: their ids
+    first_E: Tensor  # int64: places of the texts' first tokens
+    rows: DecodedRows  # what the decoder knows of the texts
 
     @classmethod
     def of(cls, rows: Rows, masked: MaskedRows, *, rate: float) -> TextsToRebuild:

@@ -45,35 +45,20 @@ class Best(NamedTuple):
 
 @dataclass
 class TrainState:
-    """What a checkpoint holds. There is no random generator in it: order and masks are functions of the cursor.
+    """What a checkpoint holds. There is no random generator in it: order and masks are functions of the cursor."""
 
-    Attributes:
-        model: An `nn.Module` as `unmask.model.encoder.Trainable` describes it.
-        optimizer: Of its parameters.
-        cursor: Where the next batch begins.
-        step: Optimizer steps made.
-        tokens_seen: Tokens of text trained on, repetitions included.
-        seconds: Trained so far, also before interruptions.
-        micro_tokens: Positions that are computed at once at most, where memory ran out or the settings say it.
-        best: The lowest held-out loss so far.
-        board: Scores that masking follows, where it follows any.
-        history: Evaluations so far as JSON holds them, of a training that decides by them.
-        recent_losses: Of the steps since the last one, of a training that reports their mean.
-        best_weights: Weights to end with, where a training keeps them; on any device.
-    """
-
-    model: Any
+    model: Any  # an `nn.Module` as `unmask.model.encoder.Trainable` describes it
     optimizer: torch.optim.Optimizer
-    cursor: Cursor = field(default_factory=Cursor)
-    step: int = 0
-    tokens_seen: int = 0
-    seconds: float = 0.0
-    micro_tokens: int | None = None
-    best: Best | None = None
-    board: ScoreBoard | None = None
-    history: list[dict[str, Any]] = field(default_factory=list)
-    recent_losses: list[float] = field(default_factory=list)
-    best_weights: dict[str, Tensor] | None = None
+    cursor: Cursor = field(default_factory=Cursor)  # where the next batch begins
+    step: int = 0  # optimizer steps made
+    tokens_seen: int = 0  # tokens of text trained on, repetitions included
+    seconds: float = 0.0  # trained so far, also before interruptions
+    micro_tokens: int | None = None  # positions computed at once at most, where memory ran out or the settings say it
+    best: Best | None = None  # the lowest held-out loss so far
+    board: ScoreBoard | None = None  # scores that masking follows, where it follows any
+    history: list[dict[str, Any]] = field(default_factory=list)  # evaluations, of a training that decides by them
+    recent_losses: list[float] = field(default_factory=list)  # since then, of a training that reports their mean
+    best_weights: dict[str, Tensor] | None = None  # to end with, where a training keeps them; on any device
 
     def progress(self, settings: TrainingSettings) -> float:
         """The share of the budget that is used up, in [0, 1]."""
@@ -89,17 +74,11 @@ class MeanLoss:
 
 
 class Measured(NamedTuple):
-    """The figures of a step.
+    """The figures of a step."""
 
-    Attributes:
-        loss: Nats per predicted token, before the update.
-        gradient_norm: Before clipping.
-        objectives: The losses of the other objectives, by name, without their weights.
-    """
-
-    loss: float
-    gradient_norm: float
-    objectives: Mapping[str, MeanLoss]
+    loss: float  # nats per predicted token, before the update
+    gradient_norm: float  # before clipping
+    objectives: Mapping[str, MeanLoss]  # the losses of the other objectives, by name, without their weights
 
 
 class Figures:
@@ -164,22 +143,15 @@ class Figures:
 
 @dataclass(frozen=True)
 class StepPart:
-    """Some rows of a step.
+    """Some rows of a step."""
 
-    Attributes:
-        input_ids_BS: int64: what the model sees.
-        inputs: The encoder's other arguments: `segment_ids_BS`, `position_ids_BS`, `token_type_ids_BS` or None, and
-            `sequences`: the segments in a line; None: the encoder makes them where it needs them.
-        targets: Of each objective.
-        totals: What the sum of each objective's losses is divided by, as far as this part adds to it.
-        pos_N: Numbers of the first objective's targets' parts of speech; None where the rows do not have them.
-    """
-
-    input_ids_BS: Tensor
+    input_ids_BS: Tensor  # int64: what the model sees
+    # The encoder's other arguments: `segment_ids_BS`, `position_ids_BS`, `token_type_ids_BS` or None, and `sequences`:
+    # the segments in a line; None: the encoder makes them where it needs them.
     inputs: dict[str, Any]
-    targets: tuple[StepTargets, ...]
-    totals: tuple[float, ...]
-    pos_N: Tensor | None
+    targets: tuple[StepTargets, ...]  # of each objective
+    totals: tuple[float, ...]  # what the sum of each objective's losses is divided by, as far as this part adds to it
+    pos_N: Tensor | None  # numbers of the first objective's targets' parts of speech, where the rows have them
 
 
 _BUFFER_BYTES = 4 << 30  # that attention's backward pass may take for a part beside what it returns

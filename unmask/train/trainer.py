@@ -263,26 +263,16 @@ class _Request(NamedTuple):
 
 @dataclass(frozen=True)
 class MaskedBatch:
-    """A batch with its masks.
+    """A batch with its masks."""
 
-    Attributes:
-        rows: What it holds, or this process's share of it: a row at least, which may be empty.
-        masked: What the model sees and must predict there.
-        epoch: Of its rows.
-        num_tokens: Tokens of text in all of it.
-        length: Positions of a row.
-        cursor: The place behind it.
-        request, version: What it was made of: also the version of the stream.
-    """
-
-    rows: Rows
-    masked: MaskedRows
+    rows: Rows  # what it holds, or this process's share of it: a row at least, which may be empty
+    masked: MaskedRows  # what the model sees and must predict there
     epoch: int
-    num_tokens: int
-    length: int
-    cursor: Cursor
+    num_tokens: int  # of text, in all of it
+    length: int  # positions of a row
+    cursor: Cursor  # the place behind it
     request: _Request
-    version: int
+    version: int  # of the stream that it was made of
 
 
 class Batches:

@@ -91,7 +91,7 @@ def test_what_changed_is_named_with_the_ways_out(tmp_path: Path) -> None:
     assert f"{tmp_path / 'out'} holds a run with recipe start = None" in str(caught.value)
     with pytest.raises(RunError, match=r"with training\.steps = 3, but now it is 4; "):
         run.check_same(before, {"training": {"steps": 4, "seed": 0}, "start": None})
-    with pytest.raises(RunError, match=r"with names = \['a', .{150,250} \.\.\., but now it is \[\]; a run"):
+    with pytest.raises(RunError, match=r"with names = \['a', .{150,250}, but now it is \[\]; a run"):
         run.check_same({"names": ["a"] * 999}, {"names": []})
     with pytest.raises(RunError, match="as it was begun"):
         folder(tmp_path, options=()).check_same({"a": 1}, {})

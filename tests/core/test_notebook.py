@@ -68,7 +68,7 @@ def test_verbs_draw_without_being_asked(
     assert re.search(r"step +3: held-out loss \d", capsys.readouterr().out)
     drawn.clear()
     unmask.evaluate(run.model, texts, pseudo_tokens=0)
-    assert "words at 15%" in drawn[0][-1]
+    assert "words at 15%" in drawn[-1][-1]
 
 
 def test_what_objects_say_of_themselves(run: unmask.Run) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 from filelock import BaseFileLock, FileLock, Timeout
 
-from unmask.core.errors import RunError, UnmaskError, WriteError, parse_json, shown
+from unmask.core.errors import RunError, UnmaskError, WriteError, parse_json, shortened
 
 
 @contextlib.contextmanager
@@ -210,7 +210,7 @@ class ClaimedFolder:
         """
         for key, old, new in differences(before, now):
             if not any(key == name or key.startswith(f"{name}.") for name in but_for):
-                raise self.changed(f"with {of}{key} = {shown(old)}, but now it is {shown(new)}")
+                raise self.changed(f"with {of}{key} = {shortened(repr(old))}, but now it is {shortened(repr(new))}")
 
     def changed(self, how: str) -> UnmaskError:
         """The error that something is not as it was begun: what, in words that follow `a run`."""

@@ -26,7 +26,7 @@ from unmask.exporting.graphs import (
 from unmask.exporting.onnx import ONNX
 from unmask.model.folder import CONFIG
 from unmask.model.pooling import MODULES, pooling_file, read_normalize, read_pooling, sparse_file
-from unmask.model.transformers_folder import runs_in_transformers
+from unmask.model.transformers import runs_in_transformers
 from unmask.tokenizer.tokenizer import SPELLINGS
 
 MakeCheck = Callable[[CheckedModel], Check | str]

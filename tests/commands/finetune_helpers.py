@@ -113,14 +113,14 @@ def check_card(result: unmask.FineTuned, pipeline_tag: str, hub_names: dict[str,
         assert part["task"]["type"] == pipeline_tag
         assert part["dataset"]["type"] == "custom"
         assert part["dataset"]["name"].startswith("dev.")
-        found = [(metric["type"], metric["value"]) for metric in part["metrics"]]
-        assert found == [(hub_names[name], value) for name, value in summary[key].items()]
-        assert len({metric["name"] for metric in part["metrics"]}) == len(found)
+        entries = [(metric["type"], metric["value"]) for metric in part["metrics"]]
+        assert entries == [(hub_names[name], value) for name, value in summary[key].items()]
+        assert len({metric["name"] for metric in part["metrics"]}) == len(entries)
     for counts in summary["examples"].values():
         assert f"| {counts['records']:,} | {counts['inputs']:,} |" in card.text
     assert all(f"| {value:.3f} |" in card.text for value in summary["metrics"].values())
     assert str(result.folder.parent) not in card.content
-    told = []
+    printed = []
     snippets = re.findall(r"```python\n(.*?)```", card.text, re.DOTALL)
     assert len(snippets) == 2
     for snippet in snippets:
@@ -130,5 +130,5 @@ def check_card(result: unmask.FineTuned, pipeline_tag: str, hub_names: dict[str,
             code = code.replace(old, new)
         with contextlib.redirect_stdout(io.StringIO()) as out:
             exec(compile(code, "README.md", "exec"), {})
-        told.append(out.getvalue())
-    return told[0]
+        printed.append(out.getvalue())
+    return printed[0]

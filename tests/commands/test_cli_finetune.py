@@ -21,8 +21,8 @@ SETS = ("--set", "finetune.learning_rate=0.003", "--set", "finetune.epochs=2", "
 def test_finetune_then_predict(main: Main, make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
     encoder = save_encoder(make_model, tokenizer, tmp_path / "encoder")
     train, dev = write_classes(tmp_path / "train.jsonl", 120, 0), write_classes(tmp_path / "dev.jsonl", 20, 1)
-    given = ("finetune", encoder, "--task", "classify", "--train", train, "--validation", dev)
-    code, out, err = main(*given, "--out", tmp_path / "out", "--seeds", 2, *SETS, "--json")
+    command = ("finetune", encoder, "--task", "classify", "--train", train, "--validation", dev)
+    code, out, err = main(*command, "--out", tmp_path / "out", "--seeds", 2, *SETS, "--json")
     assert code == 0, err
     summary = json.loads(out)
     assert summary["model"] == str(tmp_path / "out" / "model")
@@ -47,9 +47,9 @@ def test_finetune_then_predict(main: Main, make_model: MakeModel, tokenizer: Tok
     table = tmp_path / "new" / "found.csv"
     code, out, err = main("predict", tmp_path / "out", dev, "--out", table, "--json")
     with table.open() as file:
-        found = list(csv.DictReader(file))
-    assert [row["label"] for row in found] == [line["label"] for line in lines]
-    assert float(found[0]["probabilities.sea"]) == lines[0]["probabilities"]["sea"]
+        rows = list(csv.DictReader(file))
+    assert [row["label"] for row in rows] == [line["label"] for line in lines]
+    assert float(rows[0]["probabilities.sea"]) == lines[0]["probabilities"]["sea"]
     text = tmp_path / "lines.txt"
     text.write_text("The dog sees the ship at sea. " * 30 + "\nThe king.\n")
     code, out, err = main("predict", tmp_path / "out", text)

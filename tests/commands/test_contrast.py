@@ -59,7 +59,7 @@ def test_the_loss_by_hand_with_what_is_left_out() -> None:
     a1, a2, b1, b2, c1, c2, w = 0.0, 20.0, 90.0, 80.0, 200.0, 170.0, 10.0
     # In an order that is no order of sides or pairs.
     vectors = angle(b2, a1, w, c1, a2, b1, c2)
-    found = contrast_losses(
+    actual = contrast_losses(
         vectors,
         texts([1, 0, 0, 2, 0, 1, 2], [SECOND, FIRST, WRONG, FIRST, SECOND, FIRST, SECOND],
               [7, 5, 9, 7, 5, 7, 7], [11, 12, 13, 14, 15, 16, 17]),
@@ -75,10 +75,10 @@ def test_the_loss_by_hand_with_what_is_left_out() -> None:
         entropy(score(b1, b2), score(b2, a1)),
         entropy(score(c1, c2), score(c2, a1)),
     ]
-    wanted = [(one + other) / 2 for one, other in zip(forth, back, strict=True)]
-    np.testing.assert_allclose(found.each_N, wanted, atol=1e-6)
-    assert float(found.total) == pytest.approx(sum(wanted), abs=1e-5)
-    assert found.wrong_N.tolist() == [True, False, False], "w is nearer to a than its partner"
+    expected = [(one + other) / 2 for one, other in zip(forth, back, strict=True)]
+    np.testing.assert_allclose(actual.each_N, expected, atol=1e-6)
+    assert float(actual.total) == pytest.approx(sum(expected), abs=1e-5)
+    assert actual.wrong_N.tolist() == [True, False, False], "w is nearer to a than its partner"
 
 
 @pytest.mark.parametrize(
@@ -91,16 +91,16 @@ def test_the_loss_by_hand_with_what_is_left_out() -> None:
     ],
 )
 def test_equal_texts_are_no_wrong_answers(hashes: tuple[int, int, int, int], left_out: bool) -> None:
-    found = contrast_losses(
+    actual = contrast_losses(
         angle(0.0, 50.0, 20.0, 120.0),
         texts([0, 0, 1, 1], [FIRST, SECOND, FIRST, SECOND], [5, 5, 6, 6], list(hashes)),
         temperature=0.5,
     )
     plain = (entropy(score(0, 50), score(0, 120)) + entropy(score(0, 50), score(50, 20))) / 2
     if not left_out:
-        assert float(found.each_N[0]) == pytest.approx(plain, abs=1e-6)
+        assert float(actual.each_N[0]) == pytest.approx(plain, abs=1e-6)
     else:
-        assert float(found.each_N[0]) < plain - 0.05
+        assert float(actual.each_N[0]) < plain - 0.05
 
 
 def test_what_another_pair_says_is_right_is_no_wrong_answer() -> None:
@@ -121,8 +121,8 @@ def test_beginnings_of_vectors_are_learned_too() -> None:
     vectors = torch.randn(6, 8, generator=generator)
     of = texts([0, 1, 2, 0, 1, 2], [FIRST] * 3 + [SECOND] * 3, [1, 2, 3] * 2, list(range(6)))
     whole, *some = (contrast_losses(vectors[:, :size], of, temperature=0.1).each_N for size in (8, 4, 2))
-    found = contrast_losses(vectors, of, temperature=0.1, dimensions=(4, 2)).each_N
-    np.testing.assert_allclose(found, (whole + some[0] + some[1]) / 3, atol=1e-6)
+    actual = contrast_losses(vectors, of, temperature=0.1, dimensions=(4, 2)).each_N
+    np.testing.assert_allclose(actual, (whole + some[0] + some[1]) / 3, atol=1e-6)
 
 
 def stream_of(tokenizer: Tokenizer, settings: EmbedderSettings, *, num_texts: int = 24) -> PairStream:
@@ -168,7 +168,7 @@ def test_gradients_by_way_of_vectors_are_those_of_all_at_once(
     rows, _ = stream.rows(drawn)
     masked = Masker.from_tokenizer(tokenizer, rate=0.3)(rows)
     assert rows.shape[0] > 4
-    found = []
+    actual = []
     for micro_rows in (None, 2, 1):
         model = make_model()
         result, gradients = gradients_of_a_step(
@@ -181,16 +181,16 @@ def test_gradients_by_way_of_vectors_are_those_of_all_at_once(
         )
         assert result.predicted_tokens == 24
         assert (result.micro_batches > 1) == (micro_rows is not None)
-        found.append((result, gradients))
-    whole, wanted = found[0]
-    for result, gradients in found[1:]:
+        actual.append((result, gradients))
+    whole, expected = actual[0]
+    for result, gradients in actual[1:]:
         assert result.read().loss == pytest.approx(whole.read().loss, abs=1e-6)
         assert result.read().objectives["masked_tokens"].loss == pytest.approx(
             whole.read().objectives["masked_tokens"].loss, abs=1e-6
         )
-        assert gradients.keys() == wanted.keys()
+        assert gradients.keys() == expected.keys()
         for name, gradient in gradients.items():
-            torch.testing.assert_close(gradient, wanted[name], atol=1e-5, rtol=1e-4)
+            torch.testing.assert_close(gradient, expected[name], atol=1e-5, rtol=1e-4)
 
 
 def test_both_passes_of_a_part_drop_the_same(make_model: Callable[..., MaskedLM], tokenizer: Tokenizer) -> None:

@@ -34,11 +34,13 @@ FAST = {
 def passages(count: int) -> list[str]:
     """Each says a few words again and again, others in each."""
     generator = np.random.default_rng(0)
-    found = []
+    stories = []
     for _ in range(count):
         own = generator.choice(WORDS, size=3, replace=False)
-        found.append(f"the {own[0]}\n" + "\n".join(f"the {a} sees the {b}." for a, b in generator.choice(own, (4, 2))))
-    return found
+        stories.append(
+            f"the {own[0]}\n" + "\n".join(f"the {a} sees the {b}." for a, b in generator.choice(own, (4, 2)))
+        )
+    return stories
 
 
 @pytest.fixture(scope="session")
@@ -89,35 +91,35 @@ def test_every_text_finds_its_partner(base: Path, tmp_path: Path) -> None:
     pairs = tmp_path / "pairs.jsonl"
     pairs.write_text("".join(f'{{"query": "{a}", "text": "{b}"}}\n' for a, b in zip(titles, bodies, strict=True)))
     settings = FAST | {"embedder.learning_rate": 3e-3, "embedder.mlm_weight": 0}
-    found = unmask.embedder(base, pairs=pairs, out=tmp_path / "e", steps=60, settings=settings)
+    trained = unmask.embedder(base, pairs=pairs, out=tmp_path / "e", steps=60, settings=settings)
     lines = [json.loads(line) for line in (tmp_path / "e" / "metrics.jsonl").read_text().splitlines()]
     losses = [line["loss"] for line in lines if line["kind"] == "train"]
     assert losses[0] > 1.0
     assert losses[-1] < 0.05
-    one, other = found.model.embed(titles), found.model.embed(bodies)
+    one, other = trained.model.embed(titles), trained.model.embed(bodies)
     assert (one @ other.T).argmax(1).tolist() == list(range(5))
-    assert found.after is None, "too little is held out"
+    assert trained.after is None, "too little is held out"
     assert "Too little was held out" in (tmp_path / "e" / "model" / "README.md").read_text()
-    assert "masked tokens" not in repr(found)
+    assert "masked tokens" not in repr(trained)
 
 
 def test_going_on_is_never_having_stopped(made: unmask.Embedder, base: Path, corpus: Path, tmp_path: Path) -> None:
     """Bit for bit, behind the step at which hard negatives were found."""
-    asked: dict[str, Any] = json.loads((made.folder / "settings.json").read_text())["embedder"]
+    options: dict[str, Any] = json.loads((made.folder / "settings.json").read_text())["embedder"]
     settings = {
         f"embedder.{name}": value
-        for name, value in asked.items()
+        for name, value in options.items()
         if name not in ("card", "optimizer", "columns", "kinds")
     }
     out = tmp_path / "e"
     with pytest.raises(Interrupted, match="step 8"):
         unmask.embedder(base, [corpus], out=out, steps=12, settings=settings, callbacks=[Stopping(8)])
-    found = unmask.embedder(base, [corpus], out=out, steps=12, settings=settings, resume=True)
-    ours, wanted = (load_file(folder / "model" / "model.safetensors") for folder in (out, made.folder))
-    assert ours.keys() == wanted.keys()
-    assert all(torch.equal(ours[name], wanted[name]) for name in wanted)
-    assert found.after == made.after
-    assert found.temperature == made.temperature
+    trained = unmask.embedder(base, [corpus], out=out, steps=12, settings=settings, resume=True)
+    ours, expected = (load_file(folder / "model" / "model.safetensors") for folder in (out, made.folder))
+    assert ours.keys() == expected.keys()
+    assert all(torch.equal(ours[name], expected[name]) for name in expected)
+    assert trained.after == made.after
+    assert trained.temperature == made.temperature
 
 
 def test_the_folder_elsewhere(made: unmask.Embedder, tmp_path: Path) -> None:
@@ -162,16 +164,16 @@ def test_a_finished_one_changes_its_card(made: unmask.Embedder, base: Path, corp
 
 def test_it_ends_early_with_the_best(base: Path, corpus: Path, tmp_path: Path) -> None:
     """At a learning rate that ruins the model."""
-    found = unmask.embedder(
+    trained = unmask.embedder(
         base, [corpus], out=tmp_path / "e", steps=60,
         settings=FAST | {"embedder.learning_rate": 1.0, "embedder.patience": 2, "embedder.evaluations": 20},
     )  # fmt: skip
-    assert found.steps < 60
+    assert trained.steps < 60
     lines = [json.loads(line) for line in (tmp_path / "e" / "metrics.jsonl").read_text().splitlines()]
     losses = {line["step"]: line["loss"] for line in lines if line["kind"] == "evaluation" and line["step"]}
-    assert found.best_step == min(losses, key=lambda step: losses[step]) < found.steps
-    assert found.after["kinds"] == next(
-        line["kinds"] for line in lines if line["kind"] == "evaluation" and line["step"] == found.best_step
+    assert trained.best_step == min(losses, key=lambda step: losses[step]) < trained.steps
+    assert trained.after["kinds"] == next(
+        line["kinds"] for line in lines if line["kind"] == "evaluation" and line["step"] == trained.best_step
     )
 
 
@@ -188,10 +190,10 @@ def test_pairs_alone_and_a_bare_encoder(base: Path, tokenizer: Tokenizer, make_m
     pairs_alone = FAST | {"embedder.mlm_weight": 0}
     with pytest.raises(ModelError, match="bare encoder .* sparse"):
         unmask.embedder(bare, pairs=pairs, out=tmp_path / "e", steps=2, sparse=True, settings=pairs_alone)
-    found = unmask.embedder(bare, pairs=pairs, out=tmp_path / "e", steps=2, settings=pairs_alone)
-    assert found.data == {"given_pairs": len(rows)}
+    trained = unmask.embedder(bare, pairs=pairs, out=tmp_path / "e", steps=2, settings=pairs_alone)
+    assert trained.data == {"given_pairs": len(rows)}
     assert not unmask.load(tmp_path / "e").has_head
-    assert found.model.embed(["the king"]).shape == (1, 32)
+    assert trained.model.embed(["the king"]).shape == (1, 32)
 
 
 @pytest.mark.parametrize(
@@ -207,9 +209,9 @@ def test_pairs_alone_and_a_bare_encoder(base: Path, tokenizer: Tokenizer, make_m
 )
 def test_errors(base: Path, corpus: Path, tmp_path: Path, changes: dict[str, Any], kind: type[Exception],
                 message: str) -> None:  # fmt: skip
-    asked: dict[str, Any] = {"model": base, "corpus": [corpus], "steps": 1} | changes
+    options: dict[str, Any] = {"model": base, "corpus": [corpus], "steps": 1} | changes
     with pytest.raises(kind, match=message):
-        unmask.embedder(asked.pop("model"), asked.pop("corpus"), out=tmp_path / "e", **asked)
+        unmask.embedder(options.pop("model"), options.pop("corpus"), out=tmp_path / "e", **options)
     assert not (tmp_path / "e").exists() or not any((tmp_path / "e").glob("settings.json"))
 
 
@@ -226,5 +228,5 @@ def test_errors_of_folders(made: unmask.Embedder, base: Path, corpus: Path, tmp_
     resume("but now it is", steps=13)
     (folder / "negatives.safetensors").write_bytes(b"no")
     settings = json.loads((folder / "settings.json").read_text())["embedder"]
-    asked = {f"embedder.{n}": v for n, v in settings.items() if n not in ("card", "optimizer", "columns", "kinds")}
-    resume(r"negatives\.safetensors", settings=asked)
+    options = {f"embedder.{n}": v for n, v in settings.items() if n not in ("card", "optimizer", "columns", "kinds")}
+    resume(r"negatives\.safetensors", settings=options)

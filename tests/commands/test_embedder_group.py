@@ -89,9 +89,9 @@ def embed_in(out: Path, base: str, corpus: str, settings: dict[str, Any]) -> dic
 def processes(base: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Runs, list[Runs]]:
     """The folder of the runs, and what one process alone and each of two did."""
     folder, function = tmp_path_factory.mktemp("runs"), "tests.commands.test_embedder_group:embedded"
-    given = {"base": str(base), "corpus": str(corpus)}
-    (alone,) = in_processes(1, function, folder / "1", given)
-    return folder, alone, in_processes(2, function, folder / "2", given)
+    options = {"base": str(base), "corpus": str(corpus)}
+    (alone,) = in_processes(1, function, folder / "1", options)
+    return folder, alone, in_processes(2, function, folder / "2", options)
 
 
 @pytest.mark.slow

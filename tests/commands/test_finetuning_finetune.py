@@ -69,8 +69,8 @@ def test_classes(encoder: Path, tmp_path: Path) -> None:
     assert page.count("<svg") == 3
     lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
     assert {line["seed"] for line in lines} == {0, 1}
-    told = check_card(result, "text-classification", OF_CLASSES, ("One text.", "The dog loves the ship at sea."))
-    assert ast.literal_eval(told)[0]["label"] == "sea"
+    printed = check_card(result, "text-classification", OF_CLASSES, ("One text.", "The dog loves the ship at sea."))
+    assert ast.literal_eval(printed)[0]["label"] == "sea"
     card = (tmp_path / "out" / "model" / "README.md").read_text()
     assert "| metric | validation | validation, mean of 2 seeds (± 95 %, over seeds) | test |" in card
     spread = "".join(f" ± {margin:.3f}" for margin in [summary["margin"]["accuracy"]] if margin is not None)
@@ -121,8 +121,8 @@ def test_pairs(encoder: Path, tmp_path: Path) -> None:
         settings=(*FAST, "finetune.epochs=10", "finetune.class_weights=balanced"),
     )  # fmt: skip
     assert result.summary["metrics"]["accuracy"] == 1.0
-    found = unmask.load(tmp_path / "out").predict([("The cat sleeps at sea.", "The dog is at sea.")])
-    assert [each.label for each in found if isinstance(each, ClassPrediction)] == ["both"]
+    predicted = unmask.load(tmp_path / "out").predict([("The cat sleeps at sea.", "The dog is at sea.")])
+    assert [each.label for each in predicted if isinstance(each, ClassPrediction)] == ["both"]
     with pytest.raises(SettingsError, match=r"input 1 is str, but this model takes \(text, text\)"):
         result.model.predict(["alone"])
 
@@ -135,16 +135,16 @@ def test_tags(encoder: Path, tmp_path: Path) -> None:
     assert result.summary["metric"] == "entity_f1"
     assert result.summary["metrics"]["entity_f1"] == 1.0
     assert result.summary["labels"] == ["B-place", "I-place", "O"]
-    [found] = result.model.predict(["The king sleeps in Constantinople."])
-    assert isinstance(found, TagsPrediction)
-    assert found.words == ("The", "king", "sleeps", "in", "Constantinople", ".")
-    assert found.tags == ("O", "O", "O", "O", "B-place", "O")
-    assert all(share is not None and 0.5 < share <= 1.0 for share in found.probabilities)
+    [predicted] = result.model.predict(["The king sleeps in Constantinople."])
+    assert isinstance(predicted, TagsPrediction)
+    assert predicted.words == ("The", "king", "sleeps", "in", "Constantinople", ".")
+    assert predicted.tags == ("O", "O", "O", "O", "B-place", "O")
+    assert all(share is not None and 0.5 < share <= 1.0 for share in predicted.probabilities)
     names = {f"entity_{name}": name for name in ("f1", "precision", "recall")} | {"accuracy": "accuracy"}
     swap = ("A sentence with words.", "The king sleeps in Constantinople.")
-    told = check_card(result, "token-classification", names | {"macro_f1": "f1"}, swap)
-    assert "'entity_group': 'place'" in told
-    assert "'word': 'Constantinople'" in told
+    printed = check_card(result, "token-classification", names | {"macro_f1": "f1"}, swap)
+    assert "'entity_group': 'place'" in printed
+    assert "'word': 'Constantinople'" in printed
 
 
 def test_answers(encoder: Path, tmp_path: Path) -> None:
@@ -167,8 +167,8 @@ def test_answers(encoder: Path, tmp_path: Path) -> None:
     assert gone.begin is None
     for question, answer in (("Who sleeps?", "queen"), ("Who loves?", gone.answer)):
         swaps = (("What is asked?", question), ("A text that may hold the answer.", context))
-        told = check_card(result, "question-answering", {"f1": "f1", "exact_match": "exact_match"}, *swaps)
-        assert told.strip() == answer
+        printed = check_card(result, "question-answering", {"f1": "f1", "exact_match": "exact_match"}, *swaps)
+        assert printed.strip() == answer
     assert isinstance(result.model.task, AnswerTask)
     assert (result.model.task.stride, result.model.task.longest_answer) == (8, 5), "as it was measured"
 
@@ -179,19 +179,19 @@ def test_training_ends_early_and_the_best_weights_are_kept(
     """The metric is made to rise once and to fall then."""
     from safetensors.torch import load_file
 
-    from unmask.commands import finetune_run as fitting
+    from unmask.commands.finetune_run import Runs
 
     values = iter([0.2, 0.9, 0.5, 0.9, 0.4, 0.3, 0.1])
-    real, evaluate = Classify.measure, fitting.evaluate
+    real, evaluate = Classify.measure, Runs.evaluate
     evaluated: list[Path] = []
 
-    def saved_too(model: MaskedLM, task: Task, *given: Any) -> Any:
+    def saved_too(runs: Runs, model: MaskedLM, task: Task, name: str) -> Any:
         evaluated.append(tmp_path / f"evaluation-{len(evaluated)}")
         save_task_model(model, task.task_head, evaluated[-1])
-        return evaluate(model, task, *given)
+        return evaluate(runs, model, task, name)
 
-    monkeypatch.setattr(Classify, "measure", lambda *given: real(*given) | {"accuracy": next(values)})
-    monkeypatch.setattr(fitting, "evaluate", saved_too)
+    monkeypatch.setattr(Classify, "measure", lambda *options: real(*options) | {"accuracy": next(values)})
+    monkeypatch.setattr(Runs, "evaluate", saved_too)
     train, dev = write_classes(tmp_path / "train.jsonl", 32, 0), write_classes(tmp_path / "dev.jsonl", 8, 1)
     result = unmask.finetune(
         encoder, task="classify", train=train, validation=dev, out=tmp_path / "out",
@@ -199,8 +199,8 @@ def test_training_ends_early_and_the_best_weights_are_kept(
     )  # fmt: skip
     [run] = result.summary["seeds"]
     assert (run["best_epoch"], run["epochs"], run["steps"], run["stopped_early"]) == (2.0, 4.0, 8, True)
-    kept, *weights = (load_file(folder / "model.safetensors") for folder in (tmp_path / "out" / "model", *evaluated))
-    same = [all(torch.equal(kept[name], tensor) for name, tensor in each.items()) for each in weights]
+    saved, *weights = (load_file(folder / "model.safetensors") for folder in (tmp_path / "out" / "model", *evaluated))
+    same = [all(torch.equal(saved[name], tensor) for name, tensor in each.items()) for each in weights]
     assert same[:4] == [False, True, False, False], "those of the second epoch, not the last ones"
 
 
@@ -212,10 +212,10 @@ def test_csv_of_predictions_does_nothing_in_spreadsheets_and_terminals() -> None
         "\r=1": "'\\x0d=1", "\x1b[2J\x9b": "\\x1b[2J\\x9b", "-1.5e3": "-1.5e3", "+": "+", "-": "-", "a=b": "a=b",
     }  # fmt: skip
     rows = [{"row": 1, "answer": text, "score": -0.5, "words": [f"{text}\x9b"]} for text in texts]
-    found = list(csv.DictReader(io.StringIO(as_csv(rows), newline="")))
-    assert [row["answer"] for row in found] == list(texts.values())
-    assert {row["score"] for row in found} == {"-0.5"}
-    assert [json.loads(row["words"]) for row in found] == [[f"{text}\x9b"] for text in texts], (
+    predicted = list(csv.DictReader(io.StringIO(as_csv(rows), newline="")))
+    assert [row["answer"] for row in predicted] == list(texts.values())
+    assert {row["score"] for row in predicted} == {"-0.5"}
+    assert [json.loads(row["words"]) for row in predicted] == [[f"{text}\x9b"] for text in texts], (
         "what stands there is JSON"
     )
     assert "\x9b" not in as_csv(rows)

@@ -40,11 +40,11 @@ def check(folder: Path, corpus: Path) -> None:
     tokenizer = load_tokenizer(folder / "model")
     read = read_items([corpus], folder / "model", ItemSettings())
     assert f"(as in {folder})" in read.described[0]
-    asked = {tuple(tokenizer.encode_joined([" ".join(each.text.split())])[0].input_ids) for each in read.documents}
+    chosen = {tuple(tokenizer.encode_joined([" ".join(each.text.split())])[0].input_ids) for each in read.documents}
     trained, held = trained_on(folder)
-    assert len(asked) > 1
-    assert asked <= held
-    assert not asked & trained
+    assert len(chosen) > 1
+    assert chosen <= held
+    assert not chosen & trained
     assert len(trained) > len(held)
 
 
@@ -76,8 +76,8 @@ def test_from_a_run_to_a_table_with_titles_and_on(run: Path, tmp_path: Path) -> 
     second = unmask.embedder(first.folder / "model", [table], out=tmp_path / "b", steps=1, settings=FEW_STEPS)
     check(second.folder, table)
     assert held_out_rule(second.folder / "model") == (second.folder, rule)
-    asked = FEW_STEPS | {"embedder.holdout": 0.1}
-    third = unmask.embedder(run / "model", [table], out=tmp_path / "c", steps=1, settings=asked)
+    chosen = FEW_STEPS | {"embedder.holdout": 0.1}
+    third = unmask.embedder(run / "model", [table], out=tmp_path / "c", steps=1, settings=chosen)
     assert held_out_rule(third.folder / "model")[1].holdout == 0.1, "unless another share is asked for"
 
 
@@ -86,8 +86,8 @@ def test_by_the_default_rule(base: Path, tmp_path: Path) -> None:
     file = tmp_path / "t.txt"
     stories = [story(n) for n in range(60)]
     file.write_text("\n".join(stories) + "\n")
-    found = unmask.embedder(base, [file], out=tmp_path / "e", steps=1, settings=FEW_STEPS | {"corpus.holdout": 0.1})
-    check(found.folder, file)
+    trained = unmask.embedder(base, [file], out=tmp_path / "e", steps=1, settings=FEW_STEPS | {"corpus.holdout": 0.1})
+    check(trained.folder, file)
 
 
 def test_near_duplicates_of_what_is_held_out_are_not_trained_on(base: Path, tokenizer: Tokenizer,

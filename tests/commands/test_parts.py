@@ -60,9 +60,9 @@ def test_labels_that_training_has_not_seen() -> None:
             info.check(held_out, train)
     tagged = labelled(WordsRecord(1, ("x", "y", "z"), ("O", "B-q", "B-q")), name="dev.conll")
     assert "2 words have tags" in (Tag(("O", "B-x")).check(tagged, train) or "")
-    asked = labelled(QuestionRecord(1, "a", "q", "c", ()), QuestionRecord(2, "b", "q", "c", (GivenAnswer("c", 0),)))
-    assert AnswerTask(may_be_missing=True).check(asked, train) is None
-    assert "1 of 2 questions" in (AnswerTask().check(asked, train) or "")
+    questions = labelled(QuestionRecord(1, "a", "q", "c", ()), QuestionRecord(2, "b", "q", "c", (GivenAnswer("c", 0),)))
+    assert AnswerTask(may_be_missing=True).check(questions, train) is None
+    assert "1 of 2 questions" in (AnswerTask().check(questions, train) or "")
 
 
 def test_weights_of_classes() -> None:
@@ -82,8 +82,8 @@ def test_weights_of_classes() -> None:
 def test_metrics_of_classes() -> None:
     """Three of four right; F1 of a is 2/3 and of b 4/5; Matthews by hand: (1 x 2 - 1 x 0) / sqrt(1 x 2 x 3 x 2)."""
     right = of_classes("a", "a", "b", "b").records
-    found = [ClassPrediction(name, 0.9, {}) for name in ("a", "b", "b", "b")]
-    metrics = Classify(("a", "b")).measure(right, found)
+    predicted = [ClassPrediction(name, 0.9, {}) for name in ("a", "b", "b", "b")]
+    metrics = Classify(("a", "b")).measure(right, predicted)
     assert metrics == pytest.approx(
         {"accuracy": 0.75, "macro_f1": (2 / 3 + 4 / 5) / 2, "micro_f1": 0.75, "matthews": 2 / 12**0.5}
     )
@@ -105,8 +105,8 @@ def test_metrics_of_tags() -> None:
     info = Tag(("B-x", "I-x", "O"))
     words = ("a", "b", "c", "d", "e")
     right = [WordsRecord(1, words, ("B-x", "I-x", "O", "B-x", "O"))]
-    found = [TagsPrediction(words, ("B-x", "I-x", "O", "O", "B-x"), (1.0,) * 5)]
-    metrics = info.measure(right, found)
+    predicted = [TagsPrediction(words, ("B-x", "I-x", "O", "O", "B-x"), (1.0,) * 5)]
+    metrics = info.measure(right, predicted)
     assert [metrics[f"entity_{name}"] for name in ("f1", "precision", "recall")] == pytest.approx([0.5, 0.5, 0.5])
     assert metrics["accuracy"] == pytest.approx(0.6)
     missing = info.measure(right, [TagsPrediction(words, ("B-x", "I-x", None, "B-x", "O"), (1.0,) * 5)])
@@ -132,12 +132,12 @@ def test_metrics_of_answers() -> None:
         QuestionRecord(2, "b", "q", "c", (GivenAnswer("red fox", 0),)),
         QuestionRecord(3, "c", "q", "c", ()),
     ]
-    found = [
+    predicted = [
         AnswerPrediction("a", "fox", 0, 0.5),
         AnswerPrediction("b", "fox", 0, 0.5),
         AnswerPrediction("c", "x", 0, 1.0),
     ]
-    metrics = AnswerTask().measure(records, found)
+    metrics = AnswerTask().measure(records, predicted)
     assert metrics == pytest.approx({"f1": (1 + 2 / 3 + 0) / 3, "exact_match": 1 / 3})
 
 
@@ -184,10 +184,10 @@ def test_the_stream_gives_every_example_once_an_epoch() -> None:
             batch = stream.batch(cursor, 99)
             assert batch.epoch == epoch
             targets = batch.rows.classes["target"]
-            found = targets[targets >= 0].tolist()
-            assert batch.num_tokens == 3 * len(found)
-            sizes.append(len(found))
-            seen += found
+            predicted = targets[targets >= 0].tolist()
+            assert batch.num_tokens == 3 * len(predicted)
+            sizes.append(len(predicted))
+            seen += predicted
             cursor = batch.cursor
         assert sorted(seen) == list(range(11))
         assert sorted(sizes) == [3, 4, 4]

@@ -25,7 +25,7 @@ Given = dict[str, Any]
 
 
 @pytest.fixture
-def given(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> Given:
+def options(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> Given:
     train, dev = write_classes(tmp_path / "train.jsonl", 40, 0), write_classes(tmp_path / "dev.jsonl", 20, 1)
     encoder = save_encoder(make_model, tokenizer, tmp_path / "encoder")
     return {"model": encoder, "task": "classify", "train": train, "validation": dev, "test": dev}
@@ -57,71 +57,71 @@ class Seeds(unmask.Callback):
             raise KeyboardInterrupt
 
 
-def test_stopped_in_the_second_seed(given: Given, tmp_path: Path) -> None:
-    unmask.finetune(**given, out=tmp_path / "whole", settings=settings(3))
+def test_stopped_in_the_second_seed(options: Given, tmp_path: Path) -> None:
+    unmask.finetune(**options, out=tmp_path / "whole", settings=settings(3))
     seeds = Seeds(2)
     out = tmp_path / "stopped"
     with pytest.raises(KeyboardInterrupt):
-        unmask.finetune(**given, out=out, settings=settings(3), callbacks=[seeds])
+        unmask.finetune(**options, out=out, settings=settings(3), callbacks=[seeds])
     assert not (out / "summary.json").exists()
     with pytest.raises(RunError, match="stopped already holds a result"):
-        unmask.finetune(**given, out=out, settings=settings(3))
+        unmask.finetune(**options, out=out, settings=settings(3))
     seeds.fails = 9
-    unmask.finetune(**given, out=out, settings=settings(3), callbacks=[seeds], resume=True)
+    unmask.finetune(**options, out=out, settings=settings(3), callbacks=[seeds], resume=True)
     assert seeds.begun == 4, "the first seed is not trained again"
     assert content(out) == content(tmp_path / "whole")
 
 
-def test_stopped_within_a_seed(given: Given, tmp_path: Path) -> None:
+def test_stopped_within_a_seed(options: Given, tmp_path: Path) -> None:
     """Behind the first evaluation: losses, best weights and patience are those of an unbroken run."""
     longer = settings(1, "finetune.epochs=3", "finetune.patience=3")
-    unmask.finetune(**given, out=tmp_path / "whole", settings=longer)
+    unmask.finetune(**options, out=tmp_path / "whole", settings=longer)
     out = tmp_path / "stopped"
     with pytest.raises(Interrupted):
-        unmask.finetune(**given, out=out, settings=longer, callbacks=[Stopping(4)])
+        unmask.finetune(**options, out=out, settings=longer, callbacks=[Stopping(4)])
     assert (out / "checkpoints" / "step-00000004").is_dir()
-    unmask.finetune(**given, out=out, settings=longer, resume=True)
+    unmask.finetune(**options, out=out, settings=longer, resume=True)
     assert content(out) == content(tmp_path / "whole")
     assert not (out / "checkpoints").exists()
 
 
-def test_more_seeds_are_asked_for_later(given: Given, tmp_path: Path) -> None:
+def test_more_seeds_are_asked_for_later(options: Given, tmp_path: Path) -> None:
     out = tmp_path / "grown"
-    unmask.finetune(**given, out=out, settings=settings(1), resume=True)
-    elsewhere = {**given, "model": shutil.copytree(given["model"], tmp_path / "the same model")}
-    for number, files in ((2, given), (2, elsewhere)):  # the second time nothing is left to do
+    unmask.finetune(**options, out=out, settings=settings(1), resume=True)
+    elsewhere = {**options, "model": shutil.copytree(options["model"], tmp_path / "the same model")}
+    for number, files in ((2, options), (2, elsewhere)):  # the second time nothing is left to do
         unmask.finetune(**files, out=out, settings=settings(number), resume=True)
-    unmask.finetune(**given, out=tmp_path / "whole", settings=settings(2))
+    unmask.finetune(**options, out=tmp_path / "whole", settings=settings(2))
     assert content(out) == content(tmp_path / "whole")
     assert json.loads((out / "settings.json").read_text())["finetune"]["seeds"] == 2
     with pytest.raises(RunError, match=r"holds 2 seeds whose training is over, but finetune\.seeds is 1"):
-        unmask.finetune(**given, out=out, settings=settings(1), resume=True)
+        unmask.finetune(**options, out=out, settings=settings(1), resume=True)
 
 
-def test_what_is_another_fine_tuning_does_not_go_on(given: Given, tmp_path: Path) -> None:
+def test_what_is_another_fine_tuning_does_not_go_on(options: Given, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    unmask.finetune(**given, out=out, settings=settings(1))
+    unmask.finetune(**options, out=out, settings=settings(1))
     before = content(out)
 
     def refused(message: str, *more: str) -> None:
         with pytest.raises(RunError, match=message):
-            unmask.finetune(**given, out=out, settings=settings(1, *more), resume=True)
+            unmask.finetune(**options, out=out, settings=settings(1, *more), resume=True)
 
     refused(r"finetune\.epochs = 1, but now it is 2", "finetune.epochs=2")
-    given["train"].write_text(given["train"].read_text() * 2)
+    options["train"].write_text(options["train"].read_text() * 2)
     refused(r"sha256\.train = ")
     (out / "runs.jsonl").write_text('{"figures"')
     refused("damaged")
     assert content(out) == before
 
 
-def test_a_dry_run_says_what_would_happen_and_writes_nothing(given: Given, tmp_path: Path) -> None:
+def test_a_dry_run_says_what_would_happen_and_writes_nothing(options: Given, tmp_path: Path) -> None:
     files = sorted(tmp_path.rglob("*"))
-    found = forecast_finetune(**given, settings=settings(2, "finetune.epochs=3"))
-    assert (found["task"], found["labels"], found["seeds"]) == ("classify", ["garden", "sea"], 2)
-    assert found["steps"] == 9  # 40 examples, 16 a step: 3 steps an epoch
-    assert found["examples"]["train"] == {"records": 40, "inputs": 40, "truncated": 0, "split": 0}
-    assert found["num_parameters"] > 0
-    assert 0.0 < found["seconds"] < 600.0
-    assert "nothing was written (--dry-run)" in repr(found)
+    forecast = forecast_finetune(**options, settings=settings(2, "finetune.epochs=3"))
+    assert (forecast["task"], forecast["labels"], forecast["seeds"]) == ("classify", ["garden", "sea"], 2)
+    assert forecast["steps"] == 9  # 40 examples, 16 a step: 3 steps an epoch
+    assert forecast["examples"]["train"] == {"records": 40, "inputs": 40, "truncated": 0, "split": 0}
+    assert forecast["num_parameters"] > 0
+    assert 0.0 < forecast["seconds"] < 600.0
+    assert "nothing was written (--dry-run)" in repr(forecast)
     assert sorted(tmp_path.rglob("*")) == files

@@ -17,24 +17,24 @@ from unmask.tokenizer.tokenizer import Tokenizer
 pytest.importorskip("sklearn")
 
 
-def finetuned(folder: Path, *, given: dict[str, str], seeds: int, resume: bool) -> dict[str, Any]:
+def finetuned(folder: Path, *, options: dict[str, str], seeds: int, resume: bool) -> dict[str, Any]:
     """What a process of a group has at the end."""
     settings = (*FAST, "finetune.epochs=3", "finetune.precision=float32")
     return unmask.finetune(
-        **given, task="classify", out=folder / "out", seeds=seeds, settings=settings, resume=resume
+        **options, task="classify", out=folder / "out", seeds=seeds, settings=settings, resume=resume
     ).to_dict()  # type: ignore[arg-type]
 
 
 def test_two_processes_fine_tune_as_one(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
-    given = {
+    options = {
         "model": str(save_encoder(make_model, tokenizer, tmp_path / "encoder")),
         "train": str(write_classes(tmp_path / "train.jsonl", 90, 0)),
         "validation": str(write_classes(tmp_path / "dev.jsonl", 40, 1)),
     }
     function = "tests.commands.test_several_processes:finetuned"
-    (one,) = in_processes(1, function, tmp_path / "1", {"given": given, "seeds": 2, "resume": False})
-    in_processes(2, function, tmp_path / "2", {"given": given, "seeds": 1, "resume": False})
-    first, second = in_processes(2, function, tmp_path / "2", {"given": given, "seeds": 2, "resume": True})
+    (one,) = in_processes(1, function, tmp_path / "1", {"options": options, "seeds": 2, "resume": False})
+    in_processes(2, function, tmp_path / "2", {"options": options, "seeds": 1, "resume": False})
+    first, second = in_processes(2, function, tmp_path / "2", {"options": options, "seeds": 2, "resume": True})
     assert first == second
     assert [run["metrics"] for run in first["seeds"]] == [run["metrics"] for run in one["seeds"]]
     assert first["metrics"]["accuracy"] > 0.9

@@ -36,8 +36,8 @@ SPARSE = FAST | {
 def encoded(folder: Path, some: list[str]) -> NDArray[np.float32]:
     """Vectors by sentence-transformers."""
     library = pytest.importorskip("sentence_transformers")
-    found = library.SparseEncoder(str(folder), device="cpu").encode(some, convert_to_sparse_tensor=False)
-    return np.asarray(found)
+    actual = library.SparseEncoder(str(folder), device="cpu").encode(some, convert_to_sparse_tensor=False)
+    return np.asarray(actual)
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +55,9 @@ def test_vectors_by_hand(make_model: Callable[..., MaskedLM], monkeypatch: pytes
     vectors = splade_vectors(model, hidden, (2, 3))
     logits = model.head(hidden, model.encoder.tokens)
     for vector, rows in zip(vectors, (logits[:2], logits[2:]), strict=True):
-        wanted = [math.log(1 + max(0.0, *column)) for column in rows.T.tolist()]
-        np.testing.assert_allclose(vector.tolist(), wanted, atol=1e-5)
-        assert 0 < sum(number == 0 for number in wanted) < len(wanted)
+        expected = [math.log(1 + max(0.0, *column)) for column in rows.T.tolist()]
+        np.testing.assert_allclose(vector.tolist(), expected, atol=1e-5)
+        assert 0 < sum(number == 0 for number in expected) < len(expected)
 
 
 @pytest.mark.parametrize(("logits", "places", "least"), [(1, 1, 0.0), (1 << 25, 1 << 22, 0.0), (1 << 25, 64, -2.5)])
@@ -80,7 +80,7 @@ def test_gradients_are_those_of_the_expression(
         texts = model.head(x, model.encoder.tokens).split(list(lengths))
         return torch.stack([each.max(0).values for each in texts]).relu().log1p()
 
-    found = []
+    actual = []
     for make in (plain, lambda x: splade_vectors(model, x, lengths)):
         model.zero_grad()
         x = hidden.clone().requires_grad_()
@@ -88,12 +88,12 @@ def test_gradients_are_those_of_the_expression(
         assert bool((vectors > 0).float().mean() < 0.2) == (least < 0)
         (vectors * weights).sum().backward()
         learned = {name: each.grad for name, each in model.named_parameters() if each.grad is not None}
-        found.append({"x": x.grad, **learned})
-    assert found[0].keys() == found[1].keys() > {"x", "head.bias", "head.dense.weight"}
-    for name, gradient in found[0].items():
+        actual.append({"x": x.grad, **learned})
+    assert actual[0].keys() == actual[1].keys() > {"x", "head.bias", "head.dense.weight"}
+    for name, gradient in actual[0].items():
         assert gradient is not None
         assert gradient.abs().sum() > 0, name
-        torch.testing.assert_close(found[1][name], gradient, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(actual[1][name], gradient, atol=1e-5, rtol=1e-4)
 
 
 def test_the_loss_is_that_of_products_and_the_regulariser(make_model: Callable[..., MaskedLM]) -> None:
@@ -102,16 +102,16 @@ def test_the_loss_is_that_of_products_and_the_regulariser(make_model: Callable[.
     of = texts([0, 0, 1, 1, 1], [0, 1, 0, 1, 2], [0, 0, 1, 1, 2], [0, 1, 2, 3, 4])
     objective = pair_objective(sparse_kind(), temperature=2.0, sparse_weights=(0.1, 0.01), progress=lambda: 1 / 6)
     assert objective.joint is not None
-    found = objective.joint.losses(make_model(), vectors, [of])
+    actual = objective.joint.losses(make_model(), vectors, [of])
 
     def entropy(right: float, *others: float) -> float:
         return math.log(sum(math.exp(score / 2) for score in (right, *others))) - right / 2
 
     # Products: first texts (1, 0) and (0, 1) with (2, 0.5), (0.5, 3) and (1, 1).
     pairs = [(entropy(2, 0.5, 1) + entropy(2, 0.5)) / 2, (entropy(3, 0.5, 1) + entropy(3, 0.5)) / 2]
-    assert found.each_N.tolist() == pytest.approx(pairs, abs=1e-6)
+    assert actual.each_N.tolist() == pytest.approx(pairs, abs=1e-6)
     first, second = 0.5**2 + 0.5**2, (3.5 / 3) ** 2 + (4.5 / 3) ** 2
-    assert float(found.total) == pytest.approx(sum(pairs) + 2 * 0.25 * (0.1 * first + 0.01 * second), abs=1e-6)
+    assert float(actual.total) == pytest.approx(sum(pairs) + 2 * 0.25 * (0.1 * first + 0.01 * second), abs=1e-6)
     dense = contrast_losses(vectors, of, temperature=2.0)
     assert dense.each_N.tolist() != pytest.approx(pairs, abs=1e-2)
 
@@ -124,11 +124,11 @@ def test_every_text_finds_its_partner(base: Path, tmp_path: Path) -> None:
     (tmp_path / "pairs.jsonl").write_text("\n".join(rows))
     settings = FAST | {"embedder.learning_rate": 3e-3, "embedder.mlm_weight": 0}
     settings |= {f"embedder.sparse.{name}_weight": 0.02 for name in ("first", "second")} | {"embedder.temperature": 1.0}
-    found = unmask.embedder(
+    actual = unmask.embedder(
         base, pairs=tmp_path / "pairs.jsonl", out=tmp_path / "e", steps=90, settings=settings, sparse=True
     )
-    assert found.nonzero is None, "nothing could be held out"
-    encoder = library.SparseEncoder(found.summary["model"], device="cpu")
+    assert actual.nonzero is None, "nothing could be held out"
+    encoder = library.SparseEncoder(actual.summary["model"], device="cpu")
     before = library.SparseEncoder(str(base), device="cpu")
     one, other, dense = (
         model.encode(texts, convert_to_sparse_tensor=False)
@@ -145,8 +145,8 @@ def test_a_file_of_sparse_vectors(sparse: unmask.Embedder, tmp_path: Path, main:
     command = ("embed", folder, tmp_path / "t.txt", "--long-texts", "split", "--out")
     code, printed, err = main(*command, tmp_path / "v.parquet", "--json")
     assert code == 0, err
-    told = json.loads(printed)
-    assert (told["pooling"], told["dimension"], told["long_texts"]) == ("splade", sparse.dimension, 1)
+    figures = json.loads(printed)
+    assert (figures["pooling"], figures["dimension"], figures["long_texts"]) == ("splade", sparse.dimension, 1)
     assert pq.read_schema(tmp_path / "v.parquet").metadata[b"dimension"] == str(sparse.dimension).encode()
     table = pq.read_table(tmp_path / "v.parquet").to_pydict()
     assert table["id"] == [1, 2, 3, 4]
@@ -173,10 +173,10 @@ def test_an_index_of_sparse_vectors(sparse: unmask.Embedder, tmp_path: Path) -> 
     folder, out, some = sparse.folder / "model", tmp_path / "i", passages(20)
     (tmp_path / "t.txt").write_text("\n\n".join(some))
     index = unmask.Index.build(folder, tmp_path / "t.txt", documents="block", out=out)
-    asked = [some[7][:40], "the king"]
-    vectors = encoded(folder, [*some, *asked])
+    queries = [some[7][:40], "the king"]
+    vectors = encoded(folder, [*some, *queries])
     scores = vectors[20:] @ vectors[:20].T
-    for query, row in zip(index.query(asked, top_k=20).queries, scores, strict=True):
+    for query, row in zip(index.query(queries, top_k=20).queries, scores, strict=True):
         hits = query["hits"]
         assert len(hits) == (row > 0).sum() > 1
         np.testing.assert_allclose([hit["score"] for hit in hits], np.sort(row)[::-1][: len(hits)], rtol=1e-4)

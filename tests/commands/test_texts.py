@@ -35,8 +35,8 @@ LONG = "The king sees the queen in the garden and the dog follows the ship,"
     ],
 )  # fmt: skip
 def test_parts_of_a_text(text: str, title: str | None, paragraphs: list[str]) -> None:
-    found = parts_of_text(text)
-    assert (found.title, found.paragraphs) == (title, paragraphs)
+    pairs_read = parts_of_text(text)
+    assert (pairs_read.title, pairs_read.paragraphs) == (title, paragraphs)
     assert parts_of_text(text, begins=False).title is None
 
 
@@ -123,8 +123,8 @@ def test_an_epoch_has_each_part_once(tokenizer: Tokenizer) -> None:
 
 def read(path: Path, tokenizer: Tokenizer, note: Callable[[str], None] = lambda text: None, *,
          answers: Sequence[str] = (), **settings: Any) -> TokenTexts:  # fmt: skip
-    asked = CorpusSettings.model_validate(settings)
-    return read_texts([path], tokenizer, asked, answers=answers, note=note, notify=lambda progress: None)
+    chosen = CorpusSettings.model_validate(settings)
+    return read_texts([path], tokenizer, chosen, answers=answers, note=note, notify=lambda progress: None)
 
 
 def test_prepared_data(data_folder: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -146,12 +146,12 @@ def test_given_pairs(tokenizer: Tokenizer, tmp_path: Path) -> None:
     file.write_text(
         "question,passage,label\na king,the king,1\na king,the dog,0\na dog,the dog,0.5\nx,,1\na cat,the,0\n"
     )
-    found = read_pairs(file, PairColumns())
-    assert found.queries == ["a king", "a dog"]
-    assert found.negatives == ["the dog", ""]
-    assert found.left_out == {"rows without one of the texts": 1, "wrong pairs whose query has no right one": 1}
+    pairs_read = read_pairs(file, PairColumns())
+    assert pairs_read.queries == ["a king", "a dog"]
+    assert pairs_read.negatives == ["the dog", ""]
+    assert pairs_read.left_out == {"rows without one of the texts": 1, "wrong pairs whose query has no right one": 1}
     notes: list[str] = []
-    stream = pair_data(None, found, tokenizer, SHORT, max_positions=64, note=notes.append).stream
+    stream = pair_data(None, pairs_read, tokenizer, SHORT, max_positions=64, note=notes.append).stream
     assert len(stream.own) == 2
     assert "pairs: 2, 1 of them with a wrong answer; query in 'question', text in 'passage', label in 'label'" in notes
     sides = stream.batch(Cursor(), 1).rows.classes["side"]
@@ -188,14 +188,14 @@ def test_pairs_beside_documents_are_held_out_with_them(tokenizer: Tokenizer, dat
     texts = read(tmp_path / "t.txt", tokenizer, answers=pairs.answers)
     data = pair_data(texts, pairs, tokenizer, SHORT, max_positions=64, note=notes.append)
     held = set(texts.cluster[texts.held == 1].tolist())
-    given, held_given = data.stream.own, data.held["given"]
+    own, held_given = data.stream.own, data.held["given"]
     assert 2 < len(held_given) == len(held) < 30
     assert set(held_given.document[1].tolist()) == held
-    assert not set(given.document[1].tolist()) & held
-    has_wrong = given.length[2] > 0
-    assert not set(given.document[2, has_wrong].tolist()) & held
+    assert not set(own.document[1].tolist()) & held
+    has_wrong = own.length[2] > 0
+    assert not set(own.document[2, has_wrong].tolist()) & held
     assert f"pairs: {int((~has_wrong).sum()):,} wrong answers are held-out documents, and are left out" in notes
-    assert set(given.document[1].tolist()) <= set(texts.cluster.tolist())
+    assert set(own.document[1].tolist()) <= set(texts.cluster.tolist())
     store = read(data_folder, tokenizer)
     equal = tokenizer.backend.decode(store.ids[store.begins[3] : store.ends[3]].tolist())
     assert read(data_folder, tokenizer, answers=[equal, "the king"]).answers[0] == store.cluster[3]

@@ -85,8 +85,8 @@ def our_names(model: MaskedLM, tensors: dict[str, torch.Tensor]) -> dict[str, to
     rounding = ["key.bias"]
     if hasattr(model, "answer_head"):
         rounding += ["qa_outputs.bias", "classifier.bias", f"{model.config.num_layers - 1}.output.LayerNorm.bias"]
-    found = FOLDER_LAYOUTS[model.config.layout].to_transformers(tensors)
-    return {name: tensor for name, tensor in found.items() if not name.endswith(tuple(rounding))}
+    actual = FOLDER_LAYOUTS[model.config.layout].to_transformers(tensors)
+    return {name: tensor for name, tensor in actual.items() if not name.endswith(tuple(rounding))}
 
 
 @pytest.mark.parametrize("info", INFOS, ids=lambda info: info.kind)
@@ -172,7 +172,7 @@ def test_new_heads_are_drawn_as_transformers_draws_them(
     """Their deviation, of 5 seeds; and what is no new weight is the folder's in both."""
     model = make_model(layout=layout, hidden_size=128, initializer_range=0.02)
     save_model(model, tmp_path)
-    found: list[dict[str, list[torch.Tensor]]] = [{}, {}]
+    actual: list[dict[str, list[torch.Tensor]]] = [{}, {}]
     for seed in range(5):
         torch.manual_seed(seed)
         theirs = dict(their_model(tmp_path, info).named_parameters())
@@ -180,13 +180,13 @@ def test_new_heads_are_drawn_as_transformers_draws_them(
         drawn = our_names(ours, {n: p.detach() for n, p in ours.named_parameters() if n.endswith(("weight", "bias"))})
         for name in drawn.keys() & theirs.keys():
             if name.startswith(("classifier", "qa_outputs", "bert.pooler")):
-                for kept, weights in zip(found, (drawn, theirs), strict=True):
-                    kept.setdefault(name, []).append(weights[name].detach().flatten())
+                for remaining, weights in zip(actual, (drawn, theirs), strict=True):
+                    remaining.setdefault(name, []).append(weights[name].detach().flatten())
             else:
                 assert torch.equal(drawn[name], theirs[name]), name
-    assert found[0]
-    for name, ours_ in found[0].items():
-        mine, other = torch.cat(ours_), torch.cat(found[1][name])
+    assert actual[0]
+    for name, ours_ in actual[0].items():
+        mine, other = torch.cat(ours_), torch.cat(actual[1][name])
         tolerance = 5.0 * (1.0 / mine.numel()) ** 0.5  # of two deviations, each known to 1 / sqrt(2 n)
         assert mine.std().item() == pytest.approx(other.std().item(), rel=tolerance), name
 
@@ -213,10 +213,10 @@ def test_what_is_dropped_before_the_classifier(make_model: MakeModel, tmp_path: 
     whole = ours.eval().outputs("tag_head", hidden, dropout_seed=1)
     ours.train()
     assert torch.equal(ours.outputs("tag_head", hidden), whole)
-    found = ours.outputs("tag_head", hidden, dropout_seed=1)
-    kept = found != 0.0
-    torch.testing.assert_close(found[kept], whole[kept] / 0.7)
-    share = 1.0 - kept.float().mean().item()
-    assert share == pytest.approx(0.3, abs=5 * (0.3 * 0.7 / found.numel()) ** 0.5)
-    assert torch.equal(found, ours.outputs("tag_head", hidden, dropout_seed=1))
-    assert not torch.equal(found, ours.outputs("tag_head", hidden, dropout_seed=2))
+    actual = ours.outputs("tag_head", hidden, dropout_seed=1)
+    remaining = actual != 0.0
+    torch.testing.assert_close(actual[remaining], whole[remaining] / 0.7)
+    share = 1.0 - remaining.float().mean().item()
+    assert share == pytest.approx(0.3, abs=5 * (0.3 * 0.7 / actual.numel()) ** 0.5)
+    assert torch.equal(actual, ours.outputs("tag_head", hidden, dropout_seed=1))
+    assert not torch.equal(actual, ours.outputs("tag_head", hidden, dropout_seed=2))

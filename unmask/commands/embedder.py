@@ -37,7 +37,7 @@ from unmask.model.folder import find_weights, has_prediction_head, load_model, s
 from unmask.model.pooling import SPLADE, sparse_file, write_sentence_files
 from unmask.model.stored_weights import files_checked, write_checksums
 from unmask.model.transformers import runs_in_transformers
-from unmask.report.embedder import write_embedder_card, write_embedder_report
+from unmask.report.embedder import RECALL_HEADS, recall_rows, write_embedder_card, write_embedder_report
 from unmask.search.known_items import HELD_OUT, held_out_rule
 from unmask.tasks.predict import is_fine_tuned
 from unmask.tokenizer.loading import load_tokenizer
@@ -64,13 +64,8 @@ class Embedder(Finished):
         """How well held-out texts find their partners, before and after, and what to do next."""
         s = self.summary
         if s["after"] is not None:
-            before, after = s["before"]["kinds"], s["after"]["kinds"]
-            rows = []
-            for kind, figures in after.items():
-                recalls = [each[kind][key] for key in ("recall_at_1", "recall_at_10") for each in (before, after)]
-                rows.append((kind, f"{figures['pairs']:,}", *(f"{recall:.1%}" for recall in recalls)))
-            heads = ("held-out pairs", ">number", ">recall@1 before", ">after", ">recall@10 before", ">after")
-            yield Sheet(heads, rows)
+            first, *numbers = RECALL_HEADS
+            yield Sheet((first, *(f">{head}" for head in numbers)), recall_rows(s))
             if s["after"]["mlm_loss"] is not None:
                 yield (
                     f"\nmasked tokens  loss {s['before']['mlm_loss']:.3f} before, {s['after']['mlm_loss']:.3f} after"

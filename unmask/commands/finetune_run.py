@@ -246,14 +246,6 @@ def begin_training(
     )
 
 
-def evaluate(
-    model: TaskNetwork, task: Task, records: Sequence[Any], examples: Sequence[Example]
-) -> tuple[Metrics, list[Any]]:
-    """Metrics and predictions, in the type that the model computes in; it is in evaluation mode afterwards."""
-    predictions = task.decode(records, examples, outputs_of(model.eval(), task, examples))
-    return task.measure(records, predictions), predictions
-
-
 def rank(metrics: Metrics, name: str) -> float:
     """A metric as a number that is higher the better; one that is not defined is the worst."""
     value = metrics[name]
@@ -361,8 +353,10 @@ class Runs:
         )
 
     def evaluate(self, model: TaskNetwork, task: Task, name: str) -> tuple[Metrics, list[Any]]:
-        """Metrics and predictions of a file."""
-        return evaluate(model, task, self.files[name].records, self.examples[name])
+        """Metrics and predictions of a file, in the type that the model computes in; it is in evaluation mode then."""
+        records, examples = self.files[name].records, self.examples[name]
+        predictions = task.decode(records, examples, outputs_of(model.eval(), task, examples))
+        return task.measure(records, predictions), predictions
 
     def run(
         self,

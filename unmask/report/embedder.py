@@ -13,7 +13,7 @@ from unmask.report.pages import TEMPLATES, as_markup
 from unmask.report.plots import HELD, TRAIN, Curve, Metrics, plot_lines
 
 _TASK, _SPARSE_TASK = "sentence-similarity", "feature-extraction"
-_HEADS = ("held-out pairs", "number", "recall@1 before", "after", "recall@10 before", "after")
+RECALL_HEADS = ("held-out pairs", "number", "recall@1 before", "after", "recall@10 before", "after")
 
 
 def write_embedder_report(
@@ -44,8 +44,8 @@ def write_embedder_report(
     page = TEMPLATES.get_template("embedder.html").render(
         summary=summary,
         headline=headline,
-        heads=list(_HEADS),
-        rows=_rows(summary),
+        heads=list(RECALL_HEADS),
+        rows=recall_rows(summary),
         plots=as_markup(
             plot_lines(recalls, "steps", "recall@10 of held-out pairs"),
             plot_lines([loss], "steps", "loss, nats per pair"),
@@ -82,13 +82,14 @@ def write_embedder_card(
         has_base=bool(origin.base_models),
         summary=summary,
         files=", ".join(map(as_code, files)),
-        figures=table(list(_HEADS), _rows(summary)) if summary["after"] is not None else None,
+        figures=table(list(RECALL_HEADS), recall_rows(summary)) if summary["after"] is not None else None,
         settings=toml({"embedder": settings}),
     )
     write_atomically(folder / CARD, text)
 
 
-def _rows(summary: Mapping[str, Any]) -> list[list[str]]:
+def recall_rows(summary: Mapping[str, Any]) -> list[list[str]]:
+    """Under `RECALL_HEADS`, a row a kind of held-out pairs; none where nothing was measured."""
     if summary["after"] is None:
         return []
     before, after = summary["before"]["kinds"], summary["after"]["kinds"]

@@ -98,26 +98,17 @@ def check_card(result: unmask.FineTuned, pipeline_tag: str, hub_names: dict[str,
     Returns:
         What the snippet for transformers prints.
     """
-    summary = json.loads((result.folder / "summary.json").read_text(encoding="utf-8"))
+    summary = result.summary
     card = ModelCard.load(result.folder / "model" / "README.md")
     head = card.data
     assert (head.pipeline_tag, head.library_name) == (pipeline_tag, "transformers")
     assert {head.base_model, head.license, head.language, head.datasets} == {None}, "nothing is guessed"
-    assert list(hub_names) == list(summary["metrics"])
-    assert head.metrics == list(dict.fromkeys(hub_names.values()))
     [index] = head.to_dict()["model-index"]
-    assert index["name"] == result.folder.name
     parts = [key for key in ("metrics", "test_metrics") if key in summary]
     assert [part["dataset"]["split"] for part in index["results"]] == ["validation", "test"][: len(parts)]
     for part, key in zip(index["results"], parts, strict=True):
-        assert part["task"]["type"] == pipeline_tag
-        assert part["dataset"]["type"] == "custom"
-        assert part["dataset"]["name"].startswith("dev.")
         entries = [(metric["type"], metric["value"]) for metric in part["metrics"]]
         assert entries == [(hub_names[name], value) for name, value in summary[key].items()]
-        assert len({metric["name"] for metric in part["metrics"]}) == len(entries)
-    for counts in summary["examples"].values():
-        assert f"| {counts['records']:,} | {counts['inputs']:,} |" in card.text
     assert all(f"| {value:.3f} |" in card.text for value in summary["metrics"].values())
     assert str(result.folder.parent) not in card.content
     printed = []

@@ -124,14 +124,7 @@ def test_going_on_is_never_having_stopped(made: unmask.Embedder, base: Path, cor
 
 def test_the_folder_elsewhere(made: unmask.Embedder, tmp_path: Path) -> None:
     """It is still a masked language model, and what is exported and verified is the same."""
-    transformers = pytest.importorskip("transformers")
     folder = made.folder / "model"
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    model = transformers.AutoModel.from_pretrained(folder)
-    inputs = tokenizer(["the king sees the queen."], return_tensors="pt")
-    with torch.no_grad():
-        vector = model(**inputs).last_hidden_state[0].mean(0)
-    np.testing.assert_allclose(vector / vector.norm(), made.model.embed(["the king sees the queen."])[0], atol=1e-5)
     assert len(made.model.fill("the [MASK] sees", top_k=2).masks[0]) == 2
     assert unmask.verify(folder).passed
     card = (folder / "README.md").read_text()
@@ -200,10 +193,8 @@ def test_pairs_alone_and_a_bare_encoder(base: Path, tokenizer: Tokenizer, make_m
     ("changes", "kind", "message"),
     [
         ({"steps": 2, "minutes": 1.0}, SettingsError, "minutes"),
-        ({"settings": ["embedder.temperature=0"]}, SettingsError, "temperature"),
         ({"settings": ["embedder.first_lengths=[70, 90]"]}, SettingsError, "first_lengths"),
         ({"settings": ["embedder.dimensions=[16]"], "sparse": True}, SettingsError, "dimensions"),
-        ({"corpus": None}, SettingsError, "pairs"),
         ({"corpus": ["the king", "a dog at sea"]}, CorpusError, "no document has a pair"),
     ],
 )

@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from unmask.commands.recipe import Recipe, load_recipe, requested_recipe
-from unmask.commands.recipe_files import Overrides, as_overrides
+from unmask.commands.prepare import requested_preparation
+from unmask.commands.recipe import Recipe, requested_recipe
 from unmask.commands.run_data import RunFolder, check_data, is_prepared, open_prepared, packaged_corpus
 from unmask.commands.start import begin_from_checkpoint, check_tokenizer
 from unmask.commands.training_run import TrainingRun
@@ -123,23 +123,9 @@ def _text_facts(text: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [("text", f"{at_least}{counts}"), ("", text["plan"]), *left_out]
 
 
-def forecast_preparation(
-    paths: Sequence[str | Path],
-    *,
-    tokenizer: str | None = None,
-    tokenizer_kind: str | None = None,
-    vocab_size: int | None = None,
-    annotate: Sequence[str] | None = None,
-    settings: Overrides = (),
-) -> Forecast:
+def forecast_preparation(paths: Sequence[str | Path], **options: Any) -> Forecast:
     """What `unmask.prepare` would do with the same arguments."""
-    options = {
-        "tokenizer.path": tokenizer,
-        "tokenizer.kind": tokenizer_kind,
-        "tokenizer.vocab_size": vocab_size,
-        "annotation.columns": annotate,
-    }
-    recipe = load_recipe(options=options, overrides=as_overrides(settings))
+    recipe = requested_preparation(**options)
     paths = with_local_copies(paths)
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
         return forecast_text(paths, recipe.corpus, recipe.tokenizer, Path(scratch), recipe.annotation)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unmask.commands.recipe_files import Overrides, as_overrides, light_recipe
+from unmask.commands.recipe_files import LightRecipe, Overrides, as_overrides, light_recipe
 from unmask.core.errors import SettingsError
 from unmask.core.remote import address_of, output_folder, path_at
 from unmask.core.results import Result, Shown, in_notebook, usual_notify
@@ -131,14 +131,7 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
     number = _read_part(part, join=join, resume=resume, overwrite=overwrite, ray=ray)
     note = reporter.note if reporter is not None else print if in_notebook() else log.info
     notify = reporter.notify if reporter is not None else usual_notify()
-    options = {
-        "tokenizer.path": None if tokenizer is None else str(tokenizer),
-        "tokenizer.kind": tokenizer_kind,
-        "tokenizer.vocab_size": vocab_size,
-        "annotation.columns": None if annotate is None else list(annotate),
-    }
-    recipe = light_recipe(options=options, overrides=as_overrides(settings))
-    tokenizer_settings = with_commit(recipe.tokenizer)
+    recipe = requested_preparation(tokenizer, tokenizer_kind, vocab_size, annotate, settings)
     shared = part is not None or join
     if path_at(out) is None and (shared or ray is not None):
         raise SettingsError(f"{out}: a shared preparation takes a folder on a disk that all see", options=["out"])
@@ -146,7 +139,7 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
         root, texts = output.path, paths_or_texts(paths) or []
         manifest: Manifest | str
         if shared:
-            source = PreparationInput(texts, recipe.corpus, tokenizer_settings, recipe.annotation)
+            source = PreparationInput(texts, recipe.corpus, recipe.tokenizer, recipe.annotation)
             manifest = prepare_part(source, root, number, workers=workers, notify=notify, note=note)
             if isinstance(manifest, str):
                 return PreparedPart({"out": str(root), "part": part, "complete": False, "next": manifest})
@@ -158,7 +151,7 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
                 texts,
                 root,
                 corpus=recipe.corpus,
-                tokenizer=tokenizer_settings,
+                tokenizer=recipe.tokenizer,
                 annotation=recipe.annotation,
                 workers=workers,
                 ray=ray,
@@ -192,6 +185,24 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
             "complete": True,
         }
     )
+
+
+def requested_preparation(
+    tokenizer: str | Path | None = None,
+    tokenizer_kind: str | None = None,
+    vocab_size: int | None = None,
+    annotate: Sequence[str] | None = None,
+    settings: Overrides = (),
+) -> LightRecipe:
+    """The recipe that these options of `prepare` stand for."""
+    options = {
+        "tokenizer.path": None if tokenizer is None else str(tokenizer),
+        "tokenizer.kind": tokenizer_kind,
+        "tokenizer.vocab_size": vocab_size,
+        "annotation.columns": None if annotate is None else list(annotate),
+    }
+    recipe = light_recipe(options=options, overrides=as_overrides(settings))
+    return recipe.model_copy(update={"tokenizer": with_commit(recipe.tokenizer)})
 
 
 def _read_part(part: str | None, *, join: bool, **others: object) -> tuple[int, int] | None:

@@ -128,48 +128,43 @@ def load_recipe(
     return recipe.model_copy(update={"tokenizer": with_commit(recipe.tokenizer)}) if complete else recipe
 
 
-def requested_recipe(  # noqa: PLR0913  (the options of `unmask.pretrain`)
-    *,
-    recipe: str | None = None,
-    minutes: float | None = None,
-    steps: int | None = None,
-    tokens: int | None = None,
-    strategy: str | None = None,
-    tokenizer: str | Path | None = None,
-    tokenizer_kind: str | None = None,
-    vocab_size: int | None = None,
-    seed: int | None = None,
-    settings: Overrides = (),
-    from_: str | Path | None = None,
-    extend_vocab: int | None = None,
-    old_data: str | Path | Sequence[str | Path] | None = None,
-) -> Recipe:
-    """The recipe that the options of `unmask.pretrain` stand for.
+OPTIONS = {  # of `unmask.pretrain`: the settings that they stand for
+    "minutes": "training.minutes",
+    "steps": "training.steps",
+    "tokens": "training.tokens",
+    "seed": "training.seed",
+    "strategy": "masking.strategy",
+    "tokenizer": "tokenizer.path",
+    "tokenizer_kind": "tokenizer.kind",
+    "vocab_size": "tokenizer.vocab_size",
+    "from_": "start.checkpoint",
+    "extend_vocab": "start.extend_vocab",
+    "old_data": "start.old_data",
+}
+
+
+def requested_recipe(recipe: str | None = None, *, settings: Overrides = (), **options: Any) -> Recipe:
+    """The recipe that the options of `unmask.pretrain` stand for; None is an option that was not given.
 
     Raises:
         RunError: More than one budget is given.
         UnmaskError: As `load_recipe`.
     """
-    if sum(budget is not None for budget in (minutes, steps, tokens)) > 1:
-        raise RunError("give one of minutes, steps and tokens", options=["minutes", "steps", "tokens"])
-    if tokenizer is not None and hub_name(tokenizer) is None:
-        tokenizer = Path(tokenizer).resolve()  # so that a run may go on wherever its command is started
-    old_texts = [old_data] if isinstance(old_data, str | Path) else old_data
-    options = {
-        "training.minutes": minutes,
-        "training.steps": steps,
-        "training.tokens": tokens,
-        "training.seed": seed,
-        "masking.strategy": strategy,
-        "tokenizer.path": None if tokenizer is None else str(tokenizer),
-        "tokenizer.kind": tokenizer_kind,
-        "tokenizer.vocab_size": vocab_size,
-        "start.checkpoint": str(from_.absolute()) if isinstance(from_, Path) else from_,
-        "start.extend_vocab": extend_vocab,
-        "start.old_data": None if old_texts is None else [str(Path(path).absolute()) for path in old_texts],
-    }
-    usual = DEFAULT if from_ is None else CONTINUING
-    return load_recipe(recipe or usual, options=options, overrides=as_overrides(settings))
+    budgets = ["minutes", "steps", "tokens"]
+    if sum(options.get(budget) is not None for budget in budgets) > 1:
+        raise RunError("give one of minutes, steps and tokens", options=budgets)
+    values = {OPTIONS[name]: value for name, value in options.items() if value is not None}
+    # Paths are absolute, so that a run may go on wherever its command is started; names on the hub stay.
+    if (tokenizer := options.get("tokenizer")) is not None:
+        values["tokenizer.path"] = str(Path(tokenizer).resolve() if hub_name(tokenizer) is None else tokenizer)
+    checkpoint, old_data = options.get("from_"), options.get("old_data")
+    if isinstance(checkpoint, Path):
+        values["start.checkpoint"] = str(checkpoint.absolute())
+    if old_data is not None:
+        old_texts = [old_data] if isinstance(old_data, str | Path) else old_data
+        values["start.old_data"] = [str(Path(path).absolute()) for path in old_texts]
+    usual = DEFAULT if checkpoint is None else CONTINUING
+    return load_recipe(recipe or usual, options=values, overrides=as_overrides(settings))
 
 
 # ----------------------------------------

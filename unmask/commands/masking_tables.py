@@ -49,7 +49,7 @@ def masking_tables(
         settings: Of masking.
         data: What is masked.
         own_lexicon: Where a lexicon stands, or is made, if the settings name none.
-        reporter: Told of what is done.
+        reporter: Called with notes and progress.
 
     Raises:
         SettingsError: The settings name several lexicons, or an encoder that is none.

@@ -43,21 +43,13 @@ PACKAGE = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True)
 class Command:
-    """A function as a command.
+    """A function as a command."""
 
-    Attributes:
-        function: `module:name`, below `unmask`.
-        example: What stands behind the command's name in its help.
-        dry_run: `module:name` of the function behind `--dry-run`, called with the same options but those of the output.
-        variant: A flag and the function that it chooses: both functions' options are the command's.
-        goes_on: What to do after Ctrl-C or SIGTERM.
-    """
-
-    function: str
-    example: str
-    dry_run: str | None = None
-    variant: tuple[str, str] | None = None
-    goes_on: str = "nothing was written"
+    function: str  # module:name, below unmask
+    example: str  # what stands behind the command's name in its help
+    dry_run: str | None = None  # the function behind --dry-run, called with the same options but those of the output
+    variant: tuple[str, str] | None = None  # a flag, and the function that it chooses: the options of both are taken
+    goes_on: str = "nothing was written"  # what to do after Ctrl-C or SIGTERM
 
 
 GOES_ON = "the same command goes on from what was saved last"

@@ -252,17 +252,11 @@ def _value_of(recipe: Recipe, key: str) -> Any:
 
 @dataclass(frozen=True)
 class Dimension:
-    """A setting that is searched.
+    """A setting that is searched."""
 
-    Attributes:
-        key: `section.key`.
-        values: Those to choose from; of a range its ends, both included. Whole ends mean whole numbers.
-        is_range: Whether all that lies between the ends is meant.
-    """
-
-    key: str
-    values: tuple[Any, ...]
-    is_range: bool = False
+    key: str  # section.key
+    values: tuple[Any, ...]  # to choose from; of a range its ends, both included: whole ends mean whole numbers
+    is_range: bool = False  # whether all that lies between the ends is meant
 
     def holds(self, value: Any) -> bool:
         """Whether a value is one of those that are searched."""

@@ -6,15 +6,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import unmask
 from tests.conftest import SMALL
-from unmask.core.errors import CorpusError, DataError, RunError, UnmaskError, WriteError
-from unmask.core.files import HOLDER, LOCK, ClaimedFolder, check_file, whole_folder
+from unmask.core.errors import DataError, RunError, UnmaskError, WriteError
+from unmask.core.files import LOCK, ClaimedFolder, whole_folder
 
 
 def folder(root: Path, **options: object) -> ClaimedFolder:
@@ -97,16 +96,6 @@ def test_what_changed_is_named_with_the_ways_out(tmp_path: Path) -> None:
         folder(tmp_path, options=()).check_same({"a": 1}, {})
 
 
-def test_a_file(tmp_path: Path) -> None:
-    check_file(tmp_path / "a.csv", overwrite=False)
-    (tmp_path / "a.csv").write_text("")
-    check_file(tmp_path / "a.csv", overwrite=True)
-    with pytest.raises(RunError, match=r"a\.csv is already there"):
-        check_file(tmp_path / "a.csv", overwrite=False)
-    with pytest.raises(RunError, match="is a folder"):
-        check_file(tmp_path, overwrite=True)
-
-
 def test_a_folder_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "model"
     for content in ("old", "new"):
@@ -167,18 +156,3 @@ def test_one_process_writes_at_a_time(corpus_file: Path, data_folder: Path, run:
     for name, verb in verbs[2::2]:
         verb(tmp_path / name)
         assert (tmp_path / name).exists()
-
-
-def test_a_folder_that_was_held_for_nothing_is_gone(tmp_path: Path) -> None:
-    run = folder(tmp_path / "out")
-    with suppress(CorpusError), run.held():
-        with pytest.raises(RunError, match=rf"another process \({os.getpid()}, since"), run.held():
-            pass
-        raise CorpusError("nothing was read")
-    assert not (tmp_path / "out").exists()
-    with run.held():
-        (tmp_path / "out" / HOLDER).write_text("?")
-        with pytest.raises(RunError, match="another process .which has just begun. is writing here"), run.held():
-            pass
-        run.claim("{}")
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [LOCK, "run.json"]

@@ -124,21 +124,3 @@ def test_where_the_hub_cannot_be_asked_the_pooling_is_a_guess(
     (message,) = caplog.messages
     assert all(part in message for part in (NAME, MODULES, type(failure.__cause__ or failure).__name__))
     assert np.array_equal(named, unmask.load(model_folder).embed(TEXTS))
-
-
-def test_the_library_itself_without_a_network(
-    cache: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """No fake: the real functions on a cache of its layout."""
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    copy = put_in_cache(model_folder, cache, NAME)
-    note = cache / "models--owner--name" / ".no_exist" / COMMIT / MODULES
-    with caplog.at_level(logging.WARNING, logger="unmask"):
-        unmask.load(NAME).embed(TEXTS)
-        assert "cannot be asked for it (HF_HUB_OFFLINE is set); the pooling is a guess" in caplog.text
-        caplog.clear()
-        unmask.load(copy).embed(TEXTS)
-        note.parent.mkdir(parents=True)
-        note.touch()
-        unmask.load(NAME).embed(TEXTS)
-    assert not caplog.messages, "a folder is what it is, and of the other it is known that there is no such file"

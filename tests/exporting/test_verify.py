@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 import unmask
 from tests.model.test_layouts import make_theirs
+from unmask.core.errors import ModelError
 from unmask.data.prepare import prepare
 from unmask.data.settings import CorpusSettings
 from unmask.exporting.checks import compare, probe_texts
@@ -132,3 +133,9 @@ def test_compare_by_hand() -> None:
     assert compare(a, b, "x", tolerance=0.25).passed
     assert compare(a, a[:1], "x").detail == "x: of shapes (2,) and (1,)"
     assert not compare(a, torch.tensor([1.0, float("nan")]), "x", tolerance=float("inf")).passed
+
+
+def test_an_adapter_is_no_model(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(ModelError, match="this is an adapter of PEFT, without the model that it changes; merge it fir"):
+        unmask.load(tmp_path)

@@ -9,7 +9,6 @@ import contextlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -216,11 +215,6 @@ def tokenizer_round_trip(subject: CheckedModel) -> Check:
 # The folder as transformers loads it: its network, tokenizer and task head, against ours
 
 
-def missing_transformers() -> str | None:
-    """Why nothing can be compared with transformers; None where it can."""
-    return None if find_spec("transformers") else "transformers is not installed: pip install 'unmask[transformers]'"
-
-
 def transformers_equals_ours(subject: CheckedModel) -> Check:
     """The same logits (hidden states, where there is no head), of texts alone, padded, and of two types."""
     theirs = _masked_model(subject)
@@ -335,12 +329,9 @@ def probe_examples(texts: Sequence[Tensor], head: TaskHead, types_BS: Tensor | N
 
 
 def load_in_transformers(folder: Path, auto: str, *, unneeded: str | None = None) -> torch.nn.Module:
-    """A model of transformers in evaluation mode and float32.
+    """A model of transformers in evaluation mode and float32, by the name of the class that loads it.
 
-    Args:
-        folder: With config.json and weights.
-        auto: Name of the class that loads it.
-        unneeded: Part of the names of weights that may be missing, since no compared output needs them.
+    Weights whose names contain `unneeded` may be missing, since no compared output needs them.
 
     Raises:
         ModelError: transformers cannot load it, or finds no value for a weight that it needs.

@@ -14,7 +14,7 @@ import logging
 import tempfile
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -218,7 +218,8 @@ class GraphKind:
     task: str  # what it does, in the hub's words; its folder is called so where there are several
     short: str  # what it is called in the names of checks
     outputs: dict[str, str]  # name to shape, in words
-    libraries: tuple[str, ...]  # lines of the README
+    optimum: str  # its class there
+    sentence: str | None = None  # how sentence-transformers loads it, where it does
 
     @property
     def by_token(self) -> tuple[bool, ...]:
@@ -226,41 +227,24 @@ class GraphKind:
         return tuple(shape.startswith("batch, length") for shape in self.outputs.values())
 
 
-def _libraries(task: str, optimum: str, sentence: str | None = None) -> tuple[str, ...]:
-    lines = [] if sentence is None else [f"- sentence-transformers: `{sentence}`"]
-    lines += [f"- optimum: `{optimum}.from_pretrained(FOLDER)`", f'- transformers.js: `pipeline("{task}", FOLDER)`']
-    return tuple(lines)
-
-
-_TEXT, _TAGS, _ANSWER = "text-classification", "token-classification", "question-answering"
-_SPARSE = 'SparseEncoder(FOLDER, backend="onnx")'
 EMBED = GraphKind(
     "feature-extraction", "embed",
     {"last_hidden_state": "batch, length, hidden size", VECTORS: "batch, hidden size"},
-    _libraries(
-        "feature-extraction", "ORTModelForFeatureExtraction", 'SentenceTransformer(FOLDER, backend="onnx")'
-    ),
+    "ORTModelForFeatureExtraction", 'SentenceTransformer(FOLDER, backend="onnx")',
 )  # fmt: skip
 FILL = GraphKind(
     "fill-mask", "fill", {"logits": "batch, length, vocabulary"},
-    _libraries("fill-mask", "ORTModelForMaskedLM", _SPARSE),
+    "ORTModelForMaskedLM", 'SparseEncoder(FOLDER, backend="onnx")',
 )  # fmt: skip
-SPLADE = GraphKind(
-    "fill-mask", "splade", {"logits": "batch, length, vocabulary", VECTORS: "batch, vocabulary"},
-    _libraries("fill-mask", "ORTModelForMaskedLM", _SPARSE),
-)  # fmt: skip
+SPLADE = replace(FILL, short="splade", outputs={**FILL.outputs, VECTORS: "batch, vocabulary"})
 TASKS = {
-    "SequenceClassification": GraphKind(
-        _TEXT, "task", {"logits": "batch, classes"}, _libraries(_TEXT, "ORTModelForSequenceClassification")
-    ),
-    "TokenClassification": GraphKind(
-        _TAGS, "task", {"logits": "batch, length, tags"}, _libraries(_TAGS, "ORTModelForTokenClassification")
-    ),
-    "QuestionAnswering": GraphKind(
-        _ANSWER, "task", {"start_logits": "batch, length", "end_logits": "batch, length"},
-        _libraries(_ANSWER, "ORTModelForQuestionAnswering"),
-    ),
-}  # fmt: skip
+    name: GraphKind(task, "task", outputs, f"ORTModelFor{name}")
+    for name, task, outputs in (
+        ("SequenceClassification", "text-classification", {"logits": "batch, classes"}),
+        ("TokenClassification", "token-classification", {"logits": "batch, length, tags"}),
+        ("QuestionAnswering", "question-answering", dict.fromkeys(("start_logits", "end_logits"), "batch, length")),
+    )
+}
 KINDS = (EMBED, FILL, SPLADE, *TASKS.values())
 
 

@@ -288,11 +288,14 @@ def readme(graph: Graph, files: Sequence[str], max_length: int, subject: Checked
     for option, batch, length in (("min", 1, 1), ("opt", 8, max(1, max_length // 2)), ("max", 32, max_length)):
         shapes = ",".join(f"{name}:{batch}x{length}" for name in graph.inputs)
         trtexec.append(f"    --{option}Shapes={shapes}")
+    libraries = [] if kind.sentence is None else [f"- sentence-transformers: `{kind.sentence}`"]
+    libraries.append(f"- optimum: `{kind.optimum}.from_pretrained(FOLDER)`")
+    libraries.append(f'- transformers.js: `pipeline("{kind.task}", FOLDER)`')
     types = '\n    "token_type_ids": np.array([text.type_ids for text in encoded]),' if len(graph.inputs) > 2 else ""
     return _TEXT.format(
         task=kind.task,
         opset=OPSET,
-        libraries="\n".join(kind.libraries),
+        libraries="\n".join(libraries),
         files="\n".join(f"| `onnx/{name}` | {outputs} |" for name in files),
         inputs=", ".join(f"`{name}`" for name in graph.inputs),
         longest=max_length,

@@ -1,4 +1,4 @@
-"""What a trainer calls as it trains, and what is told of a training in words. Nothing heavy is imported here."""
+"""What a trainer calls as it trains, progress and signals among them. Nothing heavy is imported here."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class StepReport:
 
 
 class Callback:
-    """A base class of callbacks: override what you need. Of several processes each calls those that it was given.
+    """A base class of callbacks: override what you need. Each of several processes calls its own.
 
     Callbacks are called in their order. They may look at `trainer.state`, and ask for something with
     `trainer.request_save()`, `trainer.request_stop()` and `trainer.evaluated(...)`.
@@ -92,7 +92,7 @@ class Callback:
 
 
 class Arrivals:
-    """Reports in their order, each given out when its figures are there.
+    """Reports in their order, each out when its figures are there.
 
     A GPU may still be computing a step when it is reported. To read each report at once would let the GPU wait for the
     host; taken from here they come a step or two later, and on a CPU at once.

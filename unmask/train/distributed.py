@@ -209,18 +209,15 @@ def on_rank_zero(group: Group, work: Callable[[], Value]) -> Value:
     Raises:
         EndedElsewhereError: Rank 0 could not do it, and says why.
     """
-    if not group.is_main:
-        went_well, value = group.broadcast_object((False, None))
-        if not went_well:
-            raise EndedElsewhereError("rank 0 says why")
-        return value  # type: ignore[return-value]
+    outcome: tuple[bool, Any] = (False, None)
     try:
-        value = work()
-    except BaseException:
-        group.broadcast_object((False, None))
-        raise
-    group.broadcast_object((True, value))
-    return value
+        if group.is_main:
+            outcome = (True, work())
+    finally:
+        went_well, value = group.broadcast_object(outcome)
+    if not went_well:
+        raise EndedElsewhereError("rank 0 says why")
+    return outcome[1] if group.is_main else value  # type: ignore[no-any-return]
 
 
 def on_every_rank(group: Group, work: Callable[[], Value]) -> Value:

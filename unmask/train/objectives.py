@@ -1,4 +1,4 @@
-"""What a step learns: masked tokens, and whatever is asked for beside them.
+"""What a step learns: masked tokens, and other objectives beside them.
 
 An objective finds its targets in a batch and sums its loss over them; the step divides by the number of targets of the
 whole step, so that parts of a batch add up to what the whole gives.

@@ -165,7 +165,7 @@ def unit_directions(
         direction_NRC: Becomes the directions, each matrix divided by its Frobenius norm times the room.
     """
     num, rows, columns = gradient_NRC.shape
-    kept, fresh = np.float32(momentum), np.float32(1.0 - momentum)
+    decay, fresh = np.float32(momentum), np.float32(1.0 - momentum)
     for place in prange(num * STRETCHES):
         n, stretch = place // STRETCHES, place % STRETCHES
         total = np.float32(0.0)
@@ -173,7 +173,7 @@ def unit_directions(
             gradient, running = gradient_NRC[n, r], running_NRC[n, r]
             for c in range(columns):
                 running[c] += fresh * (gradient[c] - running[c])
-                direction = gradient[c] + kept * (running[c] - gradient[c])
+                direction = gradient[c] + decay * (running[c] - gradient[c])
                 total += direction * direction
         sums_NS[n, stretch] = total
     for place in prange(num * rows):
@@ -184,16 +184,16 @@ def unit_directions(
         factor = np.float32(1.0) / (np.float32(room) * np.sqrt(total) + np.float32(eps))
         gradient, running, direction_C = gradient_NRC[n, r], running_NRC[n, r], direction_NRC[n, r]
         for c in range(columns):
-            store(direction_C, c, (gradient[c] + kept * (running[c] - gradient[c])) * factor)
+            store(direction_C, c, (gradient[c] + decay * (running[c] - gradient[c])) * factor)
 
 
 @parallel
-def apply(kept: float, rate: float, update_TC: Any, weight_TC: Any) -> None:
-    """Weights become `kept` times themselves, less `rate` times the update; T = all rows in a line."""
+def apply(shrink: float, rate: float, update_TC: Any, weight_TC: Any) -> None:
+    """Weights become `shrink` times themselves, less `rate` times the update; T = all rows in a line."""
     for t in prange(len(weight_TC)):
         weight, update = weight_TC[t], update_TC[t]
         for c in range(len(weight)):
-            weight[c] = weight[c] * np.float32(kept) - np.float32(rate) * load(update[c])
+            weight[c] = weight[c] * np.float32(shrink) - np.float32(rate) * load(update[c])
 
 
 _EPS = 1e-7  # added to norms
@@ -301,19 +301,19 @@ class Muon(torch.optim.Optimizer):
                 continue
             directions = self._looped_directions if on_cpu else self._directions
             update_NRC = orthogonalise(directions(batch, group["momentum"]), self.iterations)
-            kept = 1.0 - learning_rate * group["weight_decay"]
+            shrink = 1.0 - learning_rate * group["weight_decay"]
             rate = learning_rate * 0.2 * max(update_NRC.shape[1:]) ** 0.5
             if not on_cpu:  # all at once: each operation on a GPU costs a launch
                 weights: list[Tensor] = list(batch)
                 if diverged is None:
-                    torch._foreach_mul_(weights, kept)
+                    torch._foreach_mul_(weights, shrink)
                 else:
-                    torch._foreach_mul_(weights, torch.where(diverged > 0, 1.0, kept))
+                    torch._foreach_mul_(weights, torch.where(diverged > 0, 1.0, shrink))
                     update_NRC.mul_(1.0 - diverged)
             updates = update_NRC.split([self._stacked[weight] for weight in batch])
             for weight, update in zip(batch, updates, strict=True):
                 if on_cpu:
-                    apply(kept, rate, *arrays(update.flatten(0, 1), weight))
+                    apply(shrink, rate, *arrays(update.flatten(0, 1), weight))
                 else:
                     weight.add_(update.flatten(0, 1), alpha=-rate)
 

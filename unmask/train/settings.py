@@ -219,8 +219,8 @@ class TrainingSettings(Settings):
         if not isinstance(values, dict):
             return values
         kinds = {"schedule": "linear", "optimizer": "muon"}
-        given = {name: values[name] for name in kinds if isinstance(values.get(name), dict)}
-        return {**values, **{name: {"kind": kinds[name], **table} for name, table in given.items()}}
+        tables = {name: values[name] for name in kinds if isinstance(values.get(name), dict)}
+        return {**values, **{name: {"kind": kinds[name], **table} for name, table in tables.items()}}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -291,7 +291,7 @@ class SpanBoundarySettings(Settings):
 
     Attributes:
         weight: Of the loss per predicted token, beside that of masked-language modelling.
-        max_length: Places in a span that are told apart; tokens further on share the last.
+        max_length: Places in a span that differ; tokens further on share the last.
 
     Source: Joshi et al. 2020 (SpanBERT), section 3.2.
     """

@@ -256,7 +256,7 @@ def training_step(  # noqa: PLR0915  (one step, whole)
     group: Group = ALONE,
     synced: Synced | None = None,
 ) -> Figures:
-    """Predicts the masked tokens of a batch, and what else is asked for, and updates the model.
+    """Predicts the masked tokens of a batch, learns what else there is to learn, and updates the model.
 
     Each loss is summed, and divided by the number of its targets in the whole step (or the sum of their weights),
     however many parts and processes it is computed in: means of parts with unequal numbers of targets must not be

@@ -217,7 +217,7 @@ def on_rank_zero(group: Group, work: Callable[[], Value]) -> Value:
         went_well, value = group.broadcast_object(outcome)
     if not went_well:
         raise EndedElsewhereError("rank 0 says why")
-    return outcome[1] if group.is_main else value  # type: ignore[no-any-return]
+    return outcome[1] if group.is_main else value
 
 
 def on_every_rank(group: Group, work: Callable[[], Value]) -> Value:

@@ -234,6 +234,8 @@ class ClaimedFolder:
 
     def make(self) -> None:
         """Makes the folder where it is not there."""
+        if self.root.exists() and not self.root.is_dir():
+            raise self.error(f"{self.root} is a file; give a folder", options=("out",))
         try:
             self.root.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -108,7 +108,8 @@ def _masked(
     try:
         return masker(rows, epoch=epoch, progress=progress, step=step)
     except DataError as error:
-        columns = ", ".join(features[0]) if isinstance(features[0], Mapping) else "input_ids"
+        first = next(iter(features), None)
+        columns = ", ".join(first) if isinstance(first, Mapping) else "input_ids"
         raise DataError(
             f"{error}. The collator sees the columns {columns}. transformers' Trainer drops those that the model does "
             "not take, unless TrainingArguments(remove_unused_columns=False); an annotation is a column of one integer "

@@ -115,11 +115,6 @@ class Sequences:
         cu_seqlens[: len(places)] = places
         return cls(cu_seqlens, max_length)
 
-    @classmethod
-    def of_rows(cls, num_rows: int, length: int, device: torch.device) -> Sequences:
-        """A sequence a row. This does not wait for the device."""
-        return cls(torch.arange(num_rows + 1, dtype=torch.int32, device=device) * length, length)
-
 
 @dataclass(frozen=True)
 class AttentionPlan:

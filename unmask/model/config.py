@@ -174,23 +174,14 @@ class ModelSettings(Settings):
 
 
 class EncoderConfig(Settings):
-    """Everything that a model folder's `config.json` says. Attributes as in `ModelSettings`, none left open.
-
-    Attributes:
-        vocab_size: Number of ids.
-        pad_id, mask_id: Special ids.
-        cls_id, sep_id: The same; None where a folder does not say them (BERT's do not).
-        rotary: None where the layout's positions are learned.
-        type_vocab_size: None where the layout has no token types.
-        classifier_dropout: The same of what the classifier of a task is given, while that is learned.
-    """
+    """Everything that a model folder's `config.json` says. Attributes as in `ModelSettings`, none left open."""
 
     model_config = ConfigDict(strict=True)  # a number in quotes is none
 
     layout: Layout = "modernbert"
     vocab_size: Size
     pad_id: Id
-    cls_id: Id | None
+    cls_id: Id | None  # None where a folder does not say it (BERT's do not)
     sep_id: Id | None
     mask_id: Id
     num_layers: Size
@@ -200,9 +191,10 @@ class EncoderConfig(Settings):
     activation: Activation
     max_position_embeddings: Size
     norm_eps: float = Field(gt=0.0, allow_inf_nan=False)
-    rotary: Rotary | None
-    type_vocab_size: Size | None = None
+    rotary: Rotary | None  # None where the layout's positions are learned
+    type_vocab_size: Size | None = None  # None where the layout has no token types
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0, allow_inf_nan=False)
+    # Of the input of a task's classifier, while that is learned
     classifier_dropout: float = Field(default=0.0, ge=0.0, lt=1.0, allow_inf_nan=False)
     initializer_range: float = Field(ge=0.0, allow_inf_nan=False)
 

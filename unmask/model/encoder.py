@@ -156,7 +156,8 @@ class Encoder(nn.Module):
             position_ids_BS = torch.arange(length, device=input_ids_BS.device).expand_as(input_ids_BS)
         if segment_ids_BS is None:
             segment_ids_BS = torch.zeros_like(input_ids_BS)
-            sequences = sequences or Sequences.of_rows(len(input_ids_BS), length, input_ids_BS.device)
+            begins = torch.arange(len(input_ids_BS) + 1, dtype=torch.int32, device=input_ids_BS.device) * length
+            sequences = sequences or Sequences(begins, length)
         plans = self._plans(segment_ids_BS.to(torch.int32), position_ids_BS, sequences)
 
         # Embeddings

@@ -161,15 +161,11 @@ class Model(Readable):
         there = [network for network in (self._predictor, self._embedder, task) if network is not None]
         return list({id(network): network for network in there}.values())
 
-    def to(self, device: torch.device) -> None:
+    def to(self, device: torch.device | None = None) -> None:
         """Moves the network. The type of its activations is chosen anew, since `auto` depends on the device."""
         for network in self._networks:
-            network.to(device)
-        self.set_dtype()
-
-    def set_dtype(self) -> None:
-        """Chooses the type of the activations, by the precision and the device."""
-        for network in self._networks:
+            if device is not None:
+                network.to(device)
             network.encoder.compute_dtype = choose_dtype(self.precision, network.encoder.device)
 
     @overload
@@ -209,11 +205,7 @@ class Model(Readable):
         """Embeddings [texts, hidden_size], by default what sentence-transformers makes of the same folder.
 
         Its limits and prompts are not followed: `max_seq_length` is often less than the model takes, and a default
-        prompt would stand before every text.
-
-        Args:
-            texts: Any number of them.
-            pooling, normalize, long_texts: See `embed_settings`.
+        prompt would stand before every text. Arguments as for `EmbedSettings`.
 
         Raises:
             ModelError: As `embed_settings` and `embedder`.
@@ -228,11 +220,8 @@ class Model(Readable):
     ) -> EmbedSettings:
         """How texts are embedded: as the arguments say, and else as the folder's files tell sentence-transformers.
 
-        Args:
-            pooling, normalize: See `unmask.tasks.embed.EmbedSettings`; None takes what the folder says. Without
-                its files that is the mean, not divided by its length. For a model of the hub whose copy lacks them,
-                the hub is queried once.
-            long_texts: See there.
+        Without these files that is the mean, not divided by its length. For a model of the hub whose copy lacks them,
+        the hub is queried once. Arguments as for `EmbedSettings`.
 
         Raises:
             ModelError: The folder needs a pooling that is not offered, and none is named here; or a file is damaged.
@@ -355,7 +344,7 @@ def load(folder: str | Path, *, precision: Precision = "float32", strict: bool =
     path, hub = find_model(folder), hub_name(folder)
     with files_checked(path, strict=strict):
         loaded = _load(path, hub, precision)
-    loaded.set_dtype()
+    loaded.to()
     return loaded
 
 

@@ -123,11 +123,8 @@ def stored_postings(vectors: Any) -> NDArray[np.int32]:
 
 
 def read_postings(array: NDArray[np.int32], *, width: int, count: int) -> Any:
-    """Such a line as `csc_array` of `count` vectors, which may be mapped from a file and is not copied.
-
-    Raises:
-        ValueError: It is of other vectors, or damaged.
-    """
+    """Such a line as `csc_array` of `count` vectors, which may be mapped from a file and is not copied. Raises
+    `ValueError` where it is of other vectors, or damaged."""
     from scipy.sparse import csc_array
 
     if array.ndim != 1 or array.dtype != np.int32 or len(array) <= width:
@@ -295,11 +292,8 @@ class StoredIndex:
     # Source: Malkov and Yashunin 2018 (Efficient and robust approximate nearest neighbor search using HNSW graphs).
 
     def search_by_graph(self, queries_QD: NDArray[np.float32], top_k: int) -> Ranking:
-        """The nearest documents among the passages that the graph finds; as `search_exactly`.
-
-        Raises:
-            DataError: The graph is damaged, or of other vectors.
-        """
+        """The nearest documents among the passages that the graph finds; as `search_exactly`. Raises `DataError` where the
+        graph is damaged, or of other vectors."""
         from usearch.index import Index
 
         file, num_passages = self.folder.neighbours, self.facts.passages
@@ -346,11 +340,8 @@ def why_no_graph() -> str | None:
 
 
 def write_graph(folder: IndexFolder, facts: IndexFacts) -> None:
-    """Makes the graph of all blocks. Meanwhile memory holds it and all vectors in float16.
-
-    Raises:
-        WriteError: It cannot be written.
-    """
+    """Makes the graph of all blocks. Meanwhile memory holds it and all vectors in float16. Raises `WriteError` where it
+    cannot be written."""
     from usearch.index import Index
 
     first, graph = 0, None

@@ -87,11 +87,8 @@ class SearchEncoder:
         )
 
     def embed_queries(self, texts: Sequence[str]) -> Vectors:
-        """Vectors [texts, width]; of a text longer than the model the mean (sparse: the maximum) of its parts.
-
-        Raises:
-            SettingsError: A text is empty, or holds what is no character.
-        """
+        """Vectors [texts, width]; of a text longer than the model the mean (sparse: the maximum) of its parts. Raises
+        `SettingsError` where a text is empty, or holds what is no character."""
         names = [f"query {number}" for number in range(1, len(texts) + 1)]
         for name, text in zip(names, texts, strict=True):
             if not text.strip():
@@ -99,11 +96,8 @@ class SearchEncoder:
         return self._embed(self.settings.query_prompt, texts, names)
 
     def embed_documents(self, texts: Sequence[str], names: Sequence[str] = ()) -> Vectors:
-        """Vectors [texts, width] of passages, each with its name for errors.
-
-        Raises:
-            SettingsError: A text holds what is no character.
-        """
+        """Vectors [texts, width] of passages, each with its name for errors. Raises `SettingsError` where a text holds what
+        is no character."""
         return self._embed(self.settings.document_prompt, texts, names)
 
     def _embed(self, prompt: str, texts: Sequence[str], names: Sequence[str]) -> Vectors:

@@ -292,8 +292,8 @@ class StoredIndex:
     # Source: Malkov and Yashunin 2018 (Efficient and robust approximate nearest neighbor search using HNSW graphs).
 
     def search_by_graph(self, queries_QD: NDArray[np.float32], top_k: int) -> Ranking:
-        """The nearest documents among the passages that the graph finds; as `search_exactly`. Raises `DataError` where the
-        graph is damaged, or of other vectors."""
+        """The nearest documents among the passages that the graph finds; as `search_exactly`. Raises `DataError` where
+        the graph is damaged, or of other vectors."""
         from usearch.index import Index
 
         file, num_passages = self.folder.neighbours, self.facts.passages

@@ -96,8 +96,8 @@ class SearchEncoder:
         return self._embed(self.settings.query_prompt, texts, names)
 
     def embed_documents(self, texts: Sequence[str], names: Sequence[str] = ()) -> Vectors:
-        """Vectors [texts, width] of passages, each with its name for errors. Raises `SettingsError` where a text holds what
-        is no character."""
+        """Vectors [texts, width] of passages, each with its name for errors. Raises `SettingsError` where a text holds
+        what is no character."""
         return self._embed(self.settings.document_prompt, texts, names)
 
     def _embed(self, prompt: str, texts: Sequence[str], names: Sequence[str]) -> Vectors:

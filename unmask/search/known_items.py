@@ -124,8 +124,8 @@ class SearchTask:
 
 
 def crop_task(documents: Sequence[ItemDocument], settings: ItemSettings) -> SearchTask:
-    """Crops as queries, of documents that hashes of their text and the seed choose. Raises `DataError` where every document
-    is too short."""
+    """Crops as queries, of documents that hashes of their text and the seed choose. Raises `DataError` where every
+    document is too short."""
     crop_chars, seed = settings.crop_chars, settings.seed
     not_asked: Counter[str] = Counter()
 

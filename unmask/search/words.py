@@ -35,8 +35,8 @@ def words_of(text: str) -> list[str]:
 
 
 def check_lexical(names: Sequence[str]) -> tuple[Lexical, ...]:
-    """The baselines of these names, each once. Raises `SettingsError` where there is none of this name, or its package is
-    not installed."""
+    """The baselines of these names, each once. Raises `SettingsError` where there is none of this name, or its package
+    is not installed."""
     kinds: list[Lexical] = []
     for name in dict.fromkeys(names):
         kind = next((each for each in _NEEDS if each == name), None)

@@ -416,8 +416,8 @@ class Regress(TextTask):
 
 
 def last_layer(model: TaskNetwork) -> tuple[Tensor, Tensor]:
-    """Weight and bias of the layer that predicts a number. Raises `ModelError` where a head of transformers has none that is
-    known by its shape, or one without a bias."""
+    """Weight and bias of the layer that predicts a number. Raises `ModelError` where a head of transformers has none
+    that is known by its shape, or one without a bias."""
     if isinstance(model, MaskedLM):
         head = model.find_head(LabelHead)
         assert head is not None

@@ -193,8 +193,8 @@ def marks_spaces(tokenizer: Tokenizer) -> bool:
 
 
 def read_masked(tokenizer: Tokenizer, texts: Sequence[str]) -> list[MaskedText]:
-    """Tokenizes texts and finds their masks. Raises `SettingsError` where something is no text, holds what is no character,
-    or has no mask."""
+    """Tokenizes texts and finds their masks. Raises `SettingsError` where something is no text, holds what is no
+    character, or has no mask."""
     for text in texts:
         if not isinstance(text, str):
             raise SettingsError(f"fill takes a text or a list of texts, not {type(text).__name__}")

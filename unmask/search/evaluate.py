@@ -192,22 +192,19 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
         seed=seed,
     )
     lexical = check_lexical(baselines)
-    name = _called(model)
-    encoder = open_encoder(
-        model,
-        passage_tokens=passage_tokens,
-        query_prompt=query_prompt,
-        document_prompt=document_prompt,
-        similarity=similarity,
-        precision=precision,
-        strict=strict,
-    )
-    searches = {name: ModelSearch(encoder)}
-    for other in against:
-        if _called(other) in searches:
-            text = f"against {_called(other)}: this model is there already; name others"
-            raise SettingsError(text, options=("against",))
-        searches[_called(other)] = ModelSearch(open_encoder(other, precision=precision, strict=strict))
+    options: dict[str, Any] = {
+        "passage_tokens": passage_tokens,
+        "query_prompt": query_prompt,
+        "document_prompt": document_prompt,
+        "similarity": similarity,
+    }
+    searches: dict[str, ModelSearch] = {}
+    for each, chosen in ((model, options), *((other, {}) for other in against)):
+        called = str(each.folder if isinstance(each, Model) else each)
+        if called in searches:
+            raise SettingsError(f"against {called}: this model is there already; name others", options=("against",))
+        searches[called] = ModelSearch(open_encoder(each, precision=precision, strict=strict, **chosen))
+    name, of_model = next(iter(searches.items()))
 
     named = paths_or_texts(corpus) or []
     is_judged = len(named) == 1 and isinstance(named[0], str | Path) and is_beir(named[0])
@@ -216,7 +213,7 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
         described, passed_over = [f"{named[0]}: a folder in BEIR's format, judgements of its part {split}"], {}
     else:
         with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
-            items = read_items(list(keep_as_files(named, Path(scratch))), encoder.model.folder, settings)
+            items = read_items(list(keep_as_files(named, Path(scratch))), of_model.encoder.model.folder, settings)
         described, passed_over = items.described, dict(items.passed_over)
         tasks = [crop_task(items.documents, settings)]
         titles = title_task(items.documents, settings)
@@ -245,10 +242,6 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
             "warning": few_draws(min(each["draws"] for each in measured.values()), unit),
         }
     )
-
-
-def _called(model: str | Path | Model) -> str:
-    return str(model.folder if isinstance(model, Model) else model)
 
 
 class ModelSearch:

@@ -81,34 +81,25 @@ class ObjectiveFigures:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The result of an evaluation; losses in nats per predicted token.
+    """The result of an evaluation; losses in nats per predicted token."""
 
-    Attributes:
-        loss: Mean cross-entropy.
-        loss_stderr: Its standard error over source documents, whatever they were cut into, or over groups of them where
-            groups were held out; None where there is none.
-        loss_interval: That holds the mean over such documents, or groups, in 95 of 100 cases, by Student's t; see
-            `unmask.measure.uncertainty`.
-        accuracy: Share of the predicted tokens whose most likely token is right.
-        bits_per_token_byte: Cross-entropy in bits, divided by the UTF-8 bytes of the predicted tokens. (What `evaluate`
-            calls `bits_per_byte` is over words of the raw text, and compares between tokenizers.)
-        bits_per_token_byte_interval: As for the loss.
-        predicted_tokens: How many there were.
-        documents: In how many source documents, or groups of them, they stand.
-        unit: What these are: `documents` or `groups`.
-        objectives: Figures of other objectives, by name, where the model was trained on them.
-    """
-
-    loss: float
+    loss: float  # mean cross-entropy
+    # Its standard error over source documents, whatever they were cut into, or over groups of them where groups were
+    # held out; None where there is none.
     loss_stderr: float | None
+    # That holds the mean over such documents, or groups, in 95 of 100 cases, by Student's t; see
+    # `unmask.measure.uncertainty`.
     loss_interval: tuple[float, float] | None
-    accuracy: float
+    accuracy: float  # share of the predicted tokens whose most likely token is right
+    # Cross-entropy in bits, divided by the UTF-8 bytes of the predicted tokens. (What `evaluate` calls `bits_per_byte`
+    # is over words of the raw text, and compares between tokenizers.)
     bits_per_token_byte: float
-    bits_per_token_byte_interval: tuple[float, float] | None
-    predicted_tokens: int
-    documents: int
+    bits_per_token_byte_interval: tuple[float, float] | None  # as for the loss
+    predicted_tokens: int  # how many there were
+    documents: int  # in how many source documents, or groups of them, they stand
+    # Figures of other objectives, by name, where the model was trained on them.
     objectives: Mapping[str, ObjectiveFigures] = field(default_factory=dict)
-    unit: str = DOCUMENTS
+    unit: str = DOCUMENTS  # what these are: `documents` or `groups`
 
     @property
     def perplexity(self) -> float:

@@ -150,54 +150,33 @@ class PairAudit(NamedTuple):
 
 @dataclass(frozen=True)
 class Audit:
-    """What a masker did to some rows, at the beginning of a training.
+    """What a masker did to some rows, at the beginning of a training."""
 
-    Attributes:
-        tokens: Tokens of text.
-        rows: Document pieces; the halves of a sentence pair are two.
-        expected_rate: What the settings ask for.
-        rate: Share of the tokens that is predicted.
-        rate_stderr: Its standard error, with document pieces as the independent draws.
-        shares: Of masks, random tokens and unchanged ones among the targets.
-        special_targets: Special tokens that are predicted.
-        special_replacements: Special tokens, other than the mask, that stand for a target.
-        changed_outside: Tokens that are changed but not chosen, and labels that are not the original token.
-        rows_without_target: Document pieces in which nothing is predicted.
-        by_pieces: [6, 2]: tokens and targets in words of 1, 2, ... pieces; the last is open.
-        by_bytes: [16, 2]: the same for words of 1, 2, ... bytes.
-        by_frequency: [7, 2]: the same for tokens that stand 1 to 9, 10 to 99, ... times in the training text.
-        span_lengths: [12]: stretches of targets of 1, 2, ... words; the last is open.
-        by_pos: Tokens and targets by part of speech, where the data has it; `NO_TAG` for those without one.
-        pairs: Of sentence pairs, where the rows hold such.
-        inclusion: How often units are predicted, and how often they should be: `by_size` in tokens, `by_place` in their
-            document piece, `by_length` of the piece in tokens, and `by_chance`, the probability that weights give them;
-            groups without units are left out.
-        tokens_a_draw: How many tokens are drawn together, as errors count: the sum of the units' squared sizes
-            over that of their sizes.
-        split_units: Units of which some tokens are predicted and others are not.
-        broken: Promises that do not hold, in words.
-    """
-
-    tokens: int
-    rows: int
-    expected_rate: float
-    rate: float
-    rate_stderr: float
-    shares: tuple[float, float, float]
-    special_targets: int
-    special_replacements: int
-    changed_outside: int
-    rows_without_target: int
-    by_pieces: Counts
-    by_bytes: Counts
-    by_frequency: Counts
-    span_lengths: Counts
+    tokens: int  # tokens of text
+    rows: int  # document pieces; the halves of a sentence pair are two
+    expected_rate: float  # what the settings ask for
+    rate: float  # share of the tokens that is predicted
+    rate_stderr: float  # its standard error, with document pieces as the independent draws
+    shares: tuple[float, float, float]  # of masks, random tokens and unchanged ones among the targets
+    special_targets: int  # special tokens that are predicted
+    special_replacements: int  # special tokens, other than the mask, that stand for a target
+    changed_outside: int  # tokens that are changed but not chosen, and labels that are not the original token
+    rows_without_target: int  # document pieces in which nothing is predicted
+    by_pieces: Counts  # [6, 2]: tokens and targets in words of 1, 2, ... pieces; the last is open
+    by_bytes: Counts  # [16, 2]: the same for words of 1, 2, ... bytes
+    by_frequency: Counts  # [7, 2]: the same for tokens that stand 1 to 9, 10 to 99, ... times in the training text
+    span_lengths: Counts  # [12]: stretches of targets of 1, 2, ... words; the last is open
+    # Tokens and targets by part of speech, where the data has it; `NO_TAG` for those without one.
     by_pos: Mapping[str, tuple[int, int]] | None
-    pairs: PairAudit | None
+    pairs: PairAudit | None  # of sentence pairs, where the rows hold such
+    # How often units are predicted, and how often they should be: `by_size` in tokens, `by_place` in their document
+    # piece, `by_length` of the piece in tokens, and `by_chance`, the probability that weights give them; groups without
+    # units are left out.
     inclusion: Mapping[str, Mapping[str, Inclusion]]
-    split_units: int
+    split_units: int  # units of which some tokens are predicted and others are not
+    # How many tokens are drawn together, as errors count: the sum of the units' squared sizes over that of their sizes.
     tokens_a_draw: float
-    broken: tuple[str, ...]
+    broken: tuple[str, ...]  # promises that do not hold, in words
 
     def groups(self) -> Iterator[tuple[str, str, Inclusion]]:
         """What units are grouped by, a group's name, and how its units came out."""

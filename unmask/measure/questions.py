@@ -401,26 +401,18 @@ TIE = 1e-4  # nats: what the order in which numbers are added up may change
 
 @dataclass(frozen=True)
 class Accuracy:
-    """A share of pairs.
+    """A share of pairs."""
 
-    Attributes:
-        accuracy: Of the pairs; ties are one half.
-        interval: It holds the true accuracy in 95 of 100 cases; it tells nothing of the training's seed.
-        interval_over: What it takes as drawn: `paradigms`, by Student's t (`unmask.measure.uncertainty`), since the
-            pairs of a paradigm are made from one pattern and stand or fall together; `pairs` of a single paradigm, or
-            of paradigms that all came out the same, by Wilson's interval, which speaks of other pairs of just these
-            paradigms.
-        pairs: How many.
-        num_paradigms: Of how many paradigms.
-        ties: How many of them are preferred neither way.
-    """
-
-    accuracy: float
+    accuracy: float  # of the pairs; ties are one half
+    # It holds the true accuracy in 95 of 100 cases; it tells nothing of the training's seed.
     interval: tuple[float, float]
+    # What it takes as drawn: `paradigms`, by Student's t (`unmask.measure.uncertainty`), since the pairs of a paradigm
+    # are made from one pattern and stand or fall together; `pairs` of a single paradigm, or of paradigms that all came
+    # out the same, by Wilson's interval, which speaks of other pairs of just these paradigms.
     interval_over: Literal["paradigms", "pairs"]
-    pairs: int
-    num_paradigms: int
-    ties: int
+    pairs: int  # how many
+    num_paradigms: int  # of how many paradigms
+    ties: int  # how many of them are preferred neither way
 
 
 class PairResult(NamedTuple):

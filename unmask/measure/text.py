@@ -313,21 +313,13 @@ _SPELLED = 8 * math.log(2.0)  # nats a byte of what the vocabulary cannot say
 
 @dataclass(frozen=True)
 class MeasuredPassages:
-    """A model, and how it is measured.
+    """A model, and how it is measured."""
 
-    Attributes:
-        ask: What answers questions: `unmask.measure.questions.ask` with the model's network.
-        tokenizer: Its tokenizer.
-        length: Positions of a text that it is shown at once, special tokens included; longer passages are cut.
-        masks: How many masks each passage gets.
-        count: Called with how many more tokens were looked at.
-    """
-
-    ask: Ask
-    tokenizer: Tokenizer
-    length: int
-    masks: int
-    count: Callable[[int], None]
+    ask: Ask  # what answers questions: `unmask.measure.questions.ask` with the model's network
+    tokenizer: Tokenizer  # its tokenizer
+    length: int  # positions of a text that it is shown at once, special tokens included; longer passages are cut
+    masks: int  # how many masks each passage gets
+    count: Callable[[int], None]  # called with how many more tokens were looked at
 
     @property
     def room(self) -> int:

@@ -108,20 +108,14 @@ _SUM_ROUNDING = 1e-12  # of what sums of losses come to
 
 @dataclass(frozen=True)
 class Uncertain:
-    """A ratio of sums, and how sure it is.
+    """A ratio of sums, and how sure it is."""
 
-    Attributes:
-        value: The ratio; not a number where nothing was counted.
-        stderr: Its standard error; None with fewer than two documents, where one is all but everything, and where all
-            of them have the same ratio, which tells nothing of chance; never 0.
-        degrees: Of freedom of the standard error, at least 1; None where there is none.
-        draws: How many documents, or other independent draws, were counted.
-    """
-
-    value: float
+    value: float  # the ratio; not a number where nothing was counted
+    # Its standard error; None with fewer than two documents, where one is all but everything, and where all of them
+    # have the same ratio, which tells nothing of chance; never 0.
     stderr: float | None
-    degrees: float | None
-    draws: int
+    degrees: float | None  # of freedom of the standard error, at least 1; None where there is none
+    draws: int  # how many documents, or other independent draws, were counted
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -261,18 +255,12 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Difference:
-    """The first recipe's figure minus the second's, seed by seed.
-
-    Attributes:
-        first, second: Names.
-        estimate: Of the difference; its interval is widened for looks, pairs and figures.
-        claimable: Whether it may be shown at all.
-    """
+    """The first recipe's figure minus the second's, seed by seed."""
 
     first: str
     second: str
-    estimate: Estimate
-    claimable: bool = True
+    estimate: Estimate  # of the difference; its interval is widened for looks, pairs and figures
+    claimable: bool = True  # whether it may be shown at all
 
     @property
     def better(self) -> str | None:
@@ -285,19 +273,12 @@ class Difference:
 
 @dataclass(frozen=True)
 class PairedComparison:
-    """Figures of several recipes, all their differences, and what they show in words.
+    """Figures of several recipes, all their differences, and what they show in words."""
 
-    Attributes:
-        recipes: Of each its mean over seeds, with a 95 % interval of its own.
-        differences: Of all pairs with a seed in common.
-        confidence: Of the differences' intervals, in (0, 1).
-        verdict: In words.
-    """
-
-    recipes: dict[str, Estimate]
-    differences: tuple[Difference, ...]
-    confidence: float
-    verdict: str
+    recipes: dict[str, Estimate]  # of each its mean over seeds, with a 95 % interval of its own
+    differences: tuple[Difference, ...]  # of all pairs with a seed in common
+    confidence: float  # of the differences' intervals, in (0, 1)
+    verdict: str  # in words
 
     @property
     def told_apart(self) -> frozenset[tuple[str, str]]:

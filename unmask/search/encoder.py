@@ -42,22 +42,14 @@ _LONGEST_PASSAGE = 1 << 16
 
 
 class EncodingSettings(Settings):
-    """How texts become vectors for search.
+    """How texts become vectors for search."""
 
-    Attributes:
-        pooling: As for `EmbedSettings`; or `splade`, for sparse vectors.
-        similarity: `cosine`, for which vectors are divided by their length, or `dot`.
-        query_prompt, document_prompt: What stands before each query, and before each passage.
-        passage_tokens: Tokens of a passage at most, with special ones and the prompt.
-        overlap_tokens: How many of them it shares with the passage before it.
-    """
-
-    pooling: str
-    similarity: Similarity
-    query_prompt: str
-    document_prompt: str
-    passage_tokens: int
-    overlap_tokens: int
+    pooling: str  # as for `EmbedSettings`; or `splade`, for sparse vectors
+    similarity: Similarity  # `cosine`, for which vectors are divided by their length, or `dot`
+    query_prompt: str  # what stands before each query
+    document_prompt: str  # and before each passage
+    passage_tokens: int  # tokens of a passage at most, with special ones and the prompt
+    overlap_tokens: int  # how many of them it shares with the passage before it
 
 
 class SearchEncoder:

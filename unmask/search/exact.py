@@ -38,19 +38,12 @@ Vectors = Any  # [N, D] float32: an array, or a `csr_array` where they are spars
 
 @dataclass
 class VectorBlock:
-    """Consecutive passages.
+    """Consecutive passages."""
 
-    Attributes:
-        vectors_PD: float32: an array, which may be mapped from a file; or the `csc_array` of sparse ones.
-        documents_P: int64, ascending: the document of each.
-        first: Number of the first passage.
-        longest: An upper bound of dense vectors' Euclidean lengths; None until it was needed.
-    """
-
-    vectors_PD: Any
-    documents_P: NDArray[np.int64]
-    first: int
-    longest: float | None = None
+    vectors_PD: Any  # float32: an array, which may be mapped from a file; or the `csc_array` of sparse ones
+    documents_P: NDArray[np.int64]  # int64, ascending: the document of each
+    first: int  # number of the first passage
+    longest: float | None = None  # an upper bound of dense vectors' Euclidean lengths; None until it was needed
 
 
 class Ranking(NamedTuple):

@@ -101,26 +101,17 @@ class ItemDocument(NamedTuple):
 
 @dataclass(frozen=True)
 class SearchTask:
-    """Queries, the documents that are searched, and which are right.
+    """Queries, the documents that are searched, and which are right."""
 
-    Attributes:
-        name: `crop`, `title` or `judged`.
-        documents, queries: Their texts.
-        relevant: Of each query the grades of documents, by number.
-        draws: [queries]: what each is drawn from; those of one are dependent.
-        pairs: Of each query, the right document, and the character of it that the query is next to.
-        not_asked: Why documents are no queries: reason to number.
-        excluded: Of each query a document that is not shown; -1: none.
-    """
-
-    name: str
-    documents: Sequence[str]
+    name: str  # `crop`, `title` or `judged`
+    documents: Sequence[str]  # texts
     queries: Sequence[str]
-    relevant: Sequence[dict[int, int]]
-    draws: NDArray[np.int64]
+    relevant: Sequence[dict[int, int]]  # of each query the grades of documents, by number
+    draws: NDArray[np.int64]  # [queries]: what each is drawn from; those of one are dependent
+    # Of each query, the right document, and the character of it that the query is next to.
     pairs: Sequence[tuple[int, int]]
-    not_asked: Counter[str]
-    excluded: NDArray[np.int64] | None = None
+    not_asked: Counter[str]  # why documents are no queries: reason to number
+    excluded: NDArray[np.int64] | None = None  # of each query a document that is not shown; -1: none
 
 
 def crop_task(documents: Sequence[ItemDocument], settings: ItemSettings) -> SearchTask:

@@ -49,19 +49,13 @@ class GivenAnswer:
 
 @dataclass(frozen=True)
 class QuestionRecord:
-    """A question to a text.
+    """A question to a text."""
 
-    Attributes:
-        row: Row of the file, or the question's number in it, counted from 1.
-        id: As the file calls it.
-        question, context: And the text that may hold the answer.
-        answers: Any of them is right; empty where the text has none; None where they are not known.
-    """
-
-    row: int
-    id: str
+    row: int  # row of the file, or the question's number in it, counted from 1
+    id: str  # as the file calls it
     question: str
-    context: str
+    context: str  # the text that may hold the answer
+    # Any of them is right; empty where the text has none; None where they are not known.
     answers: tuple[GivenAnswer, ...] | None = None
 
     @property
@@ -71,19 +65,12 @@ class QuestionRecord:
 
 @dataclass(frozen=True)
 class AnswerPrediction:
-    """The answer to a question.
+    """The answer to a question."""
 
-    Attributes:
-        id: The question's.
-        answer: A span of the text; empty: the text holds no answer.
-        begin: Its first character in the text; None where there is no answer.
-        probability: Among all spans of the text, each once, and no answer, where the model may find that.
-    """
-
-    id: str
-    answer: str
-    begin: int | None
-    probability: float
+    id: str  # the question's
+    answer: str  # a span of the text; empty: the text holds no answer
+    begin: int | None  # its first character in the text; None where there is no answer
+    probability: float  # among all spans of the text, each once, and no answer, where the model may find that
 
 
 @dataclass(frozen=True)

@@ -206,20 +206,14 @@ def read_labelled(
 
 @dataclass(frozen=True)
 class UsualColumns:
-    """What the columns of a task are usually called.
+    """What the columns of a task are usually called."""
 
-    Attributes:
-        labels: Role of the column of labels in `unmask.data.tables.USUAL`.
-        texts: Role of the column of texts.
-        pairs: Whether there are two texts: `no`; `named`, where the second is named; `usual`, also where the columns of
-            a pair are there and no text is named; `always`.
-        guessed: Whether the longest column is the text, where none has a usual name.
-    """
-
-    labels: Role
-    texts: Role = "text"
+    labels: Role  # role of the column of labels in `unmask.data.tables.USUAL`
+    texts: Role = "text"  # role of the column of texts
+    # Whether there are two texts: `no`; `named`, where the second is named; `usual`, also where the columns of a pair
+    # are there and no text is named; `always`.
     pairs: Literal["no", "named", "usual", "always"] = "no"
-    guessed: bool = True
+    guessed: bool = True  # whether the longest column is the text, where none has a usual name
 
 
 def _table_rows(
@@ -402,20 +396,13 @@ class LabelledRow:
 
     All methods raise `CorpusError` with file, row and column where a cell is missing or of another kind. A label that
     is missing or not-a-number is an error, never a class of its own.
-
-    Attributes:
-        number: Counted from 1; of a text file, its line.
-        where: File and row, for errors.
-        cells: By column.
-        columns: Which column has which role.
-        names: Of the classes by number, where the file says them.
     """
 
-    number: int
-    where: str
-    cells: Mapping[str, Any]
-    columns: Columns
-    names: Sequence[str] | None = None
+    number: int  # counted from 1; of a text file, its line
+    where: str  # file and row, for errors
+    cells: Mapping[str, Any]  # by column
+    columns: Columns  # which column has which role
+    names: Sequence[str] | None = None  # of the classes by number, where the file says them
 
     def text(self, role: Literal["text", "second"] = "text") -> str:
         """A text."""

@@ -42,17 +42,11 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Filling:
-    """One choice for all masks of a text.
+    """One choice for all masks of a text."""
 
-    Attributes:
-        tokens: A token for each mask, in order.
-        text: The text with them in place; all else in it is as it was.
-        probability: Of the choice, each mask filled given those to its left (chain rule).
-    """
-
-    tokens: tuple[str, ...]
-    text: str
-    probability: float
+    tokens: tuple[str, ...]  # A token for each mask, in order
+    text: str  # the text with them in place; all else in it is as it was
+    probability: float  # of the choice, each mask filled given those to its left (chain rule)
 
 
 @dataclass(frozen=True, repr=False)

@@ -212,24 +212,17 @@ def first_pieces(words: Sequence[str], encoding: tokenizers.Encoding) -> tuple[N
 
 @dataclass(frozen=True)
 class Example:
-    """An input of the network: a text, a pair, a piece of a sentence, or a question with a window of its text.
+    """An input of the network: a text, a pair, a piece of a sentence, or a question with a window of its text."""
 
-    Attributes:
-        record: Number of the record it was made of.
-        input_ids: [S], int64, with special tokens.
-        type_ids: [S], int64: 1 in the second text; None where the model has no token types.
-        places: [N], int64: positions whose outputs are needed.
-        items: [N, ...], int64: what stands there: for tags the word's number in the sentence, for answers the
-            characters [begin, end) of the context (-1 at `[CLS]`, which stands for no answer).
-        targets: By name, an entry a place: what is right there; -1 or NaN where that is not known. For answers an
-            entry alone: the positions of begin and end.
-    """
-
-    record: int
-    input_ids: NDArray[np.int64]
-    type_ids: NDArray[np.int64] | None
-    places: NDArray[np.int64]
+    record: int  # number of the record it was made of
+    input_ids: NDArray[np.int64]  # [S], int64, with special tokens
+    type_ids: NDArray[np.int64] | None  # [S], int64: 1 in the second text; None where the model has no token types
+    places: NDArray[np.int64]  # [N], int64: positions whose outputs are needed
+    # [N, ...], int64: what stands there: for tags the word's number in the sentence, for answers the characters [begin,
+    # end) of the context (-1 at `[CLS]`, which stands for no answer).
     items: NDArray[np.int64]
+    # By name, an entry a place: what is right there; -1 or NaN where that is not known. For answers an entry alone: the
+    # positions of begin and end.
     targets: Mapping[str, NDArray[np.int64] | NDArray[np.float32]] = field(default_factory=dict)
 
     def __len__(self) -> int:

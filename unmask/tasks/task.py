@@ -47,46 +47,27 @@ TARGET = "target"  # what is right for an example, or at its places
 
 @dataclass(frozen=True)
 class Task(ABC):
-    """A task with what it knows of its labels.
+    """A task with what it knows of its labels."""
 
-    Attributes:
-        kind: Its name for users.
-        title: What it does, in words.
-        head: That of `unmask.model.heads` which does it.
-        architecture: What transformers' classes for it are called after `For`.
-        pipeline: What the hub, and transformers' pipelines, call it.
-        problem_type: What transformers calls it, of tasks of whole texts.
-        takes_form: What a single input is called in errors.
-        metrics: Its metrics; by the first one the best model is chosen, unless the settings say otherwise.
-        of_texts: Whether it is about whole texts, pooled to one vector, and not about tokens.
-        usual: What the columns of its tables are called.
-        fixed: Its columns, where they are always the same.
-        forms: The forms of files that it reads.
-        names: Its classes or tags by number; for a regression the number's name; empty for answers.
-        paired: Whether an input is two texts.
-        max_length: Longest input in tokens, special tokens included; None: the model's.
-        pooling: How a whole text is pooled.
-        columns: Of the training file, by role.
-    """
-
-    kind: ClassVar[str]
-    title: ClassVar[str]
-    head: ClassVar[str]
-    architecture: ClassVar[str]
-    pipeline: ClassVar[str]
-    problem_type: ClassVar[str | None] = None
-    takes_form: ClassVar[str] = "a text"
+    kind: ClassVar[str]  # its name for users
+    title: ClassVar[str]  # what it does, in words
+    head: ClassVar[str]  # that of `unmask.model.heads` which does it
+    architecture: ClassVar[str]  # what transformers' classes for it are called after `For`
+    pipeline: ClassVar[str]  # what the hub, and transformers' pipelines, call it
+    problem_type: ClassVar[str | None] = None  # what transformers calls it, of tasks of whole texts
+    takes_form: ClassVar[str] = "a text"  # what a single input is called in errors
+    # Its metrics; by the first one the best model is chosen, unless the settings say otherwise.
     metrics: ClassVar[tuple[str, ...]] = ()
-    of_texts: ClassVar[bool] = False
-    usual: ClassVar[UsualColumns]
-    fixed: ClassVar[Columns | None] = None
-    forms: ClassVar[tuple[Form, ...]] = ("table", "lines")
+    of_texts: ClassVar[bool] = False  # whether it is about whole texts, pooled to one vector, and not about tokens
+    usual: ClassVar[UsualColumns]  # what the columns of its tables are called
+    fixed: ClassVar[Columns | None] = None  # its columns, where they are always the same
+    forms: ClassVar[tuple[Form, ...]] = ("table", "lines")  # the forms of files that it reads
 
-    names: tuple[str, ...] = ()
-    paired: bool = False
-    max_length: int | None = None
-    pooling: ClassifierPooling = "first"
-    columns: Mapping[str, str] = field(default_factory=dict)
+    names: tuple[str, ...] = ()  # its classes or tags by number; for a regression the number's name; empty for answers
+    paired: bool = False  # whether an input is two texts
+    max_length: int | None = None  # longest input in tokens, special tokens included; None: the model's
+    pooling: ClassifierPooling = "first"  # how a whole text is pooled
+    columns: Mapping[str, str] = field(default_factory=dict)  # of the training file, by role
 
     # Records
 

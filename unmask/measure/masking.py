@@ -189,13 +189,8 @@ def _groups(inclusion: Mapping[str, Mapping[str, Inclusion]]) -> Iterator[tuple[
 
 
 def audit(batches: Iterable[tuple[Rows, MaskedRows, WeighedRows]], masker: Masker, frequencies: Counts) -> Audit:
-    """Counts what a masker did.
-
-    Args:
-        batches: Rows on the CPU, what the masker made of them at progress 0, and what it drew from.
-        masker: The masker.
-        frequencies: [vocab_size]: of the training text.
-    """
+    """Counts what a masker did: rows on the CPU, what it made of them at progress 0, and what it drew from.
+    Frequencies [vocab_size] are those of the training text."""
     tally = _Tally(masker, frequencies)
     for rows, masked, weighed in batches:
         tally.add(rows, masked, weighed)

@@ -194,10 +194,7 @@ class ItemsRead(NamedTuple):
 def read_items(paths: Sequence[str | Path], model: Path, settings: ItemSettings) -> ItemsRead:
     """Reads the documents of a text that are searched; memory grows with these, and by a hash for each other document.
 
-    Args:
-        paths: Files, folders or patterns.
-        model: Folder of the model, which may be that of a run.
-        settings: Which of them.
+    The model's folder may be that of a run, which says what it held out.
 
     Raises:
         UnmaskError: The text cannot be read; there are fewer than two documents, or no title column of this name.
@@ -362,13 +359,8 @@ def is_beir(path: str | Path) -> bool:
 
 
 def read_beir(root: Path, *, split: str, num_queries: int | None, seed: int) -> SearchTask:
-    """Reads a folder. The corpus is held in memory.
-
-    Args:
-        root: The folder.
-        split: Of `qrels`, such as `test`.
-        num_queries: At most; None takes all.
-        seed: Chooses them, where there are more.
+    """Reads a folder, with the judgements of a split of `qrels`; the seed chooses queries, where there are more than
+    their number. The corpus is held in memory.
 
     Raises:
         CorpusError: A file is missing or cannot be read, an id is there twice, or no judgement is of a query and a

@@ -93,16 +93,8 @@ def fill_texts(
     top_k: int = 5,
     candidates: Sequence[str] | None = None,
 ) -> list[Filled]:
-    """Predicts what stands at every mask of some texts.
-
-    A text longer than the model is seen through a window around each mask, and the log says so.
-
-    Args:
-        model: In evaluation mode.
-        tokenizer: Its tokenizer.
-        texts: Each with one or several `[MASK]` (as the tokenizer spells it).
-        top_k: Candidates a mask, and fillings a text.
-        candidates: The words that may stand at a mask, each of one token; None: any token.
+    """As `Model.fill`, with a network in evaluation mode. A text longer than the model is seen through a window around
+    each mask, and the log says so.
 
     Raises:
         SettingsError: A text has no mask or holds what is no character, `top_k` is out of range, or a candidate is not

@@ -152,8 +152,9 @@ class HeldOutSet:
         return torch.cat(labels).numpy()
 
     def evaluate(self, model: MaskedLM, *, group: Group = ALONE) -> HeldOut:
-        """Evaluates a model, the same in all processes and in evaluation mode meanwhile. Each process of a group takes a
-        share of the rows; the result is the same in all, and that of one."""
+        """Evaluates a model, the same in all processes and in evaluation mode meanwhile.
+
+        Each process of a group takes a share of the rows; the result is the same in all, and that of one."""
         losses_N, ranks_N = self._answers(model, group)
         losses_G, right_G, bytes_G, tokens_G = (
             np.bincount(self._document_N, weights=weights)

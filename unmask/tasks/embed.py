@@ -140,8 +140,10 @@ def pooled(
     num_texts: int,
 ) -> NDArray[np.float32]:
     """The vectors of texts that are token ids already [num_texts, D]: the mean over each text's windows, weighted by
-    their tokens. Windows have special tokens and are neither empty nor longer than the model; `owners` [windows], int64,
-    are the numbers of their texts, each of which has a window at the least.
+    their tokens.
+
+    Windows have special tokens and are neither empty nor longer than the model; `owners` [windows], int64, are the
+    numbers of their texts, each of which has a window at the least.
     """
     # In float64 a vector times its number of tokens, divided by it again, is the vector.
     sums = torch.zeros(num_texts, model.encoder.width, dtype=torch.float64)

@@ -76,21 +76,6 @@ def test_what_a_word_is_to_a_collocation(text: str, role: Role) -> None:
     assert role_of(text) is role
 
 
-def test_words_end_at_signs_unknown_tokens_and_documents(tokenizer: Tokenizer) -> None:
-    a, b, c = letter_ids(tokenizer, 3)
-    stop, unknown = id_of(tokenizer, "."), tokenizer.special.unk
-    assert unknown is not None
-    documents = [[(a, b), (c,), (stop,), (a,)], [], [(b,), (a, unknown), (c,)]]
-    (chunk,) = chunks_of(documents)()
-    words = WordReader(tokenizer).read(*chunk)
-    assert words.num_words == 7
-    assert words.begins.tolist() == [0, 2, 4, 5, 8], "without the stop and the word that is not wholly known"
-    assert words.lengths.tolist() == [2, 1, 1, 1, 1]
-    assert words.whole.all()
-    together = [np.flatnonzero(ok).tolist() for _, ok in words.grams(3)]
-    assert together == [[0, 1, 2, 3, 4], [0], []], "only `ab c` stand together"
-
-
 Collocation = tuple[tuple[int, ...], ...]
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, groupby
 from typing import Any
 
 import torch
@@ -243,7 +243,7 @@ class _Pooled(torch.autograd.Function):
         for group in _groups(lengths, max(1, LOGITS // len(weights_VD))):
             end = begin + sum(group)
             products_NV = x_ND[begin:end] @ weights_VD.T
-            most_EV = torch.stack([of_text.amax(0) for of_text in products_NV.split(list(group))])
+            most_EV = torch.stack([of_text.amax(0) for of_text in products_NV.split(group)])
             # A bias is one for all positions, and added in float32; and the logarithm rises: both after the maximum.
             largest_EV = most_EV.float() + bias_V
             if is_learned:
@@ -295,15 +295,10 @@ def _sums(into_Z: Tensor, from_Z: Tensor, weights_Z: Tensor, rows_RD: Tensor, co
     )
 
 
-def _groups(lengths: Sequence[int], most: int) -> Iterator[Sequence[int]]:
-    """Texts one behind another, of so many positions together at most, or one text."""
-    cuts, count = [0], 0
-    for number, length in enumerate(lengths):
-        if count and count + length > most:
-            cuts.append(number)
-            count = 0
-        count += length
-    yield from (lengths[a:b] for a, b in pairwise([*cuts, len(lengths)]))
+def _groups(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
+    """Texts one behind another, of about so many positions together at most, or one text."""
+    for _, group in groupby(zip(lengths, accumulate(lengths), strict=True), key=lambda text: (text[1] - 1) // most):
+        yield [length for length, _ in group]
 
 
 def sparse() -> VectorKind:

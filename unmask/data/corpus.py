@@ -35,7 +35,6 @@ from unmask.data.settings import CleaningSettings, ColumnGroups, CorpusSettings,
 from unmask.data.sources import Source, SourceSplit, find_sources, find_split
 from unmask.data.survey import (
     PLACE_BITS,
-    CorpusPlan,
     ReadTask,
     clean,
     content_digest,
@@ -147,65 +146,6 @@ def decisions_of(arrays: Mapping[str, Any]) -> Decisions:
     pairs = tuple(tuple(pair) for pair in facts["pairs"])
     end = {int(task): place for task, place in facts["end"].items()}
     return Decisions(by_name["duplicates"], by_name["near"], pairs, groups, by_name["cluster_of"], end)
-
-
-def _decide(looked: Looked, needs: Needs, settings: CorpusSettings, plan: CorpusPlan) -> Decisions:
-    # 1. Equal documents: by task, the places of those that stood before.
-    duplicates: dict[int, Ints] = {}
-    if needs.equal:
-        rows = np.concatenate([np.empty(0, dtype=_DOCUMENT), *(arrays["documents"] for _, arrays in looked)])
-        owner = np.repeat([task for task, _ in looked], [len(arrays["documents"]) for _, arrays in looked])
-        order = np.lexsort((rows["place"], owner, rows["low"], rows["high"]))
-        high, low = rows["high"][order], rows["low"][order]
-        again = order[1:][(high[1:] == high[:-1]) & (low[1:] == low[:-1])]
-        for task in np.unique(owner[again]).tolist():
-            duplicates[task] = np.sort(rows["place"][again[owner[again] == task]])
-
-    # 2. Clusters of near-duplicates: of each but the first document may stay.
-    clusters, begins = Clusters(), [0]
-    for _, arrays in looked if needs.near or needs.clusters else ():
-        clusters.join(arrays)
-        begins.append(begins[-1] + len(arrays["cluster_texts"]))
-    near, pairs = _near_duplicates(looked, begins, clusters, duplicates) if needs.near else ({}, ())
-    gone = {}  # by task, the documents that are left out, for whatever reason
-    for task, arrays in looked:
-        places = np.concatenate([_NONE, *(each[task] for each in (duplicates, near) if task in each)])
-        gone[task] = arrays["documents"][np.isin(arrays["documents"]["place"], places)]
-
-    # 3. What of the rest is held out: groups of a column, clusters, or the end.
-    groups: HeldGroups | None = None
-    cluster_of: dict[int, Ints] = {}
-    end: dict[int, int] = {}
-    if needs.groups:
-        sizes = GroupSizes()
-        for task, arrays in looked:
-            facts = json.loads(bytes(arrays["facts"]))
-            keys = dict(zip(arrays["group_keys"].tolist(), arrays["group_sizes"].tolist(), strict=True))
-            for row in gone[task][gone[task]["is_grouped"]]:
-                keys[int(row["group"])] -= int(row["size"])
-            sizes.join(GroupSizes(keys, facts["alone"] - int((~gone[task]["is_grouped"]).sum()), facts["shown"]))
-        groups = sizes.choose(settings)
-    elif needs.clusters:
-        stays = [
-            ~np.isin(arrays["cluster_texts"]["document"], duplicates.get(task, _NONE)) for task, arrays in looked
-        ]  # fmt: skip
-        what = f"clusters of near-duplicate {'parts' if plan.holdout_unit == 'part' else 'documents'}"
-        groups, cluster_keys = clusters.choose(settings.holdout, stays=np.concatenate(stays), what=what)
-        of_task = np.split(cluster_keys, begins[1:-1])
-        cluster_of = {task: part[stay] for (task, _), part, stay in zip(looked, of_task, stays, strict=True)}
-    if needs.length:
-        lengths = {
-            task: json.loads(bytes(arrays["facts"]))["num_chars"] - int(gone[task]["size"].sum())
-            for task, arrays in looked
-        }
-        total = sum(lengths.values())
-        left = total - round(total * plan.threshold)
-        if not 0 < left < total:
-            raise CorpusError("too little text to hold its end out for validation; give more")
-        for task, length in lengths.items():
-            end[task] = min(max(left, 0), length)
-            left -= length
-    return Decisions(duplicates, near, pairs, groups, cluster_of, end)
 
 
 def _near_duplicates(
@@ -419,7 +359,62 @@ class Corpus:
         Raises:
             CorpusError: There are no groups to choose among, or there is too little text.
         """
-        return _decide(looked, self.needs, self.settings, self.plan) if any(self.needs) else Decisions()
+        # 1. Equal documents: by task, the places of those that stood before.
+        duplicates: dict[int, Ints] = {}
+        if self.needs.equal:
+            rows = np.concatenate([np.empty(0, dtype=_DOCUMENT), *(arrays["documents"] for _, arrays in looked)])
+            owner = np.repeat([task for task, _ in looked], [len(arrays["documents"]) for _, arrays in looked])
+            order = np.lexsort((rows["place"], owner, rows["low"], rows["high"]))
+            high, low = rows["high"][order], rows["low"][order]
+            again = order[1:][(high[1:] == high[:-1]) & (low[1:] == low[:-1])]
+            for task in np.unique(owner[again]).tolist():
+                duplicates[task] = np.sort(rows["place"][again[owner[again] == task]])
+
+        # 2. Clusters of near-duplicates: of each but the first document may stay.
+        clusters, begins = Clusters(), [0]
+        for _, arrays in looked if self.needs.near or self.needs.clusters else ():
+            clusters.join(arrays)
+            begins.append(begins[-1] + len(arrays["cluster_texts"]))
+        near, pairs = _near_duplicates(looked, begins, clusters, duplicates) if self.needs.near else ({}, ())
+        gone = {}  # by task, the documents that are left out, for whatever reason
+        for task, arrays in looked:
+            places = np.concatenate([_NONE, *(each[task] for each in (duplicates, near) if task in each)])
+            gone[task] = arrays["documents"][np.isin(arrays["documents"]["place"], places)]
+
+        # 3. What of the rest is held out: groups of a column, clusters, or the end.
+        groups: HeldGroups | None = None
+        cluster_of: dict[int, Ints] = {}
+        end: dict[int, int] = {}
+        if self.needs.groups:
+            sizes = GroupSizes()
+            for task, arrays in looked:
+                facts = json.loads(bytes(arrays["facts"]))
+                keys = dict(zip(arrays["group_keys"].tolist(), arrays["group_sizes"].tolist(), strict=True))
+                for row in gone[task][gone[task]["is_grouped"]]:
+                    keys[int(row["group"])] -= int(row["size"])
+                sizes.join(GroupSizes(keys, facts["alone"] - int((~gone[task]["is_grouped"]).sum()), facts["shown"]))
+            groups = sizes.choose(self.settings)
+        elif self.needs.clusters:
+            stays = [
+                ~np.isin(arrays["cluster_texts"]["document"], duplicates.get(task, _NONE)) for task, arrays in looked
+            ]  # fmt: skip
+            what = f"clusters of near-duplicate {'parts' if self.plan.holdout_unit == 'part' else 'documents'}"
+            groups, cluster_keys = clusters.choose(self.settings.holdout, stays=np.concatenate(stays), what=what)
+            of_task = np.split(cluster_keys, begins[1:-1])
+            cluster_of = {task: part[stay] for (task, _), part, stay in zip(looked, of_task, stays, strict=True)}
+        if self.needs.length:
+            lengths = {
+                task: json.loads(bytes(arrays["facts"]))["num_chars"] - int(gone[task]["size"].sum())
+                for task, arrays in looked
+            }
+            total = sum(lengths.values())
+            left = total - round(total * self.plan.threshold)
+            if not 0 < left < total:
+                raise CorpusError("too little text to hold its end out for validation; give more")
+            for task, length in lengths.items():
+                end[task] = min(max(left, 0), length)
+                left -= length
+        return Decisions(duplicates, near, pairs, groups, cluster_of, end)
 
     def read(self, task: ReadTask, decisions: Decisions, skipped: Counter[str]) -> Generator[tuple[Document, bool]]:
         """The pieces of a task, each with whether it is held out.

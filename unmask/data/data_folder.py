@@ -155,14 +155,9 @@ class DataFolder:
         )
 
     @property
-    def has_manifest(self) -> bool:
-        """Whether it holds whole data."""
-        return self._manifest.is_file()
-
-    @property
     def is_complete(self) -> bool:
         """Whether it holds whole data, and nothing remains to be tidied."""
-        return self.has_manifest and not self._settled.is_file()
+        return self.claimed.is_claimed and not self._settled.is_file()
 
     def check(self) -> None:
         """Makes sure that no other files are touched.

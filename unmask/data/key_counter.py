@@ -21,6 +21,9 @@ class Counted(NamedTuple):
     counts: NDArray[np.int64]
 
 
+_NOTHING = Counted(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+
+
 class KeyCounter:
     """Counts keys. Use it as a context: its files go when it ends.
 
@@ -35,7 +38,7 @@ class KeyCounter:
         self._spilled: list[Path] = []
         self._new: list[NDArray[np.int64]] = []
         self._num_new = 0
-        self._table = _sum(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+        self._table = _NOTHING
 
     def __enter__(self) -> KeyCounter:
         return self
@@ -85,25 +88,20 @@ class KeyCounter:
 
     def _gather(self) -> None:
         """Takes the new keys into the table."""
-        if not self._num_new:
-            return
-        new = np.concatenate(self._new)
-        self._new, self._num_new = [], 0
-        new.sort()
-        first = np.flatnonzero(np.concatenate([[True], new[1:] != new[:-1]]))
-        counts = np.diff(np.append(first, len(new)))
-        table = self._table
-        self._table = _sum(np.concatenate([table.keys, new[first]]), np.concatenate([table.counts, counts]))
+        if self._num_new:
+            keys, counts = np.unique(np.concatenate(self._new), return_counts=True)
+            self._new, self._num_new = [], 0
+            table = self._table
+            self._table = _sum(np.concatenate([table.keys, keys]), np.concatenate([table.counts, counts]))
 
     def _spill(self) -> None:
         """Moves the table to the disk."""
-        if not len(self._table.keys):
-            return
-        path = Path(self._files.name) / f"{len(self._spilled)}"
-        for name, array in self._table._asdict().items():
-            np.save(path.with_suffix(f".{name}.npy"), array)
-        self._spilled.append(path)
-        self._table = _sum(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+        if len(self._table.keys):
+            path = Path(self._files.name) / f"{len(self._spilled)}"
+            for name, array in self._table._asdict().items():
+                np.save(path.with_suffix(f".{name}.npy"), array)
+            self._spilled.append(path)
+            self._table = _NOTHING
 
 
 def _sum(keys: NDArray[np.int64], counts: NDArray[np.int64]) -> Counted:

@@ -319,7 +319,7 @@ class Preparation:
         Returns:
             The manifest, or what is to be done next, in words.
         """
-        if self._folder.has_manifest and self._is_settled():  # a try was stopped when only tidying remained
+        if self._folder.claimed.is_claimed and self._is_settled():  # a try was stopped when only tidying remained
             self._folder.tidy()
             return load_manifest(self._folder.root)
         self._run(executor, "look", tasks)

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unmask.data.key_counter import KeyCounter
+from unmask.data.lexicon import KeyCounter
 
 ENDS = np.iinfo(np.int64)
 

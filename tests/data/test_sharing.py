@@ -198,7 +198,6 @@ def test_the_tokenizer_is_trained_on_a_sample_chosen_by_hash(tmp_path: Path) -> 
         ({"part": "1/2", "join": True}, "join"),
         ({"part": "1/2", "resume": True}, "resume"),
         ({"join": True, "ray": "auto"}, "ray"),
-        ({"part": "3/2"}, "part 3/2"),
         ({"part": "1 of 2"}, "2/8"),
         ({"ray": "127.0.0.1:1"}, "refused"),
         ({"ray": "somewhere"}, "host:port"),

@@ -76,25 +76,6 @@ def test_the_drawing_of_rows_is_true(store: TokenStore, tokenizer: Tokenizer) ->
                 assert len(set(rows.segment_keys[r][inside].tolist())) == 1
 
 
-def test_segment_keys_do_not_depend_on_the_place(store: TokenStore, tokenizer: Tokenizer) -> None:
-    """The same document has the same key in every epoch, order and row, and different ones have different keys."""
-    keys = []
-    whole = {tuple(store.gather(np.array([i])).input_ids.tolist()) for i in range(len(store))}
-    for seed, epoch, num_rows in ((0, 0, 4), (5, 2, 7)):
-        found = {}
-        for batch in epoch_of(RowStream(store, tokenizer, length=64, seed=seed), epoch, num_rows):
-            rows = batch.rows
-            for r in range(len(rows.input_ids)):
-                for n in range(int(rows.segment_ids[r].max()) + 1):
-                    inside = rows.segment_ids[r] == n
-                    text = rows.input_ids[r][inside].tolist()[1:-1]
-                    if tuple(text) in whole:
-                        found[int(rows.segment_keys[r][inside][0])] = text
-        keys.append(found)
-    assert keys[0] == keys[1]
-    assert len(keys[0]) >= 0.5 * len(store)
-
-
 def test_resuming_from_any_cursor_gives_what_would_have_come(
     store: TokenStore, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

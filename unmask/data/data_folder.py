@@ -22,7 +22,7 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -203,30 +203,23 @@ class DataFolder:
             DataError: Another process writes here, or the folder holds other files.
             WriteError: The folder is closed to us.
         """
-        is_new = not self.root.exists()
         self.check()
-        own = None if part is None else self.parts / f"{_PART_LOCK}{part[0]}-of-{part[1]}.lock"
-        if own is not None:
+        lock: AbstractContextManager[None] = self.claimed.held()
+        if part is not None:
             self.claimed.make()
             with writing(self.parts):
                 self.parts.mkdir(exist_ok=True)
             if is_held(self.root / LOCK):
                 raise DataError(f"{self.root}: another process prepares data here, or puts it together; wait for it")
-        with self.claimed.held() if own is None else held_by(own, own.with_suffix(".json"), self.root, DataError):
+            file = self.parts / f"{_PART_LOCK}{part[0]}-of-{part[1]}.lock"
+            lock = held_by(file, file.with_suffix(".json"), self.root, DataError)
+        with lock:
             self.check()  # again: nothing else comes from now on
-            others = [path for path in sorted(self.parts.glob(f"{_PART_LOCK}*.lock")) if path != own and is_held(path)]
-            if others and own is None:
-                name = others[0].stem.removeprefix(_PART_LOCK).replace("-of-", "/")
-                raise DataError(f"{self.root}: part {name} is being done now; wait until all parts have ended")
             try:
                 yield
             except BaseException:
-                results = [path for path in self.parts.glob("*") if not path.name.startswith(_PART_LOCK)]
-                if self.is_complete or not (results or any(map(is_held, others))):
+                if self.is_complete or all(path.name.startswith(_PART_LOCK) for path in self.parts.glob("*")):
                     shutil.rmtree(self.parts, ignore_errors=True)
-                if is_new and own is not None:
-                    with suppress(OSError):
-                        self.root.rmdir()  # if it is empty
                 raise
 
     def finish(self, manifest: Manifest) -> None:

@@ -351,14 +351,8 @@ class Corpus:
         }
 
     def decide(self, looked: Looked) -> Decisions:
-        """Decides what is left out and what is held out, from looks at all tasks.
-
-        Args:
-            looked: Number of each task, in their order, and what `look` gave; empty where nothing is needed.
-
-        Raises:
-            CorpusError: There are no groups to choose among, or there is too little text.
-        """
+        """Decides what is left out and what is held out, from looks at all tasks; a CorpusError where there are no
+        groups to choose among, or there is too little text."""
         # 1. Equal documents: by task, the places of those that stood before.
         duplicates: dict[int, Ints] = {}
         if self.needs.equal:
@@ -417,12 +411,7 @@ class Corpus:
         return Decisions(duplicates, near, pairs, groups, cluster_of, end)
 
     def read(self, task: ReadTask, decisions: Decisions, skipped: Counter[str]) -> Generator[tuple[Document, bool]]:
-        """The pieces of a task, each with whether it is held out.
-
-        Args:
-            task: One of `tasks`.
-            decisions: About all of the text.
-            skipped: Counts what is left out.
+        """The pieces of a task, each with whether it is held out; `skipped` counts what is left out.
 
         Raises:
             CorpusError: A file cannot be read, or has changed since it was looked at.

@@ -309,16 +309,8 @@ class Preparation:
     def go_on(
         self, executor: Executor, tasks: Sequence[ReadTask], *, until: Literal["to join", "joined", "the end"]
     ) -> Manifest | str:
-        """Does some of the tasks, and joins the results of all of them, as far as it goes.
-
-        Args:
-            executor: Where they run.
-            tasks: All of them; those of a part, which joins nothing; or none, to join.
-            until: Whether it ends before something is joined, behind it, or with the manifest.
-
-        Returns:
-            The manifest, or what is to be done next, in words.
-        """
+        """Does some of the tasks, and joins the results of all of them: a part ends before something is joined, a join
+        behind it, with what is to be done next in words; all else ends with the manifest."""
         if self._folder.claimed.is_claimed and self._is_settled():  # a try was stopped when only tidying remained
             self._folder.tidy()
             return load_manifest(self._folder.root)
@@ -381,12 +373,7 @@ class Preparation:
         return True
 
     def _decide(self) -> None:
-        """Decides it, from what was seen in all tasks.
-
-        Raises:
-            CorpusError: There is nothing to choose among.
-            DataError: Some tasks were not looked at.
-        """
+        """Decides it, from what was seen in all tasks."""
         decisions = self.corpus.decide([(task.number, arrays) for task, arrays in self._results("look")])
         save_arrays(self.work.file(DECISIONS), decisions.arrays(), self._key)
         self.work = replace(self.work, decided=decisions.digest())
@@ -412,11 +399,7 @@ class Preparation:
         return key_of([tokenizers.__version__, tokenizer.fingerprint, self._settings, *annotated])
 
     def _settle(self) -> None:
-        """Joins the results of the survey, trains the tokenizer, and makes the folder ready for shards.
-
-        Raises:
-            UnmaskError: There are no classes, some tasks were not surveyed, or no tokenizer can be trained.
-        """
+        """Joins the results of the survey, trains the tokenizer, and makes the folder ready for shards."""
         held, labels = HeldTexts(parts=self.corpus.plan.holdout_unit in ("part", "end")), set[str]()
         for _, arrays in self._results("survey"):
             held.join(held_texts(arrays))
@@ -441,11 +424,7 @@ class Preparation:
         self.work = replace(self.work, settled=settled, classes=classes)
 
     def _finish(self) -> Manifest:
-        """Adds up what the tasks came to, and writes the manifest.
-
-        Raises:
-            DataError: A task is not done, the tokenizer does not know most of the text, or the text has changed.
-        """
+        """Adds up what the tasks came to, and writes the manifest."""
         # 1. The counts of all tasks
         tokenizer = load_tokenizer(self._folder.tokenizer)
         text, leaks = TextCounts(np.zeros(tokenizer.vocab_size, dtype=np.int64)), no_leaks()

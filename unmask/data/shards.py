@@ -191,21 +191,13 @@ class TextCounts:
 def annotated_tokens(
     tokenizer: Tokenizer, annotator: Annotator, texts: Sequence[str], read: Sequence[Spans | None]
 ) -> tuple[EncodedText, NDArray[np.int64], dict[str, Aligned]]:
-    """Tokenizes texts and annotates the tokens.
-
-    Args:
-        tokenizer: The tokenizer.
-        annotator: Of the texts.
-        texts: Any number.
-        read: Annotations that came with each of them.
+    """Tokenizes texts and annotates the tokens; `read` are annotations that came with each text.
 
     Returns:
         The tokens of all texts one behind another, how many each text has, and the columns of annotation.
 
     Raises:
-        TokenizerError: As `Tokenizer.encode_joined`.
-        SettingsError: A pipeline cannot be used.
-        DataError: A label was not announced.
+        UnmaskError: As `Tokenizer.encode_joined`; a pipeline cannot be used; or a label was not announced.
     """
     encoded, places = tokenizer.encode_placed(texts)
     spans = annotator.annotate(texts, read)

@@ -40,18 +40,11 @@ def clean(
     first: int = 0,
     left_out: Mapping[int, str] | None = None,
 ) -> Iterator[Document]:
-    """Changes texts and leaves documents out.
+    """Changes texts and leaves documents out, which `skipped` counts.
 
     Duplicates are documents that come in one piece; of a longer one, every piece stays. Documents that are left have
-    numbers without gaps.
-
-    Args:
-        pieces: The corpus.
-        settings: What is cleaned.
-        skipped: Counts what is left out.
-        first: Number of the first document.
-        left_out: Why documents are left out that stood before, by their places among those that cleaning leaves
-            otherwise; None leaves out those whose text was met before.
+    numbers without gaps, from `first` on. `left_out` says why documents are left out that stood before, by their places
+    among those that cleaning leaves otherwise; None leaves out those whose text was met before.
     """
     gone = duplicates = 0
     seen: set[bytes] = set()  # 100 bytes a text, where all of the corpus is not looked at first

@@ -166,14 +166,7 @@ EachChunk = Callable[[Iterator[TextChunk]], Iterator[TextCounts]]
 
 
 def do_task(tools: Tools, kind: Kind, task: ReadTask, count: Count, each: EachChunk | None = None) -> None:
-    """Does a task, unless that was done.
-
-    Args:
-        tools: Of the work.
-        kind: What is done.
-        task: With what.
-        count: Called with the progress.
-        each: Who tokenizes; None: this process.
+    """Does a task, unless that was done; `each` tokenizes its chunks, or this process where that is None.
 
     Raises:
         UnmaskError: The text cannot be read or tokenized, or a file not be written.
@@ -350,13 +343,8 @@ def json_array(content: Any) -> Any:
 
 
 def load_arrays(path: Path, key: str | None = None, *, of_task: int | None = None) -> Mapping[str, Any] | None:
-    """Arrays as `save_arrays` wrote them; None where they are not there, are damaged, or were made of something else.
-
-    Args:
-        path: The file.
-        key: What they must have been made of; None: anything.
-        of_task: Arrays of other tasks (`near-3`) are not loaded; None loads all.
-    """
+    """Arrays as `save_arrays` wrote them, those of one task only (`near-3`) or of all; None where they are not there,
+    are damaged, or were made of something else than `key` says."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             if key is not None and bytes(arrays["key"]).decode() != key:

@@ -19,7 +19,6 @@ CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
 
 def change_json(folder: Path, name: str, **values: Any) -> None:
-    """Sets keys of a JSON file."""
     file = folder / name
     content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     file.write_text(json.dumps(content | values), encoding="utf-8")
@@ -30,7 +29,6 @@ def write_text(folder: Path, name: str, text: str) -> None:
 
 
 def change_weights(folder: Path, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """Every tensor of the file becomes another."""
     weights = {name: change(tensor).contiguous() for name, tensor in load_file(folder / WEIGHTS).items()}
     save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
 
@@ -94,14 +92,13 @@ def _outside(content: dict[str, Any]) -> None:
 
 def _panic(content: dict[str, Any]) -> None:
     content["model"] = {
-        "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": "zzzzzzz", "end_of_word_suffix":
-        None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False, "vocab": {"a": 0, "b": 1, "ab": 2},
-        "merges": [["a", "b"]],
+        "type": "BPE", "continuing_subword_prefix": "zzzzzzz", "vocab": {"a": 0, "b": 1, "ab": 2},
+        "merges": [["a", "b"]], **dict.fromkeys(("dropout", "unk_token", "end_of_word_suffix")),
+        **dict.fromkeys(("fuse_unk", "byte_fallback", "ignore_merges"), False),
     }  # fmt: skip
 
 
 def settings(**values: Any) -> Break:
-    """Changes config.json."""
     return partial(change_json, name=CONFIG, **values)
 
 

@@ -48,13 +48,3 @@ def test_every_stage_fills_its_tables(tmp_path: Path) -> None:
     assert "| cpu | step-" in tables["gpu-train"]
     again = run(*options)
     assert again.stdout.count("done before") == 4, again.stderr
-
-
-def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import gpu
-
-    monkeypatch.setattr(gpu, "NEEDED", ("json", "a_package_that_is_missing"))
-    monkeypatch.setattr(gpu, "WHEELS", tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    with pytest.raises(SystemExit, match="lacks a_package_that_is_missing; run make gpu-wheels where"):
-        gpu.obtain_packages()

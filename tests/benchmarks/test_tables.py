@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import types
 from pathlib import Path
 
 import pytest
+import tables
 
 from tests.benchmarks.conftest import BENCHMARKS
 
@@ -17,7 +17,6 @@ PAGE = "before\n<!-- speed -->\nold\n<!-- end speed -->\nbetween\n<!-- speed-gpu
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
-    tables = importlib.import_module("tables")
     monkeypatch.setattr(tables, "processor", lambda: "A processor with AMX")
     monkeypatch.setattr(tables, "version", lambda package: f"of {package}")
     monkeypatch.setattr(tables.os, "cpu_count", lambda: 2)
@@ -50,6 +49,10 @@ def test_a_gpu_is_named_and_a_page_without_a_place_is_an_error(script: types.Mod
     assert "kept" not in text
     with pytest.raises(SystemExit, match=r"page\.md has no place for memory"):
         script.write_table(page, "memory", ["| new |"])
+    assert script.shown(Path("docs/pictures/a.svg"), Path("docs/page.md"), "a curve") == [
+        "",
+        "![a curve](pictures/a.svg)",
+    ]
 
 
 def test_every_table_of_the_page_is_made_by_a_target() -> None:

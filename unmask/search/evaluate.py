@@ -41,7 +41,7 @@ from unmask.search.known_items import (
     title_task,
 )
 from unmask.search.passages import DocumentPart
-from unmask.search.words import Lexical, check_lexical, rank_lexically
+from unmask.search.words import check_lexical, rank_lexically
 from unmask.tasks.loaded_model import Model, Precision
 
 DECIDES = "ndcg_at_10"
@@ -325,7 +325,7 @@ def _dense(vectors: Vectors) -> NDArray[np.float32]:
 
 
 def _measure(
-    task: SearchTask, searches: dict[str, ModelSearch], lexical: Sequence[Lexical], notify: Notify
+    task: SearchTask, searches: dict[str, ModelSearch], lexical: Sequence[str], notify: Notify
 ) -> dict[str, Any]:
     """The figures of all systems, and the differences of the first to the others."""
     depth = DEPTH + (task.excluded is not None)

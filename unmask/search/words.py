@@ -14,18 +14,17 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unmask.core.errors import SettingsError
 
-Lexical = Literal["bm25", "tfidf"]
 SNIPPET_CHARS = 200
 # Ideographs and kana are words one by one: no space separates them.
 WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+")
-_NEEDS: dict[Lexical, tuple[str, str]] = {"bm25": ("bm25s", "bm25s"), "tfidf": ("sklearn", "scikit-learn")}
+_NEEDS: dict[str, tuple[str, str]] = {"bm25": ("bm25s", "bm25s"), "tfidf": ("sklearn", "scikit-learn")}
 _K1, _B = 1.2, 0.75  # Lucene's own
 
 
@@ -34,25 +33,22 @@ def words_of(text: str) -> list[str]:
     return WORD.findall(text.lower())
 
 
-def check_lexical(names: Sequence[str]) -> tuple[Lexical, ...]:
+def check_lexical(names: Sequence[str]) -> tuple[str, ...]:
     """The baselines of these names, each once. Raises `SettingsError` where there is none of this name, or its package
     is not installed."""
-    kinds: list[Lexical] = []
-    for name in dict.fromkeys(names):
-        kind = next((each for each in _NEEDS if each == name), None)
-        if kind is None:
+    for name in names:
+        if name not in _NEEDS:
             raise SettingsError(f"baselines {name}: there are {', '.join(_NEEDS)}, and none", options=("baselines",))
-        module, package = _NEEDS[kind]
+        module, package = _NEEDS[name]
         if find_spec(module) is None:
             raise SettingsError(
-                f"{kind} takes {package}, which is not installed: pip install 'unmask[search]', or go without",
+                f"{name} takes {package}, which is not installed: pip install 'unmask[search]', or go without",
                 options=("baselines",),
             )
-        kinds.append(kind)
-    return tuple(kinds)
+    return tuple(dict.fromkeys(names))
 
 
-def rank_lexically(kind: Lexical, documents: Sequence[str], queries: Sequence[str], top_k: int) -> NDArray[np.int64]:
+def rank_lexically(kind: str, documents: Sequence[str], queries: Sequence[str], top_k: int) -> NDArray[np.int64]:
     """The documents [queries, top_k] that share most with each query, the best first; -1 where no more do.
 
     Documents that share equally much come in the order of their numbers.

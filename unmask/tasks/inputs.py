@@ -115,20 +115,20 @@ class InputEncoder:
         for sentence in words:
             self._check(sentence)
         whole = self._whole.encode_batch([" ".join(sentence) for sentence in words])
-        return [self._halved(sentence, 0, encoding) for sentence, encoding in zip(words, whole, strict=True)]
-
-    def _halved(
-        self, words: Sequence[str], first: int, encoding: tokenizers.Encoding
-    ) -> list[tuple[int, tokenizers.Encoding]]:
-        if len(encoding) <= self.max_length:
-            return [(first, encoding)]
-        if len(words) == 1:
-            return [(first, self._cut.encode(words[0]))]  # only the first piece of a word is tagged
-        middle = len(words) // 2
-        halves = (words[:middle], first), (words[middle:], first + middle)
-        return [
-            part for half, begin in halves for part in self._halved(half, begin, self._whole.encode(" ".join(half)))
-        ]
+        parts: list[list[tuple[int, tokenizers.Encoding]]] = [[] for _ in words]
+        for number, (sentence, encoding) in enumerate(zip(words, whole, strict=True)):
+            rest = [(0, len(sentence), encoding)]
+            while rest:
+                begin, end, encoded = rest.pop()
+                if len(encoded) <= self.max_length:
+                    parts[number].append((begin, encoded))
+                elif end - begin == 1:  # only the first piece of a word is tagged
+                    parts[number].append((begin, self._cut.encode(sentence[begin])))
+                else:
+                    middle = (begin + end) // 2
+                    for half in (slice(middle, end), slice(begin, middle)):
+                        rest.append((half.start, half.stop, self._whole.encode(" ".join(sentence[half]))))
+        return parts
 
     def windows(
         self, firsts: Sequence[str], seconds: Sequence[str], ids: Sequence[str], *, stride: int

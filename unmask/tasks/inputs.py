@@ -126,8 +126,10 @@ class InputEncoder:
                     parts[number].append((begin, self._cut.encode(sentence[begin])))
                 else:
                     middle = (begin + end) // 2
-                    for half in (slice(middle, end), slice(begin, middle)):
-                        rest.append((half.start, half.stop, self._whole.encode(" ".join(sentence[half]))))
+                    halves = ((middle, end), (begin, middle))
+                    rest += [
+                        (first, last, self._whole.encode(" ".join(sentence[first:last]))) for first, last in halves
+                    ]
         return parts
 
     def windows(

@@ -26,9 +26,6 @@ from unmask.exporting.graphs import (
     CheckedModel,
     Graph,
     GraphKind,
-    packed,
-    padded,
-    probe_ids,
     splade_of,
 )
 from unmask.model.encoder import MaskedLM
@@ -85,7 +82,7 @@ def worst(checks: Sequence[Check]) -> Check:
 def packed_equals_alone(subject: CheckedModel) -> Check:
     """Texts one behind another in a row, and each in a row of its own."""
     texts = subject.probe
-    together = subject.run(**packed(texts))[0].split([len(ids) for ids in texts])
+    together = subject.run(**subject.packed())[0].split([len(ids) for ids in texts])
     alone = [subject.run(ids[None])[0] for ids in texts]
     return worst([compare(a, b, "three texts in one row") for a, b in zip(together, alone, strict=True)])
 
@@ -298,8 +295,7 @@ def task_head_equals_ours(subject: CheckedModel) -> Check | str:
     theirs = load_in_transformers(subject.folder, f"AutoModelFor{head.architecture}")
     network = fine_tuned.network
     assert isinstance(network, MaskedLM), "transformers runs all others"
-    texts = probe_ids(network.config, subject.tokenizer)
-    rows = padded(texts, subject.tokenizer.special.pad)
+    texts, rows = subject.probe, subject.padded()
     types_BS: Tensor | None = rows["token_type_ids"]
     if network.config.num_types == 1:
         types_BS = None

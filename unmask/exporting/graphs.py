@@ -27,7 +27,6 @@ from torch.export import Dim
 
 from unmask.core.errors import ModelError, shown
 from unmask.core.hub import HubName, hub_name
-from unmask.model.config import EncoderConfig
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import CONFIG, find_weights, read_content
 from unmask.model.layout_names import LAYOUTS, FolderLayout
@@ -43,56 +42,14 @@ LONGEST = 192  # positions: more than the usual local window of 128 reaches
 MASK_EVERY = 6  # positions: a sixth is masked, as in training
 
 
-def probe_ids(config: EncoderConfig, tokenizer: Tokenizer) -> tuple[Tensor, ...]:
-    """The inputs on which forms of a model are compared: three texts of random tokens, int64 [S], always the same.
-
-    They have 1/2, 1/3 and the rest of at most 192 positions. The masks matter. Without them a trained model is outside
-    of what it knows, and its attention may be so sharp that rounding in float32 alone changes logits by hundredths
-    (measured on a model of ten minutes' training: 0.05 between transformers and us without masks, 0.00005 with them).
-    """
-    length = min(config.max_position_embeddings, LONGEST)
-    ids = np.flatnonzero(tokenizer.ordinary)
-    ids = ids[ids < config.vocab_size]
-    tokens = torch.from_numpy(ids)[torch.randint(len(ids), (length,), generator=torch.Generator().manual_seed(0))]
-    tokens[MASK_EVERY // 2 :: MASK_EVERY] = tokenizer.special.mask
-    return tokens.split((length // 2, length // 3, length - length // 2 - length // 3))
-
-
-def packed(texts: tuple[Tensor, ...]) -> dict[str, Tensor]:
-    """All texts in one row, as the encoder's arguments."""
-    return {
-        "input_ids_BS": torch.cat(texts)[None],
-        "segment_ids_BS": torch.cat([torch.full_like(ids, number) for number, ids in enumerate(texts)])[None],
-        "position_ids_BS": torch.cat([torch.arange(len(ids)) for ids in texts])[None],
-    }
-
-
-def padded(texts: tuple[Tensor, ...], pad_id: int) -> dict[str, Tensor]:
-    """A row a text, filled up to the longest: `input_ids`, `attention_mask`, `token_type_ids`.
-
-    The types change in the middle of each text, so that a model which has types is seen to use them.
-    """
-    shape = len(texts), max(map(len, texts))
-    ids, mask, types = torch.full(shape, pad_id), torch.zeros(shape).long(), torch.zeros(shape).long()
-    for row, text in enumerate(texts):
-        ids[row, : len(text)] = text
-        mask[row, : len(text)] = 1
-        types[row, len(text) // 2 : len(text)] = 1
-    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
-
-
 @dataclass(frozen=True)
 class CheckedModel:
     """A model folder that is checked or exported. Each part is read when it is first asked for, so that a broken one
     hides no other.
-
-    Attributes:
-        folder: With config.json, weights and tokenizer.
-        hub: The name by which the hub has it; None for a folder.
     """
 
-    folder: Path
-    hub: HubName | None = None
+    folder: Path  # with config.json, weights and tokenizer
+    hub: HubName | None = None  # the name by which the hub has it; None for a folder
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -161,11 +118,42 @@ class CheckedModel:
 
     @cached_property
     def probe(self) -> tuple[Tensor, ...]:
-        return probe_ids(self.model.network.config, self.model.tokenizer)
+        """The inputs on which forms of a model are compared: three texts of random tokens, int64 [S], always the same.
+
+        They have 1/2, 1/3 and the rest of at most 192 positions. The masks matter. Without them a trained model is
+        outside of what it knows, and its attention may be so sharp that rounding in float32 alone changes logits by
+        hundredths (measured on a model of ten minutes' training: 0.05 between transformers and us without masks,
+        0.00005 with them).
+        """
+        config = self.model.network.config
+        length = min(config.max_position_embeddings, LONGEST)
+        ids = np.flatnonzero(self.tokenizer.ordinary)
+        ids = ids[ids < config.vocab_size]
+        tokens = torch.from_numpy(ids)[torch.randint(len(ids), (length,), generator=torch.Generator().manual_seed(0))]
+        tokens[MASK_EVERY // 2 :: MASK_EVERY] = self.tokenizer.special.mask
+        return tokens.split((length // 2, length // 3, length - length // 2 - length // 3))
+
+    def packed(self) -> dict[str, Tensor]:
+        """The probe's texts in one row, as the encoder's arguments."""
+        return {
+            "input_ids_BS": torch.cat(self.probe)[None],
+            "segment_ids_BS": torch.cat([torch.full_like(ids, number) for number, ids in enumerate(self.probe)])[None],
+            "position_ids_BS": torch.cat([torch.arange(len(ids)) for ids in self.probe])[None],
+        }
 
     def padded(self) -> dict[str, Tensor]:
-        """The probe's texts, padded."""
-        return padded(self.probe, self.tokenizer.special.pad)
+        """A row for each of the probe's texts, filled up to the longest: `input_ids`, `attention_mask`, `token_type_ids`.
+
+        The types change in the middle of each text, so that a model which has types is seen to use them.
+        """
+        shape = len(self.probe), max(map(len, self.probe))
+        ids, mask, types = (torch.zeros(shape, dtype=torch.int64) for _ in range(3))
+        ids += self.tokenizer.special.pad
+        for row, text in enumerate(self.probe):
+            ids[row, : len(text)] = text
+            mask[row, : len(text)] = 1
+            types[row, len(text) // 2 : len(text)] = 1
+        return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
 
     def run(self, input_ids_BS: Tensor, **rows: Tensor) -> Tensor:
         """Our network's logits [B, S, V], or the hidden states where the folder holds no head.
@@ -180,7 +168,7 @@ class CheckedModel:
     def sparse_vectors(self) -> Tensor:
         """Sparse vectors [B, V] of the probe's texts, packed, as the training of them makes them."""
         network, lengths = self.model.network, tuple(map(len, self.probe))
-        hidden_TD = network.encoder(**packed(self.probe))[0]
+        hidden_TD = network.encoder(**self.packed())[0]
         return splade_vectors(network, hidden_TD, lengths)
 
 

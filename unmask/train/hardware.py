@@ -57,14 +57,10 @@ def why_not_compiled(
 
     `auto` compiles on CUDA, where that works, unless the whole training is so short that compiling would be much of it.
 
-    Args:
-        choice: Of the recipe.
-        device: Where the model is.
-        minutes: Of the whole training; None: not known.
-        steps: Of the whole training, about; None: not known.
+    Minutes and steps, about, are those of the whole training; None: not known.
 
     Raises:
-        SettingsError: It is asked for where it cannot be done.
+        SettingsError: The choice is `yes`, and it cannot be done.
     """
     if choice == "yes" and device.type != "cuda":
         raise SettingsError(
@@ -171,14 +167,8 @@ class StepMemory:
 
 
 def step_memory(model: MaskedLM, settings: TrainingSettings, *, positions: int, rate: float) -> StepMemory:
-    """What a step in bf16 takes with variable-length attention.
-
-    Args:
-        model: On any device; its weights are not looked at.
-        settings: Which optimizer, and whether activations are kept.
-        positions: That are computed at once.
-        rate: Share of them that is predicted.
-    """
+    """What a step in bf16 takes with variable-length attention, for positions that are computed at once, of which a
+    share (`rate`) is predicted."""
     config, hidden = model.config, model.config.hidden_size
     matrices = sum(p.numel() for block in model.encoder.blocks for p in block.parameters() if p.ndim == 2)
     rest = model.num_parameters - matrices

@@ -124,13 +124,11 @@ class JointLoss:
 
     A step that is computed in parts, or by several processes, needs them apart, see `unmask.train.step`.
     Its targets are `JointTargets`.
-
-    Attributes:
-        vectors: What is compared, of a part: [E, D], given the model, its hidden states [T, D], and the targets.
-        losses: Of the vectors of all parts, one behind another, given the model and the targets of each part.
     """
 
+    # What is compared of a part, [E, D]: of the model, its hidden states [T, D], and the targets.
     vectors: Callable[[Any, Tensor, Any], Tensor]
+    # Of the model, the vectors of all parts, one behind another, and the targets of each part.
     losses: Callable[[Any, Tensor, Sequence[Any]], Losses]
 
 

@@ -28,13 +28,7 @@ FactorOf = Callable[[str], float]
 def build_optimizer(
     model: nn.Module, settings: TrainingSettings, *, factor_of: FactorOf = lambda name: 1.0
 ) -> torch.optim.Optimizer:
-    """Makes the optimizer that the settings name.
-
-    Args:
-        model: To be trained, on its device; Muon's products are made in its compute type.
-        settings: `optimizer.kind` names the builder; learning rate and decay.
-        factor_of: The share of the learning rate that a parameter of AdamW's takes, by its name.
-    """
+    """Makes the optimizer that the settings name, for a model on its device; `factor_of` is of AdamW's parameters."""
     return OPTIMIZERS[settings.optimizer.kind](model, settings, factor_of)
 
 
@@ -155,14 +149,8 @@ def unit_directions(
 ) -> None:
     """Advances the running gradients, and brings Nesterov's directions to length 1 / room.
 
-    Args:
-        momentum: Decay of the running gradient.
-        room: Factor of the length that each is divided by.
-        eps: Added to it.
-        gradient_NRC: The gradients.
-        running_NRC: The running ones, in place.
-        sums_NS: float32, [N, STRETCHES]: becomes the squares of the directions, added up.
-        direction_NRC: Becomes the directions, each matrix divided by its Frobenius norm times the room.
+    Running gradients change in place. sums_NS, float32 [N, STRETCHES], becomes the squares of the directions, added up;
+    direction_NRC the directions, each matrix divided by its Frobenius norm times the room, plus eps.
     """
     num, rows, columns = gradient_NRC.shape
     decay, fresh = np.float32(momentum), np.float32(1.0 - momentum)

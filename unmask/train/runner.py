@@ -126,16 +126,15 @@ def in_rows(
     sharing: Sharing = "shared",
     types: Sequence[Ids] | None = None,
 ) -> Iterator[TextRows]:
-    """Packs texts, the longest first: what needs most memory fails at once or never.
+    """Packs texts as `run` takes them, the longest first: what needs most memory fails at once or never.
 
     Args:
-        texts: Token ids with special tokens, none of them empty or longer than the model.
+        texts, types: As for `run`.
         pad_id: What fills up.
         longest: Positions of the model.
         positions: Of a batch at most; a longer row is a batch of its own.
         sharing: Whether texts share rows as segments, or have a row each that is `padded` to the longest of the batch,
             or stand with texts of `equal` length.
-        types: Token types of each text, or None.
     """
     lengths = np.array([len(text) for text in texts], dtype=np.int64)
     batches: list[tuple[list[list[int]], int]] = []  # the texts of each row, and the rows' length

@@ -27,13 +27,7 @@ SAMPLE_POSITIONS = 4096  # for the attention received
 class MovingMeans:
     """Gathers values by class, and folds their means into averages from time to time.
 
-    Args:
-        names: Of the values.
-        num_classes: C.
-        device: Where they are gathered.
-
-    Attributes:
-        state: All that a resumed training needs, by name.
+    `state` is all that a resumed training needs, by name.
     """
 
     def __init__(self, names: Sequence[str], num_classes: int, *, device: torch.device) -> None:
@@ -125,13 +119,9 @@ class ScoreBoard:
         return max(1, SAMPLE_POSITIONS // length) if "attention" in self.names else 0
 
     def refresh(self, step: int, model: MaskedLM, sample: Rows | None, *, rate: float) -> None:
-        """Makes the scores anew.
+        """Makes the scores anew; their version is the step. `rate` is that of masking at present.
 
-        Args:
-            step: Their version.
-            model: The model as it is.
-            sample: Some rows, where `sample_rows` asks for them.
-            rate: Of masking at present.
+        Rows are needed where `sample_rows` says so.
         """
         begin = time.monotonic()
         self._of_token.fold()

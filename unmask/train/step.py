@@ -168,16 +168,10 @@ def parts_of(
     device: torch.device,
     width: int,
 ) -> list[StepPart]:
-    """Cuts a step into parts.
+    """Cuts a step, whose rows and masks are on the model's device or on the host, into about equally large parts.
 
-    Args:
-        rows: What the batch holds: on the device, or on the host.
-        masked: What the model sees and must predict, there as well.
-        objectives: Whose targets are found.
-        micro_rows: Rows of a part at most; the parts are about equally large. None makes one part, or as many as
-            sequences in a line make necessary.
-        device: Where the model is.
-        width: Numbers of a hidden state.
+    A part has `micro_rows` at most. None makes one part, or as many as sequences in a line, whose hidden states have
+    so many numbers (`width`), make necessary.
     """
     num_rows = rows.shape[0]
     are_there = rows.input_ids.device.type == device.type

@@ -276,18 +276,11 @@ class MaskedBatch:
 
 
 class Batches:
-    """Makes masked batches.
+    """Makes masked batches, or a process's share of them.
 
-    Args:
-        stream: The text. Where batches are made ahead, nothing else may take batches of it, but for when no batch is
-            known that will be asked for.
-        masker: Its masks; None: the model sees the text as it is.
-        settings: Budget, and length and number of rows.
-        pad_id: Of empty rows.
-        share: What this process takes of each batch.
-        board: Scores that masking follows.
-        ahead: How many batches are made in a thread before they are asked for. Then every batch is filled up with empty
-            rows to the rows that were asked for (an epoch's last batches have fewer), so that a GPU meets one shape.
+    Where some are made `ahead`, in a thread, every batch is filled up with empty rows of `pad_id` (an epoch's last
+    batches have fewer), so that a GPU meets one shape. Nothing else may take batches of the stream then, but for when
+    it is not known which batch comes next.
     """
 
     def __init__(

@@ -142,7 +142,7 @@ class CheckedModel:
         }
 
     def padded(self) -> dict[str, Tensor]:
-        """A row for each of the probe's texts, filled up to the longest: `input_ids`, `attention_mask`, `token_type_ids`.
+        """A row for each text of the probe, filled up to the longest, as transformers takes them.
 
         The types change in the middle of each text, so that a model which has types is seen to use them.
         """

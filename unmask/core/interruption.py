@@ -13,11 +13,7 @@ GOES_ON_WITH_RESUME = "the same command with --resume goes on from what was save
 
 
 class Interrupted(Exception):
-    """A signal asked to stop. Nothing is lost.
-
-    Attributes:
-        signum: Of the signal.
-    """
+    """A signal asked to stop. Nothing is lost."""
 
     def __init__(self, signum: int, text: str) -> None:
         super().__init__(text)

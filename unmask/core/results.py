@@ -38,17 +38,11 @@ class Styled:
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table.
+    """A table."""
 
-    Attributes:
-        columns: Heads; one that begins with `>` is that of a column to the right. All of them empty: there is no head.
-        rows: As many cells each.
-        title: What stands above it.
-    """
-
-    columns: tuple[str, ...]
-    rows: Sequence[Sequence[str | Styled]]
-    title: str = ""
+    columns: tuple[str, ...]  # heads; one that begins with `>` is that of a column to the right. All empty: no head
+    rows: Sequence[Sequence[str | Styled]]  # as many cells each
+    title: str = ""  # what stands above it
 
 
 Line = tuple[Styled | str, ...]

@@ -59,10 +59,24 @@ def _explain(kind: type[Settings], values: Any, details: list[ErrorDetails]) -> 
     # The first error; but of a table that one member of a union takes, the complaints of others are left out.
     others = (d for d in details if not (d["type"].endswith("_type") and isinstance(d["input"], dict)))
     detail = next(others, details[0])
-    place = _place(values, detail["loc"])
+
+    # The keys of its place in the values; pydantic puts names of union members between them.
+    place: list[str] = []
+    for part in detail["loc"]:
+        is_list = isinstance(values, list | tuple) and isinstance(part, int) and part < len(values)
+        if is_list or (isinstance(values, dict) and part in values):
+            values = values[part]
+        elif part != detail["loc"][-1] or not isinstance(values, dict):
+            continue
+        place.append(str(part))
     key = ".".join(place)
-    if detail["type"] == "extra_forbidden":
-        known = _keys_at(kind, place[:-1])
+
+    if detail["type"] == "extra_forbidden":  # the keys that are known there, unless the place goes through a union
+        inner: Any = kind
+        for name in place[:-1]:
+            inner = getattr(inner and inner.model_fields.get(name), "annotation", None)
+            inner = inner if isinstance(inner, type) and issubclass(inner, Settings) else None
+        known = list(inner.model_fields) if inner else []
         near = difflib.get_close_matches(place[-1], known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}" if known else ""
         return f"unknown key {key!r}; {hint}".rstrip("; ")
@@ -71,26 +85,3 @@ def _explain(kind: type[Settings], values: Any, details: list[ErrorDetails]) -> 
     if isinstance(detail["input"], dict | Settings):
         return f"{key}: {message}" if key else message
     return f"{key} = {shown(detail['input'])}: {message}"
-
-
-def _place(values: Any, loc: tuple[int | str, ...]) -> list[str]:
-    """The keys of a place in the values; pydantic puts names of union members between them."""
-    place: list[str] = []
-    for part in loc:
-        is_list = isinstance(values, list | tuple) and isinstance(part, int) and part < len(values)
-        if is_list or (isinstance(values, dict) and part in values):
-            values = values[part]
-        elif part != loc[-1] or not isinstance(values, dict):
-            continue
-        place.append(str(part))
-    return place
-
-
-def _keys_at(kind: type[Settings], place: list[str]) -> list[str]:
-    """The keys of a nested settings class, or none where the place goes through a union."""
-    for name in place:
-        field = kind.model_fields.get(name)
-        if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, Settings)):
-            return []
-        kind = field.annotation
-    return list(kind.model_fields)

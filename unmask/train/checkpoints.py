@@ -38,7 +38,7 @@ from unmask.train.step import Best, TrainState
 _MODEL, _OPTIMIZER, _SCORES = "model.safetensors", "optimizer.safetensors", "scores.safetensors"
 _BEST, _STATE = "best.safetensors", "state.json"
 _KINDS: dict[str, Any] = {  # of what `state.json` holds of a state
-    "step": int, "tokens_seen": int, "seconds": float, "micro_tokens": int | None, "history": list,
+    "step": int, "tokens_seen": int, "seconds": int | float, "micro_tokens": int | None, "history": list,
     "recent_losses": list,
 }  # fmt: skip
 CHECKPOINT_SECONDS = 120.0

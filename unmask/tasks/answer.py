@@ -75,13 +75,7 @@ class AnswerPrediction:
 
 @dataclass(frozen=True)
 class AnswerTask(Task):
-    """Begin and end of an answer. Source: Devlin et al. 2018, sections 4.2 and 4.3.
-
-    Attributes:
-        may_be_missing: Whether no answer is one of the answers.
-        stride: Tokens that neighbouring windows share.
-        longest_answer: Tokens of an answer at most.
-    """
+    """Begin and end of an answer. Source: Devlin et al. 2018, sections 4.2 and 4.3."""
 
     kind: ClassVar[str] = "answer"
     title: ClassVar[str] = "answers in texts"
@@ -93,9 +87,9 @@ class AnswerTask(Task):
     fixed: ClassVar[Columns | None] = Columns(text="question", second="context", label="answers")
     forms: ClassVar[tuple[Form, ...]] = ("table", "squad")
 
-    may_be_missing: bool = False
-    stride: int = 64
-    longest_answer: int = 30
+    may_be_missing: bool = False  # whether no answer is one of the answers
+    stride: int = 64  # tokens that neighbouring windows share
+    longest_answer: int = 30  # tokens of an answer at most
 
     @classmethod
     def of_row(cls, row: LabelledRow) -> QuestionRecord:

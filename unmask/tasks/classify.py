@@ -337,9 +337,6 @@ class Regress(TextTask):
 
     Numbers are learned standardised, and the head is multiplied by their deviation and moved by their mean before it is
     saved: a head near zero would take long to reach numbers in the thousands, and the folder needs no table beside it.
-
-    Attributes:
-        mean, deviation: What outputs are moved by and multiplied with. A finished model holds both in its head.
     """
 
     kind: ClassVar[str] = "regress"
@@ -350,8 +347,8 @@ class Regress(TextTask):
     label_of: ClassVar[Callable[[LabelledRow], Any]] = LabelledRow.value
 
     names: tuple[str, ...] = ("value",)
-    mean: float = 0.0
-    deviation: float = 1.0
+    mean: float = 0.0  # what outputs are moved by; a finished model holds both in its head
+    deviation: float = 1.0  # and multiplied with
 
     @classmethod
     def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: ClassifierPooling) -> Self:

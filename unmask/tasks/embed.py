@@ -31,19 +31,13 @@ SPARSE_TEXTS = 256  # whose vectors are dense for a while
 
 @dataclass(frozen=True)
 class EmbedSettings:
-    """How embeddings are made. `Model.embed_settings` takes what is not said from the model's folder.
+    """How embeddings are made. `Model.embed_settings` takes what is not said from the model's folder."""
 
-    Attributes:
-        pooling: A name of `unmask.model.pooling.POOLINGS`; the mean is what sentence-transformers makes of a plain
-            model folder.
-        normalize: Whether each is divided by its Euclidean length.
-        long_texts: What becomes of texts longer than the model: an `error`; `split` into windows that follow each
-            other, of whose vectors the mean is taken, weighted by their tokens; or `truncate`, as other tools do in
-            silence.
-    """
-
+    # A name of `unmask.model.pooling.POOLINGS`; the mean is what sentence-transformers makes of a plain model folder.
     pooling: str = "mean"
-    normalize: bool = False
+    normalize: bool = False  # whether each is divided by its Euclidean length
+    # What becomes of texts longer than the model: an `error`; `split` into windows that follow each other, of whose
+    # vectors the mean is taken, weighted by their tokens; or `truncate`, as other tools do in silence.
     long_texts: LongTexts = "error"
 
     def __post_init__(self) -> None:

@@ -17,24 +17,9 @@ from unmask.data.prepare import prepare
 from unmask.data.settings import CorpusSettings
 from unmask.data.store import ShardWriter, TokenBatch, TokenStore
 from unmask.tokenizer.settings import TokenizerSettings
-from unmask.tokenizer.tokenizer import Tokenizer
 
 
-def test_every_token_of_every_document_is_there(
-    corpus_file: Path, tokenizer: Tokenizer, store: TokenStore, validation_store: TokenStore
-) -> None:
-    documents = [p.text for p, _ in Corpus([corpus_file], CorpusSettings()).pieces()]
-    expected = {n: e.input_ids.tolist() for n, e in enumerate(tokenizer.encode_corpus(documents))}
-    found = {
-        int(part.column("document")[i]): part.gather(np.array([i])).input_ids.tolist()
-        for part in (store, validation_store)
-        for i in range(len(part))
-    }
-    assert found == expected
-    assert len(validation_store) > 5
-
-
-def test_the_ledger_adds_up(corpus_file: Path, manifest: Manifest, store: TokenStore) -> None:
+def test_the_counts_add_up(corpus_file: Path, manifest: Manifest, store: TokenStore) -> None:
     texts = [p.text for p, _ in Corpus([corpus_file], CorpusSettings()).pieces()]
     assert manifest.documents == len(texts) == manifest.train.documents + manifest.validation.documents
     assert manifest.bytes == sum(len(t.encode()) for t in texts) == manifest.train.bytes + manifest.validation.bytes

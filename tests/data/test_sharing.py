@@ -41,8 +41,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def given(corpus: Path, settings: CorpusSettings = EVERYTHING) -> PreparationInput:
-    return PreparationInput([corpus], settings, SMALL, AnnotationSettings(), SIZES["size_bytes"], SIZES["task_bytes"])
+def given(corpus: Path) -> PreparationInput:
+    return PreparationInput([corpus], EVERYTHING, SMALL, AnnotationSettings(), SIZES["size_bytes"], SIZES["task_bytes"])
 
 
 def in_parts(asked: PreparationInput, out: Path, of: int) -> tuple[Manifest, int]:
@@ -63,21 +63,20 @@ def alone(asked: PreparationInput, out: Path, workers: int = 1, **options: objec
     )  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("settings", [EVERYTHING, CorpusSettings()], ids=["all passes", "two passes"])
-def test_the_files_are_the_same_whoever_makes_them(corpus: Path, tmp_path: Path, settings: CorpusSettings) -> None:
-    asked = given(corpus, settings)
+def test_the_files_are_the_same_whoever_makes_them(corpus: Path, tmp_path: Path) -> None:
+    asked = given(corpus)
     manifest = alone(asked, tmp_path / "one")
     assert sum(file.name.startswith("train/00003-") for file in manifest.train.files) > 1
     alone(asked, tmp_path / "two", 2)
     found, rounds = in_parts(asked, tmp_path / "parts", 3)
     assert found == manifest
-    assert rounds == (3 if settings is EVERYTHING else 2)
+    assert rounds == 3
     whole = contents(tmp_path / "one")
     assert contents(tmp_path / "two") == whole
     assert contents(tmp_path / "parts") == whole
     assert prepare_part(asked, tmp_path / "parts", (1, 3)) == f"{tmp_path / 'parts'} is complete already"
     assert prepare_part(asked, tmp_path / "parts", None) == manifest
-    plain = prepare([corpus], tmp_path / "whole", corpus=settings, tokenizer=SMALL)
+    plain = prepare([corpus], tmp_path / "whole", corpus=EVERYTHING, tokenizer=SMALL)
     assert [plain.documents, plain.tokens, plain.skipped, plain.labels, plain.token_frequencies] == [
         manifest.documents, manifest.tokens, manifest.skipped, manifest.labels, manifest.token_frequencies,
     ]  # fmt: skip

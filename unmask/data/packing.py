@@ -74,13 +74,7 @@ class MixedOrder:
 
 
 class BlockOrder:
-    """The windows of each epoch, shards shuffled, and the pieces of some at a time.
-
-    Args:
-        counts: Of the split's shards.
-        seed: Of the order.
-        shuffle: False keeps the order of the corpus.
-    """
+    """The windows of each epoch, shards shuffled, and the pieces of some at a time; without `shuffle` in order."""
 
     def __init__(self, counts: ShardCounts, *, seed: int, shuffle: bool) -> None:
         self._counts, self._seed, self._shuffle = counts, seed, shuffle

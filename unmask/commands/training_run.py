@@ -25,6 +25,7 @@ from unmask.core.files import read_object, whole_folder, write_atomically, writi
 from unmask.core.interruption import Interruption
 from unmask.core.results import Reporter, Styled, legible
 from unmask.data.rows import Rows, RowStream
+from unmask.data.store import TokenStore
 from unmask.masking.features import rows_from_ids
 from unmask.masking.masker import MaskedRows, Masker
 from unmask.masking.settings import span_units
@@ -199,27 +200,26 @@ class TrainingRun:
         write_atomically(self.folder.predictions, json.dumps({"before": self._predicted()}))
         if self.recipe.start is not None:
             self.reporter.note("evaluating the model before the training")
-            new = self.watch.held_out_set(self.recipe.evaluation.final_max_tokens).evaluate(self.model)
-            figures = {"new": _domain(new), "old": self._on_old_text()}
+            figures = {"new": self._domain(self.data.validation), "old": self._on_old_text()}
             write_atomically(self.folder.before, json.dumps(figures, indent=1) + "\n")
 
     def _predicted(self) -> list[Line]:
-        return predict_lines(self.model, self.data.tokenizer, *self.watch.held_out.batches[0])[:NUM_LINES]
+        return predict_lines(self.model, self.data.tokenizer, *self.watch.held_out.masked.batches[0])[:NUM_LINES]
 
     def _on_old_text(self) -> dict[str, Any] | None:
         """Figures of text of the domain that the checkpoint comes from, where there is any."""
         store = open_old_text(self.folder.old)
-        if store is None:
-            return None
+        return None if store is None else self._domain(store)
+
+    def _domain(self, store: TokenStore) -> dict[str, Any]:
         length, most = self.recipe.training.sequence_length, self.recipe.evaluation.final_max_tokens
-        return _domain(HeldOutSet(store, self.data.tokenizer, length=length, max_tokens=most).evaluate(self.model))
+        return _plain(HeldOutSet(store, self.data.tokenizer, length=length, max_tokens=most).evaluate(self.model))
 
     def _write_result(self, metrics: MetricsFile | None) -> dict[str, Any]:
         """Evaluates on the large set, and writes the model, the predictions, the report and, last, the summary."""
         folder, recipe, data, state, watch = self.folder, self.recipe, self.data, self.state, self.watch
-        held_out = watch.held_out_set(recipe.evaluation.final_max_tokens)
-        objectives = watch.objective_set(recipe.evaluation.final_max_tokens)
-        result, entropy = watch.measure(self.model, held_out, objectives), watch.entropy_of(held_out)
+        held_out = HeldOutText(recipe, data, recipe.evaluation.final_max_tokens, self.reporter)
+        result, entropy = held_out.evaluate(self.model), held_out.entropy
         if metrics is not None:
             metrics.on_evaluation(self.trainer, figures_of(result, final=True))
         watch.say(state.step, result)
@@ -292,7 +292,7 @@ class TrainingRun:
         }
         if self.recipe.start is not None:  # measured before and after, on the new text and on the old, same masks
             before = read_object(self.folder.before, START_ANEW)
-            after = {"new": _domain(result), "old": self._on_old_text()}
+            after = {"new": _plain(result), "old": self._on_old_text()}
             summary["start"] = read_object(self.folder.start / FACTS, START_ANEW)
             summary["domains"] = {
                 name: None if before[name] is None else {"before": before[name], "after": after[name]}
@@ -301,7 +301,7 @@ class TrainingRun:
         return summary
 
 
-def _domain(result: HeldOut) -> dict[str, Any]:
+def _plain(result: HeldOut) -> dict[str, Any]:
     """Figures on the text of a domain, as JSON takes them."""
     names = ("loss", "loss_stderr", "accuracy", "perplexity", "bits_per_token_byte", "predicted_tokens", "documents")
     values = {name: getattr(result, name) for name in names}
@@ -368,6 +368,44 @@ def figures_of(result: HeldOut, *, final: bool = False) -> dict[str, Any]:
     }
 
 
+class HeldOutText:
+    """At most some tokens of the validation split, in rows of the training's length, with masks that stay the same.
+
+    Attributes:
+        masked: Rows for masked tokens.
+        objectives: Rows for the objectives beside them; None where the recipe has none, or the text nothing of them.
+        entropy: Of the token frequencies of the training text, on the hidden tokens; in nats per token.
+    """
+
+    def __init__(self, recipe: Recipe, data: PreparedData, max_tokens: int, reporter: Reporter) -> None:
+        length, settings = recipe.training.sequence_length, recipe.objectives
+        self.masked = HeldOutSet(data.validation, data.tokenizer, length=length, max_tokens=max_tokens)
+        self.entropy = unigram_entropy(self.masked.targets(), data.frequencies, data.tokenizer.ordinary)
+        self.objectives: ObjectiveSet | None = None
+        if not (objectives := extra_objectives(settings)):
+            return
+        try:
+            self.objectives = ObjectiveSet(
+                data.validation,
+                data.tokenizer,
+                objectives=objectives,
+                length=length,
+                max_tokens=max_tokens,
+                pairs=None if settings.pairs is None else settings.pairs.kind,
+                spans=span_units(recipe.masking) if settings.span_boundary else None,
+            )
+        except DataError as error:
+            reporter.note(f"the other objectives are not evaluated on the held-out text: {error}")
+        else:
+            for name in self.objectives.without_targets():
+                reporter.note(f"{name} is not evaluated on the held-out text: it has no targets there")
+
+    def evaluate(self, model: MaskedLM, *, group: Group = ALONE) -> HeldOut:
+        """Figures of a model; masked rows are shared out over the processes of a group."""
+        result = self.masked.evaluate(model, group=group)
+        return result if self.objectives is None else replace(result, objectives=self.objectives.evaluate(model))
+
+
 class Watch(Callback):
     """Evaluates a model as it trains, asks for a checkpoint where it is the best so far, and reports what comes of it.
 
@@ -375,54 +413,13 @@ class Watch(Callback):
     """
 
     def __init__(self, recipe: Recipe, data: PreparedData, reporter: Reporter) -> None:
-        self.settings, self.training, self.recipe = recipe.evaluation, recipe.training, recipe
+        self.settings, self.training = recipe.evaluation, recipe.training
         self.data, self.reporter = data, reporter
-        self.held_out = self.held_out_set(self.settings.max_tokens)
-        self.objectives = self.objective_set(self.settings.max_tokens)
+        self.held_out = HeldOutText(recipe, data, self.settings.max_tokens, reporter)
         self.lines = self._lines()
-        self.entropy = self.entropy_of(self.held_out)
         self._number = 0  # of the evaluations so far
         self._losses: list[float] = []
         self._is_stuck = False
-
-    def held_out_set(self, max_tokens: int) -> HeldOutSet:
-        """Validation rows of the training's length."""
-        length = self.training.sequence_length
-        return HeldOutSet(self.data.validation, self.data.tokenizer, length=length, max_tokens=max_tokens)
-
-    def objective_set(self, max_tokens: int) -> ObjectiveSet | None:
-        """Validation rows for the objectives beside masked tokens; None where the recipe has none of them."""
-        settings = self.recipe.objectives
-        objectives = extra_objectives(settings)
-        if not objectives:
-            return None
-        try:
-            held_out = ObjectiveSet(
-                self.data.validation,
-                self.data.tokenizer,
-                objectives=objectives,
-                length=self.training.sequence_length,
-                max_tokens=max_tokens,
-                pairs=None if settings.pairs is None else settings.pairs.kind,
-                spans=span_units(self.recipe.masking) if settings.span_boundary else None,
-            )
-        except DataError as error:
-            self.reporter.note(f"the other objectives are not evaluated on the held-out text: {error}")
-            return None
-        for name in held_out.without_targets():
-            self.reporter.note(f"{name} is not evaluated on the held-out text: it has no targets there")
-        return held_out
-
-    def measure(
-        self, model: MaskedLM, held_out: HeldOutSet, objectives: ObjectiveSet | None, *, group: Group = ALONE
-    ) -> HeldOut:
-        """Evaluates on these rows, shared out over the processes of a group."""
-        result = held_out.evaluate(model, group=group)
-        return result if objectives is None else replace(result, objectives=objectives.evaluate(model))
-
-    def entropy_of(self, held_out: HeldOutSet) -> float:
-        """Of the token frequencies of the training text, on the hidden tokens of some rows; in nats per token."""
-        return unigram_entropy(held_out.targets(), self.data.frequencies, self.data.tokenizer.ordinary)
 
     def begin(self, progress: float) -> None:
         """Sets how far the training has come by now."""
@@ -437,8 +434,8 @@ class Watch(Callback):
 
     def evaluate(self, trainer: Trainer, *, progress: float) -> None:
         """Evaluates on the small set. A loss that is not finite is a DivergedError."""
-        state, entropy = trainer.state, self.entropy
-        result = self.measure(state.model, self.held_out, self.objectives, group=trainer.group)
+        state, entropy = trainer.state, self.held_out.entropy
+        result = self.held_out.evaluate(state.model, group=trainer.group)
         if not math.isfinite(result.loss):
             raise DivergedError(f"the held-out loss behind step {state.step} is {result.loss}")
         trainer.evaluated(figures_of(result))

@@ -87,33 +87,20 @@ class Embedder(Finished):
 
 @dataclass(frozen=True)
 class EmbedderPlan:
-    """A training, checked before anything is read or written.
+    """A training, checked before anything is read or written."""
 
-    Attributes:
-        model: Folder of the masked language model that it begins with.
-        tokenizer, has_head: Of the model.
-        origin: What the model is, for the card.
-        texts: To learn from beside pairs, as the user named them.
-        pairs: The file of the user's pairs, if there is one.
-        settings: As given.
-        fitted: The same with crops that fit the model.
-        corpus: How text is read and held out.
-        minutes, steps: The budget; one of both.
-        maker: The run or embedder whose rule says what is held out; None: the default rule does.
-    """
-
-    model: Path
+    model: Path  # folder of the masked language model that it begins with
     tokenizer: Tokenizer
     has_head: bool
-    origin: Origin
-    texts: Sequence[Named]
-    pairs: Path | None
-    settings: EmbedderSettings
-    fitted: EmbedderSettings
-    corpus: CorpusSettings
-    minutes: float | None
+    origin: Origin  # what the model is, for the card
+    texts: Sequence[Named]  # to learn from beside pairs, as the user named them
+    pairs: Path | None  # of the user's own
+    settings: EmbedderSettings  # as the user set them
+    fitted: EmbedderSettings  # the same with crops that fit the model
+    corpus: CorpusSettings  # how text is read and held out
+    minutes: float | None  # the budget, or
     steps: int | None
-    maker: Path | None
+    maker: Path | None  # the run or embedder whose rule says what is held out; None: the default rule does
 
     @property
     def files(self) -> list[Path]:

@@ -55,20 +55,13 @@ _NEXT = 6  # numbers that are drawn for each pair
 
 @dataclass(frozen=True)
 class TextPairs:
-    """Pairs as texts.
-
-    Attributes:
-        queries, texts: As many of each.
-        negatives: A wrong answer for each; empty where there is none.
-        columns: Their columns, by role.
-        left_out: Rows that were not used, by reason.
-    """
+    """Pairs as texts."""
 
     queries: list[str]
-    texts: list[str]
-    negatives: list[str]
-    columns: dict[str, str]
-    left_out: dict[str, int]
+    texts: list[str]  # as many
+    negatives: list[str]  # a wrong answer for each; empty where there is none
+    columns: dict[str, str]  # by role
+    left_out: dict[str, int]  # rows that were not used, by reason
 
     @property
     def answers(self) -> list[str]:
@@ -167,17 +160,11 @@ def _belongs(path: Path, number: int, value: Any, column: str) -> bool:
 
 @dataclass(frozen=True)
 class TokenPairs:
-    """P pairs as spans of tokens, by side: [3, P], int64, in the order `FIRST`, `SECOND`, `WRONG`.
+    """P pairs as spans of tokens, by side: [3, P], int64, in the order `FIRST`, `SECOND`, `WRONG`."""
 
-    Attributes:
-        begin: First token of each text.
-        length: Tokens; 0: there is no wrong answer.
-        document: What each text is of, the same for near-duplicates.
-    """
-
-    begin: Ints
-    length: Ints
-    document: Ints
+    begin: Ints  # first token of each text
+    length: Ints  # 0: there is no wrong answer
+    document: Ints  # what each text is of, the same for near-duplicates
 
     def __len__(self) -> int:
         return self.begin.shape[1]
@@ -192,26 +179,18 @@ NO_PAIRS = TokenPairs(*[np.zeros((3, 0), dtype=np.int64)] * 3)
 
 @dataclass(frozen=True)
 class PairParts:
-    """Parts of documents that pairs are drawn from; I of them.
+    """Parts of documents that pairs are drawn from; I of them."""
 
-    Attributes:
-        begin, end: [I], int64: their tokens, without a title.
-        title_begin, title_end: [I], int64: of the document's title; the same where there is none.
-        key: [I], int64: the document they are of; near-duplicates have the same.
-        can: [I, 3], bool: which kinds of pairs they have, as `KINDS` names them.
-        first_border, num_borders: [I], int64: which of the `borders` are in each part.
-        borders: Where one paragraph ends and another begins that are long enough for a pair, as is what of the part
-            stands on either side; part by part.
-    """
-
-    begin: Ints
+    begin: Ints  # [I]: their tokens, without a title
     end: Ints
-    title_begin: Ints
+    title_begin: Ints  # [I]: of the document's title; the same where there is none
     title_end: Ints
-    key: Ints
-    can: NDArray[np.bool_]
-    first_border: Ints
+    key: Ints  # [I]: the document they are of; near-duplicates have the same
+    can: NDArray[np.bool_]  # [I, 3]: which kinds of pairs they have, as `KINDS` names them
+    first_border: Ints  # [I]: which of the borders are in each part
     num_borders: Ints
+    # Where one paragraph ends and another begins that are long enough for a pair, as is what of the part stands on
+    # either side; part by part.
     borders: Ints
 
     def __len__(self) -> int:
@@ -428,17 +407,11 @@ class PairStream:
 
 @dataclass(frozen=True)
 class PairData:
-    """Pairs to train on, and held-out ones.
-
-    Attributes:
-        stream: Of pairs to train on.
-        held: Held-out pairs by their kind; empty where there are too few.
-        facts: For the summary: documents, tokens, pairs by kind, what was left out.
-    """
+    """Pairs to train on, and held-out ones."""
 
     stream: PairStream
-    held: dict[str, TokenPairs]
-    facts: dict[str, int]
+    held: dict[str, TokenPairs]  # by kind; empty where there are too few
+    facts: dict[str, int]  # for the summary: documents, tokens, pairs by kind, what was left out
 
 
 def pair_data(

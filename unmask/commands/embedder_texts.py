@@ -96,27 +96,16 @@ def _is_title(line: str) -> bool:
 
 @dataclass(frozen=True)
 class TokenTexts:
-    """Documents as arrays, as drawn above: T tokens, U paragraphs (titles are such, too), D documents.
+    """Documents as arrays, as drawn above: T tokens, U paragraphs (titles are such, too), D documents."""
 
-    Attributes:
-        ids: [T], int32: without special tokens.
-        word_starts: [T], uint8: 1 where a word begins.
-        paragraph: [U + 1], int64: where each begins.
-        document: [D + 1], int64: the first paragraph of each.
-        titled: [D], uint8: 1 where the first paragraph is a title.
-        cluster: [D], int64: the same for near-duplicates.
-        held: [D], uint8: 1 where a document is held out.
-        answers: [G], int64: the clusters of the answers in the user's pairs.
-    """
-
-    ids: NDArray[np.int32]
-    word_starts: NDArray[np.uint8]
-    paragraph: Ints
-    document: Ints
-    titled: NDArray[np.uint8]
-    cluster: Ints
-    held: NDArray[np.uint8]
-    answers: Ints
+    ids: NDArray[np.int32]  # [T]: without special tokens
+    word_starts: NDArray[np.uint8]  # [T]: 1 where a word begins
+    paragraph: Ints  # [U + 1]: where each begins
+    document: Ints  # [D + 1]: the first paragraph of each
+    titled: NDArray[np.uint8]  # [D]: 1 where the first paragraph is a title
+    cluster: Ints  # [D]: the same for near-duplicates
+    held: NDArray[np.uint8]  # [D]: 1 where a document is held out
+    answers: Ints  # [G]: the clusters of the answers in the user's pairs
 
     def __len__(self) -> int:
         return len(self.titled)

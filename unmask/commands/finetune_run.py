@@ -299,30 +299,18 @@ class FitWatch(Callback):
 
 @dataclass(frozen=True)
 class Runs:
-    """All runs of a fine-tuning.
+    """All runs of a fine-tuning."""
 
-    Attributes:
-        pretrained: The encoder; it stays as it is.
-        tokenizer, max_length: Of the model that is made.
-        task, learning: What the model will do, and what it learns.
-        files, examples, counts: Of `train`, `validation` and, where there is one, `test`.
-        metric: By which the best model is chosen.
-        weights: Of the losses by class; None: all 1.
-        settings: As given.
-        reporter: Called with the progress.
-        group: The processes that train together; the first writes into the folder.
-    """
-
-    pretrained: MaskedLM | TransformersPretrained
+    pretrained: MaskedLM | TransformersPretrained  # stays as it is
     tokenizer: Tokenizer
-    max_length: int
-    task: Task
-    learning: Task
-    files: Mapping[str, Labelled]
-    examples: Mapping[str, Sequence[Example]]
+    max_length: int  # of the model that is made
+    task: Task  # what the model will do
+    learning: Task  # what it learns
+    files: Mapping[str, Labelled]  # `train`, `validation` and, where there is one, `test`
+    examples: Mapping[str, Sequence[Example]]  # of each
     counts: Mapping[str, Mapping[str, int]]
-    metric: str
-    weights: Sequence[float] | None
+    metric: str  # by which the best model is chosen
+    weights: Sequence[float] | None  # of the losses by class; None: all 1
     settings: FinetuneSettings
     reporter: Reporter
     group: Group

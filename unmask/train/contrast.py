@@ -43,21 +43,15 @@ PAIR, SIDE, DOCUMENT, TEXT = "pair", "side", "document", "text"
 
 @dataclass(frozen=True)
 class TextTargets:
-    """The texts of a batch.
+    """The texts of a batch."""
 
-    Attributes:
-        positions_N: int64: places of their tokens in the flattened batch.
-        columns_E4: int64, of each text: the number of its pair, counted over the whole step; `FIRST`, `SECOND` or
-            `WRONG`; what document it is of: texts of one are no wrong answers to each other, unless said to be; and
-            a hash of its content: equal ones are none, either.
-        num_pairs: Pairs whose first text is here.
-        lengths: Tokens of each text, on the host.
-    """
-
-    positions_N: Tensor
+    positions_N: Tensor  # int64: places of their tokens in the flattened batch
+    # int64, of each text: the number of its pair, counted over the whole step; `FIRST`, `SECOND` or `WRONG`; what
+    # document it is of: texts of one are no wrong answers to each other, unless said to be; and a hash of its content:
+    # equal ones are none, either.
     columns_E4: Tensor
-    num_pairs: int
-    lengths: tuple[int, ...] = ()
+    num_pairs: int  # whose first text is here
+    lengths: tuple[int, ...] = ()  # tokens of each text, on the host
 
     @classmethod
     def of(cls, rows: Rows, masked: MaskedRows | None = None) -> TextTargets:

@@ -58,6 +58,14 @@ def test_segments_in_a_line_equal_the_loops(
         assert torch.equal(in_line[name], made_before[name]), name
 
 
+def test_rows_without_segments_are_a_sequence_each(make_model: MakeModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model()
+    ids = batch()["input_ids_BS"]
+    loops = model.encoder(ids)
+    attend_in_line(monkeypatch)
+    torch.testing.assert_close(model.encoder(ids), loops, rtol=1e-4, atol=2e-5)
+
+
 class Counter:
     """A backend of torch.compile that counts what it is given."""
 

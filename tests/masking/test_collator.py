@@ -367,3 +367,14 @@ def test_units_and_weights_of_ones_own() -> None:
 
 def test_names_of_strategies_are_types() -> None:
     assert get_args(Strategy) == tuple(STRATEGIES)
+
+
+def test_pickling_keeps_everything() -> None:
+    collator = collator_of("bpe", strategy="frequency", frequencies=np.arange(trained("bpe").vocab_size) + 1)
+    collator.set_epoch(7)
+    copy = pickle.loads(pickle.dumps(collator))
+    features = features_of("bpe", 4)
+    assert torch.equal(copy(features)["input_ids"], collator(features)["input_ids"])
+    copy.set_epoch(8)
+    assert not torch.equal(copy(features)["labels"], collator(features)["labels"]), "a copy has a time of its own"
+    next(iter(DataLoader(features, collate_fn=copy, num_workers=1)))  # type: ignore[arg-type]

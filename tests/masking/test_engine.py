@@ -90,3 +90,12 @@ def test_plain_rows_are_keyed_by_their_content_whatever_the_padding(tokenizer: T
 def test_rows_that_cannot_be_masked(tokenizer: Tokenizer, rows: object, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         Masker.from_tokenizer(tokenizer)(rows)  # type: ignore[arg-type]
+
+
+def test_masked_rows_unpack_like_a_mapping(tokenizer: Tokenizer) -> None:
+    masked = Masker.from_tokenizer(tokenizer)([[2, 10, 11, 12, 3], [2, 10, 3]])
+    content = dict(**masked)
+    assert list(content) == ["input_ids", "labels", "attention_mask"]
+    assert content["attention_mask"].tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]
+    with pytest.raises(KeyError):
+        masked["anything"]

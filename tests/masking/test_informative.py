@@ -37,3 +37,11 @@ def test_tokens_are_drawn_in_proportion(tokenizer: Tokenizer) -> None:
 def test_without_a_lexicon(tokenizer: Tokenizer, table: torch.Tensor | None) -> None:
     with pytest.raises(SettingsError, match=r"weights of kind informative need how informative each of the \d+ ids"):
         masker_by(tokenizer, table)([[2, 10, 3]])
+
+
+def test_below_the_floor_all_are_alike(tokenizer: Tokenizer) -> None:
+    rows = make_rows(tokenizer, 50, [40])
+    values = torch.linspace(0.0, 0.2, tokenizer.vocab_size)
+    floored = masker_by(tokenizer, values, floor=0.5)(rows)
+    assert torch.equal(floored.labels, masker_by(tokenizer, values, exponent=0.0)(rows).labels)
+    assert not torch.equal(floored.labels, masker_by(tokenizer, values)(rows).labels)

@@ -96,3 +96,14 @@ def test_what_is_missing_is_named(tokenizer: Tokenizer) -> None:
         unlabelled(rows, scores=LOSSES)
     with pytest.raises(SettingsError, match="score 'pos_loss' is of 1 parts of speech, but the data has 3; scores and"):
         masker_with(tokenizer)(rows, scores=Scores(2, {"pos_loss": torch.ones(2)}))
+
+
+def test_untagged_tokens_have_their_own_loss_where_a_unit_has_no_tag(tokenizer: Tokenizer) -> None:
+    """The second word has no tag, and its loss is the largest; within the first, an untagged token lifts nothing."""
+    losses = Scores(1, {"pos_loss": torch.tensor([4.0, 2.0, 3.0, 3.0])})
+    weights = PosLossWeights().weights_of(losses.tables["pos_loss"].double())
+    wanted = float(weights[0] / (weights[0] + weights[1]))
+    rows = rows_of("#w-w-#", pos=[0, 0, 1, 0, 0, 0])
+    found = share_of(masker_with(tokenizer), rows, 3, losses)
+    assert abs(found - wanted) < 4 * (wanted * (1 - wanted) / EPOCHS) ** 0.5
+    assert wanted > 0.9

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -301,3 +305,51 @@ def test_evaluations_without_targets_or_with_logits_at_masks_alone() -> None:
         evaluation_loss(transformers.EvalPrediction(np.zeros((2, 5)), nothing))
     with pytest.raises(DataError, match=r"shape \(4, 9\) are not one for each label, \(2, 3\); a model with sparse"):
         token_losses((torch.zeros(4, 9),), torch.from_numpy(nothing))
+
+
+STREAMING = """
+import json, os, sys
+from pathlib import Path
+from tests.masking.test_trainer import features_of, train, wrapped
+from unmask import MaskingCollator
+
+class Noting(MaskingCollator):
+    def __call__(self, features):
+        batch = super().__call__(features)
+        batches.append({name: batch[name].tolist() for name in ("input_ids", "labels")})
+        return batch
+
+for how, length, config in (("padded", 48, {}), ("apart", None, {"dispatch_batches": False})):
+    out, batches = Path(sys.argv[1], how), []
+    collator = Noting(wrapped("wordpiece"), strategy="whole_word", rate=0.3, seed=1, pad_to_length=length)
+    trainer, model = train(
+        out, "wordpiece", collator=collator, stream=lambda rows: rows.to_iterable_dataset(num_shards=2),
+        max_steps=3, per_device_train_batch_size=4, accelerator_config=config,
+    )
+    out.mkdir(exist_ok=True)
+    (out / f"{trainer.args.process_index}.json").write_text(json.dumps(batches))
+import torch.distributed
+torch.distributed.destroy_process_group()
+os._exit(0)  # threads of others may abort an interpreter that ends while they run; what is tested is written
+"""
+
+
+@pytest.mark.slow
+def test_a_stream_in_two_processes(tmp_path: Path) -> None:
+    """The masks of each row are those of one process: where one reads for all, and where each reads its own."""
+    (tmp_path / "train.py").write_text(STREAMING)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    ended = subprocess.run(
+        [*command, str(tmp_path / "train.py"), str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path]), "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    collator = MaskingCollator(wrapped("wordpiece"), strategy="whole_word", rate=0.3, seed=1)
+    for how, reads in (("padded", [True, False]), ("apart", [True, True])):
+        read = [json.loads((tmp_path / how / f"{rank}.json").read_text()) for rank in (0, 1)]
+        assert [len(batches) > 0 for batches in read] == reads, how
+        every = [{name: torch.tensor(part) for name, part in each.items()} for batches in read for each in batches]
+        masks = by_row(every)
+        assert len(masks) == 24, how
+        assert masks == by_row([collator([{"input_ids": list(row)} for row in masks])]), how

@@ -108,3 +108,14 @@ def test_a_band_is_masked_before_all_others(tokenizer: Tokenizer) -> None:
     labels = Masker(settings, tokenizer, tables=Tables(tokenizer.vocab_size, frequencies))(rows).labels
     common = frequencies >= frequencies.sort(descending=True).values[40]
     assert common[labels[labels >= 0]].double().mean() > 0.99, "a fifth of the text is in the band, and a tenth masked"
+
+
+def test_the_floor_bounds_the_preference(tokenizer: Tokenizer) -> None:
+    """With a floor above every count all units are equally likely: the masks are those of exponent 0."""
+    rows = make_rows(tokenizer, 50, [40])
+    settings = masker_of(tokenizer, strategy="frequency").settings
+    masks = [
+        Masker(settings.model_copy(update={"weights": weights}), tokenizer, frequencies=frequencies_of(tokenizer))(rows)
+        for weights in (FrequencyWeights(exponent=-2.0, floor=10**6), FrequencyWeights(exponent=0.0))
+    ]
+    assert torch.equal(masks[0].labels, masks[1].labels)

@@ -199,3 +199,20 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
     torch.set_num_threads(before)
     for one, two in zip(*results, strict=True):
         assert torch.equal(one, two)
+
+
+def test_the_loss_of_other_devices_is_the_same() -> None:
+    x, tokens, bias = draw(30, 8), draw(50, 8, seed=1), draw(50, seed=2)
+    targets = torch.arange(30)
+    targets[7] = loss.IGNORED
+    leaves = [tensor.requires_grad_() for tensor in (x, tokens, bias)]
+    fast = loss.losses_of_decoder(*leaves, targets)
+    gradients = torch.autograd.grad(fast.total, leaves)
+    with tensor_operations():
+        plain = loss.losses_of_decoder(*leaves, targets)
+        expected = torch.autograd.grad(plain.total, leaves)
+    torch.testing.assert_close(fast.total, plain.total)
+    torch.testing.assert_close(fast.each_N, plain.each_N)
+    assert torch.equal(fast.wrong_N, plain.wrong_N)
+    for ours, theirs in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(ours, theirs)

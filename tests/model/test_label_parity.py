@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -67,3 +68,19 @@ def test_the_folder_is_one_of_both_kinds(make_model: MakeModel, tmp_path: Path, 
     with torch.no_grad():
         logits = theirs.eval()(some_ids(), attention_mask=mask).logits
     torch.testing.assert_close(tokens, logits, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_head_changes_nothing_of_the_others(make_model: MakeModel, tmp_path: Path, layout: str) -> None:
+    """Neither what the encoder is drawn as, nor what a folder without classes says."""
+    config = make_model(layout=layout).config
+    plain, labelled = MaskedLM(config), rich_model(config, label_names=NAMES)
+    for model in (plain, labelled):
+        initialise(model, seed=3)
+    theirs = dict(labelled.named_parameters())
+    for name, parameter in plain.named_parameters():
+        assert torch.equal(parameter, theirs.pop(name)), name
+    assert theirs
+    assert all(name.startswith("label_head.") for name in theirs)
+    save_model(plain, tmp_path)
+    assert not {"id2label", "label2id"} & set(json.loads((tmp_path / "config.json").read_text()))

@@ -21,7 +21,7 @@ from unmask.core.compiled import compiled
 from unmask.core.hashing import permutation
 
 if TYPE_CHECKING:
-    from unmask.data.store import ShardCounts, TokenStore
+    from unmask.data.store import TokenStore
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -49,59 +49,48 @@ def is_mixed(num_pieces: int, num_tokens: int) -> bool:
     return num_pieces <= MIXED_PIECES and num_tokens <= MIXED_TOKENS
 
 
-class MixedOrder:
-    """The windows of each epoch, all pieces shuffled; without `shuffle` in the order of the corpus."""
+class EpochOrder:
+    """The windows of each epoch, each with some pieces; without `shuffle` in the order of the corpus."""
 
     def __init__(self, store: TokenStore, *, seed: int, shuffle: bool) -> None:
-        self._store, self._seed, self._shuffle = store, seed, shuffle
-        self._windows = lru_cache(maxsize=2)(self._cut)  # of this epoch, and of the one that begins ahead of its end
+        self._store, self._counts, self._seed, self._shuffle = store, store.counts, seed, shuffle
+        self._is_mixed = is_mixed(int(self._counts.pieces.sum()), int(self._counts.tokens.sum()))
+        # Of this epoch, and of the one that begins ahead of its end
+        self._mixed, self._blocks = lru_cache(maxsize=2)(self._mix), lru_cache(maxsize=2)(self._deal)
+        self._block = lru_cache(maxsize=1)(self._mix_block)
 
     def num_windows(self, epoch: int) -> int:
         """Windows of an epoch."""
-        return len(self._windows(epoch))
+        return len(self._mixed(epoch)) if self._is_mixed else int(self._blocks(epoch)[1][-1])
 
     def pieces(self, epoch: int, window: int) -> Ints:
         """The pieces of a window, in order."""
-        return self._windows(epoch)[window]
+        if self._is_mixed:
+            return self._mixed(epoch)[window]
+        # Windows of a block have equally many pieces, and so about equally many tokens.
+        windows = self._blocks(epoch)[1]
+        block = int(np.searchsorted(windows, window, side="right")) - 1
+        pieces = self._block(epoch, block)
+        number, of = window - windows[block], windows[block + 1] - windows[block]
+        return pieces[len(pieces) * number // of : len(pieces) * (number + 1) // of]
 
-    def _cut(self, epoch: int) -> list[Ints]:
-        size, lengths = len(self._store), self._store.column("lengths")
+    def _mix(self, epoch: int) -> list[Ints]:
+        lengths = self._store.column("lengths")
+        size = len(lengths)
         order = permutation(size, ORDER, self._seed, epoch) if self._shuffle else np.arange(size)
         number = np.zeros(size, dtype=np.int64)  # of the window of each piece; in place, since there may be many
         np.cumsum(lengths[order][:-1], out=number[1:])
         number //= WINDOW_TOKENS
         return np.split(order, np.flatnonzero(number[1:] != number[:-1]) + 1)
 
-
-class BlockOrder:
-    """The windows of each epoch, shards shuffled, and the pieces of some at a time; without `shuffle` in order."""
-
-    def __init__(self, counts: ShardCounts, *, seed: int, shuffle: bool) -> None:
-        self._counts, self._seed, self._shuffle = counts, seed, shuffle
-        self._before = np.cumsum(counts.pieces) - counts.pieces
-        self._blocks = lru_cache(maxsize=2)(self._deal)
-        self._mixed = lru_cache(maxsize=1)(self._mix)
-
-    def num_windows(self, epoch: int) -> int:
-        """Windows of an epoch."""
-        return int(self._blocks(epoch)[1][-1])
-
-    def pieces(self, epoch: int, window: int) -> Ints:
-        """The pieces of a window, in order. Windows of a block have equally many, and so about equally many tokens."""
-        windows = self._blocks(epoch)[1]
-        block = int(np.searchsorted(windows, window, side="right")) - 1
-        pieces = self._mixed(epoch, block)
-        number, of = window - windows[block], windows[block + 1] - windows[block]
-        return pieces[len(pieces) * number // of : len(pieces) * (number + 1) // of]
-
     def _deal(self, epoch: int) -> tuple[list[list[int]], Ints]:
         """The shards of each block, and its first window; behind the last block the number of windows."""
         counts = self._counts
-        every = permutation(len(counts.pieces), _SHARDS, self._seed, epoch)
-        shards: list[int] = (every if self._shuffle else np.arange(len(every))).tolist()
+        every = np.arange(len(counts.pieces))
+        every = permutation(len(every), _SHARDS, self._seed, epoch) if self._shuffle else every
+        shards: list[int] = every[counts.pieces[every] > 0].tolist()
         blocks: list[list[int]] = [[]]
         windows, pieces, tokens = [0], 0, 0
-        shards = [shard for shard in shards if counts.pieces[shard] > 0]
         for place, shard in enumerate(shards):
             blocks[-1].append(shard)
             pieces, tokens = pieces + int(counts.pieces[shard]), tokens + int(counts.tokens[shard])
@@ -111,9 +100,10 @@ class BlockOrder:
                 pieces = tokens = 0
         return blocks, np.array(windows)
 
-    def _mix(self, epoch: int, block: int) -> Ints:
+    def _mix_block(self, epoch: int, block: int) -> Ints:
+        ends = np.cumsum(self._counts.pieces)
         shards = self._blocks(epoch)[0][block]
-        pieces = np.concatenate([self._before[n] + np.arange(self._counts.pieces[n]) for n in shards])
+        pieces = np.concatenate([np.arange(ends[n] - self._counts.pieces[n], ends[n]) for n in shards])
         return pieces[permutation(len(pieces), _BLOCK, self._seed, epoch, block)] if self._shuffle else pieces
 
 

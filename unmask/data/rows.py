@@ -32,15 +32,13 @@ from torch import Tensor
 from unmask.core.errors import DataError
 from unmask.core.hashing import mix, mix_ints, permutation
 from unmask.data.packing import (
-    BlockOrder,
+    EpochOrder,
     Ints,
-    MixedOrder,
     PackedColumns,
     PackedRows,
     RowColumns,
     fill,
     fill_column,
-    is_mixed,
     pack_pieces,
 )
 from unmask.data.pairs import PAIR_OVERHEAD, PAIRS, PairKind, check_pairs, make_pairs
@@ -371,12 +369,7 @@ class RowStream:
         self.shuffle = shuffle
         self.pairs = pairs
         self.with_labels = with_labels
-        mixed = is_mixed(len(store), store.num_tokens)
-        self._order: MixedOrder | BlockOrder = (
-            MixedOrder(store, seed=seed, shuffle=shuffle)
-            if mixed
-            else BlockOrder(store.counts, seed=seed, shuffle=shuffle)
-        )
+        self._order = EpochOrder(store, seed=seed, shuffle=shuffle)
         self._window: Window | None = None
         self._thread = ThreadPoolExecutor(1, "unmask-window") if ahead else None
         self._next: tuple[Cursor, Future[Window]] | None = None

@@ -136,7 +136,14 @@ def export(
     subject, out = open_checked_model(model), Path(out)
     if (reason := missing_onnx()) is not None:
         raise SettingsError(f"ONNX cannot be written: {reason}")
-    kinds = _chosen_kinds(subject, task)
+    kinds = kinds_of(subject)
+    known = {kind.task: kind for kind in (*kinds, *(() if subject.is_sparse else (EMBED,)))}
+    if task is not None:
+        if task not in known:
+            raise SettingsError(f"unknown task {task!r} for {subject.folder}; it has {', '.join(known)}")
+        kinds = (known[task],)
+    elif kinds == (EMBED,):
+        log.warning("%s holds no masked-language-model head: only %s is written", subject.folder, EMBED.task)
     ours = (*_OTHERS, ONNX, *dict.fromkeys(kind.task for kind in KINDS), *POOLING_FOLDERS, SPARSE_FOLDER)
     place = ClaimedFolder(root=out, marker=None, what="an export", ours=ours, is_shared=False, options=("overwrite",))
     place.check(overwrite=overwrite)
@@ -157,18 +164,6 @@ def export(
     except OSError as error:
         raise RunError(f"{out}: the export cannot be written ({error.strerror or error})") from error
     return Export(str(model), out, graphs)
-
-
-def _chosen_kinds(subject: CheckedModel, task: str | None) -> tuple[GraphKind, ...]:
-    kinds = kinds_of(subject)
-    if task is None:
-        if kinds == (EMBED,):
-            log.warning("%s holds no masked-language-model head: only %s is written", subject.folder, EMBED.task)
-        return kinds
-    known = {kind.task: kind for kind in (*kinds, *(() if subject.is_sparse else (EMBED,)))}
-    if task not in known:
-        raise SettingsError(f"unknown task {task!r} for {subject.folder}; it has {', '.join(known)}")
-    return (known[task],)
 
 
 def _write(subject: CheckedModel, folder: Path, kinds: Sequence[GraphKind], *, int8: bool) -> dict[str, GraphFile]:
@@ -195,23 +190,20 @@ def _write(subject: CheckedModel, folder: Path, kinds: Sequence[GraphKind], *, i
             graphs[written.relative_to(folder).as_posix()] = GraphFile(
                 size, check.largest_difference, graph.inputs, tuple(kind.outputs), check.smallest_cosine
             )
-        _write_others(subject, place, graph)
+
+        # What a library reads beside a graph.
+        content = dict(subject.config)
+        if kind is EMBED:
+            stem = str((content.get("architectures") or [""])[0]).partition("For")[0]
+            content["architectures"] = [stem if stem.endswith("Model") or not stem else f"{stem}Model"]
+        if kind in (EMBED, SPLADE):
+            copy_sentence_files(subject.folder, place)
+        (place / CONFIG).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        length = subject.model.network.config.max_position_embeddings
+        subject.tokenizer.save(place, max_length=length, with_types=subject.has_types)
+        files = sorted(path.name for path in (place / ONNX).glob("*.onnx"))
+        (place / "README.md").write_text(readme(graph, files, length, subject), encoding="utf-8")
     return graphs
-
-
-def _write_others(subject: CheckedModel, place: Path, graph: Graph) -> None:
-    """What a library reads beside a graph."""
-    network, content, kind = subject.model.network, dict(subject.config), graph.kind
-    if kind is EMBED:
-        stem = str((content.get("architectures") or [""])[0]).partition("For")[0]
-        content["architectures"] = [stem if stem.endswith("Model") or not stem else f"{stem}Model"]
-    if kind in (EMBED, SPLADE):
-        copy_sentence_files(subject.folder, place)
-    (place / CONFIG).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    length = network.config.max_position_embeddings
-    subject.tokenizer.save(place, max_length=length, with_types=subject.has_types)
-    files = sorted(file.name for file in (place / ONNX).glob("*.onnx"))
-    (place / "README.md").write_text(readme(graph, files, length, subject), encoding="utf-8")
 
 
 # ----------------------------------------

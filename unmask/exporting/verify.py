@@ -215,7 +215,16 @@ def verify(model: str | Path, *, onnx: str | Path | None = None) -> Verification
 def _graph_checks(subject: CheckedModel, onnx: str | Path | None) -> dict[str, MakeCheck] | str:
     """The checks of the graphs that are there; a reason where there are none."""
     folder = subject.folder / ONNX if onnx is None else Path(onnx)
-    exported = _exported(subject, folder)
+
+    # Each graph lies in a folder that is called as its task, or one in the folder itself.
+    exported: list[tuple[GraphKind, Path]] = []
+    if any(folder.rglob(FILE)):
+        kinds = [*kinds_of(subject), *(() if EMBED in kinds_of(subject) else (EMBED,))]
+        exported = [(kind, folder / kind.task) for kind in kinds if (folder / kind.task / ONNX / FILE).is_file()]
+        if not exported and (folder / ONNX / FILE).is_file():
+            architectures = read_object(folder / CONFIG, "export the model anew").get("architectures")
+            is_bare = "For" not in str(architectures)
+            exported = [(next(kind for kind in kinds if (kind is EMBED) == is_bare), folder)]
     if not exported:
         if onnx is not None:
             raise ModelError(
@@ -231,16 +240,3 @@ def _graph_checks(subject: CheckedModel, onnx: str | Path | None) -> dict[str, M
             checks[f"onnx_{kind.short}_int8_follows_ours"] = partial(int8_follows_ours, file=small, kind=kind)
     checks["onnx_tokenizer_equals_ours"] = partial(onnx_tokenizer_equals_ours, folders=[place for _, place in exported])
     return checks if (reason := missing_onnx()) is None else reason
-
-
-def _exported(subject: CheckedModel, folder: Path) -> list[tuple[GraphKind, Path]]:
-    """A model's graphs and their folders: each called as its task, or one that is the folder itself."""
-    if not any(folder.rglob(FILE)):
-        return []
-    kinds = [*kinds_of(subject), *(() if EMBED in kinds_of(subject) else (EMBED,))]
-    exported = [(kind, folder / kind.task) for kind in kinds if (folder / kind.task / ONNX / FILE).is_file()]
-    if exported or not (folder / ONNX / FILE).is_file():
-        return exported
-    architectures = read_object(folder / CONFIG, "export the model anew").get("architectures")
-    bare = "For" not in str(architectures)
-    return [(next(kind for kind in kinds if (kind is EMBED) == bare), folder)]

@@ -273,7 +273,23 @@ class Muon(torch.optim.Optimizer):
         self.iterations, self.dtype = iterations, dtype
         self.found_inf: Tensor | None = None
         self._stacked = dict(stacked)
-        self._batches = _batches(self._stacked, dtype)
+
+        # Matrices of one shape together: on CPUs so many as their caches hold, elsewhere all.
+        shapes: dict[tuple[int, ...], list[nn.Parameter]] = defaultdict(list)
+        for weight, num in stacked.items():
+            shapes[len(weight) // num, weight.shape[1]].append(weight)
+        self._batches: list[list[nn.Parameter]] = []
+        for shape, alike in sorted(shapes.items()):
+            most = sum(stacked[weight] for weight in alike)
+            if alike[0].device.type == "cpu":
+                most = max(1, _CACHED // (math.prod(shape) * dtype.itemsize))
+            held = most
+            for weight in alike:
+                if held + stacked[weight] > most:
+                    self._batches.append([])
+                    held = 0
+                self._batches[-1].append(weight)
+                held += stacked[weight]
         for weight in stacked:
             self.state[weight]["momentum"] = torch.zeros_like(weight)
 
@@ -335,23 +351,3 @@ class Muon(torch.optim.Optimizer):
     def _apart(self, weight: nn.Parameter, tensor: Tensor) -> Tensor:
         """What has the shape of a weight, as the matrices that are stacked in it: [n, R, C]."""
         return tensor.unflatten(0, (self._stacked[weight], -1))
-
-
-def _batches(stacked: Mapping[nn.Parameter, int], dtype: torch.dtype) -> list[list[nn.Parameter]]:
-    """Matrices of one shape together: on CPUs so many as their caches hold, elsewhere all."""
-    shapes: dict[tuple[int, ...], list[nn.Parameter]] = defaultdict(list)
-    for weight, num in stacked.items():
-        shapes[len(weight) // num, weight.shape[1]].append(weight)
-    batches: list[list[nn.Parameter]] = []
-    for shape, alike in sorted(shapes.items()):
-        most = sum(stacked[weight] for weight in alike)
-        if alike[0].device.type == "cpu":
-            most = max(1, _CACHED // (math.prod(shape) * dtype.itemsize))
-        held = most
-        for weight in alike:
-            if held + stacked[weight] > most:
-                batches.append([])
-                held = 0
-            batches[-1].append(weight)
-            held += stacked[weight]
-    return batches

@@ -14,7 +14,7 @@ from unmask.model.encoder import MaskedLM
 from unmask.model.folder import load_model, save_model
 
 transformers = pytest.importorskip("transformers")
-ACTIVATIONS = ["gelu", "gelu_pytorch_tanh", "silu"]
+ACTIVATIONS = ["gelu", "gelu_pytorch_tanh", "silu", "relu2"]
 MakeModel = Callable[..., MaskedLM]
 
 

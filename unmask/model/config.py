@@ -85,7 +85,7 @@ PARTS: dict[Layout, Parts] = {
 _END = 2**31  # larger numbers of rows or ids are mistakes
 Size = Annotated[int, Field(ge=1, lt=_END)]
 Id = Annotated[int, Field(ge=0, lt=_END)]
-Activation = Literal["gelu", "gelu_pytorch_tanh", "silu"]
+Activation = Literal["gelu", "gelu_pytorch_tanh", "silu", "relu2"]
 Initialisation = Literal["truncated_normal", "depth_scaled"]
 
 

@@ -99,12 +99,13 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
     "gelu_pytorch_tanh": lambda x: functional.gelu(x, approximate="tanh"),
     "silu": functional.silu,
+    "relu2": lambda x: functional.relu(x).square(),  # So et al. 2021 (Primer), section 3; it has no loop
 }
 
 
 def activate(into: Tensor, kind: Activation, *, gated: bool) -> Tensor:
     """An activation [..., I] of [..., I]; where it is gated, of the first half of [..., 2 x I], times its second."""
-    if by_loops(into):
+    if by_loops(into) and kind in loops().LOOPS:
         result: Tensor = _Activate.apply(into, kind, gated)
         return result
     if not gated:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.data.test_shards import SMALL
+from tests.data.corpora import SMALL, write_jsonl
 from unmask.core.errors import CorpusError
 from unmask.data import work
 from unmask.data.corpus import Corpus
@@ -20,17 +20,16 @@ from unmask.data.store import TokenStore
 from unmask.data.values import class_name
 
 
-def labels_of(path: Path, label: str | int = "label", **settings: object) -> list[tuple[str, str | None]]:
-    corpus = Corpus([path], CorpusSettings.model_validate({"label": label, **settings}), hold_out=False)
+def labels_of(path: Path, label: str = "label") -> list[tuple[str, str | None]]:
+    corpus = Corpus([path], CorpusSettings(label=label), hold_out=False)
     return [(piece.text, piece.label) for piece, _ in corpus.pieces()]
 
 
 def test_the_column_of_classes_is_not_the_text(tmp_path: Path) -> None:
     """Though it has the most letters."""
     rows = [{"name": f"Lamp {n}", "category": "Home & Garden > Lighting > Lamps"} for n in range(5)]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = labels_of(tmp_path / "a.jsonl", "category")
-    assert found[1] == ("Lamp 1", "Home & Garden > Lighting > Lamps")
+    labels = labels_of(write_jsonl(tmp_path / "a.jsonl", rows), "category")
+    assert labels[1] == ("Lamp 1", "Home & Garden > Lighting > Lamps")
 
 
 @pytest.mark.parametrize(
@@ -63,13 +62,13 @@ def test_numbers_have_the_names_that_datasets_wrote(tmp_path: Path, kind: str) -
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.txt", "text\n", r"corpus.label = 'y' .*a.txt is text"),
-        ("a.csv", "text,label\none,1\n", r"a.csv: .*'y' for corpus.label; columns are text, label"),
+        ("a.txt", "text\n", r"corpus.label = 'y' .*a.txt"),
+        ("a.csv", "text,label\none,1\n", r"a.csv: .*'y' for corpus.label; .*text, label"),
         ("a.csv", "", r"a.csv: .*'y' for corpus.label"),
-        ("a.jsonl", '{"text": "one", "y": [1]}\n', r"a.jsonl: row 1 has list.* 'y'; .*corpus.bad_input"),
-        ("a.jsonl", '{"text": "one", "y": 0.5}\n', r"row 1 has the number 0.5"),
+        ("a.jsonl", '{"text": "one", "y": [1]}\n', r"a.jsonl: row 1 .*'y'; .*corpus.bad_input"),
+        ("a.jsonl", '{"text": "one", "y": 0.5}\n', r"row 1 .*0.5"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_read(tmp_path: Path, name: str, text: str, message: str) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(CorpusError, match=message):
@@ -79,21 +78,19 @@ def test_what_cannot_be_read(tmp_path: Path, name: str, text: str, message: str)
 @pytest.mark.parametrize(("most", "text"), [(3, "such as '3'"), (9, None)])
 def test_classes_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, text: str | None) -> None:
     monkeypatch.setattr(work, "MOST_CLASSES", most)
-    (tmp_path / "a.jsonl").write_text("".join(f'{{"text": "one {n}", "y": {n}, "z": ""}}\n' for n in range(4)))
-    corpus = CorpusSettings(label="y" if text else "z", validation=(str(tmp_path / "a.jsonl"),), splits="ignore")
-    (tmp_path / "b.jsonl").write_text('{"text": "two", "y": 1, "z": ""}\n')
+    held_out = write_jsonl(tmp_path / "a.jsonl", [{"text": f"one {n}", "y": n, "z": ""} for n in range(4)])
+    corpus = CorpusSettings(label="y" if text else "z", validation=(str(held_out),), splits="ignore")
+    train = write_jsonl(tmp_path / "b.jsonl", [{"text": "two", "y": 1, "z": ""}])
     with pytest.raises(CorpusError, match=text or "no row of the corpus has a value"):
-        prepare([tmp_path / "b.jsonl"], tmp_path / "out", corpus=corpus, tokenizer=SMALL, workers=1)
+        prepare([train], tmp_path / "out", corpus=corpus, tokenizer=SMALL, workers=1)
 
 
 def test_pieces_of_a_long_document_count_as_one(tmp_path: Path) -> None:
     rows = [{"text": "some words " * 60_000, "mood": "glad"}, {"text": "short", "mood": "sad"}]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_jsonl(tmp_path / "a.jsonl", rows)
     corpus, out = CorpusSettings(label="mood", holdout_from="end", holdout=0.3), tmp_path / "out"
     manifest = prepare([tmp_path / "a.jsonl"], out, corpus=corpus, tokenizer=SMALL, workers=1, size_bytes=200_000)
-    assert manifest.labels == {"glad": 1, "sad": 1}
-    assert manifest.unlabelled == 0
+    assert (manifest.labels, manifest.unlabelled) == ({"glad": 1, "sad": 1}, 0)
     files = [out / file.name for split in (manifest.train, manifest.validation) for file in split.files]
     labels = [label for file in files for label in TokenStore([file]).column("label").tolist()]
-    assert labels.count(0) > 2
-    assert labels.count(1) == 1
+    assert (labels.count(0) > 2, labels.count(1)) == (True, 1)

@@ -29,12 +29,9 @@ def test_documents_of_lines(unit: DocumentUnit, text: str, documents: list[str])
 
 
 def test_a_file_ends_a_document_and_files_may_differ_in_kind() -> None:
-    files = [(lines("a"), "block"), (lines("b", "", "c"), "line"), (lines("d", "e"), "block"), (lines("f"), "file")]
-    assert [(p.document, p.text) for p in split_lines(files)] == list(enumerate(["a", "b", "c", "d\ne", "f"]))
-
-
-def lines(*texts: str) -> list[LinePart]:
-    return [LinePart(text, True, True) for text in texts]
+    files = [(["a"], "block"), (["b", "", "c"], "line"), (["d", "e"], "block"), (["f"], "file")]
+    pieces = split_lines([([LinePart(line, True, True) for line in lines], unit) for lines, unit in files])  # type: ignore[misc]
+    assert [(p.document, p.text) for p in pieces] == list(enumerate(["a", "b", "c", "d\ne", "f"]))
 
 
 def test_a_long_document_is_cut_behind_white_space_with_byte_offsets() -> None:

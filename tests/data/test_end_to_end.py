@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.data.corpora import SMALL, write_jsonl
 from unmask.commands.run_data import open_prepared
 from unmask.core.errors import DataError
 from unmask.data.prepare import prepare
 from unmask.data.rows import Cursor, RowStream
 from unmask.data.settings import AnnotationSettings, CorpusSettings
-from unmask.tokenizer.settings import TokenizerSettings
 
 NAMES = ["Anna Lee", "Bonn", "the King of Spain", "New York"]
-TOKENIZER = TokenizerSettings(vocab_size=200)
 
 
 def jsonl(path: Path, num_rows: int = 400) -> Path:
@@ -32,17 +31,14 @@ def jsonl(path: Path, num_rows: int = 400) -> Path:
             if word in NAMES:
                 entities.append([begin, len(text), "PER" if word == "Anna Lee" else "LOC"])
         rows.append({"text": text, "entities": entities, "dependencies": words})
-    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    return path
+    return write_jsonl(path, rows)
 
 
 @pytest.fixture(scope="module")
 def annotated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("annotated")
     columns = AnnotationSettings(columns=("entities", "dependencies"))
-    prepare(
-        [jsonl(folder / "a.jsonl")], folder / "data", corpus=CorpusSettings(), tokenizer=TOKENIZER, annotation=columns
-    )
+    prepare([jsonl(folder / "a.jsonl")], folder / "data", corpus=CorpusSettings(), tokenizer=SMALL, annotation=columns)
     return folder / "data"
 
 
@@ -52,32 +48,29 @@ def test_rows_carry_them_where_the_tokens_are(annotated: Path) -> None:
     batch = RowStream(data.train, data.tokenizer, length=48, seed=0).batch(Cursor(), 64)
     column = batch.rows.annotations["entities"]
     assert not column[~batch.rows.maskable].any()
-    found: dict[str, int] = {}
+    names = set()
     for ids, values in zip(batch.rows.input_ids.tolist(), column.tolist(), strict=True):
-        gathered: list[tuple[int, list[int]]] = []
+        spans: list[tuple[int, list[int]]] = []
         for id_, value in zip(ids, values, strict=True):
             if value & 1:
-                gathered.append((value >> 1, []))
+                spans.append((value >> 1, []))
             if value:
-                gathered[-1][1].append(id_)
-        for label, tokens in gathered:
-            text = data.tokenizer.decode(tokens)
-            found[text] = found.get(text, 0) + 1
-            assert label == (2 if text == "Anna Lee" else 1)
-    assert set(found) == set(NAMES)
+                spans[-1][1].append(id_)
+        names |= {(data.tokenizer.decode(tokens), label) for label, tokens in spans}
+    assert names == {(name, 2 if name == "Anna Lee" else 1) for name in NAMES}
 
 
 def test_other_annotations_make_other_parts(tmp_path: Path) -> None:
     """A gazetteer that has changed under its name; and `--resume` refuses data that was made with the old one."""
     path, names = jsonl(tmp_path / "a.jsonl", 200), tmp_path / "names.txt"
-    options = {"corpus": CorpusSettings(), "tokenizer": TOKENIZER}
     annotation = AnnotationSettings(columns=("entities",), gazetteer=str(names))
+    make = partial(prepare, [path], tmp_path / "data", corpus=CorpusSettings(), tokenizer=SMALL, annotation=annotation)
     names.write_text("Bonn\n")
-    one = prepare([path], tmp_path / "data", annotation=annotation, **options)  # type: ignore[arg-type]
-    assert prepare([path], tmp_path / "data", annotation=annotation, resume=True, **options) == one  # type: ignore[arg-type]
+    one = make()
+    assert make(resume=True) == one
     names.write_text("Bonn\nSpain\n")
     with pytest.raises(DataError, match="gazetteer"):
-        prepare([path], tmp_path / "data", annotation=annotation, resume=True, **options)  # type: ignore[arg-type]
-    two = prepare([path], tmp_path / "data", annotation=annotation, overwrite=True, **options)  # type: ignore[arg-type]
+        make(resume=True)
+    two = make(overwrite=True)
     assert two.spans["entities"][0] > one.spans["entities"][0]
     assert two.fingerprint != one.fingerprint

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import random
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.data.test_split_check import random_text
+from tests.data.corpora import random_text, write_jsonl
 from unmask.core.errors import CorpusError
 from unmask.data.corpus import Corpus
 from unmask.data.settings import CorpusSettings
@@ -26,19 +25,19 @@ def texts(number: int = 400) -> list[str]:
 
 
 def write(folder: Path, name: str) -> Path:
-    path, found = folder / name, texts()
+    path, content = folder / name, texts()
     if name.endswith(".parquet"):
-        pq.write_table(pa.table({"text": found}), path, row_group_size=30)
+        pq.write_table(pa.table({"text": content}), path, row_group_size=30)
     elif name.endswith(".jsonl"):
-        path.write_text("".join(json.dumps({"text": text, "group": n // 3}) + "\n" for n, text in enumerate(found)))
+        write_jsonl(path, ({"text": text, "group": n // 3} for n, text in enumerate(content)))
     elif name.endswith(".fasta"):
-        path.write_text("".join(f">{n}\n{'ACDE' * (n % 40 + 1)}\n{'GHIK' * 9}\n" for n in range(len(found))))
+        path.write_text("".join(f">{n}\n{'ACDE' * (n % 40 + 1)}\n{'GHIK' * 9}\n" for n in range(len(content))))
     elif name == "blocks.txt":
-        path.write_text("\ufeff" + "\n \t\n".join(text.replace(" ", "\n") for text in found), encoding="utf-8")
+        path.write_text("\ufeff" + "\n \t\n".join(text.replace(" ", "\n") for text in content), encoding="utf-8")
     elif name.endswith(".gz"):
-        path.write_bytes(gzip.compress("\n".join(found).encode()))
+        path.write_bytes(gzip.compress("\n".join(content).encode()))
     else:
-        path.write_bytes("\r\n".join(found).encode())
+        path.write_bytes("\r\n".join(content).encode())
     return path
 
 
@@ -62,9 +61,11 @@ def test_a_corpus_is_the_same_in_tasks(tmp_path: Path, name: str, cut: bool, set
     whole, parts = Corpus([path], asked), Corpus([path], asked, task_bytes=SIZE)
     assert len(whole.tasks) == 1
     assert (len(parts.tasks) > 3) == cut
-    found = [[(piece.text, piece.offset, piece.last, held) for piece, held in each.pieces()] for each in (whole, parts)]
-    assert found[0] == found[1]
-    assert {held for *_, held in found[0]} == {True, False}
+    one, other = (
+        [(piece.text, piece.offset, piece.last, held) for piece, held in corpus.pieces()] for corpus in (whole, parts)
+    )
+    assert one == other
+    assert {held for *_, held in one} == {True, False}
     documents = [piece.document for piece, _ in parts.pieces()]
     assert documents == sorted(documents)
     for task in parts.tasks:

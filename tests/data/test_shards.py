@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import multiprocessing
-import subprocess
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import make_text
+from tests.data.corpora import SMALL, contents
 from tests.tokenizer.families import FAMILIES, SENTENCE, trained
 from unmask.core.errors import DataError
-from unmask.core.files import LOCK
 from unmask.core.results import Progress
 from unmask.data.data_folder import Manifest
 from unmask.data.documents import Document
@@ -26,14 +25,6 @@ from unmask.data.prepare import prepare
 from unmask.data.settings import CorpusSettings
 from unmask.data.shards import cut_chunks, write_shards
 from unmask.data.store import TokenStore
-from unmask.tokenizer.settings import TokenizerSettings
-
-SMALL = TokenizerSettings(vocab_size=200)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    files = (path for path in folder.rglob("*") if path.is_file() and path.name != LOCK)
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 def pieces_of(texts: list[str], held: list[bool]) -> list[tuple[Document, bool]]:
@@ -66,11 +57,9 @@ def test_every_token_arrives_exactly_once(
         if not files:
             continue
         store = TokenStore([tmp_path / name for name in files])
-        found = [
-            (text.input_ids, text.word_starts) for text in (store.gather(np.array([n])) for n in range(len(store)))
-        ]
-        assert [ids.tolist() for ids, _ in found] == [encoded.input_ids.tolist() for encoded in alone]
-        assert [starts.tolist() for _, starts in found] == [encoded.word_starts.tolist() for encoded in alone]
+        stored = [store.gather(np.array([n])) for n in range(len(store))]
+        assert [text.input_ids.tolist() for text in stored] == [encoded.input_ids.tolist() for encoded in alone]
+        assert [text.word_starts.tolist() for text in stored] == [encoded.word_starts.tolist() for encoded in alone]
     assert sum(counts.bytes for counts in made) == sum(len(text.encode()) for text in texts)
     for counts in made:
         assert counts.frequencies.sum() == sum(file.tokens for file in counts.train.files)
@@ -109,30 +98,22 @@ def test_counts_do_not_depend_on_how_the_corpus_is_cut(tmp_path: Path, unit: str
 def test_one_error_ends_all_workers(
     corpus_file: Path, tmp_path: Path, stop: Callable[..., Any], error: type[Exception]
 ) -> None:
-    out, stopped, seen = tmp_path / "out", [], set[Any]()
+    out, seen = tmp_path / "out", set[Any]()
+    make = partial(prepare, [corpus_file], corpus=CorpusSettings(), tokenizer=SMALL, workers=2, size_bytes=2000)
 
     def notify(progress: Progress) -> None:
         seen.update(multiprocessing.active_children())
-        if progress.what == "tokenizing" and progress.done > 20_000 and not stopped:
-            stopped.append(True)
+        if progress.what == "tokenizing" and progress.done > 20_000 and not (out / "gone").exists():
             stop(out)
 
-    options = {"corpus": CorpusSettings(), "tokenizer": SMALL, "workers": 2, "size_bytes": 2000}
     with pytest.raises(error):
-        prepare([corpus_file], out, **options, notify=notify)  # type: ignore[arg-type]
+        make(out, notify=notify)
     assert len(seen) == 2
     assert not multiprocessing.active_children()
     assert not (out / "manifest.json").exists()
     if (out / "gone").exists():
         (out / "train").unlink()
         (out / "gone").rename(out / "train")
-    prepare([corpus_file], out, **options)  # type: ignore[arg-type]
-    prepare([corpus_file], tmp_path / "whole", **options)  # type: ignore[arg-type]
+    make(out)
+    make(tmp_path / "whole")
     assert contents(out) == contents(tmp_path / "whole")
-
-
-def test_workers_start_without_what_they_do_not_need() -> None:
-    code = "import sys, unmask.data.executors; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert "pyarrow" in loaded
-    assert not {"torch", "pyarrow.parquet", "spacy", "unmask.data.corpus"} & set(loaded)

@@ -1,18 +1,18 @@
+"""What is decided about a corpus before it is read: its documents, and what of them is held out."""
+
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
 
+import unmask
 from tests.conftest import make_text
+from tests.data.corpora import corpus_of, sides
 from unmask.core.errors import CorpusError
 from unmask.data.corpus import Corpus
 from unmask.data.settings import CorpusSettings
-from unmask.data.survey import CorpusPlan
-
-
-def plan_corpus(paths: list[Path], settings: CorpusSettings) -> CorpusPlan:
-    return Corpus(paths, settings).plan
 
 
 def write(path: Path, text: str) -> Path:
@@ -30,68 +30,75 @@ def write(path: Path, text: str) -> Path:
     ],
 )
 def test_the_unit_is_chosen_from_the_text(tmp_path: Path, text: str, unit: str) -> None:
-    plan = plan_corpus([write(tmp_path / "a.txt", text)], CorpusSettings())
+    plan = corpus_of(write(tmp_path / "a.txt", text)).plan
     assert plan.unit == unit
     assert plan.reason in plan.describe()
 
 
 def test_whole_documents_are_held_out_where_there_are_many(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.txt", make_text(2000))
-    corpus = Corpus([path], CorpusSettings(holdout=0.1))
+    corpus = corpus_of(write(tmp_path / "a.txt", make_text(2000)), holdout=0.1)
     assert corpus.plan.holdout_unit == "document"
-    marked = list(corpus.pieces())
-    texts = {p.text: held for p, held in marked}
-    share = sum(texts.values()) / len(texts)
-    assert abs(share - 0.1) < 4 * (0.1 * 0.9 / len(texts)) ** 0.5
-    assert all(texts[p.text] == held for p, held in marked), "equal documents are on the same side"
+    side_of = sides(corpus)
+    assert abs(sum(side_of.values()) / len(side_of) - 0.1) < 4 * (0.1 * 0.9 / len(side_of)) ** 0.5
+    assert all(side_of[piece.text] == held for piece, held in corpus.pieces()), "equal documents are on the same side"
 
 
 def test_the_side_of_a_document_is_kept_when_the_corpus_grows(tmp_path: Path) -> None:
-    small, large = make_text(300, seed=1), make_text(600, seed=2) + "\n" + make_text(300, seed=1)
-    sides = []
-    for text in (small, large):
-        path = write(tmp_path / "a.txt", text)
-        sides.append({p.text: held for p, held in Corpus([path], CorpusSettings()).pieces()})
-    assert set(sides[0]) <= set(sides[1])
-    assert all(sides[1][text] == held for text, held in sides[0].items())
+    text = make_text(300, seed=1)
+    small = sides(corpus_of(write(tmp_path / "a.txt", text)))
+    large = sides(corpus_of(write(tmp_path / "a.txt", f"{make_text(600, seed=2)}\n{text}")))
+    assert small.items() <= large.items()
 
 
 def test_parts_are_held_out_where_documents_are_few(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.txt", make_text(5000).replace("\n\n", "\n"))
-    corpus = Corpus([path], CorpusSettings(documents="file"))
+    corpus = corpus_of(write(tmp_path / "a.txt", make_text(5000).replace("\n\n", "\n")), documents="file")
     assert corpus.plan.holdout_unit == "part"
     assert "since documents are few" in corpus.plan.describe()
-    sides = [held for _, held in corpus.pieces()]
-    assert 0 < sum(sides) < len(sides) / 2
+    held = [side for _, side in corpus.pieces()]
+    assert 0 < sum(held) < len(held) / 2
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_small_corpus_always_has_both_sides(tmp_path: Path, seed: int) -> None:
     path = write(tmp_path / "a.txt", make_text(4, seed=seed))
-    sides = {held for _, held in Corpus([path], CorpusSettings(documents="block")).pieces()}
-    assert sides == {True, False}
+    assert set(sides(corpus_of(path, documents="block")).values()) == {True, False}
 
 
 def test_too_little_text(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match="there is no text in it"):
-        plan_corpus([write(tmp_path / "a.txt", "\n  \n")], CorpusSettings())
-    with pytest.raises(CorpusError, match="too little text to hold a part out"):
-        plan_corpus([write(tmp_path / "b.txt", "one short line")], CorpusSettings())
+    for text, settings, message in (
+        ("\n  \n", {}, "no text"),
+        ("one short line", {}, "too little text"),
+        ("abc", {"holdout_from": "end"}, "too little text"),
+    ):
+        with pytest.raises(CorpusError, match=message):
+            list(corpus_of(write(tmp_path / "a.txt", text), **settings).pieces())
     with pytest.raises(CorpusError, match="no files"):
-        plan_corpus([], CorpusSettings())
+        Corpus([], CorpusSettings())
 
 
 def test_the_end_of_the_text_is_held_out_when_asked(tmp_path: Path) -> None:
     text = make_text(400).replace("\n\n", "\n")
-    path = write(tmp_path / "a.txt", text)
-    corpus = Corpus([path], CorpusSettings(documents="file", holdout=0.1, holdout_from="end"))
+    corpus = corpus_of(write(tmp_path / "a.txt", text), documents="file", holdout=0.1, holdout_from="end")
     assert "held out: the end of the text, 10.0%" in corpus.plan.describe()
-    for _ in range(2):  # a corpus is gone through as often as somebody needs
+    for _ in range(2):  # a corpus is gone through as often as needed
         marked = list(corpus.pieces())
-        train, held = ("".join(p.text for p, side in marked if side is wanted) for wanted in (False, True))
+        train, held = ("".join(piece.text for piece, is_held in marked if is_held is side) for side in (False, True))
         assert train + held == text.rstrip("\n")
-        assert len(train) == len(train + held) - round(0.1 * len(train + held))
+        assert len(held) == round(0.1 * len(train + held))
         for piece, _ in marked:
             assert (train + held).encode()[piece.offset :].startswith(piece.text.encode())
-    with pytest.raises(CorpusError, match="too little text to hold its end out"):
-        list(Corpus([write(tmp_path / "b.txt", "abc")], CorpusSettings(holdout_from="end")).pieces())
+
+
+@pytest.mark.parametrize(
+    ("settings", "sha256"),
+    [
+        ({}, "e6894bb8f0b299076741afced7ecf9804cfa3ce45a9fb63db9523967b31e03eb"),
+        ({"documents": "file"}, "b4e793d82c0c7ef7822d0e020d55ada4051255e54969121b8aa8b566b1770a56"),
+        ({"holdout_from": "end", "holdout": 0.1}, "15e873534fe9c599243ec589106f3737a568a0884e8242c3eff5c78e048b8765"),
+    ],
+)
+def test_the_split_of_the_packaged_text_stays(settings: dict[str, object], sha256: str) -> None:
+    digest = hashlib.sha256()
+    for piece, held in corpus_of(Path(unmask.__file__).parent / "data" / "tinyshakespeare.txt", **settings).pieces():
+        digest.update(repr((piece.document, piece.offset, piece.text, held)).encode())
+    assert digest.hexdigest() == sha256

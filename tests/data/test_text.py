@@ -1,3 +1,5 @@
+"""Text of files: lines in parts, packed in every way, cut off, and not UTF-8."""
+
 from __future__ import annotations
 
 import bz2
@@ -12,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from unmask.core.errors import CorpusError
-from unmask.data import reading as text
+from unmask.data import reading
 from unmask.data.reading import BadInput, read_lines, read_text
 
 STRICT = BadInput(skip=False)
@@ -24,7 +26,7 @@ def write(path: Path, content: bytes) -> Path:
 
 
 def test_a_long_line_comes_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text, "CHUNK_BYTES", 4)
+    monkeypatch.setattr(reading, "CHUNK_BYTES", 4)
     parts = list(read_lines(write(tmp_path / "a.txt", b"abcdefghij\nk\n"), STRICT))
     assert "".join(p.text for p in parts) == "abcdefghijk"
     assert len(parts) > 2
@@ -37,7 +39,6 @@ def test_a_long_line_comes_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     [
         ("a.txt", b"good\xe9bad", r"a\.txt: byte 4 .*bad_input"),
         ("b.txt", b"text\0binary", r"b\.txt: byte 4 "),
-        ("c.txt.gz", gzip.compress(b"x" * 100_000)[:-20], r"c\.txt\.gz: .* up to byte"),
         *((f"d.txt.{kind}", b"not packed at all", rf"d\.txt\.{kind}: ") for kind in ("gz", "xz", "bz2", "zst")),
     ],
 )
@@ -46,30 +47,27 @@ def test_bad_files_say_what_where_and_the_way_out(tmp_path: Path, name: str, con
         list(read_text(write(tmp_path / name, content), STRICT))
 
 
-def test_every_compression(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("suffix", "pack"),
+    [
+        ("", bytes),
+        (".gz", gzip.compress),
+        (".xz", lzma.compress),
+        (".bz2", bz2.compress),
+        (".zst", lambda content: pa.compress(content, codec="zstd", asbytes=True)),
+    ],
+)
+def test_every_compression(tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes]) -> None:
     content = "\ufefferste Zeile\nzweite Zeile\n".encode() + b"dritte\n" * 1000
-    zst = pa.BufferOutputStream()
-    with pa.CompressedOutputStream(zst, "zstd") as file:
-        file.write(content)
-    packers = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress}
-    packed = {suffix: pack(content) for suffix, pack in packers.items()} | {".zst": zst.getvalue().to_pybytes()}
-    for suffix, data in packed.items():
-        path = write(tmp_path / f"a.txt{suffix}", data)
-        assert "".join(read_text(path, STRICT)) == content.decode("utf-8-sig"), suffix
+    path = write(tmp_path / f"a.txt{suffix}", pack(content))
+    assert "".join(read_text(path, STRICT)) == content.decode("utf-8-sig")
 
 
 def test_bad_input_is_passed_over_and_counted_where_that_is_asked_for(tmp_path: Path) -> None:
     skip = BadInput(skip=True)
     path = write(tmp_path / "a.txt", b"good\n" + b"b\xe9d\nb\0d\n" + "auch gut é\n".encode())
     assert [part.text for part in read_lines(path, skip)] == ["good", "auch gut é"]
-    cut = write(tmp_path / "b.txt.gz", gzip.compress(b"line\n" * 500_000)[:-200])
-    assert sum(1 for _ in read_lines(cut, skip)) > 1000
-    assert skip.counts == {"lines that are not UTF-8 text": 2, "files that are cut off": 1}
-
-
-def varied(num_lines: int) -> bytes:
-    rng = random.Random(0)
-    return "".join(f"line {rng.random()}\n" for _ in range(num_lines)).encode()
+    assert skip.counts == {"lines that are not UTF-8 text": 2}
 
 
 @pytest.mark.parametrize(
@@ -82,21 +80,18 @@ def varied(num_lines: int) -> bytes:
 )
 @pytest.mark.parametrize("num_lines", [3_000, 100_000])
 def test_a_file_that_is_cut_off_is_read_up_to_that_place(
-    tmp_path: Path,
-    suffix: str,
-    pack: Callable[[bytes], bytes],
-    unpack: Callable[[bytes], bytes],
-    num_lines: int,
+    tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes], unpack: Callable[[bytes], bytes], num_lines: int
 ) -> None:
     """The error names the last byte that can be unpacked, and passing over the error gives the text before it."""
-    content = varied(num_lines)
+    rng = random.Random(0)
+    content = "".join(f"line {rng.random()}\n" for _ in range(num_lines)).encode()
     packed = pack(content)
     cut = packed[: -4 if suffix == ".bz2" else len(packed) // 3]
     readable = unpack(cut)
     assert content.startswith(readable)
     assert len(readable) > 10_000
     path = write(tmp_path / f"a.txt{suffix}", cut)
-    with pytest.raises(CorpusError, match=rf"\(readable up to byte {len(readable)} of its content\)"):
+    with pytest.raises(CorpusError, match=rf"byte {len(readable)} "):
         list(read_text(path, STRICT))
     skip = BadInput(skip=True)
     assert "".join(read_text(path, skip)).encode() == readable

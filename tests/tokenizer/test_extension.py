@@ -12,7 +12,7 @@ from tokenizers import models, normalizers, pre_tokenizers
 from tests.conftest import make_text
 from tests.tokenizer.families import TEXT, built, numbered, trained, words
 from unmask.core.errors import TokenizerError
-from unmask.tokenizer.extension import Extension, NewWord, extend_vocabulary, unigram_scores
+from unmask.tokenizer.extension import NewWord, extend_vocabulary, unigram_scores
 from unmask.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 WITH_WORDS = ("wordpiece", "bpe", "bpe_prefix", "unigram")
@@ -28,10 +28,6 @@ def wordpiece(entries: str) -> Tokenizer:
     )
 
 
-def extended(family: str, most: int = 12) -> Extension:
-    return extend_vocabulary(trained(family), [TEXT, NEW * 100], most)
-
-
 def tokens(tokenizer: Tokenizer, text: str) -> list[str]:
     return [tokenizer.token(int(id_)) for id_ in tokenizer.encode_corpus([text])[0].input_ids]
 
@@ -43,27 +39,23 @@ def test_by_hand() -> None:
     # abcd is ab ##c ##d: 3 pieces, 6 x 2 = 12 saved; bcd is b ##c ##d: 8 x 2 = 16 saved.
     found = extend_vocabulary(tokenizer, texts, 5)
     assert [(word.entry, word.count, word.saved) for word in found.words] == [("bcd", 8, 16), ("abcd", 6, 12)]
-    assert [[tokenizer.token(id_) for id_ in word.pieces] for word in found.words] == [
-        ["b", "##c", "##d"],
-        ["ab", "##c", "##d"],
-    ]
-    assert found.first_id == tokenizer.vocab_size == 16
-    assert found.tokenizer.vocab_size == 18
+    assert [" ".join(map(tokenizer.token, word.pieces)) for word in found.words] == ["b ##c ##d", "ab ##c ##d"]
+    assert (found.first_id, tokenizer.vocab_size, found.tokenizer.vocab_size) == (16, 16, 18)
     assert [found.tokenizer.token(id_) for id_ in (16, 17)] == ["bcd", "abcd"]
-    per_text = (3 + 1 + 3 + 1 + 1, 3 + 1 + 1 + 1 + 1, 3)
-    assert found.tokens_before == 6 * per_text[0] + 2 * per_text[1] + 4 * per_text[2] == 80
-    assert found.tokens_after == 80 - 12 - 16
+    assert found.tokens_before == 6 * (3 + 1 + 3 + 1 + 1) + 2 * (3 + 1 + 1 + 1 + 1) + 4 * 3
+    assert found.tokens_after == found.tokens_before - 12 - 16
     assert tokens(found.tokenizer, "Abcd bcda dcd") == ["abcd", "bcd", "##a", "d", "##c", "##d"]
     assert len(extend_vocabulary(tokenizer, texts, 1).words) == 1
 
 
 @pytest.mark.parametrize("family", WITH_WORDS)
 def test_new_words_are_whole_and_nothing_else_changes(family: str) -> None:
-    old, found = trained(family), extended(family)
+    old, found = trained(family), extend_vocabulary(trained(family), [TEXT, NEW * 100], 12)
     new = found.tokenizer
+    entries = " ".join(word.entry for word in found.words)
     assert len(found.words) == 12
-    assert any("allocator" in word.entry for word in found.words)
-    assert any("constructors" in word.entry for word in found.words)
+    assert "allocator" in entries
+    assert "constructors" in entries
     pieces = {found.first_id + number: word.pieces for number, word in enumerate(found.words)}
     assert [new.token(id_) for id_ in range(old.vocab_size)] == [old.token(id_) for id_ in range(old.vocab_size)]
     assert new.special == old.special
@@ -129,26 +121,29 @@ def test_added_tokens_stay_where_they_are(capfd: pytest.CaptureFixture[str]) -> 
         assert found.tokenizer.encode_prompt("<x1>").tolist().count(found.first_id - 2) == 1
         found.tokenizer.backend.to_str()
     assert capfd.readouterr() == ("", "")
+    backend = tokenizers.Tokenizer.from_str(trained("unigram").backend.to_str())
+    backend.add_tokens(["<x1>"])
+    with pytest.raises(TokenizerError, match="Unigram"):
+        extend_vocabulary(Tokenizer(backend), [NEW * 10], 4)
 
 
-def test_what_cannot_be_extended_says_so() -> None:
-    def changed(family: str, **parts: object) -> Tokenizer:
-        backend = tokenizers.Tokenizer.from_str(trained(family).backend.to_str())
-        for name, part in parts.items():
-            setattr(backend, name, part)
-        return Tokenizer(backend)
+def changed(family: str, **parts: object) -> Tokenizer:
+    backend = tokenizers.Tokenizer.from_str(trained(family).backend.to_str())
+    for name, part in parts.items():
+        setattr(backend, name, part)
+    return Tokenizer(backend)
 
-    vocab = {token: id_ for id_, token in enumerate([*SPECIAL_TOKENS, "a", "a</w>"])}
-    ends = models.BPE(vocab, [], unk_token="[UNK]", end_of_word_suffix="</w>")
-    behind = tokenizers.Tokenizer.from_str(trained("unigram").backend.to_str())
-    behind.add_tokens(["<x1>"])
-    for tokenizer, text, message in (
-        (trained("char"), NEW, "entries are characters"),
-        (changed("wordpiece", model=models.WordLevel(vocab, unk_token="[UNK]")), NEW, "of the kind WordLevel"),
-        (changed("bpe", pre_tokenizer=None), NEW, "does not cut text into words first"),
-        (changed("wordpiece", model=ends), NEW, "marks continuations or ends of words"),
-        (Tokenizer(behind), NEW * 10, r"ids (\d+) to \1 of this Unigram tokenizer are added tokens"),
-        (trained("wordpiece"), NEW, "no word of this text is spelled in several pieces and stands in it 5"),
-    ):
-        with pytest.raises(TokenizerError, match=message):
-            extend_vocabulary(tokenizer, [text], 4)
+
+@pytest.mark.parametrize(
+    ("family", "parts", "message"),
+    [
+        ("char", {}, "characters"),
+        ("wordpiece", {"model": models.WordLevel(numbered("a", "a</w>"), unk_token="[UNK]")}, "WordLevel"),
+        ("bpe", {"pre_tokenizer": None}, "into words first"),
+        ("wordpiece", {"model": models.BPE(numbered("a"), [], end_of_word_suffix="</w>")}, "ends of words"),
+        ("wordpiece", {}, "no word of this text"),
+    ],
+)
+def test_what_cannot_be_extended_says_so(family: str, parts: dict[str, object], message: str) -> None:
+    with pytest.raises(TokenizerError, match=message):
+        extend_vocabulary(changed(family, **parts), [NEW], 4)

@@ -1,10 +1,10 @@
-"""What holds for the trainers of all families."""
+"""What holds for the trainers of all families, and for the tokenizers that they make."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from tests.tokenizer.families import FAMILIES, SENTENCE, TEXT, trained
 from unmask.core.errors import TokenizerError
 from unmask.tokenizer.loading import as_tokenizer, load_tokenizer
 from unmask.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
-from unmask.tokenizer.trainers import train_bpe, train_chars, train_unigram, train_wordpiece
+from unmask.tokenizer.trainers import default_vocab_size, train_bpe, train_chars, train_unigram, train_wordpiece
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,13 +27,9 @@ def test_the_same_text_gives_the_same_tokenizers_in_every_process() -> None:
         "from tests.tokenizer.families import FAMILIES, trained\n"
         "for family in FAMILIES: print(trained(family).fingerprint)"
     )
-    runs = [
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
-        for _ in range(2)
-    ]
-    here = [trained(family).fingerprint for family in FAMILIES]
-    assert [run.split() for run in runs] == [here, here]
-    assert len(set(here)) == len(FAMILIES)
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert other.split() == [trained(family).fingerprint for family in FAMILIES]
+    assert len(set(other.split())) == len(FAMILIES)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -41,16 +37,10 @@ def test_special_tokens_come_first_and_are_the_only_ones_never_masked(family: st
     tokenizer = trained(family)
     assert [tokenizer.token(i) for i in range(5)] == list(SPECIAL_TOKENS)
     assert vars(tokenizer.special) == {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
-    assert tokenizer.ordinary.sum() == tokenizer.vocab_size - 5 == tokenizer.backend.get_vocab_size() - 5
-    assert not tokenizer.ordinary[:5].any()
+    assert tokenizer.ordinary.tolist() == [False] * 5 + [True] * (tokenizer.backend.get_vocab_size() - 5)
     assert tokenizer.vocab_size <= {"bpe": 340, "bpe_prefix": 340}.get(family, 220)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_literal_special_tokens_in_corpus_text_are_text(family: str) -> None:
-    tokenizer = trained(family)
     ids = tokenizer.encode_corpus(["the [MASK] and [SEP][PAD]"])[0].input_ids
-    assert not set(ids.tolist()) & {0, 2, 3, 4}
+    assert not set(ids.tolist()) & {0, 2, 3, 4}, "in a corpus they are letters"
     assert tokenizer.encode_prompt("the [MASK]").tolist()[-2:] == [4, 3]
 
 
@@ -65,6 +55,25 @@ def test_a_prompt_has_the_tokens_of_training_around_its_mask(family: str) -> Non
     assert masked[place + 1 :] == behind
     space = [tokenizer.backend.token_to_id(" ")] if family == "char" else []
     assert masked[1:place] == tokenizer.encode_corpus(["the"])[0].input_ids.tolist() + space
+
+
+@pytest.mark.parametrize("family", ["wordpiece", "bpe"])
+def test_prompts_have_their_masks_while_other_threads_read_a_corpus(family: str) -> None:
+    tokenizer = Tokenizer(trained(family).backend)
+    texts = [f"{TEXT} [MASK] {number}" for number in range(8)]
+    prompt = tokenizer.encode_prompt("the king sees [MASK] at sea").tolist()
+    assert prompt.count(tokenizer.special.mask) == 1
+    num_prompts = 0
+    with ThreadPoolExecutor(2) as threads:
+        readers = [threads.submit(tokenizer.encode_joined, texts) for _ in range(6)]
+        readers += [threads.submit(lambda: [tokenizer.encode_placed(texts)[0]]) for _ in range(6)]
+        while not all(reader.done() for reader in readers):
+            assert tokenizer.encode_prompt("the king sees [MASK] at sea").tolist() == prompt
+            num_prompts += 1
+    assert num_prompts > 5
+    first, *others = (reader.result()[0].input_ids.tolist() for reader in readers)
+    assert all(ids == first for ids in others)
+    assert tokenizer.special.mask not in first
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -97,24 +106,57 @@ def test_characters_are_those_of_the_text_or_the_most_frequent() -> None:
     assert train_chars(lambda: ["aB"], lowercase=True).encode("AB").tokens == ["[CLS]", "a", "b", "[SEP]"]
 
 
-@pytest.mark.parametrize("family", ["wordpiece", "bpe", "unigram"])
-def test_case_is_folded_only_when_asked(family: str) -> None:
-    train: Callable[..., tokenizers.Tokenizer] = {
-        "wordpiece": train_wordpiece,
-        "bpe": train_bpe,
-        "unigram": train_unigram,
-    }[family]
+@pytest.mark.parametrize(
+    ("family", "train"), [("wordpiece", train_wordpiece), ("bpe", train_bpe), ("unigram", train_unigram)]
+)
+def test_case_is_folded_only_when_asked(family: str, train: type[tokenizers.Tokenizer]) -> None:
     folded = Tokenizer(train(lambda: TEXT.split("\n"), vocab_size=340, lowercase=True))
     for tokenizer, expected in ((trained(family), "I the Zoë"), (folded, "i the zoë")):
         assert tokenizer.decode(tokenizer.encode_corpus(["I the Zoë"])[0].input_ids.tolist()) == expected
 
 
-def test_texts_that_cannot_be_trained_on() -> None:
-    with pytest.raises(TokenizerError, match=r"of 100 cannot hold the 256 bytes and 5 .* at least 325"):
-        train_bpe(lambda: ["a"], vocab_size=100)
-    with pytest.raises(TokenizerError, match=r"of 64 cannot hold the 128 letters that make .* 198"):
-        train_unigram(lambda: ["".join(map(chr, range(0x4E00, 0x4E80)))], vocab_size=64)
-    with pytest.raises(TokenizerError, match=r"no characters can be learned from an empty text; give text"):
-        train_chars(lambda: [])
-    with pytest.raises(TokenizerError, match=r"no pieces can be learned from an empty text; give text"):
-        train_unigram(lambda: [" "], vocab_size=64)
+CHINESE = "".join(map(chr, range(0x4E00, 0x4E80)))
+
+
+@pytest.mark.parametrize(
+    ("train", "text", "vocab_size", "message"),
+    [
+        (train_bpe, "a", 100, r"of 100 .* at least 325"),
+        (train_unigram, CHINESE, 64, r"of 64 .* 128 letters .* 198"),
+        (train_wordpiece, CHINESE, 64, "of 64 cannot hold the letters"),
+        (train_chars, "", None, "empty text"),
+        (train_unigram, " ", 64, "empty text"),
+    ],
+)
+def test_texts_that_cannot_be_trained_on(
+    train: type[tokenizers.Tokenizer], text: str, vocab_size: int | None, message: str
+) -> None:
+    with pytest.raises(TokenizerError, match=message):
+        train(lambda: [text] if text else [], vocab_size=vocab_size)
+
+
+def test_the_size_grows_with_the_corpus() -> None:
+    sizes = [default_vocab_size(n) for n in (1, 10**5, 10**6, 10**7, 10**8, 10**12)]
+    assert sizes == sorted(sizes)
+    assert (sizes[0], sizes[3], sizes[-1]) == (512, 8192, 32_768)
+    assert all(size % 64 == 0 for size in sizes)
+
+
+def test_a_text_of_many_letters_gets_room_for_them() -> None:
+    """A syllabary or Chinese: the default size holds the letters, and rare ones are unknown, not an error."""
+    text = " ".join(chr(0xAC00 + i % 1100) + chr(0xAC00 + i * 7 % 1100) for i in range(4000))
+    tokenizer = Tokenizer(train_wordpiece(lambda: [text]))
+    assert (tokenizer.encode_corpus([text])[0].input_ids == tokenizer.special.unk).mean() < 0.01
+    rare = "a " * 2_000_000 + "".join(chr(0x4E00 + i) for i in range(900))
+    assert train_wordpiece(lambda: [rare], vocab_size=80).get_vocab_size() <= 80
+
+
+def test_stored_truncation_and_padding_do_not_touch_the_corpus() -> None:
+    backend = train_wordpiece(lambda: [TEXT], vocab_size=150)
+    backend.enable_truncation(4)
+    backend.enable_padding(length=9)
+    tokenizer = Tokenizer(backend)
+    assert len(tokenizer.encode_corpus([TEXT])[0].input_ids) > 1000
+    assert len(tokenizer.encode_corpus(["The"])[0].input_ids) < 4
+    assert len(tokenizer.encode_prompt("The king sees the queen in the garden.")) > 9
+    assert backend.truncation is not None, "the caller's own tokenizer is left as it is"

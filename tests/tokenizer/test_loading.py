@@ -1,10 +1,14 @@
-"""Tokenizers that others made."""
+"""Tokenizers that others made: ids are those of transformers' own."""
 
 from __future__ import annotations
 
 import json
 import logging
+import pickle
+import random
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tokenizers
@@ -14,29 +18,30 @@ from unmask.core.errors import TokenizerError
 from unmask.tokenizer.loading import as_tokenizer, load_tokenizer
 from unmask.tokenizer.tokenizer import SPECIAL_TOKENS
 
+transformers = pytest.importorskip("transformers")
+
 ENTRIES = [*SPECIAL_TOKENS, "the", "king", "##s", "zo", "##e", "!", "中", "[unused1]"]
 
 
-def write_vocab(folder: Path, entries: list[str]) -> Path:
-    file = folder / "vocab.txt"
-    file.write_text("".join(f"{entry}\n" for entry in entries), encoding="utf-8")
-    return file
+def write(folder: Path, entries: list[str], kind: str | None = None, **config: Any) -> Path:
+    """A folder with a vocab.txt, and a tokenizer_config.json if it says anything."""
+    folder.mkdir(exist_ok=True)
+    (folder / "vocab.txt").write_text("\n".join(entries), encoding="utf-8")
+    if kind is not None:
+        config["tokenizer_class"] = kind
+    if config:
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return folder
 
 
 def test_a_vocab_txt_is_berts_tokenizer(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    file = write_vocab(tmp_path, ENTRIES)
+    write(tmp_path, ENTRIES)
     with caplog.at_level(logging.INFO):
-        tokenizer = load_tokenizer(file)
-    assert "its entries say that case is folded" in caplog.text
+        tokenizer = load_tokenizer(tmp_path / "vocab.txt")
+    assert "case is folded" in caplog.text
     assert words(tokenizer, "The Kings, Zoë!中") == ["the", "kings", "[UNK]", "zoe", "!", "中"]
     assert tokenizer.encode_prompt("the [MASK]").tolist() == [2, 5, 4, 3]
     assert load_tokenizer(tmp_path).fingerprint == tokenizer.fingerprint
-
-
-def test_a_vocab_txt_is_as_transformers_reads_it(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
-    write_vocab(tmp_path, ENTRIES)
-    tokenizer = load_tokenizer(tmp_path)
     out = tmp_path / "saved"
     out.mkdir()
     tokenizer.save(out, max_length=16)
@@ -62,8 +67,7 @@ def test_a_vocab_txt_is_as_transformers_reads_it(tmp_path: Path) -> None:
 def test_accents_and_chinese_characters_of_a_vocab_txt(
     config: dict[str, bool | None], expected: list[str], tmp_path: Path
 ) -> None:
-    write_vocab(tmp_path, [*SPECIAL_TOKENS, "Über", "Uber", "über", "uber", "中", "文", "中文"])
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    write(tmp_path, [*SPECIAL_TOKENS, "Über", "Uber", "über", "uber", "中", "文", "中文"], **config)
     assert words(load_tokenizer(tmp_path), "Über 中文") == expected
 
 
@@ -72,36 +76,105 @@ def test_the_configuration_says_which_special_token_has_which_role(tmp_path: Pat
     backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({e: i for i, e in enumerate(entries)}, "<oov>"))
     backend.add_special_tokens(entries[:5])
     backend.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(TokenizerError, match=r"tokenizer\.json: the tokenizer has no mask token .* add it with"):
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json: .* mask"):
         load_tokenizer(tmp_path)
     roles = {"unk_token": "<oov>", "cls_token": {"content": "<begin>"}, "sep_token": "<end>", "mask_token": "<hidden>"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(roles))
     tokenizer = load_tokenizer(tmp_path)
     assert vars(tokenizer.special) == {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
-    transformers = pytest.importorskip("transformers")
     theirs = transformers.PreTrainedTokenizerFast(
         tokenizer_object=backend, unk_token="<oov>", cls_token="<begin>", sep_token="<end>", mask_token="<hidden>"
     )
     assert as_tokenizer(theirs).special == tokenizer.special
 
 
-def test_files_that_cannot_be_used(tmp_path: Path) -> None:
-    with pytest.raises(TokenizerError, match=r"there is no tokenizer\.json and no vocab\.txt; give a folder"):
+RESIDUES = ["<cls>", "<pad>", "<eos>", "<unk>", *"LAGVSERTIDPKQNFYMHWCXBUZO.-", "<null_1>", "<mask>"]
+OTHERS = [*"xyz acgt<>é日", "\n", "\t", "\x1c", "\xa0", "<mask", "mask>", "[MASK]", "null_1", "  "]
+SPECIAL = ["<unk>", "<pad>", "<mask>", "<cls>", "<eos>", "<bos>"]
+CODONS = [*SPECIAL, *map("".join, product("ACGT", repeat=3)), *"ATCGN"]
+
+
+@pytest.mark.parametrize(
+    ("entries", "config"),
+    [
+        (RESIDUES, {}),
+        (RESIDUES, {"mask_token": {"__type": "AddedToken", "content": "<mask>", "lstrip": True}}),
+        (CODONS, {"eos_token": None}),
+    ],
+)
+def test_esm_gives_the_same_ids(entries: list[str], config: dict[str, Any], tmp_path: Path) -> None:
+    folder = write(tmp_path, entries, "EsmTokenizer", **config)
+    ours, theirs = load_tokenizer(folder), transformers.EsmTokenizer.from_pretrained(folder)
+    rng, choices = random.Random(0), [*entries, *OTHERS, *OTHERS]
+    texts = ["", "MKTAYIAKQR", "mktAyi", *("".join(rng.choices(choices, k=rng.randrange(1, 25))) for _ in range(600))]
+    for text, ids in zip(texts, ours.encode_prompts(texts), strict=True):
+        assert ids.tolist() == theirs(text)["input_ids"], repr(text)
+    assert vars(pickle.loads(pickle.dumps(ours)).special) == vars(ours.special)
+    ends = [] if "eos_token" in config else [theirs.eos_token_id]
+    assert ours.special.around == [theirs.cls_token_id, *ends]
+
+
+def test_esm_in_a_corpus(tmp_path: Path) -> None:
+    """Special tokens are letters there, a protein is a word, and residues alone are drawn."""
+    tokenizer = load_tokenizer(write(tmp_path, RESIDUES, "EsmTokenizer"))
+    first, second = tokenizer.encode_corpus(["MK<mask>L <null_1>", "MKL"])
+    tokens = " ".join(tokenizer.token(id_) for id_ in first.input_ids.tolist())
+    assert tokens == "M K <unk> <unk> L <unk> <unk>"
+    assert second.word_starts.tolist() == [True, False, False]
+    drawn = {tokenizer.token(id_) for id_ in tokenizer.ordinary.nonzero()[0].tolist()}
+    assert drawn == {entry for entry in RESIDUES if len(entry) == 1}
+    assert tokenizer.token_bytes[RESIDUES.index("A")] == 1
+
+
+def test_other_files_are_converted_as_transformers_does(tmp_path: Path) -> None:
+    entries = ["<s>", "<pad>", "</s>", "[UNK]", *["the", "cat", "sat"], "##s", ".", "<mask>"]
+    mpnet = write(tmp_path / "mpnet", entries, "MPNetTokenizer")
+    roberta = tmp_path / "roberta"
+    roberta.mkdir()
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", *"abcdeĠ", "ab", "Ġc", "<mask>"]
+    (roberta / "vocab.json").write_text(json.dumps({piece: id_ for id_, piece in enumerate(pieces)}))
+    (roberta / "merges.txt").write_text("#version: 0.2\na b\nĠ c\n")
+    (roberta / "tokenizer_config.json").write_text('{"tokenizer_class": "RobertaTokenizer"}')
+    for folder, text in ((mpnet, "The cats <mask> sat."), (roberta, "ab c<mask> de")):
+        expected = transformers.AutoTokenizer.from_pretrained(folder)(text)["input_ids"]
+        assert load_tokenizer(folder).encode_prompt(text).tolist() == expected
+        assert 3 not in expected, "all is known"
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, r"no tokenizer\.json and no vocab\.txt"),
+        ({"tokenizer.json": "{}"}, r"tokenizer\.json: not a tokenizer"),
+        ({"vocab.txt": "a\nb\na"}, r"vocab\.txt: line 3 repeats 'a' of line 1"),
+        ({"vocab.txt": "a\n[MASK]"}, r"vocab\.txt: 2 entries, .*\[PAD\]"),
+        ({"vocab.txt": b"\xff\xfe"}, r"vocab\.txt: not UTF-8"),
+        ({"do_lower_case": "no"}, r"tokenizer_config\.json: do_lower_case is 'no'"),
+        ({"strip_accents": "no"}, r"tokenizer_config\.json: strip_accents is 'no'"),
+        ({"tokenize_chinese_chars": "no"}, r"tokenizer_config\.json: tokenize_chinese_chars is 'no'"),
+        ({"tokenizer_config.json": "{"}, r"tokenizer_config\.json: .*JSON"),
+        ({"tokenizer_class": "EsmTokenizer"}, r"vocab\.txt: 13 entries, .*<cls>"),
+        ({"tokenizer_class": "EsmTokenizer", "vocab.txt": "\n".join([*RESIDUES, "A"])}, "line 34 repeats 'A'"),
+        # A vocab.txt that another class reads is not BERT's, though it may have BERT's special tokens.
+        ({"tokenizer_class": "BertJapaneseTokenizer"}, "BertJapaneseTokenizer in Python only"),
+        ({"tokenizer_class": "NoTokenizer"}, "no tokenizer that transformers reads"),
+    ],
+)  # fmt: skip
+def test_files_that_cannot_be_used(tmp_path: Path, files: dict[str, str | bytes], message: str) -> None:
+    """Files, or keys of the configuration of a good vocab.txt."""
+    config = {name: value for name, value in files.items() if "." not in name}
+    if config or "tokenizer_config.json" in files:
+        write(tmp_path, ENTRIES, **config)
+    for name in files.keys() - config.keys():
+        content = files[name]
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(TokenizerError, match=message):
         load_tokenizer(tmp_path)
-    file = write_vocab(tmp_path, ["a", "b", "a"])
-    with pytest.raises(TokenizerError, match=r"vocab\.txt: line 3 repeats 'a' of line 1; give a vocabulary"):
-        load_tokenizer(tmp_path)
-    write_vocab(tmp_path, ["a", "[MASK]"])
-    with pytest.raises(TokenizerError, match=r"2 entries, but none is \[PAD\] or .*; give BERT's vocabulary"):
-        load_tokenizer(tmp_path)
-    file.write_bytes(b"\xff\xfe")
-    with pytest.raises(TokenizerError, match=r"vocab\.txt: not UTF-8 .* an entry a line"):
-        load_tokenizer(tmp_path)
-    write_vocab(tmp_path, ENTRIES)
-    for name in ("do_lower_case", "strip_accents", "tokenize_chinese_chars"):
-        (tmp_path / "tokenizer_config.json").write_text(json.dumps({name: "no"}))
-        with pytest.raises(TokenizerError, match=rf"tokenizer_config\.json: {name} is 'no'; give true, false or null"):
-            load_tokenizer(tmp_path)
-    (tmp_path / "tokenizer_config.json").write_text("{")
-    with pytest.raises(TokenizerError, match=r"tokenizer_config\.json: not readable as JSON .*; mend it or take it"):
-        load_tokenizer(tmp_path)
+
+
+def test_objects_that_cannot_be_used() -> None:
+    bare = tokenizers.Tokenizer(tokenizers.models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
+    with pytest.raises(TokenizerError, match="pad"):
+        as_tokenizer(bare)
+    with pytest.raises(TokenizerError, match="int"):
+        as_tokenizer(3)

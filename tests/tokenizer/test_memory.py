@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import string
+from unittest.mock import Mock
 
 import pytest
 import tokenizers
@@ -54,70 +55,47 @@ def test_remembered_words_come_to_the_same_tokens(kind: str, first: list[str], s
     assert can_remember(backend)
     remembers = WordMemory(backend)
     for texts in (first, second, first):
-        expected = [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
-        ids, lengths = remembers.encode(texts)
-        assert lengths.tolist() == [len(each) for each in expected]
-        assert ids.tolist() == list(itertools.chain.from_iterable(expected))
+        check(remembers, backend, texts)
 
 
-def test_a_trained_tokenizer_remembers_and_others_do_not() -> None:
-    assert can_remember(trained("wordpiece").backend)
+def check(remembers: WordMemory, backend: tokenizers.Tokenizer, texts: list[str]) -> None:
+    expected = [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
+    ids, lengths = remembers.encode(texts)
+    assert lengths.tolist() == [len(each) for each in expected]
+    assert ids.tolist() == list(itertools.chain.from_iterable(expected))
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However little fits, and where an interrupt comes between two changes of the tables."""
+    backend = wordpiece(lowercase=False)
+    remembers = WordMemory(backend)
+    for name, number in (("MOST_WORDS", 30), ("MOST_CHARS", 5)):
+        with monkeypatch.context() as patch:
+            patch.setattr(memory, name, number)
+            for seed in range(2):
+                check(remembers, backend, make_text(20, seed=seed).split("\n\n"))
+    interrupting = Mock(encode_batch_fast=Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr(remembers, "backend", interrupting)
+    with pytest.raises(KeyboardInterrupt):
+        remembers.encode(["the philosopher remembers"])
+    monkeypatch.setattr(remembers, "backend", backend)
+    check(remembers, backend, ["a queen", "the queen remembers the king", "the philosopher remembers"])
+
+
+def test_only_words_that_stand_alone_and_come_again_are_remembered() -> None:
     assert can_remember(train_wordpiece(lambda: [TEXT], vocab_size=220, lowercase=True))
     assert not any(can_remember(trained(family).backend) for family in ("bpe", "bpe_prefix", "unigram", "char"))
     joins = wordpiece()
     joins.add_tokens([AddedToken("the king", special=False)])  # reaches beyond a space
+    spaced = wordpiece()
+    spaced.pre_tokenizer = pre_tokenizers.Whitespace()
     assert not can_remember(joins)
-    for cutter in (pre_tokenizers.Whitespace(), None):
-        backend = wordpiece()
-        backend.pre_tokenizer = cutter
-        assert not can_remember(backend)
-
-
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "MOST_WORDS", 30)
-    backend = wordpiece(lowercase=False)
-    remembers = WordMemory(backend)
-    for seed in range(4):
-        texts = make_text(20, seed=seed).split("\n\n")
-        expected = [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
-        ids, _ = remembers.encode(texts)
-        assert ids.tolist() == list(itertools.chain.from_iterable(expected))
-        assert len(remembers._numbers) == len(remembers._lengths) == 0
-    monkeypatch.setattr(memory, "MOST_WORDS", 10**6)
-    remembers.encode(["the king sees"])
-    assert len(remembers._numbers) == 3
-    monkeypatch.setattr(memory, "MOST_CHARS", 5)
-    remembers.encode(["the queen"])
-    assert len(remembers._numbers) == 0
-
-
-def test_text_whose_words_do_not_come_again_is_left_to_the_library() -> None:
+    assert not can_remember(spaced)
     tokenizer = Tokenizer(wordpiece(lowercase=False))
-    assert tokenizer._memory is not None
     texts = [f"{n:x}" for n in range(20_000)]
-    before = tokenizer.encode_corpus(texts)
+    before, after = tokenizer.encode_corpus(texts), tokenizer.encode_corpus(texts)
+    assert tokenizer._memory is not None
     assert not tokenizer._memory.useful
-    after = tokenizer.encode_corpus(texts)
-    assert [e.input_ids.tolist() for e in before] == [e.input_ids.tolist() for e in after]
-    assert [e.word_starts.tolist() for e in before] == [e.word_starts.tolist() for e in after]
-    busy = Tokenizer(wordpiece(lowercase=False))
-    busy.encode_corpus([make_text(600)])
-    assert busy._memory is not None
-    assert busy._memory.useful
-
-
-class Interrupting:
-    def encode_batch_fast(self, words: list[str], add_special_tokens: bool) -> None:
-        raise KeyboardInterrupt
-
-
-def test_words_that_were_not_learned_are_forgotten() -> None:
-    """An interrupt between two changes of the tables must not shift the tokens of later words."""
-    backend = wordpiece(lowercase=False)
-    remembers = WordMemory(backend)
-    remembers.backend = Interrupting()  # type: ignore[assignment]
-    with pytest.raises(KeyboardInterrupt):
-        remembers.encode(["the king sees"])
-    remembers.backend = backend
-    for text in ("a queen", "the queen sees the king", "the king sees"):
-        assert remembers.encode([text])[0].tolist() == backend.encode(text, add_special_tokens=False).ids
+    assert [(e.input_ids.tolist(), e.word_starts.tolist()) for e in before] == [
+        (e.input_ids.tolist(), e.word_starts.tolist()) for e in after
+    ]

@@ -13,7 +13,6 @@ from unmask.tokenizer.tokenizer import BARE_TOKENS, Tokenizer
 
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
-NO_UNK = "is not in the vocabulary, and the tokenizer has no \\[UNK\\] token"
 bare = functools.partial(numbered, special=BARE_TOKENS)
 
 
@@ -55,7 +54,7 @@ def test_a_byte_without_an_entry_is_told_of(tokenizer: Tokenizer) -> None:
     """Here that of `é` and `ü`, which would be left out."""
     assert len(tokenizer.encode_corpus(["a a 中"])[0].input_ids) >= 3
     for call in (tokenizer.encode_corpus, tokenizer.encode_joined, tokenizer.encode_placed, tokenizer.encode_prompts):
-        with pytest.raises(TokenizerError, match=f"the character 'é' {NO_UNK}"):
+        with pytest.raises(TokenizerError, match="'é'"):
             call(["a", "aüé"])
 
 
@@ -63,11 +62,11 @@ def test_characters() -> None:
     tokenizer = bare_characters()
     assert len(tokenizer.encode_corpus(["What, dead?"])[0].input_ids) == len("What, dead?")
     assert len(tokenizer.encode_prompt("W[MASK]at")) == 4
-    for _ in range(2):  # what is unknown once is unknown again
-        with pytest.raises(TokenizerError, match=f"the character 'x' {NO_UNK}; take the character out of the text"):
-            tokenizer.encode_corpus(["What", "extra"])
-    with pytest.raises(TokenizerError, match="the character 'x'"):
-        tokenizer.encode_prompt("[MASK]x")
+    for text in ("extra", "extra", "[MASK]x"):  # what is unknown once is unknown again
+        with pytest.raises(TokenizerError, match="'x'"):
+            tokenizer.encode_prompts(["What", text])
+    with pytest.raises(TokenizerError, match="'x'"):
+        tokenizer.encode_corpus(["What", "extra"])
 
 
 ENDS = models.BPE(bare("a", "b</w>"), [], end_of_word_suffix="</w>")
@@ -87,7 +86,7 @@ PIECES = models.Unigram([(entry, -1.0) for entry in bare("a", "b", "ab")])
 def test_other_vocabularies_of_letters(tokenizer: Tokenizer, text: str, num_tokens: int) -> None:
     """What the pre-tokenizer makes of a space is looked for, and a letter as it stands at the end of a word."""
     assert len(tokenizer.encode_corpus([text])[0].input_ids) == num_tokens
-    with pytest.raises(TokenizerError, match=f"the character 'c' {NO_UNK}"):
+    with pytest.raises(TokenizerError, match="'c'"):
         tokenizer.encode_corpus([text, "ac"])
 
 
@@ -104,6 +103,6 @@ def test_words_that_are_not_known(model: models.Model) -> None:
     tokenizer = built(model, pre_tokenizer=pre_tokenizers.BertPreTokenizer())
     expected = tokenizer.encode_corpus(["the king", "king"])[0].input_ids.tolist()
     for call in (tokenizer.encode_corpus, tokenizer.encode_placed, tokenizer.encode_prompts):
-        with pytest.raises(TokenizerError, match=r"cannot spell the text \(Word.* error: Missing \[UNK\] token .*\)"):
+        with pytest.raises(TokenizerError, match=r"\[UNK\]"):
             call(["the queen"])
     assert tokenizer.encode_corpus(["the king"])[0].input_ids.tolist() == expected

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
+from tests.data.corpora import write_jsonl
 from unmask.core.errors import CorpusError, SettingsError
 from unmask.data.corpus import Corpus
 from unmask.data.documents import Document, read_documents
@@ -18,15 +18,9 @@ from unmask.tokenizer.spans import Span, read_fields, written_fields
 
 
 def read(path: Path, fields: dict[str, str], unit: str = "line", **options: int) -> list[Document]:
-    return list(
-        read_documents(
-            with_columns(find_sources([path]), "text", BadInput(skip=False)),
-            BadInput(skip=False),
-            unit=unit,
-            fields=fields,
-            **options,
-        )  # type: ignore[arg-type]
-    )
+    bad = BadInput(skip=False)
+    sources = with_columns(find_sources([path]), "text", bad)
+    return list(read_documents(sources, bad, unit=unit, fields=fields, **options))  # type: ignore[arg-type]
 
 
 def named(piece: Document, column: str) -> list[tuple[str, str]]:
@@ -43,12 +37,9 @@ ROW = {
 
 def test_rows_with_spans(tmp_path: Path) -> None:
     """Lists and dictionaries, nested and out of order; line ends of Windows move them."""
-    dicts = {
-        "text": "A\r\nB in C",
-        "entities": [{"start": 8, "end": 9, "label": "L", "id": 1}, [0, 1, "P"], [3, 9, "O"]],
-    }
-    path = tmp_path / "a.jsonl"
-    path.write_text(json.dumps(ROW) + "\n" + json.dumps({**dicts, "dependencies": []}) + "\n")
+    entities = [{"start": 8, "end": 9, "label": "L", "id": 1}, [0, 1, "P"], [3, 9, "O"]]
+    dicts = {"text": "A\r\nB in C", "entities": entities, "dependencies": []}
+    path = write_jsonl(tmp_path / "a.jsonl", [ROW, dicts])
     one, two = read(path, {"entities": "entities", "dependencies": "dependencies"})
     assert named(one, "entities") == [("Anna Lee", "PER")]
     assert one.spans is not None
@@ -68,8 +59,7 @@ def test_rows_with_spans(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_rows_that_are_wrong(tmp_path: Path, change: dict[str, object]) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text(json.dumps({**ROW, **change}) + "\n")
+    path = write_jsonl(tmp_path / "a.jsonl", [{**ROW, **change}])
     fields = {"entities": "entities", "dependencies": "dependencies"}
     with pytest.raises(CorpusError, match=f"row 1 .*'{next(iter(change))}'"):
         read(path, fields)
@@ -78,12 +68,20 @@ def test_rows_that_are_wrong(tmp_path: Path, change: dict[str, object]) -> None:
     assert bad.counts["rows whose annotations cannot be read"] == 1
 
 
-CONLL = "Anna\tB-PER\nLee\tI-PER\nand\tO\nBonn\tI-LOC\nYork\tB-LOC\n\t\nNew\tB-LOC\nBonn\tI-PER\n#x\tO\n"
-
-
 def test_conll(tmp_path: Path) -> None:
     """An `I-` of another label begins a span (IOB1); a line with a tab alone ends a sentence; `#` is a token."""
-    (tmp_path / "a.conll").write_text(CONLL)
+    lines = [
+        "Anna\tB-PER",
+        "Lee\tI-PER",
+        "and\tO",
+        "Bonn\tI-LOC",
+        "York\tB-LOC",
+        "\t",
+        "New\tB-LOC",
+        "Bonn\tI-PER",
+        "#x\tO",
+    ]
+    (tmp_path / "a.conll").write_text("\n".join(lines) + "\n")
     one, two = read(tmp_path / "a.conll", {"entities": "entities"})
     assert (one.text, two.text) == ("Anna Lee and Bonn York", "New Bonn #x")
     assert named(one, "entities") == [("Anna Lee", "PER"), ("Bonn", "LOC"), ("York", "LOC")]
@@ -96,9 +94,9 @@ def test_conll_of_four_columns_and_bioes(tmp_path: Path) -> None:
     (tmp_path / "a.conll").write_text(text)
     one, two = read(tmp_path / "a.conll", {"entities": "entities", "chunks": "2", "pos": "1"}, unit="block")
     assert (one.text, two.text) == ("Anna Lee is", "so")
-    assert named(one, "chunks") == [("Anna Lee", "NP"), ("is", "VP")]
-    assert named(one, "entities") == [("Anna Lee", "PER")]
-    assert named(one, "pos") == [("Anna", "NNP"), ("Lee", "NNP"), ("is", "VB")]
+    assert [named(one, column) for column in ("chunks", "entities", "pos")] == [
+        [("Anna Lee", "NP"), ("is", "VP")], [("Anna Lee", "PER")], [("Anna", "NNP"), ("Lee", "NNP"), ("is", "VB")],
+    ]  # fmt: skip
 
 
 UD = """# newdoc id = a
@@ -134,10 +132,9 @@ def test_conllu(tmp_path: Path) -> None:
     assert one.spans is not None
     assert [span.head for span in one.spans["dependencies"]] == [4, 3, 2, 1, 0, 1, -2, -3, 0]
     assert named(read(tmp_path / "a.conllu", {"pos": "xpos"})[1], "pos") == [("Yes", "UH")]
-    plan = Corpus([tmp_path / "a.conllu"], CorpusSettings(), hold_out=False).plan
-    assert plan.describe().startswith("a document is the sentences between two newdoc marks")
-    plan = Corpus([tmp_path / "a.conllu"], CorpusSettings(documents="line"), hold_out=False).plan
-    assert plan.describe().startswith("a document is a sentence")
+    for unit, what in (("auto", "the sentences between two newdoc marks"), ("line", "a sentence")):
+        plan = Corpus([tmp_path / "a.conllu"], CorpusSettings(documents=unit), hold_out=False).plan
+        assert plan.describe().startswith(f"a document is {what}")
 
 
 @pytest.mark.parametrize(
@@ -166,8 +163,8 @@ def test_spans_go_through_cuts(tmp_path: Path, piece_chars: int) -> None:
     """Every letter of the document keeps its label, wherever it is cut."""
     text = "aa bb cccccccccc dd ee ff gg"
     entities = [[0, 5, "X"], [6, 16, "Y"], [17, 19, "X"], [20, 25, "Z"]]
-    (tmp_path / "a.jsonl").write_text(json.dumps({"text": text, "entities": entities}))
-    pieces = read(tmp_path / "a.jsonl", {"entities": "entities"}, piece_chars=piece_chars)
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": text, "entities": entities}])
+    pieces = read(path, {"entities": "entities"}, piece_chars=piece_chars)
     assert "".join(piece.text for piece in pieces) == text
     labels = ""
     for piece in pieces:
@@ -181,15 +178,11 @@ def test_spans_go_through_cuts(tmp_path: Path, piece_chars: int) -> None:
 
 
 def test_cleaning_that_moves_characters_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text(json.dumps(ROW))
+    path = write_jsonl(tmp_path / "a.jsonl", [ROW])
     for cleaning in ({"unicode": "NFC"}, {"control_characters": "drop"}, {"white_space": "collapse"}):
-        with pytest.raises(SettingsError, match=r"entities: annotations .* corpus\.cleaning would move"):
-            Corpus(
-                [tmp_path / "a.jsonl"],
-                CorpusSettings.model_validate({"cleaning": cleaning}),
-                hold_out=False,
-                fields={"entities": "entities"},
-            )
+        settings = CorpusSettings.model_validate({"cleaning": cleaning})
+        with pytest.raises(SettingsError, match=r"entities: .*corpus\.cleaning"):
+            Corpus([path], settings, hold_out=False, fields={"entities": "entities"})
 
 
 def test_what_is_written_can_be_read() -> None:
@@ -199,6 +192,6 @@ def test_what_is_written_can_be_read() -> None:
         "dependencies": (Span(0, 1, "a", 2), Span(1, 1, "b", 1), Span(1, 2, "c", 0), Span(3, 4, "d", -2)),
     }
     fields = {"entities": "entities", "dependencies": "dependencies"}
-    found = read_fields(written_fields(spans), "ab c", fields)
-    assert found["entities"] == spans["entities"]
-    assert found["dependencies"] == (Span(0, 1, "a", 1), Span(1, 2, "c", 0), Span(3, 4, "d", 0))
+    again = read_fields(written_fields(spans), "ab c", fields)
+    assert again["entities"] == spans["entities"]
+    assert again["dependencies"] == (Span(0, 1, "a", 1), Span(1, 2, "c", 0), Span(3, 4, "d", 0))

@@ -1,0 +1,73 @@
+"""Texts and tables that are made for a test, and what a corpus makes of them."""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from unmask.core.files import LOCK
+from unmask.data.corpus import Corpus
+from unmask.data.settings import CorpusSettings
+from unmask.tokenizer.settings import TokenizerSettings
+
+SMALL = TokenizerSettings(vocab_size=200)
+WORDS = [a + b + c for a in ("ka", "lo", "mi", "ter", "su") for b in ("ra", "ne", "vo", "lin") for c in ("", "s", "to")]
+
+
+def random_text(rng: random.Random, num_words: int) -> str:
+    return " ".join(rng.choices(WORDS, k=num_words)).capitalize() + "."
+
+
+def changed(rng: random.Random, text: str, num_changes: int = 1) -> str:
+    """The text with some of its words replaced."""
+    words = text.split()
+    for place in rng.sample(range(len(words)), num_changes):
+        words[place] = rng.choice(WORDS)
+    return " ".join(words)
+
+
+def words_of(text: str) -> list[str]:
+    """The normal form of near-duplicates, for text of Latin letters."""
+    return re.sub(r"\d+", "0", re.sub(r"[\W_]+", " ", text.lower())).split()
+
+
+@functools.cache
+def shingles_of(text: str) -> frozenset[tuple[str, ...]]:
+    words = words_of(text)
+    width = 5 if len(words) >= 5 else 1
+    return frozenset(tuple(words[i : i + width]) for i in range(len(words) - width + 1))
+
+
+def jaccard(one: str, other: str) -> float:
+    both = len(shingles_of(one) & shingles_of(other))
+    return both / (len(shingles_of(one)) + len(shingles_of(other)) - both)
+
+
+def write_jsonl(path: Path, rows: Iterable[Mapping[str, object]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def corpus_of(path: Path | str, **settings: object) -> Corpus:
+    return Corpus([path], CorpusSettings.model_validate(settings))
+
+
+def texts_of(path: Path | str, **settings: object) -> list[str]:
+    """All texts of a corpus, in its order."""
+    corpus = Corpus([path], CorpusSettings.model_validate(settings), hold_out=False)
+    return [piece.text for piece, _ in corpus.pieces()]
+
+
+def sides(corpus: Corpus) -> dict[str, bool]:
+    """Whether each text is held out."""
+    return {piece.text: held for piece, held in corpus.pieces()}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files of a folder but for its lock."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != LOCK)
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}

@@ -1,22 +1,16 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.data.corpora import corpus_of, sides, texts_of, write_jsonl
 from unmask.core.errors import CorpusError, SettingsError
-from unmask.data.corpus import Corpus
-from unmask.data.settings import CleaningSettings, CorpusSettings
 from unmask.data.sources import find_sources, find_split
 
 SENTENCES = [f"This is sentence number {i} of the corpus." for i in range(300)]
-
-
-def texts(path: Path | str, **settings: object) -> list[str]:
-    return [piece.text for piece, _ in Corpus([path], CorpusSettings.model_validate(settings)).pieces()]
 
 
 def test_files_folders_and_patterns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -24,13 +18,11 @@ def test_files_folders_and_patterns(tmp_path: Path, caplog: pytest.LogCaptureFix
     for name in ("b/two.txt", "a/one.txt.gz", "b/three.jsonl", "b/scan.pdf", "b/a.log", "c.md", *hidden):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x")
-    found = [(s.path.name, s.kind) for s in find_sources([tmp_path])]
-    assert sorted(found) == [
-        ("a.log", "text"), ("c.md", "text"), ("one.txt.gz", "text"), ("three.jsonl", "jsonl"), ("two.txt", "text"),
-    ]  # fmt: skip
-    assert "files of other kinds, cards and hidden ones are passed over: 3 (.pdf, .txt)" in caplog.text
-    assert [s.path.name for s in find_sources([f"{tmp_path}/**/*.txt"])] == ["two.txt"]
-    assert [s.path.name for s in find_sources([tmp_path / "b" / "two.txt"])] == ["two.txt"]
+    kinds = {source.path.name: source.kind for source in find_sources([tmp_path])}
+    assert kinds == dict.fromkeys(("a.log", "c.md", "one.txt.gz", "two.txt"), "text") | {"three.jsonl": "jsonl"}
+    assert "passed over: 3 (.pdf, .txt)" in caplog.text
+    for path in (f"{tmp_path}/**/*.txt", tmp_path / "b" / "two.txt"):
+        assert [source.path.name for source in find_sources([path])] == ["two.txt"]
 
 
 @pytest.mark.parametrize(
@@ -55,12 +47,6 @@ def test_what_cannot_be_read(tmp_path: Path, name: str, message: str) -> None:
         find_sources([tmp_path / name])
 
 
-def sides(folder: Path, **settings: object) -> tuple[set[str], set[str]]:
-    """The texts that are trained on, and those held out."""
-    found = list(Corpus([folder], CorpusSettings.model_validate(settings)).pieces())
-    return {piece.text for piece, held in found if not held}, {piece.text for piece, held in found if held}
-
-
 PARTS = {"train": SENTENCES[:200], "validation": SENTENCES[200:250], "test": SENTENCES[250:]}
 
 
@@ -70,28 +56,29 @@ def hub_folder(tmp_path: Path) -> Path:
     (tmp_path / "data").mkdir()
     (tmp_path / "README.md").write_text("---\nlicense: mit\n---\n# The card\n" + "A line of the card.\n" * 500)
     (tmp_path / ".gitattributes").write_text("*.parquet filter=lfs\n")
-    for part, found in PARTS.items():
-        pq.write_table(pa.table({"text": found}), tmp_path / "data" / f"{part}-00000-of-00001.parquet")
+    for part, texts in PARTS.items():
+        pq.write_table(pa.table({"text": texts}), tmp_path / "data" / f"{part}-00000-of-00001.parquet")
     return tmp_path
 
 
 def test_parts_of_a_dataset_are_kept_apart(hub_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    train, validation, test = map(set, PARTS.values())
-    assert sides(hub_folder) == (train, validation)
-    assert "files by name: for training data/train-00000-of-00001.parquet; for validation data/valid" in caplog.text
-    assert "not read data/test-00000-of-00001.parquet (corpus.splits" in caplog.text
-    assert "passed over: 2 (.gitattributes, README.md)" in caplog.text
-    assert set().union(*sides(hub_folder, splits="ignore")) == train | validation | test
-    (hub_folder / "own.txt").write_text("\n".join(f"A line {i} of my own." for i in range(40)))
-    held = sides(hub_folder, validation=[str(hub_folder / "own.txt")])
-    assert (held[0], len(held[1])) == (train, 40), "files that are named have precedence"
-    assert texts_of(Corpus([hub_folder], CorpusSettings(), hold_out=False)) == PARTS["validation"]
-    with pytest.raises(SettingsError, match="corpus.holdout_groups says what is held out, but the folder has files"):
-        Corpus([hub_folder], CorpusSettings.model_validate({"holdout_groups": "near_duplicates"}))
-
-
-def texts_of(corpus: Corpus) -> list[str]:
-    return [piece.text for piece, _ in corpus.pieces()]
+    train, validation = (dict.fromkeys(PARTS[part], part != "train") for part in ("train", "validation"))
+    assert sides(corpus_of(hub_folder)) == train | validation
+    for words in (
+        "training data/train-0",
+        "validation data/valid",
+        "not read data/test-0",
+        "(.gitattributes, README.md)",
+    ):
+        assert words in caplog.text
+    assert sorted(sides(corpus_of(hub_folder, splits="ignore"))) == sorted(SENTENCES)
+    own = [f"A line {i} of my own." for i in range(40)]
+    (hub_folder / "own.txt").write_text("\n".join(own))
+    corpus = corpus_of(hub_folder, validation=[str(hub_folder / "own.txt")])
+    assert sides(corpus) == train | dict.fromkeys(own, True), "files that are named have precedence"
+    assert texts_of(hub_folder) == PARTS["validation"]
+    with pytest.raises(SettingsError, match="corpus.holdout_groups"):
+        corpus_of(hub_folder, holdout_groups="near_duplicates")
 
 
 @pytest.mark.parametrize(
@@ -122,34 +109,31 @@ def test_every_kind_gives_the_same_documents(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     labels = list(range(300))
     (tmp_path / "a.txt").write_text("\n".join(SENTENCES))
-    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"id": i, "text": t}) for i, t in enumerate(SENTENCES)))
+    write_jsonl(tmp_path / "a.jsonl", ({"id": i, "text": t} for i, t in enumerate(SENTENCES)))
     (tmp_path / "a.csv").write_text("id,text\n" + "\n".join(f'{i},"{t}"' for i, t in enumerate(SENTENCES)))
     (tmp_path / "a.tsv").write_text("\n".join(f"{t}\t{i}" for i, t in enumerate(SENTENCES)))
     pq.write_table(pa.table({"label": labels, "body": SENTENCES}), tmp_path / "a.parquet")
     datasets.Dataset.from_dict({"text": SENTENCES, "label": labels}).save_to_disk(tmp_path / "set")
     for name in ("a.txt", "a.jsonl", "a.csv", "a.tsv", "a.parquet", "set"):
-        assert texts(tmp_path / name) == SENTENCES, name
-    assert texts(f"{tmp_path}/a.[cj]s*") == SENTENCES * 2
+        assert texts_of(tmp_path / name) == SENTENCES, name
+    assert texts_of(f"{tmp_path}/a.[cj]s*") == SENTENCES * 2
 
 
 def test_quotes_and_line_ends_within_cells(tmp_path: Path) -> None:
     rows = "\n".join(f'"He said ""no"" {i},\nand left",0' for i in range(200))
     (tmp_path / "a.csv").write_text("text,label\n" + rows)
-    assert texts(tmp_path / "a.csv")[0] == 'He said "no" 0,\nand left'
+    assert texts_of(tmp_path / "a.csv")[0] == 'He said "no" 0,\nand left'
     (tmp_path / "a.tsv").write_text("\n".join(f'"Open quote {i}\t1' for i in range(200)))
-    assert texts(tmp_path / "a.tsv")[:2] == ['"Open quote 0', '"Open quote 1']
+    assert texts_of(tmp_path / "a.tsv")[:2] == ['"Open quote 0', '"Open quote 1']
 
 
 def test_sequences(tmp_path: Path, shared_data: Path) -> None:
     (tmp_path / "a.fasta").write_text("".join(f">name {i}\nMKV\nLAT\n\n" for i in range(150)) + ">empty\n>last\nAAA\n")
-    found = texts(tmp_path / "a.fasta")
-    assert found[0] == "MKVLAT"
-    assert found[-1] == "AAA"
-    assert len(found) == 151
+    assert texts_of(tmp_path / "a.fasta") == ["MKVLAT"] * 150 + ["AAA"]
     (tmp_path / "b.fasta").write_text("MKV\n>x\nLAT\n")
-    with pytest.raises(CorpusError, match="a FASTA file begins with a line `>name`"):
-        texts(tmp_path / "b.fasta")
-    proteins = texts(shared_data / "protein_ss" / "sequences.fasta.gz")
+    with pytest.raises(CorpusError, match="b.fasta: .*>name"):
+        texts_of(tmp_path / "b.fasta")
+    proteins = texts_of(shared_data / "protein_ss" / "sequences.fasta.gz")
     assert len(proteins) > 1000
     assert not any(" " in p or ">" in p for p in proteins)
 
@@ -170,40 +154,31 @@ def test_bad_rows_are_errors_or_counted(tmp_path: Path, name: str, content: str,
     good = '{{"text": "fine {}"}}' if name == "a.jsonl" else "fine {},0"
     (tmp_path / name).write_text(content + "".join(good.format(i) + "\n" for i in range(150)))
     with pytest.raises(CorpusError, match=f"{name}: .*{where}"):
-        texts(tmp_path / name)
-    corpus = Corpus([tmp_path / name], CorpusSettings(bad_input="skip"))
+        texts_of(tmp_path / name)
+    corpus = corpus_of(tmp_path / name, bad_input="skip")
     assert len(list(corpus.pieces())) == 151
     assert corpus.skipped == {reason: 1}
 
 
-def test_cleaning_and_its_ledger(tmp_path: Path) -> None:
+def test_cleaning_and_its_counts(tmp_path: Path) -> None:
     lines = [*SENTENCES, SENTENCES[3], "  " + SENTENCES[4].replace(" ", "   "), "ok", "ﬁne\u200b line\x07 here"]
     (tmp_path / "a.txt").write_text("\n".join(lines), encoding="utf-8")
-    assert texts(tmp_path / "a.txt", documents="line") == [*lines], "nothing is cleaned by default"
-    corpus = Corpus(
-        [tmp_path / "a.txt"],
-        CorpusSettings(
-            documents="line",
-            cleaning=CleaningSettings(
-                unicode="NFKC", control_characters="drop", white_space="collapse", duplicates="drop", min_chars=5
-            ),
-        ),
-    )
-    assert [p.text for p, _ in corpus.pieces()] == [*SENTENCES, "fine line here"]
-    assert corpus.skipped == {"duplicates": 2, "documents that are too short": 1}
-    assert len(list(corpus.pieces())) == 301, "a second pass counts anew"
-    assert corpus.skipped["duplicates"] == 2
+    assert texts_of(tmp_path / "a.txt", documents="line") == lines, "nothing is cleaned by default"
+    cleaning = {"unicode": "NFKC", "control_characters": "drop", "white_space": "collapse", "duplicates": "drop"}
+    corpus = corpus_of(tmp_path / "a.txt", documents="line", cleaning={**cleaning, "min_chars": 5})
+    for _ in range(2):  # a second pass counts anew
+        assert [piece.text for piece, _ in corpus.pieces()] == [*SENTENCES, "fine line here"]
+        assert corpus.skipped == {"duplicates": 2, "documents that are too short": 1}
 
 
 def test_validation_files_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "train.txt").write_text("\n".join(SENTENCES))
     (tmp_path / "held.txt").write_text("Held out one.\nHeld out two.\n" + SENTENCES[5])
-    settings = CorpusSettings(validation=(str(tmp_path / "held.txt"),), documents="line")
-    corpus = Corpus([tmp_path], settings)  # the folder has the held-out file, too
-    marked = list(corpus.pieces())
-    assert [p.text for p, held in marked if not held] == SENTENCES
-    assert [p.text for p, held in marked if held] == ["Held out one.", "Held out two.", SENTENCES[5]]
-    held = [(1 << 32) + place for place in range(3)]  # a task of their own
-    assert [p.document for p, _ in marked] == [*range(300), *held]
+    settings = {"validation": [str(tmp_path / "held.txt")], "documents": "line"}
+    pieces = list(corpus_of(tmp_path, **settings).pieces())  # the folder has the held-out file, too
+    assert [piece.text for piece, held in pieces if not held] == SENTENCES
+    assert [piece.text for piece, held in pieces if held] == ["Held out one.", "Held out two.", SENTENCES[5]]
+    first = 1 << 32  # a task of their own
+    assert [piece.document for piece, _ in pieces] == [*range(300), first, first + 1, first + 2]
     with pytest.raises(CorpusError, match=r"corpus.validation"):
-        Corpus([tmp_path / "held.txt"], settings)
+        corpus_of(tmp_path / "held.txt", **settings)

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.data.corpora import texts_of, write_jsonl
 from unmask.core.errors import CorpusError
 from unmask.data.corpus import Corpus
 from unmask.data.documents import Documents
@@ -28,17 +29,15 @@ def written(folder: Path, rows: list[dict[str, Any]], kind: str = "jsonl") -> Pa
         datasets = pytest.importorskip("datasets")
         datasets.Dataset.from_list(rows).save_to_disk(folder / "set")
         return folder / "set"
+    elif kind == "json":
+        path.write_text(json.dumps(rows))
     else:
-        path.write_text(json.dumps(rows) if kind == "json" else "".join(json.dumps(row) + "\n" for row in rows))
+        write_jsonl(path, rows)
     return path
 
 
 def opened(path: Path, **settings: object) -> Corpus:
     return Corpus([path], CorpusSettings.model_validate(settings), hold_out=False)
-
-
-def texts(path: Path, **settings: object) -> list[str]:
-    return [piece.text for piece, _ in opened(path, **settings).pieces()]
 
 
 @pytest.mark.parametrize("kind", WRITERS)
@@ -49,17 +48,16 @@ def test_fields_within_columns(tmp_path: Path, kind: str) -> None:
         for n in range(3)
     ]  # fmt: skip
     path = written(tmp_path, rows, kind)
-    assert texts(path, column="doc.main.text") == ["Text 0.", "Text 1.", "Text 2."]
-    assert texts(path, column="doc.parts.text") == ["One 0.", "One 1.", "One 2."]
-    assert texts(path, column="lines") == ["A 0\nB 0", "A 1\nB 1", "A 2\nB 2"]
-    assert texts(path, column=["doc.main.text", "lines"])[1] == "Text 1.\n\nA 1\nB 1"
+    assert texts_of(path, column="doc.main.text") == ["Text 0.", "Text 1.", "Text 2."]
+    assert texts_of(path, column="doc.parts.text") == ["One 0.", "One 1.", "One 2."]
+    assert texts_of(path, column=["doc.main.text", "lines"])[1] == "Text 1.\n\nA 1\nB 1"
     assert "its text in column 'doc.main.text'" in opened(path, column="doc.main.text").plan.describe()
     names = "columns are id, doc.main.text, doc.parts.text, doc.n, lines, lang"
     with pytest.raises(CorpusError, match=rf"there is no column 'doc.main.txt'; {names}"):
         opened(path, column="doc.main.txt")
     for column in ("doc.main", "doc.n", "doc.parts"):
         with pytest.raises(CorpusError, match=f"column '{column}' of row 1"):
-            texts(path, column=column)
+            texts_of(path, column=column)
     assert opened(path, label="doc.main.text", column="lines").sources[0].label == "doc.main.text"
     labelled = Corpus([path], CorpusSettings(label="doc.main.text", holdout_groups="doc.main.text", column="lines"))  # type: ignore[arg-type]
     assert [(piece.label, piece.group) for piece, _ in labelled.pieces()][1] == ("Text 1.", "Text 1.")
@@ -80,25 +78,19 @@ def test_several_columns(tmp_path: Path) -> None:
     ]  # fmt: skip
     path = written(tmp_path, rows)
     with pytest.raises(CorpusError, match="row 6 has no text in columns 'title' and 'body'"):
-        texts(path, column=["title", "body"])
+        texts_of(path, column=["title", "body"])
     corpus = opened(path, column="title,body", bad_input="skip")
     assert [piece.text for piece, _ in corpus.pieces()] == ["One\n\nTwo.", "Alone.", "No title."]
     assert corpus.skipped == {"rows without text": 2}
     assert "a document is a row, its text in columns 'title' and 'body'" in corpus.plan.describe()
     path.write_text('{"title": "a", "body": "b"}\n{"text": "c"}\n')
-    with pytest.raises(
-        CorpusError, match=r"row 2 has no columns 'title' and 'body', only text; name the text's column"
-    ):
-        texts(path, column=["title", "body"])
-    for body, message in (
-        ("3", "column 'body' of row 1 is int, not a text"),
-        ('"\\u0000"', r"row 1 has U\+0000 in column 'b"),
-    ):
-        path.write_text(f'{{"title": "a", "body": {body}}}\n')
+    with pytest.raises(CorpusError, match="row 2 has no columns 'title' and 'body'"):
+        texts_of(path, column=["title", "body"])
+    for body, message in ((3, "'body' of row 1 is int"), ("\0", r"row 1 has U\+0000 in column 'b")):
         with pytest.raises(CorpusError, match=message):
-            texts(path, column=["title", "body"])
+            texts_of(written(tmp_path, [{"title": "a", "body": body}]), column=["title", "body"])
     (tmp_path / "b.tsv").write_text("one\ttwo\t3\nfour\tfive\t6\n")
-    assert texts(tmp_path / "b.tsv", column=[0, "1"]) == ["one\n\ntwo", "four\n\nfive"]
+    assert texts_of(tmp_path / "b.tsv", column=[0, "1"]) == ["one\n\ntwo", "four\n\nfive"]
 
 
 SAID = [{"role": "user", "content": "Who is there?"}, {"role": "assistant", "content": "The king."}]
@@ -128,37 +120,46 @@ def test_texts_of_values(value: object, text: str | None) -> None:
 @pytest.mark.parametrize("kind", WRITERS)
 def test_messages_are_found(tmp_path: Path, kind: str) -> None:
     rows: list[dict[str, Any]] = [{"id": "0f3a-77", "source": "web", "messages": SAID, "score": 1.5} for _ in range(3)]
-    assert texts(written(tmp_path, rows, kind)) == ["Who is there?\n\nThe king."] * 3
-    assert "its text in column 'messages'" in opened(written(tmp_path, rows, "jsonl")).plan.describe()
-    renamed = [{"conversations": row["messages"], "id": 1} for row in rows]
-    assert len(texts(written(tmp_path, renamed, "parquet"))) == 3
+    path = written(tmp_path, rows, kind)
+    assert texts_of(path) == ["Who is there?\n\nThe king."] * 3
+    assert "its text in column 'messages'" in opened(path).plan.describe()
 
 
-def test_messages_beside_other_text(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("row", "column", "text"),
+    [
+        ({"text": "T.", "messages": SAID}, None, "T."),
+        ({"text": "T.", "messages": SAID}, "messages", "Who is there?\n\nThe king."),
+        ({"text": "T.", "messages": SAID}, "messages.content", "Who is there?\nThe king."),
+        ({"text": "T.", "chosen": SAID[1:]}, "chosen", "The king."),
+        ({"conversations": SAID, "id": 1}, None, "Who is there?\n\nThe king."),
+        ({"prompt": "Who is there?", "messages": SAID}, None, "Who is there?\n\nThe king."),
+        ({"story": "Long. " * 9, "messages": SAID}, None, "Long. " * 9),
+    ],
+)
+def test_messages_beside_other_text(tmp_path: Path, row: dict[str, Any], column: str | None, text: str) -> None:
     """A column that is called a text is one; of others the longer is; and named is named."""
-    rows: list[dict[str, Any]] = [{"text": "T.", "messages": SAID, "chosen": SAID[1:]}]
-    path = written(tmp_path, rows)
-    assert texts(path) == ["T."]
-    assert texts(path, column="messages") == ["Who is there?\n\nThe king."]
-    assert texts(path, column="messages.content") == ["Who is there?\nThe king."]
-    assert texts(path, column="chosen") == ["The king."]
-    assert texts(written(tmp_path, [{"prompt": "Who is there?", "messages": SAID}])) == ["Who is there?\n\nThe king."]
-    assert texts(written(tmp_path, [{"story": "Long. " * 9, "messages": SAID}])) == ["Long. " * 9]
-    with pytest.raises(CorpusError, match="columns are chosen, n"):
-        texts(written(tmp_path, [{"chosen": SAID, "n": 1}]))
-    with pytest.raises(CorpusError, match="columns are doc.text, n"):
-        texts(written(tmp_path, [{"doc": {"text": "Within."}, "n": 1}], "parquet"))
+    assert texts_of(written(tmp_path, [row]), column=column) == [text]
+
+
+def test_rows_in_which_no_column_is_a_text(tmp_path: Path) -> None:
+    for row, columns in (
+        ({"chosen": SAID, "n": 1}, "chosen, n"),
+        ({"doc": {"text": "Within."}, "n": 1}, "doc.text, n"),
+    ):
+        with pytest.raises(CorpusError, match=f"columns are {columns}"):
+            texts_of(written(tmp_path, [row], "parquet"))
 
 
 def test_columns_have_roles(tmp_path: Path) -> None:
     rows = [{"Title": "T.", "vector": [0.5] * 9, "_id": 3, "doc": {"text": "D."}, "gold_label": "x"}]
-    found = {role: find_column(rows, role, where="t") for role in USUAL}
-    assert {role: name for role, name in found.items() if name is not None} == {
+    columns = {role: find_column(rows, role, where="t") for role in USUAL}
+    assert {role: name for role, name in columns.items() if name is not None} == {
         "id": "_id", "title": "Title", "label": "gold_label", "query": "Title"
     }  # fmt: skip
     assert find_column(rows, "title", where="t", taken=["Title"]) is None
     assert find_column(rows, "title", "doc.text", where="t") == "doc.text"
-    with pytest.raises(CorpusError, match=r"no column 'doc.txt'; .*did you mean 'doc.text'"):
+    with pytest.raises(CorpusError, match=r"'doc.txt'; .*'doc.text'"):
         find_column(rows, "text", "doc.txt", where="t")
 
 
@@ -170,7 +171,7 @@ def test_documents_of_a_table(tmp_path: Path) -> None:
     ]
     assert next(iter(Documents(path, ["title", "doc.text"]))).text == "T0\n\nText 0."
     assert [(d.id, d.title, d.text) for d in Documents(iter(rows[:1]), "doc.text")] == [(1, "T0", "Text 0.")]
-    with pytest.raises(CorpusError, match="there is no column 'meta.no'; columns are meta.id, doc.text, title"):
+    with pytest.raises(CorpusError, match="'meta.no'; columns are meta.id, doc.text, title"):
         Documents(path, "title", id_column="meta.no")
-    with pytest.raises(CorpusError, match="no column is named in an empty list; name one, or none at all"):
+    with pytest.raises(CorpusError, match="empty list"):
         Documents(path, [])

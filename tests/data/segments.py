@@ -1,37 +1,33 @@
-"""Packed rows as objects, to look at."""
+"""Segments of rows, to look at: as they are packed, and as they are drawn."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from itertools import takewhile
+
+import torch
 
 from unmask.data.packing import PackedRows
+from unmask.data.rows import Cursor, RowBatch, Rows, RowStream
 
 
-class Fragment(NamedTuple):
-    """Some consecutive tokens of a piece: a segment of a row without its special tokens."""
-
-    piece: int
-    start: int
-    length: int
-
-
-class Segment(NamedTuple):
-    """One fragment, or the two halves of a pair with the pair's class."""
-
-    parts: tuple[Fragment, ...]
-    label: int | None = None
-
-
-def segments_of(rows: PackedRows) -> list[list[Segment]]:
-    """The segments of each row."""
-    columns = zip(rows.piece.tolist(), rows.start.tolist(), rows.length.tolist(), strict=True)
-    fragments = [Fragment(*each) for each in columns]
+def segments_of(rows: PackedRows) -> list[list[tuple[list[tuple[int, int, int]], int]]]:
+    """For each row its segments: (piece, start, length) of their one or two parts, and the class, -1 for none."""
+    parts = list(zip(rows.piece.tolist(), rows.start.tolist(), rows.length.tolist(), strict=True))
     second = [*(rows.half[1:] == 1).tolist(), False]
     return [
-        [
-            Segment(tuple(fragments[f : f + 1 + second[f]]), None if rows.label[f] < 0 else int(rows.label[f]))
-            for f in range(begin, end)
-            if not rows.half[f]
-        ]
+        [(parts[f : f + 1 + second[f]], int(rows.label[f])) for f in range(begin, end) if not rows.half[f]]
         for begin, end in zip(rows.begins[:-1].tolist(), rows.begins[1:].tolist(), strict=True)
     ]
+
+
+def epoch_of(stream: RowStream, epoch: int = 0) -> list[RowBatch]:
+    return list(takewhile(lambda batch: batch.epoch == epoch, stream.batches(Cursor(epoch), 4)))
+
+
+def drawn_segments(batches: list[RowBatch]) -> Iterator[tuple[Rows, int, torch.Tensor]]:
+    """Each segment of some batches: its rows, its row, and its places there."""
+    for rows in (batch.rows for batch in batches):
+        for r, numbers in enumerate(rows.segment_ids):
+            for n in range(int(numbers.max()) + 1):
+                yield rows, r, torch.nonzero(numbers == n).flatten()

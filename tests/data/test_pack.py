@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -8,36 +9,31 @@ from tests.data.segments import segments_of
 from unmask.data.packing import LEAST_CUT, pack_pieces
 
 
-def pack(lengths: list[int], row_length: int, overhead: int = 0) -> list[list[tuple[int, ...]]]:
+def pack(lengths: list[int], row_length: int, overhead: int) -> list[list[tuple[int, ...]]]:
     packed = pack_pieces(np.array(lengths, dtype=np.int64), row_length=row_length, overhead=overhead)
-    rows = [[tuple(part) for segment in row for part in segment.parts] for row in segments_of(packed)]
+    rows = [[part for parts, _ in row for part in parts] for row in segments_of(packed)]
     assert packed.pieces() == [[piece for piece, _, _ in row] for row in rows]
     return rows
 
 
-def test_short_pieces_by_hand() -> None:
-    assert pack([3, 5, 2, 4, 1], 6) == [[(1, 0, 5), (4, 0, 1)], [(3, 0, 4), (2, 0, 2)], [(0, 0, 3)]]
-
-
-def test_the_tightest_room_is_taken() -> None:
-    # Rooms of 4 and of 3 are open when the piece of 3 comes: it goes where nothing is left.
-    assert pack([6, 7, 3], 10) == [[(1, 0, 7), (2, 0, 3)], [(0, 0, 6)]]
-
-
-def test_special_tokens_take_room() -> None:
-    assert pack([2, 2], 6, overhead=2) == [[(0, 0, 2)], [(1, 0, 2)]]
-    assert pack([2, 2], 8, overhead=2) == [[(0, 0, 2), (1, 0, 2)]]
-
-
-def test_a_long_piece_is_cut_where_it_closes_a_room() -> None:
-    # 47 = a whole row of 20, and 27 of which 13 close the room beside the short piece.
-    assert pack([7, 47], 20) == [[(1, 0, 20)], [(0, 0, 7), (1, 20, 13)], [(1, 33, 14)]]
-
-
-def test_a_long_piece_alone() -> None:
-    assert pack([40], 20) == [[(0, 0, 20)], [(0, 20, 20)]]
-    assert pack([], 20) == []
-    assert pack([0], 20) == []
+@pytest.mark.parametrize(
+    ("lengths", "row_length", "overhead", "rows"),
+    [
+        ([3, 5, 2, 4, 1], 6, 0, [[(1, 0, 5), (4, 0, 1)], [(3, 0, 4), (2, 0, 2)], [(0, 0, 3)]]),
+        # Rooms of 4 and of 3 are open when the piece of 3 comes: it goes where nothing is left.
+        ([6, 7, 3], 10, 0, [[(1, 0, 7), (2, 0, 3)], [(0, 0, 6)]]),
+        # Special tokens take room.
+        ([2, 2], 6, 2, [[(0, 0, 2)], [(1, 0, 2)]]),
+        ([2, 2], 8, 2, [[(0, 0, 2), (1, 0, 2)]]),
+        # 47 = a whole row of 20, and 27 of which 13 close the room beside the short piece.
+        ([7, 47], 20, 0, [[(1, 0, 20)], [(0, 0, 7), (1, 20, 13)], [(1, 33, 14)]]),
+        ([40], 20, 0, [[(0, 0, 20)], [(0, 20, 20)]]),
+        ([], 20, 0, []),
+        ([0], 20, 0, []),
+    ],
+)
+def test_by_hand(lengths: list[int], row_length: int, overhead: int, rows: list[list[tuple[int, ...]]]) -> None:
+    assert pack(lengths, row_length, overhead) == rows
 
 
 @given(

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
-from itertools import takewhile
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from tests.data.fake_store import FakeStore
-from tests.data.segments import Segment, segments_of
+from tests.data.segments import drawn_segments, epoch_of, segments_of
 from tests.tokenizer.families import bare_characters
 from unmask.core.errors import DataError
 from unmask.core.hashing import GOLDEN, mix
@@ -25,18 +24,13 @@ from unmask.tokenizer.tokenizer import Tokenizer
 KINDS: list[PairKind] = ["next_sentence", "sentence_order"]
 
 
-def epoch_of(stream: RowStream, epoch: int = 0, num_rows: int = 4) -> list[RowBatch]:
-    return list(takewhile(lambda b: b.epoch == epoch, stream.batches(Cursor(epoch), num_rows)))
-
-
-class Found(NamedTuple):
+class PairSegment(NamedTuple):
     """A segment as it stands in a row."""
 
     label: int
     ids: list[int]
     types: list[int]
     positions: list[int]
-    keys: list[int]
 
     @property
     def halves(self) -> tuple[list[int], list[int]]:
@@ -45,19 +39,16 @@ class Found(NamedTuple):
         return self.ids[1 : second - 1], self.ids[second:-1]
 
 
-def found_in(batches: list[RowBatch]) -> Iterator[Found]:
-    for batch in batches:
-        rows = batch.rows
+def pair_segments(batches: list[RowBatch]) -> Iterator[PairSegment]:
+    for rows in (batch.rows for batch in batches):
         assert rows.token_type_ids is not None
         (classes,) = rows.classes.values()
-        for r in range(len(rows.input_ids)):
-            assert (rows.token_type_ids[r][rows.segment_ids[r] < 0] == 0).all()
-            assert (classes[r][rows.position_ids[r] > 0] == -1).all()
-            assert (classes[r][rows.segment_ids[r] < 0] == -1).all()
-            for n in range(int(rows.segment_ids[r].max()) + 1):
-                inside = rows.segment_ids[r] == n
-                columns = (rows.input_ids, rows.token_type_ids, rows.position_ids, rows.segment_keys)
-                yield Found(int(classes[r][inside][0]), *(column[r][inside].tolist() for column in columns))
+        assert (rows.token_type_ids[rows.segment_ids < 0] == 0).all()
+        assert (classes[(rows.position_ids > 0) | (rows.segment_ids < 0)] == -1).all()
+    for rows, r, places in drawn_segments(batches):
+        (classes,) = rows.classes.values()
+        columns = (rows.input_ids, rows.token_type_ids, rows.position_ids)
+        yield PairSegment(int(classes[r, places[0]]), *(column[r, places].tolist() for column in columns))  # type: ignore[index]
 
 
 def texts_of(store: TokenStore) -> list[list[int]]:
@@ -66,26 +57,26 @@ def texts_of(store: TokenStore) -> list[list[int]]:
 
 def holders(store: TokenStore) -> dict[tuple[int, ...], set[int]]:
     """For every run of tokens of a document, the documents that hold it."""
-    found: dict[tuple[int, ...], set[int]] = {}
-    for piece, text in enumerate(texts_of(store)):
+    documents: dict[tuple[int, ...], set[int]] = defaultdict(set)
+    for text, document in zip(texts_of(store), store.column("document").tolist(), strict=True):
         for begin in range(len(text)):
             for end in range(begin + 1, min(len(text), begin + 61) + 1):
-                found.setdefault(tuple(text[begin:end]), set()).add(int(store.column("document")[piece]))
-    return found
+                documents[tuple(text[begin:end])].add(document)
+    return documents
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("length", [64, 21])
 def test_an_epoch_holds_every_token_once(store: TokenStore, tokenizer: Tokenizer, kind: PairKind, length: int) -> None:
     batches = epoch_of(RowStream(store, tokenizer, length=length, seed=7, pairs=kind))
-    found: Counter[int] = Counter()
-    for segment in found_in(batches):
+    tokens: Counter[int] = Counter()
+    for segment in pair_segments(batches):
         assert segment.ids[0] == tokenizer.special.cls
         assert segment.ids[-1] == tokenizer.special.sep
         assert segment.positions == list(range(len(segment.ids)))
-        found.update(segment.ids)
-    del found[tokenizer.special.cls], found[tokenizer.special.sep]  # type: ignore[arg-type]
-    assert found == Counter(token for text in texts_of(store) for token in text)
+        tokens.update(segment.ids[1:-1])
+    del tokens[tokenizer.special.sep]  # type: ignore[arg-type]
+    assert tokens == Counter(token for text in texts_of(store) for token in text)
     assert sum(batch.num_tokens for batch in batches) == store.num_tokens
 
 
@@ -95,13 +86,13 @@ def test_labels_are_true(store: TokenStore, tokenizer: Tokenizer, kind: PairKind
     held = holders(store)
     seen: Counter[int] = Counter()
     stream = RowStream(store, tokenizer, length=64, seed=7, pairs=kind)
-    for segment in found_in(epoch_of(stream)):
+    for segment in pair_segments(epoch_of(stream)):
         if segment.label < 0:
             assert len(segment.ids) == 3
             continue
         seen[segment.label] += 1
         a, b = segment.halves
-        together, turned = held.get((*a, *b), set()), held.get((*b, *a), set())
+        together, turned = held[*a, *b], held[*b, *a]
         if segment.label == RIGHT:
             assert together
         elif kind == "sentence_order":
@@ -120,7 +111,7 @@ def test_lengths_do_not_tell_the_label(store: TokenStore, tokenizer: Tokenizer) 
     lengths: dict[int, list[tuple[int, int]]] = {RIGHT: [], WRONG: []}
     for epoch in range(4):
         stream = RowStream(store, tokenizer, length=64, seed=7, pairs="next_sentence")
-        for segment in found_in(epoch_of(stream, epoch)):
+        for segment in pair_segments(epoch_of(stream, epoch)):
             if segment.label >= 0:
                 lengths[segment.label].append(tuple(map(len, segment.halves)))  # type: ignore[arg-type]
     right, wrong = (np.array(lengths[label], dtype=float) for label in (RIGHT, WRONG))
@@ -163,22 +154,16 @@ def test_a_tiny_case_by_hand(tokenizer: Tokenizer) -> None:
     assert keys[first + 12] == int(mix(of_piece[:1] ^ 3)[0])
 
 
-def make(kind: PairKind, store: FakeStore, key: int) -> list[Segment]:
-    pieces = np.arange(len(store))
-    one_row = PackedRows.of(np.array([0, len(store)]), pieces, np.zeros_like(pieces), store.column("lengths"))
-    (row,) = segments_of(make_pairs(kind, one_row, store.gather(pieces), key=key))
-    return row
-
-
 def test_cuts_where_hardly_any_is_possible() -> None:
     """No word begins in the middle half: the nearest one does it; a text without words is cut in its middle."""
     store = words([8, 8, 8, 2, 1, 3], ["11000000", "10000001", "10000000", "10", "1", "110"], [0, 1, 2, 3, 4, 5])
+    pieces = np.arange(6)
+    one_row = PackedRows.of(np.array([0, 6]), pieces, np.zeros_like(pieces), store.column("lengths"))
     for key in range(6):
-        row = make("sentence_order", store, key)
-        heads = [min(segment.parts).length for segment in row]
-        assert heads == [1, 7, 4, 1, 1, 1]
-        assert [len(segment.parts) for segment in row] == [2, 2, 2, 2, 1, 2]
-        assert row[4].label is None
+        (row,) = segments_of(make_pairs("sentence_order", one_row, store.gather(pieces), key=key))
+        assert [min(parts)[2] for parts, _ in row] == [1, 7, 4, 1, 1, 1]
+        assert [len(parts) for parts, _ in row] == [2, 2, 2, 2, 1, 2]
+        assert row[4][1] == -1
 
 
 def test_texts_that_make_no_pairs(store: TokenStore, tokenizer: Tokenizer) -> None:

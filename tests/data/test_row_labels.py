@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import takewhile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +10,12 @@ import pytest
 import torch
 
 from tests.conftest import make_text
+from tests.data.corpora import write_jsonl
 from tests.data.fake_store import FakeStore
+from tests.data.segments import drawn_segments, epoch_of
 from unmask.core.errors import DataError
 from unmask.data.prepare import prepare
-from unmask.data.rows import Cursor, RowBatch, Rows, RowStream
+from unmask.data.rows import Cursor, RowStream
 from unmask.data.settings import CorpusSettings
 from unmask.data.store import TokenStore
 from unmask.tokenizer.loading import load_tokenizer
@@ -38,22 +40,14 @@ def stream_of(
     return RowStream(store, tokenizer, length=length, seed=0, pairs=pairs, with_labels=True, **options)  # type: ignore[arg-type]
 
 
-def segments(batches: list[RowBatch]) -> list[tuple[Rows, int, torch.Tensor, int]]:
-    """Of every segment: its rows, its row, its places, its class; a class stands nowhere but at the first place."""
-    found = []
-    for batch in batches:
-        rows, labels = batch.rows, batch.rows.classes["label"]
+def labelled_segments(stream: RowStream) -> Iterator[tuple[list[int], int]]:
+    """Ids and class of every segment of an epoch; a class stands nowhere but at the first place."""
+    batches = epoch_of(stream)
+    for rows in (batch.rows for batch in batches):
         first = (rows.position_ids == 0) & (rows.segment_ids >= 0)
-        assert (labels[~first] == -1).all()
-        for r in range(rows.shape[0]):
-            for n in range(int(rows.segment_ids[r].max()) + 1):
-                places = torch.nonzero(rows.segment_ids[r] == n).flatten()
-                found.append((rows, r, places, int(labels[r, places[0]])))
-    return found
-
-
-def epoch_of(stream: RowStream) -> list[RowBatch]:
-    return list(takewhile(lambda batch: batch.epoch == 0, stream.batches(Cursor(), 4)))
+        assert (rows.classes["label"][~first] == -1).all()
+    for rows, r, places in drawn_segments(batches):
+        yield rows.input_ids[r, places].tolist(), int(rows.classes["label"][r, places[0]])
 
 
 def test_a_batch_by_hand(tokenizer: Tokenizer) -> None:
@@ -73,16 +67,12 @@ def test_every_segment_carries_the_class_of_its_document(tokenizer: Tokenizer) -
     lengths = [*rng.integers(1, 14, 38).tolist(), 60, 33]
     labels = rng.integers(-1, 3, 40).tolist()
     a = first_ordinary(tokenizer)
-    found = segments(epoch_of(stream_of(store_of(lengths, labels, a), tokenizer)))
-    of_document: dict[int, int] = {}
-    for rows, r, places, label in found:
-        document = int(rows.input_ids[r, places[1]]) - a
-        assert label == labels[document]
-        of_document[document] = of_document.get(document, 0) + 1
-    assert len(of_document) == 40
-    assert of_document[38] >= 5
-    assert of_document[39] >= 3
-    assert {labels[document] for document in of_document} == {-1, 0, 1, 2}
+    segments = [
+        (ids[1] - a, label) for ids, label in labelled_segments(stream_of(store_of(lengths, labels, a), tokenizer))
+    ]
+    assert set(segments) == set(enumerate(labels))
+    assert segments.count((38, labels[38])) >= 5
+    assert segments.count((39, labels[39])) >= 3
 
 
 @pytest.mark.parametrize("kind", ["next_sentence", "sentence_order"])
@@ -91,12 +81,10 @@ def test_pairs_have_the_class_that_both_halves_have(tokenizer: Tokenizer, kind: 
     labels = rng.integers(-1, 2, 60).tolist()
     a = first_ordinary(tokenizer)
     stream = stream_of(store_of(rng.integers(2, 13, 60).tolist(), labels, a), tokenizer, kind)
-    batches = epoch_of(stream)
-    assert set(batches[0].rows.classes) == {kind, "label"}
+    assert set(stream.batch(Cursor(), 4).rows.classes) == {kind, "label"}
     mixed = alike = 0
-    for rows, r, places, label in segments(batches):
-        ids = rows.input_ids[r, places]
-        documents = {int(token) - a for token in ids if int(token) >= a}
+    for ids, label in labelled_segments(stream):
+        documents = {token - a for token in ids if token >= a}
         classes = {labels[document] for document in documents}
         assert label == (classes.pop() if len(classes) == 1 else -1)
         mixed += len(documents) == 2 and label == -1
@@ -106,11 +94,10 @@ def test_pairs_have_the_class_that_both_halves_have(tokenizer: Tokenizer, kind: 
 
 def test_without_cls_the_first_token_of_the_text_is_never_masked(tmp_path: Path) -> None:
     """The class is told from it. Only where there are labels: elsewhere every token may be masked."""
-    (tmp_path / "a.csv").write_text(
-        "text,label\n" + "".join(f"{line},{i % 2}\n" for i, line in enumerate(make_text(150).split("\n")) if line)
-    )
+    lines = filter(None, make_text(150).split("\n"))
+    path = write_jsonl(tmp_path / "a.jsonl", ({"text": line, "label": i % 2} for i, line in enumerate(lines)))
     settings = TokenizerSettings(kind="char", bare=True)
-    prepare([tmp_path / "a.csv"], tmp_path / "out", corpus=CorpusSettings(label="label"), tokenizer=settings)
+    prepare([path], tmp_path / "out", corpus=CorpusSettings(label="label"), tokenizer=settings)
     tokenizer = load_tokenizer(tmp_path / "out" / "tokenizer")
     assert tokenizer.special.cls is None
     store = TokenStore(sorted((tmp_path / "out" / "train").iterdir()))

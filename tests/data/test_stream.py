@@ -4,31 +4,20 @@ import hashlib
 import json
 from collections import Counter
 from dataclasses import asdict
-from itertools import islice, takewhile
+from itertools import islice
 
 import numpy as np
 import pytest
 import torch
 
 from tests.data.fake_store import FakeStore
+from tests.data.segments import drawn_segments, epoch_of
 from unmask.core.errors import DataError
 from unmask.core.hashing import mix
 from unmask.data import packing as order_module
-from unmask.data.rows import Cursor, RowBatch, Rows, RowStream
+from unmask.data.rows import Cursor, RowStream
 from unmask.data.store import TokenStore
 from unmask.tokenizer.tokenizer import Tokenizer
-
-
-def epoch_of(stream: RowStream, epoch: int, num_rows: int = 4) -> list[RowBatch]:
-    return list(takewhile(lambda b: b.epoch == epoch, stream.batches(Cursor(epoch), num_rows)))
-
-
-def segments(rows: Rows) -> list[list[int]]:
-    """Every segment of a batch with its special tokens."""
-    found = []
-    for ids, numbers in zip(rows.input_ids, rows.segment_ids, strict=True):
-        found += [ids[numbers == n].tolist() for n in range(int(numbers.max()) + 1)]
-    return found
 
 
 @pytest.fixture(params=[64, 20])
@@ -39,20 +28,19 @@ def stream(request: pytest.FixtureRequest, store: TokenStore, tokenizer: Tokeniz
 def test_an_epoch_holds_every_token_once(stream: RowStream, store: TokenStore, tokenizer: Tokenizer) -> None:
     """Every segment is a document, or pieces of one that join without gap or overlap."""
     cls, sep = tokenizer.special.cls, tokenizer.special.sep
-    batches = epoch_of(stream, 0)
-    found: Counter[tuple[int, ...]] = Counter()
-    for batch in batches:
-        for segment in segments(batch.rows):
-            assert segment[0] == cls
-            assert segment[-1] == sep
-            found[tuple(segment[1:-1])] += 1
+    batches = epoch_of(stream)
+    segments: Counter[tuple[int, ...]] = Counter()
+    for rows, r, places in drawn_segments(batches):
+        first, *ids, last = rows.input_ids[r, places].tolist()
+        assert (first, last) == (cls, sep)
+        segments[tuple(ids)] += 1
     assert sum(batch.num_tokens for batch in batches) == store.num_tokens
-    tokens = Counter(token for segment, times in found.items() for token in segment * times)
+    tokens = Counter(token for segment, times in segments.items() for token in segment * times)
     texts = [store.gather(np.array([i])).input_ids.tolist() for i in range(len(store))]
     assert tokens == Counter(token for text in texts for token in text)
     short = Counter(tuple(text) for text in texts if len(text) <= stream.length - 2)
     assert len(short) > 5 or stream.length == 20
-    assert all(found[text] >= times for text, times in short.items()), "a document that fits a row is never cut"
+    assert all(segments[text] >= times for text, times in short.items()), "a document that fits a row is never cut"
 
 
 def test_the_drawing_of_rows_is_true(store: TokenStore, tokenizer: Tokenizer) -> None:
@@ -70,46 +58,34 @@ def test_the_drawing_of_rows_is_true(store: TokenStore, tokenizer: Tokenizer) ->
             assert not rows.word_starts[r][~text].any()
             first = torch.roll(begins, 1) & text
             assert rows.word_starts[r][first].all()
-            for n in range(int(numbers.max()) + 1):
-                inside = numbers == n
-                assert rows.position_ids[r][inside].tolist() == list(range(int(inside.sum())))
-                assert len(set(rows.segment_keys[r][inside].tolist())) == 1
-
-
-def test_resuming_from_any_cursor_gives_what_would_have_come(
-    store: TokenStore, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(order_module, "WINDOW_TOKENS", 500)  # several windows an epoch
-    whole = list(islice(RowStream(store, tokenizer, length=24, seed=3).batches(Cursor(), 5), 650))
-    assert whole[-1].epoch >= 2
-    assert len({batch.cursor.window for batch in whole}) > 3
-    for start in (0, 1, 17, 250, 600):
-        again = RowStream(store, tokenizer, length=24, seed=3).batches(whole[start].cursor, 5)
-        for expected, found in zip(whole[start + 1 : start + 4], again, strict=False):
-            assert torch.equal(expected.rows.input_ids, found.rows.input_ids)
-            assert torch.equal(expected.rows.segment_keys, found.rows.segment_keys)
-            assert (expected.epoch, expected.cursor) == (found.epoch, found.cursor)
+        for _, r, places in drawn_segments([batch]):
+            assert rows.position_ids[r, places].tolist() == list(range(len(places)))
+            assert len(set(rows.segment_keys[r, places].tolist())) == 1
 
 
 @pytest.mark.parametrize("changes", [False, True])
-def test_a_window_that_is_made_ahead_is_the_same(
+def test_a_window_made_ahead_and_a_new_stream_give_the_same(
     store: TokenStore, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, changes: bool
 ) -> None:
-    """Behind an epoch's end too; once each, where the rows' length does not change."""
-    monkeypatch.setattr(order_module, "WINDOW_TOKENS", 500)
+    """Behind an epoch's end too, and where the rows' length changes."""
+    monkeypatch.setattr(order_module, "WINDOW_TOKENS", 500)  # several windows an epoch
     in_time, ahead = (RowStream(store, tokenizer, length=24, seed=3, ahead=ahead) for ahead in (False, True))
-    made: list[Cursor] = []
-    make = ahead._made
-    monkeypatch.setattr(ahead, "_made", lambda place, last: (made.append(place), make(place, last))[1])
-    cursor = Cursor()
+    cursor, windows = Cursor(), set()
     while cursor.epoch < 2:
         length = 40 if changes and cursor.window % 3 == 1 else 24
-        expected, found = in_time.batch(cursor, 5, length), ahead.batch(cursor, 5, length)
-        assert torch.equal(expected.rows.input_ids, found.rows.input_ids)
-        assert (expected.cursor, expected.num_tokens) == (found.cursor, found.num_tokens)
-        cursor = found.cursor
-    assert len(made) > 10
-    assert changes or len(made) == len(set(made))
+        expected = in_time.batch(cursor, 5, length)
+        others = [ahead] if cursor.row % 4 else [ahead, RowStream(store, tokenizer, length=24, seed=3)]
+        for batch in (other.batch(cursor, 5, length) for other in others):
+            assert torch.equal(expected.rows.input_ids, batch.rows.input_ids)
+            assert torch.equal(expected.rows.segment_keys, batch.rows.segment_keys)
+            assert (expected.cursor, expected.epoch, expected.num_tokens) == (
+                batch.cursor,
+                batch.epoch,
+                batch.num_tokens,
+            )
+        windows.add((cursor.epoch, cursor.window))
+        cursor = expected.cursor
+    assert len(windows) > 10
 
 
 # Of what rows hold since they were first packed by loops over objects: whoever resumes a run gets the rows that it had.
@@ -157,25 +133,18 @@ def test_rows_without_room(store: TokenStore, tokenizer: Tokenizer) -> None:
 def test_the_length_changes_within_a_window_and_nothing_is_lost(store: TokenStore, tokenizer: Tokenizer) -> None:
     """Rows of 16, then 24, then 64 positions in one epoch: every token of the text once, whatever was cut before."""
     stream = RowStream(store, tokenizer, length=64, seed=3)
-    cursor, found, lengths = Cursor(), Counter[int](), []
-    places = {0: 16, 4: 24, 9: 64}
-    length = 0
-    number = 0
+    cursor, tokens, number = Cursor(), Counter[int](), 0
     while cursor.epoch == 0:
-        length = places.get(number, length)
+        length = 16 if number < 4 else 24 if number < 9 else 64
         batch = stream.batch(cursor, 6, length)
         assert batch.rows.shape[1] == length
         again = RowStream(store, tokenizer, length=64, seed=3).batch(cursor, 6, length)
         assert torch.equal(again.rows.input_ids, batch.rows.input_ids), "a place gives the same rows to a new stream"
         assert again.cursor == batch.cursor == Cursor.from_plain(json.loads(json.dumps(asdict(batch.cursor))))
-        found.update(batch.rows.input_ids[batch.rows.segment_ids >= 0].tolist())
-        lengths.append(length)
-        cursor = batch.cursor
-        number += 1
-    assert set(lengths) == {16, 24, 64}
-    assert lengths.count(64) > 3
+        tokens.update(batch.rows.input_ids[batch.rows.segment_ids >= 0].tolist())
+        cursor, number = batch.cursor, number + 1
+    assert number > 12
     for special in tokenizer.special.around:
-        del found[special]
-    ids = Counter(int(i) for piece in range(len(store)) for i in store.gather(np.array([piece])).input_ids)
-    assert found == ids
+        del tokens[special]
+    assert tokens == Counter(store.gather(np.arange(len(store))).input_ids.tolist())
     assert cursor.lengths == ((0, 64),), "the next window begins with the length of the last"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -28,7 +27,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no 
 
 @contextmanager
 def pipe(path: Path, content: bytes) -> Iterator[Path]:
-    """A named pipe that somebody writes into, once."""
+    """A named pipe that a thread writes into, once."""
     os.mkfifo(path)
     writer = threading.Thread(target=path.write_bytes, args=(content,), daemon=True)
     writer.start()
@@ -39,7 +38,7 @@ def pipe(path: Path, content: bytes) -> Iterator[Path]:
 def test_a_pipe_is_kept_whole_or_not_at_all(tmp_path: Path) -> None:
     with pipe(tmp_path / "a", b"text\n" * 100_000) as name:
         assert keep_stream(name, tmp_path / "kept" / "1.txt", reuse=False).stat().st_size == 500_000
-    with pipe(tmp_path / "b", b"") as name, pytest.raises(CorpusError, match="b: nothing came out of this pipe"):
+    with pipe(tmp_path / "b", b"") as name, pytest.raises(CorpusError, match="b: nothing"):
         keep_stream(name, tmp_path / "kept" / "2.txt", reuse=True)
     assert [path.name for path in (tmp_path / "kept").iterdir()] == ["1.txt"]
     with pipe(tmp_path / "c", b"") as name:  # a command that goes on, when nothing comes any more
@@ -47,21 +46,16 @@ def test_a_pipe_is_kept_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_read_more_than_once(tmp_path: Path) -> None:
-    rows = "".join(json.dumps({"id": f"n{n}", "text": f"text {n}"}) + "\n" for n in range(3))
-    with pipe(tmp_path / "rows.jsonl", rows.encode()) as name, readable(name) as file:
-        texts = Documents(file)
-        assert [(text.id, text.text) for text in texts] == [(f"n{n}", f"text {n}") for n in range(3)]
-        assert len(list(texts)) == 3
-        assert file.is_file()
-    assert not file.exists()
+    with pipe(tmp_path / "rows.jsonl", b'{"id": "a", "text": "x"}\n{"id": "b", "text": 1}\n') as name:
+        with readable(name) as file:
+            for _ in range(2):
+                assert next((text.id, text.text) for text in Documents(file, "text")) == ("a", "x")
+            with pytest.raises(CorpusError, match=re.escape(f"{name}: column 'text' of row 2 is int")):
+                list(Documents(file, "text"))
+            assert file.is_file()
+        assert not file.exists()
     with readable(tmp_path / "a.txt") as same:
         assert same == tmp_path / "a.txt"
-    with (
-        pipe(tmp_path / "bad.jsonl", b'{"text": "x"}\n{"text": 1}\n') as name,
-        pytest.raises(CorpusError, match=re.escape(f"{name}: column 'text' of row 2 is int")),
-        readable(name) as file,
-    ):
-        list(Documents(file, "text"))
 
 
 @pytest.mark.slow
@@ -69,17 +63,15 @@ def test_a_corpus_of_pipes_as_a_shell_makes_them(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(make_text(150))
     (tmp_path / "b.txt").write_text(make_text(150, seed=1))
     command = shlex.join([sys.executable, "-m", "unmask", "prepare", "--vocab-size", "150", "--workers", "1"])
-    done = subprocess.run(
-        ["bash", "-c", f"{command} <(cat a.txt) <(cat b.txt) --out data"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False,
-    )  # fmt: skip
+    shell = ["bash", "-c", f"{command} <(cat a.txt) <(cat b.txt) --out data"]
+    done = subprocess.run(shell, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr
-    found = load_manifest(tmp_path / "data")
-    assert found.settings["sources"] == ["<(pipes/1.txt)", "<(pipes/2.txt)"]
+    manifest = load_manifest(tmp_path / "data")
+    assert manifest.settings["sources"] == ["<(pipes/1.txt)", "<(pipes/2.txt)"]
     unmask.prepare([tmp_path / "a.txt", tmp_path / "b.txt"], out=tmp_path / "again", vocab_size=150, workers=1)
     again = load_manifest(tmp_path / "again")
-    assert [file.sha256 for file in found.train.files] == [file.sha256 for file in again.train.files]
+    assert [file.sha256 for file in manifest.train.files] == [file.sha256 for file in again.train.files]
     with pipe(tmp_path / "one", b"") as one, pipe(tmp_path / "two", b"") as two:
-        kept = unmask.prepare([one, two], out=tmp_path / "data", resume=True, vocab_size=150)
-        assert kept.fingerprint == found.fingerprint
+        prepared = unmask.prepare([one, two], out=tmp_path / "data", resume=True, vocab_size=150)
+        assert prepared.fingerprint == manifest.fingerprint
         assert [name.read_bytes() for name in (one, two)] == [b"", b""], "whole data is kept, and no pipe is opened"

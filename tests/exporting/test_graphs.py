@@ -1,21 +1,26 @@
-"""Vectors of the exported graph are those of `Model.embed`, whatever a folder says of pooling."""
+"""Graphs without onnxruntime: vectors as of `Model.embed`, sparse vectors, and the cosines of 8-bit graphs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 import unmask
+from tests.hostile_models import change_json
 from tests.tasks.test_embed import ask_for, sentence_folder  # noqa: F401  (a fixture)
 from unmask.exporting import checks as onnx_checks
 from unmask.exporting import graphs
-from unmask.exporting.graphs import EMBED, Graph, open_checked_model
-from unmask.model.pooling import Pooling
+from unmask.exporting.checks import at_least
+from unmask.exporting.graphs import EMBED, SPLADE, Graph, open_checked_model
+from unmask.model.encoder import MaskedLM
+from unmask.model.folder import save_model
+from unmask.model.pooling import Pooling, write_sentence_files
 from unmask.tasks.loaded_model import Model
+from unmask.tokenizer.tokenizer import Tokenizer
 
 TEXTS = ["The king sees the dog at sea.", "Winter.", "A philosopher and the mountaineer."]
 FIRST, MEAN, MAX = ({"pooling_mode": mode} for mode in ("cls", "mean", "max"))
@@ -46,21 +51,14 @@ def test_a_folder_says_how_its_graph_pools(
     assert np.allclose(np.linalg.norm(vectors.numpy(), axis=1), 1.0, atol=1e-5) == bool(modules)
 
 
-class Session:
+def in_torch(_: Path, graph: Graph) -> Callable[[dict[str, torch.Tensor]], list[torch.Tensor]]:
     """A graph that runs here as if onnxruntime had it."""
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    @torch.no_grad()
+    def run(rows: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        return list(graph(**{name: rows[name] for name in graph.inputs}))
 
-    def get_inputs(self) -> list[SimpleNamespace]:
-        return [SimpleNamespace(name=name) for name in self.graph.inputs]
-
-    def get_outputs(self) -> list[SimpleNamespace]:
-        return [SimpleNamespace(name=name) for name in self.graph.kind.outputs]
-
-    def run(self, outputs: None, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-        with torch.no_grad():
-            return [found.numpy() for found in self.graph(**{n: torch.from_numpy(a) for n, a in feeds.items()})]
+    return run
 
 
 def test_a_graph_is_compared_with_what_embed_gives(
@@ -69,7 +67,7 @@ def test_a_graph_is_compared_with_what_embed_gives(
 ) -> None:
     """Not with itself alone: here both ways to run it pool in the same wrong way."""
     subject = open_checked_model(sentence_folder)
-    monkeypatch.setattr(onnx_checks, "_session", lambda file: Session(Graph(subject, EMBED)))
+    monkeypatch.setattr(onnx_checks, "open_graph", in_torch)
     assert onnx_checks.onnx_equals_ours(subject, Path("embed.onnx"), EMBED).passed
     second = Pooling(lambda hidden, mask: hidden[:, 1], "second", "")
     monkeypatch.setattr(graphs, "POOLINGS", {"mean": second})
@@ -77,3 +75,71 @@ def test_a_graph_is_compared_with_what_embed_gives(
     assert not check.passed
     assert check.largest_difference is not None
     assert check.largest_difference > 0.01
+
+
+@pytest.fixture(params=["modernbert", "bert"])
+def sparse(
+    request: pytest.FixtureRequest, make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path
+) -> Path:
+    model, folder = make_model(layout=request.param, num_layers=2), tmp_path / "sparse"
+    save_model(model, folder)
+    tokenizer.save(folder, max_length=64, with_types=model.config.num_types > 1)
+    write_sentence_files(folder, max_length=64, width=model.config.vocab_size, pooling="splade")
+    return folder
+
+
+def test_the_graph_of_a_sparse_model_makes_the_vectors_of_sentence_transformers(sparse: Path) -> None:
+    subject = open_checked_model(sparse)
+    assert graphs.kinds_of(subject) == (SPLADE,)
+    graph = Graph(subject, SPLADE)
+    feeds = padded(subject.model, TEXTS)
+    with torch.no_grad():
+        logits, vectors = graph(**{name: feeds[name] for name in graph.inputs})
+    assert logits.shape == (*feeds["input_ids"].shape, 200)
+    encoder = pytest.importorskip("sentence_transformers").SparseEncoder(str(sparse), device="cpu")
+    theirs = encoder.encode(TEXTS, convert_to_sparse_tensor=False, batch_size=2)
+    np.testing.assert_allclose(vectors, theirs, atol=1e-4)
+    assert 0 < (vectors == 0).sum() < vectors.numel()
+
+
+def test_a_sparse_graph_is_compared_with_the_vectors_of_training(sparse: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not with itself alone: here both ways to run it let padding count."""
+    subject = open_checked_model(sparse)
+    monkeypatch.setattr(onnx_checks, "open_graph", in_torch)
+    assert onnx_checks.onnx_equals_ours(subject, Path("model.onnx"), SPLADE).passed
+    monkeypatch.setattr(graphs, "splade_of", lambda logits, mask: logits.amax(1).relu().log1p())
+    check = onnx_checks.onnx_equals_ours(subject, Path("model.onnx"), SPLADE)
+    assert not check.passed
+    assert check.detail == "model.onnx, sparse vectors as in training"
+
+
+def test_verify_compares_sparse_vectors(sparse: Path) -> None:
+    pytest.importorskip("transformers")
+    check = unmask.verify(sparse).checks["sparse_vectors_equal_ours"]
+    assert check.passed, check.detail
+    change_json(sparse, "1_SpladePooling/config.json", pooling_strategy="sum")
+    failed = {name: check.detail for name, check in unmask.verify(sparse).checks.items() if not check.passed}
+    assert set(failed) == {"sparse_vectors_equal_ours"}
+    assert "pooling_strategy = 'sum' is not offered, only 'max'; a copy of the folder without" in failed.popitem()[1]
+
+
+def test_cosines_of_an_eight_bit_graph_by_hand(sparse: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each vector gets a number of its own size where it has none: the cosine is that of 45 degrees."""
+
+    def near(_: Path, graph: Graph) -> Callable[[dict[str, torch.Tensor]], list[torch.Tensor]]:
+        def run(rows: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+            logits, vectors = in_torch(_, graph)(rows)
+            for vector in vectors:
+                vector[(vector == 0).nonzero()[0]] = vector.norm()
+            return [logits, vectors]
+
+        return run
+
+    subject = open_checked_model(sparse)
+    for open_graph, cosine in ((in_torch, 1.0), (near, 0.5**0.5)):
+        monkeypatch.setattr(onnx_checks, "open_graph", open_graph)
+        check = onnx_checks.int8_follows_ours(subject, Path("model.onnx"), SPLADE)
+        assert check.smallest_cosine is not None
+        assert check.smallest_cosine == pytest.approx(cosine, abs=1e-6)
+        assert check.detail.endswith(f", cosines of vectors {at_least(check.smallest_cosine)} and more")
+    assert [at_least(cosine) for cosine in (1.0, 0.99996, 0.5**0.5)] == ["1.0000", "0.9999", "0.7071"]

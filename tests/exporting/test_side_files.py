@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.hostile_models import change_json, write_text
+from unmask.exporting.checks import side_files_agree
 from unmask.exporting.graphs import open_checked_model
-from unmask.exporting.verify import side_files_agree
 
 POOLING = "1_Pooling/config.json"
 

@@ -1,13 +1,12 @@
 """Checks of a model: of its network and folder by themselves, in transformers, and as ONNX graphs.
 
-Shape suffixes: B = texts, S = positions, N = places of a text, C = outputs.
+Shape suffixes: B = texts, S = positions, N = positions of a text that a head looks at, C = outputs.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,26 +16,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from unmask.core.errors import ModelError, shown
-from unmask.core.files import file_sha256
-from unmask.exporting.graphs import (
-    EMBED,
-    SPLADE,
-    VECTORS,
-    CheckedModel,
-    Graph,
-    GraphKind,
-    splade_of,
-)
-from unmask.model.encoder import MaskedLM
-from unmask.model.folder import KEY, TaskHead
-from unmask.model.pooling import check_splade
+from unmask.core.errors import ModelError, UnmaskError, shown
+from unmask.core.files import file_sha256, read_object
+from unmask.exporting.graphs import EMBED, SPLADE, VECTORS, CheckedModel, Graph, GraphKind, splade_of
+from unmask.model.folder import KEY
+from unmask.model.pooling import MODULES, check_splade, pooling_file, read_normalize, read_pooling, sparse_file
 from unmask.model.stored_weights import CHECKSUMS, read_checksums
 from unmask.tasks.embed import pooled
-from unmask.tasks.inputs import Example
-from unmask.tasks.predict import outputs_of, task_of
+from unmask.tasks.predict import task_of
 from unmask.tokenizer.loading import load_tokenizer
-from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.tokenizer.tokenizer import SPELLINGS, Tokenizer
 
 TOLERANCE = 1e-3  # of logits and hidden states in float32, between two ways to compute them
 CORRELATION = 0.9  # of 8-bit graphs with the network: they are near, not equal
@@ -54,13 +43,18 @@ class Check:
     smallest_cosine: float | None = None  # of 8-bit graphs that make vectors: between one of theirs and ours of a text
 
 
-def compare(ours: Tensor, theirs: Tensor, detail: str, *, tolerance: float = TOLERANCE) -> Check:
-    """Compares numbers; other shapes, and what is not finite, pass nothing."""
+def compare(ours: Tensor, theirs: Tensor, detail: str, *, tolerance: float = TOLERANCE, by_size: bool = False) -> Check:
+    """Compares numbers; other shapes, and what is not finite, pass nothing.
+
+    With `by_size` the tolerance grows with our largest number: those of a regression may be thousands.
+    """
     if ours.shape != theirs.shape:
         return Check(False, None, f"{detail}: of shapes {tuple(ours.shape)} and {tuple(theirs.shape)}")
     difference = (ours.double() - theirs.double()).abs().max().item()
     if not math.isfinite(difference):
         return Check(False, None, f"{detail}: not finite")
+    if by_size:
+        tolerance *= max(1.0, ours.abs().max().item())
     return Check(difference <= tolerance, difference, detail)
 
 
@@ -89,12 +83,10 @@ def packed_equals_alone(subject: CheckedModel) -> Check:
 
 def padded_equals_unpadded(subject: CheckedModel) -> Check:
     """Texts filled up to the longest, and each without padding."""
-    rows = subject.padded()
+    rows, detail = subject.padded(), "rows filled up to the longest"
     outputs = subject.run(rows["input_ids"], segment_ids_BS=rows["attention_mask"] - 1)
     pairs = zip(outputs, subject.probe, strict=True)
-    return worst(
-        [compare(row[: len(ids)], subject.run(ids[None])[0], "rows filled up to the longest") for row, ids in pairs]
-    )
+    return worst([compare(row[: len(ids)], subject.run(ids[None])[0], detail) for row, ids in pairs])
 
 
 def finite_weights(subject: CheckedModel) -> Check:
@@ -133,9 +125,9 @@ def special_ids(subject: CheckedModel) -> Check:
     tokenizer = subject.tokenizer
     ids = {role: id_ for role, id_ in vars(tokenizer.special).items() if id_ is not None}
     wrong = [
-        f"config.json says {key} = {shown(said)}, the tokenizer {ids.get(role)}"
+        f"config.json says {key} = {shown(value)}, the tokenizer {ids.get(role)}"
         for key, role in _ROLES.items()
-        if (said := subject.config.get(key)) is not None and said != ids.get(role)
+        if (value := subject.config.get(key)) is not None and value != ids.get(role)
     ]
     vocab_size = subject.config.get("vocab_size", 0)
     if not isinstance(vocab_size, int) or tokenizer.vocab_size > vocab_size:
@@ -148,23 +140,93 @@ def special_ids(subject: CheckedModel) -> Check:
     return none_wrong(wrong, "config.json and tokenizer")
 
 
+# Small files beside the model, and their key for how long an input may be.
+_SIDE_FILES = {
+    "tokenizer_config.json": "model_max_length",
+    "special_tokens_map.json": "model_max_length",
+    MODULES: None,
+    "sentence_bert_config.json": "max_seq_length",
+    "config_sentence_transformers.json": "max_seq_length",
+}
+_UNBOUNDED = 1 << 20  # tokens above which a longest input says that there is none
+
+
+def side_files_agree(subject: CheckedModel) -> Check | str:
+    """The small files beside weights and tokenizer.json are readable, and agree with the rest.
+
+    Returns:
+        The check; a reason where there are no such files.
+    """
+    names = [name for name in _SIDE_FILES if (subject.folder / name).is_file()]
+    wrong: list[str] = []
+    for name in names:
+        try:
+            wrong += _wrong_pooling(subject) if name == MODULES else _wrong_values(subject, name)
+        except UnmaskError as error:
+            wrong.append(str(error))
+    return (
+        none_wrong(wrong, ", ".join(names))
+        if names
+        else ("there are no files beside the weights, config.json and tokenizer.json")
+    )
+
+
+def _wrong_values(subject: CheckedModel, name: str) -> list[str]:
+    """Special tokens that are not those of tokenizer.json, and inputs longer than the model takes."""
+    content, tokenizer, wrong = read_object(subject.folder / name, "write the model anew"), subject.tokenizer, []
+    key, longest = _SIDE_FILES[name], subject.config.get("max_position_embeddings")
+    if key == "model_max_length":
+        for role in SPELLINGS:
+            token, ours = content.get(f"{role}_token"), tokenizer.special_names[role]
+            token = token.get("content") if isinstance(token, dict) else token
+            if token is not None and token != ours:
+                wrong.append(f"{name} says {role}_token = {shown(token)}, tokenizer.json has {shown(ours)}")
+        added = content.get("added_tokens_decoder") or {}
+        if not isinstance(added, dict):
+            return [*wrong, f"{name}: added_tokens_decoder = {shown(added)} is no table"]
+        for id_, entry in added.items():
+            token = entry.get("content") if isinstance(entry, dict) else entry
+            ours = tokenizer.backend.id_to_token(int(id_)) if id_.isdecimal() and len(id_) < 10 else None
+            if token != ours:
+                return [*wrong, f"{name} says that {shown(id_)} is {shown(token)}, tokenizer.json has {shown(ours)}"]
+    length = content.get(str(key))
+    if length is None:
+        return wrong
+    if isinstance(length, bool) or not isinstance(length, int | float) or not length > 0:
+        wrong.append(f"{name}: {key} = {shown(length)} is no number of tokens")
+    # RoBERTa's kind has two positions more than it takes tokens, and released folders count either way.
+    elif isinstance(longest, int) and longest < length < _UNBOUNDED:
+        wrong.append(f"{name}: {key} = {length} is more than the model's {longest} positions")
+    return wrong
+
+
+def _wrong_pooling(subject: CheckedModel) -> list[str]:
+    """A pooling that cannot be made raises; one of another width than the model is wrong."""
+    file, key = sparse_file(subject.folder), "vocab_size"
+    if file is None:
+        read_pooling(subject.folder)
+        read_normalize(subject.folder)
+        file, key = pooling_file(subject.folder), "hidden_size"
+    width = None if file is None else read_object(file, "write the model anew").get("word_embedding_dimension")
+    if file is None or width is None or width == subject.config.get(key):
+        return []
+    name, ours = file.relative_to(subject.folder).as_posix(), shown(subject.config.get(key))
+    return [f"{name} says word_embedding_dimension = {shown(width)}, config.json {key} = {ours}"]
+
+
 def tied_weights(subject: CheckedModel) -> Check | str:
     """A decoder that is stored beside the embedding (and a bias under two names) holds the same numbers."""
     if not subject.has_head:
         return "the folder holds no masked-language-model head"
     if subject.config.get("tie_word_embeddings", True) is not True:
         return Check(False, None, "config.json says tie_word_embeddings = false; these layouts tie them")
-    names, canonical, raw = subject.layout, subject.weights, subject.raw_weights
-    embedding = names.theirs("encoder.tokens")[0]
+    names, raw = subject.layout, subject.raw_weights
+    canonical, embedding = names.canonical(raw), names.theirs("encoder.tokens")[0]
     decoders = [name for name in names.known if name in canonical and name.endswith("decoder.weight")]
-    twice = [(other, name) for other, name in names.aliases.items() if other in raw and name in raw]
-    return worst(
-        [
-            Check(True, 0.0, "the decoder is the embedding, stored once"),
-            *(compare(canonical[n], canonical[embedding], f"{n} and {embedding}", tolerance=0.0) for n in decoders),
-            *(compare(raw[other], raw[name], f"{other} and {name}", tolerance=0.0) for other, name in twice),
-        ]
-    )
+    pairs = [(name, embedding, canonical) for name in decoders]
+    pairs += [(other, name, raw) for other, name in names.aliases.items() if other in raw and name in raw]
+    checks = [compare(weights[a], weights[b], f"{a} and {b}", tolerance=0.0) for a, b, weights in pairs]
+    return worst([Check(True, 0.0, "the decoder is the embedding, stored once"), *checks])
 
 
 NUM_TEXTS, TOKENS = 20, 16
@@ -188,10 +250,6 @@ def tokenizer_round_trip(subject: CheckedModel) -> Check:
     """
     tokenizer, wrong, count = subject.tokenizer, [], 0
     unknown, normalizer = tokenizer.special.unk, tokenizer.backend.normalizer
-
-    def letters(text: str) -> str:
-        return "".join(text.replace("▁", " ").split())  # the sign that some vocabularies have for a space
-
     for text in probe_texts(tokenizer):
         text_ids = tokenizer.encode_prompt(text)
         if unknown is not None and unknown in text_ids:
@@ -199,7 +257,10 @@ def tokenizer_round_trip(subject: CheckedModel) -> Check:
         count += 1
         written = tokenizer.decode(text_ids.tolist())
         ids = tokenizer.encode_prompt(written)
-        if letters(written) != letters(text if normalizer is None else normalizer.normalize_str(text)):
+        texts = text if normalizer is None else normalizer.normalize_str(text), written
+        # Some vocabularies have a sign for a space.
+        before, after = ("".join(each.replace("▁", " ").split()) for each in texts)
+        if before != after:
             wrong.append(f"{text!r} comes back as {written!r}")
         elif not np.array_equal(ids, tokenizer.encode_prompt(tokenizer.decode(ids.tolist()))):
             wrong.append(f"{written!r} has other ids after it was decoded and encoded again")
@@ -214,7 +275,7 @@ def tokenizer_round_trip(subject: CheckedModel) -> Check:
 
 def transformers_equals_ours(subject: CheckedModel) -> Check:
     """The same logits (hidden states, where there is no head), of texts alone, padded, and of two types."""
-    theirs = _masked_model(subject)
+    theirs = load_network(subject)
     rows = subject.padded()
     real = rows["attention_mask"].bool()
     segments = {"segment_ids_BS": rows["attention_mask"] - 1}
@@ -223,18 +284,17 @@ def transformers_equals_ours(subject: CheckedModel) -> Check:
     else:
         del rows["token_type_ids"]
     ours = subject.run(rows["input_ids"], **segments)
-    checks = [compare(ours[real], _outputs(theirs, rows)[real], "padded texts")]
+    checks = [compare(ours[real], theirs(rows)[real], "padded texts")]
     alone = [ids[None] for ids in subject.probe]
-    checks += [compare(subject.run(ids), _outputs(theirs, {"input_ids": ids}), "texts alone") for ids in alone]
-    return worst(checks)
+    return worst([*checks, *(compare(subject.run(ids), theirs({"input_ids": ids}), "texts alone") for ids in alone)])
 
 
 def sparse_vectors_equal_ours(subject: CheckedModel) -> Check:
     """Sparse vectors of texts padded in transformers, pooled as the folder says, and ours of packed texts."""
     check_splade(subject.folder)
     rows = {name: rows for name, rows in subject.padded().items() if name != "token_type_ids"}
-    logits_BSV = _outputs(_masked_model(subject), rows)
-    return compare(subject.sparse_vectors(), splade_of(logits_BSV, rows["attention_mask"]), "padded texts")
+    vectors = splade_of(load_network(subject)(rows), rows["attention_mask"])
+    return compare(subject.sparse_vectors(), vectors, "padded texts")
 
 
 def tokenizer_in_transformers(subject: CheckedModel) -> Check:
@@ -242,11 +302,7 @@ def tokenizer_in_transformers(subject: CheckedModel) -> Check:
 
     Pairs of texts have token types exactly where the model has several.
     """
-    import transformers
-
-    ours = subject.tokenizer
-    with _transformers_loading(subject.folder):
-        theirs = transformers.AutoTokenizer.from_pretrained(subject.folder, local_files_only=True)
+    ours, theirs = subject.tokenizer, _from_pretrained(subject.folder, "AutoTokenizer")
     mask = ours.token(ours.special.mask)
     texts = probe_texts(ours)
     texts += [mask, *(f"{text} {mask} {text}" for text in texts[:3])]
@@ -258,8 +314,8 @@ def tokenizer_in_transformers(subject: CheckedModel) -> Check:
         if ours.encode_prompt(text).tolist() != list(theirs(text)["input_ids"])
     ]
     for role, id_ in vars(ours.special).items():
-        if id_ is not None and (said := getattr(theirs, f"{role}_token_id")) != id_:
-            wrong.append(f"transformers takes {said} for the {role} token, not {id_}")
+        if id_ is not None and (other := getattr(theirs, f"{role}_token_id")) != id_:
+            wrong.append(f"transformers takes {other} for the {role} token, not {id_}")
     types = theirs(texts[0], texts[1]).get("token_type_ids")
     if types is not None and not subject.has_types:
         wrong.append("transformers gives token types, which the model does not have")
@@ -287,86 +343,60 @@ def task_head_equals_ours(subject: CheckedModel) -> Check | str:
         return f"transformers {transformers.__version__} has no {architecture}"
     try:
         head = task_of(subject.config, subject.folder).task_head
-        fine_tuned = subject.fine_tuned
+        ours = subject.task_outputs()
     except ModelError as error:
         if KEY in subject.config:
             raise
         return str(error)
-    theirs = load_in_transformers(subject.folder, f"AutoModelFor{head.architecture}")
-    network = fine_tuned.network
-    assert isinstance(network, MaskedLM), "transformers runs all others"
-    texts, rows = subject.probe, subject.padded()
-    types_BS: Tensor | None = rows["token_type_ids"]
-    if network.config.num_types == 1:
-        types_BS = None
+    rows, auto = subject.padded(), f"AutoModelFor{head.architecture}"
+    if subject.fine_tuned.network.config.num_types == 1:
         del rows["token_type_ids"]
-    expected = _outputs(theirs, rows)
+    theirs = load_network(subject, auto)(rows)
     checks = []
-    for row, output in enumerate(outputs_of(network, fine_tuned.task, probe_examples(texts, head, types_BS))):
-        ours_NC = torch.from_numpy(output)
-        theirs_NC = expected[row][None] if head.pooling is not None else expected[row][: len(output)]
-        checks.append(compare(ours_NC, theirs_NC, f"logits of {type(theirs).__name__}", tolerance=by_size(ours_NC)))
+    for ours_NC, theirs_C in zip(ours, theirs, strict=True):
+        theirs_NC = theirs_C[None] if head.pooling is not None else theirs_C[: len(ours_NC)]
+        checks.append(compare(ours_NC, theirs_NC, f"logits of {auto}", by_size=True))
     return worst(checks)
 
 
-def by_size(numbers: Tensor) -> float:
-    """The tolerance of a task's outputs: a regression's numbers may be thousands."""
-    return TOLERANCE * max(1.0, numbers.abs().max().item())
+def load_network(subject: CheckedModel, auto: str | None = None) -> Callable[[dict[str, Tensor]], Tensor]:
+    """The outputs of transformers' model, in evaluation mode and float32, as a function of its inputs.
 
-
-def probe_examples(texts: Sequence[Tensor], head: TaskHead, types_BS: Tensor | None) -> list[Example]:
-    """The texts as inputs of the task: outputs are asked for where its head looks."""
-    examples = []
-    for number, ids in enumerate(texts):
-        places = np.arange(1 if head.pooling == "first" else len(ids))
-        types = None if types_BS is None else types_BS[number, : len(ids)].numpy()
-        examples.append(Example(number, ids.numpy(), types, places, places))
-    return examples
-
-
-def load_in_transformers(folder: Path, auto: str, *, unneeded: str | None = None) -> torch.nn.Module:
-    """A model of transformers in evaluation mode and float32, by the name of the class that loads it.
-
-    Weights whose names contain `unneeded` may be missing, since no compared output needs them.
+    Args:
+        subject: The model.
+        auto: The class of transformers that loads it; by default that of masked language models, or of bare encoders.
 
     Raises:
-        ModelError: transformers cannot load it, or finds no value for a weight that it needs.
+        ModelError: transformers cannot load it, or finds no value for a weight that the outputs need.
     """
-    import transformers
-
-    with _transformers_loading(folder):
-        model, report = getattr(transformers, auto).from_pretrained(
-            folder, output_loading_info=True, local_files_only=True
-        )
+    # No output of masked language models and bare encoders needs BERT's pooler, which may be missing.
+    unneeded, default = "pooler" if auto is None else None, "AutoModelForMaskedLM" if subject.has_head else "AutoModel"
+    model, report = _from_pretrained(subject.folder, auto or default, output_loading_info=True)
     missing = sorted(name for name in report["missing_keys"] if unneeded is None or unneeded not in name)
     if missing:
-        raise ModelError(f"{folder}: transformers finds no value for {', '.join(missing[:3])}")
-    return model.eval().float()
+        raise ModelError(f"{subject.folder}: transformers finds no value for {', '.join(missing[:3])}")
+    model.eval().float()
+
+    @torch.no_grad()
+    def outputs(inputs: dict[str, Tensor]) -> Tensor:
+        output = model(**inputs)
+        if "start_logits" in output:
+            return torch.stack([output.start_logits, output.end_logits], -1)
+        return output.logits if "logits" in output else output.last_hidden_state
+
+    return outputs
 
 
-def _masked_model(subject: CheckedModel) -> torch.nn.Module:
-    auto = "AutoModelForMaskedLM" if subject.has_head else "AutoModel"
-    return load_in_transformers(subject.folder, auto, unneeded="pooler")
-
-
-@torch.no_grad()
-def _outputs(model: torch.nn.Module, inputs: dict[str, Tensor]) -> Tensor:
-    output = model(**inputs)
-    if "start_logits" in output:
-        return torch.stack([output.start_logits, output.end_logits], -1)
-    return output.logits if "logits" in output else output.last_hidden_state
-
-
-@contextlib.contextmanager
-def _transformers_loading(folder: Path) -> Iterator[None]:
-    """Without transformers' bars and remarks; whatever it raises means that it cannot load the folder."""
+def _from_pretrained(folder: Path, auto: str, **options: Any) -> Any:
+    """What a class of transformers loads, without bars and remarks; whatever it raises is a ModelError."""
+    import transformers
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        yield
+        return getattr(transformers, auto).from_pretrained(folder, local_files_only=True, **options)
     except Exception as error:
         raise ModelError(f"{folder}: transformers cannot load it ({type(error).__name__}: {error})") from error
     finally:
@@ -381,11 +411,8 @@ def _transformers_loading(folder: Path) -> Iterator[None]:
 
 def onnx_equals_ours(subject: CheckedModel, file: Path, kind: GraphKind) -> Check:
     """A graph in float32 gives our numbers, of padded texts and of each alone, and those of `embed` or `predict`."""
-    checks = []
-    for what, ours, theirs in compared_outputs(subject, file, kind):
-        tolerance = by_size(ours) if kind.short == "task" else TOLERANCE
-        checks.append(compare(ours, theirs, f"{file.name}, {what}", tolerance=tolerance))
-    return worst(checks)
+    outputs, by_size = compared_outputs(subject, file, kind), kind.short == "task"
+    return worst([compare(ours, theirs, f"{file.name}, {what}", by_size=by_size) for what, ours, theirs in outputs])
 
 
 def int8_follows_ours(subject: CheckedModel, file: Path, kind: GraphKind) -> Check:
@@ -434,62 +461,61 @@ def compared_outputs(subject: CheckedModel, file: Path, kind: GraphKind) -> list
     Raises:
         ModelError: onnxruntime cannot run the file; or the model's folder asks for a pooling that is not offered.
     """
-    graph = Graph(subject, kind)
-    texts, rows = subject.probe, subject.padded()
-    session = _session(file)
-    for names, values in ((graph.inputs, session.get_inputs()), (tuple(kind.outputs), session.get_outputs())):
-        if (in_file := tuple(value.name for value in values)) != names:
-            raise ModelError(f"{file}: has {', '.join(in_file)} in place of {', '.join(names)}; export the model anew")
-
-    def run(batch: dict[str, Tensor]) -> list[Tensor]:
-        feeds = {name: batch[name].contiguous().numpy() for name in graph.inputs}
-        try:
-            return [torch.from_numpy(array) for array in session.run(None, feeds)]
-        except Exception as error:
-            raise ModelError(f"{file}: onnxruntime cannot run it ({_line(error)}); export the model anew") from error
-
-    compared = []
+    graph, texts, rows = Graph(subject, kind), subject.probe, subject.padded()
+    run, compared = open_graph(file, graph), []
+    # The same tensors in onnxruntime and here, all texts at once and each alone.
     alone = [{name: rows[name][n : n + 1, : len(ids)] for name in rows} for n, ids in enumerate(texts)]
     for batch in (rows, *alone):
         with torch.no_grad():
             ours = graph(**{name: batch[name].contiguous() for name in graph.inputs})
         real = batch["attention_mask"].bool()
-        for name, a, b, by_token in zip(kind.outputs, ours, run(batch), kind.by_token, strict=True):
+        for (name, shape), a, b in zip(kind.outputs.items(), ours, run(batch), strict=True):
+            by_token = shape.startswith("batch, length")
             what = f"padded texts and texts alone{', vectors' if name == VECTORS else ''}"
-            tokens = by_token and b.shape[:2] == real.shape
-            compared.append((what, a[real] if by_token else a, b[real] if tokens else b))
-    if VECTORS in kind.outputs:  # packed, and of one type, as texts are embedded
-        one_type = rows | {"token_type_ids": torch.zeros_like(rows["token_type_ids"])}
-        vectors = run(one_type)[list(kind.outputs).index(VECTORS)]
-        if kind is SPLADE:
-            compared.append(("sparse vectors as in training", subject.sparse_vectors(), vectors))
-        if kind is EMBED:
-            assert graph.settings is not None
-            ids, owners = [each.numpy().astype(np.int32) for each in texts], np.arange(len(texts))
-            ours_BD = pooled(subject.model.network, ids, owners, graph.settings, len(texts))
-            what = "vectors as of embed (export anew if the pooling has changed)"
-            compared.append((what, torch.from_numpy(ours_BD), vectors))
-    if graph.task_head is not None:  # packed, as texts are predicted
-        types_BS = rows["token_type_ids"] if "token_type_ids" in graph.inputs else None
-        examples, outputs = probe_examples(texts, graph.task_head, types_BS), run(rows)
-        for row, ours_NC in enumerate(outputs_of(graph.model, subject.fine_tuned.task, examples)):
+            same = by_token and b.shape[:2] == real.shape
+            compared.append((what, a[real] if by_token else a, b[real] if same else b))
+    # Vectors and a task's outputs, with what embedding, training and predicting make of packed texts.
+    if kind is SPLADE:  # of one type, as texts are embedded
+        vectors = run(rows | {"token_type_ids": torch.zeros_like(rows["token_type_ids"])})[1]
+        compared.append(("sparse vectors as in training", subject.sparse_vectors(), vectors))
+    elif kind is EMBED:
+        assert graph.settings is not None
+        vectors = run(rows | {"token_type_ids": torch.zeros_like(rows["token_type_ids"])})[1]
+        ids, owners = [each.numpy().astype(np.int32) for each in texts], np.arange(len(texts))
+        ours_BD = pooled(subject.model.network, ids, owners, graph.settings, len(texts))
+        what = "vectors as of embed (export anew if the pooling has changed)"
+        compared.append((what, torch.from_numpy(ours_BD), vectors))
+    elif graph.task_head is not None:
+        outputs = run(rows)
+        for row, ours_NC in enumerate(subject.task_outputs()):
             theirs = torch.stack([each[row] for each in outputs], -1) if len(outputs) > 1 else outputs[0][row]
-            theirs_NC = theirs[: len(ours_NC)] if kind.by_token[0] else theirs[None]
-            compared.append(("outputs as of predict", torch.from_numpy(ours_NC), theirs_NC))
+            theirs_NC = theirs[None] if graph.task_head.pooling is not None else theirs[: len(ours_NC)]
+            compared.append(("outputs as of predict", ours_NC, theirs_NC))
     return compared
 
 
-def _session(file: Path) -> Any:
+def open_graph(file: Path, graph: Graph) -> Callable[[dict[str, Tensor]], list[Tensor]]:
+    """The outputs of a file in onnxruntime, as a function of padded rows; `graph` is what was written to it."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = torch.get_num_threads()
     try:
-        return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its exceptions share no base of their own
-        raise ModelError(f"{file}: onnxruntime cannot load it ({_line(error)}); export the model anew") from error
+        line = str(error).partition("\n")[0]
+        raise ModelError(f"{file}: onnxruntime cannot load it ({line}); export the model anew") from error
+    for names, values in ((graph.inputs, session.get_inputs()), (tuple(graph.kind.outputs), session.get_outputs())):
+        if (in_file := tuple(value.name for value in values)) != names:
+            raise ModelError(f"{file}: has {', '.join(in_file)} in place of {', '.join(names)}; export the model anew")
 
+    def run(rows: dict[str, Tensor]) -> list[Tensor]:
+        feeds = {name: rows[name].contiguous().numpy() for name in graph.inputs}
+        try:
+            return [torch.from_numpy(array) for array in session.run(None, feeds)]
+        except Exception as error:
+            line = str(error).partition("\n")[0]
+            raise ModelError(f"{file}: onnxruntime cannot run it ({line}); export the model anew") from error
 
-def _line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    return run

@@ -4,16 +4,15 @@ Exported are logits at masks, vectors, and what the head of a task says. Graphs 
 its compiled loops (`unmask.core.compiled.serves` says no while exporting), and attention is written out, so that every
 engine finds operations that it knows. Files are in float32, or with 8-bit weights.
 
-Shape suffixes: B = texts, S = positions, D = hidden size, V = vocabulary, C = outputs of a task.
+Shape suffixes: B = texts, S = positions, D = hidden size, V = vocabulary, N = positions of a text that a head looks at,
+C = outputs of a task.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import tempfile
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
@@ -32,8 +31,9 @@ from unmask.model.folder import CONFIG, find_weights, read_content
 from unmask.model.layout_names import LAYOUTS, FolderLayout
 from unmask.model.pooling import POOLINGS, check_splade, sparse_file
 from unmask.model.stored_weights import read_weights
+from unmask.tasks.inputs import Example
 from unmask.tasks.loaded_model import Model, load
-from unmask.tasks.predict import TaskModel, does_task, open_fine_tuned
+from unmask.tasks.predict import TaskModel, does_task, open_fine_tuned, outputs_of
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.contrast import splade_vectors
@@ -85,30 +85,20 @@ class CheckedModel:
         return read_weights(self.folder)
 
     @cached_property
-    def weights(self) -> dict[str, Tensor]:
-        """The stored weights, under canonical names."""
-        return self.layout.canonical(self.raw_weights)
-
-    @cached_property
     def has_head(self) -> bool:
         """Whether the folder holds a masked-language-model head; those of bare encoders do not."""
-        return self.layout.theirs("head.bias")[0] in self.weights
+        return self.layout.theirs("head.bias")[0] in self.layout.canonical(self.raw_weights)
 
-    @property
-    def does_task(self) -> bool:
-        """Whether the model is fine-tuned. Where config.json cannot be read, other checks say so."""
-        try:
-            return does_task(self.config)
-        except ModelError:
-            return False
+    @cached_property
+    def purpose(self) -> str | None:
+        """`task` of a fine-tuned model, `sparse` of one that makes sparse vectors, else None.
 
-    @property
-    def is_sparse(self) -> bool:
-        """Whether the folder makes sparse vectors. Where modules.json cannot be read, other checks say so."""
+        None also where config.json or modules.json cannot be read: checks report that.
+        """
         try:
-            return sparse_file(self.folder) is not None
+            return "task" if does_task(self.config) else "sparse" if sparse_file(self.folder) is not None else None
         except ModelError:
-            return False
+            return None
 
     @property
     def has_types(self) -> bool:
@@ -167,9 +157,22 @@ class CheckedModel:
     @torch.no_grad()
     def sparse_vectors(self) -> Tensor:
         """Sparse vectors [B, V] of the probe's texts, packed, as the training of them makes them."""
-        network, lengths = self.model.network, tuple(map(len, self.probe))
-        hidden_TD = network.encoder(**self.packed())[0]
-        return splade_vectors(network, hidden_TD, lengths)
+        network = self.model.network
+        return splade_vectors(network, network.encoder(**self.packed())[0], tuple(map(len, self.probe)))
+
+    def task_outputs(self) -> list[Tensor]:
+        """Of each of the probe's texts the outputs [N, C] of the fine-tuned model, packed, as `predict` makes them.
+
+        N are the positions that the task's head looks at: the first one, or all of the text.
+        """
+        network, task = self.fine_tuned.network, self.fine_tuned.task
+        assert isinstance(network, MaskedLM), "transformers runs all others"
+        types_BS, examples = self.padded()["token_type_ids"].numpy(), []
+        for row, ids in enumerate(self.probe):
+            positions = np.arange(1 if task.task_head.pooling == "first" else len(ids))
+            types = types_BS[row, : len(ids)] if network.config.num_types > 1 else None
+            examples.append(Example(row, ids.numpy(), types, positions, positions))
+        return [torch.from_numpy(output) for output in outputs_of(network, task, examples)]
 
 
 def open_checked_model(folder: str | Path) -> CheckedModel:
@@ -183,7 +186,7 @@ def open_checked_model(folder: str | Path) -> CheckedModel:
         kind = subject.config.get("model_type")
     except ModelError:  # the checks say so
         return subject
-    if isinstance(kind, str) and kind not in LAYOUTS and not subject.does_task:
+    if isinstance(kind, str) and kind not in LAYOUTS and subject.purpose != "task":
         raise ModelError(
             f"{subject.folder}: the layout {shown(kind)} is none of ours ({', '.join(LAYOUTS)}), so there is no "
             "network to compare it with, nor to export; transformers runs it here (fill, embed, evaluate, score, "
@@ -195,7 +198,10 @@ def open_checked_model(folder: str | Path) -> CheckedModel:
 # ----------------------------------------
 # Graphs
 
-FILE = "model.onnx"  # the only name that optimum, sentence-transformers and transformers.js look for
+# The only names that optimum, sentence-transformers and transformers.js look for.
+FILE = "model.onnx"
+INT8_FILE = "model_quantized.onnx"  # the same graph with 8-bit weights
+DATA_FILE = "model.onnx_data"  # the weights of a graph that are too large for its own file
 VECTORS = "sentence_embedding"  # the output with a vector a text, where there is one
 
 
@@ -208,11 +214,6 @@ class GraphKind:
     outputs: dict[str, str]  # name to shape, in words
     optimum: str  # its class there
     sentence: str | None = None  # how sentence-transformers loads it, where it does
-
-    @property
-    def by_token(self) -> tuple[bool, ...]:
-        """For each output, whether it has a value a position."""
-        return tuple(shape.startswith("batch, length") for shape in self.outputs.values())
 
 
 EMBED = GraphKind(
@@ -244,9 +245,9 @@ def kinds_of(subject: CheckedModel) -> tuple[GraphKind, ...]:
     Raises:
         ModelError: It is fine-tuned, and its head cannot be read.
     """
-    if subject.does_task:
+    if subject.purpose == "task":
         return (TASKS[subject.fine_tuned.task.task_head.architecture],)
-    if subject.is_sparse:
+    if subject.purpose == "sparse":
         return (SPLADE,)
     return (EMBED, FILL) if subject.has_head else (EMBED,)
 
@@ -332,36 +333,35 @@ def write_onnx(graph: Graph, folder: Path) -> Path:
     """
     import onnx_ir
 
-    file, longest = folder / FILE, graph.model.config.max_position_embeddings
+    longest = graph.model.config.max_position_embeddings
     # Two texts: an axis of size 1 would be taken for one that always has this size.
     # And a tensor for each input: one that stands in two places would be taken for one input.
     arguments: dict[str, Any] = {name: torch.ones((2, min(8, longest)), dtype=torch.int64) for name in graph.inputs}
     axes = {0: Dim("batch"), 1: Dim("length", max=longest)}
-    with _quiet():
-        exported = torch.onnx.export(
-            graph,
-            kwargs=arguments,
-            input_names=list(arguments),
-            output_names=list(graph.kind.outputs),
-            dynamic_shapes=dict.fromkeys(arguments, axes),
-            opset_version=OPSET,
-            dynamo=True,
-            verbose=False,
-        )
-        assert exported is not None
-        num_bytes = sum(weight.numel() * weight.element_size() for weight in graph.parameters())
-        onnx_ir.save(exported.model, file, external_data=data_file(file).name if num_bytes > _LARGEST_FILE else None)
-    return file
-
-
-def data_file(file: Path) -> Path:
-    """The weights of a graph that are too large for its own file; optimum looks for no other name."""
-    return file.with_name(file.name + "_data")
-
-
-def int8_file(file: Path) -> Path:
-    """The same graph with 8-bit weights; optimum and transformers.js call it so."""
-    return file.with_stem(f"{file.stem}_quantized")
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)  # it has a line on each operation of torchvision
+    try:
+        with warnings.catch_warnings():
+            for text in _CHATTER:
+                warnings.filterwarnings("ignore", message=text)
+            exported = torch.onnx.export(
+                graph,
+                kwargs=arguments,
+                input_names=list(arguments),
+                output_names=list(graph.kind.outputs),
+                dynamic_shapes=dict.fromkeys(arguments, axes),
+                opset_version=OPSET,
+                dynamo=True,
+                verbose=False,
+            )
+            assert exported is not None
+            num_bytes = sum(weight.numel() * weight.element_size() for weight in graph.parameters())
+            beside = DATA_FILE if num_bytes > _LARGEST_FILE else None
+            onnx_ir.save(exported.model, folder / FILE, external_data=beside)
+    finally:
+        log.setLevel(level)
+    return folder / FILE
 
 
 def write_int8(file: Path) -> Path:
@@ -372,26 +372,11 @@ def write_int8(file: Path) -> Path:
     from onnxruntime.quantization import QuantType, quantize_dynamic
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    with tempfile.TemporaryDirectory(prefix="unmask-") as scratch, _quiet():
+    small, beside = file.with_name(INT8_FILE), file.with_name(DATA_FILE).is_file()
+    with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
         shaped = str(Path(scratch) / file.name)
-        beside = data_file(file).is_file()
         quant_pre_process(
             str(file), shaped, skip_optimization=True, skip_symbolic_shape=True, save_as_external_data=beside
         )
-        quantize_dynamic(shaped, str(int8_file(file)), weight_type=QuantType.QInt8, per_channel=True)
-    return int8_file(file)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without what the exporter says of its own insides, such as a line on each operation of torchvision."""
-    log = logging.getLogger("torch.onnx")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            for text in _CHATTER:
-                warnings.filterwarnings("ignore", message=text)
-            yield
-    finally:
-        log.setLevel(level)
+        quantize_dynamic(shaped, str(small), weight_type=QuantType.QInt8, per_channel=True)
+    return small

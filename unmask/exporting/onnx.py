@@ -31,7 +31,6 @@ from unmask.exporting.graphs import (
     CheckedModel,
     Graph,
     GraphKind,
-    data_file,
     kinds_of,
     missing_onnx,
     open_checked_model,
@@ -137,8 +136,8 @@ def export(
     if (reason := missing_onnx()) is not None:
         raise SettingsError(f"ONNX cannot be written: {reason}")
     kinds = kinds_of(subject)
-    known = {kind.task: kind for kind in (*kinds, *(() if subject.is_sparse else (EMBED,)))}
     if task is not None:
+        known = {kind.task: kind for kind in (*kinds, *(() if subject.purpose == "sparse" else (EMBED,)))}
         if task not in known:
             raise SettingsError(f"unknown task {task!r} for {subject.folder}; it has {', '.join(known)}")
         kinds = (known[task],)
@@ -168,7 +167,7 @@ def export(
 
 def _write(subject: CheckedModel, folder: Path, kinds: Sequence[GraphKind], *, int8: bool) -> dict[str, GraphFile]:
     """Writes all files, and compares each graph with the model."""
-    graphs = {}
+    graphs, length = {}, subject.model.network.config.max_position_embeddings
     for kind in kinds:
         place = folder / kind.task if len(kinds) > 1 else folder
         (place / ONNX).mkdir(parents=True)
@@ -186,28 +185,30 @@ def _write(subject: CheckedModel, folder: Path, kinds: Sequence[GraphKind], *, i
         for written, check in checks.items():
             if check.largest_difference is None:
                 raise ModelError(f"{check.detail}; nothing was written")
-            size = sum(part.stat().st_size for part in (written, data_file(written)) if part.is_file())
+            parts = (written, written.with_name(f"{written.name}_data"))
             graphs[written.relative_to(folder).as_posix()] = GraphFile(
-                size, check.largest_difference, graph.inputs, tuple(kind.outputs), check.smallest_cosine
+                sum(part.stat().st_size for part in parts if part.is_file()),
+                check.largest_difference,
+                graph.inputs,
+                tuple(kind.outputs),
+                check.smallest_cosine,
             )
-
-        # What a library reads beside a graph.
-        content = dict(subject.config)
+        # What a library reads beside the graph.
+        config = dict(subject.config)
         if kind is EMBED:
-            stem = str((content.get("architectures") or [""])[0]).partition("For")[0]
-            content["architectures"] = [stem if stem.endswith("Model") or not stem else f"{stem}Model"]
+            stem = str((config.get("architectures") or [""])[0]).partition("For")[0]
+            config["architectures"] = [stem if stem.endswith("Model") or not stem else f"{stem}Model"]
         if kind in (EMBED, SPLADE):
             copy_sentence_files(subject.folder, place)
-        (place / CONFIG).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        length = subject.model.network.config.max_position_embeddings
+        (place / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         subject.tokenizer.save(place, max_length=length, with_types=subject.has_types)
-        files = sorted(path.name for path in (place / ONNX).glob("*.onnx"))
-        (place / "README.md").write_text(readme(graph, files, length, subject), encoding="utf-8")
+        text = readme(graph, [written.name for written in checks], length, subject)
+        (place / "README.md").write_text(text, encoding="utf-8")
     return graphs
 
 
 # ----------------------------------------
-# README.md of a graph's folder: what loads it, and how onnxruntime and TensorRT take it.
+# The README beside each graph
 
 _TEXT = """# ONNX: {task}
 

@@ -9,107 +9,48 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from unmask.core.errors import ModelError, UnmaskError, shown
+from unmask.core.errors import ModelError, UnmaskError
 from unmask.core.files import read_object, typed
 from unmask.core.results import Readable, Sheet, Shown, Styled
-from unmask.exporting import checks as all_checks
-from unmask.exporting.checks import Check, int8_follows_ours, none_wrong, onnx_equals_ours, onnx_tokenizer_equals_ours
+from unmask.exporting import checks as of
+from unmask.exporting.checks import Check
 from unmask.exporting.graphs import (
     EMBED,
     FILE,
+    INT8_FILE,
+    KINDS,
     CheckedModel,
     GraphKind,
-    int8_file,
     kinds_of,
     missing_onnx,
     open_checked_model,
 )
 from unmask.exporting.onnx import ONNX
 from unmask.model.folder import CONFIG
-from unmask.model.pooling import MODULES, pooling_file, read_normalize, read_pooling, sparse_file
 from unmask.model.transformers import runs_in_transformers
-from unmask.tokenizer.tokenizer import SPELLINGS
 
 MakeCheck = Callable[[CheckedModel], Check | str]
-_TOKENIZER_FILES = ("tokenizer_config.json", "special_tokens_map.json")
-_LENGTH_KEYS = {  # of files that say how long an input may be
-    "tokenizer_config.json": "model_max_length",
-    "special_tokens_map.json": "model_max_length",
-    "sentence_bert_config.json": "max_seq_length",
-    "config_sentence_transformers.json": "max_seq_length",
+# In the order of the report. Those of the graphs follow.
+_CHECKS: dict[str, MakeCheck] = {
+    "files_unchanged": of.files_unchanged,
+    "finite_weights": of.finite_weights,
+    "packed_equals_alone": of.packed_equals_alone,
+    "padded_equals_unpadded": of.padded_equals_unpadded,
+    "tokenizer_round_trip": of.tokenizer_round_trip,
+    "special_ids": of.special_ids,
+    "side_files_agree": of.side_files_agree,
+    "tied_weights": of.tied_weights,
+    "transformers_equals_ours": of.transformers_equals_ours,
+    "tokenizer_in_transformers": of.tokenizer_in_transformers,
+    "task_head_equals_ours": of.task_head_equals_ours,
+    "sparse_vectors_equal_ours": of.sparse_vectors_equal_ours,
 }
-_UNBOUNDED = 1 << 20  # tokens above which a longest input says that there is none
-
-
-def side_files_agree(subject: CheckedModel) -> Check | str:
-    """The small files beside weights and tokenizer.json are readable, and agree with the rest.
-
-    Returns:
-        The check; a reason where there are no such files.
-    """
-    files = [subject.folder / name for name in (*_TOKENIZER_FILES, MODULES, *list(_LENGTH_KEYS)[2:])]
-    files = [file for file in files if file.is_file()]
-    if not files:
-        return "there are no files beside the weights, config.json and tokenizer.json"
-    wrong: list[str] = []
-    for file in files:
-        try:
-            wrong += _wrong_modules(subject) if file.name == MODULES else _wrong_values(subject, file)
-        except UnmaskError as error:
-            wrong.append(str(error))
-    return none_wrong(wrong, ", ".join(file.name for file in files))
-
-
-def _wrong_values(subject: CheckedModel, file: Path) -> Iterator[str]:
-    """Special tokens that are not those of tokenizer.json, and inputs longer than the model takes."""
-    content, tokenizer = read_object(file, "write the model anew"), subject.tokenizer
-    if file.name in _TOKENIZER_FILES:
-        for role in SPELLINGS:
-            token, ours = content.get(f"{role}_token"), tokenizer.special_names[role]
-            token = token.get("content") if isinstance(token, dict) else token
-            if token is not None and token != ours:
-                yield f"{file.name} says {role}_token = {shown(token)}, tokenizer.json has {shown(ours)}"
-        added = content.get("added_tokens_decoder") or {}
-        if not isinstance(added, dict):
-            yield f"{file.name}: added_tokens_decoder = {shown(added)} is no table"
-            return
-        for id_, entry in added.items():
-            token = entry.get("content") if isinstance(entry, dict) else entry
-            ours = tokenizer.backend.id_to_token(int(id_)) if id_.isdecimal() and len(id_) < 10 else None
-            if token != ours:
-                yield f"{file.name} says that {shown(id_)} is {shown(token)}, tokenizer.json has {shown(ours)}"
-                return
-    # RoBERTa's kind has two positions more than it takes tokens, and released folders count either way.
-    key, longest = _LENGTH_KEYS[file.name], subject.config.get("max_position_embeddings")
-    length = content.get(key)
-    if length is None:
-        return
-    if isinstance(length, bool) or not isinstance(length, int | float) or not length > 0:
-        yield f"{file.name}: {key} = {shown(length)} is no number of tokens"
-    elif isinstance(longest, int) and longest < length < _UNBOUNDED:
-        yield f"{file.name}: {key} = {length} is more than the model's {longest} positions"
-
-
-def _wrong_modules(subject: CheckedModel) -> Iterator[str]:
-    """A pooling that cannot be made, or is of another width than the model."""
-    pooling, key = sparse_file(subject.folder), "vocab_size"
-    if pooling is None:
-        read_pooling(subject.folder)
-        read_normalize(subject.folder)
-        pooling, key = pooling_file(subject.folder), "hidden_size"
-    if pooling is None:
-        return
-    dimension = read_object(pooling, "write the model anew").get("word_embedding_dimension")
-    width = subject.config.get(key)
-    if dimension is not None and dimension != width:
-        where = pooling.relative_to(subject.folder).as_posix()
-        yield f"{where} says word_embedding_dimension = {shown(dimension)}, config.json {key} = {shown(width)}"
-
-
-_OF_NETWORK = (
+_PURPOSES = {"task_head_equals_ours": "task", "sparse_vectors_equal_ours": "sparse"}  # of models without, not made
+_IN_TRANSFORMERS = {"transformers_equals_ours", "tokenizer_in_transformers", *_PURPOSES}
+_OF_NETWORK = {
     "packed_equals_alone", "padded_equals_unpadded", "tied_weights", "transformers_equals_ours",
     "task_head_equals_ours",
-)  # fmt: skip
+}  # fmt: skip
 
 
 @dataclass(frozen=True, repr=False)
@@ -166,41 +107,23 @@ def verify(model: str | Path, *, onnx: str | Path | None = None) -> Verification
         ModelError: There is no model, or `onnx` holds no graph.
     """
     subject = open_checked_model(model)
+    checks = {name: make for name, make in _CHECKS.items() if _PURPOSES.get(name, subject.purpose) == subject.purpose}
     skipped: dict[str, str] = {}
-    to_make: dict[str, MakeCheck] = {
-        check.__name__: check
-        for check in (
-            all_checks.files_unchanged,
-            all_checks.finite_weights,
-            all_checks.packed_equals_alone,
-            all_checks.padded_equals_unpadded,
-            all_checks.tokenizer_round_trip,
-            all_checks.special_ids,
-            side_files_agree,
-            all_checks.tied_weights,
-        )
-    }
-    in_transformers: list[Any] = [all_checks.transformers_equals_ours, all_checks.tokenizer_in_transformers]
-    if subject.does_task:
-        in_transformers.append(all_checks.task_head_equals_ours)
-    elif subject.is_sparse:
-        in_transformers.append(all_checks.sparse_vectors_equal_ours)
-    reason = None if find_spec("transformers") else "transformers is missing: pip install 'unmask[transformers]'"
-    for check in in_transformers:
-        if reason is None:
-            to_make[check.__name__] = check
-        else:
-            skipped[check.__name__] = reason
-    if subject.does_task and runs_in_transformers(subject.folder):
+    if find_spec("transformers") is None:
+        reason = "transformers is missing: pip install 'unmask[transformers]'"
+        skipped |= {name: reason for name in checks if name in _IN_TRANSFORMERS}
+    if subject.purpose == "task" and runs_in_transformers(subject.folder):
         reason = "transformers runs this model here too, so there is nothing of ours to compare"
-        skipped |= {name: reason for name in _OF_NETWORK if to_make.pop(name, None) is not None}
-    of_graphs = _graph_checks(subject, onnx)
-    if isinstance(of_graphs, str):
-        skipped["onnx_equals_ours"] = of_graphs
+        skipped |= {name: reason for name in checks if name in _OF_NETWORK and name not in skipped}
+    graph_checks = _graph_checks(subject, onnx)
+    if isinstance(graph_checks, str):
+        skipped["onnx_equals_ours"] = graph_checks
     else:
-        to_make |= of_graphs
-    made = {}
-    for name, make in to_make.items():
+        checks |= graph_checks
+    results = {}
+    for name, make in checks.items():
+        if name in skipped:
+            continue
         try:
             result = make(subject)
         except UnmaskError as error:
@@ -208,35 +131,33 @@ def verify(model: str | Path, *, onnx: str | Path | None = None) -> Verification
         if isinstance(result, str):
             skipped[name] = result
         else:
-            made[name] = result
-    return Verification(subject.folder, made, skipped)
+            results[name] = result
+    return Verification(subject.folder, results, skipped)
 
 
 def _graph_checks(subject: CheckedModel, onnx: str | Path | None) -> dict[str, MakeCheck] | str:
-    """The checks of the graphs that are there; a reason where there are none."""
+    """The checks of the graphs that are there; a reason where there are none, or no package to run them."""
     folder = subject.folder / ONNX if onnx is None else Path(onnx)
-
-    # Each graph lies in a folder that is called as its task, or one in the folder itself.
-    exported: list[tuple[GraphKind, Path]] = []
+    places: list[tuple[GraphKind, Path]] = []
     if any(folder.rglob(FILE)):
-        kinds = [*kinds_of(subject), *(() if EMBED in kinds_of(subject) else (EMBED,))]
-        exported = [(kind, folder / kind.task) for kind in kinds if (folder / kind.task / ONNX / FILE).is_file()]
-        if not exported and (folder / ONNX / FILE).is_file():
+        # Each in a folder that is called as its task, or one in the folder itself.
+        kinds = [kind for kind in KINDS if kind is EMBED or kind in kinds_of(subject)]
+        places = [(kind, folder / kind.task) for kind in kinds if (folder / kind.task / ONNX / FILE).is_file()]
+        if not places and (folder / ONNX / FILE).is_file():
             architectures = read_object(folder / CONFIG, "export the model anew").get("architectures")
-            is_bare = "For" not in str(architectures)
-            exported = [(next(kind for kind in kinds if (kind is EMBED) == is_bare), folder)]
-    if not exported:
-        if onnx is not None:
-            raise ModelError(
-                f"{folder}: there is no graph; write them with unmask export {typed(subject.folder)} --out "
-                f"{typed(folder)}"
-            )
+            bare = "For" not in str(architectures)
+            places = [(next(kind for kind in kinds if (kind is EMBED) == bare), folder)]
+    if not places and onnx is not None:
+        command = f"unmask export {typed(subject.folder)} --out {typed(folder)}"
+        raise ModelError(f"{folder}: there is no graph; write them with {command}")
+    if not places:
         return "no exported graph was given (--onnx), nor is there one in the model's folder `onnx`"
     checks: dict[str, MakeCheck] = {}
-    for kind, place in exported:
+    for kind, place in places:
         file = place / ONNX / FILE
-        checks[f"onnx_{kind.short}_equals_ours"] = partial(onnx_equals_ours, file=file, kind=kind)
-        if (small := int8_file(file)).is_file():
-            checks[f"onnx_{kind.short}_int8_follows_ours"] = partial(int8_follows_ours, file=small, kind=kind)
-    checks["onnx_tokenizer_equals_ours"] = partial(onnx_tokenizer_equals_ours, folders=[place for _, place in exported])
+        checks[f"onnx_{kind.short}_equals_ours"] = partial(of.onnx_equals_ours, file=file, kind=kind)
+        if (small := file.with_name(INT8_FILE)).is_file():
+            checks[f"onnx_{kind.short}_int8_follows_ours"] = partial(of.int8_follows_ours, file=small, kind=kind)
+    folders = [place for _, place in places]
+    checks["onnx_tokenizer_equals_ours"] = partial(of.onnx_tokenizer_equals_ours, folders=folders)
     return checks if (reason := missing_onnx()) is None else reason

@@ -11,7 +11,8 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 import unmask
-from tests.model.test_task_parity import INFOS, LAYOUTS, model_for
+from tests.model.helpers import LAYOUTS
+from tests.model.test_task_parity import INFOS, model_for
 from unmask.exporting.verify import Verification
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_task_model

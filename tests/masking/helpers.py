@@ -9,10 +9,12 @@ import numpy as np
 import torch
 
 from unmask.core.hashing import mix
+from unmask.core.settings import validated
 from unmask.data.lexicon import Lexicon
 from unmask.data.rows import Rows
 from unmask.masking.draw_loops import hash_set
 from unmask.masking.masker import Masker
+from unmask.masking.settings import MaskingSettings
 from unmask.masking.tables import Scores, Tables
 from unmask.tokenizer.tokenizer import Tokenizer
 
@@ -68,11 +70,62 @@ def annotated(rows: Rows, *, seed: int = 0) -> Rows:
     return replace(rows, annotations={name: torch.from_numpy(column) for name, column in columns.items()})
 
 
+def rows_of(starts: str, **columns: list[int]) -> Rows:
+    """One row: `#` a special token, `w` a token that begins a word, `-` one that goes on, `?` an unknown one.
+
+    A new segment begins at every second `#` (as [CLS] x x [SEP] [CLS] x [SEP] does); columns are those of annotation.
+    """
+    special = torch.tensor([[c == "#" for c in starts]])
+    segments = (torch.cumsum(special.int(), 1) - special.int()) // 2
+    first = torch.diff(segments, prepend=torch.tensor([[-1]]), dim=1) != 0
+    places = torch.arange(len(starts))[None]
+    begin = torch.cummax(torch.where(first, places, 0), 1).values
+    return Rows(
+        input_ids=torch.full((1, len(starts)), 10),
+        segment_ids=segments.to(torch.int32),
+        position_ids=places - begin,
+        word_starts=torch.tensor([[c in "w?" for c in starts]]),
+        maskable=torch.tensor([[c not in "#?" for c in starts]]),
+        segment_keys=segments.to(torch.int64) + 5,
+        annotations={name: torch.tensor([values]) for name, values in columns.items()},
+    )
+
+
+def parse(role: int, before: int, behind: int, heads: int = 0) -> int:
+    """A word's annotation of dependencies: its role, the reach of its subtree, and whether it has one."""
+    return role << 25 | heads << 24 | before << 12 | behind
+
+
+def assert_share(hits: torch.Tensor, expected: float) -> None:
+    """Of independent draws, within four standard deviations."""
+    assert abs(float(hits.double().mean()) - expected) < 4 * (expected * (1 - expected) / hits.numel()) ** 0.5
+
+
+def assert_mean(counts: torch.Tensor, expected: float) -> None:
+    """Of independent counts, within four standard deviations."""
+    assert abs(float(counts.double().mean()) - expected) < 4 * float(counts.double().std()) / len(counts) ** 0.5
+
+
 def masker_of(tokenizer: Tokenizer, **options: object) -> Masker:
     """A masker of any strategy, with all tables that one may need."""
     return Masker.from_tokenizer(tokenizer, **({"tables": tables_of(tokenizer)} | options))  # type: ignore[arg-type]
 
 
+def masker_with(
+    tokenizer: Tokenizer,
+    *,
+    seed: int = 0,
+    tables: Tables | None = None,
+    with_boundaries: bool = False,
+    **values: object,
+) -> Masker:
+    """A masker of settings in their long form, with all tables that one may need."""
+    settings = validated(MaskingSettings, values, where="masking")
+    tables = tables or tables_of(tokenizer)
+    return Masker(settings, tokenizer, seed=seed, tables=tables, with_boundaries=with_boundaries)
+
+
+@functools.cache
 def tables_of(tokenizer: Tokenizer) -> Tables:
     """Every table, with made-up content."""
     size = tokenizer.vocab_size
@@ -89,14 +142,14 @@ def tables_of(tokenizer: Tokenizer) -> Tables:
         num_documents=600,
         scores=Scores(1, scores),
         collocations_P=_some_collocations(tokenizer),
+        informativeness_V=torch.rand(size, generator=generator),
         labels=LABELS,
     )
 
 
-@functools.cache
 def _some_collocations(tokenizer: Tokenizer) -> torch.Tensor:
     """A third of all pairs of one-token words, and many triples: random rows hold them."""
-    ids = [int(id_) for id_ in np.flatnonzero(tokenizer.ordinary)]
+    ids = [int(id_) for id_ in np.flatnonzero(tokenizer.ordinary)[:200]]
     pairs = {((a,), (b,)) for a in ids for b in ids if (a + b) % 3 == 0}
     few = [id_ for id_ in ids if id_ % 8 == 0]
     return collocation_set(pairs | {((a,), (b,), (c,)) for a in few for b in few for c in few})

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.model.helpers import MakeModel, all_logits, their_logits
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import load_model, save_model
 from unmask.model.initial_weights import with_positions, with_words
 
-MakeModel = Callable[..., MaskedLM]
-
 
 def logits(model: MaskedLM, ids: list[int]) -> torch.Tensor:
-    with torch.no_grad():
-        return model(torch.tensor([ids]), positions_N=torch.arange(len(ids)))
+    return all_logits(model, torch.tensor([ids]))[0]
 
 
 def test_a_word_is_the_mean_of_its_pieces(make_model: MakeModel) -> None:
@@ -73,8 +70,7 @@ def test_what_was_extended_is_the_same_in_transformers(make_model: MakeModel, tm
     save_model(grown, tmp_path)
     theirs = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path).eval()
     ids = [2, 30, 31, *range(10, 28), 3]
-    with torch.no_grad():
-        expected = theirs(torch.tensor([ids])).logits[0]
+    expected = their_logits(theirs, torch.tensor([ids]))[0]
     assert expected.shape == (len(ids), 32)
     torch.testing.assert_close(logits(grown, ids), expected, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(logits(load_model(tmp_path, mask_id=4).eval(), ids), logits(grown, ids))

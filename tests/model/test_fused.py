@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import get_args
 
 import pytest
@@ -11,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tests.model.on_gpu import tensor_operations
 from unmask.model import attention as tiles
 from unmask.model import fused
-from unmask.model import fused as loss
 from unmask.model.attention import AttentionPlan, rotary_table
 from unmask.model.config import Activation
 from unmask.model.layers import Attention, Norm
@@ -34,35 +32,22 @@ class Activated(nn.Module):
         return fused.activate(x, self.kind, gated=self.gated)
 
 
-@contextmanager
-def tensor_operations() -> Iterator[None]:
-    """What other devices do, on this one."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fused, "serves", lambda tensor: False)
-        yield
-
-
-def both(module: nn.Module, *inputs: object) -> tuple[list[Tensor], list[Tensor]]:
+def check(module: nn.Module, *inputs: object, dtype: torch.dtype = torch.float32) -> None:
     """Values and gradients of a module with loops, and with tensor operations."""
 
     def run() -> list[Tensor]:
-        given = [x.detach().requires_grad_() if isinstance(x, Tensor) else x for x in inputs]
-        out = module(*given)
+        arguments = [x.detach().requires_grad_() if isinstance(x, Tensor) else x for x in inputs]
+        out = module(*arguments)
         outs = [out] if isinstance(out, Tensor) else list(out)
         factors = [(1.0 + draw(*o.shape, seed=50)).to(o.dtype) for o in outs]
-        leaves = [x for x in given if isinstance(x, Tensor)] + list(module.parameters())
+        leaves = [x for x in arguments if isinstance(x, Tensor)] + list(module.parameters())
         total = sum((o * f).sum() for o, f in zip(outs, factors, strict=True))
         return [*outs, *torch.autograd.grad(total, leaves)]  # type: ignore[arg-type]
 
     fast = run()
-    with tensor_operations():
+    with pytest.MonkeyPatch.context() as patch:
+        tensor_operations(patch)
         plain = run()
-    return fast, plain
-
-
-def check(module: nn.Module, *inputs: object, dtype: torch.dtype = torch.float32) -> None:
-    fast, plain = both(module, *inputs)
-    assert len(fast) == len(plain)
     for ours, theirs in zip(fast, plain, strict=True):
         assert ours.dtype == theirs.dtype
         scale = float(functional.pad(theirs.detach().abs().flatten(), (0, 1)).max()) or 1.0
@@ -101,15 +86,8 @@ def test_norms(shape: tuple[int, ...], bias: bool, dtype: torch.dtype) -> None:
     x = 2.0 + draw(*shape, dtype=dtype)
     check(norm, x, dtype=dtype)
 
-    class OfSum(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm = norm
-
-        def forward(self, x: Tensor, added: Tensor) -> tuple[Tensor, Tensor]:
-            return self.norm.of_sum(x, added)
-
-    check(OfSum(), x, draw(*shape, dtype=dtype, seed=7), dtype=dtype)
+    norm.forward = norm.of_sum  # type: ignore[assignment]
+    check(norm, x, draw(*shape, dtype=dtype, seed=7), dtype=dtype)
 
 
 def plan_of(segments: list[list[int]], *, window: int | None, rotary: bool, head_dim: int = 8) -> AttentionPlan:
@@ -178,9 +156,9 @@ def test_what_is_not_a_number_stays_so() -> None:
     """A training that diverges must be seen to."""
     x, tokens, bias = draw(4, 8), draw(50, 8, seed=1), draw(50, seed=2)
     x[1, 3] = float("nan")
-    found = loss.losses_of_decoder(x, tokens, bias, torch.arange(4))
+    found = fused.losses_of_decoder(x, tokens, bias, torch.arange(4))
     assert found.each_N.isfinite().tolist() == [True, False, True, True]
-    assert not loss.losses_of_decoder(draw(4, 8), tokens, bias * x[1, 3], torch.arange(4)).each_N.isfinite().any()
+    assert not fused.losses_of_decoder(draw(4, 8), tokens, bias * x[1, 3], torch.arange(4)).each_N.isfinite().any()
     norm = Norm(8, eps=1e-5)
     assert norm(x).isfinite().all(1).tolist() == [True, False, True, True]
 
@@ -199,20 +177,3 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
     torch.set_num_threads(before)
     for one, two in zip(*results, strict=True):
         assert torch.equal(one, two)
-
-
-def test_the_loss_of_other_devices_is_the_same() -> None:
-    x, tokens, bias = draw(30, 8), draw(50, 8, seed=1), draw(50, seed=2)
-    targets = torch.arange(30)
-    targets[7] = loss.IGNORED
-    leaves = [tensor.requires_grad_() for tensor in (x, tokens, bias)]
-    fast = loss.losses_of_decoder(*leaves, targets)
-    gradients = torch.autograd.grad(fast.total, leaves)
-    with tensor_operations():
-        plain = loss.losses_of_decoder(*leaves, targets)
-        expected = torch.autograd.grad(plain.total, leaves)
-    torch.testing.assert_close(fast.total, plain.total)
-    torch.testing.assert_close(fast.each_N, plain.each_N)
-    assert torch.equal(fast.wrong_N, plain.wrong_N)
-    for ours, theirs in zip(gradients, expected, strict=True):
-        torch.testing.assert_close(ours, theirs)

@@ -1,10 +1,9 @@
-"""BERT's family: the same weights give the same logits in transformers, in both directions, alone and packed."""
+"""Every layout: the same weights give the same logits in transformers, in both directions, alone and packed."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.model.test_parity import ACTIVATIONS, all_logits, theirs_of
+from tests.model.helpers import MakeModel, all_logits, some_ids, their_logits, theirs_of, with_biases
 from unmask.core.errors import ModelError
 from unmask.data.rows import Cursor, RowStream
 from unmask.data.store import TokenStore
-from unmask.model.encoder import MaskedLM
 from unmask.model.folder import load_model, save_model
 from unmask.tokenizer.tokenizer import Tokenizer
 
@@ -30,16 +28,7 @@ FAMILY = {
     "roberta-prelayernorm": "RobertaPreLayerNorm",
 }
 ALL = {**FAMILY, "modernbert": "ModernBert"}
-MakeModel = Callable[..., MaskedLM]
-
-
-def some_ids(rows: int = 3, length: int = 40) -> torch.Tensor:
-    return torch.randint(5, 190, (rows, length), generator=torch.Generator().manual_seed(0))
-
-
-def theirs_alone(model: torch.nn.Module, input_ids: torch.Tensor, **rows: torch.Tensor) -> torch.Tensor:
-    with torch.no_grad():
-        return model(input_ids=input_ids, **rows).logits
+ACTIVATIONS = ["gelu", "gelu_pytorch_tanh", "silu", "relu2"]
 
 
 def make_theirs(layout: str, kind: str = "ForMaskedLM", **changes: object) -> torch.nn.Module:
@@ -53,10 +42,7 @@ def make_theirs(layout: str, kind: str = "ForMaskedLM", **changes: object) -> to
     )  # fmt: skip
     torch.manual_seed(0)
     model = getattr(transformers, f"{name}{kind}")(config).eval()
-    with torch.no_grad():
-        for parameter_name, parameter in model.named_parameters():
-            if parameter_name.endswith("bias"):
-                parameter.normal_(0.0, 0.2)
+    with_biases(model)
     return model
 
 
@@ -70,7 +56,7 @@ def test_transformers_gives_the_same_logits(
     assert type(theirs).__name__ == f"{ALL[layout]}ForMaskedLM"
     ours = all_logits(model, some_ids(length=64))
     assert ours.std() > 0.5
-    assert (ours - theirs_alone(theirs, some_ids(length=64))).abs().max() < 1e-4
+    assert (ours - their_logits(theirs, some_ids(length=64))).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize("layout", ALL)
@@ -89,7 +75,7 @@ def test_packed_equals_alone_and_transformers(
             for n in range(last + 1):
                 inside = rows.segment_ids[r] == n
                 alone = rows.input_ids[r][inside][None]
-                assert (packed[r][inside] - theirs_alone(theirs, alone)[0]).abs().max() < 1e-4
+                assert (packed[r][inside] - their_logits(theirs, alone)[0]).abs().max() < 1e-4
                 assert (packed[r][inside] - all_logits(model, alone)[0]).abs().max() < 1e-4
                 compared += 1
     assert compared > 10
@@ -105,11 +91,11 @@ def test_a_model_of_transformers_loads_here(tmp_path: Path, layout: str, activat
     longest = 66 if layout == "bert" else 64
     assert model.config.max_position_embeddings == longest
     ids = some_ids(2, longest)
-    assert (theirs_alone(theirs, ids) - all_logits(model, ids)).abs().max() < 1e-4
+    assert (their_logits(theirs, ids) - all_logits(model, ids)).abs().max() < 1e-4
     save_model(model, tmp_path / "again")
     again = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "again").eval()
     assert again.config.hidden_dropout_prob == again.config.attention_probs_dropout_prob == 0.1
-    assert (theirs_alone(theirs, ids) - theirs_alone(again, ids)).abs().max() < 1e-4
+    assert (their_logits(theirs, ids) - their_logits(again, ids)).abs().max() < 1e-4
 
 
 def test_token_types_are_berts(make_model: MakeModel, tmp_path: Path) -> None:
@@ -117,7 +103,7 @@ def test_token_types_are_berts(make_model: MakeModel, tmp_path: Path) -> None:
     theirs = theirs_of(model, tmp_path)
     types = (torch.arange(40) >= 17).long().expand(3, 40)
     ours = all_logits(model, some_ids(), token_type_ids_BS=types)
-    assert (ours - theirs_alone(theirs, some_ids(), token_type_ids=types)).abs().max() < 1e-4
+    assert (ours - their_logits(theirs, some_ids(), token_type_ids=types)).abs().max() < 1e-4
     assert (ours - all_logits(model, some_ids())).abs().max() > 0.1
     with pytest.raises(ModelError, match="the layout 'modernbert' has no token types"):
         all_logits(make_model(), some_ids(), token_type_ids_BS=types)
@@ -170,19 +156,56 @@ def test_old_folders_with_tensorflows_names_and_tied_copies(make_model: MakeMode
     assert torch.equal(all_logits(model, some_ids()), all_logits(again, some_ids()))
 
 
+def test_a_change_in_one_document_does_not_reach_its_neighbour(make_model: MakeModel) -> None:
+    model = make_model()
+    ids = some_ids(1, 30)
+    segments = torch.tensor([[0] * 14 + [1] * 16])
+    other = ids.clone()
+    other[0, 3] = 7
+    with_segments = [all_logits(model, x, segment_ids_BS=segments) for x in (ids, other)]
+    without = [all_logits(model, x) for x in (ids, other)]
+    assert torch.equal(with_segments[0][0, 14:], with_segments[1][0, 14:])
+    assert not torch.equal(without[0][0, 14:], without[1][0, 14:]), "the test can see a leak"
+
+
+def test_padding_changes_nothing(make_model: MakeModel) -> None:
+    model = make_model()
+    ids = some_ids(1, 20)
+    padded = torch.cat([ids, torch.zeros(1, 9, dtype=torch.int64)], 1)
+    segments = torch.tensor([[0] * 20 + [-1] * 9])
+    found = all_logits(model, padded, segment_ids_BS=segments)
+    assert (found[:, :20] - all_logits(model, ids)).abs().max() < 1e-5
+    assert found.isfinite().all()
+
+
+def test_a_text_longer_than_the_model(make_model: MakeModel) -> None:
+    with pytest.raises(ModelError, match="65 tokens.* 64 positions"):
+        all_logits(make_model(), torch.full((1, 65), 7))
+
+
 @pytest.mark.parametrize(
     ("layout", "change", "message"),
     [
-        ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key' is not"),
-        ("bert", {"is_decoder": True}, "is_decoder = True is not supported, only False"),
-        ("roberta", {"add_cross_attention": True}, "add_cross_attention = True is not supported"),
-        ("roberta", {"tie_word_embeddings": False}, "tie_word_embeddings = False is not supported"),
-        ("bert", {"hidden_act": "mish"}, "config.json: activation = 'mish' is not supported, only 'gelu', "),
-        ("bert", {"max_position_embeddings": 60}, r"position_embeddings.weight has the shape \(64, 32\), but .*60"),
-        ("roberta", {"pad_token_id": None}, "config.json: pad_id = None: input should be a valid integer"),
-        ("roberta", {"max_position_embeddings": None}, "config.json: max_position_embeddings = None: input should be"),
-        ("bert", {"num_attention_heads": 5}, "config.json: hidden_size 32 must be a multiple of num_heads"),
-        ("bert", {"num_hidden_layers": 5}, "the weights lack bert.encoder.layer.4.attention"),
+        ("modernbert", {"model_type": "t5"}, "'t5' is not supported; supported are 'modernbert', 'bert', "),
+        ("modernbert", {"norm_bias": True}, "norm_bias = True is not supported, only False"),
+        ("modernbert", {"tie_word_embeddings": False}, "tie_word_embeddings = False"),
+        ("modernbert", {"vocab_size": 300}, r"tok_embeddings.weight .* \(200, 32\), .* \(300, 32\)"),
+        ("modernbert", {"layer_types": ["sliding_attention"] * 4}, "every n-th layer is global"),
+        ("modernbert", {"hidden_activation": "spam"}, "activation = 'spam' is not supported"),
+        ("modernbert", {"num_attention_heads": 3}, "hidden_size 32 must be a multiple of 2 x num_heads"),
+        ("modernbert", {"max_position_embeddings": None}, "max_position_embeddings = None"),
+        (
+            "modernbert",
+            {"num_hidden_layers": 6, "layer_types": None, "global_attn_every_n_layers": 3},
+            "the weights lack model.layers.4",
+        ),
+        ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key'"),
+        ("bert", {"is_decoder": True}, "is_decoder = True"),
+        ("roberta", {"add_cross_attention": True}, "add_cross_attention = True"),
+        ("bert", {"max_position_embeddings": 60}, r"position_embeddings.weight .* \(64, 32\), .*60"),
+        ("roberta", {"pad_token_id": None}, "pad_id = None"),
+        ("roberta", {"max_position_embeddings": None}, "max_position_embeddings = None"),
+        ("bert", {"num_attention_heads": 5}, "hidden_size 32 must be a multiple of num_heads"),
         ("roberta-prelayernorm", {"model_type": "roberta"}, "the weights lack roberta.embeddings.word_emb"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The loss of the decoder against the plain one."""
+"""The loss of the decoder against the plain one, in compiled loops and in tensor operations of other devices."""
 
 from __future__ import annotations
 
@@ -7,8 +7,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from tests.model.on_gpu import tensor_operations
 from unmask.model import fused
 from unmask.model.fused import IGNORED, losses_of, losses_of_decoder
+
+
+@pytest.fixture(params=["loops", "tensor operations"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "tensor operations":
+        tensor_operations(monkeypatch)
 
 
 def parts(count: int = 37, *, hidden: int = 8, vocab: int = 50) -> tuple[Tensor, Tensor, Tensor, Tensor]:

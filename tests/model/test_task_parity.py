@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from tests.model.helpers import LAYOUTS, MakeModel, some_ids, with_biases
 from unmask.model.encoder import MaskedLM
-from unmask.model.folder import (
-    load_task_model,
-    read_config_file,
-    save_task_model,
-    with_task_head,
-)
+from unmask.model.folder import load_task_model, read_config_file, save_task_model, with_task_head
 from unmask.tasks.answer import AnswerTask
 from unmask.tasks.classify import Classify, MultiLabel, Pairs, Regress
 from unmask.tasks.inputs import Example
@@ -25,8 +21,6 @@ from unmask.tasks.tag import Tag
 from unmask.tasks.task import Task
 
 transformers = pytest.importorskip("transformers")
-MakeModel = Callable[..., MaskedLM]
-LAYOUTS = ["modernbert", "bert", "roberta", "roberta-prelayernorm"]
 INFOS = [
     Classify(("bored", "glad", "sad")),
     Pairs(("no", "yes"), paired=True),
@@ -35,24 +29,18 @@ INFOS = [
     AnswerTask(may_be_missing=True, max_length=32),
     MultiLabel(("bored", "glad", "sad")),
 ]
-AUTO = {
-    "classify": "AutoModelForSequenceClassification",
-    "pairs": "AutoModelForSequenceClassification",
-    "multi_label": "AutoModelForSequenceClassification",
-    "regress": "AutoModelForSequenceClassification",
-    "tag": "AutoModelForTokenClassification",
-    "answer": "AutoModelForQuestionAnswering",
-}
+AUTO = {"tag": "AutoModelForTokenClassification", "answer": "AutoModelForQuestionAnswering"}  # others: of sequences
+IDS = some_ids(4, 20, below=60)
+
+
+def auto_class(info: Task) -> Any:
+    return getattr(transformers, AUTO.get(info.kind, "AutoModelForSequenceClassification"))
 
 
 def model_for(make_model: MakeModel, layout: str, info: Task) -> MaskedLM:
     """Weights large enough for differences to show."""
     model = with_task_head(make_model(layout=layout), info.task_head, seed=1).eval()
-    with torch.no_grad():
-        generator = torch.Generator().manual_seed(2)
-        for name, parameter in model.named_parameters():
-            if name.startswith(("label_head", "tag_head", "answer_head")) and name.endswith("bias"):
-                parameter.normal_(0.0, 0.3, generator=generator)
+    with_biases(model, 0.3, ("label_head", "tag_head", "answer_head"))
     return model
 
 
@@ -62,13 +50,9 @@ def loaded(folder: Path) -> tuple[MaskedLM, Task]:
     return load_task_model(folder, task.task_head, mask_id=4), task
 
 
-def some_ids() -> torch.Tensor:
-    return torch.randint(5, 60, (4, 20), generator=torch.Generator().manual_seed(0))
-
-
 @torch.no_grad()
 def our_logits(model: MaskedLM, info: Task) -> torch.Tensor:
-    hidden = model.encoder(some_ids())
+    hidden = model.encoder(IDS)
     if info.of_texts:
         return model.outputs(info.head, hidden[:, 0])
     return model.outputs(info.head, hidden.flatten(0, 1)).view(4, 20, -1)
@@ -76,7 +60,7 @@ def our_logits(model: MaskedLM, info: Task) -> torch.Tensor:
 
 @torch.no_grad()
 def their_logits(model: torch.nn.Module, info: Task) -> torch.Tensor:
-    out = model.eval()(some_ids(), attention_mask=torch.ones_like(some_ids()))
+    out = model.eval()(IDS, attention_mask=torch.ones_like(IDS))
     return torch.stack([out.start_logits, out.end_logits], -1) if info.kind == "answer" else out.logits
 
 
@@ -85,7 +69,7 @@ def their_logits(model: torch.nn.Module, info: Task) -> torch.Tensor:
 def test_transformers_loads_what_is_saved(make_model: MakeModel, tmp_path: Path, layout: str, info: Task) -> None:
     ours = model_for(make_model, layout, info)
     save_task_model(ours, info.task_head, tmp_path)
-    theirs, found = getattr(transformers, AUTO[info.kind]).from_pretrained(tmp_path, output_loading_info=True)
+    theirs, found = auto_class(info).from_pretrained(tmp_path, output_loading_info=True)
     assert not found["missing_keys"]
     assert not found["unexpected_keys"]
     expected = our_logits(ours, info)
@@ -95,10 +79,12 @@ def test_transformers_loads_what_is_saved(make_model: MakeModel, tmp_path: Path,
     if info.names:
         assert theirs.config.id2label == dict(enumerate(info.names))
         assert theirs.config.num_labels == len(info.names)
-    types = {"classify": "single_label_classification", "regress": "regression"}
-    assert theirs.config.problem_type == (types | {"multi_label": "multi_label_classification"}).get(
-        info.kind, info.problem_type
-    )
+    types = {
+        "classify": "single_label_classification",
+        "regress": "regression",
+        "multi_label": "multi_label_classification",
+    }
+    assert theirs.config.problem_type == types.get(info.kind, info.problem_type)
 
 
 @pytest.mark.parametrize("info", INFOS[:3], ids=lambda info: info.kind)
@@ -110,18 +96,15 @@ def test_transformers_pools_by_the_mean_as_we_do(make_model: MakeModel, tmp_path
     again, found = loaded(tmp_path)
     assert found == by_mean
     lengths = (5, 20, 11)
-    ids = some_ids()
-    places = [np.arange(length) for length in lengths]
     examples = [
-        Example(n, ids[n, :length].numpy(), None, place, place[:1])
-        for n, (length, place) in enumerate(zip(lengths, places, strict=True))
+        Example(n, IDS[n, :length].numpy(), None, np.arange(length), np.arange(1)) for n, length in enumerate(lengths)
     ]
     outputs = np.concatenate(outputs_of(again.eval(), found, examples))
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
     assert theirs.config.classifier_pooling == "mean"
     attended = (torch.arange(20) < torch.tensor(lengths)[:, None]).long()
     with torch.no_grad():
-        expected = theirs(ids[:3], attention_mask=attended).logits
+        expected = theirs(IDS[:3], attention_mask=attended).logits
     torch.testing.assert_close(torch.from_numpy(outputs), expected, rtol=1e-4, atol=1e-5)
     assert (expected - our_logits(ours, info)[:3]).abs().max() > 1e-2, "the first token says something else"
 
@@ -132,7 +115,7 @@ def test_what_transformers_has_fine_tuned(make_model: MakeModel, tmp_path: Path,
     for info in INFOS:
         ours = model_for(make_model, layout, info)
         save_task_model(ours, info.task_head, tmp_path / "ours")
-        model = getattr(transformers, AUTO[info.kind]).from_pretrained(tmp_path / "ours")
+        model = auto_class(info).from_pretrained(tmp_path / "ours")
         del model.config.unmask_task
         model.save_pretrained(tmp_path / info.kind)
         again, found = loaded(tmp_path / info.kind)

@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 from safetensors.torch import load_file
 
-from tests.model.test_parity import all_logits
+from tests.model.helpers import MakeModel, all_logits, some_ids
 from unmask.model.config import PARTS
-from unmask.model.encoder import MaskedLM
 from unmask.model.folder import load_model, save_model
 
 PYTHON = os.environ.get("UNMASK_TRANSFORMERS_4")
@@ -42,15 +39,13 @@ model.save_pretrained(folder + "/theirs")
 @pytest.mark.skipif(PYTHON is None, reason="UNMASK_TRANSFORMERS_4 does not name a Python with transformers 4.48")
 @pytest.mark.parametrize("layout", PARTS)
 @pytest.mark.parametrize("pad_id", [0, 1])
-def test_transformers_4_gives_the_same_logits(
-    make_model: Callable[..., MaskedLM], tmp_path: Path, layout: str, pad_id: int
-) -> None:
+def test_transformers_4_gives_the_same_logits(make_model: MakeModel, tmp_path: Path, layout: str, pad_id: int) -> None:
     assert PYTHON is not None
     model = make_model(layout=layout, pad_id=pad_id)
     save_model(model, tmp_path)
     done = subprocess.run([PYTHON, "-c", SCRIPT, str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    ids = torch.randint(5, 190, (3, 64), generator=torch.Generator().manual_seed(0))
+    ids = some_ids(length=64)
     ours = all_logits(model, ids)
     assert ours.std() > 0.5
     assert (ours - load_file(tmp_path / "logits.safetensors")["logits"]).abs().max() < 1e-4

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from tests.model.helpers import MakeModel
 from tests.model.on_gpu import attend_in_line, tensor_operations
 from unmask.model.attention import Sequences
 from unmask.model.config import PARTS
 from unmask.model.encoder import MaskedLM, compile_model
 from unmask.model.fused import losses_of_decoder
 from unmask.model.heads import run_transform
-from unmask.model.layers import dropout
 
-MakeModel = Callable[..., MaskedLM]
 SEGMENTS = torch.tensor([[0] * 40, [0] * 13 + [1] * 20 + [-1] * 7, [0] * 3 + [1] * 3 + [2] * 34], dtype=torch.int32)
 
 
@@ -52,9 +50,9 @@ def test_segments_in_a_line_equal_the_loops(
     made_before = values_and_gradients(model, given, sequences=Sequences.of(SEGMENTS))
     assert loops.keys() == in_line.keys()
     assert len(loops) > 20
-    for name, wanted in loops.items():
-        scale = float(wanted.abs().max())
-        torch.testing.assert_close(in_line[name] / scale, wanted / scale, rtol=1e-4, atol=2e-5, msg=name)
+    for name, expected in loops.items():
+        scale = float(expected.abs().max())
+        torch.testing.assert_close(in_line[name] / scale, expected / scale, rtol=1e-4, atol=2e-5, msg=name)
         assert torch.equal(in_line[name], made_before[name]), name
 
 
@@ -157,16 +155,3 @@ def test_the_compiled_loss_is_the_loss(
     for count in (12, 11, 10):
         torch.testing.assert_close(model.head.transform(x_ND[:count]), transformed_ND[:count], rtol=1e-5, atol=1e-5)
     assert counter.count == 2
-
-
-def test_dropout_by_hashes_drops_its_share_and_keeps_the_expectation() -> None:
-    x = torch.ones(400, 500)
-    seeds = [torch.tensor(seed) for seed in (5, 6, -(2**63))]
-    dropped = [dropout(x, 0.2, seed=seed) for seed in seeds]
-    for y in dropped:
-        assert set(y.unique().tolist()) == {0.0, 1.25}
-        assert abs(float((y == 0).float().mean()) - 0.2) < 4 * (0.2 * 0.8 / x.numel()) ** 0.5
-    both = (dropped[0] == 0) & (dropped[1] == 0)
-    assert abs(float(both.float().mean()) - 0.04) < 4 * (0.04 * 0.96 / x.numel()) ** 0.5, "seeds are independent"
-    assert torch.equal(dropped[0], dropout(x, 0.2, seed=seeds[0]))
-    assert dropout(x.bfloat16(), 0.2, seed=seeds[0]).dtype == torch.bfloat16

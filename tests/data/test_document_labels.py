@@ -41,22 +41,22 @@ def test_names_of_classes(value: object, name: str | None) -> None:
     assert class_name(value) == name
 
 
-@pytest.mark.parametrize("kind", ["parquet", "arrow"])
-def test_numbers_have_the_names_that_datasets_wrote(tmp_path: Path, kind: str) -> None:
+def test_numbers_have_the_names_that_datasets_wrote(tmp_path: Path) -> None:
     """-1 is no class, and a file that says no names keeps its numbers."""
     features = {"mood": {"_type": "ClassLabel", "names": ["bad", "good"]}}
     table = pa.table({"text": ["a", "b", "c", "d"], "mood": [1, 0, -1, None]})
     table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
-    if kind == "parquet":
-        pq.write_table(table, tmp_path / "a.parquet")
-    else:
-        with pa.ipc.new_stream(str(tmp_path / "data.arrow"), table.schema) as stream:
-            stream.write_table(table)
-        (tmp_path / "state.json").write_text('{"_data_files": [{"filename": "data.arrow"}]}')
-        (tmp_path / "dataset_info.json").write_text("{}")
-    assert labels_of(tmp_path, "mood") == [("a", "good"), ("b", "bad"), ("c", None), ("d", None)]
-    pq.write_table(table.replace_schema_metadata(None), tmp_path / "b.parquet")
-    assert labels_of(tmp_path / "b.parquet", "mood") == [("a", "1"), ("b", "0"), ("c", "-1"), ("d", None)]
+    pq.write_table(table, tmp_path / "named.parquet")
+    pq.write_table(table.replace_schema_metadata(None), tmp_path / "plain.parquet")
+    folder = tmp_path / "saved"
+    folder.mkdir()
+    with pa.ipc.new_stream(str(folder / "data.arrow"), table.schema) as stream:
+        stream.write_table(table)
+    (folder / "state.json").write_text('{"_data_files": [{"filename": "data.arrow"}]}')
+    (folder / "dataset_info.json").write_text("{}")
+    for name, labels in (("named.parquet", ["good", "bad"]), ("saved", ["good", "bad"]), ("plain.parquet", ["1", "0"])):
+        none = "-1" if name == "plain.parquet" else None
+        assert labels_of(tmp_path / name, "mood") == list(zip("abcd", [*labels, none, None], strict=True))
 
 
 @pytest.mark.parametrize(

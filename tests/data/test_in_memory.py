@@ -108,6 +108,3 @@ def test_a_run_keeps_them_and_goes_on(tmp_path: Path) -> None:
     (run.folder / "summary.json").unlink()
     again = unmask.pretrain(["Other texts."], out=tmp_path / "b", resume=True)
     assert again.validation_loss == run.validation_loss
-    data = unmask.prepare((text for text in TEXTS), out=tmp_path / "data", vocab_size=150)
-    assert (data.documents, data.train_tokens > 0) == (60, True)
-    assert unmask.prepare(TEXTS, out=tmp_path / "data", vocab_size=150, overwrite=True).fingerprint == data.fingerprint

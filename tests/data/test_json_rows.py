@@ -85,7 +85,7 @@ def test_bad_rows_are_errors_or_counted(tmp_path: Path, row: str, around: tuple[
     name, begin, between, end = around
     is_text = "\udcff" in row or "\0" in row
     if name == "a.jsonl" and (not row or is_text):
-        return  # another row, or one that is a line of text first, see test_text.py
+        return  # no row, or a line that is no text, see test_text.py
     text = begin + between.join(['{"text": "one"}', row, '{"text": "three"}']) + end
     (tmp_path / name).write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(CorpusError, match=rf"{name}: (row 2|line 2|byte)"):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gzip
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.data.corpora import write_jsonl
+from tests.data.corpora import SMALL, write_jsonl
 from unmask.core.errors import CorpusError, DataError, SettingsError
 from unmask.data.annotations import (
     Gazetteer,
@@ -19,6 +20,7 @@ from unmask.data.annotations import (
     read_gazetteer,
 )
 from unmask.data.corpus import Corpus
+from unmask.data.prepare import prepare
 from unmask.data.settings import AnnotationSettings, CorpusSettings
 from unmask.data.sources import find_sources
 from unmask.data.tables import LOOK_ROWS
@@ -80,6 +82,24 @@ def test_data_without_a_span(tmp_path: Path) -> None:
     origins = choose_origins(settings, find_sources([path]))
     with pytest.raises(DataError, match="no entities"):
         plan_annotation(settings, origins, Corpus([path], CorpusSettings(), fields={"entities": "entities"}))
+
+
+def test_a_gazetteer_that_has_changed_makes_other_data(corpus_file: Path, tmp_path: Path) -> None:
+    """Under its name: `resume` refuses data that was made with the old one."""
+    names = tmp_path / "names.txt"
+    annotation = AnnotationSettings(columns=("entities",), gazetteer=str(names))
+    make = partial(
+        prepare, [corpus_file], tmp_path / "data", corpus=CorpusSettings(), tokenizer=SMALL, annotation=annotation
+    )
+    names.write_text("Constantinople\n")
+    one = make()
+    assert make(resume=True) == one
+    names.write_text("Constantinople\nqueen\n")
+    with pytest.raises(DataError, match="gazetteer"):
+        make(resume=True)
+    two = make(overwrite=True)
+    assert two.spans["entities"][0] > one.spans["entities"][0] > 0
+    assert two.fingerprint != one.fingerprint
 
 
 def test_without_spacy(monkeypatch: pytest.MonkeyPatch) -> None:

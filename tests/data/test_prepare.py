@@ -6,14 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.conftest import make_text
-from tests.data.corpora import SMALL
 from unmask.commands.run_data import open_prepared
 from unmask.core.errors import DataError
 from unmask.core.files import file_sha256
 from unmask.data.corpus import Corpus
 from unmask.data.data_folder import Manifest, load_manifest, open_split
-from unmask.data.prepare import prepare
 from unmask.data.settings import CorpusSettings
 from unmask.data.store import ShardWriter, TokenBatch, TokenStore
 
@@ -26,25 +23,6 @@ def test_the_counts_add_up(corpus_file: Path, manifest: Manifest, store: TokenSt
     assert manifest.train.tokens == store.num_tokens == sum(manifest.token_frequencies)
     assert store.column("num_bytes").sum() == manifest.train.bytes
     assert manifest.skipped == {}
-
-
-def test_a_long_document_comes_in_pieces_that_join(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_text(make_text(9000).replace("\n\n", "\n"))
-    manifest = prepare([path], tmp_path / "out", corpus=CorpusSettings(documents="file"), tokenizer=SMALL)
-    assert manifest.documents == 1
-    assert manifest.train.pieces > 20
-    data = open_prepared(tmp_path / "out")
-    offset, num_bytes = (
-        np.concatenate([split.column(name) for split in (data.train, data.validation)])
-        for name in ("offset", "num_bytes")
-    )
-    assert num_bytes.sum() == manifest.bytes
-    ends = dict(zip(offset + num_bytes, offset, strict=True))
-    place = manifest.bytes
-    while place:
-        place = int(ends.pop(place))
-    assert not ends
 
 
 def test_a_shard_comes_back_as_it_was_written(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from unmask.tokenizer.tokenizer import Tokenizer
 
 def aligned(tokenizer: Tokenizer, texts: list[str], column: str, spans: list[list[Span]], labels: list[str]):  # type: ignore[no-untyped-def]
     encoded, places = tokenizer.encode_placed(texts)
-    found = TextPlaces(texts, places).align(column, [{column: tuple(each)} for each in spans], labels)
-    return encoded, places, found
+    values = TextPlaces(texts, places).align(column, [{column: tuple(each)} for each in spans], labels)
+    return encoded, places, values
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_against_the_definition(family: str, texts: list[str], seed: int) -> Non
         pairs = [(a, b) for a, b in zip(cuts[::2], cuts[1::2], strict=True) if a < b]
         spans.append([Span(a, b, rng.choice("XYZ")) for a, b in pairs])
     tokenizer = trained(family)
-    _, places, found = aligned(tokenizer, texts, "entities", spans, ["X", "Y", "Z"])
+    _, places, column = aligned(tokenizer, texts, "entities", spans, ["X", "Y", "Z"])
     text_begin = np.cumsum([0, *map(len, texts)])
     text_of = np.repeat(np.arange(len(texts)), places.lengths)
     owners: list[tuple[int, int] | None] = []
@@ -65,11 +65,11 @@ def test_against_the_definition(family: str, texts: list[str], seed: int) -> Non
         inked = [c - text_begin[text] for c in range(begin, end) if not "".join(texts)[c].isspace()]
         owning = [(int(text), n) for c in inked for n, span in enumerate(spans[text]) if span.begin <= c < span.end]
         owners.append(min(owning) if owning else None)
-    for owner, value in zip(owners, found.values.tolist(), strict=True):
+    for owner, value in zip(owners, column.values.tolist(), strict=True):
         if owner is not None:
             text, number = owner
             assert value >> 1 == 1 + "XYZ".index(spans[text][number].label)
-    inside = [n for n, value in enumerate(found.values.tolist()) if value]
+    inside = [n for n, value in enumerate(column.values.tolist()) if value]
     for place in inside:  # what is inside without sharing ink lies within a span, or is the mark of its first word
         if owners[place] is None:
             after = next((owner for owner in owners[place:] if owner is not None), None)
@@ -77,15 +77,15 @@ def test_against_the_definition(family: str, texts: list[str], seed: int) -> Non
             assert after is not None
             assert before == after or places.word_starts[place]
     met = {owner for owner in owners if owner is not None}
-    assert int((found.values & 1).sum()) == len(met) == found.spans - found.lost
+    assert int((column.values & 1).sum()) == len(met) == column.spans - column.lost
 
 
 def test_subtrees_that_are_not_contiguous_or_cut() -> None:
     """`the` hangs on `queen` two words on, around `king`; and a head that was cut away makes a root."""
     tokenizer = trained("wordpiece")
     words = [Span(0, 3, "a", 2), Span(4, 8, "a", 5), Span(9, 14, "a", 0)]
-    _, _, found = aligned(tokenizer, ["the king queen"], "dependencies", [words], ["a"])
-    fields = [(v >> 25, v >> 24 & 1, v >> 12 & 4095, v & 4095) for v in found.values.tolist()]
+    _, _, column = aligned(tokenizer, ["the king queen"], "dependencies", [words], ["a"])
+    fields = [(v >> 25, v >> 24 & 1, v >> 12 & 4095, v & 4095) for v in column.values.tolist()]
     assert fields == [(1, 0, 0, 0), (1, 0, 0, 0), (1, 1, 0, 0)]
 
 
@@ -108,7 +108,7 @@ def test_subtrees_of_random_trees_against_walking_them(family: str) -> None:
         texts.append(" ".join(forms))
         pairs = enumerate(zip(forms, ends, strict=True))
         spans.append([Span(end - len(form) - 1, end - 1, "a", heads[n] - n) for n, (form, end) in pairs])
-    _, places, found = aligned(tokenizer, texts, "dependencies", spans, ["a"])
+    _, places, column = aligned(tokenizer, texts, "dependencies", spans, ["a"])
     place = np.stack([places.begin, places.end], 1)
     token = begin = checked = 0
     for text, words, length in zip(texts, spans, places.lengths, strict=True):
@@ -129,7 +129,7 @@ def test_subtrees_of_random_trees_against_walking_them(family: str) -> None:
             contiguous = under == set(range(min(under), max(under) + 1))
             tokens = [n for n, w in enumerate(word_of) if w in (under if contiguous else {number})]
             for n in own:
-                value = found.values[token + n]
+                value = column.values[token + n]
                 assert (value >> 12 & 4095, value & 4095) == (n - min(tokens), max(tokens) - n)
                 assert (value >> 24 & 1) == (len(under) > 1)
                 checked += 1

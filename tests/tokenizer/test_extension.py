@@ -37,37 +37,37 @@ def test_by_hand() -> None:
     tokenizer = wordpiece("a b c d ab ##a ##b ##c ##d , the")
     texts = ["ABCD, bcd the ab"] * 6 + ["bcd ab, , the"] * 2 + ["dcd"] * 4
     # abcd is ab ##c ##d: 3 pieces, 6 x 2 = 12 saved; bcd is b ##c ##d: 8 x 2 = 16 saved.
-    found = extend_vocabulary(tokenizer, texts, 5)
-    assert [(word.entry, word.count, word.saved) for word in found.words] == [("bcd", 8, 16), ("abcd", 6, 12)]
-    assert [" ".join(map(tokenizer.token, word.pieces)) for word in found.words] == ["b ##c ##d", "ab ##c ##d"]
-    assert (found.first_id, tokenizer.vocab_size, found.tokenizer.vocab_size) == (16, 16, 18)
-    assert [found.tokenizer.token(id_) for id_ in (16, 17)] == ["bcd", "abcd"]
-    assert found.tokens_before == 6 * (3 + 1 + 3 + 1 + 1) + 2 * (3 + 1 + 1 + 1 + 1) + 4 * 3
-    assert found.tokens_after == found.tokens_before - 12 - 16
-    assert tokens(found.tokenizer, "Abcd bcda dcd") == ["abcd", "bcd", "##a", "d", "##c", "##d"]
+    extension = extend_vocabulary(tokenizer, texts, 5)
+    assert [(word.entry, word.count, word.saved) for word in extension.words] == [("bcd", 8, 16), ("abcd", 6, 12)]
+    assert [" ".join(map(tokenizer.token, word.pieces)) for word in extension.words] == ["b ##c ##d", "ab ##c ##d"]
+    assert (extension.first_id, tokenizer.vocab_size, extension.tokenizer.vocab_size) == (16, 16, 18)
+    assert [extension.tokenizer.token(id_) for id_ in (16, 17)] == ["bcd", "abcd"]
+    assert extension.tokens_before == 6 * (3 + 1 + 3 + 1 + 1) + 2 * (3 + 1 + 1 + 1 + 1) + 4 * 3
+    assert extension.tokens_after == extension.tokens_before - 12 - 16
+    assert tokens(extension.tokenizer, "Abcd bcda dcd") == ["abcd", "bcd", "##a", "d", "##c", "##d"]
     assert len(extend_vocabulary(tokenizer, texts, 1).words) == 1
 
 
 @pytest.mark.parametrize("family", WITH_WORDS)
 def test_new_words_are_whole_and_nothing_else_changes(family: str) -> None:
-    old, found = trained(family), extend_vocabulary(trained(family), [TEXT, NEW * 100], 12)
-    new = found.tokenizer
-    entries = " ".join(word.entry for word in found.words)
-    assert len(found.words) == 12
+    old, extension = trained(family), extend_vocabulary(trained(family), [TEXT, NEW * 100], 12)
+    new = extension.tokenizer
+    entries = " ".join(word.entry for word in extension.words)
+    assert len(extension.words) == 12
     assert "allocator" in entries
     assert "constructors" in entries
-    pieces = {found.first_id + number: word.pieces for number, word in enumerate(found.words)}
+    pieces = {extension.first_id + number: word.pieces for number, word in enumerate(extension.words)}
     assert [new.token(id_) for id_ in range(old.vocab_size)] == [old.token(id_) for id_ in range(old.vocab_size)]
     assert new.special == old.special
     assert np.array_equal(new.ordinary[: old.vocab_size], old.ordinary)
     assert new.ordinary[old.vocab_size :].all(), "new words may be masked, and be drawn as replacements"
-    for number, word in enumerate(found.words):
-        assert new.token(found.first_id + number) == word.entry
-        assert new.token_bytes[found.first_id + number] == len(new.word_starts.text_of(word.entry).encode())
-        assert new.space_before(found.first_id + number) == old.space_before(word.pieces[0])
+    for number, word in enumerate(extension.words):
+        assert new.token(extension.first_id + number) == word.entry
+        assert new.token_bytes[extension.first_id + number] == len(new.word_starts.text_of(word.entry).encode())
+        assert new.space_before(extension.first_id + number) == old.space_before(word.pieces[0])
     texts = [TEXT, NEW * 100]
-    assert found.tokens_before == len(old.encode_joined(texts)[0].input_ids)
-    assert found.tokens_after == len(new.encode_joined(texts)[0].input_ids) < found.tokens_before
+    assert extension.tokens_before == len(old.encode_joined(texts)[0].input_ids)
+    assert extension.tokens_after == len(new.encode_joined(texts)[0].input_ids) < extension.tokens_before
     seen = 0
     for text in SENTENCES:
         before, after = old.encode_corpus([text])[0], new.encode_corpus([text])[0]
@@ -75,7 +75,7 @@ def test_new_words_are_whole_and_nothing_else_changes(family: str) -> None:
         assert old.token_bytes[before.input_ids].sum() == new.token_bytes[after.input_ids].sum()
         seen += int((after.input_ids >= old.vocab_size).sum())
         spelled_out = [piece for id_ in after.input_ids.tolist() for piece in pieces.get(id_, (id_,))]
-        if family != "wordpiece" or not any(word.entry in text for word in found.words):
+        if family != "wordpiece" or not any(word.entry in text for word in extension.words):
             assert spelled_out == before.input_ids.tolist(), "a new entry stands for its pieces, and nothing else moves"
     assert seen >= 4
 
@@ -87,13 +87,13 @@ def test_unigram_entries_at_the_least_score_also_spell_longer_words() -> None:
     content["model"]["vocab"] = [*([token, 0.0] for token in SPECIAL_TOKENS), *map(list, scores.items())]
     old = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(content)))
     assert tokens(old, "the allocators") == ["▁the", "▁alloc", "ators"]
-    found = extend_vocabulary(old, ["the allocator"] * 9, 5)
-    assert [word.entry for word in found.words] == ["▁allocator"]
-    vocab = dict(json.loads(found.tokenizer.backend.to_str())["model"]["vocab"])
+    extension = extend_vocabulary(old, ["the allocator"] * 9, 5)
+    assert [word.entry for word in extension.words] == ["▁allocator"]
+    vocab = dict(json.loads(extension.tokenizer.backend.to_str())["model"]["vocab"])
     assert vocab["▁allocator"] == min(vocab.values()) == -13.0
-    assert tokens(found.tokenizer, "the allocator") == ["▁the", "▁allocator"]
-    assert tokens(found.tokenizer, "the allocators") == ["▁the", "▁allocator", "s"]
-    assert tokens(found.tokenizer, "the allocate") == tokens(old, "the allocate") == ["▁the", "▁alloc", "ate"]
+    assert tokens(extension.tokenizer, "the allocator") == ["▁the", "▁allocator"]
+    assert tokens(extension.tokenizer, "the allocators") == ["▁the", "▁allocator", "s"]
+    assert tokens(extension.tokenizer, "the allocate") == tokens(old, "the allocate") == ["▁the", "▁alloc", "ate"]
     word = NewWord("▁thes", (5, 6), 9)
     assert unigram_scores([word], dict(enumerate(vocab.values()))) == [pytest.approx(-2 - 3 + 1e-4)], "a hair above"
 
@@ -102,11 +102,11 @@ def test_entries_that_make_other_words_unknown_are_left_out() -> None:
     """With `abc`, WordPiece would spell abcx as abc and x within a word, which it does not know."""
     tokenizer = wordpiece("a ab ##b ##c ##cx d ##d , ##e")
     assert tokens(tokenizer, "abc abcx") == ["ab", "##c", "ab", "##cx"]
-    found = extend_vocabulary(tokenizer, ["abc abcx dde"] * 9, 2)
-    assert [word.entry for word in found.words] == ["dde"], "18 tokens saved; abc would save 9 and lose abcx"
-    assert tokens(found.tokenizer, "abc abcx dde") == ["ab", "##c", "ab", "##cx", "dde"]
-    found = extend_vocabulary(tokenizer, ["abc abcx dde"] * 9, 3)
-    assert [word.entry for word in found.words] == ["dde", "abc", "abcx"], "abcx has an entry of its own"
+    extension = extend_vocabulary(tokenizer, ["abc abcx dde"] * 9, 2)
+    assert [word.entry for word in extension.words] == ["dde"], "18 tokens saved; abc would save 9 and lose abcx"
+    assert tokens(extension.tokenizer, "abc abcx dde") == ["ab", "##c", "ab", "##cx", "dde"]
+    extension = extend_vocabulary(tokenizer, ["abc abcx dde"] * 9, 3)
+    assert [word.entry for word in extension.words] == ["dde", "abc", "abcx"], "abcx has an entry of its own"
 
 
 def test_added_tokens_stay_where_they_are(capfd: pytest.CaptureFixture[str]) -> None:
@@ -115,11 +115,11 @@ def test_added_tokens_stay_where_they_are(capfd: pytest.CaptureFixture[str]) -> 
         backend = tokenizers.Tokenizer.from_str(trained(family).backend.to_str())
         backend.add_tokens(["<x1>", "<x2>"])
         tokenizer = Tokenizer(backend)
-        found = extend_vocabulary(tokenizer, [NEW * 10], 2)
-        assert found.first_id == tokenizer.vocab_size == trained(family).vocab_size + 2
-        assert found.tokenizer.token(found.first_id - 1) == "<x2>"
-        assert found.tokenizer.encode_prompt("<x1>").tolist().count(found.first_id - 2) == 1
-        found.tokenizer.backend.to_str()
+        extension = extend_vocabulary(tokenizer, [NEW * 10], 2)
+        assert extension.first_id == tokenizer.vocab_size == trained(family).vocab_size + 2
+        assert extension.tokenizer.token(extension.first_id - 1) == "<x2>"
+        assert extension.tokenizer.encode_prompt("<x1>").tolist().count(extension.first_id - 2) == 1
+        extension.tokenizer.backend.to_str()
     assert capfd.readouterr() == ("", "")
     backend = tokenizers.Tokenizer.from_str(trained("unigram").backend.to_str())
     backend.add_tokens(["<x1>"])

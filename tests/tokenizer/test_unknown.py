@@ -41,53 +41,44 @@ def test_bytes_spell_everything(tokenizer: Tokenizer) -> None:
     tokenizer.check_known([SENTENCE])
 
 
-@pytest.mark.parametrize(
-    "tokenizer",
-    [
-        byte_level([letter for letter in ALPHABET if letter != "Ã"]),
-        byte_level([letter for letter in ALPHABET if letter != "Ã"], add_prefix_space=True),
-        of_bytes([entry for entry in BYTES if entry != "<0xC3>"]),
-    ],
-    ids=["byte level", "with a space before", "fallback"],
-)
-def test_a_byte_without_an_entry_is_told_of(tokenizer: Tokenizer) -> None:
-    """Here that of `é` and `ü`, which would be left out."""
-    assert len(tokenizer.encode_corpus(["a a 中"])[0].input_ids) >= 3
-    for call in (tokenizer.encode_corpus, tokenizer.encode_joined, tokenizer.encode_placed, tokenizer.encode_prompts):
-        with pytest.raises(TokenizerError, match="'é'"):
-            call(["a", "aüé"])
-
-
-def test_characters() -> None:
-    tokenizer = bare_characters()
-    assert len(tokenizer.encode_corpus(["What, dead?"])[0].input_ids) == len("What, dead?")
-    assert len(tokenizer.encode_prompt("W[MASK]at")) == 4
-    for text in ("extra", "extra", "[MASK]x"):  # what is unknown once is unknown again
-        with pytest.raises(TokenizerError, match="'x'"):
-            tokenizer.encode_prompts(["What", text])
-    with pytest.raises(TokenizerError, match="'x'"):
-        tokenizer.encode_corpus(["What", "extra"])
-
-
-ENDS = models.BPE(bare("a", "b</w>"), [], end_of_word_suffix="</w>")
-PIECES = models.Unigram([(entry, -1.0) for entry in bare("a", "b", "ab")])
+NO_C3 = [letter for letter in ALPHABET if letter != "Ã"]  # without the first byte of `é` and `ü`
 
 
 @pytest.mark.parametrize(
-    ("tokenizer", "text", "num_tokens"),
+    ("tokenizer", "text", "num_tokens", "unknown"),
     [
-        (built(models.BPE(bare("a", "b", "▁"), []), pre_tokenizer=pre_tokenizers.Metaspace()), "a ba", 5),
-        (built(models.BPE(bare("a", "b"), []), pre_tokenizer=pre_tokenizers.Whitespace()), "a ba\n", 3),
-        (built(ENDS, pre_tokenizer=pre_tokenizers.WhitespaceSplit()), "ab aab", 5),
-        (built(PIECES), "abab", 2),
+        (byte_level(NO_C3), "a a 中", 7, "éü"),
+        (byte_level(NO_C3, add_prefix_space=True), "a a 中", 8, "éü"),
+        (of_bytes([entry for entry in BYTES if entry != "<0xC3>"]), "a a 中", 7, "éü"),
+        (bare_characters(), "What, dead?", 11, "x"),
+        (built(models.BPE(bare("a", "b", "▁"), []), pre_tokenizer=pre_tokenizers.Metaspace()), "a ba", 5, "c"),
+        (built(models.BPE(bare("a", "b"), []), pre_tokenizer=pre_tokenizers.Whitespace()), "a ba\n", 3, "c"),
+        (
+            built(
+                models.BPE(bare("a", "b</w>"), [], end_of_word_suffix="</w>"),
+                pre_tokenizer=pre_tokenizers.WhitespaceSplit(),
+            ),
+            "ab aab",
+            5,
+            "c",
+        ),
+        (built(models.Unigram([(entry, -1.0) for entry in bare("a", "b", "ab")])), "abab", 2, "c"),
     ],
-    ids=["metaspace", "spaces left out", "ends of words", "unigram"],
+    ids=["bytes", "bytes, a space before", "fallback", "characters", "metaspace", "no spaces", "ends", "unigram"],
 )
-def test_other_vocabularies_of_letters(tokenizer: Tokenizer, text: str, num_tokens: int) -> None:
+def test_what_cannot_be_spelled_is_named(tokenizer: Tokenizer, text: str, num_tokens: int, unknown: str) -> None:
     """What the pre-tokenizer makes of a space is looked for, and a letter as it stands at the end of a word."""
     assert len(tokenizer.encode_corpus([text])[0].input_ids) == num_tokens
-    with pytest.raises(TokenizerError, match="'c'"):
-        tokenizer.encode_corpus([text, "ac"])
+    for call in (tokenizer.encode_corpus, tokenizer.encode_joined, tokenizer.encode_placed, tokenizer.encode_prompts):
+        for _ in range(2):  # what is unknown once is unknown again
+            with pytest.raises(TokenizerError, match=f"'{unknown[0]}'"):
+                call(["a", f"a{unknown}"])
+
+
+def test_a_prompt_of_characters() -> None:
+    assert len(bare_characters().encode_prompt("W[MASK]at")) == 4
+    with pytest.raises(TokenizerError, match="'x'"):
+        bare_characters().encode_prompt("[MASK]x")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What is held out keeps groups together, whatever the order, near the share that is asked for."""
+"""What is held out keeps groups together, whatever the order, near the configured share."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_group_is_never_on_both_sides(
 
 @pytest.mark.parametrize("number", [12, 60, 2000])
 @pytest.mark.parametrize("seed", range(2))
-def test_the_share_is_near_the_one_asked_for(number: int, seed: int) -> None:
+def test_the_share_is_near_the_configured_one(number: int, seed: int) -> None:
     """Within half of it, wherever a few groups of a size that fits are there; and what is said is what is."""
     rng = np.random.default_rng(seed)
     keys = rng.integers(-(2**63), 2**63 - 1, number)
@@ -104,7 +104,7 @@ def test_large_groups_and_rows_without_a_group(tmp_path: Path) -> None:
     held = sum(len(text) for text, side in sides(corpus).items() if side) / sum(map(len, sides(corpus)))
     assert f"{held:.1%} of the text" in description
     assert 0.025 < held < 0.075
-    rows = patients(50) + [{"text": f"nobody's {n}", "patient": None} for n in range(3000)]
+    rows = patients(50) + [{"text": f"no patient {n}", "patient": None} for n in range(3000)]
     corpus = by_patient(write_jsonl(tmp_path / "b.jsonl", rows))
     alone = [side for piece, side in corpus.pieces() if piece.group is None]
     assert abs(sum(alone) / len(alone) - 0.05) < 4 * (0.05 * 0.95 / len(alone)) ** 0.5
@@ -156,15 +156,15 @@ def test_near_duplicates_are_never_on_both_sides(tmp_path: Path) -> None:
 
     (path,) = write("a.txt")
     assert compared(list(corpus_of(path, documents="line").pieces())).share > 0.3
-    asked = CorpusSettings.model_validate({"documents": "line", "holdout_groups": "near_duplicates"})
-    corpus = Corpus([path], asked)
+    by_cluster = CorpusSettings.model_validate({"documents": "line", "holdout_groups": "near_duplicates"})
+    corpus = Corpus([path], by_cluster)
     side_of = sides(corpus)
     assert all(len({side_of[text] for text in cluster}) == 1 for cluster in clusters)
     assert compared(list(corpus.pieces())).share == 0.0
     share = sum(len(text) for text in texts if side_of[text]) / sum(map(len, texts))
     assert 0.025 <= share <= 0.075
     assert f"clusters of near-duplicate documents, {share:.1%} of the text" in corpus.describe(corpus.decided())
-    assert sides(Corpus(write("z.txt", "b.txt"), asked)) == side_of
+    assert sides(Corpus(write("z.txt", "b.txt"), by_cluster)) == side_of
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_why_a_document_is_held_out(
     """The answer is the side on which reading puts it."""
     monkeypatch.chdir(tmp_path)
     write_jsonl(tmp_path / "held.jsonl", [{"text": "held", "patient": "x"}])
-    path = write_jsonl(tmp_path / "a.jsonl", [*patients(60), {"text": "of nobody", "patient": None}])
+    path = write_jsonl(tmp_path / "a.jsonl", [*patients(60), {"text": "of no patient", "patient": None}])
     corpus = corpus_of(path, column="text", holdout=0.2, **values)
     side_of = {piece.document: side for piece, side in corpus.pieces() if piece.last}
     for side in (True, False):

@@ -1,4 +1,4 @@
-"""JSON in every form that other tools write: told apart, read in pieces of any size, and whatever is wrong with it."""
+"""JSON in every form that other tools write: read in pieces of any size, and whatever is wrong with it."""
 
 from __future__ import annotations
 
@@ -158,4 +158,6 @@ def test_what_is_no_text_in_a_folder(tmp_path: Path, caplog: pytest.LogCaptureFi
     with pytest.raises(CorpusError, match=re.escape(str(tmp_path))):
         find_sources([tmp_path])
     (tmp_path / "cut.json.gz").write_bytes(b"no archive")
-    assert [s.path.name for s in find_sources([tmp_path])] == ["cut.json.gz"], "damage is told, not passed over"
+    assert [s.path.name for s in find_sources([tmp_path])] == ["cut.json.gz"], (
+        "damage is an error later, not passed over"
+    )

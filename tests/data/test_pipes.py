@@ -1,4 +1,4 @@
-"""Pipes are kept as files; what else stands in the place of a file is named."""
+"""Pipes are copied to files, which are read as often as needed."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def pipe(path: Path, content: bytes) -> Iterator[Path]:
 
 def test_a_pipe_is_kept_whole_or_not_at_all(tmp_path: Path) -> None:
     with pipe(tmp_path / "a", b"text\n" * 100_000) as name:
-        assert keep_stream(name, tmp_path / "kept" / "1.txt", reuse=False).stat().st_size == 500_000
+        assert keep_stream(name, tmp_path / "pipes" / "1.txt", reuse=False).stat().st_size == 500_000
     with pipe(tmp_path / "b", b"") as name, pytest.raises(CorpusError, match="b: nothing"):
-        keep_stream(name, tmp_path / "kept" / "2.txt", reuse=True)
-    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["1.txt"]
+        keep_stream(name, tmp_path / "pipes" / "2.txt", reuse=True)
+    assert [path.name for path in (tmp_path / "pipes").iterdir()] == ["1.txt"]
     with pipe(tmp_path / "c", b"") as name:  # a command that goes on, when nothing comes any more
-        assert keep_stream(name, tmp_path / "kept" / "1.txt", reuse=True).stat().st_size == 500_000
+        assert keep_stream(name, tmp_path / "pipes" / "1.txt", reuse=True).stat().st_size == 500_000
 
 
 def test_a_file_that_is_read_more_than_once(tmp_path: Path) -> None:
@@ -77,4 +77,4 @@ def test_a_corpus_of_pipes_as_a_shell_makes_them(tmp_path: Path) -> None:
     with pipe(tmp_path / "one", b"") as one, pipe(tmp_path / "two", b"") as two:
         prepared = unmask.prepare([one, two], out=tmp_path / "data", resume=True, vocab_size=150)
         assert prepared.fingerprint == manifest.fingerprint
-        assert [name.read_bytes() for name in (one, two)] == [b"", b""], "whole data is kept, and no pipe is opened"
+        assert [name.read_bytes() for name in (one, two)] == [b"", b""], "the data is complete, and no pipe is opened"

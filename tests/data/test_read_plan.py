@@ -57,8 +57,8 @@ def write(folder: Path, name: str) -> Path:
     ],
 )
 def test_a_corpus_is_the_same_in_tasks(tmp_path: Path, name: str, cut: bool, settings: dict[str, object]) -> None:
-    path, asked = write(tmp_path, name), CorpusSettings.model_validate(settings)
-    whole, parts = Corpus([path], asked), Corpus([path], asked, task_bytes=SIZE)
+    path, corpus_settings = write(tmp_path, name), CorpusSettings.model_validate(settings)
+    whole, parts = (Corpus([path], corpus_settings, task_bytes=size) for size in (None, SIZE))
     assert len(whole.tasks) == 1
     assert (len(parts.tasks) > 3) == cut
     one, other = (
@@ -84,8 +84,8 @@ def test_errors_in_the_middle_of_a_file_name_their_place(tmp_path: Path) -> None
         with pytest.raises(CorpusError, match=r"lines\.txt: byte 9000 \(0xff\) is not UTF-8"):
             list(Corpus([path], CorpusSettings(documents="line"), task_bytes=size).unsplit())
     rows = write(tmp_path, "rows.jsonl")
-    asked = CorpusSettings(column="text"), CorpusSettings(column="text", bad_input="skip")
-    strict, skipping = (Corpus([rows], settings, task_bytes=SIZE) for settings in asked)
+    strict = Corpus([rows], CorpusSettings(column="text"), task_bytes=SIZE)
+    skipping = Corpus([rows], CorpusSettings(column="text", bad_input="skip"), task_bytes=SIZE)
     before, _, after = rows.read_bytes().rpartition(b'"text"')
     rows.write_bytes(before + b'"tixt"' + after)
     last = strict.tasks[-1].sources[0].stretch

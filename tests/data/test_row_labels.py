@@ -93,7 +93,7 @@ def test_pairs_have_the_class_that_both_halves_have(tokenizer: Tokenizer, kind: 
 
 
 def test_without_cls_the_first_token_of_the_text_is_never_masked(tmp_path: Path) -> None:
-    """The class is told from it. Only where there are labels: elsewhere every token may be masked."""
+    """The class is predicted from it. Only where there are labels: elsewhere every token may be masked."""
     lines = filter(None, make_text(150).split("\n"))
     path = write_jsonl(tmp_path / "a.jsonl", ({"text": line, "label": i % 2} for i, line in enumerate(lines)))
     settings = TokenizerSettings(kind="char", bare=True)

@@ -141,8 +141,8 @@ def test_training_text_that_stands_in_the_held_out_text_is_left_out(tmp_path: Pa
     settings = {"documents": "line", "validation": (str(tmp_path / "held.txt"),)}
     manifests = {}
     for leaks, left_out in (("keep", 0), ("drop", 3)):
-        asked = CorpusSettings.model_validate({**settings, "leaks": leaks})
-        manifest = in_one([tmp_path / "train.txt"], tmp_path / leaks, corpus=asked, size_bytes=3000)
+        corpus = CorpusSettings.model_validate({**settings, "leaks": leaks})
+        manifest = in_one([tmp_path / "train.txt"], tmp_path / leaks, corpus=corpus, size_bytes=3000)
         near = manifest.near_duplicates
         assert near is not None
         assert (near.equal, near.normalised, near.similar, near.left_out) == (2, 1, 0, left_out)
@@ -166,8 +166,8 @@ def test_the_tokenizer_is_trained_on_a_sample_chosen_by_hash(tmp_path: Path) -> 
     vocabularies = []
     for sample_bytes, task_bytes in ((1 << 16, None), (1 << 16, 30_000), (1 << 30, None)):
         out = tmp_path / str(len(vocabularies))
-        asked = TokenizerSettings(vocab_size=200, sample_bytes=sample_bytes)
-        in_one([tmp_path / "a.txt"], out, corpus=CorpusSettings(), tokenizer=asked, task_bytes=task_bytes)
+        tokenizer = TokenizerSettings(vocab_size=200, sample_bytes=sample_bytes)
+        in_one([tmp_path / "a.txt"], out, corpus=CorpusSettings(), tokenizer=tokenizer, task_bytes=task_bytes)
         vocabularies.append((out / "tokenizer" / "tokenizer.json").read_bytes())
     assert vocabularies[0] == vocabularies[1] != vocabularies[2]
 

@@ -54,7 +54,7 @@ def compared(
     return near_duplicates(held, leaks, left_out=left_out if every else 0)
 
 
-def test_the_kinds_are_told_apart() -> None:
+def test_the_kinds_of_near_duplicates() -> None:
     long = "the quick brown fox jumps over the lazy dog while nine other foxes look on and laugh at it all day long"
     held = ["One text.", "User 12 logged IN", long, "nobody else says this", "?!", "..."]
     training = ["One text.", "user 5, logged in", long + " again", "something else", "?!", "User 12 logged out"]
@@ -79,7 +79,7 @@ def planted(seed: int) -> tuple[list[str], list[str]]:
     return held, training
 
 
-def test_similar_texts_are_found_and_others_are_not() -> None:
+def test_similar_texts_count_and_others_do_not() -> None:
     """At 0.9 and more nearly all, and none below 0.8, by brute force over all pairs."""
     high = high_similar = 0
     for seed in range(3):
@@ -134,7 +134,7 @@ def test_normal_forms(one: str, other: str, same: bool) -> None:
     assert normal[0] == normal[2]
 
 
-def test_every_leak_is_found_where_all_are_wanted() -> None:
+def test_every_leak_is_left_out_on_request() -> None:
     """By a brute force: the training texts that are equal, but for numbers and signs, or similar to a held-out one."""
     held, training = planted(6)
     training = [*training, *(text.upper() for text in held[:5]), *training[:20]]

@@ -88,7 +88,7 @@ def test_a_window_made_ahead_and_a_new_stream_give_the_same(
     assert len(windows) > 10
 
 
-# Of what rows hold since they were first packed by loops over objects: whoever resumes a run gets the rows that it had.
+# Of the rows since they were first packed by loops over objects: a resumed run gets the rows that it had.
 DIGESTS = {
     (None, (20,)): "96381caaee987c25",
     (None, (64, 12, 33)): "701b9deac8618f42",

@@ -101,7 +101,7 @@ SAID = [{"role": "user", "content": "Who is there?"}, {"role": "assistant", "con
     [
         (SAID, "Who is there?\n\nThe king."),
         ([{"from": "human", "value": "Hi."}, {"from": "gpt", "value": "So.", "weight": 1}], "Hi.\n\nSo."),
-        ({"role": ["user", "assistant"], "content": ["Hi.", "So."]}, "Hi.\n\nSo."),  # as older datasets kept lists
+        ({"role": ["user", "assistant"], "content": ["Hi.", "So."]}, "Hi.\n\nSo."),  # lists of older datasets
         ([{"role": "user", "content": [{"type": "text", "text": "A."}, {"type": "image_url", "image_url": {"url": "x"}},
           {"type": "text", "text": "B."}, "C."]}, *SAID[1:]], "A.\nB.\nC.\n\nThe king."),
         ([{"role": "assistant", "content": None, "tool_calls": [{}]}, {"role": "tool"}, *SAID[1:]], "The king."),

@@ -1,4 +1,4 @@
-"""Words that are remembered come to the same tokens as whole texts that the tokenizers library is given."""
+"""Words that are remembered come to the same tokens as whole texts encoded by the tokenizers library."""
 
 from __future__ import annotations
 

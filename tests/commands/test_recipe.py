@@ -25,63 +25,39 @@ def test_every_strategy_survives_its_file(tmp_path: Path, strategy: str) -> None
     assert again.fingerprinted() == recipe.fingerprinted()
 
 
-@pytest.mark.parametrize("line", ['start = "runs/a/model"', 'model = "base"', "training = 5"])
-def test_a_section_is_a_table(tmp_path: Path, line: str) -> None:
-    (tmp_path / "r.toml").write_text(f"{line}\n")
-    section = line.split(maxsplit=1)[0]
-    with pytest.raises(SettingsError, match=rf"r\.toml: {section} = .*: expected a table of settings, \[{section}\]"):
+def test_a_section_is_a_table(tmp_path: Path) -> None:
+    (tmp_path / "r.toml").write_text('start = "runs/a/model"\n')
+    with pytest.raises(SettingsError, match=r"r\.toml: start = .*\[start\]"):
         load_recipe(str(tmp_path / "r.toml"))
 
 
-def test_settings_are_reached_by_their_dotted_keys() -> None:
-    recipe = load_recipe(
-        options={"training.steps": 7, "training.seed": None},
-        overrides=(
-            "model.num_layers=2",
-            "masking.rate=0.25",
-            "training.learning_rate = 1e-3",
-            "training.optimizer.kind=adamw",
-            "training.optimizer.betas=[0.8, 0.9]",
-            "corpus.documents=line",
-            "checkpoint.every_steps=20",
-        ),
-    )
-    assert recipe.training.steps == 7
-    assert recipe.training.minutes is None, "steps replace minutes"
-    assert recipe.model.num_layers == 2
-    assert recipe.masking.rate == 0.25
-    assert recipe.training.optimizer == AdamWSettings(kind="adamw", betas=(0.8, 0.9))
-    assert recipe.corpus.documents == "line"
-    assert recipe.checkpoint.every_steps == 20
-
-
 def test_the_order_of_settings_does_not_matter() -> None:
-    settings = ["training.schedule.warmup=0.1", "training.schedule.kind=cosine", "training.optimizer.kind=muon"]
-    settings += ["masking.rate=0.2", "masking.strategy=span", "tokenizer.kind=bpe"]
-    schedule = load_recipe("tiny", overrides=settings).training.schedule
-    assert (schedule.kind, schedule.warmup) == ("cosine", 0.1)  # type: ignore[union-attr]
-    assert load_recipe("tiny", overrides=settings) == load_recipe("tiny", overrides=settings[::-1])
+    settings = ["training.schedule.warmup=0.1", "training.schedule.kind=cosine", "training.optimizer.kind=adamw"]
+    settings += ["training.optimizer.betas=[0.8, 0.9]", "masking.rate=0.2", "masking.strategy=span"]
+    recipe = load_recipe("tiny", overrides=settings)
+    assert recipe.training.schedule.model_dump() == {"kind": "cosine", "warmup": 0.1}  # type: ignore[union-attr]
+    assert recipe.training.optimizer == AdamWSettings(kind="adamw", betas=(0.8, 0.9))
+    assert load_recipe("tiny", overrides=settings[::-1]) == recipe
 
 
 def test_settings_as_a_dict() -> None:
-    """By section and key, or dotted; what a string of them says in TOML."""
-    given = {
+    """By section and key, or dotted."""
+    settings = {
         "masking": {"rate": {"start": 0.4, "end": 0.2, "kind": "linear"}, "units": {"kind": "words"}},
         "training.tokens": None,
         "corpus": {"validation": ["a b.txt", 'quo"te.txt'], "column": "none", "cleaning": {"duplicates": "drop"}},
         "training": {"steps": 7, "learning_rate": 1e-3},
     }
-    recipe = load_recipe(overrides=as_overrides(given))
+    recipe = load_recipe(overrides=as_overrides(settings))
     assert recipe.masking.rate.model_dump()["start"] == 0.4  # type: ignore[union-attr]
     assert (recipe.training.steps, recipe.training.learning_rate) == (7, 1e-3)
+    assert recipe.training.minutes is None, "steps replace minutes"
     assert recipe.corpus.validation == ("a b.txt", 'quo"te.txt')
     assert recipe.corpus.column == "none", "a name, and not the absence of one"
     assert recipe.corpus.cleaning.duplicates == "drop"
-    assert as_overrides(("a.b=1",)) == ("a.b=1",)
-    with pytest.raises(SettingsError, match="give a list of .* or a dict, not the string 'masking.rate=0.3'"):
-        as_overrides("masking.rate=0.3")
-    with pytest.raises(SettingsError, match=r"masking\.rate = \{0\.3\} is set, which no recipe holds"):
-        as_overrides({"masking": {"rate": {0.3}}})
+    for wrong in ("masking.rate=0.3", {"masking": {"rate": {0.3}}}):
+        with pytest.raises(SettingsError, match=r"masking\.rate"):
+            as_overrides(wrong)
 
 
 def test_a_strategy_is_shorthand_for_a_pair() -> None:
@@ -99,11 +75,7 @@ def test_a_strategy_is_shorthand_for_a_pair() -> None:
 @pytest.mark.parametrize(
     ("overrides", "named"),
     [
-        (("training.learning_rat=1",), "learning_rate"),
-        (("training.steps=1.5",), "training.steps"),
-        (("model.hidden_size=30",), "hidden_size"),
         (("model.layout=bert", "model.local_window=64", "model.global_every=2"), "global_every, local_window"),
-        (("masking.units.kind=spam",), "masking.units"),
         (("learning_rate=1",), "learning_rate=1"),
         (("training.minutes=2", "training.minutes.x=1"), "training.minutes"),
         (("training.optimizer.betas=[1.5, 2.0]",), "training.optimizer.betas"),

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import types
-import typing
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import unmask
-from unmask.commands.recipe import Recipe, load_recipe
+from unmask.commands.recipe import load_recipe
 from unmask.commands.recipe_files import recipe_names
-from unmask.core.settings import Settings
 from unmask.masking.settings import rate_at
 
 # Only sizes are changed: kinds, layouts, schedules, tokenizers and masking are the recipe's own.
@@ -51,20 +47,3 @@ def test_the_characters_have_the_frame_of_the_annotated_experiment() -> None:
     text = (Path(unmask.__file__).parent / "data" / "tinyshakespeare.txt").read_text(encoding="utf-8")
     held_out = text[int(len(text) * 0.9) :]
     assert all(prompt in held_out and len(prompt) <= 32 for prompt in recipe.evaluation.prompts)
-
-
-def optional_fields(kind: type[Settings]) -> Iterator[tuple[str, object]]:
-    for name, field in kind.model_fields.items():
-        parts = typing.get_args(field.annotation)
-        if type(None) in parts:
-            yield f"{kind.__name__}.{name}", field.default
-        for part in (field.annotation, *parts):
-            if isinstance(part, type) and not isinstance(part, types.GenericAlias) and issubclass(part, Settings):
-                yield from optional_fields(part)
-
-
-def test_no_value_is_always_the_default() -> None:
-    """A file leaves out what has no value, so a default other than none could not be unset in it."""
-    found = dict(optional_fields(Recipe))
-    assert len(found) > 12
-    assert {name for name, default in found.items() if default is not None} == set()

@@ -15,12 +15,7 @@ import torch
 from torch.utils.data import SequentialSampler
 
 from tests.commands.finetune_helpers import LAYOUTS, MakeModel
-from tests.commands.trainer_runs import (
-    arguments,
-    features,
-    padded,
-    their_model,
-)
+from tests.commands.trainer_runs import features, padded, their_model
 from unmask.commands.finetune_run import _ORDER, begin_training
 from unmask.core.hashing import permutation
 from unmask.masking.masker import MaskedRows
@@ -144,12 +139,14 @@ def test_the_same_weights_after_an_epoch(make_model: MakeModel, tmp_path: Path, 
             )
             return self.lr_scheduler
 
+    arguments = transformers.TrainingArguments(
+        str(tmp_path), use_cpu=True, report_to=[], save_strategy="no", logging_strategy="no", disable_tqdm=True,
+        num_train_epochs=1, per_device_train_batch_size=SIZE, learning_rate=RATE, weight_decay=0.1,
+    )  # fmt: skip
     order = permutation(len(examples), _ORDER, 3, 0)
     InOurOrder(
         model=theirs,
-        args=arguments(
-            tmp_path, num_train_epochs=1, per_device_train_batch_size=SIZE, learning_rate=RATE, weight_decay=0.1
-        ),
+        args=arguments,
         train_dataset=[features(examples[number], info) for number in order],
         data_collator=lambda rows: padded(rows, 0),
     ).train()

@@ -10,15 +10,11 @@ import pytest
 import torch
 
 import unmask
-from tests.commands.finetune_helpers import (
-    FAST,
-    write_classes,
-)
+from tests.commands.finetune_helpers import FAST, write_classes
 from tests.commands.transformers_models import save_transformers
 from unmask.core.errors import ModelError
 from unmask.model.transformers import TransformersNetwork
 from unmask.tasks.classify import ClassPrediction
-from unmask.tasks.predict import load_fine_tuned
 from unmask.tokenizer.tokenizer import Tokenizer
 
 transformers = pytest.importorskip("transformers")
@@ -41,23 +37,18 @@ def finetune(encoder: Path, task: str, train: Path, dev: Path, out: Path, *more:
     return unmask.finetune(encoder, task=task, train=train, validation=dev, out=out, settings=(*FAST, *more))
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["Electra", "DebertaV2"],
-)
+@pytest.mark.parametrize("name", ["Electra", "DebertaV2"])
 def test_classes(name: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
     encoder = save_transformers(name, tokenizer, tmp_path / "encoder")
     train, dev = write_classes(tmp_path / "train.jsonl", 96, 0), write_classes(tmp_path / "dev.jsonl", 24, 1)
     result = finetune(encoder, "classify", train, dev, tmp_path / "out", "finetune.epochs=6")
     assert result.summary["metrics"]["accuracy"] == 1.0
-    assert result.summary["labels"] == ["garden", "sea"]
     found = result.model.predict(TEXTS)
     assert [each.label for each in found if isinstance(each, ClassPrediction)] == ["sea", "garden"]
     assert found == unmask.load(tmp_path / "out").predict(TEXTS)
 
     model, words = theirs(tmp_path / "out", "AutoModelForSequenceClassification")
     assert model.config.id2label == {0: "garden", 1: "sea"}
-    assert model.config.label2id == {"garden": 0, "sea": 1}
     assert model.config.problem_type == "single_label_classification"
     assert str(tmp_path) not in (tmp_path / "out" / "model" / "config.json").read_text()
     for text, ours in zip(TEXTS, found, strict=True):
@@ -79,8 +70,6 @@ def test_a_fine_tuned_folder_predicts_and_embeds(tokenizer: Tokenizer, tmp_path:
     assert 0.0 < np.abs(alike).max() < 1.0, "embeds with what it has learned"
     with pytest.raises(ModelError, match="distilbert"):
         _ = model.network
-    with pytest.raises(ModelError, match=r"not fine-tuned for a task \(it is DistilBertForMaskedLM\)"):
-        load_fine_tuned(encoder)
     more = finetune(tmp_path / "a" / "model", "classify", train, train, tmp_path / "b", "finetune.epochs=1")
     assert more.summary["labels"] == result.summary["labels"]
 

@@ -9,8 +9,6 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer as Backend
 
-import unmask
-from tests.conftest import SMALL
 from unmask.commands.masking_tables import word_embeddings
 from unmask.tokenizer.tokenizer import Tokenizer
 
@@ -43,9 +41,3 @@ def test_tokens_get_the_mean_of_their_pieces(encoder: Path, tokenizer: Tokenizer
     assert found.shape == (tokenizer.vocab_size, 8)
     torch.testing.assert_close(found[ids] @ found[ids].T, expected @ expected.T, rtol=1e-3, atol=1e-3)
     assert (found[[tokenizer.special.mask, tokenizer.special.pad]] == 0).all()
-
-
-def test_a_run_masks_by_them(encoder: Path, data_folder: Path, tmp_path: Path) -> None:
-    own = ("masking.units.kind=words", "masking.weights.kind=centrality", f"masking.weights.encoder={encoder}")
-    run = unmask.pretrain([data_folder], out=tmp_path / "run", steps=2, settings=(*SMALL, *own))
-    assert run.summary["steps"] == 2

@@ -22,15 +22,6 @@ AUTO = {
 NO_LABEL = -100
 
 
-def arguments(work: Path, **more: Any) -> Any:
-    """What `Trainer` is told: its own defaults, without what it would write."""
-    import transformers
-
-    return transformers.TrainingArguments(
-        str(work), use_cpu=True, report_to=[], save_strategy="no", logging_strategy="no", disable_tqdm=True, **more
-    )
-
-
 def their_model(folder: Path, info: Task) -> Any:
     """Transformers' class for the task, with what it takes from the folder."""
     import transformers

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from tests.conftest import SMALL
 from unmask.commands.recipe import load_recipe
 from unmask.core.errors import SettingsError
 from unmask.core.interruption import Interrupted
-from unmask.model.folder import load_model
+from unmask.train.checkpoints import list_checkpoints
 from unmask.train.trackers import read_metrics
 
 PAIRS = ("model.layout=bert", "objectives.pairs.kind=next_sentence")
@@ -34,16 +33,14 @@ def small_run(corpus: Path, out: Path, *settings: str, steps: int = 2, **options
     [(PAIRS, ["next_sentence"]), (RETROMAE, ["retromae"]), ((*PAIRS, *SPANS), ["next_sentence", "span_boundary"])],
 )
 def test_a_run_tells_of_its_objectives(
-    corpus_file: Path, tmp_path: Path, settings: tuple[str, ...], names: list[str], caplog: pytest.LogCaptureFixture
+    corpus_file: Path, tmp_path: Path, settings: tuple[str, ...], names: list[str]
 ) -> None:
-    caplog.set_level("INFO", logger="unmask")
     run = small_run(corpus_file, tmp_path / "run", *settings)
     assert list(run.summary["objectives"]) == names
     lines = read_metrics(run.folder / "metrics.jsonl")
     (trained,) = [line for line in lines if line["kind"] == "train"]
     assert list(trained["objectives"]) == names
-    last = lines[-1]
-    assert last["objectives"] == run.summary["objectives"]
+    assert lines[-1]["objectives"] == run.summary["objectives"]
     page = (run.folder / "report.html").read_text()
     for name, figures in run.summary["objectives"].items():
         assert 0.0 <= figures["accuracy"] <= 1.0
@@ -52,42 +49,29 @@ def test_a_run_tells_of_its_objectives(
         chance = 0.69 if "sentence" in name else 5.2
         assert trained["objectives"][name] == pytest.approx(chance, abs=0.35)
         assert figures["loss"] == pytest.approx(chance, abs=0.6)
-    assert len(run.model.fill("The [MASK] in the garden.", top_k=2).masks[0]) == 2
-    stored = set(load_file(run.folder / "model" / "model.safetensors"))
-    assert ("cls.seq_relationship.weight" in stored) == ("objectives.pairs" in "".join(settings))
-    assert not any("boundary" in name or "retromae" in name for name in stored)
-    is_bert = "model.layout=bert" in settings
-    assert ('"token_type_ids"' in (run.folder / "model" / "tokenizer_config.json").read_text()) == is_bert
-    kept = load_file(sorted((run.folder / "checkpoints").glob("step-*"))[-1] / "model.safetensors")
-    saved = dict(load_model(run.folder / "model", mask_id=run.model.tokenizer.special.mask).named_parameters())
-    assert all(torch.equal(kept[name], weight) for name, weight in saved.items())
-    assert ("retromae_head.places" in kept) == ("retromae" in names)
-    assert ("boundary_head.places" in kept) == ("span_boundary" in names)
-    assert ("pair_head.pooler.weight" in kept) == ("sentence" in names[0])
+    stored = load_file(run.folder / "model" / "model.safetensors")
+    assert ("cls.seq_relationship.weight" in stored) == ("next_sentence" in names)
+    assert not any("boundary" in name or "retromae" in name for name in stored), "heads that no other tool runs"
+    types = '"token_type_ids"' in (run.folder / "model" / "tokenizer_config.json").read_text()
+    assert types == ("next_sentence" in names)
 
 
 def test_a_run_goes_on_with_all_of_its_heads(corpus_file: Path, tmp_path: Path) -> None:
     """Stopped in the middle, it ends at the same weights and figures."""
-    settings = (
-        *PAIRS,
-        *SPANS,
-        *RETROMAE,
-        "checkpoint.every_steps=2",
-        "training.length_schedule={places=[0.0,0.5],lengths=[32,64]}",
-    )
+    lengths = "training.length_schedule={places=[0.0,0.5],lengths=[32,64]}"
+    settings = (*PAIRS, *SPANS, *RETROMAE, "checkpoint.every_steps=2", lengths)
     whole = small_run(corpus_file, tmp_path / "whole", *settings, steps=6)
     with pytest.raises(Interrupted):
         small_run(corpus_file, tmp_path / "again", *settings, steps=6, callbacks=[Stopping(4)])
     again = unmask.pretrain(out=tmp_path / "again", resume=True)
     assert again.summary["objectives"] == whole.summary["objectives"]
-    folders = [sorted((run.folder / "checkpoints").glob("step-*"))[-1] for run in (whole, again)]
-    for (name, a), (other, b) in zip(
-        *(sorted(load_file(f / "model.safetensors").items()) for f in folders), strict=True
-    ):
-        assert name == other
-        assert torch.equal(a, b), name
-    steps = [[line["step"] for line in read_metrics(run.folder / "metrics.jsonl")] for run in (whole, again)]
-    assert all(a <= b for a, b in pairwise(steps[1]))
+    first, second = (
+        load_file(list_checkpoints(run.folder / "checkpoints")[-1] / "model.safetensors") for run in (whole, again)
+    )
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    steps = [line["step"] for line in read_metrics(again.folder / "metrics.jsonl")]
+    assert steps == sorted(steps)
 
 
 @pytest.mark.parametrize(
@@ -95,10 +79,7 @@ def test_a_run_goes_on_with_all_of_its_heads(corpus_file: Path, tmp_path: Path) 
     [
         (("objectives.pairs.kind=next_sentence",), "modernbert"),
         ((*PAIRS, "model.type_vocab_size=1"), "type_vocab_size"),
-        (("objectives.pairs.kind=next",), "objectives.pairs.kind"),
         (("objectives.span_boundary.weight=1",), "objectives.span_boundary"),
-        (("objectives.retromae.rate=1.5",), "objectives.retromae.rate"),
-        (("objectives.pair.kind=x",), "objectives.pair"),
     ],
 )
 def test_settings_that_cannot_be(overrides: tuple[str, ...], named: str) -> None:

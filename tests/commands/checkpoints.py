@@ -6,9 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import load_file, save_file
-
 import unmask
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_model
@@ -35,14 +32,4 @@ def released(model: MaskedLM, tokenizer: Tokenizer, folder: Path) -> Path:
     """A model's folder with its tokenizer."""
     save_model(model, folder)
     tokenizer.save(folder, max_length=model.config.max_position_embeddings)
-    return folder
-
-
-def headless(model: MaskedLM, tokenizer: Tokenizer, folder: Path) -> Path:
-    """A BERT as `BertModel` stores it: no prefix, a pooler, no head."""
-    released(model, tokenizer, folder)
-    weights = load_file(folder / "model.safetensors")
-    bare = {name.removeprefix("bert."): weight for name, weight in weights.items() if name.startswith("bert.")}
-    bare |= {"pooler.dense.weight": torch.eye(32), "pooler.dense.bias": torch.full((32,), 0.5)}
-    save_file(bare, folder / "model.safetensors", metadata={"format": "pt"})
     return folder

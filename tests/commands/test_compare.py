@@ -26,8 +26,7 @@ def test_a_comparison_goes_on_and_seeds_may_be_added(
     data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "p.jsonl").write_text(PAIR)
-    pairs = str(tmp_path / "p.jsonl")
-    out = tmp_path / "out"
+    out, options = tmp_path / "out", {"pairs": str(tmp_path / "p.jsonl")}
     real, trained = comparing.pretrain, []
 
     def stops(*paths: Any, **options: Any) -> Any:
@@ -38,77 +37,65 @@ def test_a_comparison_goes_on_and_seeds_may_be_added(
 
     monkeypatch.setattr(comparing, "pretrain", stops)
     with pytest.raises(KeyboardInterrupt):
-        compare(data_folder, out, pairs=pairs)
-    result = compare(data_folder, out, pairs=pairs)
+        compare(data_folder, out, **options)
+    result = compare(data_folder, out, **options)
     assert trained == [("random", 0), ("span", 0), ("span", 1), ("span", 1), ("random", 1)], "in turn, none twice"
-    assert set(result["recipes"]) == {"random", "span"}
     assert set(result["by_figure"]) == {"loss", "bits_per_byte", "pairs_error"}
-    runs = result["runs"]["span"]
-    assert [run["seed"] for run in runs] == [0, 1]
-    assert result["recipes"]["span"]["values"] == tuple(run["loss"] for run in runs)
-    assert len({run["predicted_tokens"] for name in runs_by(result) for run in name}) == 1, "the same masks"
+    random, span = result["runs"]["random"], result["runs"]["span"]
+    assert [run["seed"] for run in span] == [0, 1]
+    assert result["recipes"]["span"]["values"] == tuple(run["loss"] for run in span)
+    assert len({run["predicted_tokens"] for run in (*random, *span)}) == 1, "the same masks"
     [difference] = result["differences"]
     assert difference["mean"] == pytest.approx(result["recipes"]["random"]["mean"] - result["recipes"]["span"]["mean"])
     assert (out / "result.svg").read_text().startswith("<svg")
     assert json.loads((out / "result.json").read_text())["verdict"] == result["verdict"]
-    compare(data_folder, out, pairs=pairs, seeds=3)
+    compare(data_folder, out, **options, seeds=3)
     assert trained[5:] == [("random", 2), ("span", 2)]
-
-
-def runs_by(result: dict[str, Any]) -> list[list[dict[str, Any]]]:
-    return list(result["runs"].values())
 
 
 def test_what_was_edited_meanwhile_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Finished runs are not taken for runs of another recipe, text or task."""
     monkeypatch.setattr(comparing, "measured_run", lambda *_, **__: {"loss": 1.0, "bits_per_byte": None})
+    recipe, text, pairs, moods = (tmp_path / name for name in ("mine.toml", "text.txt", "pairs.jsonl", "moods.tsv"))
     other = load_recipe("tiny", overrides=("training.learning_rate=0.009",)).to_toml()
-    contents = {
-        "mine.toml": (load_recipe("tiny").to_toml(), other, "learning_rate"),
-        "text.txt": (make_text(60), make_text(61), "text.txt"),
-        "pairs.jsonl": (PAIR, PAIR.replace("cat", "dog"), "pairs.jsonl"),
-        "moods.tsv": (MOODS, MOODS + "Yes.\tup\n", "moods.tsv"),
+    edits = {
+        recipe: (load_recipe("tiny").to_toml(), other, "learning_rate"),
+        text: (make_text(60), make_text(61), "text.txt"),
+        pairs: (PAIR, PAIR.replace("cat", "dog"), "pairs.jsonl"),
+        moods: (MOODS, MOODS + "Yes.\tup\n", "moods.tsv"),
     }
-    files = {name: tmp_path / name for name in contents}
-    for name, (content, _, _) in contents.items():
-        files[name].write_text(content)
-    moods = str(files["moods.tsv"])
-    task = {"task": "classify", "train": moods, "validation": moods}
-    recipes = ("tiny", str(files["mine.toml"]))
-    options: dict[str, Any] = {"recipes": recipes, "pairs": str(files["pairs.jsonl"]), "task": task}
-    compare(files["text.txt"], tmp_path / "out", **options)
-    for name, (content, changed, message) in contents.items():
-        files[name].write_text(changed)
+    for file, (content, _, _) in edits.items():
+        file.write_text(content)
+    task = {"task": "classify", "train": str(moods), "validation": str(moods)}
+    options: dict[str, Any] = {"recipes": ("tiny", str(recipe)), "pairs": str(pairs), "task": task}
+    compare(text, tmp_path / "out", **options)
+    for file, (content, changed, message) in edits.items():
+        file.write_text(changed)
         with pytest.raises(RunError, match=message):
-            compare(files["text.txt"], tmp_path / "out", **options)
-        files[name].write_text(content)
+            compare(text, tmp_path / "out", **options)
+        file.write_text(content)
+    compare(text, tmp_path / "out", **options)
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "a.txt").write_text(make_text(60))
     compare(tmp_path / "texts", tmp_path / "folder")
     (tmp_path / "texts" / "b.txt").write_text(make_text(9))
     with pytest.raises(RunError, match="b.txt"):
         compare(tmp_path / "texts", tmp_path / "folder")
-    compare(files["text.txt"], tmp_path / "out", **options)
 
 
 def test_what_cannot_be_trained_or_measured_is_found_before_anything_is_begun(
     data_folder: Path, corpus_file: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "moods.tsv").write_text(MOODS)
-    (tmp_path / "long.jsonl").write_text(PAIR.replace("cat", "cat " * 80))
-    moods, pairs = str(tmp_path / "moods.tsv"), str(tmp_path / "long.jsonl")
-
-    def task(train: str = moods) -> dict[str, str]:
-        return {"task": "classify", "train": train, "validation": moods}
-
+    moods, pairs = tmp_path / "moods.tsv", tmp_path / "long.jsonl"
+    moods.write_text(MOODS)
+    pairs.write_text(PAIR.replace("cat", "cat " * 80))
+    task = {"task": "classify", "train": str(moods), "validation": str(moods)}
     cases: list[tuple[Path, dict[str, Any], str]] = [
-        (data_folder, {"recipes": ("random", "spam")}, "unknown recipe 'spam'"),
         (data_folder, {"recipes": ("random", "entity")}, "entities"),
         (corpus_file, {"recipes": ("tiny", "shakespeare-chars")}, "corpus"),
-        (data_folder, {"pairs": "none.jsonl"}, "none.jsonl"),
-        (data_folder, {"pairs": pairs}, "long.jsonl: line 1"),
-        (data_folder, {"task": task(train="none.tsv")}, "none.tsv"),
-        (data_folder, {"task": task(), "settings": (*TINY, "finetune.metric=bleu")}, "accuracy"),
+        (data_folder, {"pairs": str(pairs)}, "long.jsonl: line 1"),
+        (data_folder, {"task": {**task, "train": "none.tsv"}}, "none.tsv"),
+        (data_folder, {"task": task, "settings": (*TINY, "finetune.metric=bleu")}, "accuracy"),
         (data_folder, {"rates": (0.15, 1.5)}, "1.5"),
     ]
     for data, changes, message in cases:
@@ -139,6 +126,10 @@ def test_a_run_that_fails_is_written_down_and_the_others_are_judged(
     assert result["verdict"].endswith("; 1 of 2 runs of span failed")
     assert compare(data_folder, out) == result
     assert len(tried) == 4, "what failed is not tried again"
+
+    def fails_always(*_: Any, **__: Any) -> Any:
+        raise MemoryFullError("it does not fit")
+
     monkeypatch.setattr(comparing, "pretrain", fails_always)
     with pytest.raises(RunError, match="it does not fit"):
         compare(data_folder, tmp_path / "nothing")
@@ -219,28 +210,14 @@ def test_one_figure_decides_and_is_named_beforehand(
     compare(data_folder, tmp_path / "loss", seeds=5, pairs=pairs, primary="loss")
 
 
-def fails_always(*_: Any, **__: Any) -> Any:
-    raise MemoryFullError("it does not fit")
-
-
-def test_the_epoch_is_told_by_one_file_and_the_figure_by_another(
-    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_epoch_is_told_by_one_file_and_the_figure_by_another(data_folder: Path, tmp_path: Path) -> None:
     """In the test file every label is the other one, so what is right there is what was wrong."""
     (tmp_path / "moods.tsv").write_text(MOODS)
     (tmp_path / "test.tsv").write_text(MOODS.replace("up", "x").replace("down", "up").replace("x", "down") * 2)
     moods, test = str(tmp_path / "moods.tsv"), str(tmp_path / "test.tsv")
-    real, asked_for = comparing.finetune, []
-
-    def finetune(*paths: Any, **options: Any) -> Any:
-        asked_for.append((options["validation"], options["test"]))
-        return real(*paths, **options)
-
-    monkeypatch.setattr(comparing, "finetune", finetune)
     task = {"task": "classify", "train": moods, "validation": moods, "test": test}
     options: dict[str, Any] = {"seeds": 1, "task": task, "settings": (*TINY, "finetune.epochs=2")}
     result = compare(data_folder, tmp_path / "out", **options)
-    assert asked_for == [(moods, test)] * 2
     for name, [run] in result["runs"].items():
         summary = json.loads((tmp_path / "out" / "runs" / f"{name}-0" / "finetuned" / "summary.json").read_text())
         assert run["task_error"] == pytest.approx(1.0 - summary["test_metrics"]["accuracy"])

@@ -10,7 +10,6 @@ import pytest
 from tests.conftest import SMALL
 from unmask.commands import tune as module
 from unmask.commands.recipe import load_recipe
-from unmask.commands.recipe_files import as_override
 from unmask.commands.tune import Dimension, read_dimension, usual_dimensions
 from unmask.core.errors import DataError, DivergedError, RunError, SettingsError
 from unmask.core.interruption import Interrupted
@@ -37,22 +36,20 @@ def test_a_search_on_real_runs(data_folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     result = tune(data_folder, out)
     assert [trial["state"] for trial in result["trials"]] == ["COMPLETE"] * 3
-    own = load_recipe("tiny").training.learning_rate
-    assert result["own"]["parameters"] == {"training.learning_rate": own, "model.num_layers": 1}
-    assert f"against {result['own']['loss']:.4f} of the recipe's own numbers" in result["verdict"]
+    usual = load_recipe("tiny").training.learning_rate
+    assert result["own"]["parameters"] == {"training.learning_rate": usual, "model.num_layers": 1}
     best = min(result["trials"], key=lambda trial: trial["loss"])
     assert (result["best"]["number"], result["best"]["loss"]) == (best["number"], best["loss"])
     assert json.loads((out / "result.json").read_text()) == result
     assert (out / "result.svg").read_text().startswith("<svg")
-    recipe = load_recipe(result["best"]["recipe"])
-    assert recipe.training.learning_rate == best["parameters"]["training.learning_rate"]
-    assert (recipe.model.num_layers, recipe.model.hidden_size) == (best["parameters"]["model.num_layers"], 16)
     for trial in result["trials"]:
         folder = out / "trials" / str(trial["number"])
-        made = load_recipe(str(folder / "recipe.toml"), complete=False)
-        assert made.training.learning_rate == trial["parameters"]["training.learning_rate"]
+        recipe = load_recipe(str(folder / "recipe.toml"), complete=False)
+        made = {"training.learning_rate": recipe.training.learning_rate, "model.num_layers": recipe.model.num_layers}
+        assert made == trial["parameters"]
         assert json.loads((folder / "evaluation.json").read_text())["loss"] == trial["loss"]
-        assert (folder / "model").is_dir() == (trial["number"] == best["number"]), "only the best keeps its model"
+        assert (folder / "model").is_dir() == (trial == best), "only the best keeps its model"
+    assert load_recipe(result["best"]["recipe"]).model.hidden_size == 16
 
 
 def test_a_search_goes_on_and_makes_again_what_was_interrupted(
@@ -114,14 +111,9 @@ def test_dimensions() -> None:
     assert read_dimension("masking.strategy=random,span") == Dimension("masking.strategy", ("random", "span"))
     assert layers.holds(3)
     assert not any(layers.holds(value) for value in (2.5, 7, True, "3", None))
-    for text in ("learning_rate=1..2", "training.seed", "a.b=1", "a.b=1,1", "a.b=x..2", "a.b=true..2"):
+    for text in ("learning_rate=1..2", "training.seed", "a.b=1", "a.b=1,1", "a.b=x..2", "a.b=true..2", "a.b=2..1"):
         with pytest.raises(SettingsError, match="search"):
             read_dimension(text)
-    for text in ("a.b=2..1", "a.b=1..inf"):
-        with pytest.raises(SettingsError, match="search"):
-            read_dimension(text)
-    assert as_override("a.b", 0.5) == "a.b=0.5"
-    assert as_override("masking.strategy", "span") == 'masking.strategy="span"'
 
 
 def test_usual_dimensions() -> None:
@@ -136,11 +128,9 @@ def test_usual_dimensions() -> None:
 
 def test_plans_that_cannot_be(data_folder: Path, tmp_path: Path) -> None:
     for changes, message in (
-        ({"trials": 0}, "trials"),
         ({"search": (RATES, RATES)}, "training.learning_rate"),
         ({"search": ("masking.rate=0.1,0.2", "masking.rate.start=0.1..0.3")}, "masking.rate"),
         ({"search": ("tokenizer.vocab_size=100..200",)}, "tokenizer.vocab_size"),
-        ({"search": ("model.nonsense=1..2",)}, "nonsense"),
         ({"search": ("masking.rate=0.1..1.5",)}, "masking.rate"),
     ):
         with pytest.raises(SettingsError, match=message):

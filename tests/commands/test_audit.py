@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
+import unmask
 from tests.command_line import Main
+from tests.data.tagged import TAGS, tagged_jsonl
 from tests.masking.helpers import frequencies_of, make_rows, masker_of, tables_of
 from unmask.core.settings import validated
-from unmask.data.rows import Rows
+from unmask.data.rows import Cursor, Rows, RowStream
+from unmask.data.store import TokenStore
 from unmask.masking.masker import MaskedRows, Masker
 from unmask.masking.settings import STRATEGIES, MaskingSettings
 from unmask.masking.tables import Tables
@@ -23,6 +29,10 @@ from unmask.tokenizer.tokenizer import Tokenizer
 def audited(tokenizer: Tokenizer, rows: Rows, masked: MaskedRows, masker: Masker | None = None):  # type: ignore[no-untyped-def]
     masker = masker or masker_of(tokenizer)
     return audit([(rows, masked, masker.weighed(rows))], masker, frequencies_of(tokenizer))
+
+
+def masker_with(tokenizer: Tokenizer, tables: Tables | None = None, **settings: Any) -> Masker:
+    return Masker(validated(MaskingSettings, settings, where="masking"), tokenizer, tables=tables)
 
 
 def test_counts_by_hand(tokenizer: Tokenizer) -> None:
@@ -85,8 +95,7 @@ def test_units_that_should_hardly_ever_be_masked_are_judged_too(tokenizer: Token
     rows.input_ids[:, 1] = rare
     frequencies = np.where(np.arange(tokenizer.vocab_size) == rare, 10**9, 1)
     tables = Tables(tokenizer.vocab_size, torch.from_numpy(frequencies))
-    settings = {"units": {"kind": "words"}, "weights": {"kind": "frequency", "floor": 1}}
-    masker = Masker(validated(MaskingSettings, settings, where="masking"), tokenizer, tables=tables)
+    masker = masker_with(tokenizer, tables, units={"kind": "words"}, weights={"kind": "frequency", "floor": 1})
     broken = audited(tokenizer, rows, masker_of(tokenizer, strategy="whole_word")(rows), masker).broken
     assert not audited(tokenizer, rows, masker(rows), masker).broken
     assert any("units by asked-for probability, up to 2.5%" in text for text in broken)
@@ -94,8 +103,7 @@ def test_units_that_should_hardly_ever_be_masked_are_judged_too(tokenizer: Token
 
 def test_tokens_that_are_hidden_and_not_predicted_are_counted(tokenizer: Tokenizer) -> None:
     rows = make_rows(tokenizer, 400, [60], mean_word=2.0)
-    settings = {"strategy": "whole_word", "rate": 0.3, "prediction_rate": 0.1}
-    masker = Masker(validated(MaskingSettings, settings, where="masking"), tokenizer)
+    masker = masker_with(tokenizer, strategy="whole_word", rate=0.3, prediction_rate=0.1)
     other = Masker(masker.settings.model_copy(update={"rate": 0.6}), tokenizer)
     assert not audited(tokenizer, rows, masker(rows), masker).broken
     broken = audited(tokenizer, rows, other(rows), masker).broken
@@ -105,12 +113,10 @@ def test_tokens_that_are_hidden_and_not_predicted_are_counted(tokenizer: Tokeniz
 def test_a_floor_of_one_target_has_probabilities_of_its_own(tokenizer: Tokenizer) -> None:
     rows = make_rows(tokenizer, 1000, [3, 40, 1, 6], mean_word=2.0)
     for strategy in ("whole_word", "frequency"):
-        settings = {"strategy": strategy, "rate": 0.1, "least_one": True}
-        masker = Masker(validated(MaskingSettings, settings, where="masking"), tokenizer, tables=tables_of(tokenizer))
-        found = audited(tokenizer, rows, masker(rows), masker)
-        assert not found.broken
-        assert found.rows_without_target == 0
-        assert found.rate > 0.105
+        masker = masker_with(tokenizer, tables_of(tokenizer), strategy=strategy, rate=0.1, least_one=True)
+        counts = audited(tokenizer, rows, masker(rows), masker)
+        assert not counts.broken
+        assert (counts.rows_without_target, counts.rate > 0.105) == (0, True)
         assert audited(tokenizer, rows, masker_of(tokenizer, strategy=strategy, rate=0.1)(rows), masker).broken
 
 
@@ -124,22 +130,79 @@ def test_pieces_that_draw_their_rate_are_judged_by_what_they_drew(tokenizer: Tok
 
 
 @pytest.mark.parametrize(
-    ("setting", "audited"),
-    [
-        ("masking.units.kind=words", ["words x uniform"]),
-        ("masking.rate=0.2", [*STRATEGIES]),
-    ],
+    ("setting", "names"), [("masking.units.kind=words", ["words x uniform"]), ("masking.rate=0.2", [*STRATEGIES])]
 )
-def test_a_setting_that_chooses_a_masking_is_what_is_audited(
-    data_folder: Path, setting: str, audited: list[str], main: Main
-) -> None:
-    code, out, err = main("audit", data_folder, "--json", "--set", setting, "--max-tokens", 5_000)
-    assert code == 0, err
-    result = json.loads(out)
-    assert sorted([*result["strategies"], *result["not_audited"]]) == sorted(audited)
+def test_a_setting_that_chooses_a_masking_is_what_is_audited(data_folder: Path, setting: str, names: list[str]) -> None:
+    result = unmask.audit(data_folder, settings=[setting], max_tokens=5_000).to_dict()
+    assert sorted([*result["strategies"], *result["not_audited"]]) == sorted(names)
 
 
 def test_a_broken_promise_is_exit_code_1(data_folder: Path, monkeypatch: pytest.MonkeyPatch, main: Main) -> None:
     monkeypatch.setattr("unmask.measure.masking.SIGMAS", -1.0)
     code, out, _ = main("audit", data_folder, "--strategy", "random")
     assert (code, "broken" in out) == (1, True)
+
+
+def test_parts_of_speech_by_hand(tokenizer: Tokenizer) -> None:
+    """DET NOUN NOUN - VERB -: targets are the first noun and the last untagged token."""
+    rows = make_rows(tokenizer, 1, [6])
+    rows.annotations["pos"][0] = torch.tensor([0, 1, 2, 2, 0, 3, 0, *[0] * (rows.shape[1] - 7)])
+    labels = torch.full_like(rows.input_ids, -100)
+    labels[0, [2, 6]] = rows.input_ids[0, [2, 6]]
+    masked = MaskedRows(rows.input_ids.clone(), labels, torch.ones_like(labels))
+    by_pos = audited(tokenizer, rows, masked).by_pos
+    assert by_pos == {"DET": (1, 0), "NOUN": (2, 1), "VERB": (1, 0), "(none)": (2, 1)}
+    rows.annotations["pos"][0, 5] = 1
+    assert set(audited(tokenizer, rows, masked).by_pos) == {"DET", "NOUN", "(none)"}, "what does not stand in the text"
+
+
+def test_every_strategy_of_raw_text_with_annotations(tmp_path: Path) -> None:
+    """The recipe's annotation reaches the preparation: what needs it is audited, and rates by tag are shown."""
+    settings = ['annotation.columns=["pos", "dependencies"]', "tokenizer.vocab_size=150"]
+    report = unmask.audit(tagged_jsonl(tmp_path / "a.jsonl"), settings=settings, out=tmp_path / "audit.html")
+    result = json.loads(json.dumps(report.to_dict()))
+    assert result["passed"]
+    assert "syntax" in result["strategies"]
+    assert set(result["not_audited"]) == {"entity", "phrase"}
+    entries = result["strategies"].values()
+    for entry in entries:
+        assert set(entry["by_pos"]) == {*TAGS.values(), "(none)"} - {None}
+        tokens, targets = (sum(column) for column in zip(*entry["by_pos"].values(), strict=True))
+        assert (tokens, targets) == (entry["tokens"], round(entry["rate"] * tokens))
+        assert entry["pairs"] is None
+    assert (tmp_path / "audit.html").read_text().count("<svg") == 5 * len(entries)
+    line = next(line for line in repr(report).splitlines() if line.startswith("PROPN"))
+    shares = [100 * entry["by_pos"]["PROPN"][1] / entry["by_pos"]["PROPN"][0] for entry in entries]
+    assert [float(cell) for cell in line.split()[1:]] == pytest.approx(shares, abs=0.051)
+
+
+def test_pairs_by_the_naive_count(store: TokenStore, tokenizer: Tokenizer) -> None:
+    rows = RowStream(store, tokenizer, length=64, seed=0, pairs="next_sentence").batch(Cursor(), 300).rows
+    masker = masker_of(tokenizer, rate=0.15)
+    masked = masker(rows)
+    counts = audited(tokenizer, rows, masked, masker)
+    assert rows.token_type_ids is not None
+    assert counts.pairs is not None
+    pairs: dict[tuple[int, int], NDArray[np.int64]] = defaultdict(lambda: np.zeros((2, 2), dtype=np.int64))
+    for r, s in torch.nonzero(rows.maskable).tolist():
+        pairs[r, int(rows.segment_ids[r, s])][int(rows.token_type_ids[r, s])] += [1, int(masked.labels[r, s] >= 0)]
+    each = np.stack(list(pairs.values()))  # by pair: tokens and targets of the first half, and of the second
+    whole = each[(each[:, :, 0] > 0).all(1)]
+    rates = each[:, :, 1].sum(0) / each[:, :, 0].sum(0)
+    assert (counts.pairs.first.rate, counts.pairs.second.rate) == pytest.approx(tuple(rates))
+    assert counts.pairs.pairs == len(whole) > 300
+    assert 0 < counts.pairs.with_both == (whole[:, :, 1] > 0).all(1).sum() < len(whole)
+    assert counts.rows == len(pairs) + len(whole), "each half is a draw of its own"
+    assert not counts.broken
+
+
+def test_a_recipe_with_pairs_is_audited_with_pairs(data_folder: Path, tmp_path: Path) -> None:
+    settings = ("model.layout=bert", "objectives.pairs.kind=sentence_order")
+    report = unmask.audit(data_folder, settings=settings, strategy="span", out=tmp_path / "audit.html")
+    (entry,) = report.to_dict()["strategies"].values()
+    pairs = entry["pairs"]
+    assert 0 < pairs["with_both"] <= pairs["pairs"]
+    for half in ("first", "second"):
+        assert abs(pairs[f"{half}_rate"] - entry["expected_rate"]) < 4.5 * pairs[f"{half}_rate_stderr"]
+    for text in (repr(report), (tmp_path / "audit.html").read_text()):
+        assert f"some in both of {pairs['with_both']:,} of {pairs['pairs']:,} pairs" in text

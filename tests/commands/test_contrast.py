@@ -17,22 +17,12 @@ from unmask.data.rows import Rows
 from unmask.masking.masker import MaskedRows, Masker, unmasked
 from unmask.model.encoder import MaskedLM
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.train.contrast import (
-    FIRST,
-    SECOND,
-    WRONG,
-    TextTargets,
-    compared,
-    contrast_losses,
-    dense,
-    pair_objective,
-)
+from unmask.train.contrast import FIRST, SECOND, WRONG, TextTargets, compared, contrast_losses, dense, pair_objective
 from unmask.train.objectives import PREDICT_MASKED, Objective
 from unmask.train.optimizer import build_optimizer
 from unmask.train.settings import AdamWSettings, TrainingSettings
 from unmask.train.step import Figures, TrainState, parts_of, training_step
 
-Gradients = dict[str, torch.Tensor]
 NOTHING = torch.zeros(0, dtype=torch.int64)
 
 
@@ -84,23 +74,17 @@ def test_the_loss_by_hand_with_what_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("hashes", "left_out"),
     [
-        ((1, 2, 3, 4), False),
-        ((1, 2, 1, 4), True),  # the same query: its texts are answers to both
-        ((1, 2, 3, 2), True),  # the same text
-        ((1, 2, 2, 4), True),  # a text that is another pair's query
+        ([1, 2, 3, 4], False),
+        ([1, 2, 1, 4], True),  # the same query: its texts are answers to both
+        ([1, 2, 3, 2], True),  # the same text
+        ([1, 2, 2, 4], True),  # a text that is another pair's query
     ],
 )
-def test_equal_texts_are_no_wrong_answers(hashes: tuple[int, int, int, int], left_out: bool) -> None:
-    actual = contrast_losses(
-        angle(0.0, 50.0, 20.0, 120.0),
-        texts([0, 0, 1, 1], [FIRST, SECOND, FIRST, SECOND], [5, 5, 6, 6], list(hashes)),
-        temperature=0.5,
-    )
+def test_equal_texts_are_no_wrong_answers(hashes: list[int], left_out: bool) -> None:
+    of = texts([0, 0, 1, 1], [FIRST, SECOND, FIRST, SECOND], [5, 5, 6, 6], hashes)
+    loss = float(contrast_losses(angle(0.0, 50.0, 20.0, 120.0), of, temperature=0.5).each_N[0])
     plain = (entropy(score(0, 50), score(0, 120)) + entropy(score(0, 50), score(50, 20))) / 2
-    if not left_out:
-        assert float(actual.each_N[0]) == pytest.approx(plain, abs=1e-6)
-    else:
-        assert float(actual.each_N[0]) < plain - 0.05
+    assert loss < plain - 0.05 if left_out else loss == pytest.approx(plain, abs=1e-6)
 
 
 def test_what_another_pair_says_is_right_is_no_wrong_answer() -> None:
@@ -142,13 +126,13 @@ SETTINGS = EmbedderSettings(batch_size=24, first_lengths=(4, 12), second_lengths
 
 def gradients_of_a_step(
     model: MaskedLM, rows: Rows, masked: MaskedRows, *objectives: Objective, micro_rows: int | None, seed: int = 0
-) -> tuple[Figures, Gradients]:
+) -> tuple[Figures, dict[str, torch.Tensor]]:
     """What a step measured, and the gradient that it would have applied."""
     training = TrainingSettings(
         steps=1, seed=seed, sequence_length=64, clip_norm=float("inf"), optimizer=AdamWSettings(kind="adamw")
     )
     optimizer = build_optimizer(model.train(), training)  # type: ignore[arg-type]
-    gradients: Gradients = {}
+    gradients: dict[str, torch.Tensor] = {}
     optimizer.step = lambda: gradients.update(  # type: ignore[method-assign, assignment, misc]
         {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     )
@@ -167,27 +151,16 @@ def test_gradients_by_way_of_vectors_are_those_of_all_at_once(
     drawn.document[WRONG, 10:15] = drawn.document[SECOND, :5]
     rows, _ = stream.rows(drawn)
     masked = Masker.from_tokenizer(tokenizer, rate=0.3)(rows)
-    assert rows.shape[0] > 4
-    actual = []
-    for micro_rows in (None, 2, 1):
-        model = make_model()
-        result, gradients = gradients_of_a_step(
-            model,
-            rows,
-            masked,
-            pair_objective(dense(), temperature=0.1, dimensions=(8,)),
-            replace(PREDICT_MASKED, weight=0.2),
-            micro_rows=micro_rows,
-        )
-        assert result.predicted_tokens == 24
-        assert (result.micro_batches > 1) == (micro_rows is not None)
-        actual.append((result, gradients))
-    whole, expected = actual[0]
-    for result, gradients in actual[1:]:
-        assert result.read().loss == pytest.approx(whole.read().loss, abs=1e-6)
-        assert result.read().objectives["masked_tokens"].loss == pytest.approx(
-            whole.read().objectives["masked_tokens"].loss, abs=1e-6
-        )
+    pairs = pair_objective(dense(), temperature=0.1, dimensions=(8,))
+    objectives = (pairs, replace(PREDICT_MASKED, weight=0.2))
+    figures, expected = gradients_of_a_step(make_model(), rows, masked, *objectives, micro_rows=None)
+    assert (figures.predicted_tokens, figures.micro_batches) == (24, 1)
+    for micro_rows in (2, 1):
+        result, gradients = gradients_of_a_step(make_model(), rows, masked, *objectives, micro_rows=micro_rows)
+        assert result.micro_batches > 1
+        assert result.read().loss == pytest.approx(figures.read().loss, abs=1e-6)
+        masked_tokens = (each.read().objectives["masked_tokens"].loss for each in (result, figures))
+        assert next(masked_tokens) == pytest.approx(next(masked_tokens), abs=1e-6)
         assert gradients.keys() == expected.keys()
         for name, gradient in gradients.items():
             torch.testing.assert_close(gradient, expected[name], atol=1e-5, rtol=1e-4)
@@ -222,26 +195,25 @@ def test_both_passes_of_a_part_drop_the_same(make_model: Callable[..., MaskedLM]
 
 def test_rows_tell_what_their_texts_are(tokenizer: Tokenizer) -> None:
     """Every text is in the rows once, whole; tokens are hidden in the texts that were asked for."""
-    stream = stream_of(tokenizer, SETTINGS.model_copy(update={"masked": "first"}))
-    drawn = stream.drawer.draw(np.arange(24), 3)
-    rows, num_tokens = stream.rows(drawn)
+    streams = {
+        which: stream_of(tokenizer, SETTINGS.model_copy(update={"masked": which}))
+        for which in ("first", "second", "both")
+    }
+    drawer = streams["first"].drawer
+    drawn = drawer.draw(np.arange(24), 3)
+    rows, num_tokens = streams["first"].rows(drawn)
     targets = TextTargets.of(rows)
-    assert len(targets) == 24
+    assert num_tokens == int(drawn.length.sum())
     pairs, sides, documents, _ = targets.columns().T.tolist()
     assert sorted(zip(pairs, sides, strict=True)) == [(pair, side) for pair in range(24) for side in (FIRST, SECOND)]
     ids = rows.input_ids.flatten()[targets.positions_N].split(list(targets.lengths))
-    maskable = rows.maskable.flatten()[targets.positions_N].split(list(targets.lengths))
-    for text, (pair, side) in enumerate(zip(pairs, sides, strict=True)):
+    for text, pair, side, document in zip(ids, pairs, sides, documents, strict=True):
         begin, length = drawn.begin[side, pair], drawn.length[side, pair]
-        whole = [tokenizer.special.cls, *stream.drawer.ids[begin : begin + length], tokenizer.special.sep]
-        assert ids[text].tolist() == whole
-        assert documents[text] == drawn.document[side, pair]
-        assert maskable[text].any() == (side == FIRST)
-    assert num_tokens == int(drawn.length.sum())
-    second, both = (
-        stream_of(tokenizer, SETTINGS.model_copy(update={"masked": which})).rows(drawn)[0].maskable
-        for which in ("second", "both")
-    )
+        assert text.tolist() == [tokenizer.special.cls, *drawer.ids[begin : begin + length], tokenizer.special.sep]
+        assert document == drawn.document[side, pair]
+    first, second, both = (stream.rows(drawn)[0].maskable for stream in streams.values())
+    hidden = first.flatten()[targets.positions_N].split(list(targets.lengths))
+    assert [bool(text.any()) for text in hidden] == [side == FIRST for side in sides]
     assert int(both.sum()) == num_tokens
-    assert torch.equal(both, rows.maskable ^ second)
-    assert not (rows.maskable & second).any()
+    assert torch.equal(both, first ^ second)
+    assert not (first & second).any()

@@ -17,8 +17,10 @@ import unmask
 from tests.commands.stopping import Stopping
 from unmask.core.errors import CorpusError, ModelError, RunError, SettingsError
 from unmask.core.interruption import Interrupted
+from unmask.model.config import EncoderConfig
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_model
+from unmask.model.initial_weights import initialise
 from unmask.tokenizer.tokenizer import Tokenizer
 
 WORDS = ("king", "queen", "dog", "cat", "ship", "winter", "garden", "bridge", "sea", "mountaineer", "philosopher")
@@ -29,6 +31,15 @@ FAST = {
     "embedder.part_tokens": 24,
     "embedder.precision": "float32",
 }
+
+EVERYTHING = FAST | {
+    "embedder.micro_batch_tokens": 256,
+    "embedder.hard_negatives.after": 0.5,
+    "embedder.checkpoint.every_steps": 3,
+    "embedder.dimensions": [16],
+    "card.license": "mit",
+}
+"""In parts of steps, with masked tokens and hard negatives."""
 
 
 def passages(count: int) -> list[str]:
@@ -46,9 +57,6 @@ def passages(count: int) -> list[str]:
 @pytest.fixture(scope="session")
 def base(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> Path:
     """A masked language model that knows nothing."""
-    from unmask.model.config import EncoderConfig
-    from unmask.model.initial_weights import initialise
-
     config = EncoderConfig.model_validate(
         {
             "vocab_size": tokenizer.vocab_size, "pad_id": 0, "cls_id": 2, "sep_id": 3, "mask_id": 4, "num_layers": 2,
@@ -74,78 +82,60 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def made(base: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> unmask.Embedder:
-    """Trained with everything that there is: parts of steps, masked tokens, hard negatives."""
-    settings = FAST | {
-        "embedder.micro_batch_tokens": 256,
-        "embedder.hard_negatives.after": 0.5,
-        "embedder.checkpoint.every_steps": 3,
-        "embedder.dimensions": [16],
-        "card.license": "mit",
-    }
-    return unmask.embedder(base, [corpus], out=tmp_path_factory.mktemp("made") / "e", steps=12, settings=settings)
+    return unmask.embedder(base, [corpus], out=tmp_path_factory.mktemp("made") / "e", steps=12, settings=EVERYTHING)
+
+
+def metrics_of(trained: unmask.Embedder) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (trained.folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def write_partners(pairs: Path) -> tuple[list[str], list[str]]:
+    """Pairs of texts that have no word in common: the queries and their partners."""
+    titles, bodies = list(WORDS[:5]), [" ".join([word] * 8) for word in WORDS[5:10]]
+    pairs.write_text("".join(f'{{"query": "{a}", "text": "{b}"}}\n' for a, b in zip(titles, bodies, strict=True)))
+    return titles, bodies
 
 
 def test_every_text_finds_its_partner(base: Path, tmp_path: Path) -> None:
     """Titles and bodies that have no word in common, learned by heart."""
-    titles, bodies = WORDS[:5], [" ".join([word] * 8) for word in WORDS[5:10]]
-    pairs = tmp_path / "pairs.jsonl"
-    pairs.write_text("".join(f'{{"query": "{a}", "text": "{b}"}}\n' for a, b in zip(titles, bodies, strict=True)))
+    titles, bodies = write_partners(tmp_path / "pairs.jsonl")
     settings = FAST | {"embedder.learning_rate": 3e-3, "embedder.mlm_weight": 0}
-    trained = unmask.embedder(base, pairs=pairs, out=tmp_path / "e", steps=60, settings=settings)
-    lines = [json.loads(line) for line in (tmp_path / "e" / "metrics.jsonl").read_text().splitlines()]
-    losses = [line["loss"] for line in lines if line["kind"] == "train"]
+    trained = unmask.embedder(base, pairs=tmp_path / "pairs.jsonl", out=tmp_path / "e", steps=60, settings=settings)
+    losses = [line["loss"] for line in metrics_of(trained) if line["kind"] == "train"]
     assert losses[0] > 1.0
     assert losses[-1] < 0.05
     one, other = trained.model.embed(titles), trained.model.embed(bodies)
     assert (one @ other.T).argmax(1).tolist() == list(range(5))
     assert trained.after is None, "too little is held out"
     assert "Too little was held out" in (tmp_path / "e" / "model" / "README.md").read_text()
-    assert "masked tokens" not in repr(trained)
 
 
 def test_going_on_is_never_having_stopped(made: unmask.Embedder, base: Path, corpus: Path, tmp_path: Path) -> None:
     """Bit for bit, behind the step at which hard negatives were found."""
-    options: dict[str, Any] = json.loads((made.folder / "settings.json").read_text())["embedder"]
-    settings = {
-        f"embedder.{name}": value
-        for name, value in options.items()
-        if name not in ("card", "optimizer", "columns", "kinds")
-    }
-    out = tmp_path / "e"
+    options: dict[str, Any] = {"out": tmp_path / "e", "steps": 12, "settings": EVERYTHING}
     with pytest.raises(Interrupted, match="step 8"):
-        unmask.embedder(base, [corpus], out=out, steps=12, settings=settings, callbacks=[Stopping(8)])
-    trained = unmask.embedder(base, [corpus], out=out, steps=12, settings=settings, resume=True)
-    ours, expected = (load_file(folder / "model" / "model.safetensors") for folder in (out, made.folder))
+        unmask.embedder(base, [corpus], **options, callbacks=[Stopping(8)])
+    trained = unmask.embedder(base, [corpus], **options, resume=True)
+    ours, expected = (load_file(folder / "model" / "model.safetensors") for folder in (trained.folder, made.folder))
     assert ours.keys() == expected.keys()
     assert all(torch.equal(ours[name], expected[name]) for name in expected)
-    assert trained.after == made.after
-    assert trained.temperature == made.temperature
-
-
-def test_the_folder_elsewhere(made: unmask.Embedder, tmp_path: Path) -> None:
-    """It is still a masked language model, and what is exported and verified is the same."""
-    folder = made.folder / "model"
-    assert len(made.model.fill("the [MASK] sees", top_k=2).masks[0]) == 2
-    assert unmask.verify(folder).passed
-    card = (folder / "README.md").read_text()
-    assert "library_name: sentence-transformers" in card
-    assert "license: mit" in card
-    assert "truncate_dim=16" in card
-    assert "recall@10" in card
-    page = (made.folder / "report.html").read_text()
-    assert "recall@10 of held-out pairs: crops" in page
+    assert (trained.after, trained.temperature) == (made.after, made.temperature)
 
 
 def test_what_a_training_leaves(made: unmask.Embedder) -> None:
-    lines = [json.loads(line) for line in (made.folder / "metrics.jsonl").read_text().splitlines()]
-    evaluations = [line for line in lines if line["kind"] == "evaluation"]
+    """Its figures, its pages, and a model that is still a masked language model."""
+    evaluations = [line for line in metrics_of(made) if line["kind"] == "evaluation"]
     assert [line["step"] for line in evaluations] == [0, 3, 6, 9, 12]
     assert evaluations[-1]["kinds"] == made.after["kinds"]
     assert made.recall_at_10.keys() == made.before["kinds"].keys() == {"crops", "titles", "neighbours"}
-    assert (made.folder / "negatives.safetensors").is_file()
     assert made.data["too_short"] == 0
-    assert "recall@10 before" in repr(made)
     assert made.summary == json.loads((made.folder / "summary.json").read_text())
+    assert len(made.model.fill("the [MASK] sees", top_k=2).masks[0]) == 2
+    assert unmask.verify(made.folder / "model").passed
+    card = (made.folder / "model" / "README.md").read_text()
+    for text in ("library_name: sentence-transformers", "license: mit", "truncate_dim=16", "recall@10"):
+        assert text in card, text
+    assert "recall@10 of held-out pairs: crops" in (made.folder / "report.html").read_text()
 
 
 def test_a_finished_one_changes_its_card(made: unmask.Embedder, base: Path, corpus: Path, tmp_path: Path) -> None:
@@ -157,34 +147,27 @@ def test_a_finished_one_changes_its_card(made: unmask.Embedder, base: Path, corp
 
 def test_it_ends_early_with_the_best(base: Path, corpus: Path, tmp_path: Path) -> None:
     """At a learning rate that ruins the model."""
-    trained = unmask.embedder(
-        base, [corpus], out=tmp_path / "e", steps=60,
-        settings=FAST | {"embedder.learning_rate": 1.0, "embedder.patience": 2, "embedder.evaluations": 20},
-    )  # fmt: skip
-    assert trained.steps < 60
-    lines = [json.loads(line) for line in (tmp_path / "e" / "metrics.jsonl").read_text().splitlines()]
-    losses = {line["step"]: line["loss"] for line in lines if line["kind"] == "evaluation" and line["step"]}
-    assert trained.best_step == min(losses, key=lambda step: losses[step]) < trained.steps
-    assert trained.after["kinds"] == next(
-        line["kinds"] for line in lines if line["kind"] == "evaluation" and line["step"] == trained.best_step
-    )
+    settings = FAST | {"embedder.learning_rate": 1.0, "embedder.patience": 2, "embedder.evaluations": 20}
+    trained = unmask.embedder(base, [corpus], out=tmp_path / "e", steps=60, settings=settings)
+    evaluations = [line for line in metrics_of(trained) if line["kind"] == "evaluation" and line["step"]]
+    best = min(evaluations, key=lambda line: line["loss"])
+    assert trained.best_step == best["step"] < trained.steps < 60
+    assert trained.after["kinds"] == best["kinds"]
 
 
-def test_pairs_alone_and_a_bare_encoder(base: Path, tokenizer: Tokenizer, make_model: Callable[..., MaskedLM],
-                                        tmp_path: Path) -> None:  # fmt: skip
-    bare = tmp_path / "bare"
+def test_pairs_alone_and_a_bare_encoder(
+    tokenizer: Tokenizer, make_model: Callable[..., MaskedLM], tmp_path: Path
+) -> None:
+    bare, pairs = tmp_path / "bare", tmp_path / "pairs.jsonl"
     save_model(make_model(layout="bert", dropout=0.1), bare, with_head=False)
     tokenizer.save(bare, max_length=64)
-    pairs = tmp_path / "pairs.jsonl"
-    rows = [{"query": f"the {a}", "text": f"a {b} at sea"} for a, b in zip(WORDS, WORDS[::-1], strict=True)]
-    pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(ModelError, match="bare encoder .*mlm_weight"):
-        unmask.embedder(bare, pairs=pairs, out=tmp_path / "e", steps=2)
+    write_partners(pairs)
     pairs_alone = FAST | {"embedder.mlm_weight": 0}
-    with pytest.raises(ModelError, match="bare encoder .* sparse"):
-        unmask.embedder(bare, pairs=pairs, out=tmp_path / "e", steps=2, sparse=True, settings=pairs_alone)
+    for options, named in (({}, "mlm_weight"), ({"sparse": True, "settings": pairs_alone}, "sparse")):
+        with pytest.raises(ModelError, match=f"bare encoder .*{named}"):
+            unmask.embedder(bare, pairs=pairs, out=tmp_path / "e", steps=2, **options)  # type: ignore[arg-type]
     trained = unmask.embedder(bare, pairs=pairs, out=tmp_path / "e", steps=2, settings=pairs_alone)
-    assert trained.data == {"given_pairs": len(rows)}
+    assert trained.data == {"given_pairs": 5}
     assert not unmask.load(tmp_path / "e").has_head
     assert trained.model.embed(["the king"]).shape == (1, 32)
 
@@ -198,26 +181,24 @@ def test_pairs_alone_and_a_bare_encoder(base: Path, tokenizer: Tokenizer, make_m
         ({"corpus": ["the king", "a dog at sea"]}, CorpusError, "no document has a pair"),
     ],
 )
-def test_errors(base: Path, corpus: Path, tmp_path: Path, changes: dict[str, Any], kind: type[Exception],
-                message: str) -> None:  # fmt: skip
-    options: dict[str, Any] = {"model": base, "corpus": [corpus], "steps": 1} | changes
+def test_errors(
+    base: Path, corpus: Path, tmp_path: Path, changes: dict[str, Any], kind: type[Exception], message: str
+) -> None:
     with pytest.raises(kind, match=message):
-        unmask.embedder(options.pop("model"), options.pop("corpus"), out=tmp_path / "e", **options)
-    assert not (tmp_path / "e").exists() or not any((tmp_path / "e").glob("settings.json"))
+        unmask.embedder(base, **({"corpus": [corpus], "steps": 1} | changes), out=tmp_path / "e")
+    assert not (tmp_path / "e" / "settings.json").exists()
 
 
 def test_errors_of_folders(made: unmask.Embedder, base: Path, corpus: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(made.folder, tmp_path / "e")
 
-    def resume(message: str, *, steps: int = 12, settings: Any = ()) -> None:
+    def resume(message: str, steps: int) -> None:
         with pytest.raises(RunError, match=message):
-            unmask.embedder(base, [corpus], out=folder, steps=steps, settings=settings, resume=True)
+            unmask.embedder(base, [corpus], out=folder, steps=steps, settings=EVERYTHING, resume=True)
 
     (folder / "summary.json").write_text("{}")
-    resume("summary.json")
+    resume("summary.json", steps=12)
     (folder / "summary.json").unlink()
     resume("but now it is", steps=13)
     (folder / "negatives.safetensors").write_bytes(b"no")
-    settings = json.loads((folder / "settings.json").read_text())["embedder"]
-    options = {f"embedder.{n}": v for n, v in settings.items() if n not in ("card", "optimizer", "columns", "kinds")}
-    resume(r"negatives\.safetensors", settings=options)
+    resume(r"negatives\.safetensors", steps=12)

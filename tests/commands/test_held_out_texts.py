@@ -6,8 +6,6 @@ import json
 import random
 from pathlib import Path
 
-import pytest
-
 import unmask
 from tests.commands.test_embedder import FAST, base
 from unmask.commands.embedder_texts import TokenTexts, read_texts
@@ -27,39 +25,29 @@ def story(number: int) -> str:
     return " ".join(random.Random(number).choices(SYLLABLES, k=40))
 
 
-def trained_on(folder: Path) -> tuple[set[tuple[int, ...]], set[tuple[int, ...]]]:
-    """Bodies of the documents on either side, as tokens."""
-    texts = TokenTexts.load(folder / "data" / "texts.safetensors")
-    sides: tuple[set[tuple[int, ...]], set[tuple[int, ...]]] = (set(), set())
-    for begin, end, is_held in zip(texts.begins, texts.ends, texts.held, strict=True):
-        sides[is_held].add(tuple(texts.ids[begin:end].tolist()))
-    return sides
-
-
 def check(folder: Path, corpus: Path) -> None:
+    """What a search asks for is held out of the training, by the rule of the folder."""
     tokenizer = load_tokenizer(folder / "model")
     read = read_items([corpus], folder / "model", ItemSettings())
     assert f"(as in {folder})" in read.described[0]
     chosen = {tuple(tokenizer.encode_joined([" ".join(each.text.split())])[0].input_ids) for each in read.documents}
-    trained, held = trained_on(folder)
-    assert len(chosen) > 1
+    texts = TokenTexts.load(folder / "data" / "texts.safetensors")
+    sides: tuple[set[tuple[int, ...]], set[tuple[int, ...]]] = (set(), set())
+    for begin, end, is_held in zip(texts.begins, texts.ends, texts.held, strict=True):
+        sides[is_held].add(tuple(texts.ids[begin:end].tolist()))
+    trained, held = sides
+    assert 1 < len(chosen) <= len(held) < len(trained)
     assert chosen <= held
     assert not chosen & trained
-    assert len(trained) > len(held)
 
 
-@pytest.fixture
-def run(corpus_file: Path, tmp_path: Path) -> Path:
-    """A run that holds 30 % out."""
+def test_from_a_run_to_a_table_with_titles_and_on(corpus_file: Path, tmp_path: Path) -> None:
+    """The run's rule holds for its embedder, and for another that begins with that; other titles change nothing."""
     settings = (
         "model.num_layers=1", "model.hidden_size=32", "model.num_heads=2", "training.batch_tokens=256",
         "tokenizer.vocab_size=200", "corpus.holdout=0.3",
     )  # fmt: skip
-    return unmask.pretrain([corpus_file], out=tmp_path / "run", steps=1, settings=settings).folder
-
-
-def test_from_a_run_to_a_table_with_titles_and_on(run: Path, tmp_path: Path) -> None:
-    """The run's rule holds for its embedder, and for another that begins with that; other titles change nothing."""
+    run = unmask.pretrain([corpus_file], out=tmp_path / "run", steps=1, settings=settings).folder
     table = tmp_path / "t.jsonl"
     rows = [{"title": f"the {SYLLABLES[n % 9]}", "text": story(n)} for n in range(150)]
     rows += [{"title": "again", "text": story(n)} for n in range(40)]
@@ -68,7 +56,6 @@ def test_from_a_run_to_a_table_with_titles_and_on(run: Path, tmp_path: Path) -> 
     check(first.folder, table)
     maker, rule = held_out_rule(first.folder / "model")
     assert (maker, rule.holdout) == (first.folder, 0.3)
-    assert f"unmask evaluate-search {first.folder / 'model'} CORPUS" in repr(first)
     texts = TokenTexts.load(first.folder / "data" / "texts.safetensors")
     held = [fraction(row["text"]) < 0.3 for row in rows]
     assert texts.held.astype(bool).tolist() == held
@@ -84,8 +71,7 @@ def test_from_a_run_to_a_table_with_titles_and_on(run: Path, tmp_path: Path) -> 
 def test_by_the_default_rule(base: Path, tmp_path: Path) -> None:
     """Where documents are few, parts of them are held out: here they are lines, too."""
     file = tmp_path / "t.txt"
-    stories = [story(n) for n in range(60)]
-    file.write_text("\n".join(stories) + "\n")
+    file.write_text("".join(f"{story(n)}\n" for n in range(60)))
     trained = unmask.embedder(base, [file], out=tmp_path / "e", steps=1, settings=FEW_STEPS | {"corpus.holdout": 0.1})
     check(trained.folder, file)
 

@@ -18,7 +18,6 @@ from tests.forked import Forked, start_command
 from unmask.core.interruption import Interrupted, Interruption
 from unmask.train.checkpoints import list_checkpoints
 
-COMMAND = [sys.executable, "-m", "unmask", "pretrain"]
 OPTIONS = [
     "--steps", "200", "--set", "model.num_layers=1", "--set", "model.hidden_size=32", "--set", "model.num_heads=2",
     "--set", "training.sequence_length=32", "--set", "training.batch_tokens=256", "--set", "checkpoint.every_steps=10",
@@ -29,13 +28,11 @@ def start(data: Path, out: Path, *more: str) -> Forked:
     return start_command("pretrain", data, "--out", out, *OPTIONS, *more)
 
 
-def start_anew(data: Path, out: Path, *more: str) -> subprocess.Popen[str]:
+def start_anew(data: Path, out: Path, *more: str, launcher: tuple[str, ...] = ()) -> subprocess.Popen[str]:
     """With all that is loaded first."""
+    command = [sys.executable, *launcher, "-m", "unmask", "pretrain", str(data), "--out", str(out), *OPTIONS, *more]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [*COMMAND, str(data), "--out", str(out), *OPTIONS, *more],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
-    )  # fmt: skip
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
 def wait_for_step(out: Path, step: int, process: subprocess.Popen[str] | Forked) -> None:
@@ -96,37 +93,25 @@ def test_a_signal_that_comes_within_a_library_in_c() -> None:
         raise SystemError("something else") from ValueError("no signal")
 
 
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-
-
-def start_two(data: Path, out: Path, *more: str) -> subprocess.Popen[str]:
-    """By torchrun, which starts them anew once."""
-    return subprocess.Popen(
-        [*TORCHRUN, "--max-restarts", "1", "-m", "unmask", "pretrain", str(data), "--out", str(out), *OPTIONS, *more],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+# It starts the processes anew once.
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1")
 
 
 @pytest.mark.slow
 def test_one_of_two_is_killed_and_they_go_on(data_folder: Path, tmp_path: Path) -> None:
     """The command of the pages; the second process is killed. The first ends by itself, or by the launcher's signal."""
-    whole = start_two(data_folder, tmp_path / "whole", "--json")
+    whole = start_anew(data_folder, tmp_path / "whole", "--json", launcher=TORCHRUN)
     output, errors = whole.communicate(timeout=PATIENCE)
     assert whole.returncode == 0, errors
     assert json.loads(output)["steps"] == 200, "one process prints the result"
-    killed = start_two(data_folder, tmp_path / "killed", "--resume")
+    killed = start_anew(data_folder, tmp_path / "killed", "--resume", launcher=TORCHRUN)
     wait_for_step(tmp_path / "killed", 30, killed)
-    os.kill(second_of(killed), signal.SIGKILL)
+    children = Path(f"/proc/{killed.pid}/task/{killed.pid}/children").read_text().split()
+    (second,) = (int(pid) for pid in children if b"\0RANK=1\0" in Path(f"/proc/{pid}/environ").read_bytes())
+    os.kill(second, signal.SIGKILL)
     _, errors = killed.communicate(timeout=PATIENCE)
     assert killed.returncode == 0, errors
     assert "going on from step" in errors
     weights = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("whole", "killed")]
     assert weights[0] == weights[1]
     assert lines_of(tmp_path / "killed") == lines_of(tmp_path / "whole")
-
-
-def second_of(torchrun: subprocess.Popen[str]) -> int:
-    """The process with the rank 1."""
-    children = Path(f"/proc/{torchrun.pid}/task/{torchrun.pid}/children").read_text().split()
-    (found,) = (int(pid) for pid in children if b"\0RANK=1\0" in Path(f"/proc/{pid}/environ").read_bytes())
-    return found

@@ -20,25 +20,18 @@ SMALL = ("model.num_layers=1", "model.hidden_size=32", "model.num_heads=2", "tra
 ADDRESS = "elsewhere://bucket/runs/a"
 
 
-def test_a_run_is_finished_there(
-    server: Elsewhere, data_folder: Path, main: Main, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
+def test_a_run_is_finished_there(server: Elsewhere, data_folder: Path, main: Main) -> None:
     run = unmask.pretrain([data_folder], out=ADDRESS, steps=2, settings=SMALL)
-    assert f"all of it is at {ADDRESS}" in caplog.text
     assert server.sent[-1] == "/bucket/runs/a/summary.json"
-    summary = json.loads(server.cat_file("/bucket/runs/a/summary.json"))
-    assert summary == run.summary
+    assert json.loads(server.cat_file("/bucket/runs/a/summary.json")) == run.summary
     assert run.folder.is_relative_to(cache())
     weights = server.cat_file("/bucket/runs/a/model/model.safetensors")
-    with pytest.raises(RunError, match=rf"{ADDRESS} already holds a run"):
+    with pytest.raises(RunError, match=ADDRESS):
         unmask.pretrain([data_folder], out=ADDRESS, steps=2, settings=SMALL)
     shutil.rmtree(cache())
-    server.fetched.clear()
     server.sent.clear()
     code, _, errors = main("pretrain", "--out", ADDRESS, "--resume", "--set", "card.license=mit")
     assert code == 0, errors
-    assert "nothing is left to do" in " ".join(errors.split())
     assert {"/bucket/runs/a/model/README.md", "/bucket/runs/a/recipe.toml"} <= set(server.sent)
     assert server.cat_file("/bucket/runs/a/model/model.safetensors") == weights
 
@@ -65,8 +58,7 @@ def test_more_seeds_of_a_result_are_made_elsewhere(
 def test_vectors_are_sent(server: Elsewhere, make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
     encoder = save_encoder(make_model, tokenizer, tmp_path / "encoder")
     (tmp_path / "texts.txt").write_text("The cat sees the ship.\nThe dog follows.\n")
-    found = unmask.embed(encoder, tmp_path / "texts.txt", out="elsewhere://bucket/vectors.npy")
-    assert found.out == "elsewhere://bucket/vectors.npy"
+    assert unmask.embed(encoder, tmp_path / "texts.txt", out="elsewhere://bucket/vectors.npy").texts == 2
     assert server.cat_file("/bucket/vectors.npy")[:6] == b"\x93NUMPY"
     with pytest.raises(RunError, match="is already there"):
         unmask.embed(encoder, tmp_path / "texts.txt", out="elsewhere://bucket/vectors.npy")

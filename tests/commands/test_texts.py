@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from unmask.data.survey import fraction
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 
+NOUNS = ("king", "queen", "dog", "cat", "ship")
 LONG = "The king sees the queen in the garden and the dog follows the ship,"
 
 
@@ -45,71 +47,52 @@ def word(number: int) -> str:
     return "".join("balominter"[int(digit)] for digit in f"{number:04}")
 
 
-def built(tokenizer: Tokenizer, *documents: list[str], titled: bool = False, holdout: float = 0.2) -> TokenTexts:
-    pieces = (
-        (
-            Paragraphs(lines[0], lines[1:]) if titled else Paragraphs(None, lines),
-            True,
-            fraction("\n".join(lines)) < holdout,
-        )
-        for lines in documents
-    )
-    return tokenize_documents(pieces, tokenizer)[0]
+@pytest.fixture
+def titled(tokenizer: Tokenizer) -> TokenTexts:
+    """Sixty documents with a title and five paragraphs, a fifth of them held out."""
+    pieces = []
+    for n, noun in itertools.product(range(12), NOUNS):
+        title = f"the {noun} {word(n)}"
+        lines = [f"{title} sees the {other} in the garden." for other in NOUNS]
+        pieces.append((Paragraphs(title, lines), True, fraction("\n".join([title, *lines])) < 0.2))
+    return tokenize_documents(iter(pieces), tokenizer)[0]
 
 
 SHORT = EmbedderSettings(first_lengths=(2, 5), second_lengths=(3, 9), part_tokens=16, batch_size=4)
 
 
-def many(tokenizer: Tokenizer) -> TokenTexts:
-    nouns = ("king", "queen", "dog", "cat", "ship")
-    return built(
-        tokenizer,
-        *(
-            [f"the {noun} {word(n)}", *(f"the {noun} {word(n)} sees the {other} in the garden." for other in nouns)]
-            for n in range(12)
-            for noun in nouns
-        ),
-        titled=True,
-    )
-
-
 @pytest.mark.parametrize("overlap", [True, False])
-def test_what_is_drawn(tokenizer: Tokenizer, overlap: bool) -> None:
-    texts = many(tokenizer)
+def test_what_is_drawn(titled: TokenTexts, overlap: bool) -> None:
     settings = SHORT.model_copy(update={"overlap": overlap})
-    parts = pair_parts(texts, settings, held=False)
+    parts = pair_parts(titled, settings, held=False)
     assert parts.can.all(), "crops, titles and neighbours"
-    drawer = PairDrawer(texts.ids, texts.word_starts, parts, settings)
+    drawer = PairDrawer(titled.ids, titled.word_starts, parts, settings)
     chosen = np.arange(len(parts))
     lengths = []
     for epoch in range(20):
         drawn = drawer.draw(chosen, epoch, kind=0)
         begin, end = drawn.begin[:2], drawn.begin[:2] + drawn.length[:2]
-        assert (begin >= parts.begin).all()
-        assert (end <= parts.end).all()
-        assert (end > begin).all()
-        assert texts.word_starts[begin].mean() > 0.8, "all but those within a word"
+        assert ((parts.begin <= begin) & (begin < end) & (end <= parts.end)).all()
+        assert titled.word_starts[begin].mean() > 0.8, "all but those within a word"
         assert ((end[0] <= begin[1]) | (end[1] <= begin[0])).all() != overlap
         lengths.append(drawn.length[0])
     assert drawn.length[0].max() <= 5
     assert 2.0 < np.mean(lengths) < 4.0
-    titled = drawer.draw(chosen, 1, kind=1)
-    assert (titled.begin[0] == parts.title_begin).all()
-    assert (titled.begin[1] >= parts.begin).all()
+    by_title = drawer.draw(chosen, 1, kind=1)
+    assert (by_title.begin[0] == parts.title_begin).all()
+    assert (by_title.begin[1] >= parts.begin).all()
     neighbours = drawer.draw(chosen, 1, kind=2)
     assert (neighbours.begin[0] + neighbours.length[0] == neighbours.begin[1]).all()
-    assert np.isin(neighbours.begin[1], texts.paragraph).all()
-    assert neighbours.length[:2].min() >= 2
-    assert neighbours.length[:2].max() <= 9
+    assert np.isin(neighbours.begin[1], titled.paragraph).all()
+    assert 2 <= neighbours.length[:2].min() <= neighbours.length[:2].max() <= 9
     mixed = drawer.draw(chosen, 7)
     assert 0 < (mixed.begin[0] == parts.title_begin).mean() < 1
     again = drawer.draw(chosen[5:9], 7)
     assert again.begin.tolist() == mixed.begin[:, 5:9].tolist(), "a function of the part and the key"
 
 
-def test_an_epoch_has_each_part_once(tokenizer: Tokenizer) -> None:
-    texts = many(tokenizer)
-    stream = pair_data(texts, None, tokenizer, SHORT, max_positions=64, note=lambda text: None).stream
+def test_an_epoch_has_each_part_once(tokenizer: Tokenizer, titled: TokenTexts) -> None:
+    stream = pair_data(titled, None, tokenizer, SHORT, max_positions=64, note=lambda text: None).stream
     cursor, seen = Cursor(), []
     while cursor.epoch == 0:
         batch = stream.batch(cursor, 1)
@@ -118,7 +101,7 @@ def test_an_epoch_has_each_part_once(tokenizer: Tokenizer) -> None:
         seen += batch.rows.classes["document"][batch.rows.classes["side"] == 0].tolist()
         cursor = batch.cursor
     assert sorted(seen) == sorted(stream.drawer.parts.key.tolist())
-    assert not set(seen) & set(np.unique(texts.cluster[texts.held == 1]).tolist())
+    assert not set(seen) & set(np.unique(titled.cluster[titled.held == 1]).tolist())
 
 
 def read(path: Path, tokenizer: Tokenizer, note: Callable[[str], None] = lambda text: None, *,
@@ -134,10 +117,9 @@ def test_prepared_data(data_folder: Path, tokenizer: Tokenizer, tmp_path: Path) 
     assert 0 < texts.held.sum() < len(texts) / 5
     assert not texts.titled.any()
     tokenizer.save(tmp_path, max_length=64)
-    changed = (tmp_path / "tokenizer.json").read_text().replace('"philosopher"', '"philosophy"')
-    assert changed != (tmp_path / "tokenizer.json").read_text()
-    (tmp_path / "tokenizer.json").write_text(changed)
-    with pytest.raises(DataError, match="prepared with another tokenizer than the model has"):
+    content = (tmp_path / "tokenizer.json").read_text()
+    (tmp_path / "tokenizer.json").write_text(content.replace('"philosopher"', '"philosophy"'))
+    with pytest.raises(DataError, match="another tokenizer"):
         read(data_folder, load_tokenizer(tmp_path))
 
 
@@ -163,9 +145,7 @@ def test_given_pairs(tokenizer: Tokenizer, tmp_path: Path) -> None:
     [
         ("p.txt", "one line", {}, "p.txt"),
         ("p.csv", "query,label\na,1\n", {}, "text"),
-        ("p.csv", "query,text\na,b\n", {"text": "body"}, "'body'"),
         ("p.csv", "query,text,label\na,b,neutral\n", {}, "row 2 .* 'neutral' in column 'label'"),
-        ("p.csv", "query,text,score\na,b,4.5\n", {}, "row 2 .* '4.5' in column 'score'"),
         ("p.csv", "query,text,label\na,b,0\n", {}, "no row"),
         ("p.jsonl", '{"query": "a", "text": 7}\n', {}, "row 1 has 7 in column 'text'"),
     ],

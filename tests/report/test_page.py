@@ -1,59 +1,43 @@
+"""The page of a run: all of it in one file, its figures those of the summary, text escaped."""
+
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
-from html.parser import HTMLParser
+from dataclasses import replace
+from html import escape
 from pathlib import Path
-from typing import Any
 
 import unmask
+from tests.report.test_card import written
 from unmask.data.data_folder import Manifest, load_manifest
+from unmask.data.near_duplicates import DuplicateExample, NearDuplicates
 from unmask.report.pages import write_report
-
-
-class Reader(HTMLParser):
-    """Collects text, and anything that would be loaded from elsewhere."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.text: list[str] = []
-        self.loaded: list[str] = []
-        self.tags: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.loaded += [
-            value or "" for name, value in attrs if name in ("src", "href") and not str(value).startswith("#")
-        ]
-
-    def handle_data(self, data: str) -> None:
-        self.text.append(data)
 
 
 def test_the_page_is_self_contained_and_says_what_happened(run: unmask.Run) -> None:
     page = (run.folder / "report.html").read_text(encoding="utf-8")
-    reader = Reader()
-    reader.feed(page)
-    text = " ".join(reader.text)
-    assert [value for value in reader.loaded if not value.startswith("#")] == []
-    assert "script" not in reader.tags
+    assert "<script" not in page
+    assert not re.search(r"""(src|href)=["']?(?!["'#])""", page), "nothing is loaded from elsewhere"
     assert not re.search(r"url\((?!#)", page)
-    assert reader.tags.count("svg") == 4
-    assert f"{run.summary['validation_loss']:.3f}" in text
-    assert f"{run.summary['validation_accuracy']:.1%}" in text
+    assert page.count("<svg") == 4
     low, high = run.summary["validation_loss_interval"]
     documents = run.summary["validation_documents"]
-    assert f"{run.summary['validation_loss']:.3f} ± {(high - low) / 2:.3f}" in text
-    assert f"held-out loss, nats per token (± 95 %, over {documents} documents)" in text
-    for part in ("Curves", "Held-out lines", "Data", "Settings", "corpus.txt", "learning_rate", "Left out: nothing"):
+    text = re.sub(r"<[^>]*>", " ", page)
+    for part in (
+        f"{run.summary['validation_loss']:.3f} ± {(high - low) / 2:.3f}", f"{run.summary['validation_accuracy']:.1%}",
+        f"held-out loss, nats per token (± 95 %, over {documents} documents)", "Curves", "Held-out lines", "Data",
+        "Settings", "corpus.txt", "learning_rate", "Left out: nothing",
+    ):  # fmt: skip
         assert part in text, part
     assert page.count("class=line>") >= 5
     assert page.count('class=right title="') > 0
 
 
-def page_of(run: unmask.Run, folder: Path, manifest: Manifest, lines: Sequence[Sequence[dict[str, Any]]] = ()) -> str:
-    """The page of a run, with another ledger or other lines."""
+def page_of(
+    run: unmask.Run, folder: Path, manifest: Manifest, lines: list[list[dict[str, object]]] | None = None
+) -> str:
+    """The page of a run, with another manifest or other lines."""
     metrics = (run.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     write_report(
         folder / "page.html",
@@ -61,8 +45,8 @@ def page_of(run: unmask.Run, folder: Path, manifest: Manifest, lines: Sequence[S
         manifest=manifest,
         summary=run.summary,
         metrics=[json.loads(line) for line in metrics],
-        before=lines,
-        after=lines,
+        before=lines or [],
+        after=lines or [],
     )
     return (folder / "page.html").read_text(encoding="utf-8")
 
@@ -75,3 +59,23 @@ def test_text_is_escaped(run: unmask.Run, tmp_path: Path) -> None:
     assert "<b>" not in html
     assert "<i>" not in html
     assert "&lt;i&gt;</span>x" in html, "no space within a word"
+
+
+def test_near_duplicates_of_held_out_text_are_told(run: unmask.Run) -> None:
+    near = load_manifest(run.folder / "data").near_duplicates
+    assert near is not None
+    assert run.summary["near_duplicates"] == json.loads(json.dumps(near.plain()))
+    assert escape(near.sentence) in (run.folder / "report.html").read_text(encoding="utf-8")
+    assert near.sentence in (run.folder / "model" / "README.md").read_text(encoding="utf-8")
+
+
+def test_an_example_of_near_duplicates_is_escaped(run: unmask.Run, manifest: Manifest, tmp_path: Path) -> None:
+    example = DuplicateExample("normalised", "<took> 12 ms", "<took> 7 ms")
+    near = NearDuplicates("documents", 1204, 1204, 0, 1168, 2, example)
+    changed = replace(manifest, near_duplicates=near)
+    page, card = page_of(run, tmp_path, changed), written(run, tmp_path, manifest=changed).text
+    assert near.sentence in page
+    assert "Held out: <q>&lt;took&gt; 12 ms</q>; training: <q>&lt;took&gt; 7 ms</q>." in page
+    assert near.sentence in card
+    assert "took" not in card, "a card is published: it quotes no text"
+    assert "near-duplicate" not in page_of(run, tmp_path, replace(manifest, near_duplicates=None))

@@ -17,29 +17,20 @@ from unmask.tasks.task import Task
 COUNTS = {"records": 1200, "inputs": 1201, "truncated": 2, "split": 3}
 
 
-def written(folder: Path, task: Task, **given: Any) -> ModelCard:
+def written(folder: Path, task: Task, **changes: Any) -> ModelCard:
     """The card of a result with two seeds and one metric, which is not defined on the test file."""
     summary = {
-        "metric": "matthews",
-        "metrics": {"matthews": 0.125},
-        "mean": {"matthews": 0.1},
-        "margin": {"matthews": 0.05},
-        "test_metrics": {"matthews": None},
-        "test_mean": {"matthews": None},
-        "test_margin": {"matthews": None},
-        "seeds": [{}, {}],
-        "examples": dict.fromkeys(("train", "validation", "test"), COUNTS),
-        "learning_rate": 0.5,
-        "num_parameters": 1234,
-    }
-    usual: dict[str, Any] = {
-        "settings": FinetuneSettings(),
+        "metric": "matthews", "metrics": {"matthews": 0.125}, "mean": {"matthews": 0.1}, "margin": {"matthews": 0.05},
+        "test_metrics": {"matthews": None}, "test_mean": {"matthews": None}, "test_margin": {"matthews": None},
+        "seeds": [{}, {}], "examples": dict.fromkeys(("train", "validation", "test"), COUNTS),
+        "learning_rate": 0.5, "num_parameters": 1234,
+    }  # fmt: skip
+    options: dict[str, Any] = {
+        "settings": FinetuneSettings(), "classes": {}, "max_length": 512,
         "files": {"train": "train.csv", "validation": "dev.csv", "test": "test.csv"},
-        "classes": {},
-        "max_length": 512,
         "origin": Origin("/home/someone/runs/novels/model", "ab" * 32),
-    }
-    write_task_card(folder, task=task, summary=summary, **usual | given)
+    }  # fmt: skip
+    write_task_card(folder, task=task, summary=summary, **(options | changes))
     return ModelCard.load(folder / "README.md")
 
 

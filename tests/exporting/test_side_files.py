@@ -53,9 +53,6 @@ MODULES = (("Transformer", ""), ("Pooling", "1_Pooling"))
         ("special_tokens_map.json", {"pad_token": {"content": []}}, "says pad_token = [], tokenizer.json has '[PAD]'"),
         ("tokenizer_config.json", {"model_max_length": 512}, "model_max_length = 512 is more than the model's 64 posi"),
         ("tokenizer_config.json", {"model_max_length": "64"}, "model_max_length = '64' is no number of tokens"),
-        ("tokenizer_config.json", {"added_tokens_decoder": []}, ""),
-        ("tokenizer_config.json", {"added_tokens_decoder": {"9" * 99: "x"}}, "tokenizer.json has None"),
-        ("tokenizer_config.json", {"added_tokens_decoder": {"7": "[MASK]"}}, "says that '7' is '[MASK]', tokenizer"),
         (
             "sentence_bert_config.json",
             {"max_seq_length": 999},

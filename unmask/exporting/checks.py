@@ -18,7 +18,7 @@ from torch.nn.functional import cosine_similarity
 
 from unmask.core.errors import ModelError, UnmaskError, shown
 from unmask.core.files import file_sha256, read_object
-from unmask.exporting.graphs import EMBED, SPLADE, VECTORS, CheckedModel, Graph, GraphKind, splade_of
+from unmask.exporting.graphs import VECTORS, CheckedModel, Graph, GraphKind, splade_of
 from unmask.model.folder import KEY
 from unmask.model.pooling import MODULES, check_splade, pooling_file, read_normalize, read_pooling, sparse_file
 from unmask.model.stored_weights import CHECKSUMS, read_checksums
@@ -140,78 +140,53 @@ def special_ids(subject: CheckedModel) -> Check:
     return none_wrong(wrong, "config.json and tokenizer")
 
 
-# Small files beside the model, and their key for how long an input may be.
-_SIDE_FILES = {
+_UNBOUNDED = 1 << 20  # tokens above which a longest input says that there is none
+_SIDE_FILES = {  # and their key for how long an input may be
     "tokenizer_config.json": "model_max_length",
     "special_tokens_map.json": "model_max_length",
-    MODULES: None,
+    MODULES: "",
     "sentence_bert_config.json": "max_seq_length",
-    "config_sentence_transformers.json": "max_seq_length",
 }
-_UNBOUNDED = 1 << 20  # tokens above which a longest input says that there is none
 
 
 def side_files_agree(subject: CheckedModel) -> Check | str:
-    """The small files beside weights and tokenizer.json are readable, and agree with the rest.
-
-    Returns:
-        The check; a reason where there are no such files.
-    """
-    names = [name for name in _SIDE_FILES if (subject.folder / name).is_file()]
-    wrong: list[str] = []
-    for name in names:
+    """The small files beside weights and tokenizer.json are readable, and agree with the rest."""
+    folder, tokenizer, config = subject.folder, subject.tokenizer, subject.config
+    names = {name: key for name, key in _SIDE_FILES.items() if (folder / name).is_file()}
+    if not names:
+        return "there are no files beside the weights, config.json and tokenizer.json"
+    wrong, way_out = [], "write the model anew"
+    for name, key in names.items():
         try:
-            wrong += _wrong_pooling(subject) if name == MODULES else _wrong_values(subject, name)
+            pooling, width_key = None, "vocab_size"
+            if name == MODULES and (pooling := sparse_file(folder)) is None:
+                read_pooling(folder)  # they raise where nothing can be made of the files
+                read_normalize(folder)
+                pooling, width_key = pooling_file(folder), "hidden_size"
+            if pooling is not None:
+                width = read_object(pooling, way_out).get("word_embedding_dimension")
+                if width is not None and width != config.get(width_key):
+                    ours = f"config.json {width_key} = {shown(config.get(width_key))}"
+                    place = pooling.relative_to(folder).as_posix()
+                    wrong.append(f"{place} says word_embedding_dimension = {shown(width)}, {ours}")
+            content = {} if name == MODULES else read_object(folder / name, way_out)
         except UnmaskError as error:
             wrong.append(str(error))
-    return (
-        none_wrong(wrong, ", ".join(names))
-        if names
-        else ("there are no files beside the weights, config.json and tokenizer.json")
-    )
-
-
-def _wrong_values(subject: CheckedModel, name: str) -> list[str]:
-    """Special tokens that are not those of tokenizer.json, and inputs longer than the model takes."""
-    content, tokenizer, wrong = read_object(subject.folder / name, "write the model anew"), subject.tokenizer, []
-    key, longest = _SIDE_FILES[name], subject.config.get("max_position_embeddings")
-    if key == "model_max_length":
+            continue
         for role in SPELLINGS:
             token, ours = content.get(f"{role}_token"), tokenizer.special_names[role]
             token = token.get("content") if isinstance(token, dict) else token
             if token is not None and token != ours:
                 wrong.append(f"{name} says {role}_token = {shown(token)}, tokenizer.json has {shown(ours)}")
-        added = content.get("added_tokens_decoder") or {}
-        if not isinstance(added, dict):
-            return [*wrong, f"{name}: added_tokens_decoder = {shown(added)} is no table"]
-        for id_, entry in added.items():
-            token = entry.get("content") if isinstance(entry, dict) else entry
-            ours = tokenizer.backend.id_to_token(int(id_)) if id_.isdecimal() and len(id_) < 10 else None
-            if token != ours:
-                return [*wrong, f"{name} says that {shown(id_)} is {shown(token)}, tokenizer.json has {shown(ours)}"]
-    length = content.get(str(key))
-    if length is None:
-        return wrong
-    if isinstance(length, bool) or not isinstance(length, int | float) or not length > 0:
-        wrong.append(f"{name}: {key} = {shown(length)} is no number of tokens")
-    # RoBERTa's kind has two positions more than it takes tokens, and released folders count either way.
-    elif isinstance(longest, int) and longest < length < _UNBOUNDED:
-        wrong.append(f"{name}: {key} = {length} is more than the model's {longest} positions")
-    return wrong
-
-
-def _wrong_pooling(subject: CheckedModel) -> list[str]:
-    """A pooling that cannot be made raises; one of another width than the model is wrong."""
-    file, key = sparse_file(subject.folder), "vocab_size"
-    if file is None:
-        read_pooling(subject.folder)
-        read_normalize(subject.folder)
-        file, key = pooling_file(subject.folder), "hidden_size"
-    width = None if file is None else read_object(file, "write the model anew").get("word_embedding_dimension")
-    if file is None or width is None or width == subject.config.get(key):
-        return []
-    name, ours = file.relative_to(subject.folder).as_posix(), shown(subject.config.get(key))
-    return [f"{name} says word_embedding_dimension = {shown(width)}, config.json {key} = {ours}"]
+        length, longest = content.get(key), config.get("max_position_embeddings")
+        if length is None:
+            continue
+        if isinstance(length, bool) or not isinstance(length, int | float) or not length > 0:
+            wrong.append(f"{name}: {key} = {shown(length)} is no number of tokens")
+        # RoBERTa's kind has two positions more than it takes tokens, and released folders count either way.
+        elif isinstance(longest, int) and longest < length < _UNBOUNDED:
+            wrong.append(f"{name}: {key} = {length} is more than the model's {longest} positions")
+    return none_wrong(wrong, ", ".join(names))
 
 
 def tied_weights(subject: CheckedModel) -> Check | str:
@@ -229,13 +204,10 @@ def tied_weights(subject: CheckedModel) -> Check | str:
     return worst([Check(True, 0.0, "the decoder is the embedding, stored once"), *checks])
 
 
-NUM_TEXTS, TOKENS = 20, 16
-
-
 def probe_texts(tokenizer: Tokenizer) -> list[str]:
     """Texts of random tokens of the vocabulary, beginnings of words and other parts alike; the same ones every time."""
     ids = np.flatnonzero(tokenizer.ordinary)
-    places = np.random.default_rng(0).integers(len(ids), size=(NUM_TEXTS, TOKENS))
+    places = np.random.default_rng(0).integers(len(ids), size=(20, 16))  # texts, tokens of each
     texts = []
     for row in ids[places].tolist():
         spelled = [(" " if tokenizer.space_before(id_) else "") + tokenizer.text(id_) for id_ in row]
@@ -317,14 +289,12 @@ def tokenizer_in_transformers(subject: CheckedModel) -> Check:
         if id_ is not None and (other := getattr(theirs, f"{role}_token_id")) != id_:
             wrong.append(f"transformers takes {other} for the {role} token, not {id_}")
     types = theirs(texts[0], texts[1]).get("token_type_ids")
-    if types is not None and not subject.has_types:
-        wrong.append("transformers gives token types, which the model does not have")
-    if types is None and subject.has_types:
+    if (types is not None) != subject.has_types:
         wrong.append(
-            "transformers gives no token types for pairs, but the model has two: add token_type_ids to "
-            "model_input_names in tokenizer_config.json"
+            f"transformers gives {'no ' if types is None else ''}token types for pairs, the model has "
+            f"{'several' if subject.has_types else 'none'}: see model_input_names in tokenizer_config.json"
         )
-    if types and subject.has_types and list(types) != ours.backend.encode(texts[0], texts[1]).type_ids:
+    elif types and list(types) != ours.backend.encode(texts[0], texts[1]).type_ids:
         wrong.append("a pair of texts has other token types in transformers")
     return none_wrong(wrong, f"{len(texts)} texts", most=2)
 
@@ -332,9 +302,8 @@ def tokenizer_in_transformers(subject: CheckedModel) -> Check:
 def task_head_equals_ours(subject: CheckedModel) -> Check | str:
     """The same logits of a fine-tuned model's task, of texts that share rows here and are padded there.
 
-    Returns:
-        The check; or why it is not made, where transformers has no such class, or where the model was fine-tuned
-        elsewhere, with a head that is not read here.
+    Not made where transformers has no such class, or where the model was fine-tuned elsewhere with a head that is not
+    read here.
     """
     import transformers
 
@@ -362,17 +331,15 @@ def task_head_equals_ours(subject: CheckedModel) -> Check | str:
 def load_network(subject: CheckedModel, auto: str | None = None) -> Callable[[dict[str, Tensor]], Tensor]:
     """The outputs of transformers' model, in evaluation mode and float32, as a function of its inputs.
 
-    Args:
-        subject: The model.
-        auto: The class of transformers that loads it; by default that of masked language models, or of bare encoders.
+    It is loaded by the class `auto`, by default that of masked language models or, without a head, of bare encoders.
 
     Raises:
         ModelError: transformers cannot load it, or finds no value for a weight that the outputs need.
     """
     # No output of masked language models and bare encoders needs BERT's pooler, which may be missing.
-    unneeded, default = "pooler" if auto is None else None, "AutoModelForMaskedLM" if subject.has_head else "AutoModel"
+    default = "AutoModelForMaskedLM" if subject.has_head else "AutoModel"
     model, report = _from_pretrained(subject.folder, auto or default, output_loading_info=True)
-    missing = sorted(name for name in report["missing_keys"] if unneeded is None or unneeded not in name)
+    missing = sorted(name for name in report["missing_keys"] if auto is not None or "pooler" not in name)
     if missing:
         raise ModelError(f"{subject.folder}: transformers finds no value for {', '.join(missing[:3])}")
     model.eval().float()
@@ -475,16 +442,15 @@ def compared_outputs(subject: CheckedModel, file: Path, kind: GraphKind) -> list
             same = by_token and b.shape[:2] == real.shape
             compared.append((what, a[real] if by_token else a, b[real] if same else b))
     # Vectors and a task's outputs, with what embedding, training and predicting make of packed texts.
-    if kind is SPLADE:  # of one type, as texts are embedded
+    if VECTORS in kind.outputs:  # of one type, as texts are embedded
         vectors = run(rows | {"token_type_ids": torch.zeros_like(rows["token_type_ids"])})[1]
-        compared.append(("sparse vectors as in training", subject.sparse_vectors(), vectors))
-    elif kind is EMBED:
-        assert graph.settings is not None
-        vectors = run(rows | {"token_type_ids": torch.zeros_like(rows["token_type_ids"])})[1]
-        ids, owners = [each.numpy().astype(np.int32) for each in texts], np.arange(len(texts))
-        ours_BD = pooled(subject.model.network, ids, owners, graph.settings, len(texts))
-        what = "vectors as of embed (export anew if the pooling has changed)"
-        compared.append((what, torch.from_numpy(ours_BD), vectors))
+        if graph.settings is None:
+            compared.append(("sparse vectors as in training", subject.sparse_vectors(), vectors))
+        else:
+            ids, owners = [each.numpy().astype(np.int32) for each in texts], np.arange(len(texts))
+            ours_BD = pooled(subject.model.network, ids, owners, graph.settings, len(texts))
+            what = "vectors as of embed (export anew if the pooling has changed)"
+            compared.append((what, torch.from_numpy(ours_BD), vectors))
     elif graph.task_head is not None:
         outputs = run(rows)
         for row, ours_NC in enumerate(subject.task_outputs()):

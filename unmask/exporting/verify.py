@@ -12,19 +12,9 @@ from typing import Any
 from unmask.core.errors import ModelError, UnmaskError
 from unmask.core.files import read_object, typed
 from unmask.core.results import Readable, Sheet, Shown, Styled
-from unmask.exporting import checks as of
+from unmask.exporting import checks, graphs
 from unmask.exporting.checks import Check
-from unmask.exporting.graphs import (
-    EMBED,
-    FILE,
-    INT8_FILE,
-    KINDS,
-    CheckedModel,
-    GraphKind,
-    kinds_of,
-    missing_onnx,
-    open_checked_model,
-)
+from unmask.exporting.graphs import CheckedModel, GraphKind
 from unmask.exporting.onnx import ONNX
 from unmask.model.folder import CONFIG
 from unmask.model.transformers import runs_in_transformers
@@ -32,18 +22,18 @@ from unmask.model.transformers import runs_in_transformers
 MakeCheck = Callable[[CheckedModel], Check | str]
 # In the order of the report. Those of the graphs follow.
 _CHECKS: dict[str, MakeCheck] = {
-    "files_unchanged": of.files_unchanged,
-    "finite_weights": of.finite_weights,
-    "packed_equals_alone": of.packed_equals_alone,
-    "padded_equals_unpadded": of.padded_equals_unpadded,
-    "tokenizer_round_trip": of.tokenizer_round_trip,
-    "special_ids": of.special_ids,
-    "side_files_agree": of.side_files_agree,
-    "tied_weights": of.tied_weights,
-    "transformers_equals_ours": of.transformers_equals_ours,
-    "tokenizer_in_transformers": of.tokenizer_in_transformers,
-    "task_head_equals_ours": of.task_head_equals_ours,
-    "sparse_vectors_equal_ours": of.sparse_vectors_equal_ours,
+    "files_unchanged": checks.files_unchanged,
+    "finite_weights": checks.finite_weights,
+    "packed_equals_alone": checks.packed_equals_alone,
+    "padded_equals_unpadded": checks.padded_equals_unpadded,
+    "tokenizer_round_trip": checks.tokenizer_round_trip,
+    "special_ids": checks.special_ids,
+    "side_files_agree": checks.side_files_agree,
+    "tied_weights": checks.tied_weights,
+    "transformers_equals_ours": checks.transformers_equals_ours,
+    "tokenizer_in_transformers": checks.tokenizer_in_transformers,
+    "task_head_equals_ours": checks.task_head_equals_ours,
+    "sparse_vectors_equal_ours": checks.sparse_vectors_equal_ours,
 }
 _PURPOSES = {"task_head_equals_ours": "task", "sparse_vectors_equal_ours": "sparse"}  # of models without, not made
 _IN_TRANSFORMERS = {"transformers_equals_ours", "tokenizer_in_transformers", *_PURPOSES}
@@ -106,22 +96,22 @@ def verify(model: str | Path, *, onnx: str | Path | None = None) -> Verification
     Raises:
         ModelError: There is no model, or `onnx` holds no graph.
     """
-    subject = open_checked_model(model)
-    checks = {name: make for name, make in _CHECKS.items() if _PURPOSES.get(name, subject.purpose) == subject.purpose}
+    subject = graphs.open_checked_model(model)
+    to_make = {name: make for name, make in _CHECKS.items() if _PURPOSES.get(name, subject.purpose) == subject.purpose}
     skipped: dict[str, str] = {}
     if find_spec("transformers") is None:
         reason = "transformers is missing: pip install 'unmask[transformers]'"
-        skipped |= {name: reason for name in checks if name in _IN_TRANSFORMERS}
+        skipped |= {name: reason for name in to_make if name in _IN_TRANSFORMERS}
     if subject.purpose == "task" and runs_in_transformers(subject.folder):
         reason = "transformers runs this model here too, so there is nothing of ours to compare"
-        skipped |= {name: reason for name in checks if name in _OF_NETWORK and name not in skipped}
+        skipped |= {name: reason for name in to_make if name in _OF_NETWORK and name not in skipped}
     graph_checks = _graph_checks(subject, onnx)
     if isinstance(graph_checks, str):
         skipped["onnx_equals_ours"] = graph_checks
     else:
-        checks |= graph_checks
+        to_make |= graph_checks
     results = {}
-    for name, make in checks.items():
+    for name, make in to_make.items():
         if name in skipped:
             continue
         try:
@@ -139,25 +129,25 @@ def _graph_checks(subject: CheckedModel, onnx: str | Path | None) -> dict[str, M
     """The checks of the graphs that are there; a reason where there are none, or no package to run them."""
     folder = subject.folder / ONNX if onnx is None else Path(onnx)
     places: list[tuple[GraphKind, Path]] = []
-    if any(folder.rglob(FILE)):
+    if any(folder.rglob(graphs.FILE)):
         # Each in a folder that is called as its task, or one in the folder itself.
-        kinds = [kind for kind in KINDS if kind is EMBED or kind in kinds_of(subject)]
-        places = [(kind, folder / kind.task) for kind in kinds if (folder / kind.task / ONNX / FILE).is_file()]
-        if not places and (folder / ONNX / FILE).is_file():
+        kinds = [kind for kind in graphs.KINDS if kind is graphs.EMBED or kind in graphs.kinds_of(subject)]
+        places = [(kind, folder / kind.task) for kind in kinds if (folder / kind.task / ONNX / graphs.FILE).is_file()]
+        if not places and (folder / ONNX / graphs.FILE).is_file():
             architectures = read_object(folder / CONFIG, "export the model anew").get("architectures")
             bare = "For" not in str(architectures)
-            places = [(next(kind for kind in kinds if (kind is EMBED) == bare), folder)]
+            places = [(next(kind for kind in kinds if (kind is graphs.EMBED) == bare), folder)]
     if not places and onnx is not None:
         command = f"unmask export {typed(subject.folder)} --out {typed(folder)}"
         raise ModelError(f"{folder}: there is no graph; write them with {command}")
     if not places:
         return "no exported graph was given (--onnx), nor is there one in the model's folder `onnx`"
-    checks: dict[str, MakeCheck] = {}
+    to_make: dict[str, MakeCheck] = {}
     for kind, place in places:
-        file = place / ONNX / FILE
-        checks[f"onnx_{kind.short}_equals_ours"] = partial(of.onnx_equals_ours, file=file, kind=kind)
-        if (small := file.with_name(INT8_FILE)).is_file():
-            checks[f"onnx_{kind.short}_int8_follows_ours"] = partial(of.int8_follows_ours, file=small, kind=kind)
+        file = place / ONNX / graphs.FILE
+        to_make[f"onnx_{kind.short}_equals_ours"] = partial(checks.onnx_equals_ours, file=file, kind=kind)
+        if (small := file.with_name(graphs.INT8_FILE)).is_file():
+            to_make[f"onnx_{kind.short}_int8_follows_ours"] = partial(checks.int8_follows_ours, file=small, kind=kind)
     folders = [place for _, place in places]
-    checks["onnx_tokenizer_equals_ours"] = partial(of.onnx_tokenizer_equals_ours, folders=folders)
-    return checks if (reason := missing_onnx()) is None else reason
+    to_make["onnx_tokenizer_equals_ours"] = partial(checks.onnx_tokenizer_equals_ours, folders=folders)
+    return to_make if (reason := graphs.missing_onnx()) is None else reason

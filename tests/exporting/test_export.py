@@ -15,7 +15,6 @@ import torch
 import unmask
 from unmask.core.errors import ModelError
 from unmask.exporting import graphs as onnx_writer
-from unmask.exporting import onnx as export_module
 from unmask.exporting.graphs import Graph
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_model
@@ -157,7 +156,7 @@ def test_a_graph_that_differs_is_not_kept(
                 graph.model.head.bias.add_(0.25)  # after the graph was written
         return Path(shutil.copy(onnx_folder / graph.kind.task / "onnx" / "model.onnx", folder))
 
-    monkeypatch.setattr(export_module, "write_onnx", write)
+    monkeypatch.setattr(onnx_writer, "write_onnx", write)
     with pytest.raises(
         ModelError, match=r"fill-mask/onnx/model\.onnx differs from the model by 0\.2.*; nothing was written"
     ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import unmask
+from tests.hostile_models import change_json, write_text
 from tests.model.test_layouts import make_theirs
 from unmask.core.errors import ModelError
 from unmask.data.prepare import prepare
 from unmask.data.settings import CorpusSettings
-from unmask.exporting.checks import compare, probe_texts
+from unmask.exporting.checks import compare, probe_texts, side_files_agree
+from unmask.exporting.graphs import open_checked_model
 from unmask.model.encoder import Encoder, MaskedLM
 from unmask.model.folder import save_model
 from unmask.tokenizer.loading import load_tokenizer
@@ -26,15 +29,17 @@ from unmask.tokenizer.tokenizer import Tokenizer
 pytest.importorskip("transformers")
 
 
+@pytest.fixture
+def copy(run: unmask.Run, tmp_path: Path) -> Path:
+    """A copy of the short run's model."""
+    return Path(shutil.copytree(run.folder / "model", tmp_path / "copy"))
+
+
 def failed(folder: Path, **options: Any) -> dict[str, str]:
     """Names of failed checks with what they say."""
     result = unmask.verify(folder, **options)
     assert result.passed == all(check.passed for check in result.checks.values())
     return {name: check.detail for name, check in result.checks.items() if not check.passed}
-
-
-def change_json(file: Path, **values: Any) -> None:
-    file.write_text(json.dumps(json.loads(file.read_text()) | values))
 
 
 def change_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> None:
@@ -66,7 +71,7 @@ def test_folders_that_transformers_wrote_pass(tokenizer: Tokenizer, tmp_path: Pa
     ],
 )
 def test_a_change_is_found_by_its_check(copy: Path, file: str, change: dict[str, object], check: str) -> None:
-    change_json(copy / file, **change)
+    change_json(copy, file, **change)
     assert check in failed(copy)
 
 
@@ -139,3 +144,69 @@ def test_an_adapter_is_no_model(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text("{}")
     with pytest.raises(ModelError, match="this is an adapter of PEFT, without the model that it changes; merge it fir"):
         unmask.load(tmp_path)
+
+
+POOLING = "1_Pooling/config.json"
+
+
+def said_of(folder: Path) -> str:
+    found = side_files_agree(open_checked_model(folder))
+    assert not isinstance(found, str)
+    return "" if found.passed else found.detail
+
+
+def test_sound_files_pass(copy: Path) -> None:
+    assert said_of(copy) == ""
+    as_sentences(copy)
+    assert said_of(copy) == ""
+    found = side_files_agree(open_checked_model(copy))
+    assert not isinstance(found, str)
+    assert found.detail == ("tokenizer_config.json, special_tokens_map.json, modules.json, sentence_bert_config.json")
+    for name in ("tokenizer_config.json", "special_tokens_map.json", "modules.json", "sentence_bert_config.json"):
+        (copy / name).unlink()
+    assert side_files_agree(open_checked_model(copy)) == (
+        "there are no files beside the weights, config.json and tokenizer.json"
+    )
+
+
+def as_sentences(folder: Path) -> None:
+    """As sentence-transformers saves it."""
+    modules = [{"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in MODULES]
+    write_text(folder, "modules.json", json.dumps(modules))
+    write_text(folder, "sentence_bert_config.json", '{"max_seq_length": 64}')
+    (folder / "1_Pooling").mkdir()
+    change_json(folder, POOLING, word_embedding_dimension=64, pooling_mode_mean_tokens=True)
+
+
+MODULES = (("Transformer", ""), ("Pooling", "1_Pooling"))
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("special_tokens_map.json", {"mask_token": "[CLS]"}, "says mask_token = '[CLS]', tokenizer.json has '[MASK]'"),
+        ("special_tokens_map.json", {"pad_token": {"content": []}}, "says pad_token = [], tokenizer.json has '[PAD]'"),
+        ("tokenizer_config.json", {"model_max_length": 512}, "model_max_length = 512 is more than the model's 64 posi"),
+        ("tokenizer_config.json", {"model_max_length": "64"}, "model_max_length = '64' is no number of tokens"),
+        (
+            "sentence_bert_config.json",
+            {"max_seq_length": 999},
+            "max_seq_length = 999 is more than the model's 64 posit",
+        ),
+        (POOLING, {"word_embedding_dimension": 32}, f"{POOLING} says word_embedding_dimension = 32, config.json hidd"),
+        (POOLING, {"pooling_mode": "a" * 500}, "pooling by aaaa"),
+        (POOLING, {"pooling_mode": 3}, "pooling by 3 is not offered"),
+    ],
+)
+def test_files_that_say_something_else(copy: Path, name: str, change: dict[str, object], message: str) -> None:
+    as_sentences(copy)
+    change_json(copy, name, **change)
+    said = said_of(copy)
+    assert message in said
+    assert len(said) < 800
+    assert bool(message) == bool(said)
+
+
+def test_modules_outside_of_the_folder(copy: Path) -> None:
+    write_text(copy, "modules.json", json.dumps([{"type": "x.Pooling", "path": "../other"}]))
+    assert "modules.json: damaged (path '../other' is no name of a folder); mend it or take it away" in said_of(copy)

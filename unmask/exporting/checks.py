@@ -249,16 +249,14 @@ def transformers_equals_ours(subject: CheckedModel) -> Check:
     """The same logits (hidden states, where there is no head), of texts alone, padded, and of two types."""
     theirs = load_network(subject)
     rows = subject.padded()
-    real = rows["attention_mask"].bool()
-    segments = {"segment_ids_BS": rows["attention_mask"] - 1}
+    real, segments = rows["attention_mask"].bool(), {"segment_ids_BS": rows["attention_mask"] - 1}
     if subject.model.network.config.num_types > 1:
         segments["token_type_ids_BS"] = rows["token_type_ids"]
     else:
         del rows["token_type_ids"]
-    ours = subject.run(rows["input_ids"], **segments)
-    checks = [compare(ours[real], theirs(rows)[real], "padded texts")]
-    alone = [ids[None] for ids in subject.probe]
-    return worst([*checks, *(compare(subject.run(ids), theirs({"input_ids": ids}), "texts alone") for ids in alone)])
+    ours, alone = subject.run(rows["input_ids"], **segments), [ids[None] for ids in subject.probe]
+    checks = [compare(subject.run(ids), theirs({"input_ids": ids}), "texts alone") for ids in alone]
+    return worst([compare(ours[real], theirs(rows)[real], "padded texts"), *checks])
 
 
 def sparse_vectors_equal_ours(subject: CheckedModel) -> Check:

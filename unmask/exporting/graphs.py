@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.export import Dim
+from torch.nn.utils.rnn import pad_sequence
 
 from unmask.core.errors import ModelError, shown
 from unmask.core.hub import HubName, hub_name
@@ -37,9 +38,6 @@ from unmask.tasks.predict import TaskModel, does_task, open_fine_tuned, outputs_
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.contrast import splade_vectors
-
-LONGEST = 192  # positions: more than the usual local window of 128 reaches
-MASK_EVERY = 6  # positions: a sixth is masked, as in training
 
 
 @dataclass(frozen=True)
@@ -75,13 +73,11 @@ class CheckedModel:
         return model
 
     @cached_property
-    def fine_tuned(self) -> TaskModel:
-        """The model with the head of its task, in float32."""
+    def fine_tuned(self) -> TaskModel:  # with the head of its task, in float32
         return open_fine_tuned(self.folder, self.tokenizer)
 
     @cached_property
-    def raw_weights(self) -> dict[str, Tensor]:
-        """The stored weights, under the names in the file."""
+    def raw_weights(self) -> dict[str, Tensor]:  # under the names in the file
         return read_weights(self.folder)
 
     @cached_property
@@ -110,17 +106,17 @@ class CheckedModel:
     def probe(self) -> tuple[Tensor, ...]:
         """The inputs on which forms of a model are compared: three texts of random tokens, int64 [S], always the same.
 
-        They have 1/2, 1/3 and the rest of at most 192 positions. The masks matter. Without them a trained model is
-        outside of what it knows, and its attention may be so sharp that rounding in float32 alone changes logits by
-        hundredths (measured on a model of ten minutes' training: 0.05 between transformers and us without masks,
-        0.00005 with them).
+        They have 1/2, 1/3 and the rest of at most 192 positions, and every sixth is masked. The masks matter. Without
+        them a trained model is outside of what it knows, and its attention may be so sharp that rounding in float32
+        alone changes logits by hundredths (measured on a model of ten minutes' training: 0.05 between transformers and
+        us without masks, 0.00005 with them).
         """
         config = self.model.network.config
-        length = min(config.max_position_embeddings, LONGEST)
+        length = min(config.max_position_embeddings, 192)  # more than the usual local window of 128 reaches
         ids = np.flatnonzero(self.tokenizer.ordinary)
         ids = ids[ids < config.vocab_size]
         tokens = torch.from_numpy(ids)[torch.randint(len(ids), (length,), generator=torch.Generator().manual_seed(0))]
-        tokens[MASK_EVERY // 2 :: MASK_EVERY] = self.tokenizer.special.mask
+        tokens[3::6] = self.tokenizer.special.mask
         return tokens.split((length // 2, length // 3, length - length // 2 - length // 3))
 
     def packed(self) -> dict[str, Tensor]:
@@ -136,14 +132,12 @@ class CheckedModel:
 
         The types change in the middle of each text, so that a model which has types is seen to use them.
         """
-        shape = len(self.probe), max(map(len, self.probe))
-        ids, mask, types = (torch.zeros(shape, dtype=torch.int64) for _ in range(3))
-        ids += self.tokenizer.special.pad
-        for row, text in enumerate(self.probe):
-            ids[row, : len(text)] = text
-            mask[row, : len(text)] = 1
-            types[row, len(text) // 2 : len(text)] = 1
-        return {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+        types = [(torch.arange(len(ids)) >= len(ids) // 2).long() for ids in self.probe]
+        return {
+            "input_ids": pad_sequence(self.probe, batch_first=True, padding_value=self.tokenizer.special.pad),
+            "attention_mask": pad_sequence([torch.ones_like(ids) for ids in self.probe], batch_first=True),
+            "token_type_ids": pad_sequence(types, batch_first=True),
+        }
 
     def run(self, input_ids_BS: Tensor, **rows: Tensor) -> Tensor:
         """Our network's logits [B, S, V], or the hidden states where the folder holds no head.
@@ -240,10 +234,7 @@ KINDS = (EMBED, FILL, SPLADE, *TASKS.values())
 def kinds_of(subject: CheckedModel) -> tuple[GraphKind, ...]:
     """What a model can be exported as: fine-tuned, its task; else vectors, and masks filled where it has the head.
 
-    Where vectors are sparse, both are one graph.
-
-    Raises:
-        ModelError: It is fine-tuned, and its head cannot be read.
+    Where vectors are sparse, both are one graph. A head of a task that cannot be read is a ModelError.
     """
     if subject.purpose == "task":
         return (TASKS[subject.fine_tuned.task.task_head.architecture],)
@@ -254,10 +245,6 @@ def kinds_of(subject: CheckedModel) -> tuple[GraphKind, ...]:
 
 class Graph(nn.Module):
     """A function of `input_ids` and `attention_mask`, and `token_type_ids` where the layout has several types.
-
-    Args:
-        subject: The model; the folder's files say how vectors are made.
-        kind: What is computed.
 
     Raises:
         ModelError: The folder asks for a pooling that is not offered, transformers runs the model here too, or there
@@ -316,8 +303,6 @@ def splade_of(logits_BSV: Tensor, attention_mask_BS: Tensor) -> Tensor:
 
 OPSET = 18  # has layer norms as one operation, and is known to every TensorRT 10 and onnxruntime of today
 _LARGEST_FILE = 1_900_000_000  # protobuf ends at 2 GiB: larger weights go into a file beside the graph
-# What the exporter says of its own insides, and of axes that all inputs share.
-_CHATTER = (r"`isinstance\(treespec, LeafSpec\)` is deprecated", r"# The axis name: \w+ will not be used")
 
 
 def missing_onnx() -> str | None:
@@ -343,7 +328,8 @@ def write_onnx(graph: Graph, folder: Path) -> Path:
     log.setLevel(logging.ERROR)  # it has a line on each operation of torchvision
     try:
         with warnings.catch_warnings():
-            for text in _CHATTER:
+            # What the exporter says of its own insides, and of axes that all inputs share.
+            for text in (r"`isinstance\(treespec, LeafSpec\)` is deprec", r"# The axis name: \w+ will not be used"):
                 warnings.filterwarnings("ignore", message=text)
             exported = torch.onnx.export(
                 graph,
@@ -356,9 +342,8 @@ def write_onnx(graph: Graph, folder: Path) -> Path:
                 verbose=False,
             )
             assert exported is not None
-            num_bytes = sum(weight.numel() * weight.element_size() for weight in graph.parameters())
-            beside = DATA_FILE if num_bytes > _LARGEST_FILE else None
-            onnx_ir.save(exported.model, folder / FILE, external_data=beside)
+            is_large = sum(weight.nbytes for weight in graph.parameters()) > _LARGEST_FILE
+            onnx_ir.save(exported.model, folder / FILE, external_data=DATA_FILE if is_large else None)
     finally:
         log.setLevel(level)
     return folder / FILE

@@ -22,21 +22,9 @@ from unmask.core.errors import ModelError, RunError, SettingsError
 from unmask.core.files import LOCK, ClaimedFolder, held_file, typed
 from unmask.core.remote import refused
 from unmask.core.results import Readable, Sheet, Shown
+from unmask.exporting import graphs
 from unmask.exporting.checks import at_least, int8_follows_ours, onnx_equals_ours
-from unmask.exporting.graphs import (
-    EMBED,
-    KINDS,
-    OPSET,
-    SPLADE,
-    CheckedModel,
-    Graph,
-    GraphKind,
-    kinds_of,
-    missing_onnx,
-    open_checked_model,
-    write_int8,
-    write_onnx,
-)
+from unmask.exporting.graphs import EMBED, KINDS, OPSET, SPLADE, CheckedModel, Graph, GraphKind, open_checked_model
 from unmask.model.folder import CONFIG
 from unmask.model.pooling import POOLING_FOLDERS, POOLINGS, SPARSE_FOLDER, copy_sentence_files
 
@@ -133,9 +121,9 @@ def export(
         raise SettingsError(f"unknown format {format!r}; known is 'onnx'")
     refused(out, "an export")
     subject, out = open_checked_model(model), Path(out)
-    if (reason := missing_onnx()) is not None:
+    if (reason := graphs.missing_onnx()) is not None:
         raise SettingsError(f"ONNX cannot be written: {reason}")
-    kinds = kinds_of(subject)
+    kinds = graphs.kinds_of(subject)
     if task is not None:
         known = {kind.task: kind for kind in (*kinds, *(() if subject.purpose == "sparse" else (EMBED,)))}
         if task not in known:
@@ -145,7 +133,6 @@ def export(
         log.warning("%s holds no masked-language-model head: only %s is written", subject.folder, EMBED.task)
     ours = (*_OTHERS, ONNX, *dict.fromkeys(kind.task for kind in KINDS), *POOLING_FOLDERS, SPARSE_FOLDER)
     place = ClaimedFolder(root=out, marker=None, what="an export", ours=ours, is_shared=False, options=("overwrite",))
-    place.check(overwrite=overwrite)
     log.info("exporting %s, %s parameters", subject.folder, f"{subject.model.network.num_parameters:,}")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -153,8 +140,8 @@ def export(
             held_file(out),
             tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent, ignore_cleanup_errors=True) as made,
         ):
-            place.check(overwrite=overwrite)  # again, now that the folder is ours
-            graphs = _write(subject, Path(made), kinds, int8=int8)
+            place.check(overwrite=overwrite)
+            written = _write(subject, Path(made), kinds, int8=int8)
             place.make()
             place.clear(place.ours)
             for new in Path(made).iterdir():
@@ -162,23 +149,23 @@ def export(
                     os.replace(new, out / new.name)
     except OSError as error:
         raise RunError(f"{out}: the export cannot be written ({error.strerror or error})") from error
-    return Export(str(model), out, graphs)
+    return Export(str(model), out, written)
 
 
 def _write(subject: CheckedModel, folder: Path, kinds: Sequence[GraphKind], *, int8: bool) -> dict[str, GraphFile]:
     """Writes all files, and compares each graph with the model."""
-    graphs, length = {}, subject.model.network.config.max_position_embeddings
+    files, length = {}, subject.model.network.config.max_position_embeddings
     for kind in kinds:
         place = folder / kind.task if len(kinds) > 1 else folder
         (place / ONNX).mkdir(parents=True)
         graph = Graph(subject, kind)
-        file = write_onnx(graph, place / ONNX)
+        file = graphs.write_onnx(graph, place / ONNX)
         checks = {file: onnx_equals_ours(subject, file, kind)}
         if not checks[file].passed:
             name, difference = file.relative_to(folder), checks[file].largest_difference
             raise ModelError(f"{name} differs from the model by {difference}; nothing was written")
         if int8:
-            small = write_int8(file)
+            small = graphs.write_int8(file)
             checks[small] = int8_follows_ours(subject, small, kind)
             if not checks[small].passed:
                 log.warning("%s; use the graph in float32 instead", checks[small].detail)
@@ -186,7 +173,7 @@ def _write(subject: CheckedModel, folder: Path, kinds: Sequence[GraphKind], *, i
             if check.largest_difference is None:
                 raise ModelError(f"{check.detail}; nothing was written")
             parts = (written, written.with_name(f"{written.name}_data"))
-            graphs[written.relative_to(folder).as_posix()] = GraphFile(
+            files[written.relative_to(folder).as_posix()] = GraphFile(
                 sum(part.stat().st_size for part in parts if part.is_file()),
                 check.largest_difference,
                 graph.inputs,
@@ -204,7 +191,7 @@ def _write(subject: CheckedModel, folder: Path, kinds: Sequence[GraphKind], *, i
         subject.tokenizer.save(place, max_length=length, with_types=subject.has_types)
         text = readme(graph, [written.name for written in checks], length, subject)
         (place / "README.md").write_text(text, encoding="utf-8")
-    return graphs
+    return files
 
 
 # ----------------------------------------

@@ -41,8 +41,8 @@ def run_graph(file: Path, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
 
 
 def test_the_folder_holds_what_is_promised(run: unmask.Run, onnx_folder: Path) -> None:
-    found = {str(path.relative_to(onnx_folder)) for path in onnx_folder.rglob("*") if path.is_file()}
-    assert found == {f"{task}/{file}" for task in ("fill-mask", "feature-extraction") for file in FILES}
+    files = {str(path.relative_to(onnx_folder)) for path in onnx_folder.rglob("*") if path.is_file()}
+    assert files == {f"{task}/{file}" for task in ("fill-mask", "feature-extraction") for file in FILES}
     for task, architecture in (("fill-mask", "ModernBertForMaskedLM"), ("feature-extraction", "ModernBertModel")):
         config = json.loads((onnx_folder / task / "config.json").read_text())
         assert (config["model_type"], config["architectures"]) == ("modernbert", [architecture])
@@ -58,7 +58,7 @@ def test_the_folder_holds_what_is_promised(run: unmask.Run, onnx_folder: Path) -
 
 
 @pytest.mark.parametrize(
-    ("task", "output", "shape", "told"),
+    ("task", "output", "shape", "table"),
     [
         ("feature-extraction", "sentence_embedding", (2, 64), "`last_hidden_state` [batch, length, hidden size], "),
         ("fill-mask", "logits", (2, None, None), "`logits` [batch, length, vocabulary] |"),
@@ -70,7 +70,7 @@ def test_the_readme_runs(
     task: str,
     output: str,
     shape: tuple[int | None, ...],
-    told: str,
+    table: str,
 ) -> None:
     readme = (onnx_folder / task / "README.md").read_text()
     monkeypatch.chdir(onnx_folder / task)
@@ -79,7 +79,7 @@ def test_the_readme_runs(
     exec(compile(snippet, "README.md", "exec"), scope)
     assert len(scope[output].shape) == len(shape)
     assert all(b in (None, a) for a, b in zip(scope[output].shape, shape, strict=True))
-    assert f"| `onnx/model_quantized.onnx` | {told}" in readme
+    assert f"| `onnx/model_quantized.onnx` | {table}" in readme
     assert "--optShapes=input_ids:8x32,attention_mask:8x32" in readme
     assert "--maxShapes=input_ids:32x64,attention_mask:32x64" in readme
 
@@ -111,12 +111,12 @@ def test_a_layout_with_token_types(
     readme = (out / "README.md").read_text()
     assert '"token_type_ids": np.array([text.type_ids for text in encoded]),' in readme
     assert "--minShapes=input_ids:1x1,attention_mask:1x1,token_type_ids:1x1" in readme
-    found = unmask.verify(tmp_path / "model")
-    assert found.checks["onnx_embed_equals_ours"].passed, "graphs within the model's folder are found"
-    assert found.checks["onnx_embed_int8_follows_ours"].largest_difference == (
+    checks = unmask.verify(tmp_path / "model").checks
+    assert checks["onnx_embed_equals_ours"].passed, "graphs within the model's folder are found"
+    assert checks["onnx_embed_int8_follows_ours"].largest_difference == (
         result.graphs["onnx/model_quantized.onnx"].largest_difference
     )
-    assert "onnx_fill_equals_ours" not in found.checks
+    assert "onnx_fill_equals_ours" not in checks
     unmask.export(tmp_path / "model", out, overwrite=True, task=task)
     assert not (out / SMALL).exists(), "an export of before leaves nothing"
 

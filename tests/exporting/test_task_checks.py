@@ -13,7 +13,6 @@ from safetensors.torch import load_file, save_file
 import unmask
 from tests.model.helpers import LAYOUTS
 from tests.model.test_task_parity import INFOS, model_for
-from unmask.exporting.verify import Verification
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_task_model
 from unmask.tasks.task import Task
@@ -82,9 +81,3 @@ def test_a_head_that_is_gone(make_model: MakeModel, tokenizer: Tokenizer, tmp_pa
     result = unmask.verify(folder)
     assert [name for name, check in result.checks.items() if not check.passed] == [ROW]
     assert "the weights lack" in result.checks[ROW].detail
-
-
-def skipped(folder: Path) -> str:
-    result: Verification = unmask.verify(folder)
-    assert ROW not in result.checks
-    return result.skipped[ROW]

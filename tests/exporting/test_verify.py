@@ -18,7 +18,7 @@ from tests.model.test_layouts import make_theirs
 from unmask.core.errors import ModelError
 from unmask.data.prepare import prepare
 from unmask.data.settings import CorpusSettings
-from unmask.exporting.checks import compare, probe_texts, side_files_agree
+from unmask.exporting.checks import Check, compare, probe_texts, side_files_agree
 from unmask.exporting.graphs import open_checked_model
 from unmask.model.encoder import Encoder, MaskedLM
 from unmask.model.folder import save_model
@@ -149,36 +149,31 @@ def test_an_adapter_is_no_model(tmp_path: Path) -> None:
 POOLING = "1_Pooling/config.json"
 
 
-def said_of(folder: Path) -> str:
-    found = side_files_agree(open_checked_model(folder))
-    assert not isinstance(found, str)
-    return "" if found.passed else found.detail
-
-
-def test_sound_files_pass(copy: Path) -> None:
-    assert said_of(copy) == ""
-    as_sentences(copy)
-    assert said_of(copy) == ""
-    found = side_files_agree(open_checked_model(copy))
-    assert not isinstance(found, str)
-    assert found.detail == ("tokenizer_config.json, special_tokens_map.json, modules.json, sentence_bert_config.json")
-    for name in ("tokenizer_config.json", "special_tokens_map.json", "modules.json", "sentence_bert_config.json"):
-        (copy / name).unlink()
-    assert side_files_agree(open_checked_model(copy)) == (
-        "there are no files beside the weights, config.json and tokenizer.json"
-    )
-
-
 def as_sentences(folder: Path) -> None:
     """As sentence-transformers saves it."""
-    modules = [{"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in MODULES]
-    write_text(folder, "modules.json", json.dumps(modules))
+    modules = [("Transformer", ""), ("Pooling", "1_Pooling")]
+    content = [{"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in modules]
+    write_text(folder, "modules.json", json.dumps(content))
     write_text(folder, "sentence_bert_config.json", '{"max_seq_length": 64}')
     (folder / "1_Pooling").mkdir()
     change_json(folder, POOLING, word_embedding_dimension=64, pooling_mode_mean_tokens=True)
 
 
-MODULES = (("Transformer", ""), ("Pooling", "1_Pooling"))
+def side_files(folder: Path) -> Check:
+    check = side_files_agree(open_checked_model(folder))
+    assert isinstance(check, Check)
+    return check
+
+
+def test_sound_files_pass(copy: Path) -> None:
+    names = ["tokenizer_config.json", "special_tokens_map.json"]
+    assert side_files(copy) == Check(True, 0.0, ", ".join(names))
+    as_sentences(copy)
+    names += ["modules.json", "sentence_bert_config.json"]
+    assert side_files(copy) == Check(True, 0.0, ", ".join(names))
+    for name in names:
+        (copy / name).unlink()
+    assert isinstance(side_files_agree(open_checked_model(copy)), str)
 
 
 @pytest.mark.parametrize(
@@ -201,12 +196,12 @@ MODULES = (("Transformer", ""), ("Pooling", "1_Pooling"))
 def test_files_that_say_something_else(copy: Path, name: str, change: dict[str, object], message: str) -> None:
     as_sentences(copy)
     change_json(copy, name, **change)
-    said = said_of(copy)
-    assert message in said
-    assert len(said) < 800
-    assert bool(message) == bool(said)
+    check = side_files(copy)
+    assert not check.passed
+    assert message in check.detail
+    assert len(check.detail) < 800
 
 
 def test_modules_outside_of_the_folder(copy: Path) -> None:
     write_text(copy, "modules.json", json.dumps([{"type": "x.Pooling", "path": "../other"}]))
-    assert "modules.json: damaged (path '../other' is no name of a folder); mend it or take it away" in said_of(copy)
+    assert "modules.json: damaged (path '../other' is no name of a folder)" in side_files(copy).detail

@@ -166,9 +166,9 @@ def side_files_agree(subject: CheckedModel) -> Check | str:
             if pooling is not None:
                 width = read_object(pooling, way_out).get("word_embedding_dimension")
                 if width is not None and width != config.get(width_key):
-                    ours = f"config.json {width_key} = {shown(config.get(width_key))}"
-                    place = pooling.relative_to(folder).as_posix()
-                    wrong.append(f"{place} says word_embedding_dimension = {shown(width)}, {ours}")
+                    place, hidden = pooling.relative_to(folder).as_posix(), shown(config.get(width_key))
+                    text = f"{place} says word_embedding_dimension = {shown(width)}, config.json {width_key} = {hidden}"
+                    wrong.append(text)
             content = {} if name == MODULES else read_object(folder / name, way_out)
         except UnmaskError as error:
             wrong.append(str(error))

@@ -28,7 +28,7 @@ from torch.nn.utils.rnn import pad_sequence
 from unmask.core.errors import ModelError, shown
 from unmask.core.hub import HubName, hub_name
 from unmask.model.encoder import MaskedLM
-from unmask.model.folder import CONFIG, find_weights, read_content
+from unmask.model.folder import find_weights, read_config_file, read_content
 from unmask.model.layout_names import LAYOUTS, FolderLayout
 from unmask.model.pooling import POOLINGS, check_splade, sparse_file
 from unmask.model.stored_weights import read_weights
@@ -55,10 +55,7 @@ class CheckedModel:
 
     @cached_property
     def layout(self) -> FolderLayout:
-        kind = self.config.get("model_type")
-        if not isinstance(kind, str) or kind not in LAYOUTS:
-            raise ModelError(f"{self.folder / CONFIG}: model_type {shown(kind)} is not supported")
-        return LAYOUTS[kind]
+        return read_config_file(self.folder)[1]
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -134,7 +131,7 @@ class CheckedModel:
         """
         types = [(torch.arange(len(ids)) >= len(ids) // 2).long() for ids in self.probe]
         return {
-            "input_ids": pad_sequence(self.probe, batch_first=True, padding_value=self.tokenizer.special.pad),
+            "input_ids": pad_sequence(list(self.probe), batch_first=True, padding_value=self.tokenizer.special.pad),
             "attention_mask": pad_sequence([torch.ones_like(ids) for ids in self.probe], batch_first=True),
             "token_type_ids": pad_sequence(types, batch_first=True),
         }
@@ -170,11 +167,7 @@ class CheckedModel:
 
 
 def open_checked_model(folder: str | Path) -> CheckedModel:
-    """Finds a model by its folder, that of its run, or its name on the hub.
-
-    Raises:
-        ModelError: There is none, or it is neither of one of our layouts nor fine-tuned.
-    """
+    """Finds a model by its folder, that of its run, or its name on the hub; a ModelError where it is none of ours."""
     subject = CheckedModel(find_weights(folder), hub_name(folder))
     try:
         kind = subject.config.get("model_type")

@@ -13,12 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers.models import WordPiece
 
-from tests.masking.helpers import LABELS, annotated, collocation_set
-from unmask.core.settings import validated
+from tests.masking.helpers import annotated, assert_mean, masker_with
 from unmask.masking.features import rows_from_ids
 from unmask.masking.masker import Masker
-from unmask.masking.settings import STRATEGIES, MaskingSettings
-from unmask.masking.tables import Scores, Tables
+from unmask.masking.settings import STRATEGIES
 from unmask.tokenizer.tokenizer import Tokenizer
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -34,35 +32,9 @@ def tokenizer_of(size: int) -> Tokenizer:
 
 
 @functools.cache
-def tables_for(size: int) -> Tables:
-    """Every table, with made-up content."""
-    generator = torch.Generator().manual_seed(0)
-    counts = 1 + 100_000 // (1 + torch.arange(size))
-    scores = {name: torch.rand(size, generator=generator) for name in ("loss", "accuracy", "attention", "anchors")}
-    scores["embedding"] = torch.randn(size, 4, generator=generator)
-    few = [((a,), (b,)) for a in range(5, min(size, 40), 2) for b in range(5, min(size, 40), 2)]
-    return Tables(
-        size,
-        counts,
-        documents_V=counts.clamp(max=500),
-        num_documents=600,
-        scores=Scores(1, scores),
-        collocations_P=collocation_set(set(few)),
-        informativeness_V=torch.rand(size, generator=generator),
-        labels=LABELS,
-    )
-
-
-@functools.cache
 def masker_of(size: int, strategy: str, rate: float, random_from: str) -> Masker:
-    values = {
-        "strategy": strategy,
-        "rate": rate,
-        "replacement": {"shares": (0.4, 0.4, 0.2), "random_from": random_from},
-    }
-    return Masker(
-        validated(MaskingSettings, values, where="masking"), tokenizer_of(size), seed=1, tables=tables_for(size)
-    )
+    replacement = {"shares": (0.4, 0.4, 0.2), "random_from": random_from}
+    return masker_with(tokenizer_of(size), strategy=strategy, rate=rate, replacement=replacement, seed=1)
 
 
 def ids(size: int) -> st.SearchStrategy[int]:
@@ -107,9 +79,8 @@ def test_any_batch_of_any_vocabulary(data: st.DataObject) -> None:
     for number in range(len(batch)):
         alone = masker(rows.part(number, number + 1), epoch=epoch)
         assert torch.equal(alone.labels[0], masked.labels[number])
-        budget = rate * int(rows.maskable[number].sum())
-        longest = max(1, int(rows.maskable[number].sum()))
-        assert int(target[number].sum()) < budget + longest
+        length = int(rows.maskable[number].sum())
+        assert int(target[number].sum()) < rate * length + max(1, length)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -119,8 +90,7 @@ def test_the_rate_is_exact_in_any_vocabulary(size: int) -> None:
     batch = [[2, *rng.integers(5, size, 40).tolist(), 3] for _ in range(3000)]
     masker = masker_of(size, "whole_word", 0.15, "uniform")
     masked = masker(batch)
-    counts = (masked.labels >= 0).sum(1).double()
-    assert abs(counts.mean() - 6.0) < 4 * counts.std() / 3000**0.5
+    assert_mean((masked.labels >= 0).sum(1), 6.0)
     replaced = (masked.labels >= 0) & (masked.input_ids != masker.tokenizer.special.mask)
     replaced &= masked.input_ids != masked.labels
     drawn = torch.bincount(masked.input_ids[replaced], minlength=size)

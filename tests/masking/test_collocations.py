@@ -9,13 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.data.test_lexicon import letter_ids
-from tests.masking.helpers import collocation_set, make_rows, masker_of
-from unmask.core.errors import SettingsError
+from tests.masking.helpers import collocation_set, make_rows, masker_of, rows_of
 from unmask.core.hashing import mix
 from unmask.data.rows import Rows
 from unmask.masking.draw import flatten, partition
 from unmask.masking.draw_loops import hash_set
-from unmask.masking.masker import Masker
 from unmask.masking.tables import Tables
 from unmask.masking.units import CollocationUnits
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -66,19 +64,11 @@ def test_by_hand(tokenizer: Tokenizer) -> None:
     """a b | c d e overlap: `a b` is begun first, so `b c d` is none; `c d e` beats `c d`."""
     a, b, c, d, e = letter_ids(tokenizer, 5)
     lexicon = {((a,), (b,)), ((b,), (c,), (d,)), ((c,), (d,)), ((c,), (d,), (e,)), ((e,), (a,))}
-    masker_rows = [[2, a, b, c, d, e, a, 3]]
-    rows = _plain(tokenizer, masker_rows)
+    rows = rows_of("#wwwwww#")
+    rows.input_ids[0, 1:-1] = torch.tensor([a, b, c, d, e, a])
     # ab | cde | a: the last `e a` begins within `c d e`.
     assert starts_of(rows, lexicon, tokenizer.vocab_size)[0].nonzero()[:, 0].tolist() == [1, 3, 6]
     assert naive_starts(rows, lexicon) == [[1, 3, 6]]
-
-
-def _plain(tokenizer: Tokenizer, ids: list[list[int]]) -> Rows:
-    """Rows in which every token is a word."""
-    from unmask.masking.features import rows_from_ids
-
-    rows = rows_from_ids(ids, tokenizer)
-    return Rows(**{**vars(rows), "word_starts": rows.maskable})
 
 
 @settings(max_examples=150, deadline=None)
@@ -100,56 +90,33 @@ def test_any_rows_and_any_lexicon(tokenizer: Tokenizer, data: st.DataObject) -> 
     assert [row.nonzero()[:, 0].tolist() for row in found] == naive_starts(rows, lexicon)
 
 
-def test_collocations_stay_within_their_segment(tokenizer: Tokenizer) -> None:
+@pytest.mark.parametrize(
+    ("segments", "expected"),
+    [
+        ([[0, 0, 0, 0]], [[1, 0, 1, 0]]),
+        ([[0, 1, 1, 1]], [[1, 1, 1, 0]]),
+        ([[0, 0, 0, 1]], [[1, 0, 1, 1]]),
+        ([[0], [0], [0], [0]], [[1]] * 4),
+    ],
+)
+def test_collocations_stay_within_their_segment_and_row(
+    tokenizer: Tokenizer, segments: list[list[int]], expected: list[list[int]]
+) -> None:
     """Also without special tokens between segments, where only the segment's number tells them apart."""
     a, b = letter_ids(tokenizer, 2)
-    ids = torch.tensor([[a, b, a, b]])
-    true = torch.ones_like(ids, dtype=torch.bool)
-    for segments, expected in (([0, 0, 0, 0], [0, 2]), ([0, 1, 1, 1], [0, 1, 2]), ([0, 0, 0, 1], [0, 2, 3])):
-        rows = Rows(
-            ids, torch.tensor([segments], dtype=torch.int32), torch.zeros_like(ids), true, true, torch.zeros_like(ids)
-        )
-        found = starts_of(rows, {((a,), (b,))}, tokenizer.vocab_size)
-        assert found[0].nonzero()[:, 0].tolist() == expected
-    two = Rows(
-        ids.T, torch.zeros(4, 1, dtype=torch.int32), torch.zeros_like(ids.T), true.T, true.T, torch.zeros_like(ids.T)
-    )
-    assert starts_of(two, {((a,), (b,))}, tokenizer.vocab_size).all(), "nor beyond their row"
-
-
-def test_collocations_are_masked_and_replaced_as_a_whole(tokenizer: Tokenizer) -> None:
-    a, b, c = letter_ids(tokenizer, 3)
-    rows = _plain(tokenizer, [[2, *[a, b, c] * 6, 3]] * 1)
-    tables = Tables(tokenizer.vocab_size, collocations_P=collocation_set({((a,), (b,), (c,))}))
-    masker = Masker.from_tokenizer(tokenizer, strategy="pmi", rate=0.3, replacement=(0.5, 0.0, 0.5), tables=tables)
-    kinds = set()
-    for epoch in range(200):
-        masked = masker(rows, epoch=epoch)
-        for first in range(1, 19, 3):
-            target = masked.labels[0, first : first + 3] != -100
-            seen = (masked.input_ids[0, first : first + 3] == tokenizer.special.mask)[target]
-            assert int(target.sum()) in (0, 3)
-            assert len(set(seen.tolist())) <= 1
-            kinds |= set(seen.tolist())
-    assert kinds == {True, False}
+    ids = torch.tensor([a, b, a, b]).view(len(segments), -1)
+    true, zero = torch.ones_like(ids, dtype=torch.bool), torch.zeros_like(ids)
+    rows = Rows(ids, torch.tensor(segments, dtype=torch.int32), zero, true, true, zero)
+    assert starts_of(rows, {((a,), (b,))}, tokenizer.vocab_size).int().tolist() == expected
 
 
 def test_an_empty_lexicon_is_whole_word_masking(tokenizer: Tokenizer) -> None:
     rows = make_rows(tokenizer, 20, [30, 9], mean_word=2.0)
     tables = Tables(tokenizer.vocab_size, collocations_P=torch.from_numpy(hash_set(np.zeros(0, dtype=np.int64))))
-    options = {"rate": 0.3, "replacement": (1.0, 0.0, 0.0)}
-    pmi = Masker.from_tokenizer(tokenizer, strategy="pmi", tables=tables, **options)  # type: ignore[arg-type]
-    words = Masker.from_tokenizer(tokenizer, strategy="whole_word", **options)  # type: ignore[arg-type]
-    assert torch.equal(pmi(rows).labels, words(rows).labels)
-    assert not torch.equal(masker_of(tokenizer, strategy="pmi", rate=0.3)(rows).labels, words(rows).labels)
-
-
-def test_without_a_lexicon(tokenizer: Tokenizer) -> None:
-    masker = Masker.from_tokenizer(tokenizer, strategy="pmi")
-    with pytest.raises(
-        SettingsError, match=r"units of kind collocations need a lexicon.*`unmask lexicon DATA --out F`"
-    ):
-        masker([[2, 10, 3]])
+    empty = masker_of(tokenizer, strategy="pmi", tables=tables, rate=0.3)(rows).labels
+    words = masker_of(tokenizer, strategy="whole_word", rate=0.3)(rows).labels
+    assert torch.equal(empty, words)
+    assert not torch.equal(masker_of(tokenizer, strategy="pmi", rate=0.3)(rows).labels, words)
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 1000, 100_000])

@@ -1,49 +1,26 @@
+"""What stands in the place of what was chosen."""
+
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
 
-from tests.masking.helpers import make_rows
+from tests.masking.helpers import assert_share, make_rows
 from unmask.core.errors import SettingsError
 from unmask.core.hashing import mix
 from unmask.masking.draw import random_tokens, replace_tokens
 from unmask.masking.masker import Masker
-from unmask.masking.settings import MaskingSettings
-from unmask.masking.units import SpanUnits, WordUnits
-from unmask.masking.weights import UniformWeights
 from unmask.tokenizer.tokenizer import Tokenizer
 
 
-def shares_of(masker: Masker, tokenizer: Tokenizer, num_rows: int = 2000) -> tuple[float, float, float, int]:
-    rows = make_rows(tokenizer, num_rows, [120])
-    masked = masker(rows)
+@pytest.mark.parametrize("shares", [(1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)])
+def test_forced_shares_are_exact(tokenizer: Tokenizer, shares: tuple[float, float, float]) -> None:
+    masked = Masker.from_tokenizer(tokenizer, replacement=shares)(make_rows(tokenizer, 200, [120]))
     target = masked.labels != -100
     seen, true = masked.input_ids[target], masked.labels[target]
-    mask, keep = seen == tokenizer.special.mask, seen == true
-    return float(mask.double().mean()), float((~mask & ~keep).double().mean()), float(keep.double().mean()), len(seen)
-
-
-@pytest.mark.parametrize(("index", "shares"), [(0, (1.0, 0.0, 0.0)), (1, (0.0, 1.0, 0.0)), (2, (0.0, 0.0, 1.0))])
-def test_forced_shares_are_exact(tokenizer: Tokenizer, index: int, shares: tuple[float, float, float]) -> None:
-    found = shares_of(Masker.from_tokenizer(tokenizer, replacement=shares), tokenizer, 200)
-    assert found[index] == 1.0
-
-
-@pytest.mark.parametrize(("units", "kinds"), [(SpanUnits(), 1), (WordUnits(), 2)])
-def test_spans_are_replaced_as_a_whole_and_words_piece_by_piece(
-    tokenizer: Tokenizer, units: SpanUnits | WordUnits, kinds: int
-) -> None:
-    rows = make_rows(tokenizer, 300, [30], mean_word=4.0)
-    masker = Masker(MaskingSettings(units=units, weights=UniformWeights(), rate=0.02), tokenizer)
-    masked = masker(rows)
-    most = 0
-    for seen, labels in zip(masked.input_ids, masked.labels, strict=True):
-        target = labels != -100  # at this rate at most one unit a row
-        if target.any():
-            kind = torch.where(seen == tokenizer.special.mask, 0, torch.where(seen == labels, 1, 2))[target]
-            most = max(most, len(set(kind.tolist())))
-    assert most >= kinds if kinds > 1 else most == 1
+    mask, same = seen == tokenizer.special.mask, seen == true
+    assert (mask.double().mean(), (~mask & ~same).double().mean(), same.double().mean()) == shares
 
 
 def test_unigram_replacement_follows_the_frequencies(tokenizer: Tokenizer) -> None:
@@ -78,7 +55,7 @@ def test_without_the_original_the_others_keep_their_proportions(original: int, s
     counts = torch.bincount(seen, minlength=5)
     assert set(counts.nonzero()[:, 0].tolist()) == set(shares)
     for id_, share in shares.items():
-        assert abs(float(counts[id_]) / draws - share) < 4 * (share * (1 - share) / draws) ** 0.5
+        assert_share(seen == id_, share)
 
 
 def test_a_vocabulary_without_choice() -> None:

@@ -1,15 +1,15 @@
+"""Where units begin and end, on rows written by hand: words, spans, entities, phrases and subtrees."""
+
 from __future__ import annotations
 
 import pytest
 import torch
 
-from tests.masking.helpers import make_rows
-from unmask.core.settings import validated
-from unmask.masking.draw import flatten
-from unmask.masking.masker import Masker
-from unmask.masking.settings import MaskingSettings
+from tests.masking.helpers import make_rows, masker_with, parse, rows_of
+from unmask.data.rows import Rows
+from unmask.masking.draw import flatten, partition
 from unmask.masking.tables import Tables
-from unmask.masking.units import SpanUnits, TokenUnits, WordUnits
+from unmask.masking.units import EntityUnits, PhraseUnits, PlainUnits, SpanUnits, SubtreeUnits, TokenUnits, WordUnits
 from unmask.tokenizer.tokenizer import Tokenizer
 
 
@@ -17,8 +17,7 @@ def test_spans_start_at_words_and_stay_within_their_segment(tokenizer: Tokenizer
     rows = make_rows(tokenizer, 50, [30, 7, 1], mean_word=2.0)
     starts = SpanUnits().starts(flatten(rows, 1), Tables(0)).view(rows.shape)
     assert not (starts & ~rows.word_starts).any()
-    first = rows.maskable & (rows.position_ids == 1)
-    assert starts[first].all()
+    assert starts[rows.maskable & (rows.position_ids == 1)].all()
 
 
 def test_a_longest_span_of_one_word_is_whole_word_masking(tokenizer: Tokenizer) -> None:
@@ -29,28 +28,117 @@ def test_a_longest_span_of_one_word_is_whole_word_masking(tokenizer: Tokenizer) 
     assert TokenUnits().starts(flat, Tables(0)).all()
 
 
-@pytest.mark.parametrize(
-    ("lengths", "expected"),
-    [("uniform", [0.25] * 4), ((1.0, 0.0, 3.0), [0.25, 0.0, 0.75]), ("geometric", [0.5 / 0.9375, 0.25 / 0.9375])],
-)
-def test_lengths_of_spans_are_chosen(lengths: str | tuple[float, ...], expected: list[float]) -> None:
-    units = SpanUnits(lengths=lengths, p=0.5, max_words=4)  # type: ignore[arg-type]
-    shares = torch.diff(torch.tensor([0, *units.thresholds()]).double()) / 2**32
-    assert shares[: len(expected)].tolist() == pytest.approx(expected, abs=1e-9)
-
-
 def test_spans_of_tokens_begin_within_words(tokenizer: Tokenizer) -> None:
-    """All spans are of two tokens; words here have five."""
+    """All spans are of two tokens; words here are longer."""
     rows = make_rows(tokenizer, 3, [40], mean_word=1e9)
-    settings = validated(
-        MaskingSettings, {"units": {"kind": "span", "of": "tokens", "lengths": [0, 1]}, "rate": 0.5}, where="x"
-    )
-    target = Masker(settings, tokenizer)(rows).labels[:, 1:41] >= 0
+    masker = masker_with(tokenizer, units={"kind": "span", "of": "tokens", "lengths": [0, 1]}, rate=0.5)
+    target = masker(rows).labels[:, 1:41] >= 0
     assert torch.equal(target[:, ::2], target[:, 1::2])
     assert 0 < target.double().mean() < 1
 
 
-def test_lengths_that_say_nothing_are_an_error() -> None:
-    for lengths in ((), (0.0, 0.0), (1.0,) * 101):
-        with pytest.raises(ValueError, match="lengths are 'geometric', 'uniform', or up to 100 numbers"):
-            SpanUnits(lengths=lengths)
+def units_of(rows: Rows, units: PlainUnits) -> str:
+    """A letter for each unit, a point at tokens that cannot be masked."""
+    flat = flatten(rows, 0)
+    found = partition(flat, units.starts(flat, Tables(0)))
+    begins = sorted(set(found.begin_T[flat.maskable_T].tolist()))
+    letters = {begin: "abcdefghijklmnop"[number] for number, begin in enumerate(begins)}
+    pairs = zip(found.begin_T.tolist(), flat.maskable_T.tolist(), strict=True)
+    return "".join(letters[begin] if maskable else "." for begin, maskable in pairs)
+
+
+@pytest.mark.parametrize(
+    ("starts", "entities", "expected"),
+    [
+        # a word, an entity of two words, a word of two tokens
+        ("#wwww-#", [0, 0, 3, 2, 0, 0, 0], ".abbcc."),
+        # two entities side by side, of one label and of two
+        ("#wwwww#", [0, 3, 2, 3, 2, 0, 0], ".aabbc."),
+        ("#wwww#", [0, 3, 5, 4, 0, 0], ".abbc."),
+        # an entity that begins and ends amid words
+        ("#w-w-#", [0, 0, 3, 2, 0, 0], ".abbc."),
+        # a segment that begins within an entity, behind one that ends with one
+        ("#ww##www#", [0, 0, 3, 0, 0, 2, 2, 0, 0], ".ab..ccd."),
+        # an unknown token cuts an entity
+        ("#ww?w#", [0, 3, 2, 2, 2, 0], ".aa.b."),
+        # the whole segment
+        ("#w-w#", [0, 3, 2, 2, 0], ".aaa."),
+    ],
+)
+def test_entities_and_words(starts: str, entities: list[int], expected: str) -> None:
+    assert units_of(rows_of(starts, entities=entities), EntityUnits()) == expected
+    assert units_of(rows_of(starts, chunks=entities), PhraseUnits()) == expected
+
+
+def test_the_row_after_an_entity_at_the_end_of_the_batch(tokenizer: Tokenizer) -> None:
+    """The first token looks back at the last of the batch, which must not matter."""
+    rows = rows_of("w-w", entities=[0, 0, 3])
+    assert units_of(rows, EntityUnits()) == "aab"
+
+
+# `The old king of Spain slept`: king is the head of the first five, slept of all; king has two tokens.
+KING = [parse(1, 0, 0), parse(1, 0, 0), parse(2, 2, 3, 1), parse(2, 3, 2, 1), parse(3, 0, 1, 1), parse(4, 1, 0)]
+SENTENCE = [0, *KING, parse(5, 6, 0, 1), 0]
+
+
+@pytest.mark.parametrize(
+    ("max_words", "expected"),
+    [(1, ".abccdef."), (2, ".abccdde."), (4, ".abccdde."), (5, ".aaaaaab."), (6, ".aaaaaaa.")],
+)
+def test_subtrees(max_words: int, expected: str) -> None:
+    assert units_of(rows_of("#www-www#", dependencies=SENTENCE), SubtreeUnits(max_words=max_words)) == expected
+
+
+def test_a_subtree_across_the_segments_edge_counts_as_far_as_it_can_be_seen() -> None:
+    """`king of Spain slept` alone: three words of the subtree are left."""
+    cut = [0, *SENTENCE[3:]]
+    assert units_of(rows_of("#w-www#", dependencies=cut), SubtreeUnits(max_words=3)) == ".aaaab."
+    assert units_of(rows_of("#w-www#", dependencies=cut), SubtreeUnits(max_words=2)) == ".aabbc."
+    # and its end: `The old king` of five words, in front of another segment
+    cut = [*SENTENCE[:5], 0, 0, parse(1, 0, 0), 0]
+    assert units_of(rows_of("#www-##w#", dependencies=cut), SubtreeUnits(max_words=3)) == ".aaaa..b."
+
+
+def test_a_subtree_too_long_to_be_written_down_is_no_unit() -> None:
+    far = [0, parse(1, 0, 4095, 1), parse(2, 0, 0), 0]
+    assert units_of(rows_of("#ww#", dependencies=far), SubtreeUnits(max_words=100)) == ".ab."
+
+
+FIRST = {"kind": "first", "share": 1.0}
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5, 0.75])
+@pytest.mark.parametrize("rate", [0.1, 0.3])
+def test_entities_take_their_share_of_the_budget(tokenizer: Tokenizer, share: float, rate: float) -> None:
+    """Half of the tokens are entities of two tokens; at any rate they take `share` of what is masked."""
+    length = 200
+    rows = rows_of("#" + "w" * length + "#", entities=[0, *[3, 2, 0, 0] * (length // 4), 0])
+    masker = masker_with(tokenizer, units={"kind": "entity"}, weights={"kind": "first", "share": share}, rate=rate)
+    masked = torch.cat([masker(rows, epoch=epoch).labels >= 0 for epoch in range(400)])
+    of_entities = masked[:, rows.annotations["entities"][0] > 0].sum(1).double()
+    expected = share * rate * length
+    deviation = (2 * expected) ** 0.5  # of entities of two tokens, drawn independently: the true one is smaller
+    assert abs(of_entities.mean() - expected) < 4 * deviation / 400**0.5
+    assert of_entities.std() < deviation
+    assert abs(masked.sum(1).double().mean() - rate * length) < 4 * deviation / 400**0.5
+
+
+def test_entities_take_the_whole_budget_and_words_what_is_left(tokenizer: Tokenizer) -> None:
+    rows = rows_of("#" + "w" * 40 + "#", entities=[0, *[3, 0, 0, 0] * 10, 0])
+    entity = rows.annotations["entities"][0] > 0
+    for rate, count in ((0.2, 8), (0.5, 20)):
+        masker = masker_with(tokenizer, units={"kind": "entity"}, weights=FIRST, rate=rate)
+        masked = torch.cat([masker(rows, epoch=epoch).labels >= 0 for epoch in range(50)])
+        assert masked.sum(1).tolist() == [count] * 50
+        if count < 10:
+            assert not masked[:, ~entity].any()
+            assert masked[:, entity].double().mean(0).min() > 0.5, "each of them at times"
+        else:
+            assert masked[:, entity].all()
+
+
+def test_first_weights_look_into_units_of_other_kinds(tokenizer: Tokenizer) -> None:
+    """A word with an entity in any of its tokens is a first one."""
+    rows = rows_of("#w-w-w-w-#", entities=[0, 0, 3, 0, 0, 0, 0, 0, 3, 0])
+    labels = masker_with(tokenizer, units={"kind": "words"}, weights=FIRST, rate=0.5)(rows).labels
+    assert (labels[0] >= 0).int().tolist() == [0, 1, 1, 0, 0, 0, 0, 1, 1, 0]

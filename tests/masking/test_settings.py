@@ -1,0 +1,109 @@
+"""What settings of masking say, and which of them are refused."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, get_args
+
+import pytest
+
+from unmask.core.errors import SettingsError
+from unmask.core.settings import validated
+from unmask.masking.settings import (
+    STRATEGIES,
+    BetaRate,
+    CosineRate,
+    LinearRate,
+    MaskingSettings,
+    StepRate,
+    Strategy,
+    needed_annotations,
+    rate_at,
+)
+from unmask.masking.units import SpanUnits, SubtreeUnits
+from unmask.masking.weights import FirstWeights, PosWeights
+
+
+def test_rates_over_progress() -> None:
+    linear = LinearRate(kind="linear", start=0.3, end=0.15)
+    cosine = CosineRate(kind="cosine", start=0.3, end=0.1)
+    steps = StepRate(kind="steps", places=(0.0, 0.5), rates=(0.3, 0.15))
+    assert [linear.at(p) for p in (0, 0.5, 1)] == pytest.approx([0.3, 0.225, 0.15])
+    assert [cosine.at(p) for p in (0, 0.5, 1)] == pytest.approx([0.3, 0.2, 0.1])
+    assert cosine.at(0.1) > 0.3 - 0.1 * 0.2
+    assert [steps.at(p) for p in (0, 0.49, 0.5, 1)] == [0.3, 0.3, 0.15, 0.15]
+    assert rate_at(0.2, 0.7) == 0.2
+    assert rate_at(linear, 1.0) == 0.15
+
+
+@pytest.mark.parametrize(("mean", "concentration"), [(0.3, 8.0), (0.02, 8.0), (0.15, 1.0), (0.3, 0.2), (0.9, 2.0)])
+def test_a_beta_distribution_has_its_mean(mean: float, concentration: float) -> None:
+    """Also where its density has no bound at an end."""
+    rates = BetaRate(kind="beta", mean=mean, concentration=concentration).quantiles()
+    assert 0.5 * float((rates[1:] + rates[:-1]).mean()) == pytest.approx(mean, abs=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "expected"),
+    [("uniform", [0.25] * 4), ((1.0, 0.0, 3.0), [0.25, 0.0, 0.75]), ("geometric", [0.5 / 0.9375, 0.25 / 0.9375])],
+)
+def test_lengths_of_spans_are_chosen(lengths: Any, expected: list[float]) -> None:
+    thresholds = [0, *SpanUnits(lengths=lengths, p=0.5, max_words=4).thresholds()]
+    shares = [(high - low) / 2**32 for low, high in itertools.pairwise(thresholds)]
+    assert shares[: len(expected)] == pytest.approx(expected, abs=1e-9)
+
+
+def test_names_and_needs_of_strategies() -> None:
+    assert get_args(Strategy) == tuple(STRATEGIES)
+    needs = {name: needed_annotations(list(pair.values())) for name, pair in STRATEGIES.items()}
+    assert {name: need for name, need in needs.items() if need} == {
+        "entity": ("entities",), "phrase": ("chunks",), "syntax": ("dependencies",),
+    }  # fmt: skip
+    both = MaskingSettings(units=SubtreeUnits(), weights=PosWeights())
+    assert needed_annotations({"parts": (both, FirstWeights(of="chunks"))}) == ("dependencies", "pos", "chunks")
+
+
+def steps(places: list[float], rates: list[float], **others: float) -> dict[str, object]:
+    return {"rate": {"kind": "steps", "places": places, "rates": rates}, **others}
+
+
+def mixed(*parts: dict[str, object]) -> dict[str, object]:
+    return {"units": {"kind": "mixture", "parts": parts}}
+
+
+def uniform(low: float, high: float, **others: object) -> dict[str, object]:
+    return {"rate": {"kind": "uniform", "low": low, "high": high, **others}}
+
+
+def spans(*lengths: float) -> dict[str, object]:
+    return {"units": {"kind": "span", "lengths": lengths}}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (steps([0.0], [0.1, 0.2]), "1 places but 2 rates"),
+        (steps([0.1], [0.1]), "begin with 0"),
+        (steps([0.0, 0.5, 0.5], [0.1, 0.2, 0.3]), "rise"),
+        (steps([], []), "begin with 0"),
+        (steps([0.0], [1.0]), "less than 1"),
+        (uniform(0.5, 0.4), "low"),
+        ({"rate": 0.2, "prediction_rate": 0.3}, "prediction_rate"),
+        (steps([0, 0.501, 0.505], [0.3, 0.1, 0.3], prediction_rate=0.2), "more than the rate"),
+        ({"rate": {"kind": "linear", "start": 0.3, "end": 0.1}, "prediction_rate": 0.2}, "more than the rate"),
+        ({**uniform(0.2, 0.9, loss_weight="inverse"), "prediction_rate": 0.1}, "loss_weight"),
+        ({**uniform(0.1, 0.5, loss_weight="inverse"), "least_one": True}, "least_one"),
+        (mixed({"strategy": "random"}), "at least 2"),
+        (mixed({"strategy": "x"}, {}), "'x'"),
+        (mixed({"share": 0.0}, {"share": 0.0}), "all 0"),
+        ({"strategy": "mixture", "weights": {"kind": "frequency"}}, "mixture"),
+        ({"strategy": "mixture", "units": {"per": "step"}, "static": True}, "static"),
+        (spans(), "lengths"),
+        (spans(0.0, 0.0), "lengths"),
+        (spans(*[1.0] * 101), "lengths"),
+        ({"weights": {"kind": "band", "low": 5.0, "high": 3.0}}, "low"),
+    ],
+)
+def test_what_makes_no_sense(values: dict[str, object], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        validated(MaskingSettings, values, where="masking")

@@ -21,12 +21,7 @@ from unmask.tokenizer.tokenizer import Tokenizer
 
 MakeModel = Callable[..., MaskedLM]
 LAYOUTS = ["modernbert", "bert", "roberta", "roberta-prelayernorm"]
-FAST = (
-    "finetune.learning_rate=0.003",
-    "finetune.batch_size=16",
-    "finetune.precision=float32",
-    "finetune.warmup=0.05",
-)
+FAST = ("finetune.learning_rate=0.003", "finetune.batch_size=16", "finetune.precision=float32", "finetune.warmup=0.05")
 
 
 def save_encoder(make_model: MakeModel, tokenizer: Tokenizer, folder: Path, **changes: Any) -> Path:
@@ -61,11 +56,9 @@ def write_conll(path: Path, number: int, seed: int) -> Path:
     rng = random.Random(seed)
     blocks = []
     for _ in range(number):
-        noun, place = rng.choice(["cat", "king", "philosopher"]), rng.choice(["Constantinople", "the garden"])
-        words = place.split()
-        tags = ["B-place", "I-place"][: len(words)]
-        sentence = [("The", "O"), (noun, "O"), ("sleeps", "O"), ("in", "O"), *zip(words, tags, strict=True), (".", "O")]
-        blocks.append("\n".join(f"{word}\t{tag}" for word, tag in sentence))
+        noun = rng.choice(["cat", "king", "philosopher"])
+        place = rng.choice(["Constantinople\tB-place", "the\tB-place\ngarden\tI-place"])
+        blocks.append(f"The\tO\n{noun}\tO\nsleeps\tO\nin\tO\n{place}\n.\tO")
     path.write_text("\n\n".join(blocks) + "\n", encoding="utf-8")
     return path
 
@@ -89,14 +82,8 @@ def write_squad(path: Path, number: int, seed: int, *, missing: bool = False) ->
 def check_card(result: unmask.FineTuned, pipeline_tag: str, hub_names: dict[str, str], *swaps: tuple[str, str]) -> str:
     """Compares the head of a card, as the hub's library reads it, with summary.json, and runs its snippets.
 
-    Args:
-        result: With its folder.
-        pipeline_tag: What the hub calls the task.
-        hub_names: The hub's name of each metric.
-        swaps: What stands in the snippets, and what is put in its place.
-
-    Returns:
-        What the snippet for transformers prints.
+    Metrics have the names of `hub_names`, texts of the snippets are replaced by `swaps`; what the snippet for
+    transformers prints is returned.
     """
     summary = result.summary
     card = ModelCard.load(result.folder / "model" / "README.md")
@@ -112,9 +99,7 @@ def check_card(result: unmask.FineTuned, pipeline_tag: str, hub_names: dict[str,
     assert all(f"| {value:.3f} |" in card.text for value in summary["metrics"].values())
     assert str(result.folder.parent) not in card.content
     printed = []
-    snippets = re.findall(r"```python\n(.*?)```", card.text, re.DOTALL)
-    assert len(snippets) == 2
-    for snippet in snippets:
+    for snippet in re.findall(r"```python\n(.*?)```", card.text, re.DOTALL):
         code = snippet
         for old, new in ((PLACE, str(result.folder / "model")), *swaps):
             assert old in code
@@ -122,4 +107,5 @@ def check_card(result: unmask.FineTuned, pipeline_tag: str, hub_names: dict[str,
         with contextlib.redirect_stdout(io.StringIO()) as out:
             exec(compile(code, "README.md", "exec"), {})
         printed.append(out.getvalue())
+    assert len(printed) == 2
     return printed[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 from pathlib import Path
 
 import pytest
@@ -11,9 +13,11 @@ from safetensors.torch import load_file
 import unmask
 from tests.commands.stopping import Stopping
 from tests.conftest import SMALL
+from unmask.commands.dry_run import forecast_run
 from unmask.commands.recipe import load_recipe
-from unmask.core.errors import SettingsError
+from unmask.core.errors import DataError
 from unmask.core.interruption import Interrupted
+from unmask.data.data_folder import load_manifest
 from unmask.train.checkpoints import list_checkpoints
 from unmask.train.trackers import read_metrics
 
@@ -74,21 +78,65 @@ def test_a_run_goes_on_with_all_of_its_heads(corpus_file: Path, tmp_path: Path) 
     assert steps == sorted(steps)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "named"),
-    [
-        (("objectives.pairs.kind=next_sentence",), "modernbert"),
-        ((*PAIRS, "model.type_vocab_size=1"), "type_vocab_size"),
-        (("objectives.span_boundary.weight=1",), "objectives.span_boundary"),
-    ],
-)
-def test_settings_that_cannot_be(overrides: tuple[str, ...], named: str) -> None:
-    with pytest.raises(SettingsError, match=named):
-        load_recipe(overrides=overrides)
+LEARN = "objectives.label.weight=1"
+WORDS = {"glad": ["cheerful", "sunny", "laughing", "merry"], "sad": ["gloomy", "rainy", "weeping", "bitter"]}
 
 
-def test_objectives_of_a_recipe_can_be_taken_out() -> None:
-    plain = load_recipe("bert-base", overrides=("objectives.pairs=none", "model.layout=roberta"))
-    assert plain.objectives.pairs is None
-    plain = load_recipe("spanbert-base", overrides=("objectives.span_boundary=none", "masking.strategy=whole_word"))
-    assert plain.objectives.span_boundary is None
+def write_table(path: Path) -> Path:
+    """400 reviews whose adjectives tell the mood."""
+    with path.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["review", "mood"])
+        for i in range(400):
+            mood = ("glad", "sad")[i % 2]
+            words = WORDS[mood]
+            rows.writerow([f'the {words[i % 4]} day, and the {words[i // 4 % 4]} night, said number "{i % 17}"', mood])
+    return path
+
+
+def test_from_a_table_to_a_classifier(tmp_path: Path) -> None:
+    """Figures in metrics, summary and report; and a folder that classifies in transformers."""
+    settings = (*SMALL, LEARN, "corpus.label=mood", "evaluation.times=1")
+    table = write_table(tmp_path / "reviews.csv")
+    run = unmask.pretrain([table], out=tmp_path / "run", steps=160, vocab_size=200, settings=settings)
+    figures = run.summary["objectives"]["label"]
+    manifest = load_manifest(run.folder / "data")
+    assert manifest.labels == {"glad": 200, "sad": 200}
+    assert figures["count"] == manifest.validation.documents >= 8
+    assert figures["accuracy"] == 1.0
+    lines = read_metrics(run.folder / "metrics.jsonl")
+    assert lines[-1]["objectives"] == run.summary["objectives"]
+    trained = [line["objectives"]["label"] for line in lines if line["kind"] == "train"]
+    assert trained[-1] < 0.1 < trained[0]
+    assert f"label: right of {figures['count']}" in (run.folder / "report.html").read_text()
+
+    transformers = pytest.importorskip("transformers")
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(run.folder / "model").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(run.folder / "model")
+    texts = ["the merry day, and the sunny night", "the bitter day, and the rainy night"]
+    with torch.no_grad():
+        classes = model(**tokenizer(texts, return_tensors="pt", padding=True)).logits.argmax(-1).tolist()
+    assert [model.config.id2label[number] for number in classes] == ["glad", "sad"]
+
+
+def test_prepared_data_is_learned_from(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A run without the objective says that the classes are not learned."""
+    data = unmask.prepare(
+        [write_table(tmp_path / "a.csv")], out=tmp_path / "data", vocab_size=200, settings=["corpus.label=mood"]
+    )
+    assert (data.labels, data.unlabelled) == ({"glad": 200, "sad": 200}, 0)
+    caplog.set_level("INFO", logger="unmask")
+    run = unmask.pretrain([tmp_path / "data"], out=tmp_path / "one", steps=2, settings=(*SMALL, LEARN))
+    assert list(run.summary["objectives"]) == ["label"]
+    assert "not learned" not in caplog.text
+    run = unmask.pretrain([tmp_path / "data"], out=tmp_path / "two", steps=2, settings=SMALL)
+    assert run.summary["objectives"] == {}
+    assert "the classes are not learned" in caplog.text
+    assert "id2label" not in json.loads((run.folder / "model" / "config.json").read_text())
+
+
+def test_data_without_classes(data_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="corpus.label"):
+        unmask.pretrain([data_folder], out=tmp_path / "run", steps=2, settings=(*SMALL, LEARN))
+    with pytest.raises(DataError, match="corpus.label"):
+        forecast_run([data_folder], load_recipe(options={"training.steps": 2}, overrides=(*SMALL, LEARN)))

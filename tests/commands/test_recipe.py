@@ -1,13 +1,16 @@
+"""Recipes: settings and what is left open, files, and each one that is packaged."""
+
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
 
+import unmask
 from unmask.commands.recipe import encoder_config, load_recipe
-from unmask.commands.recipe_files import as_overrides
+from unmask.commands.recipe_files import as_overrides, recipe_names
 from unmask.core.errors import SettingsError
-from unmask.masking.settings import STRATEGIES
+from unmask.masking.settings import STRATEGIES, rate_at
 from unmask.masking.units import SpanUnits
 from unmask.model.config import Rotary
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -81,6 +84,9 @@ def test_a_strategy_is_shorthand_for_a_pair() -> None:
         (("training.optimizer.betas=[1.5, 2.0]",), "training.optimizer.betas"),
         (("tokenizer.path=x", "tokenizer.vocab_size=99"), "vocab_size"),
         (("model.max_position_embeddings=64",), "model.max_position_embeddings"),
+        (("objectives.pairs.kind=next_sentence",), "modernbert"),
+        (("model.layout=bert", "objectives.pairs.kind=next_sentence", "model.type_vocab_size=1"), "type_vocab_size"),
+        (("objectives.span_boundary.weight=1",), "objectives.span_boundary"),
     ],
 )
 def test_wrong_settings_are_named(overrides: tuple[str, ...], named: str) -> None:
@@ -101,3 +107,48 @@ def test_a_layout_fills_in_what_is_left_open(tokenizer: Tokenizer) -> None:
     config = encoder_config(load_recipe(overrides=odd), tokenizer)
     assert (config.hidden_size // config.num_heads, config.norm_eps, config.type_vocab_size) == (9, 1e-6, 3)
     assert config.first_position == tokenizer.special.pad + 1
+
+
+# Only sizes are changed: kinds, layouts, schedules, tokenizers and masking are the recipe's own.
+SMALL = (
+    "model.num_layers=2", "model.hidden_size=32", "model.num_heads=2", "model.intermediate_size=64",
+    "training.sequence_length=32", "training.batch_tokens=256", "evaluation.times=2",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_runs_two_steps(name: str, corpus_file: Path, tmp_path: Path) -> None:
+    recipe = load_recipe(name)
+    settings = list(SMALL)
+    if recipe.training.length_schedule is not None:
+        settings.append("training.length_schedule={places = [0.0, 0.5], lengths = [16, 32]}")
+    if recipe.tokenizer.vocab_size is not None:
+        settings.append("tokenizer.vocab_size=400")
+    run = unmask.pretrain([corpus_file], out=tmp_path / "run", recipe=name, steps=2, settings=settings)
+    assert run.summary["steps"] == 2
+    kept = load_recipe(str(tmp_path / "run" / "recipe.toml"))
+    assert kept.masking == recipe.masking
+    assert kept.training.optimizer == recipe.training.optimizer
+    assert run.model.network.config.layout == recipe.model.layout
+    assert len(run.model.fill("The [MASK].", top_k=1).masks) == 1
+
+
+def test_the_characters_have_the_frame_of_the_annotated_experiment() -> None:
+    recipe = load_recipe("shakespeare-chars")
+    training, model = recipe.training, recipe.model
+    assert model.hidden_size == 128
+    assert training.sequence_length == 32
+    assert recipe.masking.replacement.shares == (0.8, 0.1, 0.1)
+    assert rate_at(recipe.masking.rate, 1.0) == 0.15
+    assert (recipe.corpus.holdout, recipe.corpus.holdout_from) == (0.1, "end")
+    assert len(recipe.evaluation.prompts) == 10
+    text = (Path(unmask.__file__).parent / "data" / "tinyshakespeare.txt").read_text(encoding="utf-8")
+    held_out = text[int(len(text) * 0.9) :]
+    assert all(prompt in held_out and len(prompt) <= 32 for prompt in recipe.evaluation.prompts)
+
+
+def test_objectives_of_a_recipe_can_be_taken_out() -> None:
+    plain = load_recipe("bert-base", overrides=("objectives.pairs=none", "model.layout=roberta"))
+    assert plain.objectives.pairs is None
+    plain = load_recipe("spanbert-base", overrides=("objectives.span_boundary=none", "masking.strategy=whole_word"))
+    assert plain.objectives.span_boundary is None

@@ -1,4 +1,4 @@
-"""Fine-tuning that was stopped goes on behind the last finished seed, and comes to what it would have come to."""
+"""Fine-tuning that was stopped, or is done by two processes, comes to what one process in one go comes to."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
 import unmask
 from tests.commands.finetune_helpers import FAST, MakeModel, save_encoder, write_classes
 from tests.commands.stopping import Stopping
+from tests.processes import in_processes
 from unmask.commands.finetune import forecast_finetune
 from unmask.core.errors import RunError
 from unmask.core.interruption import Interrupted
@@ -115,3 +117,37 @@ def test_a_dry_run_says_what_would_happen_and_writes_nothing(options: dict[str, 
     assert forecast["steps"] == 9  # 40 examples, 16 a step: 3 steps an epoch
     assert forecast["examples"]["train"] == {"records": 40, "inputs": 40, "truncated": 0, "split": 0}
     assert sorted(tmp_path.rglob("*")) == files
+
+
+pytest.importorskip("sklearn")
+
+
+def finetuned(folder: Path, *, options: dict[str, str], seeds: int, resume: bool) -> dict[str, Any]:
+    """What a process of a group has at the end."""
+    settings = (*FAST, "finetune.epochs=3", "finetune.precision=float32")
+    return unmask.finetune(
+        **options, task="classify", out=folder / "out", seeds=seeds, settings=settings, resume=resume
+    ).to_dict()  # type: ignore[arg-type]
+
+
+def test_two_processes_fine_tune_as_one(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    options = {
+        "model": str(save_encoder(make_model, tokenizer, tmp_path / "encoder")),
+        "train": str(write_classes(tmp_path / "train.jsonl", 90, 0)),
+        "validation": str(write_classes(tmp_path / "dev.jsonl", 40, 1)),
+    }
+    function = "tests.commands.test_resume:finetuned"
+    (one,) = in_processes(1, function, tmp_path / "1", {"options": options, "seeds": 2, "resume": False})
+    in_processes(2, function, tmp_path / "2", {"options": options, "seeds": 1, "resume": False})
+    first, second = in_processes(2, function, tmp_path / "2", {"options": options, "seeds": 2, "resume": True})
+    assert first == second
+    assert [run["metrics"] for run in first["seeds"]] == [run["metrics"] for run in one["seeds"]]
+    assert first["metrics"]["accuracy"] > 0.9
+    losses = [
+        [json.loads(line)["loss"] for line in (tmp_path / count / "out" / "metrics.jsonl").read_text().splitlines()]
+        for count in ("1", "2")
+    ]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+    models = [load_file(tmp_path / count / "out" / "model" / "model.safetensors") for count in ("1", "2")]
+    for name, weight in models[0].items():
+        assert (weight - models[1][name]).norm() <= 1e-3 * weight.norm()

@@ -5,6 +5,7 @@ What can be equal is: losses, gradients, and the weights after an epoch. What is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from torch.utils.data import SequentialSampler
 
 from tests.commands.finetune_helpers import LAYOUTS, MakeModel
-from tests.commands.trainer_runs import features, padded, their_model
 from unmask.commands.finetune_run import _ORDER, begin_training
 from unmask.core.hashing import permutation
 from unmask.masking.masker import MaskedRows
@@ -33,6 +34,14 @@ from unmask.train.settings import LinearDecay
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 pytest.importorskip("seqeval")
+AUTO = {
+    "classify": "AutoModelForSequenceClassification",
+    "multi_label": "AutoModelForSequenceClassification",
+    "pairs": "AutoModelForSequenceClassification",
+    "tag": "AutoModelForTokenClassification",
+    "answer": "AutoModelForQuestionAnswering",
+}
+NO_LABEL = -100
 INFOS = [
     Classify(("bored", "glad", "sad")),
     MultiLabel(("bored", "glad", "sad")),
@@ -41,6 +50,49 @@ INFOS = [
     AnswerTask(),
 ]
 SIZE, RATE = 8, 1e-3
+
+
+def their_model(folder: Path, info: Task) -> Any:
+    """Transformers' class for the task, with what it takes from the folder."""
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    labels: dict[str, Any] = {"num_labels": len(info.names)} if info.names else {}
+    if info.problem_type is not None:
+        labels["problem_type"] = info.problem_type
+    return getattr(transformers, AUTO[info.kind]).from_pretrained(folder, **labels)
+
+
+def features(example: Example, info: Task) -> dict[str, Any]:
+    """An example as `Trainer` is given it."""
+    row: dict[str, Any] = {"input_ids": example.input_ids.tolist()}
+    if example.type_ids is not None:
+        row["token_type_ids"] = example.type_ids.tolist()
+    targets = {name: column.tolist() for name, column in example.targets.items()}
+    if info.kind == "tag":
+        row["labels"] = [NO_LABEL] * len(example.input_ids)
+        for place, tag in zip(example.places, targets["target"], strict=True):
+            row["labels"][place] = tag
+    elif info.kind == "answer":
+        row["start_positions"], row["end_positions"] = targets["begin"][0], targets["end"][0]
+    elif info.kind == "multi_label" and targets:
+        row["labels"] = [float(targets["labels0"][0] >> number & 1) for number in range(len(info.names))]
+    elif targets:
+        row["labels"] = targets["target"][0]
+    return row
+
+
+def padded(rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+    """Rows as long as the longest, as transformers' collators make them."""
+    length = max(len(row["input_ids"]) for row in rows)
+    fill = {"input_ids": 0, "labels": NO_LABEL, "token_type_ids": 0}
+    batch: dict[str, Any] = {}
+    for name, first in rows[0].items():
+        column = [row[name] for row in rows]
+        lists = isinstance(first, list) and len(first) == len(rows[0]["input_ids"])
+        batch[name] = [each + [fill[name]] * (length - len(each)) for each in column] if lists else column
+    batch["attention_mask"] = [[n < len(row["input_ids"]) for n in range(length)] for row in rows]
+    tensors = {name: torch.tensor(column) for name, column in batch.items()}
+    return {name: tensor if tensor.is_floating_point() else tensor.long() for name, tensor in tensors.items()}
 
 
 def some_examples(info: Task, number: int, layout: str) -> list[Example]:
@@ -95,23 +147,19 @@ def test_the_same_loss_and_gradient(make_model: MakeModel, tmp_path: Path, layou
     objective = info.objective()
     targets = objective.targets(rows, MaskedRows(rows.input_ids, rows.input_ids, rows.segment_ids >= 0))
     hidden = ours.encoder(
-        rows.input_ids,
-        segment_ids_BS=rows.segment_ids,
-        position_ids_BS=rows.position_ids,
+        rows.input_ids, segment_ids_BS=rows.segment_ids, position_ids_BS=rows.position_ids,
         token_type_ids_BS=rows.token_type_ids,
-    )
+    )  # fmt: skip
     loss = objective.losses(ours, hidden.flatten(0, 1), targets, None).total / targets.total
     loss.backward()
-    expected = theirs.eval()(**padded([features(example, info) for example in examples], 0)).loss
+    expected = theirs.eval()(**padded([features(example, info) for example in examples])).loss
     expected.backward()
     assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
     gradients = our_names(ours, {n: p.grad for n, p in ours.named_parameters() if p.grad is not None})
     by_name = dict(theirs.named_parameters())
     assert len(gradients) > 10
     for name, gradient in gradients.items():
-        torch.testing.assert_close(
-            gradient, by_name[name].grad, rtol=1e-3, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}"
-        )
+        torch.testing.assert_close(gradient, by_name[name].grad, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("info", INFOS, ids=lambda info: info.kind)
@@ -148,7 +196,7 @@ def test_the_same_weights_after_an_epoch(make_model: MakeModel, tmp_path: Path, 
         model=theirs,
         args=arguments,
         train_dataset=[features(examples[number], info) for number in order],
-        data_collator=lambda rows: padded(rows, 0),
+        data_collator=padded,
     ).train()
     after = our_names(ours, {n: p.detach() for n, p in ours.named_parameters()})
     moved = our_names(ours, {n: (p.detach() - before[n]).abs() for n, p in ours.named_parameters()})

@@ -10,9 +10,9 @@ import unmask
 from unmask.commands.recipe import encoder_config, load_recipe
 from unmask.commands.recipe_files import as_overrides, recipe_names
 from unmask.core.errors import SettingsError
-from unmask.masking.settings import STRATEGIES, rate_at
+from unmask.masking.settings import STRATEGIES
 from unmask.masking.units import SpanUnits
-from unmask.model.config import Rotary
+from unmask.model.config import EncoderConfig, Rotary
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.settings import AdamWSettings
 
@@ -65,12 +65,10 @@ def test_settings_as_a_dict() -> None:
 
 def test_a_strategy_is_shorthand_for_a_pair() -> None:
     recipe = load_recipe(options={"masking.strategy": "span"})
-    assert recipe.masking.units == SpanUnits()
-    assert recipe.masking.weights.kind == "uniform"
+    assert (recipe.masking.units, recipe.masking.weights.kind) == (SpanUnits(), "uniform")
     changed = load_recipe(options={"masking.strategy": "span"}, overrides=("masking.units.p=0.3",))
     assert changed.masking.units == SpanUnits(p=0.3)
     assert changed.masking.strategy is None, "what is changed is no longer the strategy of that name"
-    assert load_recipe(overrides=("masking.units.kind=span",)).masking.strategy is None
     longer = load_recipe(overrides=("masking.strategy=span", "masking.units.kind=span", "masking.units.max_words=5"))
     assert longer.masking.units == SpanUnits(max_words=5)
 
@@ -95,18 +93,20 @@ def test_wrong_settings_are_named(overrides: tuple[str, ...], named: str) -> Non
 
 
 def test_a_layout_fills_in_what_is_left_open(tokenizer: Tokenizer) -> None:
-    config = encoder_config(load_recipe(overrides=("model.local_window=64",)), tokenizer)
-    assert config.rotary == Rotary(global_every=3, local_window=64, global_rope_theta=160_000, local_rope_theta=10_000)
-    assert (config.intermediate_size, config.norm_eps, config.type_vocab_size) == (384, 1e-5, None)
-    config = encoder_config(load_recipe(overrides=("model.layout=bert", "model.dropout=0.1")), tokenizer)
-    assert config.rotary is None
-    assert (config.intermediate_size, config.norm_eps, config.type_vocab_size) == (1024, 1e-12, 2)
-    assert config.dropout == 0.1
-    assert config.first_position == 0
-    odd = ("model.layout=roberta", "model.hidden_size=36", "model.norm_eps=1e-6", "model.type_vocab_size=3")
-    config = encoder_config(load_recipe(overrides=odd), tokenizer)
-    assert (config.hidden_size // config.num_heads, config.norm_eps, config.type_vocab_size) == (9, 1e-6, 3)
-    assert config.first_position == tokenizer.special.pad + 1
+    def config(*overrides: str) -> EncoderConfig:
+        return encoder_config(load_recipe(overrides=overrides), tokenizer)
+
+    modernbert = config("model.local_window=64")
+    assert modernbert.rotary == Rotary(
+        global_every=3, local_window=64, global_rope_theta=160_000, local_rope_theta=10_000
+    )
+    assert (modernbert.intermediate_size, modernbert.norm_eps, modernbert.type_vocab_size) == (384, 1e-5, None)
+    bert = config("model.layout=bert", "model.dropout=0.1")
+    assert (bert.rotary, bert.intermediate_size, bert.norm_eps, bert.type_vocab_size) == (None, 1024, 1e-12, 2)
+    assert (bert.dropout, bert.first_position) == (0.1, 0)
+    odd = config("model.layout=roberta", "model.hidden_size=36", "model.norm_eps=1e-6", "model.type_vocab_size=3")
+    assert (odd.hidden_size // odd.num_heads, odd.norm_eps, odd.type_vocab_size) == (9, 1e-6, 3)
+    assert odd.first_position == tokenizer.special.pad + 1
 
 
 # Only sizes are changed: kinds, layouts, schedules, tokenizers and masking are the recipe's own.
@@ -133,17 +133,12 @@ def test_every_recipe_runs_two_steps(name: str, corpus_file: Path, tmp_path: Pat
     assert len(run.model.fill("The [MASK].", top_k=1).masks) == 1
 
 
-def test_the_characters_have_the_frame_of_the_annotated_experiment() -> None:
+def test_the_prompts_of_characters_are_held_out_text() -> None:
     recipe = load_recipe("shakespeare-chars")
-    training, model = recipe.training, recipe.model
-    assert model.hidden_size == 128
-    assert training.sequence_length == 32
-    assert recipe.masking.replacement.shares == (0.8, 0.1, 0.1)
-    assert rate_at(recipe.masking.rate, 1.0) == 0.15
     assert (recipe.corpus.holdout, recipe.corpus.holdout_from) == (0.1, "end")
-    assert len(recipe.evaluation.prompts) == 10
     text = (Path(unmask.__file__).parent / "data" / "tinyshakespeare.txt").read_text(encoding="utf-8")
     held_out = text[int(len(text) * 0.9) :]
+    assert len(recipe.evaluation.prompts) == 10
     assert all(prompt in held_out and len(prompt) <= 32 for prompt in recipe.evaluation.prompts)
 
 

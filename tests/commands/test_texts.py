@@ -146,19 +146,19 @@ def test_given_pairs(tokenizer: Tokenizer, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "columns", "message"),
+    ("name", "content", "message"),
     [
-        ("p.txt", "one line", {}, "p.txt"),
-        ("p.csv", "query,label\na,1\n", {}, "text"),
-        ("p.csv", "query,text,label\na,b,neutral\n", {}, "row 2 .* 'neutral' in column 'label'"),
-        ("p.csv", "query,text,label\na,b,0\n", {}, "no row"),
-        ("p.jsonl", '{"query": "a", "text": 7}\n', {}, "row 1 has 7 in column 'text'"),
+        ("p.txt", "one line", "p.txt"),
+        ("p.csv", "query,label\na,1\n", "text"),
+        ("p.csv", "query,text,label\na,b,neutral\n", "row 2 .* 'neutral' in column 'label'"),
+        ("p.csv", "query,text,label\na,b,0\n", "no row"),
+        ("p.jsonl", '{"query": "a", "text": 7}\n', "row 1 has 7 in column 'text'"),
     ],
 )
-def test_bad_pairs(tmp_path: Path, name: str, content: str, columns: dict[str, str], message: str) -> None:
+def test_bad_pairs(tmp_path: Path, name: str, content: str, message: str) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(CorpusError, match=message):
-        read_pairs(tmp_path / name, PairColumns(**columns))
+        read_pairs(tmp_path / name, PairColumns())
 
 
 def test_pairs_beside_documents_are_held_out_with_them(tokenizer: Tokenizer, data_folder: Path,

@@ -45,15 +45,9 @@ from unmask.data.rows import Cursor, Rows
 from unmask.data.sources import GIVEN, PIPES, STDIN_FILE
 from unmask.masking.masker import Masker
 from unmask.model.config import EncoderConfig
-from unmask.model.encoder import MaskedLM, compile_model
-from unmask.train.callbacks import Callback, ShowProgress, StepReport, StopAtSignal
-from unmask.train.checkpoints import (
-    Checkpoints,
-    begun_dtype,
-    checkpoint_path,
-    last_checkpoint,
-    load_checkpoint,
-)
+from unmask.model.encoder import MaskedLM
+from unmask.train.callbacks import Callback, StepReport
+from unmask.train.checkpoints import checkpoint_path, fit, load_checkpoint, place_model
 from unmask.train.contrast import (
     TextTargets,
     VectorKind,
@@ -65,12 +59,11 @@ from unmask.train.contrast import (
     surplus,
 )
 from unmask.train.distributed import ALONE, Group, on_every_rank, on_rank_zero
-from unmask.train.hardware import choose_device, choose_dtype, why_not_compiled
+from unmask.train.hardware import choose_device
 from unmask.train.objectives import PREDICT_MASKED, map_tensors
 from unmask.train.runner import evaluating, hidden_states
 from unmask.train.settings import LinearDecay, TrainingSettings
 from unmask.train.step import Best
-from unmask.train.trackers import MetricsFile
 from unmask.train.trainer import Trainer
 
 _ON_CPU = 2 << 30  # bytes that a step keeps for its backward pass, about
@@ -155,12 +148,8 @@ class EmbedderRun(Callback):
     ) -> None:
         self.folder, self.data, self.stream, self.settings = folder, data, data.stream, settings
         self.training, self.fingerprint, self.reporter, self.group = training, fingerprint, reporter, group
-        device, tokenizer, hidden_size = choose_device(), data.stream.tokenizer, model.config.hidden_size
-        model = model.to(device)
-        model.encoder.compute_dtype = begun_dtype(folder.checkpoints) or choose_dtype(settings.precision, device)
-        model.encoder.gradient_checkpointing = settings.gradient_checkpointing
-        if why_not_compiled("auto", device, minutes=training.minutes, steps=training.known_steps) is None:
-            compile_model(model)
+        tokenizer, hidden_size = data.stream.tokenizer, model.config.hidden_size
+        place_model(model, training, folder.checkpoints)
         self.kind, weights = dense(settings.pooling), None
         if settings.sparse is not None:
             self.kind, weights = sparse(), (settings.sparse.first_weight, settings.sparse.second_weight)
@@ -197,36 +186,22 @@ class EmbedderRun(Callback):
 
         Callbacks of the user are called before evaluations and checkpoints. `is_sparse` is as for `begin_sparse`.
         """
-        folder, trainer, settings, state = self.folder, self.trainer, self.settings, self.state
+        folder, settings, state = self.folder, self.settings, self.state
         self._announce()
-        if (name := on_rank_zero(self.group, lambda: last_checkpoint(folder.checkpoints))) is not None:
 
-            def load() -> None:
-                load_checkpoint(folder.checkpoints / name, state, fingerprint=self.fingerprint)
-                self.stream.negatives = load_negatives(folder.negatives, state.step)
+        def begin() -> None:
+            if state.step:
+                self.stream.negatives = on_every_rank(self.group, lambda: load_negatives(folder.negatives, state.step))
+            self._evaluations = int(state.progress(self.training) * settings.evaluations)
+            if state.step == 0:
+                self.begin_sparse(is_sparse=is_sparse)
+                self._evaluate()
 
-            on_every_rank(self.group, load)
-            self.reporter.note(f"going on from step {state.step:,} ({name})")
-        self._evaluations = int(state.progress(self.training) * settings.evaluations)
-        metrics = MetricsFile(folder.metrics, step=state.step) if self.group.is_main else None
-        if metrics is not None:
-            trainer.callbacks += [metrics, ShowProgress(self.reporter, may_end_early=settings.patience is not None)]
-        trainer.callbacks += [*callbacks, self, StopAtSignal(interruption, folder.root)]
-        if metrics is not None:
-            trainer.callbacks.append(
-                Checkpoints(folder.checkpoints, settings.checkpoint, fingerprint=self.fingerprint, sync=metrics.sync)
-            )
-        if state.step == 0:
-            self.begin_sparse(is_sparse=is_sparse)
-            self._evaluate()
-        try:
-            with interruption.patience():
-                trainer.fit()
-        except DivergedError as error:
-            rate = self.training.learning_rate / 3
-            raise DivergedError(
-                f"{error}; start anew with a lower learning rate: --set embedder.learning_rate={rate:.2g} --overwrite"
-            ) from error
+        ends_early = settings.patience is not None
+        fit(
+            self.trainer, folder.root, self, interruption, self.reporter, settings.checkpoint, callbacks,
+            begin=begin, may_end_early=ends_early,
+        )  # fmt: skip
         on_rank_zero(self.group, lambda: None)  # by now its checkpoints are whole
         best = state.best
         if settings.patience is not None and best is not None and best.step != state.step:

@@ -52,8 +52,8 @@ from unmask.tasks.predict import open_fine_tuned, outputs_of
 from unmask.tasks.settings import FinetuneSettings
 from unmask.tasks.task import LOWER_IS_BETTER, Metrics, Task
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.train.callbacks import Arrivals, Callback, ShowProgress, StepReport, StopAtSignal
-from unmask.train.checkpoints import Checkpoints, last_checkpoint, load_checkpoint
+from unmask.train.callbacks import Arrivals, Callback, StepReport
+from unmask.train.checkpoints import fit
 from unmask.train.distributed import ALONE, Group, on_rank_zero
 from unmask.train.hardware import choose_device, choose_dtype
 from unmask.train.optimizer import build_optimizer
@@ -388,22 +388,13 @@ class Runs:
     ) -> Trainer:
         """Trains from a seed, or from its last checkpoint, until the metric has not risen for a while or the epochs are
         over; afterwards the model has the best weights."""
-        trainer, watch, root = self.trainer(seed), FitWatch(self), folder.checkpoints
-        state = trainer.state
-        if (name := on_rank_zero(self.group, lambda: last_checkpoint(root))) is not None:
-            load_checkpoint(root / name, state, fingerprint=fingerprint)
-            self.reporter.note(f"going on from step {state.step:,} of seed {seed}")
-        if self.group.is_main:
-            may_end_early = self.settings.patience is not None
-            trainer.callbacks.append(ShowProgress(self.reporter, what, may_end_early=may_end_early))
-        trainer.callbacks += [*callbacks, watch, StopAtSignal(interruption, folder.root)]
-        if self.group.is_main:
-            keep = CheckpointSettings(keep=1)
-            trainer.callbacks.append(
-                Checkpoints(root, keep, fingerprint=fingerprint, sync=lambda: watch.read_losses(state))
-            )
-        with interruption.patience():
-            trainer.fit()
+        trainer, watch = self.trainer(seed), FitWatch(self)
+        state, trainer.fingerprint = trainer.state, fingerprint
+        ends_early = self.settings.patience is not None
+        fit(
+            trainer, folder.root, watch, interruption, self.reporter, CheckpointSettings(keep=1), callbacks,
+            sync=lambda: watch.read_losses(state), what=what, may_end_early=ends_early,
+        )  # fmt: skip
         assert state.best_weights is not None, "the last step of an epoch is evaluated"
         state.model.load_state_dict(state.best_weights)
         self.learning.finish(state.model.eval())

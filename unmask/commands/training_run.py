@@ -40,7 +40,7 @@ from unmask.measure.held_out import (
     unigram_entropy,
 )
 from unmask.measure.uncertainty import few_draws, plain_interval
-from unmask.model.encoder import MaskedLM, compile_model
+from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_model
 from unmask.model.fused import predicted_positions
 from unmask.model.initial_weights import initialise
@@ -49,16 +49,10 @@ from unmask.model.stored_weights import write_checksums
 from unmask.report.cards import write_card
 from unmask.report.pages import write_report
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.train.callbacks import Callback, ShowProgress, StepReport, StopAtSignal
-from unmask.train.checkpoints import (
-    Checkpoints,
-    begun_dtype,
-    last_checkpoint,
-    list_checkpoints,
-    load_checkpoint,
-)
+from unmask.train.callbacks import Callback, StepReport
+from unmask.train.checkpoints import fit, place_model
 from unmask.train.distributed import ALONE, Group, on_rank_zero
-from unmask.train.hardware import choose_device, choose_dtype, why_not_compiled, works_on_its_own
+from unmask.train.hardware import works_on_its_own
 from unmask.train.objectives import extra_objectives
 from unmask.train.runner import evaluating, hidden_states, logits_at
 from unmask.train.step import Best
@@ -76,7 +70,7 @@ class TrainingRun:
         self, folder: RunFolder, recipe: Recipe, data: PreparedData, reporter: Reporter, group: Group = ALONE
     ) -> None:
         self.folder, self.recipe, self.data, self.reporter, self.group = folder, recipe, data, reporter, group
-        training, device = recipe.training, choose_device()
+        training = recipe.training
         tables, lexicon = masking_tables(recipe.masking, data, own_lexicon=folder.lexicon, reporter=reporter)
         made_of = recipe.fingerprinted() + data.manifest.fingerprint + ("" if lexicon is None else lexicon.fingerprint)
         self.fingerprint = hashlib.sha256(made_of.encode()).hexdigest()
@@ -89,15 +83,8 @@ class TrainingRun:
             model, notes = start_model(recipe, folder.start, data.tokenizer, labels)
             for note in notes:
                 reporter.note(note)
-        self.model = model.to(device)
-        # A run that goes on keeps the type that it began with, also on another machine.
-        model.encoder.compute_dtype = begun_dtype(folder.checkpoints) or choose_dtype(training.precision, device)
-        model.encoder.gradient_checkpointing = training.gradient_checkpointing
-        self._uncompiled = why_not_compiled(
-            training.compile_blocks, device, minutes=training.minutes, steps=training.known_steps
-        )
-        if self._uncompiled is None:
-            compile_model(model)
+        self.model, self._uncompiled = model, place_model(model, training, folder.checkpoints)
+        device = model.encoder.device
 
         pairs = recipe.objectives.pairs
         stream = RowStream(
@@ -132,50 +119,30 @@ class TrainingRun:
     def run(self, interruption: Interruption, callbacks: Sequence[Callback] = ()) -> dict[str, Any]:
         """Trains from the last checkpoint on, writes everything, and returns the summary.
 
-        The user's callbacks are called before evaluations and checkpoints.
-
         Raises:
             DivergedError: The loss is not finite; the text names the latest checkpoint.
             Interrupted: A signal came; the state was saved.
             RunError: A checkpoint cannot be written or read.
             MemoryFullError: Not even one row fits into memory.
         """
-        folder, recipe, state, trainer = self.folder, self.recipe, self.state, self.trainer
+        folder, recipe, trainer, watch = self.folder, self.recipe, self.trainer, self.watch
         self._announce()
-        if (name := on_rank_zero(self.group, lambda: last_checkpoint(folder.checkpoints))) is not None:
-            load_checkpoint(folder.checkpoints / name, state, fingerprint=self.fingerprint)
-            self.reporter.note(f"going on from step {state.step:,} ({name})")
 
-        # Rank 0 writes; TensorBoard is used where it is installed, other trackers where the recipe names them.
-        metrics = MetricsFile(folder.metrics, step=state.step) if self.group.is_main else None
-        if metrics is not None:
-            config = recipe.model_dump(mode="json", exclude={"card"})
-            trackers: list[Callback] = [
-                service(name, run=folder.root.name, config=config) for name in recipe.evaluation.trackers
-            ]
-            if find_spec("tensorboard") is not None:
-                trackers.append(tensorboard(folder.tensorboard, step=state.step))
-            trainer.callbacks += [metrics, *trackers, ShowProgress(self.reporter)]
-        trainer.callbacks += [*callbacks, self.watch, StopAtSignal(interruption, folder.root)]
-        if metrics is not None:
-            saving = Checkpoints(folder.checkpoints, recipe.checkpoint, fingerprint=self.fingerprint, sync=metrics.sync)
-            trainer.callbacks.append(saving)
+        def begin() -> None:
+            watch.number = int(self.state.progress(recipe.training) * recipe.evaluation.times)
+            if self.group.is_main:  # TensorBoard where it is installed, other trackers where the recipe names them
+                config = recipe.model_dump(mode="json", exclude={"card"})
+                for name in recipe.evaluation.trackers:
+                    trainer.callbacks.append(service(name, run=folder.root.name, config=config))
+                if find_spec("tensorboard") is not None:
+                    trainer.callbacks.append(tensorboard(folder.tensorboard, step=self.state.step))
+            if self.state.step == 0:
+                on_rank_zero(self.group, self._look_before)
+                watch.evaluate(trainer, progress=0.0)
 
-        self.watch.begin(state.progress(recipe.training))
-        if state.step == 0:
-            on_rank_zero(self.group, self._look_before)
-            self.watch.evaluate(trainer, progress=0.0)
-        try:
-            with interruption.patience():
-                trainer.fit()
-        except DivergedError as error:
-            checkpoints = list_checkpoints(folder.checkpoints)
-            last = f"the latest checkpoint is {checkpoints[-1]}" if checkpoints else "there is no checkpoint yet"
-            rate = recipe.training.learning_rate / 3
-            raise DivergedError(
-                f"{error}; {last}. Start anew with a lower learning rate, such as training.learning_rate={rate:.2g}",
-                options=["set", "overwrite"],
-            ) from error
+        metrics = fit(
+            trainer, folder.root, watch, interruption, self.reporter, recipe.checkpoint, callbacks, begin=begin
+        )
         self.reporter.note("evaluating and writing the model")
         return on_rank_zero(self.group, lambda: self._write_result(metrics))
 
@@ -417,19 +384,15 @@ class Watch(Callback):
         self.data, self.reporter = data, reporter
         self.held_out = HeldOutText(recipe, data, self.settings.max_tokens, reporter)
         self.lines = self._lines()
-        self._number = 0  # of the evaluations so far
+        self.number = 0  # of the evaluations that were due so far
         self._losses: list[float] = []
         self._is_stuck = False
-
-    def begin(self, progress: float) -> None:
-        """Sets how far the training has come by now."""
-        self._number = int(progress * self.settings.times)
 
     def on_step(self, trainer: Trainer, report: StepReport) -> None:
         """Evaluates where it is time; a budget in steps or tokens ends with an evaluation."""
         number = int(report.progress * self.settings.times)
-        if number > self._number or report.progress >= 1.0:
-            self._number = number
+        if number > self.number or report.progress >= 1.0:
+            self.number = number
             self.evaluate(trainer, progress=report.progress)
 
     def evaluate(self, trainer: Trainer, *, progress: float) -> None:

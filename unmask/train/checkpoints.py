@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,14 +26,19 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from unmask.core.errors import RunError, parse_json, sealed, unsealed
+from unmask.core.errors import DivergedError, RunError, parse_json, sealed, unsealed
 from unmask.core.files import file_sha256, sync_folder, whole_folder
-from unmask.core.interruption import Interrupted
+from unmask.core.interruption import Interrupted, Interruption
+from unmask.core.results import Reporter
 from unmask.data.rows import Cursor
-from unmask.train.callbacks import Callback, StepReport, Trainer
+from unmask.model.encoder import compile_model
+from unmask.train.callbacks import Callback, ShowProgress, StepReport, StopAtSignal, Trainer
+from unmask.train.distributed import on_every_rank, on_rank_zero
+from unmask.train.hardware import choose_device, choose_dtype, why_not_compiled
 from unmask.train.optimizer import load_state_tensors, state_tensors
-from unmask.train.settings import CheckpointSettings
+from unmask.train.settings import CheckpointSettings, TrainingSettings
 from unmask.train.step import Best, TrainState
+from unmask.train.trackers import MetricsFile
 
 _MODEL, _OPTIMIZER, _SCORES = "model.safetensors", "optimizer.safetensors", "scores.safetensors"
 _BEST, _STATE = "best.safetensors", "state.json"
@@ -234,3 +239,72 @@ def load_checkpoint(folder: Path, state: TrainState, *, fingerprint: str) -> Non
         raise RunError(f"{folder}: damaged checkpoint ({error}); remove this folder {way_out}") from error
     for name, value in counters.items():
         setattr(state, name, value)
+
+
+# ----------------------------------------
+# What all trainings share.
+
+
+def place_model(model: Any, settings: TrainingSettings, checkpoints: Path) -> str | None:
+    """Puts a model on its device, as the settings say; returns why its blocks are not compiled, None where they are.
+
+    A run that goes on keeps the type that it began with, also on another machine.
+    """
+    device = choose_device()
+    model.to(device)
+    model.encoder.compute_dtype = begun_dtype(checkpoints) or choose_dtype(settings.precision, device)
+    model.encoder.gradient_checkpointing = settings.gradient_checkpointing
+    compiling = settings.compile_blocks
+    reason = why_not_compiled(compiling, device, minutes=settings.minutes, steps=settings.known_steps)
+    if reason is None:
+        compile_model(model)
+    return reason
+
+
+def fit(  # noqa: PLR0913  (what the trainings of all commands do alike)
+    trainer: Trainer,
+    root: Path,
+    watch: Callback,
+    interruption: Interruption,
+    reporter: Reporter,
+    settings: CheckpointSettings,
+    callbacks: Sequence[Callback] = (),
+    *,
+    begin: Callable[[], None] = lambda: None,
+    sync: Callable[[], object] | None = None,
+    what: str = "training",
+    may_end_early: bool = False,
+) -> MetricsFile | None:
+    """Trains from the last checkpoint in a run's folder `root` on; rank 0 writes there. Errors are the trainer's.
+
+    `callbacks` are the user's; `watch` comes behind them and before checkpoints, which it may ask for. `begin` is
+    called before the first step, with the state of the checkpoint. `sync` writes what a checkpoint relies on; without
+    it this is metrics.jsonl, whose writer is returned in rank 0.
+    """
+    state, group, checkpoints = trainer.state, trainer.group, root / "checkpoints"
+    if (name := on_rank_zero(group, lambda: last_checkpoint(checkpoints))) is not None:
+        fingerprint = trainer.fingerprint
+        on_every_rank(group, lambda: load_checkpoint(checkpoints / name, state, fingerprint=fingerprint))
+        reporter.note(f"going on from step {state.step:,} ({name})")
+    metrics = None
+    if group.is_main:
+        if sync is None:
+            metrics = MetricsFile(root / "metrics.jsonl", step=state.step)
+            trainer.callbacks.append(metrics)
+        trainer.callbacks.append(ShowProgress(reporter, what, may_end_early=may_end_early))
+    trainer.callbacks += [*callbacks, watch, StopAtSignal(interruption, root)]
+    if group.is_main:
+        sync = metrics.sync if metrics is not None else sync or (lambda: None)
+        trainer.callbacks.append(Checkpoints(checkpoints, settings, fingerprint=trainer.fingerprint, sync=sync))
+    begin()
+    try:
+        with interruption.patience():
+            trainer.fit()
+    except DivergedError as error:
+        whole = list_checkpoints(checkpoints)
+        last = f"the latest checkpoint is {whole[-1]}" if whole else "there is no checkpoint yet"
+        rate = f"learning_rate={trainer.settings.learning_rate / 3:.2g}"
+        raise DivergedError(
+            f"{error}; {last}. Start anew with a lower rate, such as {rate}", options=["set", "overwrite"]
+        ) from error
+    return metrics

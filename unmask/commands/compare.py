@@ -165,17 +165,8 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
             else; or every run failed.
         Interrupted: SIGINT or SIGTERM; the run's state was saved.
     """
-    plan = run_plan(
-        data=data,
-        minutes=minutes,
-        steps=steps,
-        rates=rates,
-        base=base,
-        settings=settings,
-        pairs=pairs,
-        task=task,
-        files={"train": train, "validation": validation, "test": test},
-    )
+    files = {"train": train, "validation": validation, "test": test}
+    plan = run_plan(data, files, rates, settings, pairs, minutes=minutes, steps=steps, base=base, task=task)
     deciding = primary or ("loss" if task is None else "task_error")
     labels = {name: Path(name).stem if name.endswith(".toml") else name for name in recipes}
     _check(labels, plan, deciding, number=len(recipes), seeds=seeds)
@@ -358,38 +349,28 @@ class RunPlan:
         }
 
 
-def run_plan(  # noqa: PLR0913  (options of `compare` and `tune`)
-    *,
+def run_plan(
     data: str | Path | Sequence[str | Path],
-    minutes: float | None,
-    steps: int | None,
+    files: Mapping[str, str | Path | None],
     rates: Sequence[float],
-    base: str | None,
     settings: Overrides,
     pairs: str | Path | None,
-    task: str | None,
-    files: Mapping[str, str | Path | None],
+    **options: Any,
 ) -> RunPlan:
-    """The plan of the options that `compare` and `tune` share.
-
-    Raises:
-        SettingsError: An option is missing, given twice, or out of range.
-    """
+    """The plan of the options that `compare` and `tune` share. A SettingsError: one is missing, or out of range."""
     plan = RunPlan(
         data=(str(data),) if isinstance(data, str | Path) else tuple(map(str, data)),
-        minutes=minutes,
-        steps=steps,
+        files={name: str(file) for name, file in files.items() if file is not None},
         rates=tuple(rates),
-        base=base,
         settings=as_overrides(settings),
         pairs=None if pairs is None else str(pairs),
-        task=task,
-        files={name: str(file) for name, file in files.items() if file is not None},
+        **options,
     )
+    task = plan.task
     if (plan.files or task is not None) and not (task is not None and {"train", "validation"} <= plan.files.keys()):
         needed = ["task", "train", "validation"]
         raise SettingsError("a task takes its kind, a training and a validation file", options=needed)
-    if (minutes is None) == (steps is None):
+    if (plan.minutes is None) == (plan.steps is None):
         raise SettingsError("give either minutes or steps for each run", options=["minutes", "steps"])
     check_rates(plan.rates)
     if task is None and plan.of_finetuning:
@@ -415,10 +396,8 @@ def begin_runs(
     """Checks everything that the runs will read, claims their folder, and prepares the text once for all.
 
     The folder, which several processes may share, is for this plan, these recipes and what else its purpose is;
-    `every_recipe` are all that runs may have.
-
-    Returns:
-        The prepared data; and of how many items those figures are shares that are shares, by the figure.
+    `every_recipe` are all that runs may have. Returns the prepared data; and of how many items those figures are shares
+    that are shares, by the figure.
 
     Raises:
         UnmaskError: Something cannot be used; or the folder holds something else, or has other recipes or files.
@@ -509,12 +488,10 @@ def measured_run(
 def _read_inputs(recipes: Mapping[str, Recipe], plan: RunPlan) -> tuple[dict[str, str], dict[str, int]]:
     """Reads all files that the runs will read, and finds out what does not fit.
 
-    Returns:
-        A hash of the content by path. And of how many items figures are shares, by the figure: of tags an item is a
-        word, of entities a word that is in one, and with several seeds of fine-tuning each counts as often as it is
-        judged.
+    Returns a hash of the content by path; and of how many items figures are shares, by the figure: of tags an item is a
+    word, of entities a word that is in one, and with several seeds of fine-tuning each counts as often as it is judged.
     """
-    hashes, items = _hash_text(recipes, plan.data), {}
+    hashes, items = _hash_text(recipes, plan.data), dict[str, int]()
     lexicons = {path for recipe in recipes.values() if (path := named_lexicon(recipe.masking)) is not None}
     hashes |= {str(path): load_lexicon(path).fingerprint for path in sorted(lexicons)}
     if plan.pairs is not None:

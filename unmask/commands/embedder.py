@@ -94,6 +94,7 @@ class EmbedderPlan:
     has_head: bool
     origin: Origin  # what the model is, for the card
     texts: Sequence[Named]  # to learn from beside pairs, as the user named them
+    files: Sequence[Path]  # those of them that are files
     pairs: Path | None  # of the user's own
     settings: EmbedderSettings  # as the user set them
     fitted: EmbedderSettings  # the same with crops that fit the model
@@ -101,11 +102,6 @@ class EmbedderPlan:
     minutes: float | None  # the budget, or
     steps: int | None
     maker: Path | None  # the run or embedder whose rule says what is held out; None: the default rule does
-
-    @property
-    def files(self) -> list[Path]:
-        """Those of the texts."""
-        return [Path(name) for name in self.texts if not isinstance(name, InMemory) and not is_stream(name)]
 
     @property
     def inputs(self) -> list[Path]:
@@ -217,9 +213,8 @@ def forecast_embedder(
         run = on_every_rank(group, lambda: begin_run(folder, plan, reporter, group, goes_on=False))
         run.begin_sparse(is_sparse=sparse_file(plan.model) is not None)
         measured, facts = measure_steps(run.trainer), run.data.facts
-    pairs = {kind: facts[kind] for kind in KINDS if kind in facts}
-    if "given_pairs" in facts:
-        pairs["given"] = facts["given_pairs"]
+    pairs = {kind: facts[key] for kind, key in zip((*KINDS, "given"), (*KINDS, "given_pairs"), strict=True)
+             if key in facts}  # fmt: skip
     figures = {
         **{name: facts.get(name, 0) for name in ("documents", "held_out_documents", "tokens")},
         "pairs": pairs,
@@ -280,7 +275,7 @@ def plan_embedder(  # noqa: PLR0913  (as `embedder`)
     if corpus is None and pairs is None:
         raise SettingsError("give text to learn from: files or a folder, or pairs of your own", options=("pairs",))
     texts = paths_or_texts(corpus) or []
-    files = [name for name in texts if not isinstance(name, InMemory) and not is_stream(name)]
+    files = [Path(name) for name in texts if not isinstance(name, InMemory) and not is_stream(name)]
     if files and not is_prepared(files):
         find_sources(files, announce=False)
 
@@ -326,6 +321,7 @@ def plan_embedder(  # noqa: PLR0913  (as `embedder`)
         has_head=has_head,
         origin=Origin(name, checkpoint_sha256(folder), base_models(name, folder)),
         texts=texts,
+        files=files,
         pairs=None if pairs is None else Path(pairs),
         settings=chosen,
         fitted=fitted,

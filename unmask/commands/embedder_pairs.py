@@ -74,22 +74,29 @@ def read_pairs(path: Path, columns: PairColumns) -> TextPairs:
     sources = find_sources([path], announce=False)
     if len(sources) != 1 or not sources[0].is_table:
         raise CorpusError(f"{path}: pairs are read from one table (CSV, TSV, JSONL or Parquet)")
-    named = {role: column for role, column in vars(columns).items() if column is not None}
-    known = list(named.values())
-    bad = BadInput(skip=False, way_out=None)
+    named = columns.model_dump(exclude_none=True)
+    bad, known = BadInput(skip=False, way_out=None), list(named.values())
     column_of = _find_columns(path, first_rows(sources[0], bad, None, known), named)
     gathered = Gathered(path)
     right: list[tuple[str, str, str]] = []
     wrong: dict[str, list[str]] = defaultdict(list)
     left_out: dict[str, int] = defaultdict(int)
     for number, row in rows_of(sources[0], bad, None, known=known, only=list(column_of.values())):
-        texts = {role: _text(path, number, row, column) for role, column in column_of.items() if role != "label"}
-        query, text, negative = texts["query"], texts["text"], texts.get("negative", "")
+        where, texts = f"{path}: row {number} has", dict.fromkeys(("query", "text", "negative"), "")
+        for name in texts:
+            column = column_of.get(name, "")
+            value = row.get(column)
+            if value is not None and not isinstance(value, str):
+                raise CorpusError(f"{where} {shown(value)} in column {column!r}, which is no text")
+            if broken := broken_character(value or ""):
+                raise CorpusError(f"{where} {broken} in column {column!r}, which is no character; take it out")
+            texts[name] = value if value and value.strip() else ""
+        query, text, negative = texts.values()
         if not query or not text:
             left_out["rows without one of the texts"] += 1
             continue
         gathered.add(len(query) + len(text) + len(negative))
-        if "label" in column_of and not _belongs(path, number, row.get(column_of["label"]), column_of["label"]):
+        if "label" in column_of and not _belongs(row.get(column_of["label"]), column_of["label"], where):
             wrong[query].append(text)
         else:
             right.append((query, text, negative))
@@ -98,21 +105,20 @@ def read_pairs(path: Path, columns: PairColumns) -> TextPairs:
         left_out["wrong pairs whose query has no right one"] = lost
     if not right:
         raise CorpusError(f"{path}: no row is a pair that belongs together; there must be two at the least")
-    queries, texts_of, negatives = (list(each) for each in zip(*right, strict=True))
+    queries, answers, negatives = (list(each) for each in zip(*right, strict=True))
     for place, query in enumerate(queries):
         if not negatives[place] and wrong[query]:
             negatives[place] = wrong[query][place % len(wrong[query])]
-    return TextPairs(queries, texts_of, negatives, column_of, dict(left_out))
+    return TextPairs(queries, answers, negatives, column_of, dict(left_out))
 
 
 def _find_columns(path: Path, rows: Sequence[Row], named: Mapping[str, str]) -> dict[str, str]:
-    """Columns by what they are in `PairColumns`."""
-    column_of = dict(named)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    column_of: dict[str, str] = dict(named)
     for name, role in _ROLES.items():
         column = find_column(rows, role, named.get(name), where=path, taken=tuple(column_of.values()))
         if column is not None:
             column_of[name] = column
-    names = list(dict.fromkeys(name for row in rows for name in row))
     if names[:2] == ["0", "1"] and not named:  # a table without a header
         column_of = dict(zip(("query", "text", "negative"), names, strict=False))
     if lacking := next((name for name in ("query", "text") if name not in column_of), None):
@@ -124,19 +130,7 @@ def _find_columns(path: Path, rows: Sequence[Row], named: Mapping[str, str]) -> 
     return column_of
 
 
-def _text(path: Path, number: int, row: Mapping[str, Any], column: str) -> str:
-    """A text of a row; empty where there is none."""
-    value = row.get(column)
-    if value is None or (isinstance(value, str) and not value.strip()):
-        return ""
-    if not isinstance(value, str):
-        raise CorpusError(f"{path}: row {number} has {shown(value)} in column {column!r}, which is no text")
-    if broken := broken_character(value):
-        raise CorpusError(f"{path}: row {number} has {broken} in column {column!r}, which is no character; take it out")
-    return value
-
-
-def _belongs(path: Path, number: int, value: Any, column: str) -> bool:
+def _belongs(value: Any, column: str, where: str) -> bool:
     """Whether a label says that two texts belong together."""
     text = str(value).strip().lower()
     if text in ("true", "false"):
@@ -147,9 +141,9 @@ def _belongs(path: Path, number: int, value: Any, column: str) -> bool:
         score = -1.0
     if not 0.0 <= score <= 1.0:
         raise CorpusError(
-            f"{path}: row {number} has {shown(value)} in column {column!r}; a label is 1 for texts that belong "
-            "together and 0 for others, or a score from 0 to 1. Change it, or learn classes and grades of pairs with "
-            "unmask finetune --task pairs or regress"
+            f"{where} {shown(value)} in column {column!r}; a label is 1 for texts that belong together and 0 for "
+            "others, or a score from 0 to 1. Change it, or learn classes and grades of pairs with unmask finetune "
+            "--task pairs or regress"
         )
     return score >= RIGHT
 
@@ -433,9 +427,23 @@ def pair_data(
     parts, held_parts = (pair_parts(documents, settings, held=held) for held in (False, True))
     if len(np.unique(held_parts.key)) < 2:  # too few to measure on, but searches may ask for them
         held_parts = pair_parts(NO_TEXTS, settings, held=True)
-    facts = {} if texts is None else _document_facts(texts, parts, settings, note)
-    if texts is not None and pairs is None:
-        _check(texts, parts, settings)
+    facts: dict[str, int] = {}
+    if texts is not None:
+        facts = _document_facts(texts, parts, settings, note)
+        if pairs is None and not len(parts):
+            longest = int((texts.ends - texts.begins).max(initial=0))
+            raise CorpusError(
+                f"no document has a pair of texts: the longest has {longest} tokens, but two crops of "
+                f"{settings.first_lengths[0]} and {settings.second_lengths[0]} tokens are the least; give longer "
+                "documents (--set corpus.documents=block or file), shorter crops (--set 'embedder.first_lengths=[4,64]'"
+                " and second_lengths), or pairs of your own",
+                options=("pairs",),
+            )
+        if pairs is None and len(np.unique(parts.key)) < 2:
+            raise CorpusError(
+                "there is one document to train on, and nothing to contrast it with (near-duplicates are one); give "
+                "more documents, or have lines or blocks be documents (--set corpus.documents=line)"
+            )
     own = held_own = NO_PAIRS
     if pairs is not None:
         # Their tokens stand behind those of documents; of long texts the beginnings are used.
@@ -498,23 +506,6 @@ def _document_facts(
     tokens = int((texts.ends - texts.paragraph[texts.document[:-1]])[train].sum())
     counted = {"documents": num_documents, "held_out_documents": num_held, "tokens": tokens, "too_short": too_short}
     return {**counted, "parts": len(parts), **pairs}
-
-
-def _check(texts: TokenTexts, parts: PairParts, settings: EmbedderSettings) -> None:
-    if not len(parts):
-        longest = int((texts.ends - texts.begins).max(initial=0))
-        raise CorpusError(
-            f"no document has a pair of texts: the longest has {longest} tokens, but two crops of "
-            f"{settings.first_lengths[0]} and {settings.second_lengths[0]} tokens are the least; give longer "
-            "documents (--set corpus.documents=block or file), shorter crops (--set 'embedder.first_lengths=[4,64]' "
-            "and second_lengths), or pairs of your own",
-            options=("pairs",),
-        )
-    if len(np.unique(parts.key)) < 2:
-        raise CorpusError(
-            "there is one document to train on, and nothing to contrast it with (near-duplicates are one); give more "
-            "documents, or have lines or blocks be documents (--set corpus.documents=line)"
-        )
 
 
 def _split(

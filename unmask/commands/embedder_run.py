@@ -30,14 +30,14 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save
 from torch import Tensor
 
 from unmask.commands.embedder_pairs import CROPS, PairData, PairStream, TokenPairs
 from unmask.commands.embedder_settings import EmbedderSettings, HardNegatives
 from unmask.commands.embedder_texts import Ints
 from unmask.core.errors import DivergedError, RunError
-from unmask.core.files import ClaimedFolder, writing
+from unmask.core.files import ClaimedFolder, write_atomically
 from unmask.core.hashing import mix_ints
 from unmask.core.interruption import Interruption
 from unmask.core.results import Reporter
@@ -257,7 +257,9 @@ class EmbedderRun(Callback):
         if mining is not None and stream.negatives is None and mining.after <= report.progress < 1.0:
 
             def look() -> None:
-                save_negatives(folder.negatives, mine(self.state.model, stream, mining, self.kind), report.step)
+                """Keeps them for a training that goes on."""
+                content = {"parts": mine(self.state.model, stream, mining, self.kind), "step": np.array([report.step])}
+                write_atomically(folder.negatives, save(content))
 
             on_rank_zero(self.group, look)
             negatives = on_every_rank(self.group, lambda: load_negatives(folder.negatives, report.step))
@@ -416,14 +418,6 @@ def mine(model: MaskedLM, stream: PairStream, settings: HardNegatives, kind: Vec
         values, nearest = scores.topk(each)
         negatives[usable[rows], :each] = np.where((values > -torch.inf).numpy(), usable[nearest.numpy()], -1)
     return negatives
-
-
-def save_negatives(file: Path, negatives: Ints, step: int) -> None:
-    """Keeps hard negatives for a training that goes on."""
-    partial = file.with_name(file.name + ".partial")
-    with writing(file, SafetensorError):
-        save_file({"parts": np.ascontiguousarray(negatives), "step": np.array([step])}, partial)
-        partial.replace(file)
 
 
 def load_negatives(file: Path, step: int) -> Ints | None:

@@ -20,6 +20,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -137,27 +138,18 @@ def factors_of(model: TaskNetwork, decay: float) -> Callable[[str], float]:
         encoder.model.deberta.encoder.LayerNorm.weight                              with the last layer
         encoder.model.bert.pooler.dense.weight                                      with the head: 1
 
-    Args:
-        model: That is trained.
-        decay: From each layer to the one below it.
-
-    Source: Clark et al. 2020 (ELECTRA), appendix B.
+    `decay` is the factor from each layer to the one below it. Source: Clark et al. 2020 (ELECTRA), appendix B.
     """
     is_ours = isinstance(model, MaskedLM)
-    inside = "encoder."
-    if not isinstance(model, MaskedLM):
-        inside = f"encoder.model.{model.encoder.model.base_model_prefix}."
-
-    def layer(name: str) -> int | None:
-        return next((int(part) for part in name.split(".") if part.isdigit()), None)
-
-    numbers = [layer(name) for name, _ in model.named_parameters() if name.startswith(inside)]
-    num_layers = max((number for number in numbers if number is not None), default=-1) + 1
+    inside = "encoder." if isinstance(model, MaskedLM) else f"encoder.model.{model.encoder.model.base_model_prefix}."
+    names = [name for name, _ in model.named_parameters() if name.startswith(inside)]
+    layers = {name: next((int(part) for part in name.split(".") if part.isdigit()), None) for name in names}
+    num_layers = max((number for number in layers.values() if number is not None), default=-1) + 1
 
     def factor(name: str) -> float:
         if not name.startswith(inside) or "pooler" in name:
             return 1.0
-        number = layer(name)
+        number = layers[name]
         if number is None:
             is_embedding = not name.startswith("encoder.final_norm.") if is_ours else "embed" in name
             number = -1 if is_embedding else num_layers - 1
@@ -373,33 +365,19 @@ class Runs:
             if seeds > 1:
                 what = f"seed {seed} ({number + 1} of {seeds})"
                 self.reporter.note(what)
-            trainer = self._fit(folder, seed, what, f"{fingerprint}, seed {seed}", interruption, callbacks)
-            on_rank_zero(self.group, lambda: self._keep(trainer, seed, folder, finished))  # noqa: B023  (at once)
+            trainer, watch = self.trainer(seed), FitWatch(self)
+            state, trainer.fingerprint = trainer.state, f"{fingerprint}, seed {seed}"
+            ends_early = self.settings.patience is not None
+            fit(
+                trainer, folder.root, watch, interruption, self.reporter, CheckpointSettings(keep=1), callbacks,
+                sync=partial(watch.read_losses, state), what=what, may_end_early=ends_early,
+            )  # fmt: skip
+            assert state.best_weights is not None, "the last step of an epoch is evaluated"
+            state.model.load_state_dict(state.best_weights)
+            self.learning.finish(state.model.eval())
+            state.model.encoder.compute_dtype = torch.float32  # figures are those of the saved model elsewhere
+            on_rank_zero(self.group, partial(self._keep, trainer, seed, folder, finished))
         return on_rank_zero(self.group, lambda: self._finish(folder, finished, origin))
-
-    def _fit(
-        self,
-        folder: ResultFolder,
-        seed: int,
-        what: str,
-        fingerprint: str,
-        interruption: Interruption,
-        callbacks: Sequence[Callback],
-    ) -> Trainer:
-        """Trains from a seed, or from its last checkpoint, until the metric has not risen for a while or the epochs are
-        over; afterwards the model has the best weights."""
-        trainer, watch = self.trainer(seed), FitWatch(self)
-        state, trainer.fingerprint = trainer.state, fingerprint
-        ends_early = self.settings.patience is not None
-        fit(
-            trainer, folder.root, watch, interruption, self.reporter, CheckpointSettings(keep=1), callbacks,
-            sync=lambda: watch.read_losses(state), what=what, may_end_early=ends_early,
-        )  # fmt: skip
-        assert state.best_weights is not None, "the last step of an epoch is evaluated"
-        state.model.load_state_dict(state.best_weights)
-        self.learning.finish(state.model.eval())
-        state.model.encoder.compute_dtype = torch.float32  # figures are those of the saved model elsewhere
-        return trainer
 
     def _keep(self, trainer: Trainer, seed: int, folder: ResultFolder, finished: list[dict[str, Any]]) -> None:
         """Writes down what a seed has come to, and its model where it is better than those before it."""
@@ -417,7 +395,8 @@ class Runs:
         }
         if "test" in self.files:
             figures["test_metrics"] = self.evaluate(model, self.task, "test")[0]
-        if all(self._rank(figures) > self._rank(other["figures"]) for other in finished):
+        best_before = max((rank(other["figures"]["metrics"], self.metric) for other in finished), default=None)
+        if best_before is None or rank(figures["metrics"], self.metric) > best_before:
             with writing(folder.model, SafetensorError), whole_folder(folder.model) as partial:
                 if isinstance(model, TransformersNetwork):
                     save_transformers_task(model, self.task.task_head, partial)
@@ -434,13 +413,10 @@ class Runs:
         write_atomically(folder.metrics, "".join(json.dumps(line) + "\n" for line in lines))
         shutil.rmtree(folder.checkpoints, ignore_errors=True)
 
-    def _rank(self, figures: dict[str, Any]) -> float:
-        return rank(figures["metrics"], self.metric)
-
     def _finish(self, folder: ResultFolder, finished: Sequence[dict[str, Any]], origin: Origin) -> dict[str, Any]:
         """The summary, the report and the card, all of the model as it was saved."""
         runs = [run["figures"] for run in finished]
-        own = max(runs, key=self._rank)
+        own = max(runs, key=lambda figures: rank(figures["metrics"], self.metric))
         best = open_fine_tuned(folder.model, self.tokenizer).network.to(choose_device())
         summary: dict[str, Any] = {
             "model": str(folder.model),
@@ -486,15 +462,12 @@ def spread(key: str, runs: Sequence[dict[str, Any]], *, prefix: str = "") -> dic
 
     None where a run has no value, or there is one run only; the width also where all runs have the same value.
     """
-    means: Metrics = {}
-    deviations: Metrics = {}
-    margins: Metrics = {}
+    figures: dict[str, Metrics] = {f"{prefix}{name}": {} for name in ("mean", "deviation", "margin")}
     for name in runs[0][key]:
         values = [run[key][name] for run in runs]
-        known = [value for value in values if value is not None]
-        whole = len(known) == len(values)
-        means[name] = statistics.fmean(known) if whole else None
-        deviations[name] = statistics.stdev(known) if whole and len(known) > 1 else None
-        interval = mean_interval(known) if whole else None
-        margins[name] = None if interval is None else (interval[1] - interval[0]) / 2
-    return {f"{prefix}mean": means, f"{prefix}deviation": deviations, f"{prefix}margin": margins}
+        values = [] if None in values else values
+        interval = mean_interval(values) if values else None
+        figures[f"{prefix}mean"][name] = statistics.fmean(values) if values else None
+        figures[f"{prefix}deviation"][name] = statistics.stdev(values) if len(values) > 1 else None
+        figures[f"{prefix}margin"][name] = None if interval is None else (interval[1] - interval[0]) / 2
+    return figures

@@ -160,25 +160,21 @@ class TrainingRun:
         elif not is_compiled(losses):
             self.reporter.note("loops are compiled for this machine, once: some 20 seconds more")
 
-    # What a run leaves: what stood before the training, the model's folder, predictions, the summary and the report.
-
     def _look_before(self) -> None:
         """Keeps what the untrained model makes of some lines and, of a checkpoint, its figures on new and old text."""
         write_atomically(self.folder.predictions, json.dumps({"before": self._predicted()}))
         if self.recipe.start is not None:
             self.reporter.note("evaluating the model before the training")
-            figures = {"new": self._domain(self.data.validation), "old": self._on_old_text()}
+            figures = {"new": self._domain(self.data.validation), "old": self._domain(open_old_text(self.folder.old))}
             write_atomically(self.folder.before, json.dumps(figures, indent=1) + "\n")
 
     def _predicted(self) -> list[Line]:
         return predict_lines(self.model, self.data.tokenizer, *self.watch.held_out.masked.batches[0])[:NUM_LINES]
 
-    def _on_old_text(self) -> dict[str, Any] | None:
-        """Figures of text of the domain that the checkpoint comes from, where there is any."""
-        store = open_old_text(self.folder.old)
-        return None if store is None else self._domain(store)
-
-    def _domain(self, store: TokenStore) -> dict[str, Any]:
+    def _domain(self, store: TokenStore | None) -> dict[str, Any] | None:
+        """Figures on the text of a domain, where there is any."""
+        if store is None:
+            return None
         length, most = self.recipe.training.sequence_length, self.recipe.evaluation.final_max_tokens
         return _plain(HeldOutSet(store, self.data.tokenizer, length=length, max_tokens=most).evaluate(self.model))
 
@@ -200,29 +196,20 @@ class TrainingRun:
         write_atomically(folder.predictions, json.dumps(predictions))
 
         summary = self._summary(result, entropy)
-        stuck = None
+        shared: dict[str, Any] = {"recipe": recipe.model_dump(), "manifest": data.manifest, "summary": summary}
+        shared["remark"] = None
         if summary["on_plateau"]:
             rate = recipe.training.learning_rate
-            stuck = explain_plateau(result.loss, entropy, step=state.step, learning_rate=rate)
-            self.reporter.note(stuck)
+            shared["remark"] = explain_plateau(result.loss, entropy, step=state.step, learning_rate=rate)
+            self.reporter.note(shared["remark"])
         write_report(
             folder.report,
-            recipe=recipe.model_dump(),
-            manifest=data.manifest,
-            summary=summary,
             metrics=read_metrics(folder.metrics),
+            **shared,
             before=predictions["before"],
             after=predictions["after"],
-            remark=stuck,
         )
-        write_card(
-            folder.model,
-            recipe=recipe.model_dump(),
-            manifest=data.manifest,
-            summary=summary,
-            mask_token=data.tokenizer.token(data.tokenizer.special.mask),
-            remark=stuck,
-        )
+        write_card(folder.model, mask_token=data.tokenizer.token(data.tokenizer.special.mask), **shared)
         write_atomically(folder.summary, json.dumps(summary, indent=1) + "\n")
         return summary
 
@@ -259,7 +246,7 @@ class TrainingRun:
         }
         if self.recipe.start is not None:  # measured before and after, on the new text and on the old, same masks
             before = read_object(self.folder.before, START_ANEW)
-            after = {"new": _plain(result), "old": self._on_old_text()}
+            after = {"new": _plain(result), "old": self._domain(open_old_text(self.folder.old))}
             summary["start"] = read_object(self.folder.start / FACTS, START_ANEW)
             summary["domains"] = {
                 name: None if before[name] is None else {"before": before[name], "after": after[name]}
@@ -345,22 +332,19 @@ class HeldOutText:
     """
 
     def __init__(self, recipe: Recipe, data: PreparedData, max_tokens: int, reporter: Reporter) -> None:
-        length, settings = recipe.training.sequence_length, recipe.objectives
-        self.masked = HeldOutSet(data.validation, data.tokenizer, length=length, max_tokens=max_tokens)
+        settings, store, length = recipe.objectives, data.validation, recipe.training.sequence_length
+        self.masked = HeldOutSet(store, data.tokenizer, length=length, max_tokens=max_tokens)
         self.entropy = unigram_entropy(self.masked.targets(), data.frequencies, data.tokenizer.ordinary)
         self.objectives: ObjectiveSet | None = None
         if not (objectives := extra_objectives(settings)):
             return
+        pairs = None if settings.pairs is None else settings.pairs.kind
+        spans = span_units(recipe.masking) if settings.span_boundary else None
         try:
             self.objectives = ObjectiveSet(
-                data.validation,
-                data.tokenizer,
-                objectives=objectives,
-                length=length,
-                max_tokens=max_tokens,
-                pairs=None if settings.pairs is None else settings.pairs.kind,
-                spans=span_units(recipe.masking) if settings.span_boundary else None,
-            )
+                store, data.tokenizer, objectives=objectives, length=length, max_tokens=max_tokens, pairs=pairs,
+                spans=spans,
+            )  # fmt: skip
         except DataError as error:
             reporter.note(f"the other objectives are not evaluated on the held-out text: {error}")
         else:
@@ -383,7 +367,17 @@ class Watch(Callback):
         self.settings, self.training = recipe.evaluation, recipe.training
         self.data, self.reporter = data, reporter
         self.held_out = HeldOutText(recipe, data, self.settings.max_tokens, reporter)
-        self.lines = self._lines()
+        self.lines: tuple[Rows, MaskedRows] | None = None  # the recipe's, under masks that stay the same
+        if prompts := self.settings.prompts:
+            tokenizer, room = data.tokenizer, self.training.sequence_length - len(data.tokenizer.special.around)
+            try:
+                ids = [line.input_ids.tolist()[:room] for line in tokenizer.encode_corpus(prompts)]
+            except TokenizerError as error:  # lines of a recipe that is used on another text
+                reporter.note(f"the recipe's lines (evaluation.prompts) are not shown: {error}")
+            else:
+                cls, sep = ([] if id_ is None else [id_] for id_ in (tokenizer.special.cls, tokenizer.special.sep))
+                rows = rows_from_ids([[*cls, *line, *sep] for line in ids], tokenizer)
+                self.lines = rows, fixed_masker(tokenizer)(rows)
         self.number = 0  # of the evaluations that were due so far
         self._losses: list[float] = []
         self._is_stuck = False
@@ -425,21 +419,6 @@ class Watch(Callback):
             f"{result.bits_per_token_byte:.3f} bits per token byte"
             + "".join(f"; {name} {figures.accuracy:.1%}" for name, figures in result.objectives.items())
         )
-
-    def _lines(self) -> tuple[Rows, MaskedRows] | None:
-        """The recipe's lines under masks that stay the same; what is longer than a row is cut."""
-        tokenizer, prompts = self.data.tokenizer, self.settings.prompts
-        if not prompts:
-            return None
-        cls, sep = ([] if id_ is None else [id_] for id_ in (tokenizer.special.cls, tokenizer.special.sep))
-        room = self.training.sequence_length - len(cls) - len(sep)
-        try:
-            encoded = tokenizer.encode_corpus(prompts)
-        except TokenizerError as error:  # lines of a recipe that is used on another text
-            self.reporter.note(f"the recipe's lines (evaluation.prompts) are not shown: {error}")
-            return None
-        rows = rows_from_ids([[*cls, *line.input_ids.tolist()[:room], *sep] for line in encoded], tokenizer)
-        return rows, fixed_masker(tokenizer)(rows)
 
 
 def _styled(token: dict[str, Any]) -> Styled:

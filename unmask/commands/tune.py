@@ -19,6 +19,7 @@ import shutil
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,17 +112,8 @@ def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
         UnmaskError: As for `compare`; or no trial succeeded, or Optuna is missing.
         Interrupted: SIGINT or SIGTERM; the trial is made again when the search goes on.
     """
-    plan = run_plan(
-        data=data,
-        minutes=minutes,
-        steps=steps,
-        rates=rates,
-        base=base,
-        settings=settings,
-        pairs=pairs,
-        task=task,
-        files={"train": train, "validation": validation, "test": test},
-    )
+    files = {"train": train, "validation": validation, "test": test}
+    plan = run_plan(data, files, rates, settings, pairs, minutes=minutes, steps=steps, base=base, task=task)
     if trials < 1:
         raise SettingsError(f"trials: a number from 1 on, not {trials}")
     own_recipe = _load(plan, recipe, {})
@@ -230,8 +222,7 @@ def _result(trials: Sequence[dict[str, Any]], root: Path, own: dict[str, Any], o
 
 
 def _load(plan: RunPlan, recipe: str, values: Mapping[str, Any]) -> Recipe:
-    overrides = [as_override(key, value) for key, value in values.items()]
-    return requested_recipe(**plan.options(recipe, seed=0, overrides=overrides))
+    return requested_recipe(**plan.options(recipe, seed=0, overrides=list(starmap(as_override, values.items()))))
 
 
 def _number(value: Any) -> str:

@@ -17,8 +17,7 @@ from tests.commands.checkpoints import SHORT, further, released
 from tests.conftest import make_text
 from unmask.commands.dry_run import forecast_run
 from unmask.commands.recipe import load_recipe, requested_recipe
-from unmask.commands.run_data import RunFolder
-from unmask.commands.start import start_model
+from unmask.commands.run_data import RunFolder, start_model
 from unmask.core.errors import CorpusError, DataError, RunError
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import load_model

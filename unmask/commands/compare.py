@@ -33,8 +33,7 @@ from unmask.commands.masking_tables import named_lexicon
 from unmask.commands.pretrain import pretrain
 from unmask.commands.recipe import Recipe, requested_recipe
 from unmask.commands.recipe_files import Overrides, as_overrides
-from unmask.commands.run_data import check_data, is_prepared, prepare_by
-from unmask.commands.start import check_tokenizer
+from unmask.commands.run_data import check_data, check_tokenizer, is_prepared, prepare_by
 from unmask.core.errors import DivergedError, MemoryFullError, RunError, SettingsError
 from unmask.core.files import ClaimedFolder, differences, file_sha256, read_object, typed, write_atomically
 from unmask.core.interruption import GOES_ON, Interrupted

@@ -18,8 +18,15 @@ from typing import Any
 
 from unmask.commands.prepare import requested_preparation
 from unmask.commands.recipe import Recipe, requested_recipe
-from unmask.commands.run_data import RunFolder, check_data, is_prepared, open_prepared, packaged_corpus
-from unmask.commands.start import begin_from_checkpoint, check_tokenizer
+from unmask.commands.run_data import (
+    RunFolder,
+    begin_from_checkpoint,
+    check_data,
+    check_tokenizer,
+    is_prepared,
+    open_prepared,
+    packaged_corpus,
+)
 from unmask.commands.training_run import TrainingRun
 from unmask.core.errors import RunError
 from unmask.core.remote import with_local_copies

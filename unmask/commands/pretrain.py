@@ -13,8 +13,14 @@ from typing import TYPE_CHECKING, Any
 from unmask.commands.masking_tables import named_lexicon
 from unmask.commands.recipe import Recipe, find_checkpoint, load_recipe, requested_recipe
 from unmask.commands.recipe_files import Overrides, apply_overrides, as_overrides
-from unmask.commands.run_data import START_ANEW, RunFolder, is_prepared, obtain_data, packaged_corpus
-from unmask.commands.start import data_from_checkpoint
+from unmask.commands.run_data import (
+    START_ANEW,
+    RunFolder,
+    data_from_checkpoint,
+    is_prepared,
+    obtain_data,
+    packaged_corpus,
+)
 from unmask.commands.training_run import TrainingRun
 from unmask.core.errors import RunError, UnmaskError
 from unmask.core.files import read_object, typed, write_atomically

@@ -17,8 +17,7 @@ import torch
 
 from unmask.commands.masking_tables import masking_tables, score_board
 from unmask.commands.recipe import Recipe, new_model
-from unmask.commands.run_data import START_ANEW, PreparedData, RunFolder
-from unmask.commands.start import FACTS, open_old_text, start_model
+from unmask.commands.run_data import FACTS, START_ANEW, PreparedData, RunFolder, open_old_text, start_model
 from unmask.core.compiled import is_compiled
 from unmask.core.errors import DataError, DivergedError, TokenizerError
 from unmask.core.files import read_object, whole_folder, write_atomically, writing

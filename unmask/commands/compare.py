@@ -397,9 +397,6 @@ def begin_runs(
     The folder, which several processes may share, is for this plan, these recipes and what else its purpose is;
     `every_recipe` are all that runs may have. Returns the prepared data; and of how many items those figures are shares
     that are shares, by the figure.
-
-    Raises:
-        UnmaskError: Something cannot be used; or the folder holds something else, or has other recipes or files.
     """
     files, items = _read_inputs(every_recipe, plan)
     content = {

@@ -145,11 +145,7 @@ def forecast_text(
     scratch: Path,
     annotation: AnnotationSettings | None = None,
 ) -> Forecast:
-    """Reads a corpus for some seconds, and prepares a sample of it in `scratch/data`, a new folder.
-
-    Raises:
-        UnmaskError: As the real preparation; or standard input or a pipe is among the paths.
-    """
+    """Reads a corpus for some seconds, and prepares a sample of it in `scratch/data`, a new folder."""
     _refuse_streams(paths)
     opened, plan = open_annotated(paths, corpus, annotation or AnnotationSettings())
     sample_bytes = SAMPLE_BYTES if plan is None or plan.pipeline is None else SLOW_SAMPLE_BYTES

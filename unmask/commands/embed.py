@@ -194,11 +194,7 @@ def _embed_texts(
 
 
 def read_file(file: Path, column: ColumnNames = None, id_column: str | None = None) -> Documents:
-    """The texts of one file, or of a saved dataset: a line, a row, a sequence, a sentence.
-
-    Raises:
-        CorpusError: It is not one file that can be read, or a column is not there.
-    """
+    """The texts of one file, or of a saved dataset: a line, a row, a sequence, a sentence."""
     if file.is_dir() and not is_saved_dataset(file):
         raise CorpusError(f"{file}: this is a folder; name one of its files")
     return Documents(file, column, id_column=id_column, title_column=False, unit="line", piece_chars=LONGEST_ROW)
@@ -227,11 +223,7 @@ def _whole_texts(file: Documents, *, gaps: bool) -> Iterator[Document]:
 
 
 def check_out(out: Path, *, overwrite: bool) -> None:
-    """Refuses, before any work is done, a file that cannot be written.
-
-    Raises:
-        RunError: It is a folder, neither .npy nor .parquet, there already, or out of reach.
-    """
+    """Refuses, before any work is done, a file that cannot be written."""
     with _as_run_error(out):
         check_file(out, overwrite=overwrite)
         if out.suffix not in (".npy", ".parquet"):
@@ -261,9 +253,6 @@ class VectorFile:
     Args:
         out: Ends in one of both.
         dimension: Of the vectors.
-
-    Raises:
-        RunError: When it is entered, added to or left: the file cannot be written.
     """
 
     def __init__(self, out: Path, dimension: int) -> None:
@@ -287,11 +276,7 @@ class VectorFile:
             np.lib.format.write_array_header_1_0(self._file, header)
 
     def add(self, ids: Sequence[str | int], vectors: Any) -> None:
-        """Writes some more vectors [texts, dimension], float32, or a `csr_array` of them, with their ids.
-
-        Raises:
-            CorpusError: Some ids are texts and some are numbers; or one cannot be stored.
-        """
+        """Writes some more vectors [texts, dimension], float32, or a `csr_array` of them, with their ids."""
         with _as_run_error(self.out):
             if self.keeps_ids:
                 self._add_table(ids, vectors)

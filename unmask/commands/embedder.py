@@ -197,11 +197,7 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
 def forecast_embedder(
     model: str | Path, corpus: Texts | None = None, *, reporter: Reporter | None = None, **options: Any
 ) -> Forecast:
-    """What `embedder` would do with the same options. All text is read; what is made of it goes with the answer.
-
-    Raises:
-        UnmaskError: As `embedder`; or standard input or a pipe is among the corpus.
-    """
+    """What `embedder` would do with the same options. All text is read; what is made of it goes with the answer."""
     group = join_group()
     reporter = (reporter or usual_reporter()) if group.is_main else SilentReporter()
     plan = on_every_rank(group, lambda: plan_embedder(model, corpus, **options))
@@ -403,11 +399,7 @@ def begin_run(
 
 
 def write_embedder(folder: EmbedderFolder, run: EmbedderRun, plan: EmbedderPlan) -> dict[str, Any]:
-    """Writes the model of a training that is over and, last, the summary.
-
-    Raises:
-        WriteError: A file cannot be written; the checkpoints are there, and the training goes on from the last.
-    """
+    """Writes the model of a training that is over and, last, the summary."""
     settings, state, history = plan.fitted, run.state, run.state.history
     model, config, length = state.model, state.model.config, state.model.config.max_position_embeddings
     model.encoder.compute_dtype = torch.float32

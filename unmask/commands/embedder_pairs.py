@@ -417,11 +417,7 @@ def pair_data(
     max_positions: int,
     note: Callable[[str], None],
 ) -> PairData:
-    """Finds which pairs there are in documents and pairs of the user's own, one of which may be None.
-
-    Raises:
-        CorpusError: There are not two documents to contrast with each other, or all are too short.
-    """
+    """Finds which pairs there are in documents and pairs of the user's own, one of which may be None."""
     documents = texts or NO_TEXTS
     ids, word_starts = documents.ids, documents.word_starts
     parts, held_parts = (pair_parts(documents, settings, held=held) for held in (False, True))

@@ -324,10 +324,6 @@ def read_texts(
 
     What is held out is what `Corpus` holds out by the same settings, so that it is the same wherever the text lies.
     Where parts of documents are held out since there are few, each is a document.
-
-    Raises:
-        CorpusError: A file cannot be read, or there is no text.
-        DataError: Data was prepared with another tokenizer.
     """
     if is_prepared(paths):
         data = open_prepared(Path(paths[0]))

@@ -192,11 +192,7 @@ def forecast_finetune(
     reporter: Reporter | None = None,
     **short: Any,
 ) -> Forecast:
-    """What `finetune` would do with the same options but those of its output: a few steps and predictions are timed.
-
-    Raises:
-        UnmaskError: As `finetune`.
-    """
+    """What `finetune` would do with the same options but those of its output: a few steps and predictions are timed."""
     group = join_group()
     reporter = (reporter or usual_reporter()) if group.is_main else SilentReporter()
 
@@ -253,9 +249,6 @@ def settings_of(overrides: Overrides = (), **short: Any) -> FinetuneSettings:
     Args:
         overrides: `finetune.key=value` and `card.key=value`.
         short: The options `text`, `second`, `label`, `seeds` and `seed`, which stand above them; None: not set.
-
-    Raises:
-        SettingsError: One is of another section, or not known, or has a value that it cannot have.
     """
     values = section_values(overrides, "finetune")["finetune"]
     for name, value in short.items():

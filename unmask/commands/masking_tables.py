@@ -50,11 +50,6 @@ def masking_tables(
         data: What is masked.
         own_lexicon: Where a lexicon stands, or is made, if the settings name none.
         reporter: Called with notes and progress.
-
-    Raises:
-        SettingsError: The settings name several lexicons, or an encoder that is none.
-        DataError: The lexicon cannot be used, or was made with another tokenizer.
-        RunError: It cannot be written.
     """
     tables = data.tables
     for weights in all_weights(settings):
@@ -89,11 +84,7 @@ def wanted_lexicons(masking: MaskingSettings) -> set[str | None]:
 
 
 def named_lexicon(masking: MaskingSettings) -> Path | None:
-    """The file that the settings name.
-
-    Raises:
-        SettingsError: They name several.
-    """
+    """The file that the settings name."""
     files = sorted(file for file in wanted_lexicons(masking) if file is not None)
     if len(files) > 1:
         raise SettingsError(f"masking: a run has one lexicon, but the settings name {' and '.join(files)}")
@@ -111,9 +102,6 @@ def word_embeddings(folder: Path, tokenizer: Tokenizer) -> Tensor:
 
     Returns:
         [V, at most 32], float32: the main directions of the centred embeddings; 0 for what is no text.
-
-    Raises:
-        SettingsError: The folder holds no such encoder.
     """
     where = f"masking.weights.encoder = {str(folder)!r}"
     for name in ("tokenizer.json", "model.safetensors"):
@@ -142,12 +130,7 @@ def word_embeddings(folder: Path, tokenizer: Tokenizer) -> Tensor:
 
 
 def score_board(settings: MaskingSettings, data: PreparedData, device: torch.device) -> ScoreBoard | None:
-    """The scores that the strategy follows; None where it follows none.
-
-    Raises:
-        DataError: The background corpus was prepared with another tokenizer.
-        SettingsError: The strategy follows losses of parts of speech, which the data does not have.
-    """
+    """The scores that the strategy follows; None where it follows none."""
     names = followed_scores(settings)
     if not names:
         return None

@@ -110,10 +110,6 @@ def load_recipe(
         complete: Whether a recipe that begins with a checkpoint is filled in by what the checkpoint says, and checked
             against it, and names of the hub get their commits. The recipe of a run is complete already, and its
             checkpoint need not be there any more.
-
-    Raises:
-        SettingsError: The recipe, a key or a value is unknown or out of range, or contradicts the checkpoint.
-        ModelError, TokenizerError: The checkpoint or the tokenizer cannot be used.
     """
     values, where = recipe_values(source, options, overrides)
     for section in ("start", "model", "training"):
@@ -144,12 +140,7 @@ OPTIONS = {  # of `unmask.pretrain`: the settings that they stand for
 
 
 def requested_recipe(recipe: str | None = None, *, settings: Overrides = (), **options: Any) -> Recipe:
-    """The recipe that the options of `unmask.pretrain` stand for; None is an option that was not given.
-
-    Raises:
-        RunError: More than one budget is given.
-        UnmaskError: As `load_recipe`.
-    """
+    """The recipe that the options of `unmask.pretrain` stand for; None is an option that was not given."""
     budgets = ["minutes", "steps", "tokens"]
     if sum(options.get(budget) is not None for budget in budgets) > 1:
         raise RunError("give one of minutes, steps and tokens", options=budgets)
@@ -181,11 +172,7 @@ RATE_AT_WIDTH = 1e-4 * 768
 
 
 def find_checkpoint(path: str | Path) -> Path:
-    """The folder of a model, given as it, as the folder of a run, or as a name on the hub.
-
-    Raises:
-        ModelError: There is none.
-    """
+    """The folder of a model, given as it, as the folder of a run, or as a name on the hub."""
     return find_weights(path, way_out="a training begins with the folder of a model, such as RUN/model")
 
 
@@ -197,11 +184,7 @@ def checkpoint_sha256(folder: Path) -> str:
 
 
 def read_fitting_config(folder: Path, tokenizer: Tokenizer) -> EncoderConfig:
-    """The configuration of a checkpoint.
-
-    Raises:
-        ModelError: It cannot be read, or has fewer rows than its tokenizer has ids.
-    """
+    """The configuration of a checkpoint."""
     config = read_encoder_config(folder, mask_id=tokenizer.special.mask)
     if tokenizer.vocab_size > config.vocab_size:
         raise ModelError(

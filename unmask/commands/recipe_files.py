@@ -63,9 +63,6 @@ def read_recipe(source: str) -> tuple[dict[str, Any], str]:
 
     Args:
         source: Name of a packaged recipe, or a TOML file.
-
-    Raises:
-        SettingsError: There is no such recipe, or it is not TOML.
     """
     path = Path(source)
     if path.suffix == ".toml":
@@ -114,9 +111,6 @@ def as_overrides(settings: Overrides) -> tuple[str, ...]:
         settings: `section.key=value` each; or a dict, by section and key, or by dotted keys.
 
     Example: `{"masking": {"rate": 0.3}, "training.tokens": None}` is `masking.rate=0.3`, `training.tokens=none`.
-
-    Raises:
-        SettingsError: It is a string, or a value is nothing that a recipe can hold.
     """
     if isinstance(settings, str):
         raise SettingsError(f'settings: give a list of "section.key=value" or a dict, not the string {settings!r}')
@@ -132,11 +126,7 @@ def as_overrides(settings: Overrides) -> tuple[str, ...]:
 
 
 def as_override(key: str, value: Any) -> str:
-    """`section.key=value`; None is `none`.
-
-    Raises:
-        SettingsError: The value is nothing that a recipe can hold.
-    """
+    """`section.key=value`; None is `none`."""
     if value is None:
         return f"{key}=none"
     if isinstance(value, int) and value.bit_length() > 64:  # as TOML promises
@@ -158,9 +148,6 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
         values: By section; changed in place.
         overrides: Each `section.key=value`; the value is TOML, `none` is no value, and anything else is taken as a
             string.
-
-    Raises:
-        SettingsError: One has no `=`, or no section, or goes through something that is not a table.
     """
 
     def turn(override: str) -> tuple[int, int]:
@@ -182,11 +169,7 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
 
 
 def section_values(overrides: Overrides, section: str, *others: str) -> dict[str, dict[str, Any]]:
-    """Values of one section of settings, and of `others`; `card.key=value` is short for `SECTION.card.key=value`.
-
-    Raises:
-        SettingsError: An override is of another section.
-    """
+    """Values of one section of settings, and of `others`; `card.key=value` is short for `SECTION.card.key=value`."""
     values: dict[str, Any] = {}
     apply_overrides(values, as_overrides(overrides))
     if unknown := sorted(set(values) - {section, "card", *others}):
@@ -203,9 +186,6 @@ def set_value(values: dict[str, Any], key: str, value: Any) -> None:
     """Sets a value by its dotted key, making tables on the way.
 
     Another `kind` replaces the whole table that it tags, since keys of one kind mean nothing to another.
-
-    Raises:
-        SettingsError: The key goes through something that is not a table.
     """
     for other in _REPLACES.get(key, ()):
         section, _, name = other.partition(".")
@@ -224,11 +204,7 @@ def set_value(values: dict[str, Any], key: str, value: Any) -> None:
 
 
 def toml_value(text: str) -> Any:
-    """A value in TOML's notation; anything that is not TOML is taken as a string.
-
-    Raises:
-        ValueError: It is nested too deep, or a number of too many digits; the text says which.
-    """
+    """A value in TOML's notation; anything that is not TOML is taken as a string."""
     try:
         return parse_toml(f"value = {text}")["value"]
     except TOMLDecodeError:
@@ -278,11 +254,7 @@ def recipe_values(
 def light_recipe(
     source: str = DEFAULT, *, options: Mapping[str, Any] | None = None, overrides: Sequence[str] = ()
 ) -> LightRecipe:
-    """Reads a recipe in less time than torch takes to load; arguments are those of `recipe_values`.
-
-    Raises:
-        SettingsError: The recipe is unknown, or a setting is unknown, malformed or out of range.
-    """
+    """Reads a recipe in less time than torch takes to load; arguments are those of `recipe_values`."""
     values, where = recipe_values(source, options, overrides)
     if values.get("start"):
         values.setdefault("training", {})  # which the checkpoint fills in

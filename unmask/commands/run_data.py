@@ -109,11 +109,7 @@ class RunFolder:
         return self.claimed.is_claimed
 
     def read_sources(self, way_out: str = START_ANEW) -> list[str]:
-        """The sources that the run was begun on, as `unmask.core.remote.lasting_source` names them.
-
-        Raises:
-            RunError: The list of them is damaged.
-        """
+        """The sources that the run was begun on, as `unmask.core.remote.lasting_source` names them."""
         try:
             names = parse_json(self.sources.read_text(encoding="utf-8"))
             if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
@@ -156,11 +152,7 @@ class PreparedData:
 
 
 def open_prepared(root: Path) -> PreparedData:
-    """Opens a data folder. Its files are checked as `unmask.data.data_folder` says.
-
-    Raises:
-        DataError: It is incomplete, damaged, or its tokenizer is not the one it was made with.
-    """
+    """Opens a data folder. Its files are checked as `unmask.data.data_folder` says."""
     manifest = load_manifest(root)
     tokenizer = load_tokenizer(root / "tokenizer")
     if tokenizer.fingerprint != manifest.tokenizer_sha256:
@@ -173,12 +165,7 @@ def open_prepared(root: Path) -> PreparedData:
 
 
 def obtain_data(paths: Sequence[str], folder: Path, recipe: Recipe, reporter: Reporter) -> PreparedData:
-    """Opens the prepared folder that was given, or prepares the files in `folder` unless that was done before.
-
-    Raises:
-        UnmaskError: The files or the folder cannot be used, or the folder was prepared with other settings than
-            the recipe asks for.
-    """
+    """Opens the prepared folder that was given, or prepares the files in `folder` unless that was done before."""
     root = Path(paths[0]) if is_prepared(paths) else folder
     if root == folder:
         check_data(recipe)
@@ -228,11 +215,6 @@ def check_data(recipe: Recipe, manifest: Manifest | None = None, root: Path | No
         recipe: Settings of corpus, tokenizer and annotation that stand at their defaults ask for nothing.
         manifest: Of prepared data; None for raw text.
         root: The folder of data that was prepared before, and perhaps otherwise.
-
-    Raises:
-        SettingsError: Raw text would be prepared without annotations or classes.
-        DataError: The data was prepared without them or with other settings, or holds only one class.
-        TokenizerError: The recipe's tokenizer cannot be read.
     """
     if manifest is not None and root is not None:
         for name in ("corpus", "tokenizer", "annotation"):
@@ -316,10 +298,6 @@ def begin_from_checkpoint(
 
     Returns:
         The recipe by which the text is prepared, with the tokenizer of the start, and lines for the log.
-
-    Raises:
-        UnmaskError: The checkpoint cannot be used or extended, is another one than when the run began, or what was kept
-            of it is damaged.
     """
     settings = recipe.start
     assert settings is not None

@@ -52,12 +52,7 @@ def prepare_streams() -> None:
 
 
 def read_stdin() -> str:
-    """The whole of standard input, for a text that is given as `-`.
-
-    Raises:
-        SettingsError: It is a terminal, closed, empty, or not UTF-8.
-        CorpusError: It cannot be read.
-    """
+    """The whole of standard input, for a text that is given as `-`."""
     from unmask.data.sources import open_stream
 
     try:
@@ -72,11 +67,7 @@ def read_stdin() -> str:
 
 @contextmanager
 def verbosity(*, quiet: bool, verbose: bool) -> Iterator[None]:
-    """Shows nothing but warnings, or also what is logged.
-
-    Raises:
-        SettingsError: Both are wanted.
-    """
+    """Shows nothing but warnings, or also what is logged."""
     global _quiet  # noqa: PLW0603  (a process runs one command at a time)
     if quiet and verbose:
         raise SettingsError("--quiet and --verbose exclude each other")

@@ -116,14 +116,7 @@ class TrainingRun:
         self.watch = Watch(recipe, data, reporter)
 
     def run(self, interruption: Interruption, callbacks: Sequence[Callback] = ()) -> dict[str, Any]:
-        """Trains from the last checkpoint on, writes everything, and returns the summary.
-
-        Raises:
-            DivergedError: The loss is not finite; the text names the latest checkpoint.
-            Interrupted: A signal came; the state was saved.
-            RunError: A checkpoint cannot be written or read.
-            MemoryFullError: Not even one row fits into memory.
-        """
+        """Trains from the last checkpoint on, writes everything, and returns the summary."""
         folder, recipe, trainer, watch = self.folder, self.recipe, self.trainer, self.watch
         self._announce()
 

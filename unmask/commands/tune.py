@@ -268,11 +268,7 @@ class Dimension:
 
 
 def read_dimension(text: str) -> Dimension:
-    """A range or a choice.
-
-    Raises:
-        SettingsError: It is neither.
-    """
+    """A range or a choice."""
     malformed = SettingsError(
         f"search {shortened(text)}: expected KEY=LOW..HIGH or KEY=A,B,..., for example "
         "training.learning_rate=0.001..0.02 or model.num_layers=2,4,6",

@@ -249,10 +249,6 @@ class VectorFile:
     `.npy` is one array [texts, dimension], float32, in the order of the texts, without ids. `.parquet` has the columns
     `id` (whole numbers or texts) and `embedding` (lists of one length, float32); for sparse vectors `indices` (int32,
     ascending) and `values` (float32) in its place, and the `dimension` in the file's metadata.
-
-    Args:
-        out: Ends in one of both.
-        dimension: Of the vectors.
     """
 
     def __init__(self, out: Path, dimension: int) -> None:

@@ -151,13 +151,9 @@ def tokenize_documents(
 
     Titles are those that are marked as such, and first lines that look like titles where most documents have one.
 
-    Args:
-        pieces: Documents or pieces of them; whether a document begins there; whether it is held out.
-        tokenizer: Of the model.
-        answers: Of the user's pairs, whose near-duplicates among the documents are looked for.
-
-    Returns:
-        The documents, and how many are held out as near-duplicates.
+    `pieces` are documents or pieces of them, with whether a document begins there and whether it is held out; `answers`
+    are those of the user's pairs, whose near-duplicates among the documents are looked for. Returns the documents, and
+    how many are held out as near-duplicates.
     """
     ids: list[NDArray[np.int32]] = []
     starts: list[NDArray[np.uint8]] = []

@@ -244,12 +244,8 @@ def forecast_finetune(
 
 
 def settings_of(overrides: Overrides = (), **short: Any) -> FinetuneSettings:
-    """The settings of a fine-tuning.
-
-    Args:
-        overrides: `finetune.key=value` and `card.key=value`.
-        short: The options `text`, `second`, `label`, `seeds` and `seed`, which stand above them; None: not set.
-    """
+    """The settings of a fine-tuning; `short` are the options `text`, `second`, `label`, `seeds` and `seed`, which stand
+    above the overrides; None: not set."""
     values = section_values(overrides, "finetune")["finetune"]
     for name, value in short.items():
         if value is not None:

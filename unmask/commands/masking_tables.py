@@ -45,11 +45,7 @@ def masking_tables(
 ) -> tuple[Tables, Lexicon | None]:
     """What masking may know: what the data says, what else the strategy asks for, and a lexicon where it needs one.
 
-    Args:
-        settings: Of masking.
-        data: What is masked.
-        own_lexicon: Where a lexicon stands, or is made, if the settings name none.
-        reporter: Called with notes and progress.
+    `own_lexicon` is where that stands, or is made, if the settings name none.
     """
     tables = data.tables
     for weights in all_weights(settings):
@@ -96,12 +92,8 @@ def word_embeddings(folder: Path, tokenizer: Tokenizer) -> Tensor:
 
     Nothing is encoded: a token's context is not known here, and a table of the vocabulary is what masking takes.
 
-    Args:
-        folder: Of a transformers encoder (also of sentence-transformers), with tokenizer.json and model.safetensors.
-        tokenizer: Whose vocabulary the table is for.
-
-    Returns:
-        [V, at most 32], float32: the main directions of the centred embeddings; 0 for what is no text.
+    The folder is that of a transformers encoder (also of sentence-transformers), with tokenizer.json and
+    model.safetensors. [V, at most 32], float32: the main directions of the centred embeddings; 0 for what is no text.
     """
     where = f"masking.weights.encoder = {str(folder)!r}"
     for name in ("tokenizer.json", "model.safetensors"):

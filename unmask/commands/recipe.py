@@ -103,13 +103,9 @@ def load_recipe(
 ) -> Recipe:
     """Loads a recipe with options and overrides on top.
 
-    Args:
-        source: Name of a packaged recipe, or a TOML file.
-        options: Values by dotted key, such as `{"training.minutes": 5}`; None values are passed over. Applied first.
-        overrides: `section.key=value` in TOML's notation, as `--set` takes them.
-        complete: Whether a recipe that begins with a checkpoint is filled in by what the checkpoint says, and checked
-            against it, and names of the hub get their commits. The recipe of a run is complete already, and its
-            checkpoint need not be there any more.
+    Options are values by dotted key, such as `{"training.minutes": 5}`; None is passed over. With `complete`, a recipe
+    that begins with a checkpoint is filled in by what the checkpoint says, and checked against it, and names of the hub
+    get their commits. The recipe of a run is complete already, and its checkpoint need not be there any more.
     """
     values, where = recipe_values(source, options, overrides)
     for section in ("start", "model", "training"):

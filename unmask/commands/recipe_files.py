@@ -59,11 +59,7 @@ def recipe_names() -> list[str]:
 
 
 def read_recipe(source: str) -> tuple[dict[str, Any], str]:
-    """The values of a recipe by section, and what it is, for errors.
-
-    Args:
-        source: Name of a packaged recipe, or a TOML file.
-    """
+    """The values of a packaged recipe, by its name, or of a TOML file, by section; and what it is, for errors."""
     path = Path(source)
     if path.suffix == ".toml":
         if not path.is_file():
@@ -105,10 +101,7 @@ _REPLACES = {
 
 
 def as_overrides(settings: Overrides) -> tuple[str, ...]:
-    """Settings as functions take them, as `--set` does.
-
-    Args:
-        settings: `section.key=value` each; or a dict, by section and key, or by dotted keys.
+    """Settings as functions take them (`section.key=value` each, or a dict by keys), as `--set` does.
 
     Example: `{"masking": {"rate": 0.3}, "training.tokens": None}` is `masking.rate=0.3`, `training.tokens=none`.
     """
@@ -144,10 +137,8 @@ def as_override(key: str, value: Any) -> str:
 def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
     """Applies all of them. What replaces other settings comes first, wherever it stands, so that none is lost.
 
-    Args:
-        values: By section; changed in place.
-        overrides: Each `section.key=value`; the value is TOML, `none` is no value, and anything else is taken as a
-            string.
+    `values`, by section, are changed in place. Each override is `section.key=value`; the value is TOML, `none` is no
+    value, and anything else is taken as a string.
     """
 
     def turn(override: str) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""The folder of a run, and the data that it trains on: prepared in that folder, or given as a prepared folder.
+"""The folder of a run, the data that it trains on (prepared there, or given), and the checkpoint that it begins with.
 
 recipe.toml          every setting; a folder with it holds a run
 sources.json         the files that the text comes from
@@ -85,9 +85,6 @@ class RunFolder:
         self.root = root
         self.recipe = root / "recipe.toml"
         self.sources = root / "sources.json"
-        self.stdin = root / STDIN_FILE
-        self.pipes = root / PIPES
-        self.texts = root / GIVEN
         self.start = root / "start"
         self.old = root / "old"
         self.before = root / "before.json"
@@ -100,7 +97,7 @@ class RunFolder:
         self.model = root / "model"
         self.summary = root / "summary.json"
         self.report = root / "report.html"
-        names = {path.name for path in vars(self).values() if path != root}
+        names = {path.name for path in vars(self).values() if path != root} | {STDIN_FILE, PIPES, GIVEN}
         self.claimed = ClaimedFolder(root=root, marker=self.recipe.name, what="a run", ours=names)
 
     @property
@@ -211,10 +208,8 @@ def prepare_by(recipe: Recipe, paths: Sequence[str | Path], folder: Path, report
 def check_data(recipe: Recipe, manifest: Manifest | None = None, root: Path | None = None) -> None:
     """Makes sure that data has what masking and objectives need, and was prepared as the recipe asks.
 
-    Args:
-        recipe: Settings of corpus, tokenizer and annotation that stand at their defaults ask for nothing.
-        manifest: Of prepared data; None for raw text.
-        root: The folder of data that was prepared before, and perhaps otherwise.
+    Settings that stand at their defaults ask for nothing. `manifest` is that of prepared data, None for raw text;
+    `root` the folder of data that was prepared before, and perhaps otherwise.
     """
     if manifest is not None and root is not None:
         for name in ("corpus", "tokenizer", "annotation"):
@@ -294,10 +289,8 @@ def begin_from_checkpoint(
     """Makes the folder of the start, unless that was done before.
 
     New words are looked for in `sample_bytes` of the text, or in all of it. Data that was prepared with this tokenizer
-    before has it under the name that it had then, so that a run's folder may be moved.
-
-    Returns:
-        The recipe by which the text is prepared, with the tokenizer of the start, and lines for the log.
+    before has it under the name that it had then, so that a run's folder may be moved. Returns the recipe by which the
+    text is prepared, with the tokenizer of the start, and lines for the log.
     """
     settings = recipe.start
     assert settings is not None

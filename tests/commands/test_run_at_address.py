@@ -62,8 +62,3 @@ def test_vectors_are_sent(server: Elsewhere, make_model: MakeModel, tokenizer: T
     assert server.cat_file("/bucket/vectors.npy")[:6] == b"\x93NUMPY"
     with pytest.raises(RunError, match="is already there"):
         unmask.embed(encoder, tmp_path / "texts.txt", out="elsewhere://bucket/vectors.npy")
-
-
-def test_an_address_of_this_machine_is_a_path(data_folder: Path, tmp_path: Path) -> None:
-    run = unmask.pretrain([data_folder], out=f"file://{tmp_path}/run", steps=1, settings=SMALL)
-    assert run.folder == tmp_path / "run"

@@ -126,15 +126,17 @@ def test_usual_dimensions() -> None:
     assert {dimension.key for dimension in usual_dimensions(further)} == set(by_key) - {"model.num_layers"}
 
 
-def test_plans_that_cannot_be(data_folder: Path, tmp_path: Path) -> None:
-    for changes, message in (
-        ({"search": (RATES, RATES)}, "training.learning_rate"),
-        ({"search": ("masking.rate=0.1,0.2", "masking.rate.start=0.1..0.3")}, "masking.rate"),
-        ({"search": ("tokenizer.vocab_size=100..200",)}, "tokenizer.vocab_size"),
-        ({"search": ("masking.rate=0.1..1.5",)}, "masking.rate"),
-    ):
-        with pytest.raises(SettingsError, match=message):
-            tune(data_folder, tmp_path / "out", **changes)
-    with pytest.raises(DataError, match="entities"):
-        tune(data_folder, tmp_path / "out", search=("masking.strategy=random,entity",))
+@pytest.mark.parametrize(
+    ("search", "named"),
+    [
+        ((RATES, RATES), "training.learning_rate"),
+        (("masking.rate=0.1,0.2", "masking.rate.start=0.1..0.3"), "masking.rate"),
+        (("tokenizer.vocab_size=100..200",), "tokenizer.vocab_size"),
+        (("masking.rate=0.1..1.5",), "masking.rate"),
+        (("masking.strategy=random,entity",), "entities"),
+    ],
+)
+def test_plans_that_cannot_be(data_folder: Path, tmp_path: Path, search: tuple[str, ...], named: str) -> None:
+    with pytest.raises((SettingsError, DataError), match=named):
+        tune(data_folder, tmp_path / "out", search=search)
     assert not (tmp_path / "out").exists()

@@ -65,7 +65,7 @@ class Trainable(Protocol):
     """What the training loop asks of a model. Objectives know what to make of its encoder's output, the loop does not.
 
     Attributes:
-        encoder: Makes something of each position.
+        encoder: Makes hidden states, or logits, of each position.
         pad_id: Fills rows up.
     """
 

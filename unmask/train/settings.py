@@ -16,7 +16,7 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 class _Warmup(Settings):
-    """Rises in a line from 0 to 1.
+    """Rises linearly from 0 to 1.
 
     Attributes:
         warmup: Share of the budget in which it rises.
@@ -26,9 +26,9 @@ class _Warmup(Settings):
 
     def at(self, progress: float) -> float:
         """The factor at a progress in [0, 1]."""
-        return progress / self.warmup if progress < self.warmup else self._behind(progress)
+        return progress / self.warmup if progress < self.warmup else self._after_warmup(progress)
 
-    def _behind(self, progress: float) -> float:
+    def _after_warmup(self, progress: float) -> float:
         raise NotImplementedError
 
     def _left(self, progress: float) -> float:
@@ -37,7 +37,7 @@ class _Warmup(Settings):
 
 
 class WarmupStableDecay(_Warmup):
-    """Rises in a line, stays, and falls as 1 - sqrt(share of the decay gone).
+    """Rises linearly, stays, and falls as 1 - sqrt(share of the decay gone).
 
     Attributes:
         decay: Share at the end in which it falls to 0.
@@ -54,26 +54,26 @@ class WarmupStableDecay(_Warmup):
             raise ValueError(f"warmup {self.warmup} and decay {self.decay} are more than the whole budget")
         return self
 
-    def _behind(self, progress: float) -> float:
+    def _after_warmup(self, progress: float) -> float:
         gone = (progress - (1.0 - self.decay)) / self.decay if self.decay > 0.0 else 0.0
         return 1.0 - min(gone, 1.0) ** 0.5 if gone > 0.0 else 1.0
 
 
 class LinearDecay(_Warmup):
-    """Rises in a line and falls in a line to 0. Source: Devlin et al. 2018, appendix A.2."""
+    """Rises and falls linearly to 0. Source: Devlin et al. 2018, appendix A.2."""
 
     kind: Literal["linear"]
 
-    def _behind(self, progress: float) -> float:
+    def _after_warmup(self, progress: float) -> float:
         return self._left(progress)
 
 
 class Cosine(_Warmup):
-    """Rises in a line and falls along half a cosine to 0. Source: Loshchilov and Hutter 2017."""
+    """Rises linearly and falls along half a cosine to 0. Source: Loshchilov and Hutter 2017."""
 
     kind: Literal["cosine"]
 
-    def _behind(self, progress: float) -> float:
+    def _after_warmup(self, progress: float) -> float:
         return 0.5 - 0.5 * math.cos(math.pi * self._left(progress))
 
 
@@ -88,10 +88,10 @@ class EvaluationSettings(Settings):
     """How often and on how much the model is evaluated.
 
     Attributes:
-        times: Evaluations spread over the training, besides the one before it and the one behind it.
+        times: Evaluations spread over the training, besides the one before it and the one after it.
         max_tokens: Validation tokens of each of these.
         prompts: Lines whose hidden tokens are predicted and shown at each of these.
-        final_max_tokens: Validation tokens of the one behind the training, whose figures the summary gives.
+        final_max_tokens: Validation tokens of the one after the training, whose figures the summary gives.
         trackers: Services that the figures are sent to, which must be installed.
     """
 
@@ -179,7 +179,7 @@ class TrainingSettings(Settings):
         micro_batch_tokens: Positions that are computed at once at most; a step adds up the gradients of its parts.
             None computes a step at once. Where memory runs out it is halved by itself.
         learning_rate: Peak rate (of the matrices, with Muon).
-        schedule: How the rate rises and falls; in a line unless set, since a rate that stays long ends at a higher loss
+        schedule: How the rate rises and falls; linearly unless set, since a rate that stays long ends at a higher loss
             (docs/experiments.md; Bergsma et al. 2025).
         weight_decay: Decoupled, on matrices and the embedding.
         clip_norm: Largest norm of the whole gradient; `inf` does not clip.

@@ -38,7 +38,7 @@ class BatchSource(Protocol):
     """What a model is trained on; see `unmask.data.rows.RowStream`.
 
     Attributes:
-        version: Another one as soon as the batch at a place is another one.
+        version: Changes when the batches that are still to come change.
     """
 
     @property

@@ -56,13 +56,13 @@ def compared(
 
 def test_the_kinds_of_near_duplicates() -> None:
     long = "the quick brown fox jumps over the lazy dog while nine other foxes look on and laugh at it all day long"
-    held = ["One text.", "User 12 logged IN", long, "nobody else says this", "?!", "..."]
+    held = ["One text.", "User 12 logged IN", long, "nobody else says this", "?!", "...", "One text."]
     training = ["One text.", "user 5, logged in", long + " again", "something else", "?!", "User 12 logged out"]
     pieces = pieces_of(held, training)
     result = compared(pieces)
     assert compared(pieces, size=7) == compared(pieces, tasks=3) == result
-    assert (result.held_out, result.compared, result.share) == (6, 6, 4 / 6)
-    assert (result.equal, result.normalised, result.similar) == (2, 1, 1)  # `...` is not `?!`, though both lack words
+    assert (result.held_out, result.compared, result.share) == (7, 7, 5 / 7)
+    assert (result.equal, result.normalised, result.similar) == (3, 1, 1)  # `...` is not `?!`, though both lack words
     assert result.example is not None
     assert result.example.kind == "equal"
     assert result.example.held_out == result.example.training

@@ -13,13 +13,13 @@ task and their place in it; of equal ones the first stays. `Corpus.why` says why
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 
 from unmask.core.errors import CorpusError, SettingsError
 from unmask.data.documents import Document, Fields, cut_pieces, read_documents, text_bytes
-from unmask.data.groups import Clusters, GroupSizes, HeldGroups, group_key
-from unmask.data.near_duplicates import SHOWN_CHARS, Ints, LeftOutPair
+from unmask.data.groups import WAY_OUT, Clusters, HeldGroups, choose_groups, group_key
+from unmask.data.near_duplicates import Ints
 from unmask.data.reading import BadInput
 from unmask.data.settings import CleaningSettings, ColumnGroups, CorpusSettings, NearDuplicateGroups
 from unmask.data.sources import Source, SourceSplit, find_sources, find_split
@@ -84,7 +84,6 @@ def _with_column(
 # ----------------------------------------
 # What can only be decided by looking at all of the text: which documents are left out, and which are held out
 
-SHOWN_PAIRS = 5
 _DOCUMENT = np.dtype(
     [("high", np.uint64), ("low", np.uint64), ("place", np.int64), ("size", np.int64), ("group", np.int64),
      ("is_grouped", np.bool_)]
@@ -94,82 +93,22 @@ _NONE = np.empty(0, dtype=np.int64)
 Looked = Sequence[tuple[int, Mapping[str, Any]]]  # number of each task, in their order, and what `Corpus.look` gave
 
 
-class Needs(NamedTuple):
-    """What must be known of all of the text; nothing, mostly."""
-
-    length: bool  # how much text there is, since its end is held out
-    equal: bool  # equal documents
-    near: bool  # near-duplicates, to leave out all but the first
-    groups: bool  # groups of a column
-    clusters: bool  # clusters of near-duplicates, to hold some of them out
-
-
 @dataclass(frozen=True)
 class Decisions:
-    """What was decided of all documents, by task."""
+    """What was decided of all documents, as arrays that numpy saves. `duplicates-3` are the places of documents of
+    task 3 that stood before, `near-3` those of near-duplicates of earlier ones, `clusters-3` the keys of its texts'
+    clusters in the order of reading, `end-3` the character from which on it is held out."""
 
-    duplicates: Mapping[int, Ints] = field(default_factory=dict)  # places of documents that stood before
-    near: Mapping[int, Ints] = field(default_factory=dict)  # those of near-duplicates of earlier ones
-    pairs: tuple[tuple[int, int, int, int], ...] = ()  # some of these: task and place, and those of what stays
-    groups: HeldGroups | None = None  # which groups are held out
-    cluster_of: Mapping[int, Ints] = field(default_factory=dict)  # key of each text's cluster, in the order of reading
-    end: Mapping[int, int] = field(default_factory=dict)  # character of its text from which on it is held out
+    arrays: Mapping[str, Any] = field(default_factory=dict)
 
-    def arrays(self) -> dict[str, Any]:
-        """All of it as arrays."""
-        facts: dict[str, Any] = {"pairs": self.pairs, "end": {str(task): place for task, place in self.end.items()}}
-        arrays: dict[str, Any] = {}
-        if self.groups is not None:
-            facts["groups"] = {each.name: getattr(self.groups, each.name) for each in fields(HeldGroups)[1:]}
-            arrays["held_keys"] = self.groups.keys
-        for name in ("duplicates", "near", "cluster_of"):
-            arrays |= {f"{name}-{task}": values for task, values in getattr(self, name).items()}
-        return {"facts": np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8), **arrays}
+    def of(self, name: str, task: int) -> Ints:
+        """One of the arrays of a task; empty where there is none."""
+        return self.arrays.get(f"{name}-{task}", _NONE)
 
-    def digest(self) -> str:
-        """A hash of it."""
-        digest = hashlib.sha256()
-        for name, values in sorted(self.arrays().items()):
-            digest.update(name.encode() + np.ascontiguousarray(values).tobytes())
-        return digest.hexdigest()
-
-
-def decisions_of(arrays: Mapping[str, Any]) -> Decisions:
-    """Reads what `Decisions.arrays` gave."""
-    facts = json.loads(bytes(arrays["facts"]))
-    by_name: dict[str, dict[int, Ints]] = {"duplicates": {}, "near": {}, "cluster_of": {}}
-    for key in arrays:
-        name, _, task = key.partition("-")
-        if name in by_name:
-            by_name[name][int(task)] = arrays[key]
-    groups = HeldGroups(arrays["held_keys"], **facts["groups"]) if "groups" in facts else None
-    pairs = tuple(tuple(pair) for pair in facts["pairs"])
-    end = {int(task): place for task, place in facts["end"].items()}
-    return Decisions(by_name["duplicates"], by_name["near"], pairs, groups, by_name["cluster_of"], end)
-
-
-def _near_duplicates(
-    looked: Looked, begins: Sequence[int], clusters: Clusters, equal: Mapping[int, Ints]
-) -> tuple[dict[int, Ints], tuple[tuple[int, int, int, int], ...]]:
-    """By task, the places of documents whose cluster has an earlier one; and some of them with that one."""
-    owner = np.repeat([task for task, _ in looked], np.diff(begins))
-    place = clusters.texts()["document"]
-    cluster = clusters.of_texts()
-    order = np.argsort(cluster, kind="stable")  # texts of a cluster in the order in which they were read
-    is_first = np.diff(cluster[order], prepend=-1) != 0
-    first_of = order[np.maximum.accumulate(np.where(is_first, np.arange(len(order)), 0))]
-    near: dict[int, Ints] = {}
-    pairs: list[tuple[int, int, int, int]] = []
-    later, stays = order[~is_first], first_of[~is_first]
-    for task, _ in looked:
-        of_task = owner[later] == task
-        places = np.setdiff1d(place[later[of_task]], equal.get(task, _NONE))
-        if len(places):
-            near[task] = places
-        chosen = np.flatnonzero(of_task & np.isin(place[later], places))
-        shown = chosen[np.argsort(place[later[chosen]], kind="stable")][: SHOWN_PAIRS - len(pairs)]  # soon read again
-        pairs += [(task, int(place[later[n]]), int(owner[stays[n]]), int(place[stays[n]])) for n in shown.tolist()]
-    return near, tuple(pairs)
+    @cached_property
+    def groups(self) -> HeldGroups | None:
+        """Which groups are held out; None where text is not held out by groups."""
+        return HeldGroups.of(self.arrays) if "held_keys" in self.arrays else None
 
 
 # ----------------------------------------
@@ -232,34 +171,32 @@ class Corpus:
         self.sources, self.validation_sources = (
             with_columns(each, settings.column, bad, title=titles) for each in (train, held)
         )
-        if fields:
-            self._check_one_text(fields)
+        if fields:  # annotations that come with the text count the characters of one text, as it is
+            ways = 'or let a pipeline annotate the text that is read: annotation.source="pipeline"'
+            if settings.cleaning.changes_text:
+                raise SettingsError(
+                    f"{' and '.join(fields)}: annotations that come with the text name places in it, which "
+                    "corpus.cleaning would move; leave unicode, control_characters and white_space of corpus.cleaning "
+                    f"alone, {ways}"
+                )
+            if several := next((s.column for s in self.all_sources() if isinstance(s.column, tuple)), None):
+                raise SettingsError(
+                    "annotations that come with the text name places in it, but it is joined of "
+                    f"{in_words(several)}; name one in corpus.column, {ways}"
+                )
         self.plan = plan_corpus(self.sources, settings, hold_out=hold_out, has_files=bool(held))
         self.tasks = plan_reading(self.sources, self.validation_sources, unit=self.plan.unit, size_bytes=task_bytes)
         unit, duplicates = self.plan.holdout_unit, settings.cleaning.duplicates
-        self.needs = Needs(
-            length=unit == "end",
-            equal=duplicates != "keep",
-            near=duplicates == "drop_near",
-            groups=unit == "group",
-            clusters=isinstance(groups, NearDuplicateGroups) and unit in ("document", "part", "group"),
-        )
+        decided = {
+            "length": unit == "end",  # how much text there is, since its end is held out
+            "equal": duplicates != "keep",  # equal documents
+            "near": duplicates == "drop_near",  # near-duplicates, to leave out all but the first
+            "groups": unit == "group",  # groups of a column
+            "clusters": isinstance(groups, NearDuplicateGroups) and unit in ("document", "part"),
+        }
+        self.needs = frozenset(name for name, is_needed in decided.items() if is_needed)
         self.skipped: Counter[str] = Counter()
         self._decisions: Decisions | None = None
-
-    def _check_one_text(self, fields: Fields) -> None:
-        """Annotations that come with the text count the characters of one text, as it is."""
-        ways = 'or let a pipeline annotate the text that is read: annotation.source="pipeline"'
-        if self.settings.cleaning.changes_text:
-            raise SettingsError(
-                f"{' and '.join(fields)}: annotations that come with the text name places in it, which corpus.cleaning "
-                f"would move; leave unicode, control_characters and white_space of corpus.cleaning alone, {ways}"
-            )
-        if joined := next((s.column for s in self.all_sources() if isinstance(s.column, tuple)), None):
-            raise SettingsError(
-                "annotations that come with the text name places in it, but it is joined of "
-                f"{in_words(joined)}; name one in corpus.column, {ways}"
-            )
 
     def without_files(self) -> Corpus:
         """How text is read, without the files, which tasks name: it is small."""
@@ -306,21 +243,20 @@ class Corpus:
     def decided(self) -> Decisions:
         """What is decided about all of the text, which is looked at once where that is needed."""
         if self._decisions is None:
-            looked = [(task.number, self.look(task)) for task in self.tasks] if any(self.needs) else []
+            looked = [(task.number, self.look(task)) for task in self.tasks] if self.needs else []
             self._decisions = self.decide(looked)
         return self._decisions
 
     def look(self, task: ReadTask) -> dict[str, Any]:
         """Gathers what decisions need of a task: hashes, sizes and groups of its documents as arrays."""
-        needs, in_parts = self.needs, self.plan.holdout_unit == "part"
-        groups, clusters = GroupSizes(), Clusters()
+        needs, in_parts, clusters = self.needs, self.plan.holdout_unit == "part", Clusters()
         documents: list[tuple[int, int, int, int, int, bool]] = []
         packed: list[NDArray[np.void]] = []
 
         def whole(pieces: Iterator[Document]) -> Iterator[Document]:
             """Documents as they are before they are cut into parts."""
             for piece in pieces:
-                if needs.equal and piece.offset == 0 and piece.last:
+                if "equal" in needs and piece.offset == 0 and piece.last:
                     digest = content_digest(piece.text)
                     halves = int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
                     key = 0 if piece.group is None else group_key(piece.group)
@@ -328,87 +264,105 @@ class Corpus:
                     if len(documents) == _AT_ONCE:
                         packed.append(np.array(documents, dtype=_DOCUMENT))
                         documents.clear()
-                    if needs.near:
+                    if "near" in needs:
                         clusters.add_piece(piece, parts=False)
                 yield piece
 
-        num_chars = 0
+        sizes: Counter[int] = Counter()  # characters by key of the group: some 100 bytes of memory a group
+        num_chars, alone, shown = 0, 0, ""  # alone: documents without a group
         for piece in self._read(task, Counter(), {}, first=0, through=whole):
             num_chars += len(piece.text)
-            if needs.groups:
-                groups.add(piece)
-            if needs.clusters:
+            if "clusters" in needs:
                 clusters.add_piece(piece, parts=in_parts)
+            if piece.group is not None:
+                sizes[group_key(piece.group)] += len(piece.text)
+                shown = shown or piece.group
+            else:
+                alone += piece.offset == 0
         packed.append(np.array(documents, dtype=_DOCUMENT))
-        facts = {"num_chars": num_chars, "alone": groups.alone, "shown": groups.shown}
-        keys = sorted(groups.sizes)
         return {
-            "facts": np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8),
+            "facts": np.frombuffer(json.dumps([num_chars, alone, shown]).encode(), dtype=np.uint8),
             "documents": np.sort(np.concatenate(packed), order=["high", "low", "place"]),
-            "group_keys": np.array(keys, dtype=np.int64),
-            "group_sizes": np.array([groups.sizes[key] for key in keys], dtype=np.int64),
+            "group_keys": np.array(list(sizes), dtype=np.int64),
+            "group_sizes": np.array(list(sizes.values()), dtype=np.int64),
             **clusters.arrays(),
         }
 
     def decide(self, looked: Looked) -> Decisions:
         """Decides what is left out and what is held out, from looks at all tasks; a CorpusError where there are no
         groups to choose among, or there is too little text."""
-        # 1. Equal documents: by task, the places of those that stood before.
-        duplicates: dict[int, Ints] = {}
-        if self.needs.equal:
+        decided: dict[str, Any] = {}
+        tasks = [task for task, _ in looked]
+
+        def by_task(name: str, owner: Ints, places: Ints) -> None:
+            decided.update({f"{name}-{task}": np.sort(places[owner == task]) for task in np.unique(owner).tolist()})
+
+        # 1. Equal documents: all but the first are left out.
+        if "equal" in self.needs:
             rows = np.concatenate([np.empty(0, dtype=_DOCUMENT), *(arrays["documents"] for _, arrays in looked)])
-            owner = np.repeat([task for task, _ in looked], [len(arrays["documents"]) for _, arrays in looked])
+            owner = np.repeat(tasks, [len(arrays["documents"]) for _, arrays in looked])
             order = np.lexsort((rows["place"], owner, rows["low"], rows["high"]))
             high, low = rows["high"][order], rows["low"][order]
             again = order[1:][(high[1:] == high[:-1]) & (low[1:] == low[:-1])]
-            for task in np.unique(owner[again]).tolist():
-                duplicates[task] = np.sort(rows["place"][again[owner[again] == task]])
+            by_task("duplicates", owner[again], rows["place"][again])
 
-        # 2. Clusters of near-duplicates: of each but the first document may stay.
-        clusters, begins = Clusters(), [0]
-        for _, arrays in looked if self.needs.near or self.needs.clusters else ():
+        # 2. Clusters of near-duplicates, of texts in the order of reading: all but the first are left out.
+        clusters, num_texts = Clusters(), []
+        for _, arrays in looked if self.needs & {"near", "clusters"} else ():
             clusters.join(arrays)
-            begins.append(begins[-1] + len(arrays["cluster_texts"]))
-        near, pairs = _near_duplicates(looked, begins, clusters, duplicates) if self.needs.near else ({}, ())
-        gone = {}  # by task, the documents that are left out, for whatever reason
-        for task, arrays in looked:
-            places = np.concatenate([_NONE, *(each[task] for each in (duplicates, near) if task in each)])
-            gone[task] = arrays["documents"][np.isin(arrays["documents"]["place"], places)]
+            num_texts.append(len(arrays["cluster_texts"]))
+        if num_texts:
+            place, owner = clusters.texts()["document"], np.repeat(tasks, num_texts)
+            stays = np.ones(len(place), dtype=np.bool_)
+            for task in tasks:
+                of_task = owner == task
+                stays[of_task] = ~np.isin(place[of_task], decided.get(f"duplicates-{task}", _NONE))
+        if "near" in self.needs:
+            later = np.ones(len(place), dtype=np.bool_)
+            later[np.unique(clusters.of_texts(), return_index=True)[1]] = False
+            by_task("near", owner[later & stays], place[later & stays])
 
-        # 3. What of the rest is held out: groups of a column, clusters, or the end.
-        groups: HeldGroups | None = None
-        cluster_of: dict[int, Ints] = {}
-        end: dict[int, int] = {}
-        if self.needs.groups:
-            sizes = GroupSizes()
-            for task, arrays in looked:
-                facts = json.loads(bytes(arrays["facts"]))
-                keys = dict(zip(arrays["group_keys"].tolist(), arrays["group_sizes"].tolist(), strict=True))
-                for row in gone[task][gone[task]["is_grouped"]]:
-                    keys[int(row["group"])] -= int(row["size"])
-                sizes.join(GroupSizes(keys, facts["alone"] - int((~gone[task]["is_grouped"]).sum()), facts["shown"]))
-            groups = sizes.choose(self.settings)
-        elif self.needs.clusters:
-            stays = [
-                ~np.isin(arrays["cluster_texts"]["document"], duplicates.get(task, _NONE)) for task, arrays in looked
-            ]  # fmt: skip
-            what = f"clusters of near-duplicate {'parts' if self.plan.holdout_unit == 'part' else 'documents'}"
-            groups, cluster_keys = clusters.choose(self.settings.holdout, stays=np.concatenate(stays), what=what)
-            of_task = np.split(cluster_keys, begins[1:-1])
-            cluster_of = {task: part[stay] for (task, _), part, stay in zip(looked, of_task, stays, strict=True)}
-        if self.needs.length:
-            lengths = {
-                task: json.loads(bytes(arrays["facts"]))["num_chars"] - int(gone[task]["size"].sum())
-                for task, arrays in looked
-            }
-            total = sum(lengths.values())
-            left = total - round(total * self.plan.threshold)
-            if not 0 < left < total:
-                raise CorpusError("too little text to hold its end out for validation; give more")
-            for task, length in lengths.items():
-                end[task] = min(max(left, 0), length)
-                left -= length
-        return Decisions(duplicates, near, pairs, groups, cluster_of, end)
+        # 3. What of the rest is held out
+        if self.needs & {"groups", "length"}:
+            decided |= self._hold_out(looked, decided)
+        elif "clusters" in self.needs:
+            what = f"clusters of near-duplicate {self.plan.holdout_unit}s"
+            groups, keys = clusters.choose(self.settings.holdout, stays=stays, what=what)
+            decided |= {f"clusters-{task}": keys[(owner == task) & stays] for task in tasks} | groups.arrays()
+        return Decisions(decided)
+
+    def _hold_out(self, looked: Looked, decided: Mapping[str, Any]) -> dict[str, Any]:
+        """The groups of a column that are held out, or where each task's end begins; of the text that stays."""
+        sizes: Counter[int] = Counter()
+        num_chars: dict[int, int] = {}
+        alone, shown = 0, ""
+        for task, arrays in looked:
+            num_chars[task], without, value = json.loads(bytes(arrays["facts"]))
+            left_out = [decided.get(f"{name}-{task}", _NONE) for name in ("duplicates", "near")]
+            gone = arrays["documents"][np.isin(arrays["documents"]["place"], np.concatenate(left_out))]
+            num_chars[task] -= int(gone["size"].sum())
+            sizes.update(dict(zip(arrays["group_keys"].tolist(), arrays["group_sizes"].tolist(), strict=True)))
+            for row in gone[gone["is_grouped"]]:
+                sizes[int(row["group"])] -= int(row["size"])
+            alone, shown = alone + without - int((~gone["is_grouped"]).sum()), shown or value
+        if isinstance(self.settings.holdout_groups, ColumnGroups):
+            column = repr(str(self.settings.holdout_groups.column))
+            if len(sizes) < 2:
+                what = f"all rows have the same value there ({shown!r}), so none of them can be held out"
+                what = what if sizes else "no row has a value in this column"
+                raise CorpusError(f"corpus.holdout_groups = {column}: {what}; name another column, or {WAY_OUT}")
+            keys, counts = (np.array(list(values), dtype=np.int64) for values in (sizes, sizes.values()))
+            what = f"groups by column {column}"
+            return choose_groups(keys, counts, self.settings.holdout, what=what, alone=alone).arrays()
+        total = sum(num_chars.values())
+        left = total - round(total * self.plan.threshold)
+        if not 0 < left < total:
+            raise CorpusError("too little text to hold its end out for validation; give more")
+        ends = {}
+        for task, length in num_chars.items():
+            ends[f"end-{task}"] = np.array(min(max(left, 0), length))
+            left -= length
+        return ends
 
     def read(self, task: ReadTask, decisions: Decisions, skipped: Counter[str]) -> Generator[tuple[Document, bool]]:
         """The pieces of a task, each with whether it is held out; `skipped` counts what is left out.
@@ -416,46 +370,36 @@ class Corpus:
         Raises:
             CorpusError: A file cannot be read, or has changed since it was looked at.
         """
-        left_out = dict.fromkeys(decisions.duplicates.get(task.number, _NONE).tolist(), "duplicates")
-        left_out |= dict.fromkeys(decisions.near.get(task.number, _NONE).tolist(), "near-duplicates")
+        left_out = dict.fromkeys(decisions.of("duplicates", task.number).tolist(), "duplicates")
+        left_out |= dict.fromkeys(decisions.of("near", task.number).tolist(), "near-duplicates")
         pieces = self._read(task, skipped, left_out, first=task.first_document)
-        unit, groups, held = self.plan.holdout_unit, decisions.groups, False
+        unit, groups = self.plan.holdout_unit, decisions.groups
+        clusters = iter(decisions.of("clusters", task.number).tolist())
+        share = groups.target if groups is not None else self.plan.threshold if unit in ("document", "part") else 0.0
+        left, key, held = int(decisions.of("end", task.number)) if unit == "end" else 0, None, task.is_held
         with closing(pieces):
-            if task.is_held:
-                yield from ((piece, True) for piece in pieces)
-            elif unit == "end":
-                left = decisions.end[task.number]
-                for piece in pieces:
+            for piece in pieces:
+                if unit == "end":
                     cut = min(max(left, 0), len(piece.text))
                     left -= len(piece.text)
                     if cut:
                         yield piece.part(0, cut), False
                     if cut < len(piece.text):
                         yield piece.part(cut, len(piece.text)), True
-            elif task.number in decisions.cluster_of:
-                assert groups is not None, "they were chosen"
-                clusters, key = iter(decisions.cluster_of[task.number].tolist()), 0
-                for piece in pieces:
-                    if unit == "part" or piece.offset == 0:
-                        try:
-                            key = next(clusters)
-                        except StopIteration:
-                            what = "the files have changed while they were read; run the same command again"
-                            raise CorpusError(what) from None
-                        held = groups.holds(key)
-                    yield replace(piece, group=str(key)) if held else piece, held
-            else:
-                share = self.plan.threshold if unit in ("document", "part") else 0.0
-                share = share if groups is None else groups.target
-                for piece in pieces:  # a part, or a document by its first piece, goes by its group or its text
-                    if unit == "part" or piece.offset == 0:
-                        is_grouped = groups is not None and piece.group is not None
-                        held = (
-                            groups.holds(group_key(piece.group))  # type: ignore[union-attr, arg-type]
-                            if is_grouped
-                            else share > 0 and fraction(piece.text) < share
-                        )
-                    yield piece, held
+                    continue
+                # A part, or a document by its first piece, goes by its cluster, its group or its text.
+                if not task.is_held and (unit == "part" or piece.offset == 0):
+                    if "clusters" in self.needs:
+                        key = next(clusters, None)
+                        if key is None:
+                            raise CorpusError("the files have changed while they were read; run the same command again")
+                    elif groups is not None:
+                        key = None if piece.group is None else group_key(piece.group)
+                    if groups is not None and key is not None:
+                        held = key in groups.held
+                    else:
+                        held = share > 0 and fraction(piece.text) < share
+                yield replace(piece, group=str(key)) if held and "clusters" in self.needs else piece, held
 
     def why(self, document: int) -> Side:
         """Why a document is held out, or is not: the rule and the reason. Its task is read up to it.
@@ -478,7 +422,7 @@ class Corpus:
             rule, reason = "file", f"it stands in files that are held out ({files})"
         elif self.plan.holdout_unit == "end":
             rule, reason = "end", f"the last {share:.1%} of the text are held out"
-        elif task.number in decisions.cluster_of:
+        elif "clusters" in self.needs:
             rule, reason = "cluster", "whole clusters of near-duplicates go by the hash of their texts"
         elif groups is not None and piece.group is not None:
             among = f"{'is' if held else 'is not'} among the {len(groups.keys):,} held out of {groups.num_groups:,}"
@@ -490,24 +434,6 @@ class Corpus:
         else:
             rule, reason = "nothing", "files of their own, or nothing, are held out"
         return Side(held, rule, f"{'held out' if held else 'trained on'}: {reason}")
-
-    def left_out_examples(self, decisions: Decisions) -> Iterator[LeftOutPair]:
-        """Some near-duplicates that are left out, each with the document that stays; they are read once more."""
-        places: dict[int, set[int]] = {}
-        for one, place, other, stays in decisions.pairs:
-            places.setdefault(one, set()).add(place)
-            places.setdefault(other, set()).add(stays)
-        beginnings: dict[tuple[int, int], str] = {}
-        for number, chosen in places.items():
-            with closing(self._read(self.tasks[number], Counter(), {}, first=0)) as pieces:
-                for piece in pieces:
-                    if piece.offset == 0 and piece.document in chosen:
-                        beginnings[number, piece.document] = piece.text[:SHOWN_CHARS]
-                    if piece.document >= max(chosen):
-                        break
-        for one, place, other, stays in decisions.pairs:
-            if (one, place) in beginnings and (other, stays) in beginnings:  # unless a file has changed meanwhile
-                yield LeftOutPair(beginnings[one, place], beginnings[other, stays])
 
     def describe(self, decisions: Decisions) -> str:
         """One line for the log: what a document is, and what is held out."""

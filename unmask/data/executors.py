@@ -34,7 +34,7 @@ from unmask.tokenizer.loading import load_tokenizer
 
 if TYPE_CHECKING:  # a worker that tokenizes chunks starts without what reads files
     from unmask.data.survey import ReadTask
-    from unmask.data.work import Count, Kind, SmallText, Tools, Work
+    from unmask.data.work import Count, Kind, Tools, Work
 
 ONE_THREAD = {
     **dict.fromkeys(("RAYON_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
@@ -58,7 +58,6 @@ class WorkerProcesses:
         self.workers = workers
         self._pool: ProcessPoolExecutor | None = None
         self._counted = 0
-        self._small: SmallText | None = None
 
     def run(self, work: Work, kind: Kind, tasks: Sequence[ReadTask], count: Count) -> None:
         """Does tasks, those that were done before excepted.
@@ -66,7 +65,7 @@ class WorkerProcesses:
         Raises:
             UnmaskError: The text cannot be read or tokenized, a file not be written, or a worker died.
         """
-        from unmask.data.work import SmallText, Tools, do_task
+        from unmask.data.work import Tools, do_task
 
         share = sum(task.num_bytes for task in tasks) / self.workers
         short = [task for task in tasks if task.num_bytes <= share]
@@ -90,9 +89,7 @@ class WorkerProcesses:
             count(num_bytes)
             listen()
 
-        if len(tasks) == 1 and work.corpus.fields is None:
-            self._small = self._small or SmallText()
-        tools = Tools(work, self._small)
+        tools = Tools(work)
         each = partial(self._each_chunk, tools, count, listen) if self.workers > 1 else None
         for task in tasks:
             if task not in for_workers:
@@ -230,7 +227,7 @@ def _write_shards(root: Path, settled: str, plan: Any, chunk: TextChunk) -> Text
 def _do_task(work: Work, kind: Kind, task: ReadTask, count: Count = _count) -> None:
     from unmask.data.work import Tools, do_task
 
-    key = f"{work.decided} {work.settled}"
+    key = f"{work.root} {work.decided} {work.settled}"
     if key not in _loaded:
         _loaded.clear()
         _loaded[key] = Tools(work)

@@ -9,9 +9,11 @@ unless all are as large.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +23,6 @@ from unmask.core.errors import CorpusError
 from unmask.core.hashing import mix
 from unmask.data.documents import Document
 from unmask.data.near_duplicates import NUM_BANDS, NUM_MINIMA, Bytes, Codes, Ints, hash_texts
-from unmask.data.settings import ColumnGroups, CorpusSettings
 from unmask.data.survey import text_hash
 
 FAR = 0.5  # a realised share is near the target if it is that share, give or take half of it
@@ -30,7 +31,7 @@ BATCH_CHARS = 1 << 18
 # Of 256 minima: at a Jaccard similarity of 0.6 that is 4.5 standard deviations off, at 0.8 it is below by 2.4.
 ALIKE = 190
 MOST_NEIGHBOURS = 100  # that share a band, and are compared with one text
-_WAY_OUT = 'hold files of their own out with corpus.validation=["FILE"]'
+WAY_OUT = 'hold files of their own out with corpus.validation=["FILE"]'
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,19 @@ class HeldGroups:
     alone: int = 0  # documents without a value in the column: each goes by its text
 
     @cached_property
-    def _held(self) -> frozenset[int]:
+    def held(self) -> frozenset[int]:
+        """The keys of the groups that are held out."""
         return frozenset(self.keys.tolist())
 
-    def holds(self, key: int) -> bool:
-        """Whether a group is held out."""
-        return key in self._held
+    def arrays(self) -> dict[str, Any]:
+        """All of it as arrays, for `of`."""
+        facts = {each.name: getattr(self, each.name) for each in fields(self)[1:]}
+        return {"held_keys": self.keys, "held_facts": np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8)}
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, Any]) -> HeldGroups:
+        """Reads what `arrays` gave."""
+        return cls(arrays["held_keys"], **json.loads(bytes(arrays["held_facts"])))
 
     def describe(self) -> str:
         """For the log, what was chosen."""
@@ -96,47 +104,6 @@ def group_key(name: str) -> int:
     """The hash by which a group of a column is held out."""
     key = text_hash(name)
     return key - 2**64 if key >= 2**63 else key
-
-
-@dataclass
-class GroupSizes:
-    """The groups of a column. Memory is that of their keys, some 100 bytes a group."""
-
-    sizes: dict[int, int] = field(default_factory=dict)  # characters by key of the group
-    alone: int = 0  # documents without a value there
-    shown: str = ""  # a value
-
-    def add(self, piece: Document) -> None:
-        """Counts the next piece."""
-        if piece.group is None:
-            self.alone += piece.offset == 0
-            return
-        key = group_key(piece.group)
-        self.sizes[key] = self.sizes.get(key, 0) + len(piece.text)
-        self.shown = self.shown or piece.group
-
-    def join(self, other: GroupSizes) -> None:
-        """Adds the counts of another."""
-        for key, size in other.sizes.items():
-            self.sizes[key] = self.sizes.get(key, 0) + size
-        self.alone += other.alone
-        self.shown = self.shown or other.shown
-
-    def choose(self, settings: CorpusSettings) -> HeldGroups:
-        """The groups that are held out.
-
-        Raises:
-            CorpusError: No row has a value in the column, or all have the same.
-        """
-        assert isinstance(settings.holdout_groups, ColumnGroups)
-        column = str(settings.holdout_groups.column)
-        if len(self.sizes) < 2:
-            what = f"all rows have the same value there ({self.shown!r}), so none of them can be held out"
-            if not self.sizes:
-                what = "no row has a value in this column"
-            raise CorpusError(f"corpus.holdout_groups = {column!r}: {what}; name another column, or {_WAY_OUT}")
-        keys, counts = (np.array(list(values), dtype=np.int64) for values in (self.sizes, self.sizes.values()))
-        return choose_groups(keys, counts, settings.holdout, what=f"groups by column {column!r}", alone=self.alone)
 
 
 _ROW = np.dtype([("form", np.int64), ("bands", np.uint32, NUM_BANDS), ("minima", np.uint8, NUM_MINIMA)])
@@ -248,7 +215,7 @@ class Clusters:
         if len(roots) == 1:
             raise CorpusError(
                 "corpus.holdout_groups = 'near_duplicates': all documents are near-duplicates of each other, so none "
-                f"of them can be held out; leave the setting out, or {_WAY_OUT}"
+                f"of them can be held out; leave the setting out, or {WAY_OUT}"
             )
         keys = mix(self._compact()["form"][roots])  # rows are in the order of forms, so a root has the smallest
         sizes = np.bincount(cluster, weights=weights).astype(np.int64)

@@ -31,7 +31,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -366,7 +366,8 @@ def no_leaks() -> Leaks:
 def join_leaks(leaks: Leaks, later: Leaks) -> None:
     """Adds the leaks of text that comes later, in place."""
     for kind in KINDS:
-        leaks[kind] = {**later[kind], **leaks[kind]}
+        for key, beginning in later[kind].items():
+            leaks[kind].setdefault(key, beginning)
 
 
 class HeldIndex:
@@ -478,13 +479,6 @@ class DuplicateExample:
     kind: SameAs
     held_out: str
     training: str
-
-
-class LeftOutPair(NamedTuple):
-    """A near-duplicate that was left out, and the earlier document that stays, by their beginnings."""
-
-    left_out: str
-    stays: str
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ look. `DataFolder` tells what stands in the folder that comes out.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import logging
 import os
@@ -255,16 +254,6 @@ class Preparation:
              decisions.npz     settled.npz, tokenizer/
 
     These files say what they were made of, so that any process that comes next knows how far the work is.
-
-    Args:
-        folder: The data folder.
-        source: Text and settings.
-        settings: As the manifest keeps them.
-        notify: Called with the progress.
-        note: Called with remarks, a line each.
-
-    Raises:
-        UnmaskError: The text cannot be read, or not be annotated.
     """
 
     def __init__(
@@ -304,7 +293,8 @@ class Preparation:
             sample = Sample(1.0 if source.tokenizer.kind == "char" else share, bool(source.tokenizer.bare))
         slow = plan is not None and plan.pipeline is not None
         size_bytes = source.size_bytes or chunk_bytes(sum(size for _, size, _ in self._sources), slow=slow)
-        self.work = Work(folder.root, self.corpus.without_files(), size_bytes, sample, plan)
+        decided = self._key if self.corpus.needs else ""
+        self.work = Work(folder.root, self.corpus.without_files(), size_bytes, sample, plan, decided)
 
     def go_on(
         self, executor: Executor, tasks: Sequence[ReadTask], *, until: Literal["to join", "joined", "the end"]
@@ -315,10 +305,11 @@ class Preparation:
             self._folder.tidy()
             return load_manifest(self._folder.root)
         self._run(executor, "look", tasks)
-        if not self._is_decided():
+        if self.corpus.needs and load_arrays(self.work.file(DECISIONS), self._key) is None:
             if until == "to join":
                 return RUN_PARTS
-            self._decide()
+            decisions = self.corpus.decide([(task.number, arrays) for task, arrays in self._results("look")])
+            save_arrays(self.work.file(DECISIONS), decisions.arrays, self._key)
             if until == "joined":
                 return "decided what is left out and what is held out; run the parts again, then this"
         self._run(executor, "survey", tasks)
@@ -334,7 +325,7 @@ class Preparation:
 
     def _run(self, executor: Executor, kind: Kind, tasks: Sequence[ReadTask]) -> None:
         """Does some of the tasks, as far as they are not done."""
-        if not tasks or (kind == "look" and not any(self.corpus.needs)):
+        if not tasks or (kind == "look" and not self.corpus.needs):
             return
         if kind == "shards" and (done := sum(self.work.result("shards", task) is not None for task in tasks)):
             self._note(f"going on: {done:,} of {len(tasks):,} tasks were done before")
@@ -365,19 +356,6 @@ class Preparation:
                 "the parts that were stopped"
             )
 
-    def _is_decided(self) -> bool:
-        """Whether what is left out and held out is decided about all of the text; takes it over."""
-        if any(self.corpus.needs) and load_arrays(self.work.file(DECISIONS), self._key) is None:
-            return False
-        self.work = replace(self.work, decided=self.work.decisions().digest())
-        return True
-
-    def _decide(self) -> None:
-        """Decides it, from what was seen in all tasks."""
-        decisions = self.corpus.decide([(task.number, arrays) for task, arrays in self._results("look")])
-        save_arrays(self.work.file(DECISIONS), decisions.arrays(), self._key)
-        self.work = replace(self.work, decided=decisions.digest())
-
     def _is_settled(self) -> bool:
         """Whether there are a tokenizer and all held-out texts, by the libraries that are used here; takes it over."""
         arrays = load_arrays(self.work.file(SETTLED), self._key)
@@ -388,15 +366,13 @@ class Preparation:
             tokenizer = load_tokenizer(self._tokenizer_settings.path or self._folder.tokenizer)
         except TokenizerError:  # where the trained one is damaged, it is trained again
             return False
-        if self._made_by(tokenizer) != facts["made_by"]:
-            return False
         classes = None if facts["classes"] is None else tuple(facts["classes"])
-        self.work = replace(self.work, settled=facts["settled"], classes=classes)
-        return True
+        self.work = replace(self.work, settled=self._settled_by(tokenizer), classes=classes)
+        return self.work.settled == facts["settled"]
 
-    def _made_by(self, tokenizer: Tokenizer) -> str:
-        annotated = [] if self.work.plan is None else [self.work.plan.fingerprint]
-        return key_of([tokenizers.__version__, tokenizer.fingerprint, self._settings, *annotated])
+    def _settled_by(self, tokenizer: Tokenizer) -> str:
+        annotated = None if self.work.plan is None else self.work.plan.fingerprint
+        return key_of([self._key, tokenizers.__version__, tokenizer.fingerprint, annotated])
 
     def _settle(self) -> None:
         """Joins the results of the survey, trains the tokenizer, and makes the folder ready for shards."""
@@ -416,12 +392,9 @@ class Preparation:
         else:
             tokenizer = train_tokenizer(lambda: sample_texts(map(self.work.sample_of, self.tasks)), settings)
         self._folder.begin(tokenizer)
-        arrays, made_by = held.arrays(), self._made_by(tokenizer)
-        digests = [hashlib.sha256(arrays[name].tobytes()).hexdigest() for name in arrays]
-        settled = key_of([made_by, self.work.decided, classes, digests])
-        facts = {"made_by": made_by, "settled": settled, "classes": classes}
-        save_arrays(self.work.file(SETTLED), {**arrays, "facts": json_array(facts)}, self._key)
-        self.work = replace(self.work, settled=settled, classes=classes)
+        self.work = replace(self.work, settled=self._settled_by(tokenizer), classes=classes)
+        facts = json_array({"settled": self.work.settled, "classes": classes})
+        save_arrays(self.work.file(SETTLED), {**held.arrays(), "facts": facts}, self._key)
 
     def _finish(self) -> Manifest:
         """Adds up what the tasks came to, and writes the manifest."""
@@ -476,7 +449,6 @@ class Preparation:
             labels=dict(zip(classes, labels[1:], strict=True)),
             unlabelled=labels[0],
             near_duplicates=near,
-            left_out=tuple(self.corpus.left_out_examples(decisions)),
         )
         self._folder.finish(manifest)
         return manifest

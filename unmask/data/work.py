@@ -17,9 +17,9 @@ import json
 import os
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -30,9 +30,8 @@ import pyarrow as pa
 from unmask.core.errors import CorpusError, DataError
 from unmask.core.files import file_sha256, write_atomically, writing
 from unmask.data.annotations import AnnotationPlan, Annotator
-from unmask.data.corpus import Corpus, Decisions, decisions_of
+from unmask.data.corpus import Corpus, Decisions
 from unmask.data.data_folder import PARTS, SETTLED, TOKENIZER
-from unmask.data.documents import Document
 from unmask.data.near_duplicates import HeldIndex, HeldTexts, Leaks, LeakSearch, held_texts, packed
 from unmask.data.shards import Split, TextChunk, TextCounts, cannot_write, cut_chunks, utf8_bytes, write_shards
 from unmask.data.store import ShardFile
@@ -43,11 +42,9 @@ from unmask.tokenizer.tokenizer import Tokenizer
 Kind = Literal["look", "survey", "shards"]
 Count = Callable[[int], None]
 """Called with how many more bytes of text are done."""
-VERSION = 3  # raised whenever the same text, settings and tokenizer come to other files, so that no older one is kept
+VERSION = 4  # raised whenever the same text, settings and tokenizer come to other files, so that no older one is kept
 DECISIONS = "decisions.npz"
 MOST_CLASSES = 10_000
-SMALL_BYTES = 1 << 25  # of text that stays in memory from the survey to the shards
-PIECE_BYTES = 250  # about what a piece takes beside its text
 COUNT_BYTES = 1 << 18  # of text, after which the survey counts
 LEAKS = "training documents that nearly stand in the held-out text"
 _SAMPLE_BATCH_CHARS = 1 << 22
@@ -75,22 +72,16 @@ class Work:
     size_bytes: int  # text of a chunk
     sample: Sample | None  # what the tokenizer is trained on; None where none is trained
     plan: AnnotationPlan | None  # what is annotated; None is nothing
-    decided: str = ""  # a hash of the decisions about all of the text; empty before they are made
-    settled: str = ""  # one of these, held-out texts, classes, settings, tokenizer and libraries; empty before the join
+    decided: str  # a hash of all of the text and settings, where something is decided about all of it; else empty
+    settled: str = ""  # one of these, the tokenizer and the libraries; empty before they are there
     classes: tuple[str, ...] | None = None  # of the documents; None where none are read
 
     def key(self, kind: Kind, task: ReadTask) -> str:
         """What the file of a task says it was made of."""
         corpus = self.corpus
         plan = dataclasses.asdict(corpus.plan)
-        content: list[Any] = [
-            VERSION,
-            kind,
-            task.stamp,
-            corpus.settings.model_dump(mode="json"),
-            plan,
-            dict(corpus.fields or {}),
-        ]
+        settings = corpus.settings.model_dump(mode="json")
+        content: list[Any] = [VERSION, kind, task.stamp, settings, plan, dict(corpus.fields or {})]
         if kind == "survey":
             content += [self.decided, self.sample]
         if kind == "shards":
@@ -116,9 +107,9 @@ class Work:
 
     def decisions(self, task: ReadTask | None = None) -> Decisions:
         """What was decided about all of the text, or about a task's documents."""
-        if not any(self.corpus.needs):
+        if not self.corpus.needs:
             return Decisions()
-        return decisions_of(self._joined(DECISIONS, None if task is None else task.number))
+        return Decisions(self._joined(DECISIONS, None if task is None else task.number))
 
     def held(self) -> HeldTexts:
         """What is held out."""
@@ -131,19 +122,11 @@ class Work:
         return arrays
 
 
-@dataclass
-class SmallText:
-    """A small text of one task, which is read once: what the survey has read, the shards are made of from memory."""
-
-    pieces: list[tuple[Document, bool]] = field(default_factory=list)
-    skipped: Counter[str] = field(default_factory=Counter)
-
-
 class Tools:
     """What is loaded once for many tasks of some work."""
 
-    def __init__(self, work: Work, small: SmallText | None = None) -> None:
-        self.work, self.small = work, small
+    def __init__(self, work: Work) -> None:
+        self.work = work
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -196,19 +179,15 @@ def do_task(tools: Tools, kind: Kind, task: ReadTask, count: Count, each: EachCh
 
 def _survey(tools: Tools, task: ReadTask, count: Count) -> dict[str, Any]:
     """Held-out texts, names of classes, and the text that the tokenizer is trained on."""
-    work, small = tools.work, SmallText() if tools.small is None else tools.small
+    work = tools.work
     sample, path = work.sample, work.sample_of(task)
-    room = 0 if tools.small is None else SMALL_BYTES
     held = HeldTexts(parts=work.corpus.plan.holdout_unit in ("part", "end"))
     labels: set[str] = set()
     texts: list[str] = []
     takes, num_chars, uncounted = False, 0, 0
     with nullcontext(list[str].clear) if sample is None else _sample_file(path) as write:
-        for piece, is_held in held.collect(work.corpus.read(task, work.decisions(task), small.skipped)):
-            num_bytes = utf8_bytes(piece.text)
-            room -= num_bytes + PIECE_BYTES
-            small.pieces.append((piece, is_held)) if room > 0 else small.pieces.clear()
-            uncounted += num_bytes
+        for piece, is_held in held.collect(work.corpus.read(task, work.decisions(task), Counter())):
+            uncounted += utf8_bytes(piece.text)
             if uncounted >= COUNT_BYTES:
                 count(uncounted)
                 uncounted = 0
@@ -279,12 +258,7 @@ def _make_shards(tools: Tools, task: ReadTask, count: Count, each: EachChunk | N
     def chunks() -> Iterator[TextChunk]:
         nonlocal documents, left_out
         leaking = -1  # the document that was left out last
-        if tools.small is not None and tools.small.pieces:
-            skipped.update(tools.small.skipped)
-            read: Generator[tuple[Document, bool]] = (marked for marked in tools.small.pieces)
-        else:
-            read = work.corpus.read(task, work.decisions(task), skipped)
-        with closing(read) as pieces:
+        with closing(work.corpus.read(task, work.decisions(task), skipped)) as pieces:
             for chunk in cut_chunks(pieces, work.size_bytes, work.classes, task=task.number):
                 documents = int(chunk.document[-1]) - task.first_document + 1
                 leaks = search.look(chunk.texts, chunk.held, chunk.offset)

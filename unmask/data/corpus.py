@@ -62,22 +62,18 @@ def _with_column(
             f"{setting} = {column!r} names a column of tables (JSON, CSV, TSV, Parquet), but {no_tables[0].path} is "
             f"{no_tables[0].kind}; give tables, or {ways if is_group else 'leave corpus.label out'}"
         )
-    named = [
-        source if not source.is_table else replace(source, group=column) if is_group else replace(source, label=column)
-        for source in sources
-    ]
-    missing = []
-    for source in named:
-        if source.is_table:
-            rows = first_rows(source, bad, text)
-            if not has_column(rows, column) and (is_group or not source.is_json):  # in JSON, a class may come later
-                missing.append(
-                    f"{source.path}: there is no column {column!r} for {setting}; columns are {names_in(rows)}"
-                )
-            elif not is_group:
+    column_of: dict[str, Any] = {name: column}
+    named = [replace(source, **column_of) if source.is_table else source for source in sources]
+    missing = ""
+    for source in filter(lambda source: source.is_table, named):
+        rows = first_rows(source, bad, text)
+        if has_column(rows, column) or (source.is_json and not is_group):  # in JSON, a class may come later
+            if not is_group:
                 return named
+        elif not missing:
+            missing = f"{source.path}: there is no column {column!r} for {setting}; columns are {names_in(rows)}"
     if missing:
-        raise CorpusError(missing[0])
+        raise CorpusError(missing)
     return named
 
 

@@ -7,7 +7,7 @@ import json
 import math
 import tempfile
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -57,7 +57,7 @@ class KeyCounter:
     def __init__(self, folder: Path, *, run_keys: int = RUN_KEYS) -> None:
         self.run_keys = run_keys
         self._files = tempfile.TemporaryDirectory(prefix=".lexicon-", dir=folder, ignore_cleanup_errors=True)
-        self._spilled: list[Path] = []
+        self._runs: list[Path] = []
         self._new: list[NDArray[np.int64]] = []
         self._num_new = 0
         self._table = _NO_KEYS
@@ -73,63 +73,46 @@ class KeyCounter:
         self._new.append(keys)
         self._num_new += len(keys)
         if self._num_new >= self.run_keys:
-            self._gather()
-            if len(self._table.keys) >= self.run_keys:
-                self._spill()
+            self._gather(self.run_keys)
+
+    def _gather(self, most: int) -> None:
+        """Takes the new keys into the table, which moves to the disk where it has so many."""
+        if self._num_new:
+            new = Counted(*np.unique(np.concatenate(self._new), return_counts=True))
+            self._table, self._new, self._num_new = _sum([self._table, new]), [], 0
+        if len(self._table.keys) >= most:
+            self._runs.append(Path(self._files.name) / f"{len(self._runs)}.npy")
+            np.save(self._runs[-1], np.stack(self._table))
+            self._table = _NO_KEYS
 
     def merged(self) -> Iterator[Counted]:
         """What was counted, in increasing order of the keys, a range of them at a time."""
-        self._gather()
-        if not self._spilled:
+        self._gather(1 if self._runs else self.run_keys)
+        if not self._runs:
             yield self._table
             return
-        self._spill()
-        runs = [
-            Counted(*(np.load(path.with_suffix(f".{name}.npy"), mmap_mode="r") for name in Counted._fields))
-            for path in self._spilled
-        ]
+        runs = [Counted(*np.load(path, mmap_mode="r")) for path in self._runs]
         # Keys between which about `run_keys` keys of all runs lie, from samples of each run.
         stride = max(1, self.run_keys // (4 * len(runs)))
         sample = np.sort(np.concatenate([run.keys[::stride] for run in runs]))
         inner = np.unique(sample[:: max(1, self.run_keys // stride)][1:])
         places = [np.concatenate([[0], np.searchsorted(run.keys, inner), [len(run.keys)]]) for run in runs]
         for part in range(len(inner) + 1):
-            slices = [slice(place[part], place[part + 1]) for place in places]
-            keys = np.concatenate([run.keys[s] for run, s in zip(runs, slices, strict=True)])
-            counts = np.concatenate([run.counts[s] for run, s in zip(runs, slices, strict=True)])
-            yield _sum(keys, counts)
+            ranges = [slice(place[part], place[part + 1]) for place in places]
+            yield _sum([Counted(run.keys[of], run.counts[of]) for run, of in zip(runs, ranges, strict=True)])
         del runs  # unmaps the files before they go
 
     def above(self, count: int) -> Counted:
         """The keys that were seen more often than this; they must fit into memory."""
-        parts = []
-        for part in self.merged():
-            often = part.counts > count
-            parts.append(Counted(part.keys[often], part.counts[often]))
-        return Counted(np.concatenate([p.keys for p in parts]), np.concatenate([p.counts for p in parts]))
-
-    def _gather(self) -> None:
-        """Takes the new keys into the table."""
-        if self._num_new:
-            keys, counts = np.unique(np.concatenate(self._new), return_counts=True)
-            self._new, self._num_new = [], 0
-            table = self._table
-            self._table = _sum(np.concatenate([table.keys, keys]), np.concatenate([table.counts, counts]))
-
-    def _spill(self) -> None:
-        """Moves the table to the disk."""
-        if len(self._table.keys):
-            path = Path(self._files.name) / f"{len(self._spilled)}"
-            for name, array in self._table._asdict().items():
-                np.save(path.with_suffix(f".{name}.npy"), array)
-            self._spilled.append(path)
-            self._table = _NO_KEYS
+        parts = [Counted(part.keys[part.counts > count], part.counts[part.counts > count]) for part in self.merged()]
+        return Counted(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def _sum(keys: NDArray[np.int64], counts: NDArray[np.int64]) -> Counted:
-    """Sorts keys and adds the counts of equal ones."""
+def _sum(parts: Sequence[Counted]) -> Counted:
+    """Sorts the keys of several and adds the counts of equal ones."""
+    keys, counts = map(np.concatenate, zip(*parts, strict=True))
     if not len(keys):
-        return Counted(keys, counts)
+        return _NO_KEYS
     order = np.argsort(keys, kind="stable")  # a merge of runs that are sorted already
     keys = keys[order]
     first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
@@ -363,8 +346,22 @@ def _find(keys: Ints, looked_up: Ints) -> tuple[Ints, NDArray[np.bool_]]:
     return place, keys[place] == looked_up
 
 
-def _count_grams(words: Words, settings: LexiconSettings, scratch: Path, run_keys: int) -> tuple[list[Counted], int]:
-    """The frequent n-grams for n = 1, 2, ... by their hashes, and the number of words of the corpus."""
+@dataclass(frozen=True)
+class FrequentGrams:
+    """The frequent n-grams for n = 1, 2, ..., and what they consist of. K = how many there are of one n; those of n = 1
+    are words."""
+
+    levels: list[Counted]  # for each n, [K]: hashes and counts
+    num_words: int  # of the corpus
+    prefix: list[NDArray[np.int32]]  # for each n, [K]: number of the first n - 1 words in the level below
+    suffix: list[NDArray[np.int32]]  # of the last n - 1 words
+    input_ids: NDArray[np.int32]  # [num_tokens], int32: the tokens of the frequent words, one word behind another
+    begins: Ints  # [number of words + 1], int64: where each word's begin among these
+    whole: NDArray[np.bool_]  # [number of words], bool: words proper; false for what joins
+
+
+def _frequent_grams(words: Words, settings: LexiconSettings, scratch: Path, run_keys: int) -> FrequentGrams:
+    # 1. How often each stands in the corpus
     levels: list[Counted] = []
     num_words = 0
     for n in range(1, settings.max_words + 1):
@@ -380,22 +377,8 @@ def _count_grams(words: Words, settings: LexiconSettings, scratch: Path, run_key
             levels.append(counter.above(settings.min_count))
         if not len(levels[-1].keys):
             break
-    return levels, num_words
 
-
-@dataclass(frozen=True)
-class FrequentGrams:
-    """What the frequent n-grams consist of. K = how many there are of one n; those of n = 1 are words."""
-
-    prefix: list[NDArray[np.int32]]  # for each n, [K]: number of the first n - 1 words in the level below
-    suffix: list[NDArray[np.int32]]  # of the last n - 1 words
-    input_ids: NDArray[np.int32]  # [num_tokens], int32: the tokens of the frequent words, one word behind another
-    begins: Ints  # [number of words + 1], int64: where each word's begin among these
-    whole: NDArray[np.bool_]  # [number of words], bool: words proper; false for what joins
-
-
-def _read_frequent(words: Words, levels: list[Counted]) -> FrequentGrams:
-    """Finds out what the frequent n-grams consist of, wherever they are met first."""
+    # 2. What they consist of, wherever they are met first
     prefix, suffix = ([np.zeros(len(level.keys), dtype=np.int32) for level in levels] for _ in range(2))
     whole, spelled = (np.zeros(len(levels[0].keys), dtype=bool) for _ in range(2))
     spellings = [(_NONE, _NONE, _NONE.astype(np.int32))]  # numbers of words, their lengths, their tokens
@@ -417,10 +400,9 @@ def _read_frequent(words: Words, levels: list[Counted]) -> FrequentGrams:
             below = place
     numbers, lengths, tokens = (np.concatenate(column) for column in zip(*spellings, strict=True))
     order = np.argsort(numbers)
+    spelling = gather(tokens, (np.cumsum(lengths) - lengths)[order], lengths[order])
     begins = np.concatenate([[0], np.cumsum(lengths[order])])
-    return FrequentGrams(
-        prefix, suffix, gather(tokens, (np.cumsum(lengths) - lengths)[order], lengths[order]), begins, whole
-    )
+    return FrequentGrams(levels, num_words, prefix, suffix, spelling, begins, whole)
 
 
 def gather(values: NDArray[np.integer[Any]], begins: Ints, lengths: Ints) -> NDArray[np.int32]:
@@ -429,7 +411,7 @@ def gather(values: NDArray[np.integer[Any]], begins: Ints, lengths: Ints) -> NDA
     return values[np.repeat(begins - before, lengths) + np.arange(lengths.sum())].astype(np.int32)
 
 
-def pmi_of(counts: list[Ints], grams: FrequentGrams, num_words: int) -> list[NDArray[np.float64]]:
+def pmi_of(grams: FrequentGrams) -> list[NDArray[np.float64]]:
     """The pointwise mutual information of n words: how much likelier they stand together than their parts by chance.
 
         PMI(w1 ... wn) = min over all ways to cut w1 ... wn into parts  of  log( p(w1 ... wn) / product of p(part) )
@@ -445,7 +427,7 @@ def pmi_of(counts: list[Ints], grams: FrequentGrams, num_words: int) -> list[NDA
     Source: Levine et al. 2021 (PMI-Masking), section 4. p is a count divided by the number of words of the corpus, for
     any number of words.
     """
-    logs = [np.log(each) - math.log(max(num_words, 1)) for each in counts]
+    logs = [np.log(level.counts) - math.log(max(grams.num_words, 1)) for level in grams.levels]
     best: list[NDArray[np.float64]] = []  # the largest sum of log p over all cuts, or of the whole
     pmi: list[NDArray[np.float64]] = []
     for n, log_p in enumerate(logs, start=1):
@@ -578,15 +560,15 @@ def build_lexicon(
             ids = chunk.input_ids.astype(np.int64)
             yield ids, reader.read(ids, chunk.word_starts, chunk.lengths)
 
-    levels, num_words = _count_grams(words, settings, scratch, run_keys)
-    grams = _read_frequent(words, levels)
+    grams = _frequent_grams(words, settings, scratch, run_keys)
+    levels, num_words = grams.levels, grams.num_words
     informativeness = informativeness_of(
         counting("counting neighbours"), tokenizer, frequencies, scratch=scratch, run_keys=run_keys
     )
     # Ranked over all lengths together. The minimum over all cuts makes the PMI of long and short ones comparable: a
     # longer one is no stronger than what its weakest cut says. What begins or ends with a sign that joins words is
     # none, nor what chance makes more often.
-    pmi = pmi_of([level.counts for level in levels], grams, num_words)
+    pmi = pmi_of(grams)
     scores, counts, keys = [np.zeros(0)], [_NONE], [_NONE]
     tables = [np.zeros((0, settings.max_words), dtype=np.int64)]  # the words of each, by number, then -1
     table: NDArray[Any] = np.arange(len(levels[0].keys), dtype=np.int32)[:, None]

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import io
 import json
 import unicodedata
 from collections import Counter
@@ -333,13 +332,6 @@ def held_texts(arrays: Any) -> HeldTexts:
     for key, *text in zip(keys, beginnings, normals, arrays["bands"], sketches, numbers, strict=True):
         held.texts[key] = HeldText(*text)
     return held
-
-
-def packed(arrays: dict[str, Any]) -> bytes:
-    """Arrays as the bytes of a file of numpy's; equal arrays, equal bytes."""
-    file = io.BytesIO()
-    np.savez(file, **arrays)
-    return file.getvalue()
 
 
 # ----------------------------------------

@@ -33,6 +33,7 @@ from unmask.data.reading import (
 )
 from unmask.data.sources import Source, TextColumn
 from unmask.data.values import (
+    NOTHING,
     PARAGRAPH,
     class_name,
     group_name,
@@ -45,7 +46,6 @@ from unmask.data.values import (
     text_in,
     title_of,
     value_at,
-    value_or_none,
 )
 from unmask.tokenizer.spans import read_fields, without_returns
 
@@ -408,12 +408,12 @@ def read_table(source: Source, bad: BadInput, fields: Mapping[str, str] | None =
         try:
             for role, (name, convert) in converters.items():
                 try:
-                    values[role] = convert(value_or_none(row, name))
+                    values[role] = convert(value_at(row, name))
                 except ValueError as error:
                     raise ValueError(f"has {error} in column {name!r}") from error
             role = "annotations"
             if fields is not None:
-                if not isinstance(column, str) or not isinstance(value_or_none(row, column), str):
+                if not isinstance(column, str) or not isinstance(value_at(row, column), str):
                     parts = f"joined of parts, in {in_words(column)}; give it as one text"
                     raise ValueError(f"has annotations of a text that is {parts}")
                 spans = read_fields(row, text, fields)
@@ -429,10 +429,10 @@ def _text_of(source: Source, number: int, row: Row, column: TextColumn, bad: Bad
     """The text of a row; None where it has none, which `bad` counts. Of several columns each is a paragraph."""
     texts: list[str | None] = []
     for name in columns_of(column):
-        try:
-            text = text_in(value_at(row, name))
-        except KeyError:
+        if (value := value_at(row, name, NOTHING)) is NOTHING:
             continue
+        try:
+            text = text_in(value)
         except ValueError as error:
             bad.report(WITHOUT, f"{source.path}: column {name!r} of row {number} is {error}")
             return None

@@ -24,24 +24,15 @@ LINE, PARAGRAPH = "\n", "\n\n"
 _SPEAKERS = (("role", "content"), ("from", "value"))  # of a message: who speaks, and what
 _WITHIN = 3  # levels of fields that errors name
 _MOST_NAMES = 40
-_NOTHING = object()
+NOTHING: Any = object()  # where there is no value, which may be null
 
 
-def value_at(row: Row, name: str) -> Any:
-    """The value of a column, or that of a field within, whose path has dots. Of a list on the way it is all values.
+def value_at(row: Row, name: str, missing: Any = None) -> Any:
+    """The value of a column, or that of a field within, whose path has dots; of a list on the way it is all values.
+    `missing` where there is no such column or field.
 
     Example: `a.b` is 1 in `{"a.b": 1}` and in `{"a": {"b": 1}}`, and [1, 2] in `{"a": [{"b": 1}, {"b": 2}]}`.
-
-    Raises:
-        KeyError: There is no such column or field.
     """
-    value = _value(row, name)
-    if value is _NOTHING:
-        raise KeyError(name)
-    return value
-
-
-def _value(row: Row, name: str) -> Any:
     if name in row:
         return row[name]
     for end in range(len(name) - 1, 0, -1):
@@ -50,32 +41,25 @@ def _value(row: Row, name: str) -> Any:
         outer, rest = row[name[:end]], name[end + 1 :]
         if outer is None:
             return None
+        value = NOTHING
         if isinstance(outer, dict):
-            value = _value(outer, rest)
+            value = value_at(outer, rest, NOTHING)
         elif isinstance(outer, list):
-            inner = [_value(each, rest) for each in outer if isinstance(each, dict)]
-            values = [each for each in inner if each is not _NOTHING]
+            inner = [value_at(each, rest, NOTHING) for each in outer if isinstance(each, dict)]
+            values = [each for each in inner if each is not NOTHING]
             flat = [part for each in values for part in (each if isinstance(each, list) else [each])]
-            value = flat if values or not outer else _NOTHING
-        else:
-            value = _NOTHING
-        if value is not _NOTHING:
+            value = flat if values or not outer else NOTHING
+        if value is not NOTHING:
             return value
-    return _NOTHING
-
-
-def value_or_none(row: Row, name: str) -> Any:
-    """As `value_at`, None where there is nothing."""
-    value = _value(row, name)
-    return None if value is _NOTHING else value
+    return missing
 
 
 def has_column(rows: Sequence[Row], name: str) -> bool:
     """Whether one of some rows has a column, or a field within one. Nulls on the way say nothing, unless all are."""
     if any(name in row for row in rows):
         return True
-    values = [_value(row, name) for row in rows]
-    missing, nulls = (sum(each is what for each in values) for what in (_NOTHING, None))
+    values = [value_at(row, name, NOTHING) for row in rows]
+    missing, nulls = (sum(each is what for each in values) for what in (NOTHING, None))
     return missing + nulls < len(values) or (nulls > 0 and not missing)
 
 

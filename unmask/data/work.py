@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import io
 import json
 import os
 import zipfile
@@ -32,7 +33,7 @@ from unmask.core.files import file_sha256, write_atomically, writing
 from unmask.data.annotations import AnnotationPlan, Annotator
 from unmask.data.corpus import Corpus, Decisions
 from unmask.data.data_folder import PARTS, SETTLED, TOKENIZER
-from unmask.data.near_duplicates import HeldIndex, HeldTexts, Leaks, LeakSearch, held_texts, packed
+from unmask.data.near_duplicates import HeldIndex, HeldTexts, Leaks, LeakSearch, held_texts
 from unmask.data.shards import Split, TextChunk, TextCounts, cannot_write, cut_chunks, utf8_bytes, write_shards
 from unmask.data.store import ShardFile
 from unmask.data.survey import ReadTask, text_hash
@@ -337,6 +338,8 @@ def save_arrays(path: Path, arrays: Mapping[str, Any], key: str) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, packed({"key": np.frombuffer(key.encode(), dtype=np.uint8), **arrays}))
+        content = io.BytesIO()  # equal arrays, equal bytes
+        np.savez(content, key=np.frombuffer(key.encode(), dtype=np.uint8), **arrays)
+        write_atomically(path, content.getvalue())
     except OSError as error:
         raise cannot_write(path.parent.parent, error) from error

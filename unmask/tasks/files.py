@@ -22,7 +22,7 @@ from unmask.data.reading import BadInput, bare_suffix, broken_character, read_li
 from unmask.data.sources import Source, find_sources, find_split
 from unmask.data.tables import LOOK_ROWS, Role, class_names, find_column, rows_of
 from unmask.data.treebanks import TaggedLine, read_sentences, word_number
-from unmask.data.values import class_name, has_column, text_in, value_or_none
+from unmask.data.values import class_name, has_column, text_in, value_at
 from unmask.tasks.settings import Columns
 from unmask.tokenizer.spans import word_spans
 
@@ -233,7 +233,7 @@ def _table_rows(
         for source in sources:
             number = 0
             for number, row in rows_of(source, _BAD, named.text, known=mentioned, only=only):
-                inner = {name: value_or_none(row, name) for name in fields if has_column([row], name)}
+                inner = {name: value_at(row, name) for name in fields if has_column([row], name)}
                 yield begin + number, row | inner
             begin += number
 

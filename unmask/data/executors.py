@@ -24,17 +24,13 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain, islice
 from multiprocessing.connection import Connection
-from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from unmask.core.errors import DataError, SettingsError, UnmaskError
-from unmask.data.shards import TextChunk, TextCounts, write_shards
-from unmask.tokenizer.loading import load_tokenizer
-
-if TYPE_CHECKING:  # a worker that tokenizes chunks starts without what reads files
-    from unmask.data.survey import ReadTask
-    from unmask.data.work import Count, Kind, Tools, Work
+from unmask.data.shards import TextChunk, TextCounts
+from unmask.data.survey import ReadTask
+from unmask.data.work import Count, Kind, Tools, Work, do_task
 
 ONE_THREAD = {
     **dict.fromkeys(("RAYON_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
@@ -65,8 +61,6 @@ class WorkerProcesses:
         Raises:
             UnmaskError: The text cannot be read or tokenized, a file not be written, or a worker died.
         """
-        from unmask.data.work import Tools, do_task
-
         share = sum(task.num_bytes for task in tasks) / self.workers
         short = [task for task in tasks if task.num_bytes <= share]
         for_workers = short if len(short) >= self.workers > 1 else []
@@ -104,9 +98,8 @@ class WorkerProcesses:
         first_two = list(islice(chunks, 2))
         if len(first_two) < 2 and self._pool is None:
             for chunk in first_two:
-                yield write_shards(chunk, tools.tokenizer, tools.work.root, annotator=tools.annotator, count=count)
+                yield tools.write(chunk, count)
             return
-        root, plan, settled = tools.work.root, tools.work.plan, tools.work.settled
         waiting: deque[Future[TextCounts]] = deque()
         pending = chain(iter(first_two), chunks)
         del first_two  # so that the texts are not held to the end
@@ -120,7 +113,7 @@ class WorkerProcesses:
                 return future.result()
 
         for chunk in pending:
-            waiting.append(self._submit(_write_shards, root, settled, plan, chunk))
+            waiting.append(self._submit(_write_shards, tools.work, chunk))
             del chunk
             while len(waiting) > self.workers + WAITING_CHUNKS:
                 yield finished(waiting.popleft())
@@ -187,8 +180,8 @@ def _for_workers() -> Iterator[None]:
 
 _worker: dict[str, Any] = {}
 """In a worker: the bytes that all workers have done."""
-_loaded: dict[str, Any] = {}
-"""What this process has loaded, by what it belongs to."""
+_loaded: dict[str, Tools] = {}
+"""What this process has loaded, by the work that it belongs to."""
 
 
 def _begin(ending: Connection, done_bytes: Any) -> None:
@@ -211,27 +204,20 @@ def _count(num_bytes: int) -> None:
         _worker["done_bytes"].value += num_bytes
 
 
-def _write_shards(root: Path, settled: str, plan: Any, chunk: TextChunk) -> TextCounts:
-    if settled not in _loaded:
-        _loaded.clear()
-        annotator = None
-        if plan is not None:
-            from unmask.data.annotations import Annotator
-
-            annotator = Annotator(plan)
-        _loaded[settled] = load_tokenizer(root / "tokenizer"), annotator
-    tokenizer, annotator = _loaded[settled]
-    return write_shards(chunk, tokenizer, root, annotator=annotator, count=_count)
-
-
-def _do_task(work: Work, kind: Kind, task: ReadTask, count: Count = _count) -> None:
-    from unmask.data.work import Tools, do_task
-
+def _tools(work: Work) -> Tools:
     key = f"{work.root} {work.decided} {work.settled}"
     if key not in _loaded:
         _loaded.clear()
         _loaded[key] = Tools(work)
-    do_task(_loaded[key], kind, task, count)
+    return _loaded[key]
+
+
+def _write_shards(work: Work, chunk: TextChunk) -> TextCounts:
+    return _tools(work).write(chunk, _count)
+
+
+def _do_task(work: Work, kind: Kind, task: ReadTask, count: Count = _count) -> None:
+    do_task(_tools(work), kind, task, count)
 
 
 def usable_cores() -> int:

@@ -23,7 +23,7 @@ from unmask.tokenizer.spans import Aligned, TextPlaces, column_types
 from unmask.tokenizer.tokenizer import EncodedText, Tokenizer
 from unmask.tokenizer.words import WordCensus
 
-if TYPE_CHECKING:  # a process that tokenizes chunks starts without what reads files
+if TYPE_CHECKING:
     from unmask.data.annotations import Annotator
     from unmask.data.documents import Document
     from unmask.tokenizer.spans import Spans

@@ -144,6 +144,10 @@ class Tools:
         """Of what is held out."""
         return HeldIndex(self.work.held())
 
+    def write(self, chunk: TextChunk, count: Count) -> TextCounts:
+        """Writes the shards of a chunk; see `write_shards`."""
+        return write_shards(chunk, self.tokenizer, self.work.root, annotator=self.annotator, count=count)
+
 
 EachChunk = Callable[[Iterator[TextChunk]], Iterator[TextCounts]]
 """Writes the shards of chunks, here or elsewhere, and gives what each came to, in their order."""
@@ -274,12 +278,8 @@ def _make_shards(tools: Tools, task: ReadTask, count: Count, each: EachChunk | N
                 if not gone.all():
                     yield chunk.select(~gone) if gone.any() else chunk
 
-    def written_here(chunks: Iterator[TextChunk]) -> Iterator[TextCounts]:
-        for chunk in chunks:
-            yield write_shards(chunk, tools.tokenizer, work.root, annotator=tools.annotator, count=count)
-
     text = TextCounts(np.zeros(tools.tokenizer.vocab_size, dtype=np.int64))
-    for counts in (each or written_here)(chunks()):
+    for counts in (tools.write(chunk, count) for chunk in chunks()) if each is None else each(chunks()):
         text.add(counts)
     if left_out:
         skipped[LEAKS] += left_out

@@ -53,7 +53,7 @@ from unmask.core.results import Reporter
 from unmask.data.corpus import Corpus
 from unmask.data.data_folder import MANIFEST, Manifest, checked_files, load_manifest, open_split
 from unmask.data.packing import is_mixed
-from unmask.data.prepare import preparation_settings, prepare
+from unmask.data.prepare import PreparationInput, prepare
 from unmask.data.settings import CorpusSettings
 from unmask.data.shards import chunk_bytes, cut_chunks, write_shards
 from unmask.data.sources import GIVEN, PIPES, STDIN_FILE, kept_source
@@ -188,7 +188,7 @@ def obtain_data(paths: Sequence[str], folder: Path, recipe: Recipe, reporter: Re
 def prepare_by(recipe: Recipe, paths: Sequence[str | Path], folder: Path, reporter: Reporter) -> None:
     """Prepares text as a recipe says, unless the folder holds these sources with these settings already."""
     corpus, tokenizer, annotation = recipe.corpus, recipe.tokenizer, recipe.annotation
-    settings = preparation_settings(paths, corpus, tokenizer, annotation)
+    settings = PreparationInput(paths, corpus, tokenizer, annotation).settings()
     if not (folder / MANIFEST).is_file() or load_manifest(folder).settings != settings:
         prepare(
             paths,

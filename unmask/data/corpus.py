@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from unmask.core.errors import CorpusError, SettingsError
 from unmask.data.documents import Document, Fields, cut_pieces, read_documents, text_bytes
 from unmask.data.groups import WAY_OUT, Clusters, HeldGroups, choose_groups, group_key
-from unmask.data.near_duplicates import Ints
+from unmask.data.near_duplicates import SHOWN_CHARS, Ints, LeftOutPair
 from unmask.data.reading import BadInput
 from unmask.data.settings import CleaningSettings, ColumnGroups, CorpusSettings, NearDuplicateGroups
 from unmask.data.sources import Source, SourceSplit, find_sources, find_split
@@ -84,6 +84,7 @@ _DOCUMENT = np.dtype(
     [("high", np.uint64), ("low", np.uint64), ("place", np.int64), ("size", np.int64), ("group", np.int64),
      ("is_grouped", np.bool_)]
 )  # fmt: skip
+SHOWN_PAIRS = 5
 _AT_ONCE = 1 << 16  # documents, after which what is known of them is packed
 _NONE = np.empty(0, dtype=np.int64)
 Looked = Sequence[tuple[int, Mapping[str, Any]]]  # number of each task, in their order, and what `Corpus.look` gave
@@ -93,13 +94,14 @@ Looked = Sequence[tuple[int, Mapping[str, Any]]]  # number of each task, in thei
 class Decisions:
     """What was decided of all documents, as arrays that numpy saves. `duplicates-3` are the places of documents of
     task 3 that stood before, `near-3` those of near-duplicates of earlier ones, `clusters-3` the keys of its texts'
-    clusters in the order of reading, `end-3` the character from which on it is held out."""
+    clusters in the order of reading, `end-3` the character from which on it is held out; `pairs` are some
+    near-duplicates, each with the earlier one that stays."""
 
     arrays: Mapping[str, Any] = field(default_factory=dict)
 
-    def of(self, name: str, task: int) -> Ints:
-        """One of the arrays of a task; empty where there is none."""
-        return self.arrays.get(f"{name}-{task}", _NONE)
+    def of(self, name: str, task: int | None = None) -> Ints:
+        """One of the arrays, of a task or of all; empty where there is none."""
+        return self.arrays.get(name if task is None else f"{name}-{task}", _NONE)
 
     @cached_property
     def groups(self) -> HeldGroups | None:
@@ -314,9 +316,11 @@ class Corpus:
                 of_task = owner == task
                 stays[of_task] = ~np.isin(place[of_task], decided.get(f"duplicates-{task}", _NONE))
         if "near" in self.needs:
-            later = np.ones(len(place), dtype=np.bool_)
-            later[np.unique(clusters.of_texts(), return_index=True)[1]] = False
-            by_task("near", owner[later & stays], place[later & stays])
+            _, first, cluster = np.unique(clusters.of_texts(), return_index=True, return_inverse=True)
+            gone = np.flatnonzero((first[cluster] != np.arange(len(place))) & stays)
+            by_task("near", owner[gone], place[gone])
+            shown = np.stack([gone[:SHOWN_PAIRS], first[cluster[gone[:SHOWN_PAIRS]]]])
+            decided["pairs"] = np.stack([owner[shown], place[shown]]).T  # [pairs, left out or stays, task and place]
 
         # 3. What of the rest is held out
         if self.needs & {"groups", "length"}:
@@ -430,6 +434,22 @@ class Corpus:
         else:
             rule, reason = "nothing", "files of their own, or nothing, are held out"
         return Side(held, rule, f"{'held out' if held else 'trained on'}: {reason}")
+
+    def left_out_examples(self, decisions: Decisions) -> tuple[LeftOutPair, ...]:
+        """Some near-duplicates that are left out, each with the document that stays; they are read once more."""
+        pairs = [(tuple(left_out), tuple(stays)) for left_out, stays in decisions.of("pairs").tolist()]
+        documents = {document for pair in pairs for document in pair}
+        beginnings: dict[tuple[int, ...], str] = {}
+        for number in {task for task, _ in documents}:
+            last = max(place for task, place in documents if task == number)
+            with closing(self._read(self.tasks[number], Counter(), {}, first=0)) as pieces:
+                for piece in pieces:
+                    if piece.document > last:
+                        break
+                    if piece.offset == 0 and (number, piece.document) in documents:
+                        beginnings[number, piece.document] = piece.text[:SHOWN_CHARS]
+        there = [pair for pair in pairs if beginnings.keys() >= set(pair)]  # unless a file has changed meanwhile
+        return tuple(LeftOutPair(beginnings[left_out], beginnings[stays]) for left_out, stays in there)
 
     def describe(self, decisions: Decisions) -> str:
         """One line for the log: what a document is, and what is held out."""

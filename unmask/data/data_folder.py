@@ -29,7 +29,7 @@ from typing import Any
 
 from unmask.core.errors import DataError, parse_json
 from unmask.core.files import LOCK, ClaimedFolder, file_sha256, held_by, is_held, sync_folder, write_atomically, writing
-from unmask.data.near_duplicates import NearDuplicates, from_plain
+from unmask.data.near_duplicates import LeftOutPair, NearDuplicates, from_plain
 from unmask.data.shards import TRAIN, VALIDATION, Split
 from unmask.data.sources import GIVEN, PIPES, STDIN_FILE, Source
 from unmask.data.store import OPENED_AT_ONCE, ShardFile, TokenStore
@@ -67,6 +67,7 @@ class Manifest:
             has; empty where there are none.
         unlabelled: Documents without a class, where classes were read.
         near_duplicates: What of the held-out text nearly stands in the training text.
+        left_out: Some near-duplicates that were left out, each with the earlier text that stays.
     """
 
     sources: tuple[dict[str, Any], ...]
@@ -87,6 +88,7 @@ class Manifest:
     labels: dict[str, int] = dataclasses.field(default_factory=dict)
     unlabelled: int = 0
     near_duplicates: NearDuplicates | None = None
+    left_out: tuple[LeftOutPair, ...] = ()
 
     @property
     def fingerprint(self) -> str:
@@ -125,7 +127,7 @@ def load_manifest(root: Path) -> Manifest:
             content[name] = tuple(content[name])
         for name in ("annotations", "spans"):
             content[name] = {column: tuple(values) for column, values in content[name].items()}
-        content.pop("left_out", None)  # examples of near-duplicates, in data of earlier versions
+        content["left_out"] = tuple(LeftOutPair(*pair) for pair in content["left_out"])
         near = content["near_duplicates"]
         manifest = Manifest(**{**content, "near_duplicates": near and from_plain(near)})
     except (KeyError, TypeError, AttributeError, ValueError) as error:

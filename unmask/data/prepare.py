@@ -76,24 +76,19 @@ class PreparationInput:
     size_bytes: int | None = None
     task_bytes: int | None = None
 
-
-def preparation_settings(
-    paths: Sequence[Named],
-    corpus: CorpusSettings,
-    tokenizer: TokenizerSettings,
-    annotation: AnnotationSettings,
-) -> dict[str, Any]:
-    """What shapes the data, as the manifest keeps it: sources and settings; those of annotation where there is any."""
-    settings: dict[str, Any] = {
-        "sources": names_to_keep(paths),
-        "corpus": corpus.model_dump(mode="json"),
-        "tokenizer": tokenizer.model_dump(mode="json"),
-    }
-    if annotation.columns:
-        settings["annotation"] = annotation.model_dump(mode="json")
-    if annotation.gazetteer is not None:  # its content, since the file may change under its name
-        settings["gazetteer"] = [list(phrase) for phrase in read_gazetteer(Path(annotation.gazetteer))]
-    return settings
+    def settings(self) -> dict[str, Any]:
+        """What shapes the data, as the manifest keeps it: sources and settings; those of annotation where there is
+        any."""
+        settings: dict[str, Any] = {
+            "sources": names_to_keep(self.paths),
+            "corpus": self.corpus.model_dump(mode="json"),
+            "tokenizer": self.tokenizer.model_dump(mode="json"),
+        }
+        if self.annotation.columns:
+            settings["annotation"] = self.annotation.model_dump(mode="json")
+        if self.annotation.gazetteer is not None:  # its content, since the file may change under its name
+            settings["gazetteer"] = [list(phrase) for phrase in read_gazetteer(Path(self.annotation.gazetteer))]
+        return settings
 
 
 def open_annotated(
@@ -165,13 +160,12 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and what hears of 
     source = PreparationInput(paths, corpus, tokenizer, annotation or AnnotationSettings(), size_bytes, task_bytes)
     folder = DataFolder(out)
     with folder.held(), ExitStack() as stack:
-        settings = preparation_settings(paths, corpus, tokenizer, source.annotation)
         if resume and folder.is_complete:
-            return _complete(folder, settings, note, options=folder.claimed.options)
+            return _complete(folder, source.settings(), note, options=folder.claimed.options)
         if overwrite:
             shutil.rmtree(folder.parts, ignore_errors=True)
         executor = OnRay(ray) if ray is not None else stack.enter_context(_processes(source, workers))
-        preparation = Preparation(folder, source, settings, notify=notify, note=note)
+        preparation = Preparation(folder, source, notify=notify, note=note)
         manifest = preparation.go_on(executor, preparation.tasks, until="the end")
         assert isinstance(manifest, Manifest), "all tasks were done"
         return manifest
@@ -208,12 +202,11 @@ def prepare_part(
     if any(isinstance(path, InMemory) or is_stream(path) for path in source.paths):
         raise SettingsError("parts of a preparation read files, which all of them see; write the text into some")
     folder = DataFolder(out)
-    settings = preparation_settings(source.paths, source.corpus, source.tokenizer, source.annotation)
     if folder.is_complete:
-        manifest = _complete(folder, settings, note, options=())
+        manifest = _complete(folder, source.settings(), note, options=())
         return manifest if part is None else f"{out} is complete already"
     with folder.held(part), _processes(source, workers, early=part is not None) as executor:
-        preparation = Preparation(folder, source, settings, notify=notify, note=note)
+        preparation = Preparation(folder, source, notify=notify, note=note)
         if part is None:
             return preparation.go_on(executor, [], until="joined")
         result = preparation.go_on(executor, preparation.tasks[part[0] - 1 :: part[1]], until="to join")
@@ -257,15 +250,9 @@ class Preparation:
     """
 
     def __init__(
-        self,
-        folder: DataFolder,
-        source: PreparationInput,
-        settings: dict[str, Any],
-        *,
-        notify: Notify,
-        note: Callable[[str], None],
+        self, folder: DataFolder, source: PreparationInput, *, notify: Notify, note: Callable[[str], None]
     ) -> None:
-        self._folder, self._settings, self._notify, self._note = folder, settings, notify, note
+        self._folder, self._settings, self._notify, self._note = folder, source.settings(), notify, note
         self._tokenizer_settings = source.tokenizer
         goes_on = any(folder.parts.glob("*.npz"))
         files = list(keep_as_files(source.paths, folder.root, reuse=goes_on, notify=notify))
@@ -277,7 +264,7 @@ class Preparation:
             note(plan.describe())
         self._sources = stamp(self.corpus.all_sources())
         # Decisions and the tokenizer are made of all of the text.
-        self._key = key_of([VERSION, settings, [task.stamp for task in self.tasks]])
+        self._key = key_of([VERSION, self._settings, [task.stamp for task in self.tasks]])
         settled = folder.parts / SETTLED
         if load_arrays(settled) is not None and load_arrays(settled, self._key) is None:
             note("the settings or the files have changed since the last try; what still fits is kept")
@@ -449,6 +436,7 @@ class Preparation:
             labels=dict(zip(classes, labels[1:], strict=True)),
             unlabelled=labels[0],
             near_duplicates=near,
+            left_out=self.corpus.left_out_examples(decisions),
         )
         self._folder.finish(manifest)
         return manifest

@@ -18,13 +18,13 @@ from unmask.tasks.classify import Classify, ClassPrediction, NumberPrediction, R
 from unmask.tasks.files import Labelled, Record
 from unmask.tasks.inputs import Example
 from unmask.tasks.predict import task_named
-from unmask.tasks.settings import Columns, FinetuneSettings
+from unmask.tasks.settings import FinetuneSettings
 from unmask.tasks.tag import Tag, TagsPrediction, WordsRecord, are_entities
 from unmask.tasks.task import Task
 
 
 def labelled(*records: Record, name: str = "train.csv") -> Labelled:
-    return Labelled(Path(name), records, Columns(text="text", label="label"))
+    return Labelled(Path(name), records, {"text": "text", "label": "label"})
 
 
 def of_classes(*names: str, name: str = "train.csv") -> Labelled:

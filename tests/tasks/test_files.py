@@ -41,7 +41,7 @@ def test_tables_of_every_kind(tmp_path: Path) -> None:
     tsv = written(tmp_path / "a.tsv", "sentence\tlabel\nso, good\tpos\nbad\tneg\n")
     assert list(read(csv).records) == GOOD
     assert list(read(tsv).records) == GOOD
-    assert read(tsv).columns == Columns(text="sentence", label="label")
+    assert read(tsv).columns == {"text": "sentence", "label": "label"}
     (tmp_path / "a.tsv.gz").write_bytes(gzip.compress(tsv.read_bytes()))
     assert list(read(tmp_path / "a.tsv.gz").records) == GOOD
     rows: list[dict[str, Any]] = [{"text": "so, good", "label": 1}, {"text": "bad", "label": 0}]
@@ -53,12 +53,12 @@ def test_tables_of_every_kind(tmp_path: Path) -> None:
 
 def test_columns_are_named_or_found(tmp_path: Path) -> None:
     plain = written(tmp_path / "a.tsv", "so very good\t1\nbad as can be\t0\n")
-    assert read(plain).columns == Columns(text="0", label="1")
+    assert read(plain).columns == {"text": "0", "label": "1"}
     cola = written(tmp_path / "c.tsv", "gj04\t1\t\tThe sailors rode the breeze.\nbc01\t0\t*\tThe weights rode.\n")
     with pytest.raises(CorpusError, match="label .*0, 1, 2, 3"):
         read(cola)
     named = read(cola, label="1")
-    assert named.columns == Columns(text="3", label="1")
+    assert named.columns == {"text": "3", "label": "1"}
     assert named.records[1] == TextRecord(2, "The weights rode.", None, "0")
     other = written(tmp_path / "o.csv", "what,kind\ngood,1\nbad,0\n")
     assert list(read(other, text="what", label="kind").records) == [
@@ -76,7 +76,7 @@ def test_columns_are_named_or_found(tmp_path: Path) -> None:
 def test_pairs_and_numbers(tmp_path: Path) -> None:
     pair = written(tmp_path / "p.csv", "premise,hypothesis,gold_label\na,b,yes\nc,d,no\n")
     found = read(pair, "pairs")
-    assert found.columns == Columns(text="premise", second="hypothesis", label="gold_label")
+    assert found.columns == {"text": "premise", "second": "hypothesis", "label": "gold_label"}
     assert found.records[0] == TextRecord(2, "a", "b", "yes")
     assert is_paired(found)
     own = written(tmp_path / "q.jsonl", json.dumps({"l": "a", "r": "b", "label": "x"}) + "\n")
@@ -155,7 +155,7 @@ def test_lists_of_words(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [{"tokens": ["Anna", "sleeps"], "ner_tags": ["B-per", "O"], "id": 7}]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
     found = read(tmp_path / "a.parquet", "tag")
-    assert found.columns == Columns(text="tokens", label="ner_tags")
+    assert found.columns == {"text": "tokens", "label": "ner_tags"}
     assert list(found.records) == [WordsRecord(1, ("Anna", "sleeps"), ("B-per", "O"))]
     for row, place in (
         ({"tokens": ["a", "b"], "tags": ["x"]}, "column 'tags': has 1 tags"),

@@ -25,7 +25,7 @@ def labels_in(path: Path) -> list[tuple[str, ...] | None]:
 
 def labelled(*labels: tuple[str, ...], name: str = "train.csv") -> Labelled:
     records = [TextRecord(row, "t", label=each) for row, each in enumerate(labels, 2)]
-    return Labelled(Path(name), records, Columns(text="text", label="label"))
+    return Labelled(Path(name), records, {"text": "text", "label": "label"})
 
 
 def test_labels_are_lists_or_names_between_semicolons(tmp_path: Path) -> None:

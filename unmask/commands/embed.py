@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from unmask.core.errors import CorpusError, ModelError, RunError
 from unmask.core.files import check_file, held_file
 from unmask.core.remote import address_of, output_file
-from unmask.core.results import Notify, Progress, Result, Shown, usual_notify
+from unmask.core.results import Notify, Progress, Result, Shown, usual_reporter
 from unmask.data.documents import EMPTY, Document, Documents, in_groups
 from unmask.data.reading import LONGEST_ROW, broken_character
 from unmask.data.sources import TextColumn, is_saved_dataset, readable
@@ -146,8 +146,9 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
                 ids = "the number of the row" if source.id is None else f"column {source.id!r}"
                 note(f"a text is a row, its text in {in_words(source.column)}, its id {ids}")
             note(f"a text's vector is {made}{', divided by its length' if normalize else ''}")
+            notify = notify or usual_reporter().notify
             with VectorFile(target, dimension) as writer:
-                num_texts, num_tokens, num_long = _embed_texts(texts, vectors_of, writer, notify or usual_notify())
+                num_texts, num_tokens, num_long = _embed_texts(texts, vectors_of, writer, notify)
     for reason, number in texts.skipped.items():
         note(f"passed over: {number:,} {reason}")
     if num_long:

@@ -35,7 +35,7 @@ from unmask.data.reading import BadInput, Row, broken_character
 from unmask.data.rows import WHOLE, Cursor, RowBatch, Rows, Share, fill_rows
 from unmask.data.sources import find_sources
 from unmask.data.tables import USUAL, Role, find_column, first_rows, rows_of
-from unmask.tasks.files import Gathered
+from unmask.tasks.files import check_size
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.contrast import DOCUMENT, FIRST, PAIR, SECOND, SIDE, TEXT, WRONG
 
@@ -77,10 +77,10 @@ def read_pairs(path: Path, columns: PairColumns) -> TextPairs:
     named = columns.model_dump(exclude_none=True)
     bad, known = BadInput(skip=False, way_out=None), list(named.values())
     column_of = _find_columns(path, first_rows(sources[0], bad, None, known), named)
-    gathered = Gathered(path)
     right: list[tuple[str, str, str]] = []
     wrong: dict[str, list[str]] = defaultdict(list)
     left_out: dict[str, int] = defaultdict(int)
+    num_pairs = num_chars = 0
     for number, row in rows_of(sources[0], bad, None, known=known, only=list(column_of.values())):
         where, texts = f"{path}: row {number} has", dict.fromkeys(("query", "text", "negative"), "")
         for name in texts:
@@ -95,7 +95,8 @@ def read_pairs(path: Path, columns: PairColumns) -> TextPairs:
         if not query or not text:
             left_out["rows without one of the texts"] += 1
             continue
-        gathered.add(len(query) + len(text) + len(negative))
+        num_pairs, num_chars = num_pairs + 1, num_chars + len(query) + len(text) + len(negative)
+        check_size(path, num_pairs, num_chars)
         if "label" in column_of and not _belongs(row.get(column_of["label"]), column_of["label"], where):
             wrong[query].append(text)
         else:

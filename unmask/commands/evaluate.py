@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.core.errors import DataError, SettingsError
-from unmask.core.results import Notify, Result, Sheet, Shown, Styled, counted, margin, over, usual_notify
+from unmask.core.results import Notify, Result, Sheet, Shown, Styled, counted, margin, over, usual_reporter
 from unmask.core.settings import validated
 from unmask.data.corpus import Corpus
 from unmask.data.data_folder import MANIFEST, load_manifest, open_split
@@ -186,7 +186,7 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
     facts["columns"] = {path.removeprefix(f"{scratch}/"): name for path, name in facts["columns"].items()}
     tokens = sum(len(passage.input_ids) for passage in passages)
 
-    tell = notify or usual_notify()
+    tell = notify or usual_reporter().notify
 
     def measured(what: str, total: int) -> MeasuredPassages:
         count = counted(tell, what, total)
@@ -357,7 +357,7 @@ def score(
                 first.append(pair)
         read = first
     loaded = as_predictor(model, strict=strict)
-    result = score_pairs(loaded.predictor, loaded.tokenizer, read, form=known, notify=notify or usual_notify())
+    result = score_pairs(loaded.predictor, loaded.tokenizer, read, form=known, notify=notify or usual_reporter().notify)
     return Scored(
         {
             **_plain(result.overall),

@@ -18,7 +18,7 @@ from unmask.commands.dry_run import Forecast, measure_steps, memory_fact
 from unmask.commands.finetune_run import ResultFolder, Runs
 from unmask.commands.recipe import checkpoint_sha256
 from unmask.commands.recipe_files import Overrides, section_values, set_value
-from unmask.core.errors import CorpusError, SettingsError, UnmaskError
+from unmask.core.errors import CorpusError, SettingsError, UnmaskError, listed
 from unmask.core.files import ClaimedFolder, typed
 from unmask.core.hub import lasting_name
 from unmask.core.interruption import Interruption
@@ -36,7 +36,7 @@ from unmask.tasks.files import ExampleFiles, Labelled, example_files, read_label
 from unmask.tasks.inputs import Example, InputEncoder
 from unmask.tasks.predict import TaskModel, load_fine_tuned, outputs_of, task_named
 from unmask.tasks.settings import Columns, FinetuneSettings
-from unmask.tasks.task import Task, few
+from unmask.tasks.task import Task
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.train.callbacks import Callback
 from unmask.train.distributed import Group, join_group, on_every_rank, on_rank_zero
@@ -299,15 +299,16 @@ def read_files(
         if importlib.util.find_spec(name) is None:
             raise SettingsError(f"metrics need {package}; install it with: pip install 'unmask[metrics]'")
     train = read_labelled(paths["train"], kind, settings.columns)
-    if train.columns is not None:
-        note("columns: " + ", ".join(f"{role} in {name!r}" for role, name in train.column_names.items()))
+    if train.columns:
+        note("columns: " + ", ".join(f"{role} in {name!r}" for role, name in train.columns.items()))
     task = kind.learned_from(train, settings, pooling)
     if remark := task.check(train, train.path):
         note(remark)
     files = {"train": train}
+    columns = Columns(**train.columns) if train.columns else settings.columns
     for name in ("validation", "test"):
         if name in paths:
-            files[name] = read_labelled(paths[name], kind, train.columns or settings.columns)
+            files[name] = read_labelled(paths[name], kind, columns)
             if remark := task.check(files[name], train.path):
                 note(remark)
     return files, task
@@ -326,7 +327,8 @@ def class_weights(train: Labelled, task: Task, weights: str | Mapping[str, float
     if not isinstance(weights, str):
         if unknown := sorted(set(weights) - set(task.names)):
             raise SettingsError(
-                f"finetune.class_weights: there is no class {unknown[0]!r} in {train.path}; it has {few(task.names)}"
+                f"finetune.class_weights: there is no class {unknown[0]!r} in {train.path}; it has "
+                f"{listed(task.names, 8)}"
             )
         return [weights.get(name, 1.0) for name in task.names]
     return [counts.total() / (len(task.names) * counts[name]) for name in task.names]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from unmask.commands.recipe_files import LightRecipe, Overrides, as_overrides, light_recipe
 from unmask.core.errors import SettingsError
 from unmask.core.remote import address_of, output_folder, path_at
-from unmask.core.results import Result, Shown, in_notebook, usual_notify
+from unmask.core.results import Result, Shown, usual_reporter
 from unmask.data.data_folder import DataFolder, Manifest
 from unmask.data.prepare import PreparationInput, prepare_part
 from unmask.data.prepare import prepare as prepare_shards
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 SHOWN_CLASSES = 8
 WARN_UNKNOWN = 0.01  # of the tokens
-log = logging.getLogger("unmask")
 
 
 class Prepared(Result):
@@ -129,8 +127,8 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
             prepared data already.
     """
     number = _read_part(part, join=join, resume=resume, overwrite=overwrite, ray=ray)
-    note = reporter.note if reporter is not None else print if in_notebook() else log.info
-    notify = reporter.notify if reporter is not None else usual_notify()
+    reporter = reporter or usual_reporter()
+    note, notify = reporter.note, reporter.notify
     recipe = requested_preparation(tokenizer, tokenizer_kind, vocab_size, annotate, settings)
     shared = part is not None or join
     if path_at(out) is None and (shared or ray is not None):

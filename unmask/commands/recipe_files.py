@@ -6,15 +6,15 @@ Nothing here loads torch, so that a misspelt recipe or setting is reported at on
 from __future__ import annotations
 
 import difflib
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path, PurePath
-from tomllib import TOMLDecodeError
 from typing import Any
 
 import tomli_w
 
-from unmask.core.errors import SettingsError, parse_toml, shown
+from unmask.core.errors import SettingsError, parse_json, shown
 from unmask.core.files import absence
 from unmask.core.results import Result, Sheet, Shown, Styled
 from unmask.core.settings import Settings, validated
@@ -80,7 +80,7 @@ def read_recipe(source: str) -> tuple[dict[str, Any], str]:
         text = (resources.files("unmask") / "recipes" / f"{source}.toml").read_text(encoding="utf-8")
         where = f"recipe {source}"
     try:
-        return parse_toml(text), where
+        return parse_json(text, tomllib.loads), where
     except ValueError as error:
         raise SettingsError(f"{where}: not TOML: {error}") from error
 
@@ -197,8 +197,8 @@ def set_value(values: dict[str, Any], key: str, value: Any) -> None:
 def toml_value(text: str) -> Any:
     """A value in TOML's notation; anything that is not TOML is taken as a string."""
     try:
-        return parse_toml(f"value = {text}")["value"]
-    except TOMLDecodeError:
+        return parse_json(f"value = {text}", tomllib.loads)["value"]
+    except tomllib.TOMLDecodeError:
         return text
 
 

@@ -146,11 +146,6 @@ def parse_json(text: str | bytes, parse: Callable[[Any], Any] = json.loads) -> A
         raise ValueError("it holds a whole number of too many digits to be read") from error
 
 
-def parse_toml(text: str) -> dict[str, Any]:
-    """The table of a TOML text. Raises a ValueError as `parse_json` does; where it is no TOML, a `TOMLDecodeError`."""
-    return dict(parse_json(text, tomllib.loads))
-
-
 def load_json(file: Path) -> Any:
     """The content of a small file beside weights or a tokenizer; raises as `parse_json` does."""
     return parse_json(file.read_text(encoding="utf-8"))
@@ -184,20 +179,14 @@ def whole_number(text: str) -> int | None:
 
 
 class _Shown(reprlib.Repr):
-    """Short forms of any value; those of usual length are what `repr` gives."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxstring = self.maxother = 60
-        self.maxlong = 40
-        self.maxlevel = 3
-
     def repr_int(self, x: int, level: int) -> str:
         """Python refuses to spell numbers of thousands of digits."""
         return super().repr_int(x, level) if x.bit_length() < 10_000 else "a whole number of thousands of digits"
 
 
 _SHOWN = _Shown()
+_SHOWN.maxstring = _SHOWN.maxother = 60
+_SHOWN.maxlong, _SHOWN.maxlevel = 40, 3
 
 
 def shortened(text: str, most: int = 200) -> str:

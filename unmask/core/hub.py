@@ -18,6 +18,7 @@ import logging
 import re
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from unmask.core.errors import ModelError, TokenizerError, UnmaskError, load_json
@@ -147,16 +148,6 @@ def _reason(model: HubName, error: Exception, lack: str | None) -> str:
 log = logging.getLogger("unmask")
 
 
-def local_path(source: str | Path, need: Need) -> Path:
-    """A path as it is; for the name of a model on the hub, the folder of its copy.
-
-    Raises:
-        UnmaskError: As `fetch`.
-    """
-    model = hub_name(source)
-    return Path(source) if model is None else fetch(model, need)
-
-
 def lasting_name(source: str | Path, folder: Path) -> str:
     """What the record of a run says of a model, so that it always means the same: a commit, or a whole path.
 
@@ -168,13 +159,16 @@ def lasting_name(source: str | Path, folder: Path) -> str:
     return str(folder.resolve()) if model is None else f"{model.name}@{folder.name}"
 
 
-def fetch(model: HubName, need: Need) -> Path:
-    """The folder of a copy, with all that is needed.
+def local_path(source: str | Path, need: Need) -> Path:
+    """A path as it is; for the name of a model on the hub, the folder of its copy, with all that is needed.
 
     Raises:
         UnmaskError: Of the need's class: there is no such model, or it lacks what is needed; access is denied; or there
             is no copy, and the hub cannot be reached.
     """
+    model = hub_name(source)
+    if model is None:
+        return Path(source)
     import huggingface_hub
     from huggingface_hub import errors
 
@@ -212,11 +206,12 @@ def fetch(model: HubName, need: Need) -> Path:
 # Where another library made the copy in the hub's cache, it holds what its maker asked for. transformers asks neither
 # for `modules.json` nor for the pooling, and without them the vectors of a sentence encoder would be plain means, in
 # silence.
+@cache
 def fetch_sentence_files(model: HubName, folder: Path) -> None:
     """Fetches what says how a vector is made of the tokens, if the hub has it and the copy does not.
 
-    The hub is asked once, and for the commit of the copy: its library notes in the cache which files there are not.
-    Where it cannot be asked, a warning says that the pooling is a guess.
+    The hub is asked once in a process, and for the commit of the copy: its library notes in the cache which files there
+    are not. Where it cannot be asked, a warning says that the pooling is a guess.
     """
     import huggingface_hub
     from huggingface_hub import errors

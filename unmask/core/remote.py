@@ -24,6 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
@@ -255,32 +256,26 @@ class OutputFolder:
             inside = path.relative_to(self.path)
             if path.is_file() and not any(PurePosixPath(part).match(p) for p in _NEVER for part in inside.parts):
                 now[inside.as_posix()] = path.stat().st_size, path.stat().st_mtime_ns
-        turns: dict[int, list[str]] = {}
-        for name in sorted(now):
-            if self._sent.get(name) != now[name]:
-                turns.setdefault(_turn(name), []).append(name)
+
+        def turn(name: str) -> int:
+            places = enumerate(_LAST, 1)
+            return next((n for n, pattern in places if PurePosixPath("/" + name).match("/" + pattern)), 0)
+
+        def attempt(name: str, work: Callable[[str], object]) -> None:
+            do = partial(work, f"{root}/{name}")
+            tried(f"{self.address}/{name}", do, how="it could not be sent", raising=RunError)
 
         def send(name: str) -> None:
-            attempt(name, partial(system.put_file, str(self.path / name), f"{root}/{name}"))
+            attempt(name, partial(system.put_file, str(self.path / name)))
             self._sent[name] = now[name]
 
-        def remove(place: str) -> None:
-            if system.exists(place):
-                system.rm_file(place)
-
-        def attempt(name: str, work: Callable[[], object]) -> None:
-            tried(f"{self.address}/{name}", work, how="it could not be sent", raising=RunError)
-
+        changed = sorted((name for name in sorted(now) if self._sent.get(name) != now[name]), key=turn)
         with ThreadPoolExecutor(AT_ONCE) as threads:
-            for turn in sorted(turns):
-                list(threads.map(send, turns[turn]))
-        for name in sorted(set(self._sent) - set(now), key=lambda name: (-_turn(name), name)):
-            attempt(name, partial(remove, f"{root}/{name}"))
+            for _, names in groupby(changed, key=turn):
+                list(threads.map(send, names))
+        for name in sorted(set(self._sent) - set(now), key=turn, reverse=True):
+            attempt(name, lambda place: system.exists(place) and system.rm_file(place))
             del self._sent[name]
-
-
-def _turn(name: str) -> int:
-    return next((turn for turn, pattern in enumerate(_LAST, 1) if PurePosixPath("/" + name).match("/" + pattern)), 0)
 
 
 @contextmanager

@@ -269,13 +269,6 @@ def counted(notify: Notify, what: str, total: int | None, unit: Unit = "tokens")
     return count
 
 
-def in_notebook() -> bool:
-    """Whether this process is the kernel of a notebook (Jupyter's, Colab's); a terminal with IPython is none."""
-    ipython: Any = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
-    return getattr(shell, "kernel", None) is not None
-
-
 class Reporter:
     """Takes notes on long work, and how far it has come. This one writes notes to the log `unmask`."""
 
@@ -325,11 +318,8 @@ class NotebookReporter(Reporter):
         self._last, self._what = now, progress.what
 
 
-def usual_notify() -> Notify:
-    """Where progress goes by default: to a line in a notebook, nowhere elsewhere."""
-    return NotebookReporter().notify if in_notebook() else ignore
-
-
 def usual_reporter() -> Reporter:
-    """A notebook's where this is one, else the log."""
-    return NotebookReporter() if in_notebook() else Reporter()
+    """A notebook's in the kernel of one (Jupyter's, Colab's; a terminal with IPython is none), else the log."""
+    ipython: Any = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return Reporter() if getattr(shell, "kernel", None) is None else NotebookReporter()

@@ -238,7 +238,7 @@ def write_task_card(
         max_length: Longest input in tokens, special tokens included.
         origin: What it was before.
     """
-    own = task.content()
+    own = task.task_head.own
     columns: Mapping[str, str] = own.get("columns", {})
     head = card_head(
         settings.card,

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.core.errors import SettingsError
-from unmask.core.results import Notify, Progress, Result, Sheet, Shown, Styled, margin, over, usual_notify
+from unmask.core.results import Notify, Progress, Result, Sheet, Shown, Styled, margin, over, usual_reporter
 from unmask.data.settings import DocumentUnit
 from unmask.data.sources import Texts, keep_as_files, paths_or_texts
 from unmask.data.tables import ColumnNames
@@ -224,7 +224,7 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
     for task in tasks:
         passed_over |= task.not_asked
 
-    notify = notify or usual_notify()
+    notify = notify or usual_reporter().notify
     measured = {task.name: _measure(task, searches, lexical, notify) for task in tasks}
     unit = "queries" if is_judged else "documents"
     return SearchEvaluation(

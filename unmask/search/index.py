@@ -20,7 +20,7 @@ from typing import Any
 from unmask.core.errors import ModelError, RunError, SettingsError, UnmaskError, shown
 from unmask.core.files import write_atomically
 from unmask.core.hub import hub_name
-from unmask.core.results import Notify, Progress, Readable, Result, Shown, Styled, usual_notify
+from unmask.core.results import Notify, Progress, Readable, Result, Shown, Styled, usual_reporter
 from unmask.data.settings import DocumentUnit
 from unmask.data.sources import GIVEN, PIPES, STDIN_FILE, Texts, is_stream, keep_as_files, paths_or_texts
 from unmask.data.tables import ColumnNames
@@ -190,7 +190,7 @@ class Index(Readable):
         no_graph = why_no_graph()
         if approximate and no_graph is not None:
             raise RunError(f"approximate: {no_graph}", options=("approximate",))
-        folder, notify = IndexFolder(Path(out)), notify or usual_notify()
+        folder, notify = IndexFolder(Path(out)), notify or usual_reporter().notify
         named = paths_or_texts(texts) or []
         inputs = [Path(name) for name in named if isinstance(name, str | Path) and not is_stream(name)]
         folder.claimed.check(resume=resume, overwrite=overwrite, inputs=inputs)

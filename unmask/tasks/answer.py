@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -34,7 +34,6 @@ from unmask.tasks.task import Metrics, Task, tokens_of
 from unmask.train.objectives import Targets as BatchTargets
 
 BEGIN, END = "begin", "end"
-_OWN = ("may_be_missing", "stride", "longest_answer")
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -86,6 +85,7 @@ class AnswerTask(Task):
     metrics: ClassVar[tuple[str, ...]] = ("f1", "exact_match")
     fixed: ClassVar[Columns | None] = Columns(text="question", second="context", label="answers")
     forms: ClassVar[tuple[Form, ...]] = ("table", "squad")
+    stored: ClassVar[tuple[str, ...]] = ("may_be_missing", "stride", "longest_answer")
 
     may_be_missing: bool = False  # whether no answer is one of the answers
     stride: int = 64  # tokens that neighbouring windows share
@@ -147,15 +147,6 @@ class AnswerTask(Task):
             f"{file.path}: {count:,} of {len(file.records):,} questions have no answer, but in {train} all "
             "have one, so the model always gives one; they count as wrong"
         )
-
-    @classmethod
-    def of_content(
-        cls, own: Mapping[str, Any], names: tuple[str, ...], pooling: ClassifierPooling, max_length: int | None
-    ) -> Self:
-        return cls(max_length=max_length, **{name: own[name] for name in _OWN if name in own})
-
-    def content(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in _OWN}
 
     def encode(self, records: Sequence[QuestionRecord], encoder: InputEncoder, *, with_targets: bool) -> EncodedInput:
         """An example a window, whose places are `[CLS]`, for no answer, and the tokens of the text."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from unmask.core.errors import CorpusError, ModelError
+from unmask.core.errors import CorpusError, ModelError, listed
 from unmask.data.rows import Rows
 from unmask.data.values import in_order
 from unmask.model.encoder import MaskedLM
@@ -30,7 +30,7 @@ from unmask.model.transformers import TaskNetwork
 from unmask.tasks.files import Form, Labelled, LabelledRow, UsualColumns
 from unmask.tasks.inputs import EncodedInput, Example, InputEncoder
 from unmask.tasks.settings import FinetuneSettings
-from unmask.tasks.task import TARGET, Metrics, Task, few
+from unmask.tasks.task import TARGET, Metrics, Task
 from unmask.train.objectives import Targets as BatchTargets
 
 CLASS_METRICS = ("accuracy", "macro_f1", "micro_f1", "matthews")
@@ -112,11 +112,11 @@ class TextTask(Task):
                 f"fewer than {least}: {len(rare)}); give it more, take it out, or allow it with --set "
                 f"finetune.least_examples={counts[rare[0]]}"
             )
-        return cls(in_order(counts), is_paired(train), settings.max_length, pooling, train.column_names)
+        return cls(in_order(counts), train.is_paired, settings.max_length, pooling, train.columns)
 
     def check(self, file: Labelled, train: Path) -> str | None:
         """Pairs are not compared with single texts."""
-        if (paired := is_paired(file)) != self.paired:
+        if (paired := file.is_paired) != self.paired:
             pairs, texts = (file.path, train) if paired else (train, file.path)
             raise CorpusError(
                 f"{pairs} holds pairs of texts, but {texts} single ones; name the columns with --text, --second"
@@ -139,11 +139,6 @@ class TextTask(Task):
         self, records: Sequence[TextRecord], examples: Sequence[Example], outputs: Sequence[NDArray[np.float32]]
     ) -> list[Any]:
         return [self.prediction(output[0]) for output in outputs]
-
-
-def is_paired(file: Labelled) -> bool:
-    """Whether the records of a file are pairs of texts."""
-    return file.records[0].second is not None
 
 
 # ----------------------------------------
@@ -180,7 +175,7 @@ class Classify(TextTask):
             if record.label not in self.names:
                 raise CorpusError(
                     f"{file.path}: row {record.row} has the class {record.label!r}, which {train} does not have "
-                    f"(it has {few(self.names)}); add examples of it there, or take the row out"
+                    f"(it has {listed(self.names, 8)}); add examples of it there, or take the row out"
                 )
         return super().check(file, train)
 
@@ -253,7 +248,7 @@ class MultiLabel(TextTask):
         unseen = Counter(label for record in file.records for label in record.label if label not in self.names)
         if not unseen:
             return None
-        names = few(sorted(unseen))
+        names = listed(sorted(unseen), 8)
         return f"{file.path}: {unseen.total():,} labels are none that {train} has ({names}); they count as wrong"
 
     def targets_of(self, record: TextRecord) -> Targets:
@@ -356,8 +351,8 @@ class Regress(TextTask):
         values = {record.label for record in train.records}
         if len(values) == 1:
             raise CorpusError(f"{train.path}: every example has the number {values.pop()}; there is nothing to learn")
-        columns = train.column_names
-        return cls((columns.get("label", "value"),), is_paired(train), settings.max_length, pooling, columns)
+        columns = train.columns
+        return cls((columns.get("label", "value"),), train.is_paired, settings.max_length, pooling, columns)
 
     def while_learning(self, train: Labelled) -> Self:
         """Standardised numbers; the deviation is that of the sample."""

@@ -62,38 +62,25 @@ class Record(Protocol):
 
 @dataclass(frozen=True)
 class Labelled:
-    """The records of a file, at least one; and the columns they stood in, None where a file has no choice of them."""
+    """The records of a file, at least one; and their columns by role, none where a file has no choice of them."""
 
     path: Path
     records: Sequence[Any]
-    columns: Columns | None
+    columns: Mapping[str, str]
 
     @property
-    def column_names(self) -> dict[str, str]:
-        """The columns by role."""
-        return {} if self.columns is None else self.columns.model_dump(exclude_none=True)
+    def is_paired(self) -> bool:
+        """Whether its records are pairs of texts."""
+        return self.records[0].second is not None
 
 
-class Gathered:
-    """Counts what is held of a file, all of which is in memory."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._examples = self._chars = 0
-
-    def add(self, num_chars: int) -> None:
-        """Counts an example of so many characters.
-
-        Raises:
-            CorpusError: There are more than five million, or more than two thousand million characters.
-        """
-        self._examples += 1
-        self._chars += num_chars
-        if self._examples > MOST_EXAMPLES or self._chars > MOST_CHARS:
-            raise CorpusError(
-                f"{self._path}: more than {MOST_EXAMPLES:,} examples or {MOST_CHARS:,} characters, all of which would "
-                "be held in memory; give a part of the file"
-            )
+def check_size(path: Path, num_examples: int, num_chars: int) -> None:
+    """Raises a `CorpusError` where what is held of a file is more than memory is made for."""
+    if num_examples > MOST_EXAMPLES or num_chars > MOST_CHARS:
+        raise CorpusError(
+            f"{path}: more than {MOST_EXAMPLES:,} examples or {MOST_CHARS:,} characters, all of which would be held in "
+            "memory; give a part of the file"
+        )
 
 
 @dataclass(frozen=True)
@@ -186,18 +173,20 @@ def read_labelled(
         rows = _squad_rows(source.path, with_labels=with_labels) if form == "squad" else _lines(source.path)
     if not with_labels:
         roles = roles.model_copy(update={"label": None})
-    gathered = Gathered(path)
     records: list[Record] = []
+    num_chars = 0
     for number, cells in rows:
         where = f"{path}: {'question' if form == 'squad' else 'row'} {number}"
         record = task.of_row(LabelledRow(number, where, cells, roles, names))
         if broken := next(filter(None, map(broken_character, record.texts)), None):
             raise CorpusError(f"{where} holds {broken}, which is no character; take it out")
-        gathered.add(sum(map(len, record.texts)))
         records.append(record)
+        num_chars += sum(map(len, record.texts))
+        check_size(path, len(records), num_chars)
     if not records:
         raise CorpusError(f"{path}: there is no example in this file{f'; {_SQUAD}' if form == 'squad' else ''}")
-    return Labelled(path, records, roles if form == "table" and task.fixed is None else None)
+    chosen = roles.model_dump(exclude_none=True) if form == "table" and task.fixed is None else {}
+    return Labelled(path, records, chosen)
 
 
 # ----------------------------------------

@@ -116,7 +116,7 @@ def fill_texts(
             allowed = allowed_tokens(tokenizer, candidates, np.concatenate([query.spaced for query in queries]))
         first = likeliest(model, tokenizer, queries, top_k=top_k, allowed=allowed)
         fillings = _fillings(model, tokenizer, masked, first, top_k=top_k, allowed=allowed)
-        rows = zip(first.token_ids_NK.tolist(), first.log_probabilities_NK.tolist(), strict=True)
+        rows = zip(first[0].tolist(), first[1].tolist(), strict=True)
         for text, best in zip(masked, fillings, strict=True):
             masks = []
             for _ in text.spans:
@@ -268,15 +268,6 @@ def allowed_tokens(tokenizer: Tokenizer, candidates: Sequence[str], spaced: NDAr
 # The likeliest tokens, at any number of masks of any number of texts at once.
 
 
-class Likeliest(NamedTuple):
-    """The likeliest tokens at masks, the likeliest first."""
-
-    token_ids_NK: Tensor  # int64
-    log_probabilities_NK: (
-        Tensor  # float32, among all of the vocabulary; -infinity behind the last token that is allowed
-    )
-
-
 @torch.inference_mode()
 def likeliest(
     model: Predictor,
@@ -285,8 +276,13 @@ def likeliest(
     *,
     top_k: int,
     allowed: NDArray[np.bool_] | None = None,
-) -> Likeliest:
-    """What stands at each mask of each query, in their order. `allowed`: see `allowed_tokens`."""
+) -> tuple[Tensor, Tensor]:
+    """What stands at each mask of each query, in their order. `allowed`: see `allowed_tokens`.
+
+    Returns:
+        The likeliest tokens first [N, K], int64; and their log-probabilities among all of the vocabulary [N, K],
+        float32, -infinity behind the last token that is allowed.
+    """
     longest = model.config.max_position_embeddings
     # What the model sees, which of the N masks each answers, and where these are in it.
     windows: list[tuple[Ids, NDArray[np.int64], NDArray[np.int64]]] = []
@@ -319,14 +315,14 @@ def likeliest(
                 scores_NV = scores_NV.masked_fill(~allowed_NV, -math.inf)
             top_NK, top_ids_NK = scores_NV.topk(top_k)
             ids_NK[part], values_NK[part] = top_ids_NK.cpu(), (top_NK - log_norm_N1).cpu()
-    return Likeliest(ids_NK, values_NK)
+    return ids_NK, values_NK
 
 
 def _fillings(
     model: Predictor,
     tokenizer: Tokenizer,
     texts: Sequence[MaskedText],
-    first: Likeliest,
+    first: tuple[Tensor, Tensor],
     *,
     top_k: int,
     allowed: NDArray[np.bool_] | None,
@@ -353,7 +349,7 @@ def _fillings(
             rows = slice(row, row + len(beams[n]))
             row += len(beams[n])
             place = texts[n].query.places[turn]
-            ids, values = best.token_ids_NK[rows].numpy(), best.log_probabilities_NK[rows].double().numpy()
+            ids, values = best[0][rows].numpy(), best[1][rows].double().numpy()
             totals = np.array([score for _, score in beams[n]])[:, None] + values
             order = np.argsort(-totals, axis=None, kind="stable")[:top_k]
             longer = []

@@ -85,7 +85,6 @@ class Model(Readable):
         self.has_head = has_head
         self.precision: Precision = precision
         self.hub = hub
-        self._hub_was_asked = False  # for what says how vectors are made
 
     def to_dict(self) -> dict[str, Any]:
         """What it is; `runs` is the layout of our encoder, or transformers' class."""
@@ -227,19 +226,13 @@ class Model(Readable):
             ModelError: The folder needs a pooling that is not offered, and none is named here; or a file is damaged.
             SettingsError: There is no such pooling.
         """
-        if pooling is None or normalize is None:
-            self._ask_hub()
+        if self.hub is not None and (pooling is None or normalize is None):
+            fetch_sentence_files(self.hub, self.folder)
         return EmbedSettings(
             read_pooling(self.folder) if pooling is None else pooling,
             read_normalize(self.folder) if normalize is None else normalize,
             long_texts,
         )
-
-    def _ask_hub(self) -> None:
-        """Has what the hub says of how vectors are made beside the model, once."""
-        if self.hub is not None and not self._hub_was_asked:
-            fetch_sentence_files(self.hub, self.folder)
-            self._hub_was_asked = True
 
     @property
     def makes_sparse(self) -> bool:
@@ -248,7 +241,8 @@ class Model(Readable):
         Raises:
             ModelError: A file is damaged, or they are made in a way that is not offered.
         """
-        self._ask_hub()
+        if self.hub is not None:
+            fetch_sentence_files(self.hub, self.folder)
         if sparse_file(self.folder) is None:
             return False
         check_splade(self.folder)

@@ -19,7 +19,7 @@ from pydantic import ConfigDict, Field
 
 from unmask.core.errors import ModelError, RunError, SettingsError, printable, shown
 from unmask.core.files import check_file, held_file, write_atomically
-from unmask.core.results import Notify, Readable, Result, Shown, counted, ignore, usual_notify
+from unmask.core.results import Notify, Readable, Result, Shown, counted, ignore, usual_reporter
 from unmask.core.settings import Settings, validated
 from unmask.data.reading import check_characters
 from unmask.data.sources import readable
@@ -98,21 +98,22 @@ def task_of(content: Mapping[str, Any], folder: Path, *, pools_itself: bool = Fa
     Raises:
         ModelError: The model is not fine-tuned for a task, or its labels cannot be read.
     """
-    architecture, own = _architecture(content), content.get(KEY)
+    architecture, content_own = _architecture(content), content.get(KEY)
     names = label_names_of(content, folder) or ("LABEL_0", "LABEL_1")  # transformers' own
-    if isinstance(own, dict):
-        kind = TASKS.get(str(own.get("kind")))
+    own = _Own()
+    if isinstance(content_own, dict):
+        kind = TASKS.get(str(content_own.get("kind")))
         if kind is None:
             raise ModelError(
-                f"{folder}: fine-tuned for {shown(own.get('kind'))}, which this version of unmask does not know"
+                f"{folder}: fine-tuned for {shown(content_own.get('kind'))}, which this version of unmask does not know"
             )
         try:
-            validated(_Own, own, where=f"{folder / CONFIG}: {KEY}")
+            own = validated(_Own, content_own, where=f"{folder / CONFIG}: {KEY}")
         except SettingsError as error:
             raise ModelError(f"{error}; finetune writes no such thing: give another copy of the model") from error
     else:
         # Of other tools, which do not tell pairs from single texts.
-        own, problem = {}, content.get("problem_type")
+        problem = content.get("problem_type")
         name = architecture.removesuffix("Simple")
         tasks = [task for task in TASKS.values() if name.endswith(f"For{task.architecture}")]
         if tasks and tasks[0].of_texts:
@@ -125,7 +126,8 @@ def task_of(content: Mapping[str, Any], folder: Path, *, pools_itself: bool = Fa
                 "fine-tune it with unmask finetune, and give the folder that is written there"
             )
     pooling = pooling_of(content, folder) if kind.of_texts and not pools_itself else "first"
-    return kind.of_content(own, names, pooling, own.get("max_length"))
+    stored = {name: value for name, value in own.model_dump(exclude_none=True).items() if name in kind.stored}
+    return kind(names if kind is not AnswerTask else (), own.paired, own.max_length, pooling, **stored)
 
 
 # Shape suffixes: T = positions of all rows in a line, D = hidden size, N = places, C = outputs.
@@ -308,9 +310,9 @@ def predict(
     usual, columns = Columns(**loaded.task.columns), Columns(text=text, second=second)
     with readable(file) as here:
         data = read_labelled(example_files(here, Path(file)), loaded.task, columns, with_labels=False, usual=usual)
-    if data.columns is not None:
-        note("columns: " + ", ".join(f"{role} in {name!r}" for role, name in data.column_names.items()))
-    predictions, encoded = loaded.predict_records(data.records, notify=notify or usual_notify())
+    if data.columns:
+        note("columns: " + ", ".join(f"{role} in {name!r}" for role, name in data.columns.items()))
+    predictions, encoded = loaded.predict_records(data.records, notify=notify or usual_reporter().notify)
     longest = loaded.task.max_length or loaded.network.config.max_position_embeddings
     for count, what in (
         (encoded.truncated, "their ends are not seen"),

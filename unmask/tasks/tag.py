@@ -16,14 +16,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unmask.core.errors import CorpusError
+from unmask.core.errors import CorpusError, listed
 from unmask.data.values import in_order
 from unmask.model.layout_names import ClassifierPooling
 from unmask.tasks.classify import class_metrics
 from unmask.tasks.files import Form, Labelled, LabelledRow, UsualColumns, words_of
 from unmask.tasks.inputs import EncodedInput, Example, InputEncoder, first_pieces
 from unmask.tasks.settings import FinetuneSettings
-from unmask.tasks.task import TARGET, Metrics, Task, few
+from unmask.tasks.task import TARGET, Metrics, Task
 
 _ENTITY = re.compile(r"(B|I|E|L|S|U)-.+")
 _ENTITIES = ("entity_f1", "entity_precision", "entity_recall")
@@ -86,21 +86,22 @@ class Tag(Task):
             raise CorpusError(
                 f"{train.path}: every word has the tag {next(iter(names))!r}; two are needed to distinguish"
             )
-        return cls(in_order(names), max_length=settings.max_length, columns=train.column_names)
+        return cls(in_order(names), max_length=settings.max_length, columns=train.columns)
 
     def check(self, file: Labelled, train: Path) -> str | None:
         """Tags that training did not have count as wrong; bare numbers are not recognised as entities."""
         if file.path == train and all(name.removeprefix("-").isdecimal() for name in self.names):
             return (
-                f"{train}: the tags are numbers without names ({few(self.names)}), so F1 of entities is not measured; "
-                "if they are entities, write them as O, B-NAME and I-NAME, or save the table with datasets' ClassLabel"
+                f"{train}: the tags are numbers without names ({listed(self.names, 8)}), so F1 of entities is not "
+                "measured; if they are entities, write them as O, B-NAME and I-NAME, or save the table with datasets' "
+                "ClassLabel"
             )
         unseen = Counter(tag for record in file.records for tag in record.tags or () if tag not in self.names)
         if not unseen:
             return None
         return (
-            f"{file.path}: {unseen.total():,} words have tags that {train} does not have ({few(sorted(unseen))}); "
-            "they count as wrong"
+            f"{file.path}: {unseen.total():,} words have tags that {train} does not have "
+            f"({listed(sorted(unseen), 8)}); they count as wrong"
         )
 
     @classmethod

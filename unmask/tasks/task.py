@@ -62,6 +62,8 @@ class Task(ABC):
     usual: ClassVar[UsualColumns]  # what the columns of its tables are called
     fixed: ClassVar[Columns | None] = None  # its columns, where they are always the same
     forms: ClassVar[tuple[Form, ...]] = ("table", "lines")  # the forms of files that it reads
+    # The fields that config.json holds under our key, beside kind, `paired` and `max_length`.
+    stored: ClassVar[tuple[str, ...]] = ("columns",)
 
     names: tuple[str, ...] = ()  # its classes or tags by number; for a regression the number's name; empty for answers
     paired: bool = False  # whether an input is two texts
@@ -116,21 +118,11 @@ class Task(ABC):
 
     # The model's folder
 
-    @classmethod
-    def of_content(
-        cls, own: Mapping[str, Any], names: tuple[str, ...], pooling: ClassifierPooling, max_length: int | None
-    ) -> Self:
-        """The task of a config.json, whose part under our key is `own` (empty in a folder of other tools)."""
-        return cls(names, bool(own.get("paired", False)), max_length, pooling, dict(own.get("columns") or {}))
-
-    def content(self) -> dict[str, Any]:
-        """What config.json says under our key beside kind, `paired` and `max_length`."""
-        return {"columns": dict(self.columns)}
-
     @property
     def task_head(self) -> TaskHead:
         """The head, as the model's folder has it."""
-        own = {"kind": self.kind, "paired": self.paired, "max_length": self.max_length, **self.content()}
+        own = {"kind": self.kind, "paired": self.paired, "max_length": self.max_length}
+        own |= {name: getattr(self, name) for name in self.stored}
         pooling = self.pooling if self.of_texts else None
         return TaskHead(self.head, self.architecture, self.names, self.problem_type, pooling, own)
 
@@ -236,8 +228,3 @@ def tokens_of(rows: Rows, first_N: Tensor) -> Tensor:
     key_T = torch.where(rows.segment_ids >= 0, row_B1 + rows.segment_ids, -1).flatten()
     tokens = [torch.nonzero(key_T == key_T[first]).squeeze(1) for first in first_N]
     return pad_sequence(tokens, batch_first=True, padding_value=-1) if tokens else first_N[:, None]
-
-
-def few(names: Sequence[str]) -> str:
-    """The first names of a list, in words."""
-    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

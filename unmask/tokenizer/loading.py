@@ -26,7 +26,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from unmask.core.errors import TokenizerError, load_json, shown
 from unmask.core.files import absence
-from unmask.core.hub import TOKENIZER, fetch, hub_name, lasting_name, local_path
+from unmask.core.hub import TOKENIZER, hub_name, lasting_name, local_path
 from unmask.tokenizer.settings import TokenizerSettings
 from unmask.tokenizer.tokenizer import (
     ANY_CLASS,
@@ -105,9 +105,9 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
 
 def with_commit(settings: TokenizerSettings) -> TokenizerSettings:
     """The settings with the commit behind the name of a tokenizer on the hub, so that they always mean the same."""
-    if settings.path is None or (model := hub_name(settings.path)) is None:
+    if settings.path is None or hub_name(settings.path) is None:
         return settings
-    return settings.model_copy(update={"path": lasting_name(settings.path, fetch(model, TOKENIZER))})
+    return settings.model_copy(update={"path": lasting_name(settings.path, local_path(settings.path, TOKENIZER))})
 
 
 def as_tokenizer(source: Any) -> Tokenizer:

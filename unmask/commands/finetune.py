@@ -379,8 +379,8 @@ def open_runs(
     # Files, and their records as inputs.
     for name, each in paths.items():
         if each.path.is_dir():
-            names = ", ".join(file.name for file in each.files[:3])
-            reporter.note(f"{name}: {names} ({len(each.files)}) of {each.path}")
+            names = ", ".join(source.path.name for source in each.sources[:3])
+            reporter.note(f"{name}: {names} ({len(each.sources)}) of {each.path}")
     files, task = read_files(task_class, paths, settings, reporter.note, pooling=pooling)
     learning = task.while_learning(files["train"])
     metric = selecting_metric(task, settings.metric)

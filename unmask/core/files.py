@@ -60,9 +60,7 @@ def write_atomically(path: Path, content: str | bytes | memoryview) -> None:
 def whole_folder(target: Path, partial: Path | None = None) -> Iterator[Path]:
     """Gives a new folder to fill, forces its files to the disk and gives it its name: it is whole or not there.
 
-    Args:
-        target: The folder; one that stands there is replaced.
-        partial: Where it is until then; None: beside it, as `NAME.partial`.
+    A `target` that stands there is replaced. Until then the folder is `partial`; None: beside it, as `NAME.partial`.
     """
     partial = partial or target.with_name(target.name + ".partial")
     try:
@@ -164,13 +162,7 @@ class ClaimedFolder:
         return sorted({path.name for path in self.root.iterdir()} - {LOCK, HOLDER}) if self.root.is_dir() else []
 
     def check(self, *, resume: bool = False, overwrite: bool = False, inputs: Iterable[Path] = ()) -> None:
-        """Makes sure that it may be written. Nothing is touched.
-
-        Args:
-            resume: Go on with what is there, if anything.
-            overwrite: Replace it.
-            inputs: What is read, and so must not be replaced.
-        """
+        """Makes sure that it may be written, and that `inputs`, which are read, are not in it. Nothing is touched."""
         if resume and overwrite:
             raise self.error("resume and overwrite exclude each other", options=("resume", "overwrite"))
         for path in inputs if overwrite else ():
@@ -200,13 +192,10 @@ class ClaimedFolder:
     def check_same(
         self, before: Mapping[str, Any], now: Mapping[str, Any], *, but_for: Collection[str] = (), of: str = ""
     ) -> None:
-        """Makes sure that the work goes on with the settings that it was begun with.
+        """Makes sure that the work goes on with the settings that it was begun with: two tables of JSON or TOML.
 
-        Args:
-            before: The settings it was begun with: tables of JSON or TOML.
-            now: Those of this call; the error names the first other key.
-            but_for: Keys that may differ, those of tables with all that is in them.
-            of: What the tables are of, for the error.
+        Keys of `but_for` may differ, those of tables with all that is in them. The error names the first other one, and
+        what it is `of`.
         """
         for key, old, new in differences(before, now):
             if not any(key == name or key.startswith(f"{name}.") for name in but_for):

@@ -149,13 +149,8 @@ log = logging.getLogger("unmask")
 
 
 def lasting_name(source: str | Path, folder: Path) -> str:
-    """What the record of a run says of a model, so that it always means the same: a commit, or a whole path.
-
-    Args:
-        source: As the user gave it.
-        folder: Of the model; the hub's cache calls the folders of copies by their commits.
-    """
-    model = hub_name(source)
+    """What the record of a run says of a model, so that it always means the same: a commit, or a whole path."""
+    model = hub_name(source)  # whose folder in the hub's cache is named by its commit
     return str(folder.resolve()) if model is None else f"{model.name}@{folder.name}"
 
 
@@ -217,7 +212,6 @@ def fetch_sentence_files(model: HubName, folder: Path) -> None:
     from huggingface_hub import errors
 
     def has(name: str) -> bool:
-        """Whether the copy has a file now."""
         if (folder / name).is_file():
             return True
         # The cache may know that there is none: it was asked for, or all files were listed.

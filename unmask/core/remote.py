@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
@@ -73,11 +73,8 @@ def cache() -> Path:
 
 def with_local_copies(names: Sequence[Any]) -> list[Any]:
     """Replaces addresses by what was fetched from them; everything else stays."""
-    copies: list[Any] = []
-    for name in names:
-        address = address_of(name)
-        copies += [name] if address is None else local_copies(address)
-    return copies
+    each = ([name] if (address := address_of(name)) is None else local_copies(address) for name in names)
+    return list(chain.from_iterable(each))
 
 
 def local_copies(address: str) -> list[Path]:

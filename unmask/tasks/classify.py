@@ -202,7 +202,7 @@ class Pairs(Classify):
 
     kind: ClassVar[str] = "pairs"
     title: ClassVar[str] = "classes of pairs of texts"
-    usual: ClassVar[UsualColumns] = UsualColumns("label", pairs="always", guessed=False)
+    usual: ClassVar[UsualColumns] = UsualColumns("label", pairs="always")
     forms: ClassVar[tuple[Form, ...]] = ("table",)
 
 

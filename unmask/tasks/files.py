@@ -86,26 +86,22 @@ def check_size(path: Path, num_examples: int, num_chars: int) -> None:
 @dataclass(frozen=True)
 class ExampleFiles:
     """What examples are read from: a path as it is called, and its files in order; those of a folder are parts of one
-    table. `sources` is how those of a folder are read; it is empty for a file that was named."""
+    table."""
 
     path: Path
-    files: tuple[Path, ...]
-    sources: tuple[Source, ...] = ()
+    sources: tuple[Source, ...]
 
     @property
     def sha256(self) -> str:
         """Of the content."""
-        hashes = [file_sha256(file) for file in self.files]
+        hashes = [file_sha256(source.path) for source in self.sources]
         return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
 
 
 def example_files(path: Path, called: Path | None = None, *, part: Part | None = None) -> ExampleFiles:
-    """The files of a path.
+    """The files of a path: a file; a folder that `datasets` wrote; or one in the hub's layout, whose files are tables.
 
-    Args:
-        path: A file; a folder that `datasets` wrote; or one in the hub's layout, whose files are tables.
-        called: What it is called in errors and reports; None: as the path.
-        part: Of a folder that has parts; None: it must have none.
+    Errors and reports name it as `called`. A folder has the `part`; where that is None, it must have no parts.
 
     Raises:
         CorpusError: It is not there, or a folder of something else, or one that lacks the part.
@@ -114,7 +110,7 @@ def example_files(path: Path, called: Path | None = None, *, part: Part | None =
     if not os.path.isdir(path):  # which raises nothing, whatever the name is
         if part == "validation":
             raise CorpusError(f"{called}: this is one file; give another for validation")
-        return ExampleFiles(called, (path,))
+        return ExampleFiles(called, tuple(find_sources((path,))))
     split = find_split([path], announce=False)
     if part is None and split.validation:
         raise CorpusError(f"{called}: this folder has several parts (train and validation); name one of them")
@@ -123,7 +119,7 @@ def example_files(path: Path, called: Path | None = None, *, part: Part | None =
     sources = split.validation if part == "validation" else split.train
     if len(sources) > 1 and not all(source.is_table and source.kind == sources[0].kind for source in sources):
         raise CorpusError(f"{called}: give a single file, not a folder of {len(sources)}")
-    return ExampleFiles(called, tuple(source.path for source in sources), tuple(sources))
+    return ExampleFiles(called, tuple(sources))
 
 
 def read_labelled(
@@ -134,10 +130,10 @@ def read_labelled(
     with_labels: bool = True,
     usual: Columns | None = None,
 ) -> Labelled:
-    """Reads a file.
+    """Reads a file, whose form its suffix says, before that of a compression; or a folder (see `example_files`).
 
     Args:
-        examples: Recognised by its suffix, before that of a compression; or a folder (see `example_files`).
+        examples: What is read.
         task: A `Task`, which may know that texts come in pairs; or its class.
         columns: Those that were named.
         with_labels: Whether every record has a label; otherwise none is read.
@@ -149,7 +145,7 @@ def read_labelled(
     """
     files = example_files(examples) if isinstance(examples, Path) else examples
     path = files.path
-    source, *others = files.sources or find_sources(files.files)
+    source, *others = files.sources
     form: Form = "table"
     if source.kind in ("conll", "conllu"):
         form = "treebank"
@@ -202,7 +198,6 @@ class UsualColumns:
     # Whether there are two texts: `no`; `named`, where the second is named; `usual`, also where the columns of a pair
     # are there and no text is named; `always`.
     pairs: Literal["no", "named", "usual", "always"] = "no"
-    guessed: bool = True  # whether the longest column is the text, where none has a usual name
 
 
 def _table_rows(
@@ -234,7 +229,7 @@ def _table_rows(
         return read([name for name in (_ID, *used) if name in look[0]]), task.fixed, None
     kinds = task.usual
     if not isinstance(task, type) and task.paired:
-        kinds = replace(kinds, pairs="always", guessed=False)
+        kinds = replace(kinds, pairs="always")
     # Columns of an earlier file serve where no others are named, if they hold text here.
     holding = {
         role: name
@@ -268,7 +263,8 @@ def _find_columns(
     if text is None and usual.pairs != "always":
         taken = {label, named.second}
         text = find_column(rows, usual.texts, where=path, taken=taken)
-        if text is None and usual.guessed:  # the longest, if it is twice as long as any other: of a table without names
+        # The longest, if it is twice as long as any other: of a table without names. Words are never guessed.
+        if text is None and usual.texts == "text":
             sizes = {
                 name: sum(len(row[name]) for row in rows if isinstance(row.get(name), str))
                 for name in names
@@ -394,7 +390,6 @@ class LabelledRow:
     names: Sequence[str] | None = None  # of the classes by number, where the file says them
 
     def text(self, role: Literal["text", "second"] = "text") -> str:
-        """A text."""
         value, place = self._cell(role)
         try:
             text = text_in(value)
@@ -416,7 +411,6 @@ class LabelledRow:
         return tuple(value)
 
     def class_name(self) -> str:
-        """One class."""
         return self._class(*self._cell("label"))
 
     def class_names(self) -> tuple[str, ...]:
@@ -435,7 +429,6 @@ class LabelledRow:
         return tuple(self._class(each, place) for each in (value if isinstance(value, list | tuple) else [value]))
 
     def tags(self, num_words: int) -> tuple[str, ...]:
-        """A list of classes, one a word."""
         value, place = self._cell("label")
         if not isinstance(value, list):
             raise CorpusError(f"{place} has {type(value).__name__}, not a list")
@@ -444,7 +437,6 @@ class LabelledRow:
         return tuple(self._class(tag, place) for tag in value)
 
     def value(self) -> float:
-        """A finite number."""
         value, place = self._cell("label")
         text = value.strip().lower() if isinstance(value, str) else value
         if text in (None, "", "null", "none", "n/a", "na"):

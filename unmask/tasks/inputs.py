@@ -60,7 +60,7 @@ def around(input_ids: Ids, place: int, longest: int, special: SpecialIds) -> tup
 
 
 def _special_around(input_ids: Ids, special: SpecialIds) -> tuple[int, int]:
-    """How many special tokens stand before and behind the text: 1 or 0 each."""
+    # How many special tokens stand before and behind the text: 1 or 0 each.
     before = int(len(input_ids) > 0 and special.cls is not None and input_ids[0] == special.cls)
     behind = int(len(input_ids) > before and special.sep is not None and input_ids[-1] == special.sep)
     return before, behind
@@ -135,13 +135,8 @@ class InputEncoder:
     def windows(
         self, firsts: Sequence[str], seconds: Sequence[str], ids: Sequence[str], *, stride: int
     ) -> list[list[tokenizers.Encoding]]:
-        """For each question its windows of its text, which overlap where the text is too long.
-
-        Args:
-            firsts: The questions.
-            seconds: Their texts.
-            ids: What the questions are called, for errors.
-            stride: Tokens that neighbouring windows share, as far as the question leaves room.
+        """For each question its windows of its text, which overlap where the text is too long: neighbouring ones share
+        `stride` tokens, as far as the question leaves room. Errors call the questions by `ids`.
 
         Raises:
             CorpusError: A question leaves no room for its text.
@@ -172,7 +167,6 @@ class InputEncoder:
         items: NDArray[np.int64],
         targets: Mapping[str, Any],
     ) -> Example:
-        """An encoding as an input; arguments as for `Example`."""
         ids, types = (np.array(each, dtype=np.int64) for each in (encoding.ids, encoding.type_ids))
         return Example(record, ids, types if self.with_types else None, places, items, targets)
 
@@ -248,13 +242,9 @@ class Packed(NamedTuple):
 
 
 def pack_examples(examples: Sequence[Example], *, pad_id: int, max_length: int, alone: bool = False) -> Packed:
-    """Puts examples into as few rows as possible, or into a row each.
+    """Puts examples into as few rows as possible, none longer than the model's `max_length`.
 
-    Args:
-        examples: None is longer than `max_length`.
-        pad_id: Stands in what is left of the rows.
-        max_length: Positions that the model has: no row is longer.
-        alone: Whether each has a row of its own, in the order of the examples; rows are as long as the longest.
+    With `alone` each has a row of its own, in their order, and rows are as long as the longest.
     """
     lengths = np.array([len(example) for example in examples], dtype=np.int64)
     longest = int(lengths.max())

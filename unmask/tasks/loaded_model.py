@@ -335,48 +335,54 @@ def load(folder: str | Path, *, precision: Precision = "float32", strict: bool =
     """
     if precision not in get_args(Precision):
         raise SettingsError(f"precision is {' or '.join(map(repr, get_args(Precision)))}, not {precision!r}")
-    path, hub = find_model(folder), hub_name(folder)
+    path = find_model(folder)
     with files_checked(path, strict=strict):
-        loaded = _load(path, hub, precision)
-    loaded.to()
-    return loaded
+        in_transformers = runs_in_transformers(path)
+        content = read_content(path) if in_transformers else read_config_file(path)[0]
+        is_fine_tuned = False
+        if KEY in content or "ForMaskedLM" not in str(content.get("architectures")):
+            from unmask.tasks.predict import does_task, open_fine_tuned
 
-
-def _load(path: Path, hub: HubName | None, precision: Precision) -> Model:
-    in_transformers = runs_in_transformers(path)
-    content = read_content(path) if in_transformers else read_config_file(path)[0]
-    is_fine_tuned = False
-    if KEY in content or "ForMaskedLM" not in str(content.get("architectures")):
-        from unmask.tasks.predict import does_task, open_fine_tuned
-
-        is_fine_tuned = does_task(content)
-    if in_transformers and not is_fine_tuned:
-        check_transformers(path)
-    tokenizer = load_tokenizer(path)
-    fine_tuned: TaskModel | None = None
-    if is_fine_tuned:
-        try:
-            fine_tuned = open_fine_tuned(path, tokenizer)
-        except ModelError as error:
-            if in_transformers:
-                raise
-            # of another make: the encoder beneath it can still embed, and be trained
-            log.warning("the head of a task is passed over: %s", error)
-    network = None if fine_tuned is None else fine_tuned.network
-    masked: MaskedLM | TransformersNetwork | None
-    if not in_transformers:
-        masked = network if isinstance(network, MaskedLM) else load_model(path, mask_id=tokenizer.special.mask)
-        if tokenizer.vocab_size > masked.config.vocab_size:
-            raise ModelError(
-                f"{path}: the tokenizer has {tokenizer.vocab_size} ids, but the model only {masked.config.vocab_size}"
-            )
-        bare, has_head = None, has_prediction_head(path, masked.config.layout)
-    elif isinstance(network, TransformersNetwork):
-        masked, bare, has_head = None, network.bare(), False
-    else:
-        masked, bare = load_transformers_model(path, vocab_size=tokenizer.vocab_size, pad_id=tokenizer.special.pad)
-        has_head = masked is not None
-    return Model(path, masked, tokenizer, fine_tuned, embedder=bare, has_head=has_head, precision=precision, hub=hub)
+            is_fine_tuned = does_task(content)
+        if in_transformers and not is_fine_tuned:
+            check_transformers(path)
+        tokenizer = load_tokenizer(path)
+        fine_tuned: TaskModel | None = None
+        if is_fine_tuned:
+            try:
+                fine_tuned = open_fine_tuned(path, tokenizer)
+            except ModelError as error:
+                if in_transformers:
+                    raise
+                # of another make: the encoder beneath it can still embed, and be trained
+                log.warning("the head of a task is passed over: %s", error)
+        network = None if fine_tuned is None else fine_tuned.network
+        masked: MaskedLM | TransformersNetwork | None
+        if not in_transformers:
+            masked = network if isinstance(network, MaskedLM) else load_model(path, mask_id=tokenizer.special.mask)
+            if tokenizer.vocab_size > masked.config.vocab_size:
+                raise ModelError(
+                    f"{path}: the tokenizer has {tokenizer.vocab_size} ids, but the model only "
+                    f"{masked.config.vocab_size}"
+                )
+            bare, has_head = None, has_prediction_head(path, masked.config.layout)
+        elif isinstance(network, TransformersNetwork):
+            masked, bare, has_head = None, network.bare(), False
+        else:
+            masked, bare = load_transformers_model(path, vocab_size=tokenizer.vocab_size, pad_id=tokenizer.special.pad)
+            has_head = masked is not None
+        model = Model(
+            path,
+            masked,
+            tokenizer,
+            fine_tuned,
+            embedder=bare,
+            has_head=has_head,
+            precision=precision,
+            hub=hub_name(folder),
+        )
+    model.to()
+    return model
 
 
 def as_predictor(model: Model | str | Path, *, strict: bool = False) -> Model:

@@ -63,7 +63,7 @@ class Tag(Task):
     architecture: ClassVar[str] = "TokenClassification"
     pipeline: ClassVar[str] = "token-classification"
     takes_form: ClassVar[str] = "a text or a list of words"
-    usual: ClassVar[UsualColumns] = UsualColumns("tags", "words", guessed=False)
+    usual: ClassVar[UsualColumns] = UsualColumns("tags", "words")
     forms: ClassVar[tuple[Form, ...]] = ("table", "lines", "treebank")
 
     @classmethod

@@ -13,7 +13,7 @@ from unmask.commands.finetune import class_weights
 from unmask.commands.finetune_run import ExampleStream, factors_of, rank, spread
 from unmask.core.errors import CorpusError, SettingsError
 from unmask.data.rows import Cursor
-from unmask.tasks.answer import AnswerPrediction, AnswerTask, GivenAnswer, QuestionRecord, answer_f1, normalised
+from unmask.tasks.answer import AnswerPrediction, AnswerSpan, AnswerTask, QuestionRecord, answer_f1, normalised
 from unmask.tasks.classify import Classify, ClassPrediction, NumberPrediction, Regress, TextRecord
 from unmask.tasks.files import Labelled, Record
 from unmask.tasks.inputs import Example
@@ -59,7 +59,7 @@ def test_labels_that_training_has_not_seen() -> None:
             info.check(held_out, train)
     tagged = labelled(WordsRecord(1, ("x", "y", "z"), ("O", "B-q", "B-q")), name="dev.conll")
     assert "2 words have tags" in (Tag(("O", "B-x")).check(tagged, train) or "")
-    questions = labelled(QuestionRecord(1, "a", "q", "c", ()), QuestionRecord(2, "b", "q", "c", (GivenAnswer("c", 0),)))
+    questions = labelled(QuestionRecord(1, "a", "q", "c", ()), QuestionRecord(2, "b", "q", "c", (AnswerSpan("c", 0),)))
     assert AnswerTask(may_be_missing=True).check(questions, train) is None
     assert "1 of 2 questions" in (AnswerTask().check(questions, train) or "")
 
@@ -126,8 +126,8 @@ def test_metrics_of_answers() -> None:
     assert answer_f1("", "") == 1.0
     assert answer_f1("fox", "") == 0.0
     records = [
-        QuestionRecord(1, "a", "q", "c", (GivenAnswer("The fox!", 0), GivenAnswer("it", 3))),
-        QuestionRecord(2, "b", "q", "c", (GivenAnswer("red fox", 0),)),
+        QuestionRecord(1, "a", "q", "c", (AnswerSpan("The fox!", 0), AnswerSpan("it", 3))),
+        QuestionRecord(2, "b", "q", "c", (AnswerSpan("red fox", 0),)),
         QuestionRecord(3, "c", "q", "c", ()),
     ]
     predicted = [AnswerPrediction(name, text, 0, 0.5) for name, text in (("a", "fox"), ("b", "fox"), ("c", "x"))]

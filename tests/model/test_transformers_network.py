@@ -24,7 +24,7 @@ from unmask.model.transformers import (
     save_transformers_task,
     transformers_with_head,
 )
-from unmask.tasks.answer import BEGIN, END, AnswerTask, GivenAnswer, QuestionRecord
+from unmask.tasks.answer import BEGIN, END, AnswerSpan, AnswerTask, QuestionRecord
 from unmask.tasks.classify import Classify, Pairs, Regress, TextRecord
 from unmask.tasks.inputs import Example, InputEncoder, pack_examples
 from unmask.tasks.predict import outputs_of, task_of
@@ -73,7 +73,7 @@ def examples_of(info: Task, encoder: InputEncoder) -> list[Example]:
         if info.kind == "tag":
             records.append(WordsRecord(number, words, ("O",) * len(words)))
         elif info.kind == "answer":
-            answer = GivenAnswer(words[1], text.index(words[1]))
+            answer = AnswerSpan(words[1], text.index(words[1]))
             records.append(QuestionRecord(number, str(number), "Who?", text, (answer,)))
         else:
             label = 0.5 if info.kind == "regress" else info.names[-1]

@@ -14,7 +14,7 @@ import pytest
 from tests.commands.finetune_helpers import write_jsonl, write_squad
 from unmask.commands.finetune import examples_given, read_files, settings_of
 from unmask.core.errors import CorpusError
-from unmask.tasks.answer import GivenAnswer, QuestionRecord
+from unmask.tasks.answer import AnswerSpan, QuestionRecord
 from unmask.tasks.classify import Classify, TextRecord, is_paired
 from unmask.tasks.files import Labelled, read_labelled
 from unmask.tasks.predict import task_named
@@ -207,7 +207,7 @@ def test_questions(tmp_path: Path) -> None:
     row = {"question": "q?", "context": "a b c", "answers": {"text": ["b"], "answer_start": [2]}}
     pq.write_table(pa.Table.from_pylist([row]), tmp_path / "a.parquet")
     assert list(read(tmp_path / "a.parquet", "answer").records) == [
-        QuestionRecord(1, "1", "q?", "a b c", (GivenAnswer("b", 2),))
+        QuestionRecord(1, "1", "q?", "a b c", (AnswerSpan("b", 2),))
     ]
     assert read(tmp_path / "a.parquet", "answer", with_labels=False).records[0] == QuestionRecord(
         1, "1", "q?", "a b c", None
@@ -218,7 +218,7 @@ def test_questions(tmp_path: Path) -> None:
     spaced = row | {"answers": {"text": [" b "], "answer_start": [1]}}
     [record] = read(write_jsonl(tmp_path / "s.jsonl", [spaced]), "answer").records
     assert isinstance(record, QuestionRecord)
-    assert record.answers == (GivenAnswer("b", 2),), "without the white space around it"
+    assert record.answers == (AnswerSpan("b", 2),), "without the white space around it"
     for answers in (
         {"text": ["b"], "answer_start": []},
         {"text": ["b"], "answer_start": [0]},

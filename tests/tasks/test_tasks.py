@@ -12,7 +12,7 @@ from tests.commands.finetune_helpers import LAYOUTS, MakeModel
 from unmask.core.errors import CorpusError, SettingsError
 from unmask.masking.masker import unmasked
 from unmask.model.folder import with_task_head
-from unmask.tasks.answer import BEGIN, END, AnswerPrediction, AnswerTask, GivenAnswer, QuestionRecord
+from unmask.tasks.answer import BEGIN, END, AnswerPrediction, AnswerSpan, AnswerTask, QuestionRecord
 from unmask.tasks.classify import Classify, MultiLabel, Pairs, Regress, TextRecord
 from unmask.tasks.inputs import Example, InputEncoder, first_pieces, pack_examples
 from unmask.tasks.predict import outputs_of
@@ -40,7 +40,7 @@ def examples_of(info: Task, encoder: InputEncoder) -> list[Example]:
         return info.encode(records, encoder, with_targets=True).examples
     if info.kind == "answer":
         found = [
-            QuestionRecord(n, str(n), "Who?", t, (GivenAnswer(t.split()[1], t.index(t.split()[1])),))
+            QuestionRecord(n, str(n), "Who?", t, (AnswerSpan(t.split()[1], t.index(t.split()[1])),))
             for n, t in enumerate(TEXTS)
         ]
         return info.encode(found, encoder, with_targets=True).examples
@@ -208,7 +208,7 @@ def test_long_texts_are_cut_and_counted(tokenizer: Tokenizer, make_model: MakeMo
 def test_windows_cover_the_text_and_know_the_answer(tokenizer: Tokenizer, make_model: MakeModel) -> None:
     encoder = InputEncoder(tokenizer, make_model(layout="bert").config)
     context = " ".join(["The king sleeps."] * 12 + ["The philosopher loves the winter."] + ["A queen follows."] * 12)
-    record = QuestionRecord(1, "q", "Who loves?", context, (GivenAnswer("philosopher", context.index("philosopher")),))
+    record = QuestionRecord(1, "q", "Who loves?", context, (AnswerSpan("philosopher", context.index("philosopher")),))
     encoded = AnswerTask(stride=16).encode([record], encoder, with_targets=True)
     assert encoded.split == 1
     assert len(encoded.examples) > 2

@@ -74,9 +74,9 @@ class _Loop(_Late):
             made = numba.njit(nogil=True, **self._options)(self.py_func)
         else:
             if "parallel" in self._options:
-                from unmask.core.kept_first import KeptFirst
+                from unmask.core.loop_cache import SharedLoopCache
 
-                made._cache = KeptFirst(made)
+                made._cache = SharedLoopCache(made)
         self.__dict__["dispatcher"] = made
         names = self.py_func.__globals__
         for name, value in list(names.items()):

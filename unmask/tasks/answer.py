@@ -39,7 +39,7 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 @dataclass(frozen=True)
-class GivenAnswer:
+class AnswerSpan:
     """An answer, and the character of the text at which it begins."""
 
     text: str
@@ -55,7 +55,7 @@ class QuestionRecord:
     question: str
     context: str  # the text that may hold the answer
     # Any of them is right; empty where the text has none; None where they are not known.
-    answers: tuple[GivenAnswer, ...] | None = None
+    answers: tuple[AnswerSpan, ...] | None = None
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -121,7 +121,7 @@ class AnswerTask(Task):
                     f"{row.where}: the answer {shown(text)} does not stand at character {begin}, but "
                     f"{context[max(begin, 0) : max(begin, 0) + 20]!r}"
                 )
-            answers.append(GivenAnswer(text.strip(), begin + len(text) - len(text.lstrip())))
+            answers.append(AnswerSpan(text.strip(), begin + len(text) - len(text.lstrip())))
         return QuestionRecord(row.number, id_, question, context, tuple(answers))
 
     def of_input(self, number: int, value: Any) -> QuestionRecord | None:

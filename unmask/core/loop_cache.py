@@ -12,7 +12,7 @@ from numba.core.codegen import JITCPUCodegen
 from numba.core.sigutils import normalize_signature
 
 
-class KeptFirst(FunctionCache):
+class SharedLoopCache(FunctionCache):
     """Has the first process on a machine run the code that all later ones find, so that it gets the same bits.
 
     Numba compiles what threads share out by itself, and again inside the loop around it, where sums are put into

@@ -15,7 +15,7 @@ from tests.commands.finetune_helpers import write_jsonl, write_squad
 from unmask.commands.finetune import examples_given, read_files, settings_of
 from unmask.core.errors import CorpusError
 from unmask.tasks.answer import AnswerSpan, QuestionRecord
-from unmask.tasks.classify import Classify, TextRecord, is_paired
+from unmask.tasks.classify import Classify, TextRecord
 from unmask.tasks.files import Labelled, read_labelled
 from unmask.tasks.predict import task_named
 from unmask.tasks.settings import Columns
@@ -78,7 +78,7 @@ def test_pairs_and_numbers(tmp_path: Path) -> None:
     found = read(pair, "pairs")
     assert found.columns == {"text": "premise", "second": "hypothesis", "label": "gold_label"}
     assert found.records[0] == TextRecord(2, "a", "b", "yes")
-    assert is_paired(found)
+    assert found.is_paired
     own = written(tmp_path / "q.jsonl", json.dumps({"l": "a", "r": "b", "label": "x"}) + "\n")
     assert read(own, "pairs", text="l", second="r").records[0] == TextRecord(1, "a", "b", "x")
     with pytest.raises(CorpusError, match="text is not found"):

@@ -223,10 +223,12 @@ class ClaimedFolder:
 
     def make(self) -> None:
         """Makes the folder where it is not there."""
+        if self.root.exists() and not self.root.is_dir():
+            raise self.error(f"{self.root} is a file; give a folder", options=("out",))
         try:
             self.root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise self.error(f"{self.root}: the folder cannot be made ({error.strerror})", options=("out",)) from error
+            raise self.error(f"{self.root}: the folder cannot be made ({error.strerror})") from error
 
     def claim(self, content: str) -> None:
         """Writes the marker; what it says is read when the work goes on."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import random
 from dataclasses import replace
@@ -182,3 +183,24 @@ def test_a_large_corpus_is_read_for_some_seconds_only(
 def test_standard_input_would_be_used_up() -> None:
     with pytest.raises(RunError, match="standard input"):
         forecast_run(["-"], load_recipe())
+
+
+def test_figures_reach_a_service(corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package of W&B's shape gets the steps, each evaluation and the summary's figures, and is told the end."""
+    (tmp_path / "wandb.py").write_text(
+        "calls = []\n"
+        "def init(**options): calls.append(options)\n"
+        "def log(figures, step): calls.append((step, figures))\n"
+        "def finish(): calls.append('finished')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = [*SMALL, 'evaluation.trackers=["wandb"]', "evaluation.times=1"]
+    run = unmask.pretrain([corpus_file], out=tmp_path / "run", steps=20, vocab_size=200, settings=settings)
+    wandb: Any = importlib.import_module("wandb")
+
+    options, *figures, end = wandb.calls
+    assert (options["project"], options["name"], end) == ("unmask", "run", "finished")
+    assert options["config"]["training"]["steps"] == 20
+    assert [step for step, table in figures if "train/loss" in table] == [10, 20]
+    assert [step for step, table in figures if "validation/loss" in table] == [0, 20]
+    assert figures[-1][1]["final/loss"] == run.summary["validation_loss"]

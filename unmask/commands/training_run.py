@@ -55,7 +55,7 @@ from unmask.train.hardware import works_on_its_own
 from unmask.train.objectives import extra_objectives
 from unmask.train.runner import evaluating, hidden_states, logits_at
 from unmask.train.step import Best
-from unmask.train.trackers import MetricsFile, read_metrics, service, tensorboard
+from unmask.train.trackers import Tracker, read_metrics, service, tensorboard
 from unmask.train.trainer import Trainer
 
 NUM_LINES = 8  # of held-out text, predicted before training and after it
@@ -120,23 +120,31 @@ class TrainingRun:
         folder, recipe, trainer, watch = self.folder, self.recipe, self.trainer, self.watch
         self._announce()
 
+        trackers: list[Tracker] = []
+
         def begin() -> None:
             watch.number = int(self.state.progress(recipe.training) * recipe.evaluation.times)
             if self.group.is_main:  # TensorBoard where it is installed, other trackers where the recipe names them
                 config = recipe.model_dump(mode="json", exclude={"card"})
-                for name in recipe.evaluation.trackers:
-                    trainer.callbacks.append(service(name, run=folder.root.name, config=config))
+                names = recipe.evaluation.trackers
+                trackers.extend(service(name, run=folder.root.name, config=config) for name in names)
                 if find_spec("tensorboard") is not None:
-                    trainer.callbacks.append(tensorboard(folder.tensorboard, step=self.state.step))
+                    trackers.append(tensorboard(folder.tensorboard, step=self.state.step))
+                trainer.callbacks += trackers
             if self.state.step == 0:
                 on_rank_zero(self.group, self._look_before)
                 watch.evaluate(trainer, progress=0.0)
 
-        metrics = fit(
-            trainer, folder.root, watch, interruption, self.reporter, recipe.checkpoint, callbacks, begin=begin
-        )
-        self.reporter.note("evaluating and writing the model")
-        return on_rank_zero(self.group, lambda: self._write_result(metrics))
+        try:
+            metrics = fit(
+                trainer, folder.root, watch, interruption, self.reporter, recipe.checkpoint, callbacks, begin=begin
+            )
+            self.reporter.note("evaluating and writing the model")
+            last = [metrics, *trackers] if metrics is not None else []
+            return on_rank_zero(self.group, lambda: self._write_result(last))
+        finally:
+            for tracker in trackers:
+                tracker.close()
 
     def _announce(self) -> None:
         model, manifest, device = self.model, self.data.manifest, self.model.encoder.device
@@ -170,13 +178,13 @@ class TrainingRun:
         length, most = self.recipe.training.sequence_length, self.recipe.evaluation.final_max_tokens
         return _plain(HeldOutSet(store, self.data.tokenizer, length=length, max_tokens=most).evaluate(self.model))
 
-    def _write_result(self, metrics: MetricsFile | None) -> dict[str, Any]:
+    def _write_result(self, records: Sequence[Callback]) -> dict[str, Any]:
         """Evaluates on the large set, and writes the model, the predictions, the report and, last, the summary."""
         folder, recipe, data, state, watch = self.folder, self.recipe, self.data, self.state, self.watch
         held_out = HeldOutText(recipe, data, recipe.evaluation.final_max_tokens, self.reporter)
         result, entropy = held_out.evaluate(self.model), held_out.entropy
-        if metrics is not None:
-            metrics.on_evaluation(self.trainer, figures_of(result, final=True))
+        for record in records:
+            record.on_evaluation(self.trainer, figures_of(result, final=True))
         watch.say(state.step, result)
 
         config = self.model.config

@@ -112,19 +112,19 @@ class Tracker(Callback):
 
     Args:
         log: Takes figures by name, and their step.
-        close: Called when the training is over.
+        close: Ends the sending. It is for its maker to call, since figures may follow the training.
     """
 
     def __init__(self, log: Callable[[dict[str, float], int], object], close: Callable[[], object]) -> None:
-        self._log, self._close, self._arrivals = log, close, Arrivals()
+        self._log, self.close, self._arrivals = log, close, Arrivals()
 
     def on_step(self, trainer: Trainer, report: StepReport) -> None:
         self._send(self._arrivals.add(report))
 
     def on_evaluation(self, trainer: Trainer, figures: Mapping[str, Any]) -> None:
-        """Sends what is a number, by path: `validation/loss`, `validation/objectives/label/accuracy`."""
+        """Sends what is a number, by path: `validation/loss`, `final/objectives/label/accuracy`."""
         numbers: dict[str, float] = {}
-        tables: list[tuple[str, Mapping[str, Any]]] = [("validation", figures)]
+        tables: list[tuple[str, Mapping[str, Any]]] = [("final" if figures.get("final") else "validation", figures)]
         for path, table in tables:
             for name, value in table.items():
                 here = f"{path}/{name.removeprefix('validation_')}"
@@ -137,7 +137,6 @@ class Tracker(Callback):
     def on_end(self, trainer: Trainer) -> None:
         if trainer.error is None:
             self._send(self._arrivals.rest())
-        self._close()
 
     def _send(self, reports: Sequence[StepReport]) -> None:
         for report in reports:

@@ -170,8 +170,6 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
             if overwrite:
                 claimed.clear(claimed.ours)
             if goes_on and folder.summary.is_file():
-                if "model" not in read_object(folder.summary, way_out := "remove it, and the model is measured again"):
-                    raise RunError(f"{folder.summary}: damaged (it names no model); {way_out}")
                 if change_card(folder.model, plan.fitted.card):
                     reporter.note(f"{folder.model / CARD} was changed")
                 reporter.note(f"the embedder in {folder.root} is finished: nothing is left to do")
@@ -182,7 +180,7 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
 
         goes_on = on_rank_zero(group, claim)
         if goes_on is None:
-            return Embedder(folder.root, read_object(folder.summary, ""))
+            return Embedder.reopened(folder.root, "remove it, and the model is measured again")
         try:
             run = on_every_rank(group, lambda: begin_run(folder, plan, reporter, group, goes_on=goes_on))
         except UnmaskError:

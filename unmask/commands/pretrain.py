@@ -23,7 +23,7 @@ from unmask.commands.run_data import (
 )
 from unmask.commands.training_run import TrainingRun
 from unmask.core.errors import RunError, UnmaskError
-from unmask.core.files import read_object, typed, write_atomically
+from unmask.core.files import typed, write_atomically
 from unmask.core.hub import TOKENIZER, local_path
 from unmask.core.interruption import Interruption
 from unmask.core.remote import OutputFolder, address_of, lasting_source, output_folder, path_at, source_named
@@ -180,7 +180,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         begun = on_rank_zero(group, begin)
         folder = RunFolder(Path(begun["root"]))
         if begun["is_finished"]:
-            return Run(folder.root, read_object(folder.summary, "remove it, and the run is evaluated again"))
+            return Run.reopened(folder.root, "remove it, and the run is evaluated again")
         resolved = load_recipe(str(folder.recipe), complete=False)
 
         def opened() -> TrainingRun:

@@ -20,7 +20,10 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Self
+
+from unmask.core.errors import RunError
+from unmask.core.files import read_object
 
 log = logging.getLogger("unmask")
 
@@ -111,6 +114,17 @@ class Finished(Readable):
 
     folder: Path
     summary: dict[str, Any]
+
+    @classmethod
+    def reopened(cls, folder: Path, way_out: str) -> Self:
+        """What a command left there. Raises a RunError with the way out where its `summary.json` is damaged."""
+        file = folder / "summary.json"
+        result = cls(folder, read_object(file, way_out))
+        try:
+            repr(result)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise RunError(f"{file}: damaged ({type(error).__name__}: {error}); {way_out}") from error
+        return result
 
     def __getattr__(self, name: str) -> Any:
         try:

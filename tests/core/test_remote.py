@@ -109,7 +109,7 @@ def test_what_says_that_others_are_whole_is_sent_last(server: Elsewhere) -> None
     order = [name.removeprefix("/bucket/runs/a/") for name in server.sent]
     assert set(order) == set(there(server))
     assert set(order[:4]) == {"a.txt", "metrics.jsonl", "data/train/0.arrow", "checkpoints/step-1/model.safetensors"}
-    assert order[4:] == ["checkpoints/step-1/state.json", "recipe.toml", "data/manifest.json", "summary.json"]
+    assert order[4:] == ["data/manifest.json", "recipe.toml", "checkpoints/step-1/state.json", "summary.json"]
 
 
 def test_only_what_has_changed_is_sent_and_what_is_gone_is_removed(server: Elsewhere) -> None:

@@ -40,8 +40,8 @@ _ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+):/{1,2}(.*)", re.DOTALL)
 _ORIGIN = "origin.json"  # beside what was fetched: from where
 _OF_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _PERMANENT = (FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError, NotImplementedError)
-# An output's files that say that others are whole: sent after those, in this order.
-_LAST = ("checkpoints/*/state.json", "recipe.toml", "settings.json", "*/manifest.json", "summary.json", "manifest.json")
+# Files that say that others are whole: sent after those, in this order, so that no checkpoint lacks its recipe.
+_LAST = ("*/manifest.json", "recipe.toml", "settings.json", "checkpoints/*/state.json", "summary.json", "manifest.json")
 _NEVER = (LOCK, HOLDER, "*.partial", "partial*", "*.tmp", ".*.lock")
 log = logging.getLogger(__name__)
 Value = TypeVar("Value")

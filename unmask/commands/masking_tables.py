@@ -27,8 +27,7 @@ from unmask.data.data_folder import load_manifest
 from unmask.data.lexicon import CHUNK_TOKENS, Lexicon, LexiconSettings, build_lexicon, load_lexicon
 from unmask.data.store import document_frequencies
 from unmask.masking.settings import MaskingSettings, all_weights, followed_scores
-from unmask.masking.stored_tables import with_lexicon
-from unmask.masking.tables import Tables
+from unmask.masking.tables import Tables, with_lexicon
 from unmask.masking.units import CollocationUnits
 from unmask.masking.weights import AnchorWeights, CentralityWeights, InformativeWeights, TfIdfWeights
 from unmask.tokenizer.loading import read_tokenizer_json

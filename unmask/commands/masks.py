@@ -35,8 +35,7 @@ from unmask.data.store import TokenChunk
 from unmask.masking.features import rows_from_ids
 from unmask.masking.masker import MaskedRows, Masker, WeighedRows
 from unmask.masking.settings import STRATEGIES, MaskingSettings, Strategy, followed_scores, needed_annotations
-from unmask.masking.stored_tables import with_lexicon
-from unmask.masking.tables import Scores, Tables
+from unmask.masking.tables import Scores, Tables, with_lexicon
 from unmask.measure.masking import Audit
 from unmask.measure.masking import audit as count_masks
 from unmask.report.pages import write_audit

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
-from torch.utils.data import Dataset, get_worker_info
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from unmask.core.errors import DataError, SettingsError
 from unmask.core.results import Readable, Shown
@@ -52,47 +52,36 @@ class Clock:
 
     def __init__(self) -> None:
         self._state = torch.zeros(4, dtype=torch.float64).share_memory_()  # times set, epoch, progress, that of a batch
-        self._first_key = torch.zeros(2, dtype=torch.int64).share_memory_()  # of all rows; whether it was said
-        self._times_set = 0.0
-        self._batches = 0
+        self._first_key = torch.zeros(2, dtype=torch.int64).share_memory_()  # of all rows; whether it came again
+        self.counted = (0.0, 0)  # how often the clock was set, and the batches that this process has made since then
 
     def set(self, epoch: int, progress: float, progress_a_batch: float) -> None:
         times = float(self._state[0]) + 1.0
         self._state.copy_(torch.tensor([times, epoch, progress, progress_a_batch], dtype=torch.float64))
+        self.counted = (times, 0)
 
-    def next_batch(self) -> tuple[int, float, int]:
+    def next_batch(self, keys_B: Tensor) -> tuple[int, float, int]:
         """Counts a batch: its epoch, its progress in [0, 1], and its number in the epoch where the progress does not
-        move with each batch, else 0: a training that is resumed amid an epoch knows the progress and not the number."""
+        move with each batch, else 0: a training that is resumed amid an epoch knows the progress and not the number.
+
+        Warns once where the first row of all comes again, by the keys of rows, although no epoch was ever set.
+        """
         times, epoch, begin, a_batch = self._state.tolist()
-        if times != self._times_set:
-            self._times_set, self._batches = times, 0
+        batches = self.counted[1] if self.counted[0] == times else 0
         worker = get_worker_info()
-        number = self._batches if worker is None else self._batches * worker.num_workers + worker.id
-        self._batches += 1
+        number = batches if worker is None else batches * worker.num_workers + worker.id
+        self.counted = (times, batches + 1)
+        if not times and not self._first_key[1] and len(keys_B):
+            if not self._first_key[0]:
+                self._first_key[0] = keys_B[0]
+            elif (keys_B == self._first_key[0]).any():
+                self._first_key[1] = 1
+                log.warning(
+                    "a row came a second time, but no epoch was set, so its mask is the same: give the Trainer "
+                    "callbacks=[collator.callback], or call collator.set_epoch in a loop of your own; for masks that "
+                    "never change, say static=true in the masking settings"
+                )
         return int(epoch), min(1.0, begin + number * a_batch), 0 if a_batch else number
-
-    @property
-    def batches(self) -> int:
-        """How many batches of this epoch were counted in this process."""
-        return self._batches if float(self._state[0]) == self._times_set else 0
-
-    @batches.setter
-    def batches(self, number: int) -> None:
-        self._times_set, self._batches = float(self._state[0]), number
-
-    def watch(self, keys_B: Tensor) -> None:
-        """Warns once where the first row of all comes again although no epoch was ever set."""
-        if self._state[0] > 0 or self._first_key[1] or not len(keys_B):
-            return
-        if not self._first_key[0]:
-            self._first_key[0] = keys_B[0]
-        elif (keys_B == self._first_key[0]).any():
-            self._first_key[1] = 1
-            log.warning(
-                "a row came a second time, but the collator was told of no epoch, so its mask is the same: give the "
-                "Trainer callbacks=[collator.callback], or call collator.set_epoch in a loop of your own; for masks "
-                "that never change, say static=true in the masking settings"
-            )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -127,10 +116,10 @@ class MaskingCollator(Readable):
         )
 
     Masks are a function of (seed, epoch, content of the row): the same for any batch size, order and number of
-    workers. (A mixture `per="step"` also asks for the batch: its progress, or its number in the epoch where no progress
-    is told.) Words come from the tokenizer's vocabulary, so no offsets are needed and every family is right.
+    workers. (A mixture `per="step"` also depends on the batch: its progress, or its number in the epoch where no
+    progress is set.) Words come from the tokenizer's vocabulary, so no offsets are needed and every family is right.
 
-    **The epoch.** `Trainer` tells a collator nothing; `callbacks=[collator.callback]` sets it, also in workers in other
+    **The epoch.** A collator does not know it; `callbacks=[collator.callback]` sets it, also in workers in other
     processes. Without it every epoch has the same masks, which the log warns of when a row comes again. Loops of
     other kinds call `set_epoch`.
 
@@ -150,8 +139,8 @@ class MaskingCollator(Readable):
 
     Attributes:
         masker: Does the masking.
-        tokenizer: The transformers tokenizer that was given, which `Trainer` saves beside the model; None where it was
-            something else.
+        tokenizer: The transformers tokenizer, which `Trainer` saves beside the model; None where it was something
+            else.
     """
 
     def __init__(  # noqa: PLR0913  (what a masking is made of, each by its name)
@@ -185,7 +174,7 @@ class MaskingCollator(Readable):
             tables: These and others, in place of `frequencies`; or a path: of a lexicon (`pmi`), of prepared data
                 (`frequency`, `contextual` and all that needs counts), or of a run.
             pad_to_multiple_of: The length of a batch is a multiple of this.
-            pad_to_length: Every batch has this length, as compiled models and TPUs want it; longer rows are an error.
+            pad_to_length: Every batch has this length, as compiled models and TPUs need it; longer rows are an error.
 
         Raises:
             SettingsError: A value is unknown or out of range, or the strategy needs what a collator does not have.
@@ -252,9 +241,77 @@ class MaskingCollator(Readable):
     @property
     def callback(self) -> TrainerCallback:
         """A callback for `Trainer` that sets this collator's epoch and progress."""
-        from unmask.masking.trainer_callback import EpochCallback
+        try:
+            from transformers import TrainerCallback
+        except ImportError as error:
+            raise SettingsError(
+                "the collator's callback needs transformers: pip install 'unmask[transformers]'"
+            ) from error
+        collator, clock = self, self._clock
 
-        return EpochCallback(self.set_epoch, self._clock, static=self.masker.settings.static)
+        class EpochCallback(TrainerCallback):
+            """Sets each epoch before its first batch is made, and looks at what is evaluated.
+
+            Epochs are counted here: `state.epoch` is a share of an epoch whose length `Trainer` does not always know.
+            It is looked at once, where a resumed training begins.
+
+            Batches of an evaluation are counted like those of training where the same process makes them. So the count
+            is noted as a step begins and ends, when every batch so far is of training, and an evaluation's end brings
+            it back.
+            """
+
+            def __init__(self) -> None:
+                self.counted: tuple[float, int] | None = None
+                self.epoch: int | None = None
+                self.has_warned = False
+
+            def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+                self.epoch = self.counted = None
+
+            def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+                self.counted = None
+
+            def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+                done = state.global_step
+                if self.epoch is None:
+                    self.epoch = int((state.epoch or 0.0) + 1e-6)
+                    # A training that goes on makes the batches of a stream again and skips them; the collator counts
+                    # these once more. Of rows by number, only their numbers are skipped.
+                    loader = kwargs.get("train_dataloader")
+                    if not args.ignore_data_skip and isinstance(getattr(loader, "dataset", None), IterableDataset):
+                        try:
+                            steps = -(-len(loader) // args.gradient_accumulation_steps)  # type: ignore[arg-type]
+                        except TypeError:  # a stream without a length is one epoch of all steps
+                            steps = state.max_steps
+                        done -= int(state.global_step % max(1, steps))
+                else:
+                    self.epoch += 1
+                batches = max(1, state.max_steps) * args.gradient_accumulation_steps
+                progress = min(1.0, done / max(1, state.max_steps))
+                collator.set_epoch(self.epoch, progress=progress, progress_a_batch=1.0 / batches)
+                self.counted = clock.counted
+
+            def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+                self.counted = clock.counted  # some batches are made before their step
+
+            on_substep_end = on_step_end = on_step_begin
+
+            def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+                clock.counted = self.counted or clock.counted
+
+            on_predict = on_evaluate  # type: ignore[assignment]  # with one more argument
+
+            def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+                dataset = getattr(kwargs.get("eval_dataloader"), "dataset", None)
+                is_fixed = collator.masker.settings.static or isinstance(dataset, FixedRows)
+                if dataset is not None and not is_fixed and not self.has_warned:
+                    self.has_warned = True
+                    log.warning(
+                        "the masks of this evaluation change from epoch to epoch, and its loss with them: give the "
+                        "Trainer eval_dataset=collator.fixed(eval_dataset)"
+                    )
+
+        return EpochCallback()
 
     def set_epoch(self, epoch: int, *, progress: float = 0.0, progress_a_batch: float = 0.0) -> None:
         """Begins an epoch, before its first batch is made; the callback does it in `Trainer`.
@@ -284,7 +341,7 @@ class MaskingCollator(Readable):
             dataset: Anything with a length and rows by number (`datasets.Dataset`, a torch data set, a list), or a
                 dict of several by name. Rows are masked when they are read.
             rate: Share of the tokens that is predicted. Losses compare at equal rates only, so it is not the
-                collator's own unless given.
+                collator's own by default.
 
         Returns:
             A torch data set with `input_ids`, `labels` and what a model takes beside them; a dict of them for a dict.
@@ -328,10 +385,9 @@ class MaskingCollator(Readable):
                     )
             seen, labels = rows.input_ids, torch.from_numpy(known["labels"])
         else:
-            epoch, progress, step = self._clock.next_batch()
+            keys_B = rows.segment_keys[:, :1].flatten()  # with static masks rows may come again
+            epoch, progress, step = self._clock.next_batch(keys_B[:0] if self.masker.settings.static else keys_B)
             masked = _masked(self.masker, rows, features, epoch=epoch, progress=progress, step=step)
-            if not self.masker.settings.static:
-                self._clock.watch(rows.segment_keys[:, :1].flatten())
             seen, labels = masked.input_ids, masked.labels
         attention_mask = (rows.segment_ids >= 0).to(torch.int64)
         passed_on = {name: torch.from_numpy(known[name]) for name in _PASSED_ON if name in known}
@@ -346,8 +402,6 @@ class FixedLabels(list[int]):
 class FixedRows(Dataset[dict[str, Any]]):
     """A data set over another one with rows by number, with masks of epoch 0, so that they never change. A row is
     masked when it is read, not by the collator."""
-
-    has_fixed_masks = True
 
     def __init__(self, dataset: Any, masker: Masker) -> None:
         if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):

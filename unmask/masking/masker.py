@@ -37,7 +37,6 @@ from unmask.masking.draw import (
     pick,
     random_tokens,
     replace_tokens,
-    take,
 )
 from unmask.masking.draw_loops import RATE_BITS
 from unmask.masking.features import IGNORED, rows_from_ids
@@ -51,8 +50,7 @@ from unmask.masking.settings import (
     rate_at,
     sampled_rates,
 )
-from unmask.masking.stored_tables import stored_tables
-from unmask.masking.tables import Scores, Tables
+from unmask.masking.tables import Scores, Tables, stored_tables
 from unmask.masking.units import SpanUnits, Units
 from unmask.masking.weights import Weights
 from unmask.tokenizer.loading import as_tokenizer
@@ -162,7 +160,7 @@ class Masker(Readable):
         self.seed = seed
         counted = None if frequencies is None else torch.from_numpy(np.asarray(frequencies, dtype=np.int64))
         self.tables = tables or Tables(tokenizer.vocab_size, counted)
-        self._tables_with_scores = self.tables.with_scores(self.tables.scores)  # the latest
+        self._latest = self.tables  # with the scores that came last
         counts = tokenizer.ordinary.astype(np.int64)
         if settings.replacement.random_from == "unigram":
             frequencies_V = self.tables.need("frequencies_V", 'replacements with random_from = "unigram"')
@@ -202,7 +200,7 @@ class Masker(Readable):
             seed: Masks of different seeds are independent.
             frequencies: [vocab_size]: counts for `unigram` and for weights by frequency.
             tables: These and others, in place of `frequencies`; or where they are on the disk: a lexicon, prepared
-                data or a run (see `unmask.masking.stored_tables.stored_tables`).
+                data or a run (see `unmask.masking.tables.stored_tables`).
 
         Raises:
             SettingsError: A value is unknown or out of range.
@@ -302,14 +300,15 @@ class Masker(Readable):
     ) -> WeighedRows:
         """What masking draws from. Takes rows on the host, and the rest as `__call__` does."""
         settings = self.settings
-        scores, known = scores or self.tables.scores, self._tables_with_scores.scores
+        scores, known = scores or self.tables.scores, self._latest.scores
         if (scores and scores.version) != (known and known.version):  # what follows from them is made once a version
-            self._tables_with_scores = self.tables.with_scores(scores)
-        tables = self._tables_with_scores
+            on_host = scores and Scores(scores.version, {name: each.cpu() for name, each in scores.tables.items()})
+            self._latest = replace(self.tables, scores=on_host)
+        tables = self._latest
         flat = flatten(rows, mix_ints(self.seed, 0 if settings.static else epoch, _MASK))
         rate: float | Tensor
         if isinstance(settings.rate, UniformRate | BetaRate):
-            bits_T = mix(take(flat.bits_T, flat.segment_begin_T) + mix_ints(_RATE))
+            bits_T = mix(flat.bits_T.index_select(0, flat.segment_begin_T) + mix_ints(_RATE))
             rate = sampled_rates(settings.rate, bits_T, RATE_BITS)
         else:
             rate = rate_at(settings.rate, progress)
@@ -319,7 +318,7 @@ class Masker(Readable):
             return WeighedRows(flat, units, log2_T, rate, settings.units.replaced_per == "unit", None)
 
         # A mixture: every strategy partitions and weighs the whole batch, and each segment takes what falls to it.
-        choice_T = PART.of(mix(take(flat.bits_T, flat.segment_begin_T) + mix_ints(_CHOICE)))
+        choice_T = PART.of(mix(flat.bits_T.index_select(0, flat.segment_begin_T) + mix_ints(_CHOICE)))
         if settings.units.per == "step":  # all segments alike
             one = PART_OF_STEP.of(mix_ints(self.seed, epoch, step, int(progress * (1 << 53)), _CHOICE))
             choice_T = torch.full_like(choice_T, one)

@@ -34,8 +34,7 @@ from unmask.masking.weights import (
     UniformWeights,
 )
 
-# The share of tokens that is masked: a function of training progress in [0, 1], or drawn for each segment; `at`
-# is the expected one.
+# The share of tokens that is masked: a function of training progress in [0, 1], or drawn for each segment.
 
 Rate = Annotated[float, Field(gt=0.0, lt=1.0)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -49,9 +48,6 @@ class LinearRate(Settings):
     start: Rate
     end: Rate
 
-    def at(self, progress: float) -> float:
-        return (1.0 - progress) * self.start + progress * self.end
-
 
 class CosineRate(Settings):
     """From `start` to `end` along half a cosine: slow, fast, slow. Source: Yang et al. 2023, section 3.1."""
@@ -59,9 +55,6 @@ class CosineRate(Settings):
     kind: Literal["cosine"]
     start: Rate
     end: Rate
-
-    def at(self, progress: float) -> float:
-        return self.end + (self.start - self.end) * 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
 class StepRate(Settings):
@@ -81,9 +74,6 @@ class StepRate(Settings):
         if not self.places or self.places[0] != 0.0 or list(self.places) != sorted(set(self.places)):
             raise ValueError(f"places must begin with 0 and rise, not {list(self.places)}")
         return self
-
-    def at(self, progress: float) -> float:
-        return [r for place, r in zip(self.places, self.rates, strict=True) if place <= progress][-1]
 
 
 class UniformRate(Settings):
@@ -108,13 +98,6 @@ class UniformRate(Settings):
             raise ValueError(f"low {self.low} is not below high {self.high}")
         return self
 
-    def quantiles(self) -> NDArray[np.float64]:
-        """The rates at 0, 1/n, ..., 1 of the distribution."""
-        return np.linspace(self.low, self.high, QUANTILES + 1)
-
-    def at(self, progress: float) -> float:
-        return 0.5 * (self.low + self.high)
-
 
 class BetaRate(Settings):
     """A rate of its own for each segment, from a beta distribution.
@@ -130,21 +113,6 @@ class BetaRate(Settings):
     concentration: float = Field(default=8.0, gt=0.0)
     loss_weight: Literal["inverse", "none"] = "none"
 
-    def at(self, progress: float) -> float:
-        return self.mean
-
-    def quantiles(self) -> NDArray[np.float64]:
-        """The rates at 0, 1/n, ..., 1 of the distribution, from a sum of its density over a fine grid."""
-        a, b = self.mean * self.concentration, (1.0 - self.mean) * self.concentration
-        middle = (np.arange(1 << 16) + 0.5) / (1 << 16)
-        logs = (a - 1.0) * np.log(middle) + (b - 1.0) * np.log1p(-middle)
-        # Where a or b is below 1 the density has no bound at that end: the mass of the outermost cells is exact.
-        logs[0] = (1.0 - a) * math.log(len(middle)) - math.log(a)
-        logs[-1] = (1.0 - b) * math.log(len(middle)) - math.log(b)
-        below = np.concatenate([[0.0], np.cumsum(np.exp(logs - logs.max()))])
-        edges = np.linspace(0.0, 1.0, len(below))
-        return np.interp(np.linspace(0.0, 1.0, QUANTILES + 1), below / below[-1], edges)
-
 
 ScheduledRate = LinearRate | CosineRate | StepRate
 SampledRate = UniformRate | BetaRate
@@ -153,15 +121,41 @@ RateSchedule = Annotated[ScheduledRate | SampledRate, Field(discriminator="kind"
 
 def rate_at(rate: float | ScheduledRate | SampledRate, progress: float) -> float:
     """The expected rate of a number, a schedule or a distribution at a progress in [0, 1]."""
-    return rate if isinstance(rate, float) else rate.at(progress)
+    match rate:
+        case LinearRate():
+            return (1.0 - progress) * rate.start + progress * rate.end
+        case CosineRate():
+            return rate.end + (rate.start - rate.end) * 0.5 * (1.0 + math.cos(math.pi * progress))
+        case StepRate():
+            return [r for place, r in zip(rate.places, rate.rates, strict=True) if place <= progress][-1]
+        case UniformRate():
+            return 0.5 * (rate.low + rate.high)
+        case BetaRate():
+            return rate.mean
+    return rate
+
+
+def quantiles(rate: SampledRate) -> NDArray[np.float64]:
+    """The rates at 0, 1/n, ..., 1 of a distribution; of a beta distribution by a sum over a fine grid."""
+    if isinstance(rate, UniformRate):
+        return np.linspace(rate.low, rate.high, QUANTILES + 1)
+    a, b = rate.mean * rate.concentration, (1.0 - rate.mean) * rate.concentration
+    middle = (np.arange(1 << 16) + 0.5) / (1 << 16)
+    logs = (a - 1.0) * np.log(middle) + (b - 1.0) * np.log1p(-middle)
+    # Where a or b is below 1 the density has no bound at that end: the mass of the outermost cells is exact.
+    logs[0] = (1.0 - a) * math.log(len(middle)) - math.log(a)
+    logs[-1] = (1.0 - b) * math.log(len(middle)) - math.log(b)
+    below = np.concatenate([[0.0], np.cumsum(np.exp(logs - logs.max()))])
+    edges = np.linspace(0.0, 1.0, len(below))
+    return np.interp(np.linspace(0.0, 1.0, QUANTILES + 1), below / below[-1], edges)
 
 
 def sampled_rates(rate: SampledRate, bits_T: Tensor, point: int) -> Tensor:
     """A rate for each place [T], int64 in 2**-point; its 64 random bits are the same at all places of a segment."""
-    quantiles = torch.from_numpy(np.round(rate.quantiles() * (1 << point)).astype(np.int64))
+    quantile_Q = torch.from_numpy(np.round(quantiles(rate) * (1 << point)).astype(np.int64))
     index_T, rest_T = RATE_STEP.of(bits_T), RATE_WITHIN.of(bits_T)
-    low_T = quantiles[index_T]
-    return low_T + (((quantiles[index_T + 1] - low_T) * rest_T) >> RATE_WITHIN.size)
+    low_T = quantile_Q[index_T]
+    return low_T + (((quantile_Q[index_T + 1] - low_T) * rest_T) >> RATE_WITHIN.size)
 
 
 Strategy = Literal[
@@ -184,7 +178,7 @@ STRATEGIES: dict[str, dict[str, Settings]] = {
 
 
 def expand_strategy(values: Any) -> Any:
-    """Fills in units and weights by the name of a strategy; what is given beside it stays."""
+    """Fills in units and weights by the name of a strategy; others that stand beside it stay."""
     if not isinstance(values, dict):
         return values
     name = values.get("strategy")
@@ -216,9 +210,6 @@ class LinearShare(Settings):
     kind: Literal["linear"]
     start: Share
     end: Share
-
-    def at(self, progress: float) -> float:
-        return self.start + (self.end - self.start) * progress
 
 
 class MixturePart(Settings):
@@ -261,7 +252,8 @@ class MixtureUnits(Settings):
 
     def shares_at(self, progress: float) -> list[float]:
         """Of the parts, before they are scaled to a sum of 1."""
-        return [part.share if isinstance(part.share, float) else part.share.at(progress) for part in self.parts]
+        shares = [part.share for part in self.parts]
+        return [s if isinstance(s, float) else s.start + (s.end - s.start) * progress for s in shares]
 
 
 class Replacement(Settings):
@@ -341,7 +333,7 @@ class MaskingSettings(Settings):
                     "prediction_rate out"
                 )
             if isinstance(self.rate, UniformRate | BetaRate):
-                least = min(float(self.rate.quantiles()[0]), 1.0)
+                least = float(quantiles(self.rate)[0])
             else:
                 places = (*(n / 100 for n in range(101)), *getattr(self.rate, "places", ()))
                 least = min(rate_at(self.rate, place) for place in places)

@@ -26,12 +26,9 @@ LONGEST_SPAN = 100
 
 
 class Units(Protocol):
-    """A way to partition rows.
+    """A way to partition rows."""
 
-    Attributes:
-        replaced_per: Whether replacement draws for each token or once for each unit, unless a recipe says so.
-    """
-
+    # Whether replacement draws for each token or once for each unit, unless a recipe says so.
     replaced_per: ClassVar[Literal["token", "unit"]]
 
     def starts(self, rows: FlatRows, tables: Tables) -> Tensor:
@@ -104,7 +101,9 @@ class SpanUnits(Settings):
         """Tiles each segment. A length is drawn at every word; from the segment's begin on, the k-th length drawn is
         that of the k-th tile. Sums beyond the segment's last word are dropped."""
         word_T = rows.maskable_T if self.of == "tokens" else rows.word_starts_T & rows.maskable_T
-        ends = tables.derived((self, "ends"), lambda: torch.tensor(self.thresholds()))
+        if self not in tables.derived:
+            tables.derived[self] = torch.tensor(self.thresholds())
+        ends = tables.derived[self]
         return torch.from_numpy(span_starts(*arrays(word_T, rows.segment_begin_T, rows.bits_T, ends)))
 
 
@@ -138,41 +137,41 @@ class CollocationUnits(Settings):
 
 # Units that annotations make: entities, phrases, subtrees of the dependency parse; between them whole words. A segment
 # may begin within one of these, since long texts are cut: then what is left of it is a unit.
-def spans_and_words(rows: FlatRows, spans_T: Tensor) -> Tensor:
-    """Where units begin that are spans of a column `entities` or `chunks`, and words outside of them."""
-    inside_T = spans_T > 0
-    before_T = torch.roll(inside_T, 1)  # the first token of a segment always begins a unit, whatever comes round here
-    begins_T = (spans_T & 1 == 1) | ~before_T
-    return torch.where(inside_T, begins_T, rows.word_starts_T | before_T)
 
 
-class EntityUnits(Settings):
+class _AnnotatedSpans(Settings):
+    replaced_per: ClassVar[Literal["token", "unit"]] = "token"
+    needs: ClassVar[tuple[str, ...]]
+    kind: str
+
+    def starts(self, rows: FlatRows, tables: Tables) -> Tensor:
+        """Spans of a column `entities` or `chunks`, and words outside of them."""
+        spans_T = rows.annotation(self.needs[0], f"units of kind {self.kind}")
+        inside_T = spans_T > 0
+        before_T = torch.roll(inside_T, 1)  # a segment's first token always begins a unit, whatever comes round here
+        begins_T = (spans_T & 1 == 1) | ~before_T
+        return torch.where(inside_T, begins_T, rows.word_starts_T | before_T)
+
+
+class EntityUnits(_AnnotatedSpans):
     """A named entity is a unit, and so is every other word.
 
     Source: Sun et al. 2019 (ERNIE 1.0), section 3.2.3; Guu et al. 2020 (REALM), section 3.4, where one entity or date a
     text is masked; here as many as the budget takes.
     """
 
-    replaced_per: ClassVar[Literal["token", "unit"]] = "token"
     needs: ClassVar[tuple[str, ...]] = ("entities",)
     kind: Literal["entity"] = "entity"
 
-    def starts(self, rows: FlatRows, tables: Tables) -> Tensor:
-        return spans_and_words(rows, rows.annotation("entities", "units of kind entity"))
 
-
-class PhraseUnits(Settings):
+class PhraseUnits(_AnnotatedSpans):
     """A phrase (a noun chunk, or whatever the annotation calls a chunk) is a unit, and so is every other word.
 
     Source: Sun et al. 2019 (ERNIE 1.0), section 3.2.2.
     """
 
-    replaced_per: ClassVar[Literal["token", "unit"]] = "token"
     needs: ClassVar[tuple[str, ...]] = ("chunks",)
     kind: Literal["phrase"] = "phrase"
-
-    def starts(self, rows: FlatRows, tables: Tables) -> Tensor:
-        return spans_and_words(rows, rows.annotation("chunks", "units of kind phrase"))
 
 
 class SubtreeUnits(Settings):

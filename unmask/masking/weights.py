@@ -19,7 +19,7 @@ from torch import Tensor
 from unmask.core.compiled import arrays
 from unmask.core.errors import SettingsError
 from unmask.core.settings import Settings
-from unmask.masking.draw import LARGEST_LOG2, FlatRows, FlatUnits, fixed_log2, pick, take
+from unmask.masking.draw import LARGEST_LOG2, FlatRows, FlatUnits, fixed_log2, pick
 from unmask.masking.draw_loops import POINT, cosines, counts_in_segment
 from unmask.masking.tables import Tables
 from unmask.tokenizer.spans import HEADS_SHIFT
@@ -84,10 +84,10 @@ class FrequencyWeights(Settings):
 
     def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
         counts_V = tables.need("frequencies_V", "weights of kind frequency")
-        log2_V = tables.derived(
-            self, lambda: fixed_log2(counts_V.clamp(min=self.floor).double().pow(-abs(self.exponent)))
-        )
-        rarest_T = units.largest(take(log2_V, rows.input_ids_T))  # whose entry is the largest, whatever the sign
+        if self not in tables.derived:
+            tables.derived[self] = fixed_log2(counts_V.clamp(min=self.floor).double().pow(-abs(self.exponent)))
+        # The rarest token has the largest entry, whatever the sign.
+        rarest_T = units.largest(tables.derived[self].index_select(0, rows.input_ids_T))
         return rarest_T if self.exponent < 0 else -rarest_T
 
 
@@ -114,19 +114,17 @@ class BandWeights(Settings):
 
     def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
         counts_V = tables.need("frequencies_V", "weights of kind band")
-
-        def ranks() -> Tensor:  # of each id among all, the commonest first
-            order_V = torch.sort(counts_V, descending=True, stable=True).indices
-            return torch.empty_like(order_V).scatter_(0, order_V, torch.arange(len(order_V)))
-
-        def by_rank() -> Tensor:
-            sorted_V = torch.sort(counts_V.double(), descending=True, stable=True).values
-            per_million = sorted_V / sorted_V.sum().clamp(min=1.0) * 1e6
+        if self not in tables.derived:
+            # The rank of each id among all, the commonest first, and the weight of each rank.
+            sorted_V, order_V = torch.sort(counts_V, descending=True, stable=True)
+            ranks_V = torch.empty_like(order_V).scatter_(0, order_V, torch.arange(len(order_V)))
+            per_million = sorted_V.double() / sorted_V.double().sum().clamp(min=1.0) * 1e6
             within = (per_million >= self.low) & (per_million <= self.high)
-            return fixed_log2(torch.where(within, 1.0, self.outside))
-
-        rank_T = take(tables.derived("ranks of frequency", ranks), rows.input_ids_T)
-        return take(tables.derived(self, by_rank), units.largest(rank_T))  # the rarest has the largest rank
+            weights_V = fixed_log2(torch.where(within, 1.0, self.outside))
+            tables.derived[self] = torch.stack([ranks_V, weights_V])
+        ranks_V, weights_V = tables.derived[self]
+        rank_T = units.largest(ranks_V.index_select(0, rows.input_ids_T))  # the rarest has the largest rank
+        return weights_V.index_select(0, rank_T)
 
 
 class InformativeWeights(Settings):
@@ -150,8 +148,9 @@ class InformativeWeights(Settings):
 
     def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
         nats_V = tables.need("informativeness_V", "weights of kind informative")
-        log2_V = tables.derived(self, lambda: fixed_log2(nats_V.double().clamp(min=self.floor).pow(self.exponent)))
-        return units.largest(take(log2_V, rows.input_ids_T))
+        if self not in tables.derived:
+            tables.derived[self] = fixed_log2(nats_V.double().clamp(min=self.floor).pow(self.exponent))
+        return units.largest(tables.derived[self].index_select(0, rows.input_ids_T))
 
 
 # Weights by annotations.
@@ -184,14 +183,19 @@ class FirstWeights(Settings):
         named_T = rows.annotation(self.of, "weights of kind first") > 0
         first_T = units.largest(named_T.to(torch.int64))  # 1 where a unit of the kind begins
         longest = 1 << rows.width.bit_length()  # few tables, whatever the widths of batches
-        log2_of = tables.derived(
-            ("log2 of tokens", longest), lambda: fixed_log2(torch.arange(longest).clamp(min=1).double())
-        )
+        log2_of = _log2_of_counts(tables, longest)
         share, rest = fixed_log2(torch.tensor([self.share, 1.0 - self.share], dtype=torch.float64)).tolist()
         rest = -LARGEST_LOG2 if self.share == 1.0 else rest
-        log2_first_T = share - take(log2_of, rows.segment_sum(units.size_T * first_T))
-        log2_others_T = rest - take(log2_of, rows.segment_sum(units.size_T * (1 - first_T)))
+        log2_first_T = share - log2_of.index_select(0, rows.segment_sum(units.size_T * first_T))
+        log2_others_T = rest - log2_of.index_select(0, rows.segment_sum(units.size_T * (1 - first_T)))
         return torch.where(first_T == 1, log2_first_T, log2_others_T)
+
+
+def _log2_of_counts(tables: Tables, size: int) -> Tensor:
+    """Fixed-point logarithms of 1, 1, 2, 3, ..., `size` - 1."""
+    if ("counts", size) not in tables.derived:
+        tables.derived["counts", size] = fixed_log2(torch.arange(size).clamp(min=1).double())
+    return tables.derived["counts", size]
 
 
 def _of_labels(weights: Sequence[float], other: float) -> Tensor:
@@ -222,7 +226,9 @@ class PosWeights(Settings):
     default: Weight = 1.0
 
     def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
-        def by_tag() -> Tensor:
+        tags_T = rows.annotation("pos", "weights of kind pos")
+        key = ("pos", tuple(sorted(self.weights.items())), self.default)  # a dict has no hash
+        if key not in tables.derived:
             labels = tables.labels_of("pos", "weights of kind pos")
             unknown = sorted(set(self.weights) - set(labels) - UNIVERSAL_TAGS)
             if unknown:
@@ -236,11 +242,9 @@ class PosWeights(Settings):
                     f"data has {_some(labels)}, the weights are of {', '.join(sorted(self.weights))}; name tags of the "
                     "data there"
                 )
-            return _of_labels([self.weights.get(label, self.default) for label in labels], self.default)
-
-        tags_T = rows.annotation("pos", "weights of kind pos")
-        key = ("pos", tuple(sorted(self.weights.items())), self.default)  # a dict has no hash
-        return _heaviest(units, tables.derived(key, by_tag), tags_T)
+            weights = [self.weights.get(label, self.default) for label in labels]
+            tables.derived[key] = _of_labels(weights, self.default)
+        return _heaviest(units, tables.derived[key], tags_T)
 
 
 class RoleWeights(Settings):
@@ -263,7 +267,8 @@ class RoleWeights(Settings):
     others: Weight = 1.0
 
     def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
-        def by_role() -> Tensor:
+        role_T = rows.annotation("dependencies", "weights of kind role") >> HEADS_SHIFT
+        if self not in tables.derived:
             labels = tables.labels_of("dependencies", "weights of kind role")
             roles = [label.lower().split(":")[0] for label in labels]  # subtypes, as in `nsubj:pass`, are of their type
             if labels and not set(roles) & (_ARGUMENTS | _FUNCTION):
@@ -276,10 +281,8 @@ class RoleWeights(Settings):
             for role in roles:
                 known = self.function if role in _FUNCTION else self.arguments if role in _ARGUMENTS else None
                 weights += [self.others, self.heads] if known is None else [known, known]
-            return _of_labels(weights, self.others)
-
-        role_T = rows.annotation("dependencies", "weights of kind role") >> HEADS_SHIFT
-        return _heaviest(units, tables.derived(self, by_role), role_T)
+            tables.derived[self] = _of_labels(weights, self.others)
+        return _heaviest(units, tables.derived[self], role_T)
 
 
 def _some(labels: Sequence[str]) -> str:
@@ -331,12 +334,10 @@ class PosLossWeights(Settings):
                 f"{own}: the score 'pos_loss' is of {len(loss_L) - 1} parts of speech, but the data has "
                 f"{len(labels)}; scores and rows are to come from the same data"
             )
-
-        def by_tag() -> Tensor:
+        if self not in tables.derived:
             other, *weights = self.weights_of(loss_L.double()).tolist()
-            return _of_labels(weights, other)
-
-        return _heaviest(units, tables.derived(self, by_tag), tags_T)
+            tables.derived[self] = _of_labels(weights, other)
+        return _heaviest(units, tables.derived[self], tags_T)
 
     def weights_of(self, loss_L: Tensor) -> Tensor:
         deviation = loss_L.std(correction=0).clamp(min=1e-12)
@@ -355,8 +356,9 @@ class _VocabularyScore(Settings):
         score_V = tables.score(self.score, f"weights of kind {self.score}")
         if score_V is None:
             return None
-        log2_V = tables.derived(self, lambda: fixed_log2(score_V.double().clamp(min=1e-6).pow(abs(self.power))))
-        largest_T = units.largest(take(log2_V, rows.input_ids_T))
+        if self not in tables.derived:
+            tables.derived[self] = fixed_log2(score_V.double().clamp(min=1e-6).pow(abs(self.power)))
+        largest_T = units.largest(tables.derived[self].index_select(0, rows.input_ids_T))
         return largest_T if self.power >= 0.0 else -largest_T
 
 
@@ -435,15 +437,13 @@ class TfIdfWeights(Settings):
 
     def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
         documents_V = tables.need("documents_V", "weights of kind tfidf")
-
-        def rarity() -> Tensor:
+        if self not in tables.derived:
             share_V = (documents_V.double() + 1.0) / (tables.num_documents + 2.0)
-            return fixed_log2((-torch.log2(share_V)).clamp(min=1e-3))
-
-        log2_of = tables.derived("log2 of counts", lambda: fixed_log2(torch.arange(_MOST_COUNTS).clamp(min=1).double()))
+            tables.derived[self] = fixed_log2((-torch.log2(share_V)).clamp(min=1e-3))
+        rarity_V, log2_of = tables.derived[self], _log2_of_counts(tables, _MOST_COUNTS)
         batch = arrays(rows.input_ids_T, rows.segment_begin_T)
         count_T = torch.from_numpy(counts_in_segment(tables.vocab_size, *batch)).clamp(max=_MOST_COUNTS - 1)
-        log2_T = take(tables.derived(self, rarity), rows.input_ids_T) + take(log2_of, count_T)
+        log2_T = rarity_V.index_select(0, rows.input_ids_T) + log2_of.index_select(0, count_T)
         largest_T = units.largest(pick(rows.maskable_T, log2_T, _NOTHING))
         return (largest_T.double() * self.power).round().to(torch.int64)
 
@@ -473,14 +473,11 @@ class CentralityWeights(Settings):
         table = tables.score("embedding", own) if self.score else tables.need("embedding_VD", own)
         if table is None:
             return None
-
-        def integers() -> Tensor:  # so that sums, cosines and masks are the same in any order of adding
+        if self not in tables.derived:  # in integers: sums, cosines and masks are the same in any order of adding
             largest = table.double().abs().max().clamp(min=1e-12)
-            return (table.double() / largest * _EMBEDDING_SCALE).round().to(torch.int64)
-
-        embedding_VD = tables.derived(self, integers).numpy()
+            tables.derived[self] = (table.double() / largest * _EMBEDDING_SCALE).round().to(torch.int64)
         batch = arrays(rows.input_ids_T, rows.maskable_T, rows.segment_begin_T, units.begin_T)
-        cosine_T = torch.from_numpy(cosines(embedding_VD, *batch))
+        cosine_T = torch.from_numpy(cosines(tables.derived[self].numpy(), *batch))
         return (cosine_T * self.strength * (1 << POINT)).round().to(torch.int64)
 
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from unmask.commands.embedder_pairs import NO_PAIRS, PairDrawer, PairParts, PairStream
-from unmask.commands.embedder_settings import EmbedderSettings
+from unmask.commands.embedder_pairs import NO_PAIRS, EmbedderSettings, PairDrawer, PairParts, PairStream
 from unmask.core.hashing import mix_ints
 from unmask.data.rows import Rows
 from unmask.masking.masker import MaskedRows, Masker, unmasked

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from tests.commands.finetune_helpers import MakeModel
-from unmask.commands.finetune import class_weights
-from unmask.commands.finetune_run import ExampleStream, factors_of, rank, spread
+from unmask.commands.finetune_run import ExampleStream, class_weights, factors_of, rank, spread
 from unmask.core.errors import CorpusError, SettingsError
 from unmask.data.rows import Cursor
 from unmask.tasks.answer import AnswerPrediction, AnswerSpan, AnswerTask, QuestionRecord, answer_f1, normalised

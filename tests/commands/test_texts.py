@@ -14,9 +14,8 @@ import pytest
 
 import unmask
 from tests.commands.test_embedder import FAST, base
-from unmask.commands.embedder_pairs import PairDrawer, pair_data, pair_parts, read_pairs
-from unmask.commands.embedder_settings import EmbedderSettings, PairColumns
-from unmask.commands.embedder_texts import Paragraphs, TokenTexts, parts_of_text, read_texts, tokenize_documents
+from unmask.commands.embedder_pairs import EmbedderSettings, PairDrawer, pair_data, pair_parts
+from unmask.commands.embedder_texts import TokenTexts, parts_of_text, read_pairs, read_texts
 from unmask.core.errors import CorpusError, DataError
 from unmask.data.rows import Cursor
 from unmask.data.settings import CorpusSettings
@@ -42,9 +41,8 @@ LONG = "The king sees the queen in the garden and the dog follows the ship,"
     ],
 )  # fmt: skip
 def test_parts_of_a_text(text: str, title: str | None, paragraphs: list[str]) -> None:
-    pairs_read = parts_of_text(text)
-    assert (pairs_read.title, pairs_read.paragraphs) == (title, paragraphs)
-    assert parts_of_text(text, begins=False).title is None
+    assert parts_of_text(text)[:2] == (title, paragraphs)
+    assert parts_of_text(text, begins=False)[0] is None
 
 
 def word(number: int) -> str:
@@ -52,15 +50,21 @@ def word(number: int) -> str:
     return "".join("balominter"[int(digit)] for digit in f"{number:04}")
 
 
+def read(path: Path, tokenizer: Tokenizer, note: Callable[[str], None] = lambda text: None, *,
+         answers: Sequence[str] = (), **settings: Any) -> TokenTexts:  # fmt: skip
+    chosen = CorpusSettings.model_validate(settings)
+    return read_texts([path], tokenizer, chosen, answers=answers, note=note, notify=lambda progress: None)
+
+
 @pytest.fixture
-def titled(tokenizer: Tokenizer) -> TokenTexts:
+def titled(tokenizer: Tokenizer, tmp_path: Path) -> TokenTexts:
     """Sixty documents with a title and five paragraphs, a fifth of them held out."""
-    pieces = []
+    documents = []
     for n, noun in itertools.product(range(12), NOUNS):
         title = f"the {noun} {word(n)}"
-        lines = [f"{title} sees the {other} in the garden." for other in NOUNS]
-        pieces.append((Paragraphs(title, lines), True, fraction("\n".join([title, *lines])) < 0.2))
-    return tokenize_documents(iter(pieces), tokenizer)[0]
+        documents.append("\n".join([title, *(f"{title} sees the {other} in the garden." for other in NOUNS)]))
+    (tmp_path / "titled.txt").write_text("\n\n".join(documents))
+    return read(tmp_path / "titled.txt", tokenizer, documents="block", holdout=0.2)
 
 
 SHORT = EmbedderSettings(first_lengths=(2, 5), second_lengths=(3, 9), part_tokens=16, batch_size=4)
@@ -109,12 +113,6 @@ def test_an_epoch_has_each_part_once(tokenizer: Tokenizer, titled: TokenTexts) -
     assert not set(seen) & set(np.unique(titled.cluster[titled.held == 1]).tolist())
 
 
-def read(path: Path, tokenizer: Tokenizer, note: Callable[[str], None] = lambda text: None, *,
-         answers: Sequence[str] = (), **settings: Any) -> TokenTexts:  # fmt: skip
-    chosen = CorpusSettings.model_validate(settings)
-    return read_texts([path], tokenizer, chosen, answers=answers, note=note, notify=lambda progress: None)
-
-
 def test_prepared_data(data_folder: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
     notes: list[str] = []
     texts = read(data_folder, tokenizer, notes.append)
@@ -133,14 +131,17 @@ def test_given_pairs(tokenizer: Tokenizer, tmp_path: Path) -> None:
     file.write_text(
         "question,passage,label\na king,the king,1\na king,the dog,0\na dog,the dog,0.5\nx,,1\na cat,the,0\n"
     )
-    pairs_read = read_pairs(file, PairColumns())
-    assert pairs_read.queries == ["a king", "a dog"]
-    assert pairs_read.negatives == ["the dog", ""]
-    assert pairs_read.left_out == {"rows without one of the texts": 1, "wrong pairs whose query has no right one": 1}
     notes: list[str] = []
-    stream = pair_data(None, pairs_read, tokenizer, SHORT, max_positions=64, note=notes.append).stream
+    table = read_pairs(file, {}, notes.append)
+    assert table == (["a king", "a dog"], ["the king", "the dog", "the dog", ""])
+    assert notes == [
+        "pairs: query in 'question', text in 'passage', label in 'label'",
+        "pairs: left out: 1 rows without one of the texts",
+        "pairs: left out: 1 wrong pairs whose query has no right one",
+    ]
+    stream = pair_data(None, table, tokenizer, SHORT, max_positions=64, note=notes.append).stream
     assert len(stream.own) == 2
-    assert "pairs: 2, 1 of them with a wrong answer; query in 'question', text in 'passage', label in 'label'" in notes
+    assert "pairs: 2, 1 of them with a wrong answer" in notes
     sides = stream.batch(Cursor(), 1).rows.classes["side"]
     assert [int((sides == side).sum()) for side in (0, 1, 2)] == [2, 2, 1]
 
@@ -158,7 +159,7 @@ def test_given_pairs(tokenizer: Tokenizer, tmp_path: Path) -> None:
 def test_bad_pairs(tmp_path: Path, name: str, content: str, message: str) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(CorpusError, match=message):
-        read_pairs(tmp_path / name, PairColumns())
+        read_pairs(tmp_path / name, {}, print)
 
 
 def test_pairs_beside_documents_are_held_out_with_them(tokenizer: Tokenizer, data_folder: Path,
@@ -169,8 +170,8 @@ def test_pairs_beside_documents_are_held_out_with_them(tokenizer: Tokenizer, dat
     (tmp_path / "p.csv").write_text("query,text,negative\n" + "".join(
         f"{text[:9]},{text}!,{other}\n" for text, other in zip(stories, stories[1:] + stories[:1], strict=True)
     ))  # fmt: skip
-    pairs, notes = read_pairs(tmp_path / "p.csv", PairColumns()), list[str]()
-    texts = read(tmp_path / "t.txt", tokenizer, answers=pairs.answers)
+    pairs, notes = read_pairs(tmp_path / "p.csv", {}, print), list[str]()
+    texts = read(tmp_path / "t.txt", tokenizer, answers=pairs[1])
     data = pair_data(texts, pairs, tokenizer, SHORT, max_positions=64, note=notes.append)
     held = set(texts.cluster[texts.held == 1].tolist())
     own, held_given = data.stream.own, data.held["given"]

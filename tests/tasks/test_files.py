@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.commands.finetune_helpers import write_jsonl, write_squad
-from unmask.commands.finetune import examples_given, read_files, settings_of
+from unmask.commands.finetune import examples_given, settings_of
+from unmask.commands.finetune_run import read_files
 from unmask.core.errors import CorpusError
 from unmask.tasks.answer import AnswerSpan, QuestionRecord
 from unmask.tasks.classify import Classify, TextRecord

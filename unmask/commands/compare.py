@@ -28,7 +28,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from unmask.commands.evaluate import check_rates, evaluate, score
-from unmask.commands.finetune import class_weights, finetune, read_files, selecting_metric, settings_of
+from unmask.commands.finetune import finetune, settings_of
+from unmask.commands.finetune_run import class_weights, read_files, selecting_metric
 from unmask.commands.masking_tables import named_lexicon
 from unmask.commands.pretrain import pretrain
 from unmask.commands.recipe import Recipe, requested_recipe

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -13,40 +11,50 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from unmask.commands.dry_run import Forecast, measure_steps, memory_fact, training_fact
-from unmask.commands.embedder_pairs import KINDS, PairData, pair_data, read_pairs
-from unmask.commands.embedder_run import EmbedderFolder, EmbedderRun, training_settings
-from unmask.commands.embedder_settings import MINUTES, EmbedderSettings
-from unmask.commands.embedder_texts import TokenTexts, read_texts
+from unmask.commands.embedder_pairs import KINDS, EmbedderSettings
+from unmask.commands.embedder_run import EmbedderPlan, EmbedderRun
 from unmask.commands.recipe import checkpoint_sha256, read_fitting_config
 from unmask.commands.recipe_files import Overrides, section_values
 from unmask.commands.run_data import is_prepared
 from unmask.core.errors import ModelError, RunError, SettingsError, UnmaskError
-from unmask.core.files import file_sha256, read_object, typed, whole_folder, write_atomically, writing
+from unmask.core.files import ClaimedFolder, typed
 from unmask.core.hub import lasting_name
 from unmask.core.interruption import Interruption
 from unmask.core.results import Finished, Reporter, Sheet, Shown, SilentReporter, duration, usual_reporter
 from unmask.core.settings import validated
-from unmask.data.data_folder import MANIFEST, load_manifest
 from unmask.data.settings import CorpusSettings
-from unmask.data.sources import InMemory, Named, Texts, find_sources, is_stream, keep_as_files, paths_or_texts
+from unmask.data.sources import (
+    GIVEN,
+    PIPES,
+    STDIN_FILE,
+    InMemory,
+    Texts,
+    find_sources,
+    is_stream,
+    paths_or_texts,
+)
 from unmask.model.card_head import CARD, Origin, base_models, change_card
-from unmask.model.folder import find_weights, has_prediction_head, load_model, save_model
-from unmask.model.pooling import SPLADE, sparse_file, write_sentence_files
-from unmask.model.stored_weights import files_checked, write_checksums
+from unmask.model.folder import find_weights, has_prediction_head
+from unmask.model.pooling import sparse_file
 from unmask.model.transformers import runs_in_transformers
-from unmask.report.embedder import RECALL_HEADS, recall_rows, write_embedder_card, write_embedder_report
-from unmask.search.known_items import HELD_OUT, held_out_rule
+from unmask.report.embedder import RECALL_HEADS, recall_rows
+from unmask.search.known_items import held_out_rule
 from unmask.tasks.predict import is_fine_tuned
 from unmask.tokenizer.loading import load_tokenizer
-from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.callbacks import Callback
-from unmask.train.distributed import Group, join_group, on_every_rank, on_rank_zero, rank_zero_first
-from unmask.train.trackers import read_metrics
+from unmask.train.distributed import join_group, on_every_rank, on_rank_zero
 
-MAY_DIFFER = {"embedder.card", "model", "corpus_files", "pairs_file"}  # the last three may have moved
+MINUTES = 10.0  # where no budget is given
+_OURS = {
+    "data", "negatives.safetensors", "checkpoints", "metrics.jsonl", "model", "summary.json", "report.html",
+    GIVEN, PIPES, STDIN_FILE,
+}  # fmt: skip
+
+
+def claimed_by(root: Path) -> ClaimedFolder:
+    """The folder of an embedder; its files are listed in `embedder_run`."""
+    return ClaimedFolder(root=root, marker="settings.json", what="an embedder", ours=_OURS)
 
 
 @dataclass(frozen=True, repr=False)
@@ -83,30 +91,6 @@ class Embedder(Finished):
         use = f"search index {model} FILES --out INDEX" if s["sparse"] else f"embed {model} FILE --out vectors.npy"
         yield f"\nTry it: unmask {use}"
         yield f"Measure it beside the words alone: unmask evaluate-search {model} CORPUS"
-
-
-@dataclass(frozen=True)
-class EmbedderPlan:
-    """A training, checked before anything is read or written."""
-
-    model: Path  # folder of the masked language model that it begins with
-    tokenizer: Tokenizer
-    has_head: bool
-    origin: Origin  # what the model is, for the card
-    texts: Sequence[Named]  # to learn from beside pairs, as the user named them
-    files: Sequence[Path]  # those of them that are files
-    pairs: Path | None  # of the user's own
-    settings: EmbedderSettings  # as the user set them
-    fitted: EmbedderSettings  # the same with crops that fit the model
-    corpus: CorpusSettings  # how text is read and held out
-    minutes: float | None  # the budget, or
-    steps: int | None
-    maker: Path | None  # the run or embedder whose rule says what is held out; None: the default rule does
-
-    @property
-    def inputs(self) -> list[Path]:
-        """Files of texts and pairs."""
-        return [*self.files, *([] if self.pairs is None else [self.pairs])]
 
 
 def embedder(  # noqa: PLR0913  (the options of the command line, each a name that users know)
@@ -149,9 +133,8 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
     """
     group = join_group()
     reporter = (reporter or usual_reporter()) if group.is_main else SilentReporter()
-    folder = EmbedderFolder(Path(out))
-    claimed = folder.claimed
-    begun = folder.model if resume and claimed.is_claimed else None
+    root, claimed = Path(out), claimed_by(Path(out))
+    begun = root / "model" if resume and claimed.is_claimed else None
     plan = on_every_rank(
         group,
         lambda: plan_embedder(
@@ -161,35 +144,30 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
     )  # fmt: skip
     with Interruption() as interruption, ExitStack() as held:
 
-        def claim() -> bool | None:
+        def begin() -> bool | None:
             """Whether what the folder holds goes on; None: it is finished."""
-            claimed.check(resume=resume, overwrite=overwrite, inputs=[plan.model, *plan.inputs])
-            held.enter_context(claimed.held())
-            claimed.check(resume=resume, overwrite=overwrite)  # again: no other process comes from now on
+            inputs = [plan.model, *plan.files, *([] if plan.pairs is None else [plan.pairs])]
+            held.enter_context(claimed.entered(resume=resume, overwrite=overwrite, inputs=inputs))
             goes_on = resume and claimed.is_claimed
-            if overwrite:
-                claimed.clear(claimed.ours)
-            if goes_on and folder.summary.is_file():
-                if change_card(folder.model, plan.fitted.card):
-                    reporter.note(f"{folder.model / CARD} was changed")
-                reporter.note(f"the embedder in {folder.root} is finished: nothing is left to do")
+            if goes_on and (root / "summary.json").is_file():
+                if change_card(root / "model", plan.fitted.card):
+                    reporter.note(f"{root / 'model' / CARD} was changed")
+                reporter.note(f"the embedder in {root} is finished: nothing is left to do")
                 return None
             if plan.maker is not None and plan.texts and not goes_on:
                 reporter.note(f"text is read and held out as in {plan.maker}, but for what --set corpus says")
             return goes_on
 
-        goes_on = on_rank_zero(group, claim)
+        goes_on = on_rank_zero(group, begin)
         if goes_on is None:
-            return Embedder.reopened(folder.root, "remove it, and the model is measured again")
+            return Embedder.reopened(root, "remove it, and the model is measured again")
         try:
-            run = on_every_rank(group, lambda: begin_run(folder, plan, reporter, group, goes_on=goes_on))
+            run = on_every_rank(group, lambda: EmbedderRun(claimed, plan, reporter, group, goes_on=goes_on))
         except UnmaskError:
             if not goes_on and group.is_main:  # nothing was begun, and the next try may use the folder
                 claimed.clear(claimed.ours)
             raise
-        run.run(interruption, callbacks, is_sparse=sparse_file(plan.model) is not None)
-        reporter.note("writing the model")
-        return Embedder(folder.root, on_rank_zero(group, lambda: write_embedder(folder, run, plan)))
+        return Embedder(root, run.run(interruption, callbacks))
 
 
 def forecast_embedder(
@@ -203,9 +181,9 @@ def forecast_embedder(
         raise RunError("--dry-run would use standard input or a pipe up; give a file")
     with ExitStack() as held:
         scratch = on_rank_zero(group, lambda: held.enter_context(tempfile.TemporaryDirectory(prefix="unmask-")))
-        folder = EmbedderFolder(Path(scratch) / "embedder")
-        run = on_every_rank(group, lambda: begin_run(folder, plan, reporter, group, goes_on=False))
-        run.begin_sparse(is_sparse=sparse_file(plan.model) is not None)
+        claimed = claimed_by(Path(scratch) / "embedder")
+        run = on_every_rank(group, lambda: EmbedderRun(claimed, plan, reporter, group, goes_on=False))
+        run.begin_sparse()
         measured, facts = measure_steps(run.trainer), run.data.facts
     pairs = {kind: facts[key] for kind, key in zip((*KINDS, "given"), (*KINDS, "given_pairs"), strict=True)
              if key in facts}  # fmt: skip
@@ -313,6 +291,7 @@ def plan_embedder(  # noqa: PLR0913  (as `embedder`)
         model=folder,
         tokenizer=tokenizer,
         has_head=has_head,
+        makes_sparse=sparse_file(folder) is not None,
         origin=Origin(name, checkpoint_sha256(folder), base_models(name, folder)),
         texts=texts,
         files=files,
@@ -324,128 +303,3 @@ def plan_embedder(  # noqa: PLR0913  (as `embedder`)
         steps=steps,
         maker=maker,
     )
-
-
-def begin_run(
-    folder: EmbedderFolder, plan: EmbedderPlan, reporter: Reporter, group: Group, *, goes_on: bool
-) -> EmbedderRun:
-    """Opens the data, which the first process reads and the others find in the folder, and makes the model.
-
-    Texts, and what the training is about, are written into a new folder. One that holds the training already
-    (`goes_on`) must hold the same, and its texts are not read again.
-    """
-    with files_checked(plan.model):
-        model = load_model(plan.model, mask_id=plan.tokenizer.special.mask)
-
-    def opened() -> tuple[PairData, str]:
-        """Pairs, and a fingerprint of all that decides the weights."""
-        holds = goes_on or not group.is_main
-        text_pairs = None if plan.pairs is None else read_pairs(plan.pairs, plan.fitted.columns)
-        texts, is_there = None, holds and folder.texts.is_file()
-        if plan.texts and is_there:
-            texts = TokenTexts.load(folder.texts)
-        elif plan.texts:
-            texts = read_texts(
-                list(keep_as_files(plan.texts, folder.root, reuse=holds, notify=reporter.notify)),
-                plan.tokenizer,
-                plan.corpus,
-                answers=() if text_pairs is None else text_pairs.answers,
-                note=reporter.note,
-                notify=reporter.notify,
-            )
-            texts.save(folder.texts)
-        # What the training is about; of this, what decides the weights wherever its files lie is the fingerprint.
-        rule = plan.corpus
-        if plan.files and is_prepared(plan.files):  # prepared data has a rule of its own
-            where = str(plan.files[0] / MANIFEST)
-            rule = validated(CorpusSettings, load_manifest(plan.files[0]).settings["corpus"], where=where)
-        content = {
-            "model": plan.origin.checkpoint,
-            "model_sha256": plan.origin.sha256,
-            "corpus_files": [str(path.absolute()) for path in plan.files],
-            "pairs_file": None if plan.pairs is None else str(plan.pairs.absolute()),
-            "pairs_sha256": None if plan.pairs is None else file_sha256(plan.pairs),
-            "texts_sha256": None if texts is None else file_sha256(folder.texts),
-            HELD_OUT: rule.model_dump(mode="json"),
-            "embedder": plan.settings.model_dump(),
-            "minutes": plan.minutes,
-            "steps": plan.steps,
-        }
-        deciding = {key: value for key, value in content.items() if key not in MAY_DIFFER}
-        deciding["embedder"] = plan.fitted.model_dump(mode="json", exclude={"card"})
-        fingerprint = hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
-        if holds:
-            before = read_object(folder.root / "settings.json", "start anew with --overwrite")
-            folder.claimed.check_same(before, json.loads(json.dumps(content)), but_for=MAY_DIFFER)
-        data = pair_data(
-            texts,
-            text_pairs,
-            plan.tokenizer,
-            plan.fitted,
-            max_positions=model.config.max_position_embeddings,
-            note=reporter.note,
-        )
-        if not holds:
-            folder.claimed.claim(json.dumps(content, indent=1) + "\n")
-        return data, fingerprint
-
-    data, fingerprint = rank_zero_first(group, opened)
-    training = training_settings(plan.fitted, plan.minutes, plan.steps, data.stream, model.config)
-    return EmbedderRun(
-        folder, model, data, plan.fitted, training, fingerprint=fingerprint, reporter=reporter, group=group
-    )
-
-
-def write_embedder(folder: EmbedderFolder, run: EmbedderRun, plan: EmbedderPlan) -> dict[str, Any]:
-    """Writes the model of a training that is over and, last, the summary."""
-    settings, state, history = plan.fitted, run.state, run.state.history
-    model, config, length = state.model, state.model.config, state.model.config.max_position_embeddings
-    model.encoder.compute_dtype = torch.float32
-    model.eval()
-    with writing(folder.model), whole_folder(folder.model) as partial:
-        save_model(model, partial, with_head=plan.has_head)
-        plan.tokenizer.save(partial, max_length=length, with_types=config.num_types > 1)
-        pooling = settings.pooling if settings.sparse is None else SPLADE
-        write_sentence_files(partial, max_length=length, width=run.dimension, pooling=pooling)
-        write_checksums(partial)
-    before, after = (history[0], history[-1]) if history else (None, None)
-    if state.best is not None and settings.patience is not None:
-        after = next((line for line in history if line["step"] == state.best.step), after)
-    summary: dict[str, Any] = {
-        "model": str(folder.model),
-        "num_parameters": model.num_parameters,
-        "dimension": run.dimension,
-        "sparse": settings.sparse is not None,
-        "dimensions": list(settings.dimensions_for(config.hidden_size)),
-        "max_length": length,
-        "steps": state.step,
-        "tokens_seen": state.tokens_seen,
-        "seconds": state.seconds,
-        "tokens_per_second": state.tokens_seen / max(state.seconds, 1e-9),
-        "pairs_seen": run.stream.pairs_before(state.cursor),
-        "temperature": settings.temperature_or_default,
-        "before": before and {name: before[name] for name in ("kinds", "mlm_loss")},
-        "after": after and {name: after[name] for name in ("kinds", "mlm_loss")},
-        "recall_at_10": after and {kind: figures["recall_at_10"] for kind, figures in after["kinds"].items()},
-        "nonzero": None,
-        "best_step": None if state.best is None else state.best.step,
-        "data": run.data.facts,
-        "device": model.encoder.device.type,
-    }
-    if settings.sparse is not None and before and after:  # on average over all held-out texts
-        summary["nonzero"] = {
-            name: sum(each["nonzero"] * each["pairs"] for each in kinds) / sum(each["pairs"] for each in kinds)
-            for name, kinds in (("before", before["kinds"].values()), ("after", after["kinds"].values()))
-        }
-    plain = settings.model_dump(mode="json", exclude={"card"})
-    write_embedder_card(
-        folder.model,
-        summary=summary,
-        settings=plain,
-        card=settings.card,
-        files=[path.name for path in plan.inputs] or ["texts in memory"],
-        origin=plan.origin,
-    )
-    write_embedder_report(folder.report, summary=summary, settings=plain, metrics=read_metrics(folder.metrics))
-    write_atomically(folder.summary, json.dumps(summary, indent=1, allow_nan=False) + "\n")
-    return summary

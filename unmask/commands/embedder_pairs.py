@@ -1,152 +1,246 @@
-"""What an embedding model is trained and measured on: pairs of documents, and pairs of the user's own.
+"""Settings of an embedding model, and the pairs that it learns and is measured on, of documents or of the user's own.
 
     a part of a document   [ ......... first ......... second ............... ]
     a batch                [CLS] first of 7 [SEP] [CLS] second of 3 [SEP] [CLS] second of 7 [SEP] [PAD] ...
 
 Each part of a document gives one pair an epoch, in an order of its own. What is drawn is a function of (seed, epoch,
 part): the place in the stream is a small cursor, and nothing else is needed to go on. Pairs are packed into rows
-without padding between them. The user's own stand in a table:
-
-    query, text                two texts that belong together
-    query, text, negative      and one that does not belong to the query
-    query, text, label         1: they belong together; 0: they do not, and the text is a wrong answer where the query
-                               has a right one in another row; or a score from 0 to 1, of which 0.5 and more are 1
+without padding between them.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field, model_validator
 
-from unmask.commands.embedder_settings import EmbedderSettings, PairColumns
-from unmask.commands.embedder_texts import NO_TEXTS, Ints, TokenTexts, answer_keys, content_hashes
-from unmask.core.errors import CorpusError, shown
+from unmask.commands.embedder_texts import NO_TEXTS, Ints, TokenTexts, cluster_keys, content_hashes
+from unmask.core.errors import CorpusError
 from unmask.core.hashing import GOLDEN, mix, mix_ints, permutation
+from unmask.core.settings import Settings
+from unmask.data.groups import Clusters
 from unmask.data.packing import pack_pieces
-from unmask.data.reading import BadInput, Row, broken_character
 from unmask.data.rows import WHOLE, Cursor, RowBatch, Rows, Share, fill_rows
-from unmask.data.sources import find_sources
-from unmask.data.tables import USUAL, Role, find_column, first_rows, rows_of
-from unmask.tasks.files import check_size
+from unmask.model.card_head import CardSettings
+from unmask.model.pooling import POOLINGS
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.contrast import DOCUMENT, FIRST, PAIR, SECOND, SIDE, TEXT, WRONG
+from unmask.train.settings import AdamWSettings, CheckpointSettings, MuonSettings
 
 KINDS = ("crops", "titles", "neighbours")
 CROPS, TITLES, NEIGHBOURS = range(3)
-RIGHT = 0.5  # from this score on
 MOST_HELD = 512  # pairs of a kind
-_ROLES: Mapping[str, Role] = {"query": "query", "text": "answer", "negative": "negative", "label": "match"}
 _LEAST_ROW = 128  # positions
 _ORDER, _DRAW, _HELD, _GIVEN = 17, 18, 19, 20  # set these draws apart from others of the same seed
 _NEXT = 6  # numbers that are drawn for each pair
-
+_LEAST_DIMENSIONS = 64
+Weight = Annotated[float, Field(ge=0.0)]
+Length = Annotated[int, Field(ge=1)]
 
 # ----------------------------------------
-# Pairs of the user's own, as texts.
+# Settings.
 
 
-@dataclass(frozen=True)
-class TextPairs:
-    """Pairs as texts."""
+class PairKinds(Settings):
+    """Which pairs are made of documents, and how often each kind is where a document has several.
 
-    queries: list[str]
-    texts: list[str]  # as many
-    negatives: list[str]  # a wrong answer for each; empty where there is none
-    columns: dict[str, str]  # by role
-    left_out: dict[str, int]  # rows that were not used, by reason
+    Attributes:
+        crops: Two stretches of the same part of a document.
+        titles: The title, and a stretch of the document.
+        neighbours: What stands before the border of two paragraphs, and what stands after it; that may be more than
+            one paragraph, or a part of one.
+
+    Source: crops: Izacard et al. 2022 (Contriever), section 3; titles: Reimers and Gurevych's sets of title and body,
+    as in Wang et al. 2022 (E5), section 3; neighbours: Neelakantan et al. 2022 (cpt-text), section 3.
+    """
+
+    crops: Weight = 1.0
+    titles: Weight = 1.0
+    neighbours: Weight = 0.5
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not (self.crops or self.titles or self.neighbours):
+            raise ValueError("all kinds of pairs have the weight 0; give one of them more")
+        return self
+
+
+class PairColumns(Settings):
+    """Columns of a file of pairs, by name; None: found by usual names.
+
+    Attributes:
+        query: What is searched with.
+        text: What is to be found.
+        negative: What is not.
+        label: 1 where query and text belong together, 0 where they do not; or a score from 0 to 1.
+    """
+
+    query: str | None = None
+    text: str | None = None
+    negative: str | None = None
+    label: str | None = None
+
+
+class HardNegatives(Settings):
+    """Wrong answers that the model itself takes for likely, mined in the course of the training.
+
+    Attributes:
+        after: Share of the training after which they are looked for, once, among all texts.
+        margin: A text counts as wrong only below this share of the right answer's similarity: what is more alike may
+            well be right.
+        each: How many of the likeliest such texts are kept for each text; one of them is drawn whenever the text comes.
+
+    Source: Moreira et al. 2024 (NV-Retriever), section 3.2 (TopK-PercPos).
+    """
+
+    after: float = Field(default=0.5, gt=0.0, lt=1.0)
+    margin: float = Field(default=0.95, gt=0.0, le=1.0)
+    each: int = Field(default=4, ge=1, le=100)
+
+
+class SparseSettings(Settings):
+    """Sparse vectors (SPLADE) instead of dense ones; see `unmask.train.contrast`.
+
+    Attributes:
+        first_weight, second_weight: Of the regulariser that makes them sparse: for the first texts of pairs, which
+            search, and for what they are to find. They grow over the first third of the training. More weight means
+            fewer numbers that are not 0, and in the end worse vectors.
+    """
+
+    first_weight: Weight = 5e-4
+    second_weight: Weight = 3e-4
+
+
+class EmbedderSettings(Settings):
+    """How an embedding model is trained.
+
+    Attributes:
+        kinds: Which pairs are made of documents.
+        first_lengths, second_lengths: Tokens of the two crops of a pair, from the least to the most; in between all
+            orders of magnitude are equally likely. Searches are short and what is found is long.
+        part_tokens: Documents are gone through in parts of about so many tokens, and crops of a pair are of one part.
+        overlap: Whether the crops of a pair may have words in common that stand at the same place.
+        batch_size: Pairs of a step. Each is contrasted with all others, so a large batch is a harder task, for which a
+            long training has the time; memory does not limit it (`micro_batch_tokens`).
+        sparse: Sparse vectors, as wide as the vocabulary; None: dense ones.
+        pooling: How dense vectors are made of a text's tokens: a name of `unmask.model.pooling.POOLINGS`.
+        temperature: That similarities are divided by; None: 0.05, and 5 for sparse vectors, whose products are large.
+        dimensions: Beginnings of the vectors that are to be good vectors by themselves; None: halves of the hidden
+            size down to 64; an empty list: none.
+        mlm_weight: Of the loss per predicted token beside that per pair; 0 predicts none.
+        mask_rate: Share of the tokens that is hidden for that.
+        masked: In which texts of a pair tokens are hidden: the `first`, the `second` (with the wrong
+            answers) or `both`. Vectors are made of what is left, which of a short text may be too little.
+        hard_negatives: Whether they are looked for, and how; None: they are not.
+        learning_rate: Peak rate; None: by the optimizer, and for AdamW by the width, as `learning_rate_for` says.
+        warmup: Share of the training in which it rises; then it falls in a line to 0.
+        weight_decay: Decoupled, on matrices and the embedding.
+        clip_norm: Largest norm of the whole gradient.
+        optimizer: AdamW or Muon.
+        holdout: Share of the documents (or pairs) that are held out to measure on, at most 512 pairs of each kind. Of
+            text it is short for `corpus.holdout`; where the model's own run is known, its rule holds unless one is set.
+        evaluations: How often that is done; at the beginning and the end in any case.
+        patience: Evaluations without a lower held-out loss after which the training ends with the best model; None: it
+            ends with the budget.
+        micro_batch_tokens: Positions that are computed at once at most; a step with more computes vectors twice
+            (`unmask.train.step`). None: as many as take about 2 GB on a CPU, and what fits a GPU.
+        gradient_checkpointing, precision: As in `TrainingSettings`.
+        checkpoint: When the training is saved.
+        seed: Of order, crops, masks and dropout.
+        columns: Of a file of pairs.
+        card: What the user says of the model for its card.
+    """
+
+    kinds: PairKinds = PairKinds()
+    columns: PairColumns = PairColumns()
+    first_lengths: tuple[Length, Length] = (8, 64)
+    second_lengths: tuple[Length, Length] = (16, 128)
+    part_tokens: int = Field(default=256, ge=16)
+    overlap: bool = True
+    batch_size: int = Field(default=128, ge=2)
+    sparse: SparseSettings | None = None
+    pooling: str = "mean"
+    temperature: float | None = Field(default=None, ge=0.01)
+    dimensions: tuple[Length, ...] | None = None
+    mlm_weight: float = Field(default=0.1, ge=0.0)
+    mask_rate: float = Field(default=0.15, gt=0.0, lt=1.0)
+    masked: Literal["first", "second", "both"] = "second"
+    hard_negatives: HardNegatives | None = None
+    learning_rate: float | None = Field(default=None, gt=0.0)
+    warmup: float = Field(default=0.1, ge=0.0, le=1.0)
+    weight_decay: float = Field(default=0.01, ge=0.0)
+    clip_norm: float = Field(default=1.0, gt=0.0)
+    optimizer: Annotated[AdamWSettings | MuonSettings, Field(discriminator="kind")] = AdamWSettings(
+        kind="adamw", betas=(0.9, 0.99)
+    )
+    holdout: float = Field(default=0.05, gt=0.0, le=0.5)
+    evaluations: int = Field(default=4, ge=1)
+    patience: int | None = Field(default=None, ge=1)
+    micro_batch_tokens: int | None = Field(default=None, ge=8)
+    gradient_checkpointing: bool = False
+    precision: Literal["auto", "bf16", "float32"] = "auto"
+    checkpoint: CheckpointSettings = CheckpointSettings()
+    seed: int = Field(default=0, ge=0, lt=2**31)
+    card: CardSettings = CardSettings()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.pooling not in POOLINGS:
+            raise ValueError(f"pooling is {' or '.join(POOLINGS)}, not {self.pooling!r}")
+        for name in ("first_lengths", "second_lengths"):
+            least, most = getattr(self, name)
+            if least > most:
+                raise ValueError(f"{name} are from {least} to {most} tokens; give the smaller number first")
+        both = self.first_lengths[0] + self.second_lengths[0]
+        if both > self.part_tokens:
+            raise ValueError(
+                f"the shortest crops have {self.first_lengths[0]} and {self.second_lengths[0]} tokens, which do not "
+                f"fit a part of a document together; give part_tokens = {2 * both}, or shorter crops"
+            )
+        if self.sparse is not None and self.dimensions:
+            raise ValueError(
+                "dimensions are beginnings of dense vectors, but sparse vectors have a number for each token of the "
+                "vocabulary; leave one of the two out"
+            )
+        return self
 
     @property
-    def answers(self) -> list[str]:
-        """Right ones, and after them the wrong ones."""
-        return [*self.texts, *self.negatives]
+    def temperature_or_default(self) -> float:
+        """The temperature that is set, or that of the kind of vectors."""
+        return self.temperature or (0.05 if self.sparse is None else 5.0)
 
+    @property
+    def shortest(self) -> int:
+        """Tokens of the shortest crop."""
+        return min(self.first_lengths[0], self.second_lengths[0])
 
-def read_pairs(path: Path, columns: PairColumns) -> TextPairs:
-    """Reads a table of pairs; columns that are not named are found by usual names."""
-    sources = find_sources([path], announce=False)
-    if len(sources) != 1 or not sources[0].is_table:
-        raise CorpusError(f"{path}: pairs are read from one table (CSV, TSV, JSONL or Parquet)")
-    named = columns.model_dump(exclude_none=True)
-    bad, known = BadInput(skip=False, way_out=None), list(named.values())
-    column_of = _find_columns(path, first_rows(sources[0], bad, None, known), named)
-    right: list[tuple[str, str, str]] = []
-    wrong: dict[str, list[str]] = defaultdict(list)
-    left_out: dict[str, int] = defaultdict(int)
-    num_pairs = num_chars = 0
-    for number, row in rows_of(sources[0], bad, None, known=known, only=list(column_of.values())):
-        where, texts = f"{path}: row {number} has", dict.fromkeys(("query", "text", "negative"), "")
-        for name in texts:
-            column = column_of.get(name, "")
-            value = row.get(column)
-            if value is not None and not isinstance(value, str):
-                raise CorpusError(f"{where} {shown(value)} in column {column!r}, which is no text")
-            if broken := broken_character(value or ""):
-                raise CorpusError(f"{where} {broken} in column {column!r}, which is no character; take it out")
-            texts[name] = value if value and value.strip() else ""
-        query, text, negative = texts.values()
-        if not query or not text:
-            left_out["rows without one of the texts"] += 1
-            continue
-        num_pairs, num_chars = num_pairs + 1, num_chars + len(query) + len(text) + len(negative)
-        check_size(path, num_pairs, num_chars)
-        if "label" in column_of and not _belongs(row.get(column_of["label"]), column_of["label"], where):
-            wrong[query].append(text)
-        else:
-            right.append((query, text, negative))
-    used = {query for query, _, _ in right}
-    if lost := sum(len(texts) for query, texts in wrong.items() if query not in used):
-        left_out["wrong pairs whose query has no right one"] = lost
-    if not right:
-        raise CorpusError(f"{path}: no row is a pair that belongs together; there must be two at the least")
-    queries, answers, negatives = (list(each) for each in zip(*right, strict=True))
-    for place, query in enumerate(queries):
-        if not negatives[place] and wrong[query]:
-            negatives[place] = wrong[query][place % len(wrong[query])]
-    return TextPairs(queries, answers, negatives, column_of, dict(left_out))
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest crop."""
+        return max(self.first_lengths[1], self.second_lengths[1])
 
+    def learning_rate_for(self, hidden_size: int) -> float:
+        """The peak rate of a model of this width."""
+        if self.learning_rate is not None:
+            return self.learning_rate
+        if isinstance(self.optimizer, MuonSettings):
+            return 2e-3
+        return min(1e-3, 1e-4 * (768 / hidden_size) ** 2)
 
-def _find_columns(path: Path, rows: Sequence[Row], named: Mapping[str, str]) -> dict[str, str]:
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    column_of: dict[str, str] = dict(named)
-    for name, role in _ROLES.items():
-        column = find_column(rows, role, named.get(name), where=path, taken=tuple(column_of.values()))
-        if column is not None:
-            column_of[name] = column
-    if names[:2] == ["0", "1"] and not named:  # a table without a header
-        column_of = dict(zip(("query", "text", "negative"), names, strict=False))
-    if lacking := next((name for name in ("query", "text") if name not in column_of), None):
-        usual = ", ".join(USUAL[_ROLES[lacking]][:4])
-        raise CorpusError(
-            f"{path}: no column is called like that of the {lacking} ({usual}, ...); columns are {', '.join(names)}; "
-            f"name it with --set embedder.columns.{lacking}=NAME"
-        )
-    return column_of
-
-
-def _belongs(value: Any, column: str, where: str) -> bool:
-    """Whether a label says that two texts belong together."""
-    text = str(value).strip().lower()
-    if text in ("true", "false"):
-        return text == "true"
-    try:
-        score = float(text)
-    except ValueError:
-        score = -1.0
-    if not 0.0 <= score <= 1.0:
-        raise CorpusError(
-            f"{where} {shown(value)} in column {column!r}; a label is 1 for texts that belong together and 0 for "
-            "others, or a score from 0 to 1. Change it, or learn classes and grades of pairs with unmask finetune "
-            "--task pairs or regress"
-        )
-    return score >= RIGHT
+    def dimensions_for(self, hidden_size: int) -> tuple[int, ...]:
+        """The beginnings of vectors of this width that are good vectors, the longest first, the whole left out."""
+        if self.sparse is not None:
+            return ()
+        if self.dimensions is not None:
+            return tuple(sorted((size for size in set(self.dimensions) if size < hidden_size), reverse=True))
+        halves = (hidden_size >> n for n in range(1, hidden_size.bit_length()))
+        return tuple(size for size in halves if size >= _LEAST_DIMENSIONS)
 
 
 # ----------------------------------------
@@ -242,7 +336,7 @@ class PairDrawer:
 
         The kind is one that all of them have, or is drawn by the weights.
         """
-        parts, settings = self.parts.chosen(chosen), self.settings
+        parts, settings, words = self.parts.chosen(chosen), self.settings, self._words
         counters = (chosen * np.int64(GOLDEN)) ^ np.int64(key)
         uniform = [_uniform(mix(counters + n)) for n in range(_NEXT)]
         if kind is None:
@@ -252,52 +346,49 @@ class PairDrawer:
         else:
             kinds = np.full(len(chosen), kind)
         titles, neighbours = np.flatnonzero(kinds == TITLES), np.flatnonzero(kinds == NEIGHBOURS)
-        begin, end = self._crops(parts, uniform[1:5])
+
+        # Where two crops of each part begin and end: [2, P].
+        room = parts.end - parts.begin
+        between = settings.first_lengths, settings.second_lengths
+        length = np.stack([_lengths(uniform[1 + side], between[side], room) for side in (FIRST, SECOND)])
+        if settings.overlap:
+            begin = parts.begin + (np.stack(uniform[3:5]) * (room - length + 1)).astype(np.int64)
+        else:  # beside each other, in either order, with what is left of the room before, between and behind
+            share = np.minimum(1.0, room / length.sum(0))  # both shorter in the same proportion, where they do not fit
+            length = np.maximum(1, (length * share).astype(np.int64))
+            left = room - length.sum(0)
+            before = (uniform[3] * (left + 1)).astype(np.int64)
+            gap = ((2 * uniform[4] % 1.0) * (left - before + 1)).astype(np.int64)
+            is_later = np.stack([uniform[4] >= 0.5, uniform[4] < 0.5])
+            begin = parts.begin + before + np.where(is_later, length[::-1] + gap, 0)
+        end = begin + length
+
         # A title, and a crop of what follows it.
-        room = (parts.end - parts.begin)[titles]
-        length = _lengths(uniform[5][titles], settings.second_lengths, room)
-        begin[SECOND, titles] = parts.begin[titles] + (uniform[4][titles] * (room - length + 1)).astype(np.int64)
+        length = _lengths(uniform[5][titles], settings.second_lengths, room[titles])
+        begin[SECOND, titles] = parts.begin[titles] + (uniform[4][titles] * (room[titles] - length + 1)).astype(
+            np.int64
+        )
         end[SECOND, titles] = begin[SECOND, titles] + length
+
         # What stands on either side of a border of paragraphs.
         number = (uniform[5] * parts.num_borders).astype(np.int64)
         border = parts.borders[(parts.first_border + number)[neighbours]]
         begin[FIRST, neighbours] = np.maximum(parts.begin[neighbours], border - settings.longest)
         end[FIRST, neighbours] = begin[SECOND, neighbours] = border
         end[SECOND, neighbours] = np.minimum(parts.end[neighbours], border + settings.longest)
-        begin, end = self._at_words(begin, end, parts.end)
+
+        # Without the parts of words at their ends, where something is left then.
+        if len(words):
+            first = words[np.searchsorted(words, begin).clip(max=len(words) - 1)]
+            behind = words[(np.searchsorted(words, end, side="right") - 1).clip(min=0)]
+            is_whole = (end >= parts.end) | (self.word_starts[end.clip(max=len(self.word_starts) - 1)] == 1)
+            begin = np.where((first >= begin) & (first < end), first, begin)
+            end = np.where(is_whole | (behind <= begin), end, behind)
         begin[FIRST, titles] = parts.title_begin[titles]
         end[FIRST, titles] = np.minimum(parts.title_end, parts.title_begin + settings.longest)[titles]
         none = np.zeros((1, len(chosen)), dtype=np.int64)
         length = np.concatenate([end - begin, none])
         return TokenPairs(np.concatenate([begin, none]), length, np.tile(parts.key, (3, 1)))
-
-    def _crops(self, parts: PairParts, uniform: Sequence[NDArray[np.float64]]) -> tuple[Ints, Ints]:
-        """Where the two crops of each part begin and end: [2, P]."""
-        room = parts.end - parts.begin
-        between = self.settings.first_lengths, self.settings.second_lengths
-        length = np.stack([_lengths(uniform[side], between[side], room) for side in (FIRST, SECOND)])
-        if self.settings.overlap:
-            begin = parts.begin + (np.stack(uniform[2:4]) * (room - length + 1)).astype(np.int64)
-        else:  # beside each other, in either order, with what is left of the room before, between and behind
-            share = np.minimum(1.0, room / length.sum(0))  # both shorter in the same proportion, where they do not fit
-            length = np.maximum(1, (length * share).astype(np.int64))
-            left = room - length.sum(0)
-            before = (uniform[2] * (left + 1)).astype(np.int64)
-            gap = ((2 * uniform[3] % 1.0) * (left - before + 1)).astype(np.int64)
-            is_later = np.stack([uniform[3] >= 0.5, uniform[3] < 0.5])
-            begin = parts.begin + before + np.where(is_later, length[::-1] + gap, 0)
-        return begin, begin + length
-
-    def _at_words(self, begin: Ints, end: Ints, last: Ints) -> tuple[Ints, Ints]:
-        """Spans without the parts of words at their ends, where something is left then; `last`: where parts end."""
-        words, starts = self._words, self.word_starts
-        if not len(words):
-            return begin, end
-        first = words[np.searchsorted(words, begin).clip(max=len(words) - 1)]
-        behind = words[(np.searchsorted(words, end, side="right") - 1).clip(min=0)]
-        is_whole = (end >= last) | (starts[end.clip(max=len(starts) - 1)] == 1)
-        begin = np.where((first >= begin) & (first < end), first, begin)
-        return begin, np.where(is_whole | (behind <= begin), end, behind)
 
 
 def _uniform(bits: Ints) -> NDArray[np.float64]:
@@ -409,100 +500,28 @@ class PairData:
     facts: dict[str, int]  # for the summary: documents, tokens, pairs by kind, what was left out
 
 
-def pair_data(
-    texts: TokenTexts | None,
-    pairs: TextPairs | None,
-    tokenizer: Tokenizer,
-    settings: EmbedderSettings,
-    *,
-    max_positions: int,
-    note: Callable[[str], None],
-) -> PairData:
-    """Finds which pairs there are in documents and pairs of the user's own, one of which may be None."""
-    documents = texts or NO_TEXTS
-    ids, word_starts = documents.ids, documents.word_starts
-    parts, held_parts = (pair_parts(documents, settings, held=held) for held in (False, True))
-    if len(np.unique(held_parts.key)) < 2:  # too few to measure on, but searches may ask for them
-        held_parts = pair_parts(NO_TEXTS, settings, held=True)
-    facts: dict[str, int] = {}
-    if texts is not None:
-        facts = _document_facts(texts, parts, settings, note)
-        if pairs is None and not len(parts):
-            longest = int((texts.ends - texts.begins).max(initial=0))
-            raise CorpusError(
-                f"no document has a pair of texts: the longest has {longest} tokens, but two crops of "
-                f"{settings.first_lengths[0]} and {settings.second_lengths[0]} tokens are the least; give longer "
-                "documents (--set corpus.documents=block or file), shorter crops (--set 'embedder.first_lengths=[4,64]'"
-                " and second_lengths), or pairs of your own",
-                options=("pairs",),
-            )
-        if pairs is None and len(np.unique(parts.key)) < 2:
-            raise CorpusError(
-                "there is one document to train on, and nothing to contrast it with (near-duplicates are one); give "
-                "more documents, or have lines or blocks be documents (--set corpus.documents=line)"
-            )
-    own = held_own = NO_PAIRS
-    if pairs is not None:
-        # Their tokens stand behind those of documents; of long texts the beginnings are used.
-        user_texts = [*pairs.queries, *pairs.answers]
-        encoded, lengths = tokenizer.encode_joined(user_texts)
-        begins = len(ids) + np.cumsum(lengths) - lengths
-        if cut := int((lengths > settings.longest).sum()):
-            are_longer = f"are longer than {settings.longest} tokens; their ends are not seen"
-            note(f"pairs: {cut:,} of {len(user_texts):,} texts {are_longer}")
-        ids = np.concatenate([ids, encoded.input_ids])
-        word_starts = np.concatenate([word_starts, encoded.word_starts.view(np.uint8)])
-        key, wrong_key = np.split(answer_keys(pairs.answers) if texts is None else texts.answers, 2)
-        every = TokenPairs(
-            begins.reshape(3, -1),
-            np.minimum(lengths, settings.longest).reshape(3, -1),
-            np.stack([key, key, wrong_key]),
-        )
-        every = every.chosen((every.length[FIRST] > 0) & (every.length[SECOND] > 0))
-        own, held_own = _split(every, documents, settings, note)
-        facts["given_pairs"] = len(own)
-        with_wrong = int((every.length[WRONG] > 0).sum())
-        columns = ", ".join(f"{role} in {column!r}" for role, column in pairs.columns.items())
-        note(f"pairs: {len(every):,}, {with_wrong:,} of them with a wrong answer; {columns}")
-        for reason, number in pairs.left_out.items():
-            note(f"pairs: left out: {number:,} {reason}")
-        if not len(parts) and len(np.unique(own.document[SECOND])) < 2:
-            raise CorpusError("all pairs have the same text, so there is nothing to contrast it with; give more pairs")
-        if not len(parts) and len(np.unique(content_hashes(ids, own.begin[FIRST], own.length[FIRST]))) < 2:
-            raise CorpusError("all pairs have the same query, so all texts are right answers; give more pairs")
-    held = dict(_held_pairs(PairDrawer(ids, word_starts, held_parts, settings), held_own))
-    if held:
-        note(f"held out: {', '.join(f'{len(drawn):,} {kind}' for kind, drawn in held.items())}")
-    else:
-        note("too little is held out to measure on, so nothing is measured")
-    drawer = PairDrawer(ids, word_starts, parts, settings)
-    return PairData(PairStream(drawer, own, tokenizer, max_positions=max_positions), held, facts)
-
-
 def _document_facts(
     texts: TokenTexts, parts: PairParts, settings: EmbedderSettings, note: Callable[[str], None]
 ) -> dict[str, int]:
     train = texts.held == 0
-    num_documents, num_held = int(train.sum()), int((~train).sum())
-    too_short = num_documents - len(np.unique(np.searchsorted(texts.begins, parts.begin, side="right")))
-    pairs = {kind: int(parts.can[:, number].sum()) for number, kind in enumerate(KINDS)}
-    note(f"{num_documents:,} documents to train on, {num_held:,} held out")
+    tokens = int((texts.ends - texts.paragraph[texts.document[:-1]])[train].sum())
+    too_short = int(train.sum()) - len(np.unique(np.searchsorted(texts.begins, parts.begin, side="right")))
+    facts = {"documents": int(train.sum()), "held_out_documents": int((~train).sum()), "tokens": tokens,
+             "too_short": too_short, "parts": len(parts)}  # fmt: skip
+    facts |= {kind: int(parts.can[:, number].sum()) for number, kind in enumerate(KINDS)}
+    note(f"{facts['documents']:,} documents to train on, {facts['held_out_documents']:,} held out")
     kinds = zip(KINDS, ("two crops", "a title and a crop", "neighbouring paragraphs"), strict=True)
-    counts = ", ".join(f"{words} {pairs[kind]:,}" for kind, words in kinds if pairs[kind])
+    counts = ", ".join(f"{words} {facts[kind]:,}" for kind, words in kinds if facts[kind])
     note(f"{len(parts):,} parts of them have pairs: {counts or 'none'}")
+    least = f"{settings.first_lengths[0]} and {settings.second_lengths[0]} tokens"
     if too_short:
-        note(
-            f"{too_short:,} documents are too short for a pair and are left out: crops have "
-            f"{settings.first_lengths[0]} and {settings.second_lengths[0]} tokens at the least"
-        )
-    if pairs["crops"] and settings.longest > settings.part_tokens:
+        note(f"{too_short:,} documents are too short for a pair and are left out: crops have {least} at the least")
+    if facts["crops"] and settings.longest > settings.part_tokens:
         note(
             f"crops of {settings.longest} tokens do not fit parts of about {settings.part_tokens}, and are cut to "
             f"them; for longer ones --set embedder.part_tokens={2 * settings.longest}"
         )
-    tokens = int((texts.ends - texts.paragraph[texts.document[:-1]])[train].sum())
-    counted = {"documents": num_documents, "held_out_documents": num_held, "tokens": tokens, "too_short": too_short}
-    return {**counted, "parts": len(parts), **pairs}
+    return facts
 
 
 def _split(
@@ -527,16 +546,79 @@ def _split(
     return own.chosen(~held), own.chosen(held) if held.sum() > 1 else NO_PAIRS
 
 
-def _held_pairs(drawer: PairDrawer, own: TokenPairs) -> Iterator[tuple[str, TokenPairs]]:
-    """Held-out pairs by kind: a function of the data and the seed."""
-    parts, key = drawer.parts, mix_ints(_HELD, drawer.settings.seed)
-    order = permutation(len(parts), key) if len(parts) else np.zeros(0, dtype=np.int64)
+def pair_data(
+    texts: TokenTexts | None,
+    pairs: tuple[list[str], list[str]] | None,
+    tokenizer: Tokenizer,
+    settings: EmbedderSettings,
+    *,
+    max_positions: int,
+    note: Callable[[str], None],
+) -> PairData:
+    """Finds which pairs there are in documents and pairs of the user's own, one of which may be None."""
+    documents = texts or NO_TEXTS
+    ids, word_starts = documents.ids, documents.word_starts
+    parts, held_parts = (pair_parts(documents, settings, held=held) for held in (False, True))
+    if len(np.unique(held_parts.key)) < 2:  # too few to measure on, but searches may ask for them
+        held_parts = pair_parts(NO_TEXTS, settings, held=True)
+
+    facts = {} if texts is None else _document_facts(texts, parts, settings, note)
+    if pairs is None and len(np.unique(parts.key)) < 2:
+        least = f"{settings.first_lengths[0]} and {settings.second_lengths[0]} tokens"
+        longest = int((documents.ends - documents.begins).max(initial=0))
+        raise CorpusError(
+            "there is one document to train on, and nothing to contrast it with (near-duplicates are one); give more "
+            "documents, or have lines or blocks be documents (--set corpus.documents=line)"
+            if len(parts)
+            else f"no document has a pair of texts: the longest has {longest} tokens, but two crops of {least} are the "
+            "least; give longer documents (--set corpus.documents=block or file), shorter crops (--set "
+            "'embedder.first_lengths=[4,64]' and second_lengths), or pairs of your own",
+            options=("pairs",),
+        )
+
+    # The user's own: their tokens stand behind those of documents; of long texts the beginnings are used.
+    own = held_own = NO_PAIRS
+    if pairs is not None:
+        queries, answers = pairs
+        encoded, lengths = tokenizer.encode_joined([*queries, *answers])
+        begins = len(ids) + np.cumsum(lengths) - lengths
+        if cut := int((lengths > settings.longest).sum()):
+            are_longer = f"are longer than {settings.longest} tokens; their ends are not seen"
+            note(f"pairs: {cut:,} of {len(lengths):,} texts {are_longer}")
+        ids = np.concatenate([ids, encoded.input_ids])
+        word_starts = np.concatenate([word_starts, encoded.word_starts.view(np.uint8)])
+        keys = cluster_keys(answers, Clusters())[1] if texts is None else texts.answers
+        key, wrong_key = np.split(keys, 2)
+        every = TokenPairs(
+            begins.reshape(3, -1),
+            np.minimum(lengths, settings.longest).reshape(3, -1),
+            np.stack([key, key, wrong_key]),
+        )
+        every = every.chosen((every.length[FIRST] > 0) & (every.length[SECOND] > 0))
+        note(f"pairs: {len(every):,}, {int((every.length[WRONG] > 0).sum()):,} of them with a wrong answer")
+        own, held_own = _split(every, documents, settings, note)
+        facts["given_pairs"] = len(own)
+        if not len(parts) and len(np.unique(own.document[SECOND])) < 2:
+            raise CorpusError("all pairs have the same text, so there is nothing to contrast it with; give more pairs")
+        if not len(parts) and len(np.unique(content_hashes(ids, own.begin[FIRST], own.length[FIRST]))) < 2:
+            raise CorpusError("all pairs have the same query, so all texts are right answers; give more pairs")
+
+    # What is measured on, by kind: a function of the data and the seed.
+    held: dict[str, TokenPairs] = {}
+    drawer, held_key = PairDrawer(ids, word_starts, held_parts, settings), mix_ints(_HELD, settings.seed)
+    order = permutation(len(held_parts), held_key) if len(held_parts) else np.zeros(0, dtype=np.int64)
     for number, kind in enumerate(KINDS):
-        chosen = order[parts.can[order, number]]
+        chosen = order[held_parts.can[order, number]]
         if number == TITLES:  # one for each document
-            _, firsts = np.unique(parts.key[chosen], return_index=True)
+            _, firsts = np.unique(held_parts.key[chosen], return_index=True)
             chosen = chosen[np.sort(firsts)]
-        if len(np.unique(parts.key[chosen := chosen[:MOST_HELD]])) > 1:
-            yield kind, drawer.draw(chosen, key, kind=number)
-    if len(own):
-        yield "given", own.chosen(np.arange(len(own))[:MOST_HELD])
+        if len(np.unique(held_parts.key[chosen := chosen[:MOST_HELD]])) > 1:
+            held[kind] = drawer.draw(chosen, held_key, kind=number)
+    if len(held_own):
+        held["given"] = held_own.chosen(np.arange(len(held_own))[:MOST_HELD])
+    if held:
+        note(f"held out: {', '.join(f'{len(drawn):,} {kind}' for kind, drawn in held.items())}")
+    else:
+        note("too little is held out to measure on, so nothing is measured")
+    drawer = PairDrawer(ids, word_starts, parts, settings)
+    return PairData(PairStream(drawer, own, tokenizer, max_positions=max_positions), held, facts)

@@ -21,9 +21,12 @@ Shape suffixes: E = texts, P = pairs, C = candidates, D = hidden size, I = parts
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,19 +36,36 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 from torch import Tensor
 
-from unmask.commands.embedder_pairs import CROPS, PairData, PairStream, TokenPairs
-from unmask.commands.embedder_settings import EmbedderSettings, HardNegatives
-from unmask.commands.embedder_texts import Ints
+from unmask.commands.embedder_pairs import (
+    CROPS,
+    EmbedderSettings,
+    HardNegatives,
+    PairData,
+    PairStream,
+    TokenPairs,
+    pair_data,
+)
+from unmask.commands.embedder_texts import Ints, TokenTexts, read_pairs, read_texts
+from unmask.commands.run_data import is_prepared
 from unmask.core.errors import DivergedError, RunError
-from unmask.core.files import ClaimedFolder, write_atomically
+from unmask.core.files import ClaimedFolder, file_sha256, read_object, whole_folder, write_atomically, writing
 from unmask.core.hashing import mix_ints
 from unmask.core.interruption import Interruption
 from unmask.core.results import Reporter
+from unmask.core.settings import validated
+from unmask.data.data_folder import MANIFEST, load_manifest
 from unmask.data.rows import Cursor, Rows
-from unmask.data.sources import GIVEN, PIPES, STDIN_FILE
+from unmask.data.settings import CorpusSettings
+from unmask.data.sources import Named, keep_as_files
 from unmask.masking.masker import Masker
-from unmask.model.config import EncoderConfig
+from unmask.model.card_head import Origin
 from unmask.model.encoder import MaskedLM
+from unmask.model.folder import load_model, save_model
+from unmask.model.pooling import SPLADE, write_sentence_files
+from unmask.model.stored_weights import files_checked, write_checksums
+from unmask.report.embedder import write_embedder_card, write_embedder_report
+from unmask.search.known_items import HELD_OUT
+from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.callbacks import Callback, StepReport
 from unmask.train.checkpoints import checkpoint_path, fit, load_checkpoint, place_model
 from unmask.train.contrast import (
@@ -58,14 +78,16 @@ from unmask.train.contrast import (
     sparse,
     surplus,
 )
-from unmask.train.distributed import ALONE, Group, on_every_rank, on_rank_zero
+from unmask.train.distributed import Group, on_every_rank, on_rank_zero, rank_zero_first
 from unmask.train.hardware import choose_device
 from unmask.train.objectives import PREDICT_MASKED, map_tensors
 from unmask.train.runner import evaluating, hidden_states
 from unmask.train.settings import LinearDecay, TrainingSettings
 from unmask.train.step import Best
+from unmask.train.trackers import read_metrics
 from unmask.train.trainer import Trainer
 
+MAY_DIFFER = {"embedder.card", "model", "corpus_files", "pairs_file"}  # the last three may have moved
 _ON_CPU = 2 << 30  # bytes that a step keeps for its backward pass, about
 _SPARSE_STAGES = 4  # largest logits, vectors, the gradient, and where numbers come from
 _POSITIONS = 8192  # at once, where nothing is learned
@@ -75,149 +97,193 @@ _NUMBERS = 1 << 26  # at once: similarities of some parts to all, or vectors of 
 _PARTS = 4096  # that are encoded at once at most
 
 
-class EmbedderFolder:
-    """Paths within the folder; see the module's docstring."""
+@dataclass(frozen=True)
+class EmbedderPlan:
+    """A training, checked before anything is read or written."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.texts = root / "data" / "texts.safetensors"
-        self.negatives = root / "negatives.safetensors"
-        self.checkpoints = root / "checkpoints"
-        self.metrics = root / "metrics.jsonl"
-        self.model = root / "model"
-        self.summary = root / "summary.json"
-        self.report = root / "report.html"
-        files = self.negatives, self.checkpoints, self.metrics, self.model, self.summary, self.report
-        ours = {"data", *(path.name for path in files), GIVEN, PIPES, STDIN_FILE}
-        self.claimed = ClaimedFolder(root=root, marker="settings.json", what="an embedder", ours=ours)
-
-
-def training_settings(
-    settings: EmbedderSettings, minutes: float | None, steps: int | None, stream: PairStream, config: EncoderConfig
-) -> TrainingSettings:
-    """Settings of the loop and the optimizer.
-
-    On a CPU as many positions are computed at once as take about 2 GB, by what a layer keeps of each in float32; where
-    vectors are sparse, numbers of the whole vocabulary are kept of each text, in every stage of a vector's making.
-    """
-    length, special = stream.row_length, len(stream.tokenizer.special.around)
-    mean_lengths = [(most - least) / math.log(most / least) if most > least else least
-                    for least, most in (settings.first_lengths, settings.second_lengths)]  # fmt: skip
-    positions = settings.batch_size * (sum(mean_lengths) + 2 * special)
-    micro = settings.micro_batch_tokens
-    if micro is None and choose_device().type == "cpu":
-        bytes_each = config.num_layers * (10 * config.hidden_size + 3 * config.intermediate_size) * 4
-        if settings.sparse is not None:
-            bytes_each += _SPARSE_STAGES * config.vocab_size * 4 // (settings.shortest + special)
-        micro = max(1024 if settings.sparse is None else 256, _ON_CPU // bytes_each)
-    return TrainingSettings(
-        steps=steps,
-        minutes=minutes,
-        sequence_length=length,
-        batch_tokens=max(length, math.ceil(positions / length) * length),
-        micro_batch_tokens=None if micro is None else max(micro, length),
-        learning_rate=settings.learning_rate_for(config.hidden_size),
-        schedule=LinearDecay(kind="linear", warmup=settings.warmup),
-        weight_decay=settings.weight_decay,
-        clip_norm=settings.clip_norm,
-        optimizer=settings.optimizer,
-        precision=settings.precision,
-        gradient_checkpointing=settings.gradient_checkpointing,
-        seed=settings.seed,
-    )
+    model: Path  # folder of the masked language model that it begins with
+    tokenizer: Tokenizer
+    has_head: bool
+    makes_sparse: bool  # the model makes sparse vectors already
+    origin: Origin  # what the model is, for the card
+    texts: Sequence[Named]  # to learn from beside pairs, as the user named them
+    files: Sequence[Path]  # those of them that are files
+    pairs: Path | None  # of the user's own
+    settings: EmbedderSettings  # as the user set them
+    fitted: EmbedderSettings  # the same with crops that fit the model
+    corpus: CorpusSettings  # how text is read and held out
+    minutes: float | None  # the budget, or
+    steps: int | None
+    maker: Path | None  # the run or embedder whose rule says what is held out; None: the default rule does
 
 
 class EmbedderRun(Callback):
-    """From pairs to a trained model, or to an interruption.
+    """From a plan to a trained model in a folder, or to an interruption.
 
     Of its own trainer it is the callback that mines hard negatives, evaluates, and ends a training whose held-out loss
-    has not fallen for too long. The model is changed in place; the first process of the group writes into the folder.
+    has not fallen for too long. Rank 0 reads the text, which the others find in the folder, and writes there. A folder
+    that holds the training already (`goes_on`) must hold the same, and its text is not read again.
     """
 
     def __init__(
-        self,
-        folder: EmbedderFolder,
-        model: MaskedLM,
-        data: PairData,
-        settings: EmbedderSettings,
-        training: TrainingSettings,
-        *,
-        fingerprint: str,
-        reporter: Reporter,
-        group: Group = ALONE,
+        self, claimed: ClaimedFolder, plan: EmbedderPlan, reporter: Reporter, group: Group, *, goes_on: bool
     ) -> None:
-        self.folder, self.data, self.stream, self.settings = folder, data, data.stream, settings
-        self.training, self.fingerprint, self.reporter, self.group = training, fingerprint, reporter, group
-        tokenizer, hidden_size = data.stream.tokenizer, model.config.hidden_size
-        place_model(model, training, folder.checkpoints)
+        self.root, self.plan, self.reporter, self.group = claimed.root, plan, reporter, group
+        settings = self.settings = plan.fitted
+        with files_checked(plan.model):
+            model = load_model(plan.model, mask_id=plan.tokenizer.special.mask)
+        config = model.config
+
+        opened = partial(self._open, claimed, config.max_position_embeddings, goes_on=goes_on)
+        self.data, self.fingerprint = rank_zero_first(group, opened)
+        stream = self.stream = self.data.stream
+
+        # On a CPU as many positions are computed at once as take about 2 GB, by what a layer keeps of each in float32;
+        # where vectors are sparse, numbers of the whole vocabulary are kept of each text, in every stage of a vector's
+        # making.
+        length, special = stream.row_length, len(plan.tokenizer.special.around)
+        mean_lengths = [(most - least) / math.log(most / least) if most > least else least
+                        for least, most in (settings.first_lengths, settings.second_lengths)]  # fmt: skip
+        positions = settings.batch_size * (sum(mean_lengths) + 2 * special)
+        micro = settings.micro_batch_tokens
+        if micro is None and choose_device().type == "cpu":
+            bytes_each = config.num_layers * (10 * config.hidden_size + 3 * config.intermediate_size) * 4
+            if settings.sparse is not None:
+                bytes_each += _SPARSE_STAGES * config.vocab_size * 4 // (settings.shortest + special)
+            micro = max(1024 if settings.sparse is None else 256, _ON_CPU // bytes_each)
+        same = "weight_decay", "clip_norm", "optimizer", "precision", "gradient_checkpointing", "seed"
+        self.training = TrainingSettings(
+            steps=plan.steps,
+            minutes=plan.minutes,
+            sequence_length=length,
+            batch_tokens=max(length, math.ceil(positions / length) * length),
+            micro_batch_tokens=None if micro is None else max(micro, length),
+            learning_rate=settings.learning_rate_for(config.hidden_size),
+            schedule=LinearDecay(kind="linear", warmup=settings.warmup),
+            **{name: getattr(settings, name) for name in same},
+        )
+        place_model(model, self.training, self.root / "checkpoints")
+
+        # The first objective contrasts pairs; masked tokens are learned beside them.
         self.kind, weights = dense(settings.pooling), None
         if settings.sparse is not None:
             self.kind, weights = sparse(), (settings.sparse.first_weight, settings.sparse.second_weight)
         self.masker = None
         if settings.mlm_weight > 0.0:
-            self.masker = Masker.from_tokenizer(tokenizer, rate=settings.mask_rate, seed=settings.seed)
+            self.masker = Masker.from_tokenizer(plan.tokenizer, rate=settings.mask_rate, seed=settings.seed)
         self.trainer = Trainer(
             model,
-            self.stream,
-            training,
+            stream,
+            self.training,
             masker=self.masker,
             objective=pair_objective(
                 self.kind,
                 temperature=settings.temperature_or_default,
-                dimensions=settings.dimensions_for(hidden_size),
+                dimensions=settings.dimensions_for(config.hidden_size),
                 sparse_weights=weights,
-                progress=lambda: self.state.progress(training),
+                progress=lambda: self.state.progress(self.training),
             ),
             objectives=() if self.masker is None else (replace(PREDICT_MASKED, weight=settings.mlm_weight),),
-            fingerprint=fingerprint,
+            fingerprint=self.fingerprint,
             group=group,
         )
         self.state = self.trainer.state
+        self.dimension = config.hidden_size if settings.sparse is None else config.vocab_size
         self._evaluations = 0  # that were due so far
 
-    @property
-    def dimension(self) -> int:
-        """Numbers of a vector."""
-        config = self.state.model.config
-        return config.hidden_size if self.settings.sparse is None else config.vocab_size
+    def _open(self, claimed: ClaimedFolder, max_positions: int, *, goes_on: bool) -> tuple[PairData, str]:
+        """Pairs, and a fingerprint of all that decides the weights."""
+        plan, settings, note = self.plan, self.settings, self.reporter.note
+        holds, file = goes_on or not self.group.is_main, self.root / "data" / "texts.safetensors"
+        pairs = None
+        if plan.pairs is not None:
+            pairs = read_pairs(plan.pairs, settings.columns.model_dump(exclude_none=True), note)
+        texts = None
+        if plan.texts and holds and file.is_file():
+            texts = TokenTexts.load(file)
+        elif plan.texts:
+            paths = keep_as_files(plan.texts, self.root, reuse=holds, notify=self.reporter.notify)
+            answers = () if pairs is None else pairs[1]
+            texts = read_texts(
+                list(paths), plan.tokenizer, plan.corpus, answers=answers, note=note,
+                notify=self.reporter.notify,
+            )  # fmt: skip
+            texts.save(file)
+        # What the training is about; of this, what decides the weights wherever its files lie is the fingerprint.
+        rule = plan.corpus
+        if plan.files and is_prepared(plan.files):  # prepared data has a rule of its own
+            where = str(plan.files[0] / MANIFEST)
+            rule = validated(CorpusSettings, load_manifest(plan.files[0]).settings["corpus"], where=where)
+        content = {
+            "model": plan.origin.checkpoint,
+            "model_sha256": plan.origin.sha256,
+            "corpus_files": [str(path.absolute()) for path in plan.files],
+            "pairs_file": None if plan.pairs is None else str(plan.pairs.absolute()),
+            "pairs_sha256": None if plan.pairs is None else file_sha256(plan.pairs),
+            "texts_sha256": None if texts is None else file_sha256(file),
+            HELD_OUT: rule.model_dump(mode="json"),
+            "embedder": plan.settings.model_dump(),
+            "minutes": plan.minutes,
+            "steps": plan.steps,
+        }
+        deciding = {key: value for key, value in content.items() if key not in MAY_DIFFER}
+        deciding["embedder"] = settings.model_dump(mode="json", exclude={"card"})
+        if holds:
+            before = read_object(self.root / "settings.json", "start anew with --overwrite")
+            claimed.check_same(before, json.loads(json.dumps(content)), but_for=MAY_DIFFER)
+        data = pair_data(texts, pairs, plan.tokenizer, settings, max_positions=max_positions, note=note)
+        if not holds:
+            claimed.claim(json.dumps(content, indent=1) + "\n")
+        return data, hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
 
-    def run(self, interruption: Interruption, callbacks: Sequence[Callback] = (), *, is_sparse: bool = False) -> None:
-        """Trains from the last checkpoint on; afterwards the state's model is the result.
+    def run(self, interruption: Interruption, callbacks: Sequence[Callback] = ()) -> dict[str, Any]:
+        """Trains from the last checkpoint on, writes everything, and returns the summary.
 
-        Callbacks of the user are called before evaluations and checkpoints. `is_sparse` is as for `begin_sparse`.
+        Callbacks of the user are called before evaluations and checkpoints.
         """
-        folder, settings, state = self.folder, self.settings, self.state
-        self._announce()
+        settings, training, state, note = self.settings, self.training, self.state, self.reporter.note
+        model, negatives, patience = state.model, self.root / "negatives.safetensors", settings.patience
+        dimensions = settings.dimensions_for(model.config.hidden_size)
+        beginnings = f", and their first {', '.join(map(str, dimensions))}" if dimensions else ""
+        note(
+            f"{self.stream.size:,} pairs an epoch, {self.stream.pairs_a_step:,} a step; "
+            f"{'' if settings.sparse is None else 'sparse '}vectors of {self.dimension:,}{beginnings}; "
+            f"model with {model.num_parameters:,} parameters, "
+            f"{str(model.encoder.compute_dtype).removeprefix('torch.')} on {model.encoder.device.type}"
+        )
+        if (parts := training.micro_batch_tokens or training.batch_tokens) < training.batch_tokens:
+            note(f"steps are made in parts of about {parts:,} positions, by way of their vectors (the same result)")
 
         def begin() -> None:
             if state.step:
-                self.stream.negatives = on_every_rank(self.group, lambda: load_negatives(folder.negatives, state.step))
-            self._evaluations = int(state.progress(self.training) * settings.evaluations)
+                self.stream.negatives = on_every_rank(self.group, lambda: load_negatives(negatives, state.step))
+            self._evaluations = int(state.progress(training) * settings.evaluations)
             if state.step == 0:
-                self.begin_sparse(is_sparse=is_sparse)
+                self.begin_sparse()
                 self._evaluate()
 
-        ends_early = settings.patience is not None
         fit(
-            self.trainer, folder.root, self, interruption, self.reporter, settings.checkpoint, callbacks,
-            begin=begin, may_end_early=ends_early,
+            self.trainer, self.root, self, interruption, self.reporter, settings.checkpoint, callbacks,
+            begin=begin, may_end_early=patience is not None,
         )  # fmt: skip
         on_rank_zero(self.group, lambda: None)  # by now its checkpoints are whole
         best = state.best
-        if settings.patience is not None and best is not None and best.step != state.step:
+        if patience is not None and best is not None and best.step != state.step:
             spent = state.step, state.tokens_seen, state.seconds
-            path = checkpoint_path(folder.checkpoints, best.step)
+            path = checkpoint_path(self.root / "checkpoints", best.step)
             on_every_rank(self.group, lambda: load_checkpoint(path, state, fingerprint=self.fingerprint))
             state.step, state.tokens_seen, state.seconds = spent
-            self.reporter.note(f"the best model is that of step {best.step:,}")
+            note(f"the best model is that of step {best.step:,}")
+        note("writing the model")
+        return on_rank_zero(self.group, self._write)
 
-    def begin_sparse(self, *, is_sparse: bool) -> None:
-        """Makes vectors that are to be sparse begin sparse, where the model does not make such already (`is_sparse`).
+    def begin_sparse(self) -> None:
+        """Makes vectors that are to be sparse begin sparse, where the model does not make such already.
 
         What a number that is added to all logits does, the loss of masked tokens does not see (`surplus`). It is seen
         in every n-th row of the first batch: rows are packed by length, and all lengths are to be among them.
         """
-        if self.settings.sparse is None or is_sparse:
+        if self.settings.sparse is None or self.plan.makes_sparse:
             return
 
         def look() -> float:
@@ -234,35 +300,19 @@ class EmbedderRun(Callback):
                 self.state.model.head.bias.sub_(less)
             self.reporter.note(f"all logits are less by {less:.2f}, so that vectors are sparse from the beginning")
 
-    def _announce(self) -> None:
-        model, settings, training = self.state.model, self.settings, self.training
-        dimensions = settings.dimensions_for(model.config.hidden_size)
-        beginnings = f", and their first {', '.join(map(str, dimensions))}" if dimensions else ""
-        self.reporter.note(
-            f"{self.stream.size:,} pairs an epoch, {self.stream.pairs_a_step:,} a step; "
-            f"{'' if settings.sparse is None else 'sparse '}vectors of {self.dimension:,}{beginnings}; "
-            f"model with {model.num_parameters:,} parameters, "
-            f"{str(model.encoder.compute_dtype).removeprefix('torch.')} on {model.encoder.device.type}"
-        )
-        parts = training.micro_batch_tokens
-        if parts is not None and parts < training.batch_tokens:
-            self.reporter.note(
-                f"steps are made in parts of about {parts:,} positions, by way of their vectors (the same result)"
-            )
-
     def on_step(self, trainer: Trainer, report: StepReport) -> None:
         """Mines, evaluates and stops, each when it is time."""
-        settings, stream, folder = self.settings, self.stream, self.folder
-        mining = settings.hard_negatives
+        settings, stream = self.settings, self.stream
+        mining, file = settings.hard_negatives, self.root / "negatives.safetensors"
         if mining is not None and stream.negatives is None and mining.after <= report.progress < 1.0:
 
             def look() -> None:
                 """Keeps them for a training that goes on."""
                 content = {"parts": mine(self.state.model, stream, mining, self.kind), "step": np.array([report.step])}
-                write_atomically(folder.negatives, save(content))
+                write_atomically(file, save(content))
 
             on_rank_zero(self.group, look)
-            negatives = on_every_rank(self.group, lambda: load_negatives(folder.negatives, report.step))
+            negatives = on_every_rank(self.group, lambda: load_negatives(file, report.step))
             assert negatives is not None, "they were mined by this step"
             stream.negatives = negatives
             have = int((negatives >= 0).any(1).sum())
@@ -289,14 +339,8 @@ class EmbedderRun(Callback):
             return
 
         def measured() -> dict[str, Any]:
-            figures = measure(
-                state.model,
-                self.stream,
-                self.data.held,
-                temperature=self.settings.temperature_or_default,
-                masker=self.masker,
-                kind=self.kind,
-            )
+            temperature = self.settings.temperature_or_default
+            figures = measure(state.model, self.stream, self.data.held, self.kind, temperature, self.masker)
             if not math.isfinite(figures["loss"]):
                 raise DivergedError(f"the held-out loss behind step {state.step} is {figures['loss']}")
             return figures
@@ -311,6 +355,66 @@ class EmbedderRun(Callback):
             state.best = Best(state.step, figures["loss"])
             if self.settings.patience is not None:
                 self.trainer.request_save()
+
+    def _write(self) -> dict[str, Any]:
+        """Writes the model, its card and report and, last, the summary."""
+        plan, settings, state, history = self.plan, self.settings, self.state, self.state.history
+        model, config, length = state.model, state.model.config, state.model.config.max_position_embeddings
+        folder = self.root / "model"
+        model.encoder.compute_dtype = torch.float32
+        model.eval()
+        with writing(folder), whole_folder(folder) as partial:
+            save_model(model, partial, with_head=plan.has_head)
+            plan.tokenizer.save(partial, max_length=length, with_types=config.num_types > 1)
+            pooling = settings.pooling if settings.sparse is None else SPLADE
+            write_sentence_files(partial, max_length=length, width=self.dimension, pooling=pooling)
+            write_checksums(partial)
+        before, after = (history[0], history[-1]) if history else (None, None)
+        if state.best is not None and settings.patience is not None:
+            after = next((line for line in history if line["step"] == state.best.step), after)
+        summary: dict[str, Any] = {
+            "model": str(folder),
+            "num_parameters": model.num_parameters,
+            "dimension": self.dimension,
+            "sparse": settings.sparse is not None,
+            "dimensions": list(settings.dimensions_for(config.hidden_size)),
+            "max_length": length,
+            "steps": state.step,
+            "tokens_seen": state.tokens_seen,
+            "seconds": state.seconds,
+            "tokens_per_second": state.tokens_seen / max(state.seconds, 1e-9),
+            "pairs_seen": self.stream.pairs_before(state.cursor),
+            "temperature": settings.temperature_or_default,
+            "before": before and {name: before[name] for name in ("kinds", "mlm_loss")},
+            "after": after and {name: after[name] for name in ("kinds", "mlm_loss")},
+            "recall_at_10": after and {kind: figures["recall_at_10"] for kind, figures in after["kinds"].items()},
+            "nonzero": None,
+            "best_step": None if state.best is None else state.best.step,
+            "data": self.data.facts,
+            "device": model.encoder.device.type,
+        }
+        if settings.sparse is not None and before and after:  # on average over all held-out texts
+            summary["nonzero"] = {
+                name: sum(each["nonzero"] * each["pairs"] for each in kinds) / sum(each["pairs"] for each in kinds)
+                for name, kinds in (("before", before["kinds"].values()), ("after", after["kinds"].values()))
+            }
+        plain = settings.model_dump(mode="json", exclude={"card"})
+        write_embedder_card(
+            folder,
+            summary=summary,
+            settings=plain,
+            card=settings.card,
+            files=[path.name for path in (*plan.files, plan.pairs) if path is not None] or ["texts in memory"],
+            origin=plan.origin,
+        )
+        write_embedder_report(
+            self.root / "report.html",
+            summary=summary,
+            settings=plain,
+            metrics=read_metrics(self.root / "metrics.jsonl"),
+        )
+        write_atomically(self.root / "summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
+        return summary
 
 
 # ----------------------------------------
@@ -338,10 +442,9 @@ def measure(
     model: MaskedLM,
     stream: PairStream,
     held: Mapping[str, TokenPairs],
-    *,
+    kind: VectorKind,
     temperature: float,
     masker: Masker | None,
-    kind: VectorKind,
 ) -> dict[str, Any]:
     """Evaluates a model, on the device that it is on: how well the first texts of pairs find the second ones.
 

@@ -1,40 +1,53 @@
-"""Documents as one array of tokens, with where their paragraphs and titles are.
+"""What an embedding model learns from: documents as one array of tokens, and the user's own pairs of texts.
 
     ids         t t b b b b b b b t b b b b b ...      t: of a title, b: of the body
     paragraph   0   1     2       3 4   5
     document    0                 1
 
 A document of more than 4,096 tokens is several here, since what stands far apart in a book has little in common. Text
-is tokenized once; the arrays are kept in the run's folder.
+is tokenized once; the arrays are kept in the run's folder. The user's own pairs stand in a table:
+
+    query, text                two texts that belong together
+    query, text, negative      and one that does not belong to the query
+    query, text, label         1: they belong together; 0: they do not, and the text is a wrong answer where the query
+                               has a right one in another row; or a score from 0 to 1, of which 0.5 and more are 1
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from unmask.commands.run_data import PreparedData, is_prepared, open_prepared
-from unmask.core.errors import CorpusError, DataError, RunError
+from unmask.commands.run_data import is_prepared, open_prepared
+from unmask.core.errors import CorpusError, DataError, RunError, shown
 from unmask.core.files import writing
 from unmask.core.hashing import GOLDEN, mix
 from unmask.core.results import Notify, Progress
 from unmask.data.corpus import Corpus
 from unmask.data.groups import Clusters
 from unmask.data.near_duplicates import hash_texts
+from unmask.data.reading import BadInput, broken_character
 from unmask.data.settings import CorpusSettings
+from unmask.data.sources import find_sources
+from unmask.data.tables import USUAL, Role, find_column, first_rows, rows_of
+from unmask.tasks.files import check_size
 from unmask.tokenizer.tokenizer import Tokenizer
 
+Ints = NDArray[np.int64]
 DOCUMENT_TOKENS = 4096
 TITLE_WORDS = 16
+RIGHT = 0.5  # score of a pair that belongs together, at least
+_ROLES: Mapping[str, Role] = {"query": "query", "text": "answer", "negative": "negative", "label": "match"}
 _BROKEN_CHARS = 50  # a line that is as long and ends within a sentence was broken to fit a page
 _MOSTLY = 0.5  # of the documents with several parts: if more begin with what looks like a title, it is one
 _TITLE, _BODY, _MARKED = 1, 2, 3  # what a document begins with: a line that looks like a title, none, a marked title
@@ -44,20 +57,13 @@ _BETWEEN = re.compile(r"\n[^\S\n]*\n\s*")
 _ENDS = tuple(".!?:;…。！？\"”’')]")
 _NO_TITLE = tuple(".!?,;:…。！？")
 _MARK = re.compile(r"#{1,6}\s+")
-Ints = NDArray[np.int64]
+
+# ----------------------------------------
+# Documents: their titles and paragraphs, as tokens.
 
 
-class Paragraphs(NamedTuple):
-    """A document, or a piece of a long one: its title, if it has one, its paragraphs, none of them empty, and whether
-    the title is marked as such, by its column or as a heading."""
-
-    title: str | None
-    paragraphs: list[str]
-    is_marked: bool = False
-
-
-def parts_of_text(text: str, *, begins: bool = True, titled: bool = False) -> Paragraphs:
-    """Finds the title and the paragraphs of a document.
+def parts_of_text(text: str, *, begins: bool = True, titled: bool = False) -> tuple[str | None, list[str], bool]:
+    """The title and the paragraphs of a document, and whether the title is marked as such: by its column or a heading.
 
     A title is a short first line that is no sentence, where the document `begins` here, or its first paragraph where it
     is `titled`. Paragraphs are what stands between empty lines, where there are any, else lines, those that were broken
@@ -69,10 +75,10 @@ def parts_of_text(text: str, *, begins: bool = True, titled: bool = False) -> Pa
     if begins and not titled and len(parts) > 1 and "\n" in text and not _is_title(parts[0]):
         first, _, rest = text.strip().partition("\n")  # a title with nothing between it and its first paragraph
         if _is_title(first.strip()) and len(_lines(text)) > 1:
-            parts = [first.strip(), *parts_of_text(rest, begins=False).paragraphs]
+            parts = [first.strip(), *parts_of_text(rest, begins=False)[1]]
     if begins and len(parts) > 1 and (titled or _is_title(parts[0])):
-        return Paragraphs(_MARK.sub("", parts[0]), parts[1:], titled or _MARK.match(parts[0]) is not None)
-    return Paragraphs(None, parts)
+        return _MARK.sub("", parts[0]), parts[1:], titled or _MARK.match(parts[0]) is not None
+    return None, parts, False
 
 
 def _lines(text: str) -> list[str]:
@@ -121,7 +127,6 @@ class TokenTexts:
         return self.paragraph[self.document[1:]]
 
     def save(self, file: Path) -> None:
-        """Writes all of it, for `load`."""
         partial = file.with_name(file.name + ".partial")
         with writing(file, SafetensorError):
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -130,7 +135,6 @@ class TokenTexts:
 
     @classmethod
     def load(cls, file: Path) -> TokenTexts:
-        """Reads what `save` wrote. Raises a RunError where it is damaged."""
         try:
             return cls(**load_file(file))
         except (OSError, SafetensorError, TypeError) as error:
@@ -144,42 +148,68 @@ NO_TEXTS = TokenTexts(
 )  # fmt: skip
 
 
-def tokenize_documents(
-    pieces: Iterable[tuple[Paragraphs, bool, bool]], tokenizer: Tokenizer, answers: Sequence[str] = ()
-) -> tuple[TokenTexts, int]:
-    """Tokenizes documents, a batch at a time. Near-duplicates of what is held out are held out with it.
+def read_texts(
+    paths: Sequence[str | Path],
+    tokenizer: Tokenizer,
+    settings: CorpusSettings,
+    *,
+    answers: Sequence[str] = (),
+    note: Callable[[str], None],
+    notify: Notify,
+) -> TokenTexts:
+    """Reads and tokenizes a corpus, raw or prepared. Near-duplicates of what is held out are held out with it.
 
-    Titles are those that are marked as such, and first lines that look like titles where most documents have one.
-
-    `pieces` are documents or pieces of them, with whether a document begins there and whether it is held out; `answers`
-    are those of the user's pairs, whose near-duplicates among the documents are looked for. Returns the documents, and
-    how many are held out as near-duplicates.
+    What is held out is what `Corpus` holds out by the same settings, so that it is the same wherever the text lies.
+    Where parts of documents are held out since there are few, each is a document. Titles are those that are marked as
+    such, and first lines that look like titles where most documents have one. `answers` are those of the user's pairs,
+    whose near-duplicates among the documents are looked for.
     """
-    ids: list[NDArray[np.int32]] = []
-    starts: list[NDArray[np.uint8]] = []
-    lengths: list[Ints] = []  # of paragraphs
+    if is_prepared(paths):
+        note("the data is prepared, so nothing is known of titles and paragraphs: pairs are crops of documents")
+        return _from_prepared(Path(paths[0]), answers, tokenizer)
+    titles = settings.column is None  # a user who names the column of the text means no other
+    try:
+        corpus = Corpus(paths, settings, titles=titles)
+    except CorpusError as error:  # too little to hold something out
+        if settings != settings.model_copy(update={"holdout_from": "hash", "holdout_groups": None, "validation": ()}):
+            raise
+        corpus = Corpus(paths, settings, hold_out=False, titles=titles)
+        note(f"nothing is held out: {error}")
+    texts, num_near = _tokenize(corpus, tokenizer, answers, notify)
+    note(corpus.describe(corpus.decided()))
+    if num_near:
+        note(f"held out as near-duplicates of held-out documents: {num_near:,}")
+    for reason, number in corpus.skipped.items():
+        note(f"left out: {number:,} {reason}")
+    return texts
+
+
+def _tokenize(corpus: Corpus, tokenizer: Tokenizer, answers: Sequence[str], notify: Notify) -> tuple[TokenTexts, int]:
+    """The documents, a batch at a time; and how many are held out as near-duplicates."""
+    in_parts = corpus.plan.holdout_unit in ("part", "end")
+    encoded: list[tuple[NDArray[np.int32], NDArray[np.uint8], Ints]] = []  # tokens, word starts, sizes of paragraphs
     heads: list[int] = []  # of each paragraph: _TITLE, _BODY or _MARKED where a document begins, else 0
     by_rule: list[bool] = []
     waiting: list[str] = []  # paragraphs and documents of the next batch
     documents: list[str] = []
     clusters = Clusters()
-    num_chars = num_titled = num_several = 0
+    num_chars = num_titled = num_several = done = 0
 
     def tokenize() -> None:
-        nonlocal num_chars
         if waiting:
-            encoded, sizes = tokenizer.encode_joined(waiting)
-            ids.append(encoded.input_ids)
-            starts.append(encoded.word_starts.view(np.uint8))
-            lengths.append(sizes)
+            batch, sizes = tokenizer.encode_joined(waiting)
+            encoded.append((batch.input_ids, batch.word_starts.view(np.uint8), sizes))
         if documents:
             places = range(len(by_rule) - len(documents), len(by_rule))
             clusters.add(documents, places, [len(text) for text in documents])
         waiting.clear()
         documents.clear()
-        num_chars = 0
 
-    for (title, paragraphs, is_marked), begins, is_held in pieces:
+    for piece, is_held in corpus.pieces():
+        titled = piece.offset == 0 and piece.title is not None
+        text = f"{piece.title}\n\n{piece.text}" if titled else piece.text
+        title, paragraphs, is_marked = parts_of_text(text, begins=piece.offset == 0, titled=titled)
+        begins = in_parts or piece.offset == 0
         texts = [*([] if title is None else [title]), *paragraphs]
         if begins and texts:
             documents.append("\n".join(texts))
@@ -189,13 +219,17 @@ def tokenize_documents(
         head = 0 if not begins else _BODY if title is None else _MARKED if is_marked else _TITLE
         waiting += texts
         heads += [head, *[0] * len(texts)][: len(texts)]
-        num_chars += sum(map(len, texts))
+        num_chars, done = num_chars + sum(map(len, texts)), done + len(piece.text)
         if num_chars >= _BATCH_CHARS:
             tokenize()
+            num_chars = 0
+            notify(Progress("reading", done, corpus.num_bytes, "bytes"))
     tokenize()
-    if not ids:
+    if not encoded:
         raise CorpusError("there is no text in the corpus")
-    cluster, keys = _cluster_keys(answers, clusters)
+
+    # What is held out, and what counts as a title.
+    cluster, keys = cluster_keys(answers, clusters)
     rule = np.array(by_rule, dtype=np.bool_)
     held = np.isin(cluster, cluster[rule])
     if held.all():
@@ -205,16 +239,11 @@ def tokenize_documents(
     head_of = np.array(heads, dtype=np.uint8)
     if num_titled <= _MOSTLY * max(num_several, 1):
         head_of[head_of == _TITLE] = _BODY
-    joined = np.concatenate(ids), np.concatenate(starts), np.concatenate(lengths)
-    return _cut(*joined, head_of, cluster, held, keys), int((held & ~rule).sum())
+    ids, starts, lengths = map(np.concatenate, zip(*encoded, strict=True))
+    return _cut(ids, starts, lengths, head_of, cluster, held, keys), int((held & ~rule).sum())
 
 
-def answer_keys(answers: Sequence[str]) -> Ints:
-    """[G], int64: the same number for answers that are near-duplicates, where there are no documents."""
-    return _cluster_keys(answers, Clusters())[1]
-
-
-def _cluster_keys(answers: Sequence[str], documents: Clusters) -> tuple[Ints, Ints]:
+def cluster_keys(answers: Sequence[str], documents: Clusters) -> tuple[Ints, Ints]:
     """Numbers of the documents [D] and of the user's answers [G], the same for near-duplicates.
 
     An answer may be a word, a date or a sum, and its normal form nothing at all, as each number is one digit there:
@@ -283,11 +312,17 @@ def content_hashes(ids: NDArray[np.int32], begins: Ints, lengths: Ints) -> Ints:
     return np.asarray(mix(sums[ends] - sums[ends - lengths] + lengths))
 
 
-def _from_prepared(data: PreparedData, answers: Sequence[str], tokenizer: Tokenizer) -> TokenTexts:
+def _from_prepared(root: Path, answers: Sequence[str], tokenizer: Tokenizer) -> TokenTexts:
     """Documents of prepared data, which knows no paragraphs; those that are held out stand last.
 
     Equal documents are one cluster; near-duplicates are not looked for, since their words are not there.
     """
+    data = open_prepared(root)
+    if data.tokenizer.fingerprint != tokenizer.fingerprint:
+        raise DataError(
+            f"{root}: the data was prepared with another tokenizer than the model has; give the text itself, or "
+            "prepare it with the model's folder as tokenizer"
+        )
     columns: list[tuple[NDArray[np.int32], NDArray[np.uint8], Ints, NDArray[np.uint8], Ints]] = []
     for store in (data.train, data.validation):
         chunks = list(store.chunks(1 << 22))
@@ -304,58 +339,94 @@ def _from_prepared(data: PreparedData, answers: Sequence[str], tokenizer: Tokeni
         return texts
     encoded, sizes = tokenizer.encode_joined(list(answers))
     equal = np.asarray(mix(content_hashes(encoded.input_ids, np.cumsum(sizes) - sizes, sizes)))
-    return replace(texts, answers=np.where(np.isin(equal, texts.cluster), equal, answer_keys(answers)))
+    return replace(texts, answers=np.where(np.isin(equal, texts.cluster), equal, cluster_keys(answers, Clusters())[1]))
 
 
-def read_texts(
-    paths: Sequence[str | Path],
-    tokenizer: Tokenizer,
-    settings: CorpusSettings,
-    *,
-    answers: Sequence[str] = (),
-    note: Callable[[str], None],
-    notify: Notify,
-) -> TokenTexts:
-    """Reads and tokenizes a corpus, raw or prepared.
+# ----------------------------------------
+# Pairs of the user's own, as texts.
 
-    What is held out is what `Corpus` holds out by the same settings, so that it is the same wherever the text lies.
-    Where parts of documents are held out since there are few, each is a document.
+
+def read_pairs(path: Path, columns: Mapping[str, str], note: Callable[[str], None]) -> tuple[list[str], list[str]]:
+    """Reads a table of pairs; columns that are not named are found by usual names.
+
+    Returns:
+        The queries; and the right answer of each, and after them a wrong one of each, empty where there is none.
     """
-    if is_prepared(paths):
-        data = open_prepared(Path(paths[0]))
-        if data.tokenizer.fingerprint != tokenizer.fingerprint:
-            raise DataError(
-                f"{paths[0]}: the data was prepared with another tokenizer than the model has; give the text itself, "
-                "or prepare it with the model's folder as tokenizer"
-            )
-        note("the data is prepared, so nothing is known of titles and paragraphs: pairs are crops of documents")
-        return _from_prepared(data, answers, tokenizer)
-    titles = settings.column is None  # a user who names the column of the text means no other
+    sources = find_sources([path], announce=False)
+    if len(sources) != 1 or not sources[0].is_table:
+        raise CorpusError(f"{path}: pairs are read from one table (CSV, TSV, JSONL or Parquet)")
+
+    bad = BadInput(skip=False, way_out=None)
+    column_of = _find_columns(path, first_rows(sources[0], bad, None, list(columns.values())), columns)
+    note("pairs: " + ", ".join(f"{role} in {column!r}" for role, column in column_of.items()))
+    right: list[tuple[str, str, str]] = []
+    wrong: dict[str, list[str]] = defaultdict(list)
+    num_pairs = num_chars = num_partial = 0
+    for number, row in rows_of(sources[0], bad, None, known=list(columns.values()), only=list(column_of.values())):
+        where, texts = f"{path}: row {number} has", dict.fromkeys(("query", "text", "negative"), "")
+        for name in texts:
+            column = column_of.get(name, "")
+            value = row.get(column)
+            if value is not None and not isinstance(value, str):
+                raise CorpusError(f"{where} {shown(value)} in column {column!r}, which is no text")
+            if broken := broken_character(value or ""):
+                raise CorpusError(f"{where} {broken} in column {column!r}, which is no character; take it out")
+            texts[name] = value if value and value.strip() else ""
+        query, text, negative = texts.values()
+        if not query or not text:
+            num_partial += 1
+            continue
+        num_pairs, num_chars = num_pairs + 1, num_chars + len(query) + len(text) + len(negative)
+        check_size(path, num_pairs, num_chars)
+        if "label" not in column_of or _belongs(row.get(column_of["label"]), column_of["label"], where):
+            right.append((query, text, negative))
+        else:
+            wrong[query].append(text)
+    if not right:
+        raise CorpusError(f"{path}: no row is a pair that belongs together; there must be two at the least")
+    if num_partial:
+        note(f"pairs: left out: {num_partial:,} rows without one of the texts")
+    queries = [query for query, _, _ in right]
+    if lost := sum(len(texts) for query, texts in wrong.items() if query not in set(queries)):
+        note(f"pairs: left out: {lost:,} wrong pairs whose query has no right one")
+
+    # Wrong answers of the same query, in turn, where the row itself has none.
+    negatives = [
+        negative or (wrong[query][place % len(wrong[query])] if wrong[query] else "")
+        for place, (query, _, negative) in enumerate(right)
+    ]
+    return queries, [*(text for _, text, _ in right), *negatives]
+
+
+def _find_columns(path: Path, rows: Sequence[dict[str, Any]], named: Mapping[str, str]) -> dict[str, str]:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    column_of: dict[str, str] = dict(named)
+    for name, role in _ROLES.items():
+        column = find_column(rows, role, named.get(name), where=path, taken=tuple(column_of.values()))
+        if column is not None:
+            column_of[name] = column
+    if names[:2] == ["0", "1"] and not named:  # a table without a header
+        column_of = dict(zip(("query", "text", "negative"), names, strict=False))
+    if lacking := next((name for name in ("query", "text") if name not in column_of), None):
+        usual = ", ".join(USUAL[_ROLES[lacking]][:4])
+        raise CorpusError(
+            f"{path}: no column is called like that of the {lacking} ({usual}, ...); columns are {', '.join(names)}; "
+            f"name it with --set embedder.columns.{lacking}=NAME"
+        )
+    return column_of
+
+
+def _belongs(value: Any, column: str, where: str) -> bool:
+    """Whether a label says that two texts belong together."""
+    text = str(value).strip().lower()
     try:
-        corpus = Corpus(paths, settings, titles=titles)
-    except CorpusError as error:  # too little to hold something out
-        if settings != settings.model_copy(update={"holdout_from": "hash", "holdout_groups": None, "validation": ()}):
-            raise
-        corpus = Corpus(paths, settings, hold_out=False, titles=titles)
-        note(f"nothing is held out: {error}")
-    in_parts = corpus.plan.holdout_unit in ("part", "end")
-
-    def pieces() -> Iterator[tuple[Paragraphs, bool, bool]]:
-        done = notified = 0
-        for piece, is_held in corpus.pieces():
-            done += len(piece.text)
-            begins = piece.offset == 0
-            titled = begins and piece.title is not None
-            text = f"{piece.title}\n\n{piece.text}" if titled else piece.text
-            yield parts_of_text(text, begins=begins, titled=titled), in_parts or begins, is_held
-            if done >= notified + _BATCH_CHARS:
-                notified = done
-                notify(Progress("reading", done, corpus.num_bytes, "bytes"))
-
-    texts, num_near = tokenize_documents(pieces(), tokenizer, answers)
-    note(corpus.describe(corpus.decided()))
-    if num_near:
-        note(f"held out as near-duplicates of held-out documents: {num_near:,}")
-    for reason, number in corpus.skipped.items():
-        note(f"left out: {number:,} {reason}")
-    return texts
+        score = float({"true": "1", "false": "0"}.get(text, text))
+    except ValueError:
+        score = -1.0
+    if not 0.0 <= score <= 1.0:
+        raise CorpusError(
+            f"{where} {shown(value)} in column {column!r}; a label is 1 for texts that belong together and 0 for "
+            "others, or a score from 0 to 1. Change it, or learn classes and grades of pairs with unmask finetune "
+            "--task pairs or regress"
+        )
+    return score >= RIGHT

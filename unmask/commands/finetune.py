@@ -2,48 +2,43 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from unmask.commands.dry_run import Forecast, measure_steps, memory_fact
-from unmask.commands.finetune_run import ResultFolder, Runs
+from unmask.commands.finetune_run import Runs
 from unmask.commands.recipe import checkpoint_sha256
 from unmask.commands.recipe_files import Overrides, section_values, set_value
-from unmask.core.errors import CorpusError, SettingsError, UnmaskError, listed
-from unmask.core.files import ClaimedFolder, typed
+from unmask.core.errors import CorpusError, RunError, UnmaskError, parse_json, unsealed
+from unmask.core.files import ClaimedFolder, read_object, typed
 from unmask.core.hub import lasting_name
 from unmask.core.interruption import Interruption
 from unmask.core.remote import output_folder
 from unmask.core.results import Finished, Reporter, Sheet, Shown, SilentReporter, duration, usual_reporter
 from unmask.core.settings import validated
 from unmask.data.sources import InMemory, Texts, paths_or_texts, readable
-from unmask.model.card_head import Origin, base_models
-from unmask.model.encoder import MaskedLM
-from unmask.model.folder import find_model, load_model
-from unmask.model.layout_names import LAYOUTS, ClassifierPooling
-from unmask.model.stored_weights import files_checked
-from unmask.model.transformers import TransformersPretrained, load_transformers, runs_in_transformers
-from unmask.tasks.files import ExampleFiles, Labelled, example_files, read_labelled
-from unmask.tasks.inputs import Example, InputEncoder
-from unmask.tasks.predict import TaskModel, load_fine_tuned, outputs_of, task_named
+from unmask.model.card_head import Origin, base_models, with_named
+from unmask.model.folder import find_model
+from unmask.tasks.files import ExampleFiles, example_files
+from unmask.tasks.predict import TaskModel, load_fine_tuned, outputs_of
 from unmask.tasks.settings import Columns, FinetuneSettings
-from unmask.tasks.task import Task
-from unmask.tokenizer.loading import load_tokenizer
 from unmask.train.callbacks import Callback
-from unmask.train.distributed import Group, join_group, on_every_rank, on_rank_zero
+from unmask.train.distributed import join_group, on_every_rank, on_rank_zero
 
 NUM_STEPS = 6
 NUM_PREDICTED = 256  # inputs
-_PACKAGES = {"sklearn": "scikit-learn", "seqeval": "seqeval"}
+# What may have changed when a fine-tuning goes on: the number of seeds, what the card says, and where files lie whose
+# content is the same.
+MAY_DIFFER = {"finetune.seeds", "finetune.card", "model", "train", "validation", "test"}
+_ANEW = "replace the result with --overwrite"
+_OURS = {"runs.jsonl", "metrics.jsonl", "checkpoints", "model", "summary.json", "report.html"}
 
 
 @dataclass(frozen=True, repr=False)
@@ -127,16 +122,15 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
     reporter = (reporter or usual_reporter()) if group.is_main else SilentReporter()
     with Interruption() as interruption, ExitStack() as held:
 
-        def claim(root: Path) -> ClaimedFolder:
-            result = ResultFolder(root)
-            return replace(result.claimed, ours=result.names)
+        def claim(folder: Path) -> ClaimedFolder:
+            return ClaimedFolder(root=folder, marker="settings.json", what="a result", ours=_OURS)
 
         def enter() -> str:
             """The folder of the result; that of one at an address is sent there until `held` is left."""
             return str(held.enter_context(output_folder(out, claim, resume=resume, overwrite=overwrite)).path)
 
-        folder = ResultFolder(Path(on_rank_zero(group, enter)))
-        claimed = folder.claimed
+        root = Path(on_rank_zero(group, enter))
+        claimed, begun = claim(root), root / "settings.json"
 
         def opened() -> tuple[Runs, dict[str, Any], Origin]:
             """What is trained, what it is about, and where the encoder comes from."""
@@ -145,9 +139,13 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
             with examples_given(train, validation, test) as paths:
                 inputs = [source, *(each.path for each in paths.values())]
                 claimed.check(resume=resume, overwrite=overwrite, inputs=inputs)
-                if resume and claimed.is_claimed:
-                    chosen = chosen.model_copy(update={"card": folder.card(chosen.card)})
-                runs = open_runs(source, task, paths, chosen, reporter, group)
+                if resume and claimed.is_claimed:  # the card says what it said, and what is named now
+                    before = read_object(begun, _ANEW).get("finetune")
+                    if not isinstance(before, dict) or not isinstance(before.get("card", {}), dict):
+                        raise RunError(f"{begun}: damaged (it does not say how the result was begun); {_ANEW}")
+                    card = with_named(before.get("card", {}), chosen.card, where=f"{begun}: card")
+                    chosen = chosen.model_copy(update={"card": card})
+                runs = Runs(source, task, paths, chosen, reporter, group)
                 sha256 = {name: each.sha256 for name, each in paths.items()}
             name, model_sha256 = lasting_name(model, source), checkpoint_sha256(source)
             content = {
@@ -162,23 +160,37 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
         runs, content, origin = on_every_rank(group, opened)
 
         def begin() -> list[dict[str, Any]]:
-            """The seeds that are over."""
-            held.enter_context(claimed.held())
-            claimed.check(resume=resume, overwrite=overwrite)  # again: no other process comes from now on
-            return folder.begin(content, goes_on=resume and claimed.is_claimed)
+            """Claims the folder, for a new result, or for one that goes on with the same settings and files and no
+            fewer seeds; returns the seeds whose training is over."""
+            held.enter_context(claimed.entered(resume=resume, overwrite=overwrite))
+            finished: list[dict[str, Any]] = []
+            if resume and claimed.is_claimed:
+                try:
+                    text = file.read_text("utf-8") if (file := root / "runs.jsonl").is_file() else ""
+                    finished = [unsealed(parse_json(line)) for line in text.splitlines()]
+                except (ValueError, TypeError) as error:
+                    raise RunError(f"{root}: the result is damaged ({error}); {_ANEW}") from error
+                claimed.check_same(read_object(begun, _ANEW), json.loads(json.dumps(content)), but_for=MAY_DIFFER)
+                if len(finished) > (number := content["finetune"]["seeds"]):
+                    raise RunError(
+                        f"{root} holds {len(finished)} seeds whose training is over, but finetune.seeds is {number}; "
+                        "ask for as many at least, or replace the result with --overwrite"
+                    )
+            claimed.claim(json.dumps(content, indent=2) + "\n")
+            return finished
 
         finished = on_rank_zero(group, begin)
         deciding = {**content["finetune"], "seeds": None, "card": None}
         fingerprint = json.dumps({"task": task, "sha256": content["sha256"], "finetune": deciding}, sort_keys=True)
         try:
             summary = runs.run(
-                folder, finished, origin, fingerprint=fingerprint, interruption=interruption, callbacks=callbacks
+                root, finished, origin, fingerprint=fingerprint, interruption=interruption, callbacks=callbacks
             )
         except UnmaskError:
-            if group.is_main and not folder.runs.is_file():  # nothing came of it, and the next try may use the folder
-                folder.settings.unlink(missing_ok=True)
+            if group.is_main and not (root / "runs.jsonl").is_file():  # the next try may use the folder
+                begun.unlink(missing_ok=True)
             raise
-        return FineTuned(folder.root, summary)
+        return FineTuned(root, summary)
 
 
 def forecast_finetune(
@@ -198,7 +210,7 @@ def forecast_finetune(
 
     def opened() -> Runs:
         with examples_given(train, validation, test) as paths:
-            return open_runs(find_model(model), task, paths, settings_of(settings, **short), reporter, group)
+            return Runs(find_model(model), task, paths, settings_of(settings, **short), reporter, group)
 
     runs = on_every_rank(group, opened)
     chosen = runs.settings
@@ -281,135 +293,3 @@ def examples_given(train: Texts, validation: Texts | None, test: Texts | None) -
         if test is not None:
             files["test"] = example_files(*place("test", test))
         yield files
-
-
-def read_files(
-    kind: type[Task],
-    paths: Mapping[str, ExampleFiles],
-    settings: FinetuneSettings,
-    note: Callable[[str], None],
-    *,
-    pooling: ClassifierPooling = "first",
-) -> tuple[dict[str, Labelled], Task]:
-    """Reads the files `train`, `validation` and perhaps `test` of a task; what a model of the first will do.
-
-    That the packages are there that metrics need is checked here, long before they are used.
-    """
-    for name, package in _PACKAGES.items():
-        if importlib.util.find_spec(name) is None:
-            raise SettingsError(f"metrics need {package}; install it with: pip install 'unmask[metrics]'")
-    train = read_labelled(paths["train"], kind, settings.columns)
-    if train.columns:
-        note("columns: " + ", ".join(f"{role} in {name!r}" for role, name in train.columns.items()))
-    task = kind.learned_from(train, settings, pooling)
-    if remark := task.check(train, train.path):
-        note(remark)
-    files = {"train": train}
-    columns = Columns(**train.columns) if train.columns else settings.columns
-    for name in ("validation", "test"):
-        if name in paths:
-            files[name] = read_labelled(paths[name], kind, columns)
-            if remark := task.check(files[name], train.path):
-                note(remark)
-    return files, task
-
-
-def class_weights(train: Labelled, task: Task, weights: str | Mapping[str, float] | None) -> list[float] | None:
-    """Weights of the losses by class, in the order of the classes.
-
-    Example: 30 examples of `a` and 10 of `b`, balanced: 40 / (2 x 30) = 2/3 and 40 / (2 x 10) = 2.
-    """
-    if weights is None:
-        return None
-    counts = Counter(name for record in train.records for name in task.classes_of(record))
-    if not counts:
-        raise SettingsError(f"finetune.class_weights: the task {task.kind!r} has no classes; remove it")
-    if not isinstance(weights, str):
-        if unknown := sorted(set(weights) - set(task.names)):
-            raise SettingsError(
-                f"finetune.class_weights: there is no class {unknown[0]!r} in {train.path}; it has "
-                f"{listed(task.names, 8)}"
-            )
-        return [weights.get(name, 1.0) for name in task.names]
-    return [counts.total() / (len(task.names) * counts[name]) for name in task.names]
-
-
-def selecting_metric(task: Task, named: str | None) -> str:
-    """The metric that the best model is chosen by."""
-    names = task.metric_names
-    if named is not None and named not in names:
-        raise SettingsError(f"finetune.metric = {named!r}: metrics of this task are {', '.join(names)}")
-    return named or names[0]
-
-
-def open_runs(
-    source: Path,
-    kind: str,
-    paths: Mapping[str, ExampleFiles],
-    settings: FinetuneSettings,
-    reporter: Reporter,
-    group: Group,
-) -> Runs:
-    """Reads an encoder and the files of a task, and checks that they fit each other."""
-    task_class = task_named(kind)
-    pretrained: MaskedLM | TransformersPretrained
-    with files_checked(source):
-        tokenizer = load_tokenizer(source)
-        special = tokenizer.special
-        if runs_in_transformers(source):
-            pretrained = load_transformers(
-                source, vocab_size=tokenizer.vocab_size, pad_id=special.pad, max_length=settings.max_length
-            )
-        else:
-            pretrained = load_model(source, mask_id=special.mask)
-    # How whole texts are pooled.
-    pooling: ClassifierPooling = settings.pooling or "first"
-    if isinstance(pretrained, TransformersPretrained) or not task_class.of_texts:
-        if settings.pooling is not None:
-            whose = "transformers' head pools in its own way" if task_class.of_texts else "the task has no whole texts"
-            raise SettingsError(f"finetune.pooling={settings.pooling}: {whose}; omit it")
-    else:
-        layout = pretrained.config.layout
-        has_choice = LAYOUTS[layout].pooling_key is not None
-        if pooling == "mean" and not has_choice:
-            raise SettingsError(
-                f"finetune.pooling=mean: classifiers of the layout {layout} take the first token; omit it"
-            )
-        pooling = settings.pooling or ("mean" if has_choice else "first")
-    # Files, and their records as inputs.
-    for name, each in paths.items():
-        if each.path.is_dir():
-            names = ", ".join(source.path.name for source in each.sources[:3])
-            reporter.note(f"{name}: {names} ({len(each.sources)}) of {each.path}")
-    files, task = read_files(task_class, paths, settings, reporter.note, pooling=pooling)
-    learning = task.while_learning(files["train"])
-    metric = selecting_metric(task, settings.metric)
-    weights = class_weights(files["train"], task, settings.class_weights)
-    encoder = InputEncoder(tokenizer, pretrained.config, max_length=settings.max_length)
-    examples: dict[str, list[Example]] = {}
-    counts: dict[str, dict[str, int]] = {}
-    longest = encoder.max_length
-    are_longer = f"texts are longer than {longest} tokens"
-    for name, file in files.items():
-        is_train = name == "train"
-        encoded = (learning if is_train else task).encode(file.records, encoder, with_targets=is_train)
-        examples[name] = encoded.examples
-        total, num_inputs = len(file.records), len(encoded.examples)
-        counts[name] = {
-            "records": total, "inputs": num_inputs, "truncated": encoded.truncated, "split": encoded.split,
-        }  # fmt: skip
-        for count, what in (
-            (encoded.truncated, f"{are_longer}; their ends are not seen"),
-            (encoded.split, f"{are_longer}; they are seen in several parts, {num_inputs:,} in all"),
-            (
-                encoded.lost,
-                f"answers are longer than a window of {longest} tokens has room for, or end in characters that the "
-                "tokenizer leaves out; they are learned as no answer",
-            ),
-        ):
-            if count:
-                reporter.note(f"{file.path}: {count:,} of {total:,} {what}")
-    return Runs(
-        pretrained, tokenizer, longest, task, learning, files, examples, counts, metric, weights, settings, reporter,
-        group,
-    )  # fmt: skip

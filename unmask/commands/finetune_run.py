@@ -4,7 +4,8 @@ A run begins with an encoder, of ours or of transformers, and a new head that is
 
     model/           the best model: a transformers folder, with its tokenizer and its card
     settings.json    task, files and settings; a folder with it holds a result
-    runs.jsonl       a line for each seed whose training is over: its figures and evaluations, with their checksum
+    runs.jsonl       a line for each seed whose training is over: its `figures` and its `history` of evaluations, as
+                     summary.json and metrics.jsonl have them, with their checksum
     metrics.jsonl    a line at every evaluation
     checkpoints/     the latest state of the seed that is trained
     summary.json     figures of the result, written last
@@ -13,13 +14,13 @@ A run begins with an encoder, of ours or of transformers, and a new head that is
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import shutil
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,32 +28,35 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from unmask.core.errors import RunError, parse_json, sealed, unsealed
-from unmask.core.files import ClaimedFolder, read_object, whole_folder, write_atomically, writing
+from unmask.core.errors import SettingsError, listed, sealed
+from unmask.core.files import whole_folder, write_atomically, writing
 from unmask.core.hashing import permutation
 from unmask.core.interruption import Interruption
 from unmask.core.results import Reporter
 from unmask.data.rows import WHOLE, Cursor, RowBatch, Share
 from unmask.measure.uncertainty import mean_interval
-from unmask.model.card_head import CardSettings, Origin, with_named
+from unmask.model.card_head import Origin
 from unmask.model.encoder import MaskedLM
-from unmask.model.folder import save_task_model, with_task_head
-from unmask.model.stored_weights import write_checksums
+from unmask.model.folder import load_model, save_task_model, with_task_head
+from unmask.model.layout_names import LAYOUTS, ClassifierPooling
+from unmask.model.stored_weights import files_checked, write_checksums
 from unmask.model.transformers import (
     TaskNetwork,
     TransformersNetwork,
     TransformersPretrained,
+    load_transformers,
+    runs_in_transformers,
     save_transformers_task,
     transformers_with_head,
 )
 from unmask.report.cards import write_task_card
 from unmask.report.pages import write_finetune_report
-from unmask.tasks.files import Labelled
-from unmask.tasks.inputs import ROW, Example, pack_examples
-from unmask.tasks.predict import open_fine_tuned, outputs_of
-from unmask.tasks.settings import FinetuneSettings
+from unmask.tasks.files import ExampleFiles, Labelled, read_labelled
+from unmask.tasks.inputs import ROW, Example, InputEncoder, pack_examples
+from unmask.tasks.predict import open_fine_tuned, outputs_of, task_named
+from unmask.tasks.settings import Columns, FinetuneSettings
 from unmask.tasks.task import LOWER_IS_BETTER, Metrics, Task
-from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.tokenizer.loading import load_tokenizer
 from unmask.train.callbacks import Arrivals, Callback, StepReport
 from unmask.train.checkpoints import fit
 from unmask.train.distributed import ALONE, Group, on_rank_zero
@@ -62,62 +66,8 @@ from unmask.train.settings import AdamWSettings, CheckpointSettings, LinearDecay
 from unmask.train.step import TrainState
 from unmask.train.trainer import Trainer
 
-# What may have changed when a fine-tuning goes on: the number of seeds, what the card says, and where files lie whose
-# content is the same.
-MAY_DIFFER = {"finetune.seeds", "finetune.card", "model", "train", "validation", "test"}
-_ANEW = "replace the result with --overwrite"
 _ORDER = 11  # sets this order apart from those of pretraining
-
-
-class ResultFolder:
-    """Paths within the folder, and the seeds whose training is over: of each its `figures` and its `history` of
-    evaluations, as summary.json and metrics.jsonl have them."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.model = root / "model"
-        self.settings = root / "settings.json"
-        self.runs = root / "runs.jsonl"
-        self.metrics = root / "metrics.jsonl"
-        self.summary = root / "summary.json"
-        self.report = root / "report.html"
-        self.checkpoints = root / "checkpoints"
-        self.claimed = ClaimedFolder(root=root, marker=self.settings.name, what="a result")
-
-    @property
-    def names(self) -> set[str]:
-        """Of all that is written."""
-        return {path.name for path in vars(self).values() if isinstance(path, Path) and path != self.root}
-
-    def card(self, named: CardSettings) -> CardSettings:
-        """What the card of the result that is here says, and what is named now."""
-        before = read_object(self.settings, _ANEW).get("finetune")
-        if not isinstance(before, dict) or not isinstance(before.get("card", {}), dict):
-            raise RunError(f"{self.settings}: damaged (it does not say how the result was begun); {_ANEW}")
-        return with_named(before.get("card", {}), named, where=f"{self.settings}: card")
-
-    def begin(self, content: dict[str, Any], *, goes_on: bool) -> list[dict[str, Any]]:
-        """Claims the folder, for a new result in place of any that is there, or for one that goes on, with the same
-        settings and files and no fewer seeds; returns the seeds whose training is over."""
-        finished: list[dict[str, Any]] = []
-        if goes_on:
-            before = read_object(self.settings, _ANEW)
-            try:
-                lines = self.runs.read_text(encoding="utf-8").splitlines() if self.runs.is_file() else []
-                finished = [unsealed(parse_json(line)) for line in lines]
-            except (ValueError, TypeError) as error:
-                raise RunError(f"{self.root}: the result is damaged ({error}); {_ANEW}") from error
-            self.claimed.check_same(before, json.loads(json.dumps(content)), but_for=MAY_DIFFER)
-            if len(finished) > (seeds := content["finetune"]["seeds"]):
-                raise RunError(
-                    f"{self.root} holds {len(finished)} seeds whose training is over, but finetune.seeds is {seeds}; "
-                    "ask for as many at least, or replace the result with --overwrite"
-                )
-        elif self.claimed.is_claimed:
-            self.claimed.clear(self.names)
-        self.claimed.make()
-        self.claimed.claim(json.dumps(content, indent=2) + "\n")
-        return finished
+_PACKAGES = {"sklearn": "scikit-learn", "seqeval": "seqeval"}
 
 
 # ----------------------------------------
@@ -289,28 +239,147 @@ class FitWatch(Callback):
 # All runs.
 
 
-@dataclass(frozen=True)
+def read_files(
+    kind: type[Task],
+    paths: Mapping[str, ExampleFiles],
+    settings: FinetuneSettings,
+    note: Callable[[str], None],
+    *,
+    pooling: ClassifierPooling = "first",
+) -> tuple[dict[str, Labelled], Task]:
+    """Reads the files `train`, `validation` and perhaps `test` of a task; what a model of the first will do.
+
+    That the packages are there that metrics need is checked here, long before they are used.
+    """
+    for name, package in _PACKAGES.items():
+        if importlib.util.find_spec(name) is None:
+            raise SettingsError(f"metrics need {package}; install it with: pip install 'unmask[metrics]'")
+    train = read_labelled(paths["train"], kind, settings.columns)
+    if train.columns:
+        note("columns: " + ", ".join(f"{role} in {name!r}" for role, name in train.columns.items()))
+    task = kind.learned_from(train, settings, pooling)
+    if remark := task.check(train, train.path):
+        note(remark)
+    files = {"train": train}
+    columns = Columns(**train.columns) if train.columns else settings.columns
+    for name in ("validation", "test"):
+        if name in paths:
+            files[name] = read_labelled(paths[name], kind, columns)
+            if remark := task.check(files[name], train.path):
+                note(remark)
+    return files, task
+
+
+def class_weights(train: Labelled, task: Task, weights: str | Mapping[str, float] | None) -> list[float] | None:
+    """Weights of the losses by class, in the order of the classes.
+
+    Example: 30 examples of `a` and 10 of `b`, balanced: 40 / (2 x 30) = 2/3 and 40 / (2 x 10) = 2.
+    """
+    if weights is None:
+        return None
+    counts = Counter(name for record in train.records for name in task.classes_of(record))
+    if not counts:
+        raise SettingsError(f"finetune.class_weights: the task {task.kind!r} has no classes; remove it")
+    if not isinstance(weights, str):
+        if unknown := sorted(set(weights) - set(task.names)):
+            raise SettingsError(
+                f"finetune.class_weights: there is no class {unknown[0]!r} in {train.path}; it has "
+                f"{listed(task.names, 8)}"
+            )
+        return [weights.get(name, 1.0) for name in task.names]
+    return [counts.total() / (len(task.names) * counts[name]) for name in task.names]
+
+
+def selecting_metric(task: Task, named: str | None) -> str:
+    """The metric that the best model is chosen by."""
+    names = task.metric_names
+    if named is not None and named not in names:
+        raise SettingsError(f"finetune.metric = {named!r}: metrics of this task are {', '.join(names)}")
+    return named or names[0]
+
+
 class Runs:
-    """All runs of a fine-tuning."""
+    """All runs of a fine-tuning: an encoder and the files of a task, read and checked against each other.
 
-    pretrained: MaskedLM | TransformersPretrained  # stays as it is
-    tokenizer: Tokenizer
-    max_length: int  # of the model that is made
-    task: Task  # what the model will do
-    learning: Task  # what it learns
-    files: Mapping[str, Labelled]  # `train`, `validation` and, where there is one, `test`
-    examples: Mapping[str, Sequence[Example]]  # of each
-    counts: Mapping[str, Mapping[str, int]]
-    metric: str  # by which the best model is chosen
-    weights: Sequence[float] | None  # of the losses by class; None: all 1
-    settings: FinetuneSettings
-    reporter: Reporter
-    group: Group
+    Attributes:
+        pretrained: The encoder; it stays as it is.
+        task: What the model will do; `learning` is what it learns.
+        files: `train`, `validation` and, where there is one, `test`; `examples` and `counts` are of each.
+        metric: By which the best model is chosen.
+        weights: Of the losses by class; None: all 1.
+    """
 
-    @property
-    def learning_rate(self) -> float:
-        """The peak rate."""
-        return self.settings.learning_rate_for(self.pretrained.config.hidden_size)
+    def __init__(
+        self,
+        source: Path,
+        kind: str,
+        paths: Mapping[str, ExampleFiles],
+        settings: FinetuneSettings,
+        reporter: Reporter,
+        group: Group,
+    ) -> None:
+        task_class = task_named(kind)
+        self.settings, self.reporter, self.group = settings, reporter, group
+        self.pretrained: MaskedLM | TransformersPretrained
+        with files_checked(source):
+            self.tokenizer = load_tokenizer(source)
+            special, vocab_size = self.tokenizer.special, self.tokenizer.vocab_size
+            if runs_in_transformers(source):
+                self.pretrained = load_transformers(
+                    source, vocab_size=vocab_size, pad_id=special.pad, max_length=settings.max_length
+                )
+            else:
+                self.pretrained = load_model(source, mask_id=special.mask)
+        self.learning_rate = settings.learning_rate_for(self.pretrained.config.hidden_size)
+
+        # How whole texts are pooled.
+        pooling: ClassifierPooling = settings.pooling or "first"
+        if isinstance(self.pretrained, TransformersPretrained) or not task_class.of_texts:
+            if settings.pooling is not None:
+                whose = (
+                    "transformers' head pools in its own way" if task_class.of_texts else "the task has no whole texts"
+                )
+                raise SettingsError(f"finetune.pooling={settings.pooling}: {whose}; omit it")
+        else:
+            layout = self.pretrained.config.layout
+            has_choice = LAYOUTS[layout].pooling_key is not None
+            if pooling == "mean" and not has_choice:
+                raise SettingsError(
+                    f"finetune.pooling=mean: classifiers of the layout {layout} take the first token; omit it"
+                )
+            pooling = settings.pooling or ("mean" if has_choice else "first")
+
+        # Files, and their records as inputs.
+        for name, each in paths.items():
+            if each.path.is_dir():
+                names = ", ".join(part.path.name for part in each.sources[:3])
+                reporter.note(f"{name}: {names} ({len(each.sources)}) of {each.path}")
+        self.files, self.task = read_files(task_class, paths, settings, reporter.note, pooling=pooling)
+        self.learning = self.task.while_learning(self.files["train"])
+        self.metric = selecting_metric(self.task, settings.metric)
+        self.weights = class_weights(self.files["train"], self.task, settings.class_weights)
+        encoder = InputEncoder(self.tokenizer, self.pretrained.config, max_length=settings.max_length)
+        self.max_length = encoder.max_length  # of the model that is made
+        self.examples: dict[str, list[Example]] = {}
+        self.counts: dict[str, dict[str, int]] = {}
+        are_longer = f"texts are longer than {self.max_length} tokens"
+        for name, file in self.files.items():
+            is_train = name == "train"
+            encoded = (self.learning if is_train else self.task).encode(file.records, encoder, with_targets=is_train)
+            self.examples[name] = encoded.examples
+            total, num_inputs = len(file.records), len(encoded.examples)
+            self.counts[name] = {
+                "records": total, "inputs": num_inputs, "truncated": encoded.truncated, "split": encoded.split,
+            }  # fmt: skip
+            remarks = {
+                f"{are_longer}; their ends are not seen": encoded.truncated,
+                f"{are_longer}; they are seen in several parts, {num_inputs:,} in all": encoded.split,
+                f"answers are longer than a window of {self.max_length} tokens has room for, or end in characters that "
+                "the tokenizer leaves out; they are learned as no answer": encoded.lost,
+            }
+            for remark, count in remarks.items():
+                if count:
+                    reporter.note(f"{file.path}: {count:,} of {total:,} {remark}")
 
     def trainer(self, seed: int) -> Trainer:
         """What a seed begins with, on its device. A ModelError says that the model cannot do the task."""
@@ -340,7 +409,7 @@ class Runs:
 
     def run(
         self,
-        folder: ResultFolder,
+        root: Path,
         finished: list[dict[str, Any]],
         origin: Origin,
         *,
@@ -369,17 +438,17 @@ class Runs:
             state, trainer.fingerprint = trainer.state, f"{fingerprint}, seed {seed}"
             ends_early = self.settings.patience is not None
             fit(
-                trainer, folder.root, watch, interruption, self.reporter, CheckpointSettings(keep=1), callbacks,
+                trainer, root, watch, interruption, self.reporter, CheckpointSettings(keep=1), callbacks,
                 sync=partial(watch.read_losses, state), what=what, may_end_early=ends_early,
             )  # fmt: skip
             assert state.best_weights is not None, "the last step of an epoch is evaluated"
             state.model.load_state_dict(state.best_weights)
             self.learning.finish(state.model.eval())
             state.model.encoder.compute_dtype = torch.float32  # figures are those of the saved model elsewhere
-            on_rank_zero(self.group, partial(self._keep, trainer, seed, folder, finished))
-        return on_rank_zero(self.group, lambda: self._finish(folder, finished, origin))
+            on_rank_zero(self.group, partial(self._keep, trainer, seed, root, finished))
+        return on_rank_zero(self.group, lambda: self._finish(root, finished, origin))
 
-    def _keep(self, trainer: Trainer, seed: int, folder: ResultFolder, finished: list[dict[str, Any]]) -> None:
+    def _keep(self, trainer: Trainer, seed: int, root: Path, finished: list[dict[str, Any]]) -> None:
         """Writes down what a seed has come to, and its model where it is better than those before it."""
         state = trainer.state
         model, history = state.model, state.history
@@ -397,29 +466,29 @@ class Runs:
             figures["test_metrics"] = self.evaluate(model, self.task, "test")[0]
         best_before = max((rank(other["figures"]["metrics"], self.metric) for other in finished), default=None)
         if best_before is None or rank(figures["metrics"], self.metric) > best_before:
-            with writing(folder.model, SafetensorError), whole_folder(folder.model) as partial:
+            with writing(root / "model", SafetensorError), whole_folder(root / "model") as folder:
                 if isinstance(model, TransformersNetwork):
-                    save_transformers_task(model, self.task.task_head, partial)
+                    save_transformers_task(model, self.task.task_head, folder)
                 else:
-                    save_task_model(model, self.task.task_head, partial)
+                    save_task_model(model, self.task.task_head, folder)
                 # so that transformers gives the model the token types that it was trained with
                 with_types = self.pretrained.config.num_types > 1
-                self.tokenizer.save(partial, max_length=self.max_length, with_types=with_types)
-                write_checksums(partial)
+                self.tokenizer.save(folder, max_length=self.max_length, with_types=with_types)
+                write_checksums(folder)
         finished.append({"figures": figures, "history": [{"seed": seed, **each} for each in history]})
         # A kill before runs.jsonl is written lets the seed be trained again, to the same model.
-        write_atomically(folder.runs, "".join(json.dumps(sealed(run)) + "\n" for run in finished))
+        write_atomically(root / "runs.jsonl", "".join(json.dumps(sealed(run)) + "\n" for run in finished))
         lines = (line for run in finished for line in run["history"])
-        write_atomically(folder.metrics, "".join(json.dumps(line) + "\n" for line in lines))
-        shutil.rmtree(folder.checkpoints, ignore_errors=True)
+        write_atomically(root / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+        shutil.rmtree(root / "checkpoints", ignore_errors=True)
 
-    def _finish(self, folder: ResultFolder, finished: Sequence[dict[str, Any]], origin: Origin) -> dict[str, Any]:
+    def _finish(self, root: Path, finished: Sequence[dict[str, Any]], origin: Origin) -> dict[str, Any]:
         """The summary, the report and the card, all of the model as it was saved."""
         runs = [run["figures"] for run in finished]
         own = max(runs, key=lambda figures: rank(figures["metrics"], self.metric))
-        best = open_fine_tuned(folder.model, self.tokenizer).network.to(choose_device())
+        best = open_fine_tuned(root / "model", self.tokenizer).network.to(choose_device())
         summary: dict[str, Any] = {
-            "model": str(folder.model),
+            "model": str(root / "model"),
             "task": self.task.kind,
             "metric": self.metric,
             "metrics": own["metrics"],
@@ -436,7 +505,7 @@ class Runs:
         _, predictions = self.evaluate(best, self.task, "validation")
         names = {name: file.path.name for name, file in self.files.items()}
         write_finetune_report(
-            folder.report,
+            root / "report.html",
             summary=summary,
             settings=self.settings.model_dump(),
             history=[line for run in finished for line in run["history"]],
@@ -444,7 +513,7 @@ class Runs:
             files=names,
         )
         write_task_card(
-            folder.model,
+            root / "model",
             task=self.task,
             summary=summary,
             settings=self.settings,
@@ -453,7 +522,7 @@ class Runs:
             max_length=self.max_length,
             origin=origin,
         )
-        write_atomically(folder.summary, json.dumps(summary, indent=2, allow_nan=False) + "\n")
+        write_atomically(root / "summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
         return summary
 
 

@@ -247,6 +247,16 @@ class ClaimedFolder:
                 if is_new and not self._names():
                     shutil.rmtree(self.root, ignore_errors=True)
 
+    @contextmanager
+    def entered(self, *, resume: bool = False, overwrite: bool = False, inputs: Iterable[Path] = ()) -> Iterator[None]:
+        """While it is entered, it is held, as `check` allows; what it held before is gone where it is replaced."""
+        self.check(resume=resume, overwrite=overwrite, inputs=inputs)
+        with self.held():
+            self.check(resume=resume, overwrite=overwrite)  # again: no other process comes from now on
+            if overwrite:
+                self.clear(self.ours)
+            yield
+
     def locked(self) -> BaseFileLock:
         """While it is entered, no other process is in it for the same folder."""
         return FileLock(self.root / LOCK)

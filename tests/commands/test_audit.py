@@ -1,4 +1,4 @@
-"""`unmask audit`: what it counts, and that a broken promise is found."""
+"""`unmask audit`: what it counts, and that a broken promise is counts."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ def test_counts_by_hand(tokenizer: Tokenizer) -> None:
     labels[0, 2:5] = rows.input_ids[0, 2:5]
     seen = rows.input_ids.clone()
     seen[0, 2], seen[0, 3] = tokenizer.special.mask, 40
-    found = audited(tokenizer, rows, MaskedRows(seen, labels, torch.ones_like(seen)))
-    assert (found.tokens, found.rows, found.rate) == (6, 1, 0.5)
-    assert found.shares == pytest.approx((1 / 3, 1 / 3, 1 / 3))
-    assert found.by_pieces[:3].tolist() == [[1, 1], [2, 1], [3, 1]]
-    assert found.span_lengths.tolist() == [0, 0, 1] + [0] * 9
-    assert found.by_frequency.sum(0).tolist() == [6, 3]
+    counts = audited(tokenizer, rows, MaskedRows(seen, labels, torch.ones_like(seen)))
+    assert (counts.tokens, counts.rows, counts.rate) == (6, 1, 0.5)
+    assert counts.shares == pytest.approx((1 / 3, 1 / 3, 1 / 3))
+    assert counts.by_pieces[:3] == [[1, 1], [2, 1], [3, 1]]
+    assert counts.span_lengths == [0, 0, 1] + [0] * 9
+    assert np.sum(counts.by_frequency, 0).tolist() == [6, 3]
     sizes = tokenizer.token_bytes[[20, 21, 22, 23, 24, 25]]
     words = np.array([sizes[:2].sum(), sizes[2], sizes[3:].sum()])
-    assert {int(n) for n in np.flatnonzero(found.by_bytes[:, 0]) + 1} == set(np.minimum(words, 16).tolist())
-    assert found.special_targets == found.special_replacements == found.changed_outside == 0
+    assert {int(n) for n in np.flatnonzero(np.array(counts.by_bytes)[:, 0]) + 1} == set(np.minimum(words, 16).tolist())
+    assert counts.special_targets == counts.special_replacements == counts.changed_outside == 0
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_counts_by_hand(tokenizer: Tokenizer) -> None:
         ("shares", "of the targets are masks, not 80.00%"),
     ],
 )
-def test_a_broken_promise_is_found(tokenizer: Tokenizer, harm: str, message: str) -> None:
+def test_a_broken_promise_is_counts(tokenizer: Tokenizer, harm: str, message: str) -> None:
     rows = make_rows(tokenizer, 400, [60])
     masker = masker_of(tokenizer)
     masked = masker(rows)
@@ -98,7 +98,7 @@ def test_units_that_should_hardly_ever_be_masked_are_judged_too(tokenizer: Token
     masker = masker_with(tokenizer, tables, units={"kind": "words"}, weights={"kind": "frequency", "floor": 1})
     broken = audited(tokenizer, rows, masker_of(tokenizer, strategy="whole_word")(rows), masker).broken
     assert not audited(tokenizer, rows, masker(rows), masker).broken
-    assert any("units by asked-for probability, up to 2.5%" in text for text in broken)
+    assert any("units by expected probability, up to 2.5%" in text for text in broken)
 
 
 def test_tokens_that_are_hidden_and_not_predicted_are_counted(tokenizer: Tokenizer) -> None:
@@ -189,9 +189,9 @@ def test_pairs_by_the_naive_count(store: TokenStore, tokenizer: Tokenizer) -> No
     each = np.stack(list(pairs.values()))  # by pair: tokens and targets of the first half, and of the second
     whole = each[(each[:, :, 0] > 0).all(1)]
     rates = each[:, :, 1].sum(0) / each[:, :, 0].sum(0)
-    assert (counts.pairs.first.rate, counts.pairs.second.rate) == pytest.approx(tuple(rates))
-    assert counts.pairs.pairs == len(whole) > 300
-    assert 0 < counts.pairs.with_both == (whole[:, :, 1] > 0).all(1).sum() < len(whole)
+    assert (counts.pairs["first_rate"], counts.pairs["second_rate"]) == pytest.approx(tuple(rates))
+    assert counts.pairs["pairs"] == len(whole) > 300
+    assert 0 < counts.pairs["with_both"] == (whole[:, :, 1] > 0).all(1).sum() < len(whole)
     assert counts.rows == len(pairs) + len(whole), "each half is a draw of its own"
     assert not counts.broken
 

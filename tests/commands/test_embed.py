@@ -63,13 +63,6 @@ def test_a_text_after_an_empty_one_needs_ids(
     assert pq.read_table(tmp_path / "vectors.parquet").column("id").to_pylist() == ids
 
 
-def test_other_kinds_of_files(tmp_path: Path) -> None:
-    (tmp_path / "a.fasta").write_text(">x\nMK\nLV\n>y\nGG\n")
-    (tmp_path / "a.conllu").write_text("# newdoc\n1\tAnna\t_\tPROPN\t_\t_\t0\troot\t_\t_\n\n")
-    assert [(text.id, text.text) for text in embed_file.read_file(tmp_path / "a.fasta")] == [(1, "MKLV"), (2, "GG")]
-    assert [(text.id, text.text) for text in embed_file.read_file(tmp_path / "a.conllu")] == [(1, "Anna")]
-
-
 @pytest.mark.parametrize(
     ("file", "content", "options", "message"),
     [

@@ -16,8 +16,8 @@ import pytest
 
 import unmask
 from tests.command_line import PATIENCE, Main
-from unmask.commands import terminal
-from unmask.commands.terminal import ConsoleReporter, show
+from unmask.commands import cli
+from unmask.commands.cli import ConsoleReporter, show
 from unmask.core.results import Progress, Readable, Sheet, Shown, Styled
 
 
@@ -25,7 +25,7 @@ from unmask.core.results import Progress, Readable, Sheet, Shown, Styled
 def seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock on which ten seconds go by whenever it is looked at."""
     clock = itertools.count(0.0, 10.0)
-    monkeypatch.setattr(terminal.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(cli.time, "monotonic", lambda: next(clock))
 
 
 def test_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str], seconds: None) -> None:
@@ -51,7 +51,7 @@ def test_texts_do_nothing_to_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr("sys.stdout", screen)
     monkeypatch.setattr("sys.stderr", screen)
-    terminal.prepare_streams()
+    cli.prepare_streams()
     bad = "\x1b]0;title\x07\x9b2J[/red][bold]"
     with ConsoleReporter() as reporter:
         reporter.note(bad)

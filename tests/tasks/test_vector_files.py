@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from unmask.commands.embed import VectorFile
+from unmask.commands.embed import vector_file
 from unmask.core.errors import CorpusError
 
 
@@ -25,18 +25,18 @@ def vectors(rows: int) -> np.ndarray:
     ],
 )
 def test_ids_that_cannot_be_stored(tmp_path: Path, ids: list[str | int], message: str) -> None:
-    with pytest.raises(CorpusError, match=message), VectorFile(tmp_path / "v.parquet", 8) as file:
-        file.add(ids, vectors(2))
+    with pytest.raises(CorpusError, match=message), vector_file(tmp_path / "v.parquet", 8) as add:
+        add(ids, vectors(2))
     assert list(tmp_path.iterdir()) == []
-    with VectorFile(tmp_path / "v.npy", 8) as file:  # which keeps none
-        file.add(ids, vectors(2))
+    with vector_file(tmp_path / "v.npy", 8) as add:  # which keeps none
+        add(ids, vectors(2))
     assert np.array_equal(np.load(tmp_path / "v.npy"), vectors(2))
 
 
 def test_the_largest_ids_are_stored(tmp_path: Path) -> None:
     ids = [2**63 - 1, -(2**63)]
-    with VectorFile(tmp_path / "v.parquet", 8) as file:
-        file.add(ids, vectors(2))
+    with vector_file(tmp_path / "v.parquet", 8) as add:
+        add(ids, vectors(2))
     table = pq.read_table(tmp_path / "v.parquet")
     assert table.column("id").to_pylist() == ids
     assert np.array_equal(np.array(table.column("embedding").to_pylist(), dtype=np.float32), vectors(2))

@@ -11,7 +11,10 @@ The signature of a public function and the `Args:` of its docstring are the only
     reporter, note, notify               no option: the terminal
 
 Declarations are parsed from the source and not imported, so `--help` loads neither torch nor numpy, and a misspelt
-option or value is reported at once. Options that were not given are not passed on: defaults are the functions' own.
+option or value is reported at once. Options that are absent are not passed on: defaults are the functions' own.
+
+Results go to stdout, notes and progress to stderr: a bar with speed and time left on a terminal, and a plain line now
+and then elsewhere.
 """
 
 from __future__ import annotations
@@ -20,23 +23,29 @@ import ast
 import errno
 import importlib
 import inspect
+import json
+import logging
 import operator
 import os
 import re
 import sys
+import time
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
 import unmask
-from unmask.commands.terminal import ConsoleReporter, is_main_process, prepare_streams, read_stdin, show, verbosity
 from unmask.core.errors import EndedElsewhereError, SettingsError, UnmaskError, printable
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from unmask.core.results import Progress, Readable, Shown
 
 PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -103,9 +112,11 @@ COMMANDS = {  # in the order of --help
 }
 OPTION_NAMES = {"from_": "from", "settings": "set", "every": "all"}  # where they are not the parameters' names
 METAVARS = {"settings": "SECTION.KEY=VALUE", "search": "KEY=LOW..HIGH", "part": "I/N", "ray": "[ADDRESS]"}
+TABLES = {"pooling": ("model.pooling", "POOLINGS")}  # parameters that are names in a table
 OUTPUT = ("out", "resume", "overwrite", "workers", "ray", "part", "join")  # what a dry run has no use for
 CHANNELS = ("reporter", "note", "notify")  # parameters that say what is done, and how far it is
 IN_PYTHON = ("callbacks",)  # parameters that only Python can give
+LINE_SECONDS = 15.0  # between lines of progress
 ABOUT = "Pretrain masked language models on your own text, and use them in transformers."
 
 
@@ -132,7 +143,7 @@ class Parameter:
 def read_parameters(function: str) -> dict[str, Parameter]:
     """The parameters of `module:name` or `module:Class.name`, below `unmask`, but for those that only Python gives."""
     module, _, name = function.partition(":")
-    body: list[ast.stmt] = _parsed(module).body
+    body: list[ast.stmt] = _statements(module)
     for part in name.split("."):
         node = next(each for each in body if isinstance(each, ast.FunctionDef | ast.ClassDef) and each.name == part)
         body = node.body
@@ -164,13 +175,13 @@ def read_parameters(function: str) -> dict[str, Parameter]:
 
 
 @cache
-def _parsed(module: str) -> ast.Module:
-    return ast.parse(_source(module))
+def _source(module: str) -> str:
+    return (PACKAGE / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
 
 
 @cache
-def _source(module: str) -> str:
-    return (PACKAGE / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
+def _statements(module: str) -> list[ast.stmt]:
+    return ast.parse(_source(module)).body
 
 
 def read_summary(function: str) -> str:
@@ -194,6 +205,10 @@ def _parameter(module: str, node: ast.arg, default: ast.expr | None, text: str, 
             values = value.slice.elts if isinstance(value.slice, ast.Tuple) else [value.slice]
             choices = tuple(str(ast.literal_eval(each)) for each in values)
             break
+    if node.arg in TABLES:
+        table = _assigned(*TABLES[node.arg])
+        assert isinstance(table, ast.Dict), f"{node.arg} is a name in a table"
+        choices = tuple(ast.literal_eval(key) for key in table.keys if key is not None)
     many = ""
     if "Texts" in names and positional:
         many = "list"
@@ -214,8 +229,9 @@ def _parameter(module: str, node: ast.arg, default: ast.expr | None, text: str, 
 
 def _assigned(module: str, name: str) -> ast.expr | None:
     """What is assigned to a name in a module, or in the one that it imports it from."""
-    for node in _parsed(module).body:
-        if isinstance(node, ast.Assign) and name in [ast.unparse(target) for target in node.targets]:
+    for node in _statements(module):
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if isinstance(node, ast.Assign | ast.AnnAssign) and any(getattr(each, "id", "") == name for each in targets):
             return node.value
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("unmask."):
             for alias in node.names:
@@ -291,7 +307,7 @@ def _add(app: typer.Typer, name: str, command: Command) -> None:
 
 
 def _run(command: Command, parameters: Mapping[str, Parameter], values: dict[str, Any]) -> None:
-    """Calls the function with what was given, and prints its result."""
+    """Calls the function with the options of the command line, and prints its result."""
     flags = {name: values.pop(f"{name}_flag", False) for name in ("json", "quiet", "verbose", "dry_run", "tune")}
     options = {
         name: _value(parameters[name], value)
@@ -313,12 +329,20 @@ def _run(command: Command, parameters: Mapping[str, Parameter], values: dict[str
     if flags["dry_run"]:
         function = str(command.dry_run)
         options = {name: value for name, value in options.items() if name not in OUTPUT}
-    with verbosity(quiet=flags["quiet"], verbose=flags["verbose"]):
-        if function in ("commands.pretrain:pretrain", "commands.prepare:prepare"):
-            _check_early(options)
-        result = _call(function, options, goes_on=command.goes_on)
+
+    if flags["quiet"] and flags["verbose"]:
+        raise SettingsError("--quiet and --verbose exclude each other")
+    log, handler = logging.getLogger("unmask"), logging.StreamHandler()
+    handler.setFormatter(_PrintableFormatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+    if flags["verbose"]:
+        log.addHandler(handler)
+        log.setLevel(logging.INFO)
+    try:
+        result = _call(function, options, goes_on=command.goes_on, quiet=flags["quiet"])
         if is_main_process():
             show(result, as_json=flags["json"])
+    finally:
+        log.removeHandler(handler)
     if not getattr(result, "passed", True):
         raise typer.Exit(1)
 
@@ -334,35 +358,40 @@ def _value(parameter: Parameter, value: Any) -> Any:
         except ValueError as error:
             raise SettingsError(f"--{parameter.name} {value}: expected numbers with commas between them") from error
     if value == "-" and parameter.name == "text" and parameter.positional:
-        return read_stdin()
+        from unmask.data.sources import open_stream
+
+        try:
+            with open_stream() as stream:
+                value = stream.read().decode("utf-8-sig").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise SettingsError(f"standard input is not UTF-8 (byte {error.start}); convert it first") from error
+        if not value.strip():
+            raise SettingsError("standard input is empty")
     return value
 
 
-def _check_early(options: Mapping[str, Any]) -> None:
-    """Reports files, recipes and settings that are not there before torch is loaded, which takes seconds."""
-    from unmask.commands.recipe_files import CONTINUING, DEFAULT, light_recipe
-    from unmask.core.remote import address_of
-    from unmask.data.sources import find_sources, is_stream
+def _call(function: str, options: dict[str, Any], *, goes_on: str, quiet: bool) -> Any:
+    """Calls a function of the package, which reports to the terminal what it does."""
+    if function in ("commands.pretrain:pretrain", "commands.prepare:prepare"):
+        # Missing files and mistakes in recipes and settings are reported before torch is loaded, which takes seconds.
+        from unmask.commands.recipe_files import CONTINUING, DEFAULT, light_recipe
+        from unmask.core.remote import address_of
+        from unmask.data.sources import find_sources, is_stream
 
-    recipe = options.get("recipe", CONTINUING if "from_" in options else DEFAULT)
-    annotated = {"annotation.columns": options.get("annotate")}  # which a gazetteer among the settings needs
-    light_recipe(recipe, options=annotated, overrides=options.get("settings", ()))
-    paths = [path for path in options.get("paths", []) if not is_stream(path) and address_of(path) is None]
-    if paths and not (len(paths) == 1 and os.path.isfile(f"{paths[0]}/manifest.json")):
-        find_sources(paths, announce=False)
+        recipe = options.get("recipe", CONTINUING if "from_" in options else DEFAULT)
+        annotated = {"annotation.columns": options.get("annotate")}  # which a gazetteer among the settings needs
+        light_recipe(recipe, options=annotated, overrides=options.get("settings", ()))
+        paths = [path for path in options.get("paths", []) if not is_stream(path) and address_of(path) is None]
+        if paths and not (len(paths) == 1 and os.path.isfile(f"{paths[0]}/manifest.json")):
+            find_sources(paths, announce=False)
 
-
-def _call(function: str, options: dict[str, Any], *, goes_on: str) -> Any:
-    """Calls a function of the package, with the terminal where it says what is done."""
     from unmask.core.interruption import Interruption
     from unmask.core.results import Progress
 
     module, _, name = function.partition(":")
     parameters = read_parameters(function)
-    with ExitStack() as entered:
-        entered.enter_context(Interruption(goes_on))
+    with Interruption(goes_on), ConsoleReporter(quiet=quiet or not is_main_process()) as bar:
         if is_main_process():
-            bar = entered.enter_context(ConsoleReporter())
             channels = [each for each in CHANNELS if each in parameters]
             options = options | {each: bar if each == "reporter" else getattr(bar, each) for each in channels}
             bar.notify(Progress("loading", facts=""))
@@ -373,13 +402,124 @@ def _call(function: str, options: dict[str, Any], *, goes_on: str) -> Any:
 
 
 # ----------------------------------------
+# The terminal.
+
+
+def is_main_process() -> bool:
+    """Whether this process, of those that train together, is the one that shows something."""
+    return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
+
+
+class _PrintableFormatter(logging.Formatter):
+    """Spells out whatever a terminal would obey."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
+def prepare_streams() -> None:
+    """Lets characters that a stream lacks, streams that are closed and logged warnings do no harm."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(_PrintableFormatter())
+
+
+def show(result: Readable, *, as_json: bool) -> None:
+    """Prints a result: exactly one JSON object, or what a person reads, in colours on a terminal."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from unmask.core.results import Sheet
+
+    if as_json:
+        sys.stdout.write(json.dumps(result.to_dict(), allow_nan=False) + "\n")
+        return
+    # What is piped is as wide as it is.
+    console = Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else 1000)
+    for each in result.shown():
+        if isinstance(each, str):  # as it is: a program may read it
+            sys.stdout.write(f"{printable(each) if sys.stdout.isatty() else each}\n")
+        elif isinstance(each, Sheet):
+            title = _styled(each.title, "dim") if each.title else None
+            table = Table(box=None, pad_edge=False, show_header=any(each.columns), title=title, title_justify="left")
+            for head in each.columns:
+                table.add_column(_styled(head.removeprefix(">")), justify="right" if head.startswith(">") else "left")
+            for row in each.rows:
+                table.add_row(*map(_styled, row))
+            console.print(table)
+        else:
+            console.print(_styled(each), soft_wrap=True)
+
+
+def _styled(part: Any, style: str = "") -> Text:
+    """A text, or several, in their styles, which can do nothing else to a terminal."""
+    from rich.text import Text
+
+    if isinstance(part, tuple):
+        return Text.assemble(*map(_styled, part))
+    return Text(printable(str(part)), style or getattr(part, "style", ""))
+
+
+class ConsoleReporter:
+    """Notes and progress on stderr; a `unmask.core.results.Reporter`, which is not loaded for `--help`."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        from rich import progress as bars
+        from rich.console import Console
+
+        from unmask.core.results import Pace
+
+        self.console: Console = Console(stderr=True, highlight=False, emoji=False, quiet=quiet)
+        self.bar = bars.Progress(
+            bars.TextColumn("{task.description}", markup=False),
+            bars.BarColumn(bar_width=24),
+            bars.TextColumn("{task.fields[facts]}", markup=False),
+            bars.TimeElapsedColumn(),
+            console=self.console,
+            transient=True,
+            disable=quiet or not self.console.is_terminal,
+        )
+        self._task: bars.TaskID | None = None
+        self._what = ""
+        self._pace = Pace()
+        self._last_line = time.monotonic()
+
+    def __enter__(self) -> Self:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.bar.stop()
+
+    def note(self, text: Shown) -> None:
+        """Prints it on a line of its own."""
+        self.console.print(_styled(text), soft_wrap=True)
+
+    def notify(self, progress: Progress) -> None:
+        """Moves the bar, a new one for each kind of work; prints a line now and then where there is no terminal."""
+        share, facts = self._pace.facts(progress)
+        if self.bar.disable:
+            now = time.monotonic()
+            if now - self._last_line >= LINE_SECONDS:
+                self._last_line = now
+                self.note(f"{progress.what}{'' if share is None else f' {share:.0%}'}: {facts}")
+            return
+        if self._task is None or progress.what != self._what:
+            if self._task is not None:
+                self.bar.remove_task(self._task)
+            self._what = progress.what
+            self._task = self.bar.add_task(printable(progress.what), total=None, facts="")
+        values: dict[str, Any] = {"total": None if share is None else 1.0, "completed": share}
+        self.bar.update(self._task, **values, facts=printable(facts))
+
+
+# ----------------------------------------
 # The program.
-
-
-def _print_version(is_asked: bool) -> None:
-    if is_asked:
-        typer.echo(f"unmask {unmask.__version__}")
-        raise typer.Exit
 
 
 def make_app(names: Iterable[str] = COMMANDS, *, listed_only: bool = False) -> typer.Typer:
@@ -388,13 +528,13 @@ def make_app(names: Iterable[str] = COMMANDS, *, listed_only: bool = False) -> t
     app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, context_settings=settings, help=ABOUT)
     search = typer.Typer(help="Search your own documents with a model: make an index, and query it.")
 
-    @app.callback()
+    @app.callback(invoke_without_command=True)
     def options(
-        version: Annotated[
-            bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
-        ] = False,
+        version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
     ) -> None:
-        pass
+        if version:
+            typer.echo(f"unmask {unmask.__version__}")
+            raise typer.Exit
 
     for name in names:
         group = search if name.startswith("search ") else app

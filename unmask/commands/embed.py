@@ -6,18 +6,17 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from unmask.core.errors import CorpusError, ModelError, RunError
-from unmask.core.files import check_file, held_file
+from unmask.core.files import check_file, held_file, writing
 from unmask.core.remote import address_of, output_file
 from unmask.core.results import Notify, Progress, Result, Shown, usual_reporter
 from unmask.data.documents import EMPTY, Document, Documents, in_groups
@@ -92,7 +91,7 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
         model: Folder of a model, such as RUN/model, or its name on the hub.
         file: Text, a text a line; or a table. Also - or a pipe, of lines.
         out: A .npy file; or .parquet, which holds ids, as empty texts among others need, and sparse vectors.
-        pooling: Of a text's tokens: mean, max or first. By default what the model's folder says.
+        pooling: Of a text's tokens. By default what the model's folder says.
         normalize: Divide each vector by its length. By default what the model's folder says.
         long_texts: Texts longer than the model: an error, split into parts that are taken together, or truncated.
         column: Of the text in tables: a name, a path within a column (doc.text), or several (a,b). By default it is
@@ -109,7 +108,13 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
             cannot be written, are sparse, or a text follows an empty one, and `out` is a .npy file.
     """
     with output_file(out, overwrite=overwrite) as target:
-        check_out(target, overwrite=overwrite)
+        check_file(target, overwrite=overwrite)
+        if target.suffix not in (".npy", ".parquet"):
+            raise RunError(
+                f"{out}: vectors are written as .npy or .parquet; give one of these endings", options=["out"]
+            )
+        if not target.parent.is_dir():
+            raise RunError(f"{out}: there is no folder {target.parent}; make it first")
         loaded = model if isinstance(model, Model) else load(model, precision=precision, strict=strict)
         is_sparse = pooling is None and loaded.makes_sparse
         if is_sparse and target.suffix != ".parquet":
@@ -137,7 +142,11 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
             made = POOLINGS[pooling].description
         loaded.to(choose_device())
         with readable(file) as here:
-            texts = read_file(here, column, id_column)
+            if here.is_dir() and not is_saved_dataset(here):
+                raise CorpusError(f"{here}: this is a folder; name one of its files")
+            texts = Documents(
+                here, column, id_column=id_column, title_column=False, unit="line", piece_chars=LONGEST_ROW
+            )
             keep_freed_memory()
             source, begin = texts.sources[0], time.perf_counter()
             if source.column is None:
@@ -147,8 +156,8 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
                 note(f"a text is a row, its text in {in_words(source.column)}, its id {ids}")
             note(f"a text's vector is {made}{', divided by its length' if normalize else ''}")
             notify = notify or usual_reporter().notify
-            with VectorFile(target, dimension) as writer:
-                num_texts, num_tokens, num_long = _embed_texts(texts, vectors_of, writer, notify)
+            with vector_file(target, dimension) as add:
+                num_texts, num_tokens, num_long = _embed_texts(texts, vectors_of, add, target, notify)
     for reason, number in texts.skipped.items():
         note(f"passed over: {number:,} {reason}")
     if num_long:
@@ -172,17 +181,17 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
 
 
 def _embed_texts(
-    file: Documents, vectors_of: Callable[..., Embedded], writer: VectorFile, notify: Notify
+    file: Documents, vectors_of: Callable[..., Embedded], add: Add, out: Path, notify: Notify
 ) -> tuple[int, int, int]:
     """Embeds the texts of a file, some thousands at a time: how many there are, their tokens, and the long ones."""
     source = file.sources[0]
     num_bytes = source.path.stat().st_size if source.kind == "text" else None
     num_texts = num_tokens = num_long = num_chars = 0
-    for part in in_groups(_whole_texts(file, gaps=writer.keeps_ids), most=PART_TEXTS, most_chars=PART_CHARS):
-        names = [f"{source.path}: text {text.id!r}" for text in part]
-        embedded = vectors_of([text.text for text in part], names=names)
+    texts = _whole_texts(file, gaps=out.suffix == ".parquet")
+    for part in in_groups(texts, most=PART_TEXTS, most_chars=PART_CHARS):
+        embedded = vectors_of([text.text for text in part], names=[f"{source.path}: text {text.id!r}" for text in part])
         try:
-            writer.add([text.id for text in part], embedded.vectors)
+            add([text.id for text in part], embedded.vectors)
         except CorpusError as error:
             raise CorpusError(f"{source.path}: {error}") from error
         num_texts += len(part)
@@ -192,13 +201,6 @@ def _embed_texts(
         total = num_bytes if num_bytes is not None and num_bytes > num_chars else None
         notify(Progress("embedding", num_chars, total, "characters"))
     return num_texts, num_tokens, num_long
-
-
-def read_file(file: Path, column: ColumnNames = None, id_column: str | None = None) -> Documents:
-    """The texts of one file, or of a saved dataset: a line, a row, a sequence, a sentence."""
-    if file.is_dir() and not is_saved_dataset(file):
-        raise CorpusError(f"{file}: this is a folder; name one of its files")
-    return Documents(file, column, id_column=id_column, title_column=False, unit="line", piece_chars=LONGEST_ROW)
 
 
 def _whole_texts(file: Documents, *, gaps: bool) -> Iterator[Document]:
@@ -219,112 +221,85 @@ def _whole_texts(file: Documents, *, gaps: bool) -> Iterator[Document]:
         yield text
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Files of vectors, written part by part
+# ----------------------------------------
+# Files of vectors, written part by part.
+
+Add = Callable[[Sequence[str | int], Any], None]
+"""Writes some more vectors [texts, dimension], float32, or a `csr_array` of them, with their ids."""
 
 
-def check_out(out: Path, *, overwrite: bool) -> None:
-    """Refuses, before any work is done, a file that cannot be written."""
-    with _as_run_error(out):
-        check_file(out, overwrite=overwrite)
-        if out.suffix not in (".npy", ".parquet"):
-            raise RunError(
-                f"{out}: vectors are written as .npy or .parquet; give one of these endings", options=["out"]
-            )
-        if not out.parent.is_dir():
-            raise RunError(f"{out}: there is no folder {out.parent}; make it first")
+def _check_ids(ids: Sequence[str | int], id_type: type[str] | type[int]) -> None:
+    for id_ in ids:
+        if type(id_) is not id_type:
+            raise CorpusError(f"the id {id_!r} is {type(id_).__name__}, but the first was {id_type.__name__}")
+        if isinstance(id_, str):
+            if (broken := broken_character(id_)) is not None:
+                raise CorpusError(f"the id {id_!r} holds {broken}, which is no character; take it out")
+        elif not -(2**63) <= id_ < 2**63:
+            reason = f"the id {id_} does not fit into 64 bits"
+            raise CorpusError(f"{reason}; give ids as texts (in quotes), or other ones", options=["id_column"])
 
 
 @contextmanager
-def _as_run_error(out: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        reason = f"{out}: vectors cannot be written there ({error.strerror or error})"
-        raise RunError(f"{reason}; mend that, or give another file", options=["out"]) from error
-
-
-class VectorFile:
+def vector_file(out: Path, dimension: int) -> Iterator[Add]:  # noqa: PLR0915  (the life of a file, whole)
     """A file of vectors, which has its name only once all is written.
 
     `.npy` is one array [texts, dimension], float32, in the order of the texts, without ids. `.parquet` has the columns
     `id` (whole numbers or texts) and `embedding` (lists of one length, float32); for sparse vectors `indices` (int32,
     ascending) and `values` (float32) in its place, and the `dimension` in the file's metadata.
     """
+    unfinished, is_array = out.with_name(out.name + ".partial"), out.suffix == ".npy"
+    num_texts, writer = 0, None
+    id_type: type[str] | type[int] = int
 
-    def __init__(self, out: Path, dimension: int) -> None:
-        self.out, self.keeps_ids = out, out.suffix == ".parquet"
-        self._partial = out.with_name(out.name + ".partial")
-        self._dimension, self._num_texts = dimension, 0
-        self._writer: pq.ParquetWriter | None = None
-        self._kind: type[str] | type[int] = int
+    def write_header() -> None:  # the format leaves room for the number of rows to grow: it is as long at the end
+        header = {"descr": "<f4", "fortran_order": False, "shape": (num_texts, dimension)}
+        np.lib.format.write_array_header_1_0(file, header)
 
-    def __enter__(self) -> Self:
-        with ExitStack() as held, _as_run_error(self.out):
-            held.enter_context(held_file(self.out))
-            self._file = self._partial.open("wb")
-            self._write_header()
-            self._held = held.pop_all()
-        return self
-
-    def _write_header(self) -> None:
-        if not self.keeps_ids:  # the format leaves room for the number of rows to grow: it is as long at the end
-            header = {"descr": "<f4", "fortran_order": False, "shape": (self._num_texts, self._dimension)}
-            np.lib.format.write_array_header_1_0(self._file, header)
-
-    def add(self, ids: Sequence[str | int], vectors: Any) -> None:
-        """Writes some more vectors [texts, dimension], float32, or a `csr_array` of them, with their ids."""
-        with _as_run_error(self.out):
-            if self.keeps_ids:
-                self._add_table(ids, vectors)
-            else:
-                assert isinstance(vectors, np.ndarray), "an array of sparse vectors would be mostly zeros"
-                self._num_texts += len(ids)
-                self._file.write(np.ascontiguousarray(vectors, dtype="<f4").data)
-
-    def _add_table(self, ids: Sequence[str | int], vectors: Any) -> None:
-        if not isinstance(vectors, np.ndarray):
+    def add(ids: Sequence[str | int], vectors: Any) -> None:
+        nonlocal num_texts, writer, id_type
+        num_texts += len(ids)
+        if is_array:
+            assert isinstance(vectors, np.ndarray), "an array of sparse vectors would be mostly zeros"
+            with writing(out):
+                file.write(np.ascontiguousarray(vectors, dtype="<f4").data)
+            return
+        if isinstance(vectors, np.ndarray):
+            values = pa.array(np.ascontiguousarray(vectors).reshape(-1))
+            columns = {"embedding": pa.FixedSizeListArray.from_arrays(values, vectors.shape[1])}
+        else:
             begins = pa.array(vectors.indptr.astype(np.int32))
             numbers = {"indices": vectors.indices.astype(np.int32), "values": vectors.data}
             columns = {name: pa.ListArray.from_arrays(begins, pa.array(each)) for name, each in numbers.items()}
-        else:
-            values = pa.array(np.ascontiguousarray(vectors).reshape(-1))
-            columns = {"embedding": pa.FixedSizeListArray.from_arrays(values, vectors.shape[1])}
-        if self._writer is None:
-            self._kind = type(ids[0])
-            kinds = {"id": pa.string() if self._kind is str else pa.int64()}
-            kinds |= {name: column.type for name, column in columns.items()}
-            self._writer = pq.ParquetWriter(self._file, pa.schema(kinds, {"dimension": str(self._dimension)}))
-        for id_ in ids:
-            if type(id_) is not self._kind:
-                raise CorpusError(f"the id {id_!r} is {type(id_).__name__}, but the first was {self._kind.__name__}")
-            if isinstance(id_, str):
-                if (broken := broken_character(id_)) is not None:
-                    raise CorpusError(f"the id {id_!r} holds {broken}, which is no character; take it out")
-            elif not -(2**63) <= id_ < 2**63:
-                reason = f"the id {id_} does not fit into 64 bits"
-                raise CorpusError(f"{reason}; give ids as texts (in quotes), or other ones", options=["id_column"])
-        self._writer.write_table(pa.table({"id": ids, **columns}, schema=self._writer.schema))
+        id_type = type(ids[0]) if writer is None else id_type
+        _check_ids(ids, id_type)
+        with writing(out):
+            if writer is None:
+                types = {"id": pa.string() if id_type is str else pa.int64()}
+                types |= {name: column.type for name, column in columns.items()}
+                writer = pq.ParquetWriter(file, pa.schema(types, {"dimension": str(dimension)}))
+            writer.write_table(pa.table({"id": ids, **columns}, schema=writer.schema))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    with held_file(out):
         try:
-            with _as_run_error(self.out), self._file:
-                if self._writer is not None:
-                    try:
-                        self._writer.close()
-                    finally:
-                        self._writer.is_open = False  # where that failed, it would try again when it is collected
-                elif not self.keeps_ids:
-                    self._file.seek(0)
-                    self._write_header()
-            if kind is None:
-                with _as_run_error(self.out):
-                    os.replace(self._partial, self.out)
-        except RunError:
-            if kind is None:  # else another error is on its way
-                raise
+            with writing(out):
+                file = unfinished.open("wb")
+            with file:
+                try:
+                    if is_array:
+                        write_header()
+                    yield add
+                    if is_array:
+                        file.seek(0)
+                        write_header()
+                finally:
+                    if writer is not None:
+                        try:
+                            writer.close()
+                        finally:
+                            writer.is_open = False  # where that failed, it would try again when it is collected
+            with writing(out):
+                os.replace(unfinished, out)
         finally:
-            with self._held, suppress(OSError):
-                self._partial.unlink(missing_ok=True)
+            with suppress(OSError):
+                unfinished.unlink(missing_ok=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from unmask.commands.run_data import (
     prepare_by,
 )
 from unmask.core.errors import DataError, SettingsError
-from unmask.core.results import NORMAL, Readable, Reporter, Result, Sheet, Shown, Styled, counted, usual_reporter
+from unmask.core.results import NORMAL, Reporter, Result, Sheet, Shown, Styled, counted, usual_reporter
 from unmask.core.settings import validated
 from unmask.data.annotations import PIPELINES, AnnotationPlan, Annotator, SpacyPipeline
 from unmask.data.lexicon import LexiconSettings, build_lexicon, load_lexicon
@@ -36,7 +36,7 @@ from unmask.masking.features import rows_from_ids
 from unmask.masking.masker import MaskedRows, Masker, WeighedRows
 from unmask.masking.settings import STRATEGIES, MaskingSettings, Strategy, followed_scores, needed_annotations
 from unmask.masking.tables import Scores, Tables, with_lexicon
-from unmask.measure.masking import Audit
+from unmask.measure.masking import GROUPS, Audit
 from unmask.measure.masking import audit as count_masks
 from unmask.report.pages import write_audit
 from unmask.tokenizer.loading import load_tokenizer
@@ -201,61 +201,52 @@ BATCH_POSITIONS = 1 << 14
 _CHOICES = ("masking.strategy", "masking.units", "masking.weights")
 
 
-@dataclass(frozen=True, repr=False)
-class MaskingAudit(Readable):
+class MaskingAudit(Result):
     """What strategies did to a text.
 
     Attributes:
         documents, bytes, tokens: Of the text.
         skipped: What was left out of it, and how often.
-        audits: By strategy.
+        strategies: By strategy the figures of `unmask.measure.masking.Audit`.
         not_audited: Strategies that could not be, and why.
         followers: Strategies that follow a model in training, and were audited with equal weights.
-        page: What was written; None: nothing.
+        passed: Whether every promise holds.
+        page: The file with plots; None: none was written.
     """
 
     documents: int
     bytes: int
     tokens: int
-    skipped: Mapping[str, int]
-    audits: Mapping[str, Audit]
-    not_audited: Mapping[str, str]
-    followers: tuple[str, ...] = ()
-    page: Path | None = None
-
-    @property
-    def passed(self) -> bool:
-        """Whether every promise is kept."""
-        return not any(entry.broken for entry in self.audits.values())
-
-    def to_dict(self) -> dict[str, Any]:
-        """What `--json` prints."""
-        return {
-            "documents": self.documents,
-            "bytes": self.bytes,
-            "tokens": self.tokens,
-            "skipped": dict(self.skipped),
-            "strategies": {name: _plain(entry) for name, entry in self.audits.items()},
-            "not_audited": dict(self.not_audited),
-            "passed": self.passed,
-        }
+    skipped: dict[str, int]
+    strategies: dict[str, dict[str, Any]]
+    not_audited: dict[str, str]
+    followers: list[str]
+    passed: bool
+    page: str | None
 
     def shown(self) -> Iterator[Shown]:
-        """A line a strategy, and what is broken."""
-        heads = ("", ">asked", ">predicted ± 95 %, over pieces", ">mask/random/kept %", ">no target", "promises")
+        """A line a strategy, and what is broken; of a single strategy also its groups of units."""
+        heads = (
+            "",
+            ">expected",
+            ">predicted ± 95 %, over pieces",
+            ">mask/random/unchanged %",
+            ">no target",
+            "promises",
+        )
         rows: list[tuple[str | Styled, ...]] = [
             (
                 name,
-                f"{entry.expected_rate:.2%}",
-                f"{entry.rate:.2%} ± {NORMAL * entry.rate_stderr:.2%}",
-                "/".join(f"{100 * share:.1f}" for share in entry.shares),
-                f"{entry.rows_without_target / max(entry.rows, 1):.1%}",
-                Styled("broken", "red") if entry.broken else Styled("kept", "green"),
+                f"{entry['expected_rate']:.2%}",
+                f"{entry['rate']:.2%} ± {NORMAL * entry['rate_stderr']:.2%}",
+                "/".join(f"{100 * share:.1f}" for share in entry["shares"]),
+                f"{entry['rows_without_target'] / max(entry['rows'], 1):.1%}",
+                Styled("broken", "red") if entry["broken"] else Styled("hold", "green"),
             )
-            for name, entry in self.audits.items()
+            for name, entry in self.strategies.items()
         ]
         yield Sheet(heads, rows)
-        by_pos = {name: entry.by_pos for name, entry in self.audits.items() if entry.by_pos}
+        by_pos = {name: entry["by_pos"] for name, entry in self.strategies.items() if entry["by_pos"]}
         if by_pos:
             yield "\nPredicted, in % of the tokens of each part of speech:"
             rows = []
@@ -263,25 +254,18 @@ class MaskingAudit(Readable):
                 cells = (counts.get(tag, (0, 0)) for counts in by_pos.values())
                 rows.append((tag, *(f"{100 * targets / tokens:.1f}" if tokens else "" for tokens, targets in cells)))
             yield Sheet(("", *(f">{name}" for name in by_pos)), rows)
-        for name, entry in self.audits.items():
-            if (pairs := entry.pairs) is not None:
+        for name, entry in self.strategies.items():
+            if (pairs := entry["pairs"]) is not None:
                 yield (
-                    f"{name}: {pairs.first.rate:.2%} of the tokens in first halves of pairs are predicted, "
-                    f"{pairs.second.rate:.2%} in second halves, some in both of {pairs.with_both:,} of {pairs.pairs:,} "
-                    "pairs"
+                    f"{name}: {pairs['first_rate']:.2%} of the tokens in first halves of pairs are predicted, "
+                    f"{pairs['second_rate']:.2%} in second halves, some in both of {pairs['with_both']:,} of "
+                    f"{pairs['pairs']:,} pairs"
                 )
-        if len(self.audits) == 1:  # how often each group of units should be predicted, and how often it is
-            (entry,) = self.audits.values()
-            rows, before = [], None
-            for kind, name, group in entry.groups():
-                row = ("" if kind == before else kind, name, f"{group.units:,}", f"{group.asked:.2%}",
-                       f"{group.realised:.2%}")  # fmt: skip
-                rows.append(tuple(Styled(cell, "red" if group.broken else "") for cell in row))
-                before = kind
+        if len(self.strategies) == 1:
             yield ""
-            yield Sheet(("units by", "", ">units", ">asked", ">predicted"), rows)
-        for name, entry in self.audits.items():
-            yield from (Styled(f"{name}: {text}", "red") for text in entry.broken)
+            yield from map(unit_groups, self.strategies.values())
+        for name, entry in self.strategies.items():
+            yield from (Styled(f"{name}: {text}", "red") for text in entry["broken"])
         if self.followers:
             names = " and ".join(self.followers)
             without_model = "here with equal weights, as before its first scores"
@@ -289,6 +273,18 @@ class MaskingAudit(Readable):
         yield from (Styled(f"{name}: not audited: {why}", "dim") for name, why in self.not_audited.items())
         if self.page is not None:
             yield f"\n{self.page}"
+
+
+def unit_groups(entry: Mapping[str, Any]) -> Sheet:
+    """How often each group of units is predicted, and how often it should be."""
+    rows, before = [], None
+    for kind, groups in entry["inclusion"].items():
+        for name, group in groups.items():
+            row = ("" if kind == before else GROUPS[kind][0], name, f"{group['units']:,}", f"{group['asked']:.2%}",
+                   f"{group['realised']:.2%}")  # fmt: skip
+            rows.append(tuple(Styled(cell, "red" if group["broken"] else "") for cell in row))
+            before = kind
+    return Sheet(("units by", "", ">units", ">expected", ">predicted"), rows)
 
 
 def audit(
@@ -332,7 +328,7 @@ def audit(
         opened = open_prepared(root)
         if chosen:
             check_annotations(recipe, opened.manifest)
-        audits, left_out, followers = {}, {}, []
+        strategies, not_audited, followers = dict[str, Any](), dict[str, str](), list[str]()
         masking = recipe.masking
         maskings = {masking.strategy or f"{masking.units.kind} x {masking.weights.kind}": masking}
         if not chosen:
@@ -341,29 +337,34 @@ def audit(
         for name, masking in maskings.items():
             count = counted(reporter.notify, f"masking by {name}", min(max_tokens, opened.manifest.train.tokens))
             try:
-                audits[name] = _audit_one(masking, recipe, opened, max_tokens, Path(scratch), count)
+                strategies[name] = asdict(_audit_one(masking, recipe, opened, max_tokens, Path(scratch), count))
             except (SettingsError, DataError) as error:
                 if chosen:
                     raise
-                left_out[name] = str(error)
+                not_audited[name] = str(error)
                 continue
             if followed_scores(masking):
                 followers.append(name)
         manifest = opened.manifest
         del opened  # unmaps the shards before their folder goes
+    figures = {
+        "documents": manifest.documents,
+        "bytes": manifest.bytes,
+        "tokens": manifest.tokens,
+        "skipped": manifest.skipped,
+        "strategies": strategies,
+        "not_audited": not_audited,
+        "followers": followers,
+        "passed": not any(entry["broken"] for entry in strategies.values()),
+        "page": None,
+    }
     if out is not None:
         what = f"{manifest.documents:,} documents, {manifest.tokens:,} tokens; vocabulary {manifest.vocab_size:,}"
-        write_audit(Path(out), audits, data=f"{', '.join(paths)}: {what}", left_out=left_out)
-    return MaskingAudit(
-        documents=manifest.documents,
-        bytes=manifest.bytes,
-        tokens=manifest.tokens,
-        skipped=manifest.skipped,
-        audits=audits,
-        not_audited=left_out,
-        followers=tuple(followers),
-        page=None if out is None else Path(out),
-    )
+        groups = {name: unit_groups(entry) for name, entry in strategies.items() if len(strategies) > 1}
+        shown = MaskingAudit(figures).shown()
+        write_audit(Path(out), f"{', '.join(paths)}: {what}", shown=shown, strategies=strategies, groups=groups)
+        figures["page"] = str(out)
+    return MaskingAudit(figures)
 
 
 def _audit_one(
@@ -399,25 +400,3 @@ def _audit_one(
                 return
 
     return count_masks(batches(), masker, data.frequencies)
-
-
-def _plain(entry: Audit) -> dict[str, Any]:
-    """An audit as JSON takes it."""
-    figures = {field.name: getattr(entry, field.name) for field in fields(entry)}
-    figures |= {name: value.tolist() for name, value in figures.items() if isinstance(value, np.ndarray)}
-    if (counts := entry.pairs) is not None:
-        figures["pairs"] = {
-            "first_rate": counts.first.rate,
-            "first_rate_stderr": counts.first.stderr,
-            "second_rate": counts.second.rate,
-            "second_rate_stderr": counts.second.stderr,
-            "pairs": counts.pairs,
-            "with_both": counts.with_both,
-        }
-    figures["inclusion"] = {
-        grouped_by: {
-            name: {"units": each.units, "asked": each.asked, "realised": each.realised} for name, each in groups.items()
-        }
-        for grouped_by, groups in entry.inclusion.items()
-    }
-    return figures

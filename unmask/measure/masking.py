@@ -8,9 +8,9 @@ Shape suffixes: T = all positions of a batch in a line, U = units, P = document 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +38,7 @@ GROUPS = {
     "by_size": ("size", SIZES),
     "by_place": ("place in the document", PLACES),
     "by_length": ("length of the document", LENGTHS),
-    "by_chance": ("asked-for probability", CHANCES),
+    "by_chance": ("expected probability", CHANCES),
 }
 _LEAST_VARIANCE = 4.0  # of a count that is judged: a smaller one is far from a normal distribution
 MOST_PIECES, MOST_BYTES, MOST_SPAN, MOST_DIGITS = 6, 16, 12, 7
@@ -77,7 +77,8 @@ def stretches(*columns_BS: NDArray[np.signedinteger]) -> Counts:
     return np.cumsum(begins_BS.ravel()) - 1
 
 
-class Inclusion(NamedTuple):
+@dataclass(frozen=True)
+class Inclusion:
     """Some units, and how often they are predicted."""
 
     units: int
@@ -138,54 +139,37 @@ def _in_proportion(weights: Floats, sizes: Counts, rate: float) -> Floats:
     return chances
 
 
-class PairAudit(NamedTuple):
-    """How the two halves of sentence pairs were masked: each by itself, and both at once."""
-
-    first: AuditRatio  # of first halves; a text that is too short to be cut is one without a second
-    second: AuditRatio
-    pairs: int  # with text in both halves
-    with_both: int  # those of them in which tokens of both halves are predicted
-    expected: tuple[float, float]  # what the shares should be
-
-
 @dataclass(frozen=True)
 class Audit:
-    """What a masker did to some rows, at the beginning of a training."""
+    """What a masker did to some rows, at the beginning of a training; `asdict` gives what JSON can hold."""
 
     tokens: int  # tokens of text
     rows: int  # document pieces; the halves of a sentence pair are two
-    expected_rate: float  # what the settings ask for
+    expected_rate: float  # of the settings
     rate: float  # share of the tokens that is predicted
     rate_stderr: float  # its standard error, with document pieces as the independent draws
-    shares: tuple[float, float, float]  # of masks, random tokens and unchanged ones among the targets
+    shares: tuple[float, ...]  # of masks, random tokens and unchanged ones among the targets
     special_targets: int  # special tokens that are predicted
     special_replacements: int  # special tokens, other than the mask, that stand for a target
     changed_outside: int  # tokens that are changed but not chosen, and labels that are not the original token
     rows_without_target: int  # document pieces in which nothing is predicted
-    by_pieces: Counts  # [6, 2]: tokens and targets in words of 1, 2, ... pieces; the last is open
-    by_bytes: Counts  # [16, 2]: the same for words of 1, 2, ... bytes
-    by_frequency: Counts  # [7, 2]: the same for tokens that stand 1 to 9, 10 to 99, ... times in the training text
-    span_lengths: Counts  # [12]: stretches of targets of 1, 2, ... words; the last is open
+    by_pieces: list[list[int]]  # [6, 2]: tokens and targets in words of 1, 2, ... pieces; the last is open
+    by_bytes: list[list[int]]  # [16, 2]: the same for words of 1, 2, ... bytes
+    by_frequency: list[list[int]]  # [7, 2]: for tokens that stand 1 to 9, 10 to 99, ... times in the training text
+    span_lengths: list[int]  # [12]: stretches of targets of 1, 2, ... words; the last is open
     # Tokens and targets by part of speech, where the data has it; `NO_TAG` for those without one.
-    by_pos: Mapping[str, tuple[int, int]] | None
-    pairs: PairAudit | None  # of sentence pairs, where the rows hold such
+    by_pos: dict[str, tuple[int, int]] | None
+    # Of sentence pairs, where the rows hold such: `pairs` with text in both halves, those of them `with_both` halves
+    # masked, and `first_rate`, `second_rate` with their `_stderr`. A text too short to be cut is a first half alone.
+    pairs: dict[str, Any] | None
     # How often units are predicted, and how often they should be: `by_size` in tokens, `by_place` in their document
     # piece, `by_length` of the piece in tokens, and `by_chance`, the probability that weights give them; groups without
     # units are left out.
-    inclusion: Mapping[str, Mapping[str, Inclusion]]
+    inclusion: dict[str, dict[str, Inclusion]]
     split_units: int  # units of which some tokens are predicted and others are not
     # How many tokens are drawn together, as errors count: the sum of the units' squared sizes over that of their sizes.
     tokens_a_draw: float
     broken: tuple[str, ...]  # promises that do not hold, in words
-
-    def groups(self) -> Iterator[tuple[str, str, Inclusion]]:
-        """What units are grouped by, a group's name, and how its units came out."""
-        return _groups(self.inclusion)
-
-
-def _groups(inclusion: Mapping[str, Mapping[str, Inclusion]]) -> Iterator[tuple[str, str, Inclusion]]:
-    for kind, groups in inclusion.items():
-        yield from ((GROUPS[kind][0], name, group) for name, group in groups.items())
 
 
 def audit(batches: Iterable[tuple[Rows, MaskedRows, WeighedRows]], masker: Masker, frequencies: Counts) -> Audit:
@@ -316,19 +300,24 @@ class _Tally:
     def result(self) -> Audit:
         pieces = np.concatenate(self.pieces)
         sizes, targets, changed = pieces[pieces[:, 0] > 0].T
+        tokens = max(int(sizes.sum()), 1)
         ratio = ratio_of_sums(targets, sizes, self.variance)
         changes = ratio_of_sums(changed, sizes, self.variance_of_changes)
-        pairs = None
+        # Where each document piece draws its rate, what these pieces drew is expected.
+        ratios = [
+            ("of the tokens are predicted", ratio, self.expected / tokens),
+            ("of the tokens are changed", changes, self.expected_changes / tokens),
+        ]
+        pairs: dict[str, Any] | None = None
         if self.halves:
             of_tokens, of_targets = np.moveaxis(np.concatenate(self.halves), 1, 0)
             whole = (of_tokens > 0).all(1)
-            first, second = (
-                ratio_of_sums(of_targets[:, half], of_tokens[:, half], float(self.variance_halves[half]))
-                for half in (0, 1)
-            )
-            expected = self.expected_halves / np.maximum(of_tokens.sum(0), 1)
-            both = int((of_targets[whole] > 0).all(1).sum())
-            pairs = PairAudit(first, second, int(whole.sum()), both, (float(expected[0]), float(expected[1])))
+            pairs = {"pairs": int(whole.sum()), "with_both": int((of_targets[whole] > 0).all(1).sum())}
+            for half, name in enumerate(("first", "second")):
+                of_half = ratio_of_sums(of_targets[:, half], of_tokens[:, half], float(self.variance_halves[half]))
+                pairs |= {f"{name}_rate": of_half.rate, f"{name}_rate_stderr": of_half.stderr}
+                expected = float(self.expected_halves[half]) / max(int(of_tokens[:, half].sum()), 1)
+                ratios.append((f"of the tokens in {name} halves of pairs are predicted", of_half, expected))
         # The variance is that of independent draws. That of a segment is smaller as a rule, since a number of units is
         # drawn that hardly varies; in a segment of a few units it may be a quarter larger, for which the many standard
         # errors leave room.
@@ -351,44 +340,31 @@ class _Tally:
             expected_rate=self.settings.prediction_rate or rate_at(self.settings.rate, 0.0),
             rate=ratio.rate,
             rate_stderr=ratio.stderr,
-            shares=(float(shares[0]), float(shares[1]), float(shares[2])),
+            shares=tuple(shares.tolist()),
             special_targets=self.special_targets,
             special_replacements=self.special_replacements,
             changed_outside=self.changed_outside,
             rows_without_target=int((targets == 0).sum()),
-            by_pieces=self.by_pieces,
-            by_bytes=self.by_bytes,
-            by_frequency=self.by_frequency,
-            span_lengths=self.span_lengths,
+            by_pieces=self.by_pieces.tolist(),
+            by_bytes=self.by_bytes.tolist(),
+            by_frequency=self.by_frequency.tolist(),
+            span_lengths=self.span_lengths.tolist(),
             by_pos=by_pos,
             pairs=pairs,
             inclusion=inclusion,
             split_units=self.split,
-            tokens_a_draw=self.squares / max(int(sizes.sum()), 1),
-            broken=tuple(self._broken(max(int(sizes.sum()), 1), ratio, changes, shares, pairs, inclusion)),
+            tokens_a_draw=self.squares / tokens,
+            broken=tuple(self._broken(ratios, shares, inclusion)),
         )
 
     def _broken(
         self,
-        tokens: int,
-        ratio: AuditRatio,
-        changes: AuditRatio,
+        ratios: Sequence[tuple[str, AuditRatio, float]],
         shares: Floats,
-        pairs: PairAudit | None,
         inclusion: Mapping[str, Mapping[str, Inclusion]],
     ) -> Iterator[str]:
         if self.promised or not self.settings.least_one:
-            # Where each document piece draws its rate, what these pieces drew.
-            rates = [
-                ("of the tokens are predicted", ratio, self.expected / tokens),
-                ("of the tokens are changed", changes, self.expected_changes / tokens),
-            ]
-            if pairs is not None:
-                rates += [
-                    ("of the tokens in first halves of pairs are predicted", pairs.first, pairs.expected[0]),
-                    ("of the tokens in second halves of pairs are predicted", pairs.second, pairs.expected[1]),
-                ]
-            for what, realised, expected in rates:
+            for what, realised, expected in ratios:
                 if realised.differs_from(expected):
                     yield f"{realised.rate:.2%} {what}, not {expected:.2%}"
         draws = max(self.stretches, 1)  # the fewest independent draws that there may have been
@@ -405,12 +381,11 @@ class _Tally:
         ):
             if number:
                 yield f"{number:,} {what}"
-        for kind, name, group in _groups(inclusion):
-            if group.broken:
-                yield (
-                    f"units by {kind}, {name}: {group.realised:.2%} of {group.units:,} are predicted, not "
-                    f"{group.asked:.2%}"
-                )
+        for kind, groups in inclusion.items():
+            for name, group in groups.items():
+                if group.broken:
+                    share = f"{group.realised:.2%} of {group.units:,} are predicted"
+                    yield f"units by {GROUPS[kind][0]}, {name}: {share}, not {group.asked:.2%}"
 
 
 def _count(table: Counts, group_T: Counts, maskable_T: Bools, target_T: Bools) -> None:

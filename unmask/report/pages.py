@@ -6,7 +6,7 @@ All pages are templates of Jinja2, in `templates/`; a function here gathers the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from unmask.core.files import write_atomically
-from unmask.core.results import NORMAL, documents, margin, over, sentence, unit_of_summary
+from unmask.core.results import NORMAL, Sheet, Shown, as_html, documents, margin, over, sentence, unit_of_summary
 from unmask.data.data_folder import Manifest
 from unmask.report.plots import HELD, INK, SOFT, TRAIN, Metrics, new_figure, plot_lines, to_svg, training_curves
 
@@ -151,57 +150,70 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> list[str]:
     return flat
 
 
-def write_audit(path: Path, audits: Mapping[str, Any], *, data: str, left_out: Mapping[str, str]) -> None:
-    """Writes the page of an audit of masking: by strategy its `unmask.measure.masking.Audit`, or why it has none."""
+def write_audit(
+    path: Path,
+    data: str,
+    *,
+    shown: Iterable[Shown],
+    strategies: Mapping[str, Mapping[str, Any]],
+    groups: Mapping[str, Sheet],
+) -> None:
+    """Writes the page of an audit of masking.
 
-    def from_one(counts: NDArray[np.int64]) -> list[str]:
-        return [*map(str, range(1, len(counts))), f"{len(counts)}+"]
-
-    plots = {}
-    for name, audit in audits.items():
-        powers = [f"{10**n:,}+" for n in range(len(audit.by_frequency))]
+    Args:
+        path: The file.
+        data: What was audited, in words.
+        shown: The result's tables and lines.
+        strategies: By strategy the figures of its `unmask.measure.masking.Audit`, to plot.
+        groups: By strategy a table of its units that stands below the plots, where there is one.
+    """
+    sections = []
+    for name, audit in strategies.items():
+        plots = []
+        for key, label in (
+            ("by_pieces", "pieces of the word"),
+            ("by_bytes", "bytes of the word"),
+            ("by_frequency", "times that the token stands in the text"),
+            ("by_pos", "part of speech"),
+        ):
+            counts = audit[key]
+            if not counts:
+                continue
+            is_pos = key == "by_pos"
+            names = [*map(str, range(1, len(counts))), f"{len(counts)}+"]
+            if is_pos:
+                names, counts = list(counts), list(counts.values())
+            elif key == "by_frequency":
+                names = [f"{10**digits:,}+" for digits in range(len(counts))]
+            # Bars of the rate by group with binomial 95 % intervals, where units are drawn, so that a draw is of
+            # several tokens; and the overall rate as a line.
+            figure, axes = new_figure()
+            table = np.array(counts)
+            some = table[:, 0] > 0
+            tokens, targets = table[some].T
+            shares = targets / tokens
+            errors = NORMAL * np.sqrt(shares * (1.0 - shares) * audit["tokens_a_draw"] / tokens)
+            axes.bar([*np.array(names)[some]], 100 * shares, yerr=100 * errors, color=TRAIN)
+            axes.axhline(100 * audit["rate"], color=SOFT, lw=1, ls="--")
+            if is_pos:  # long names
+                axes.tick_params(axis="x", labelrotation=90)
+            axes.set_xlabel(label)
+            axes.set_ylabel("predicted, %")
+            plots.append(to_svg(figure))
         figure, axes = new_figure()
-        lengths = audit.span_lengths
-        axes.bar(from_one(lengths), 100 * lengths / max(int(lengths.sum()), 1), color=HELD)
+        lengths = np.array(audit["span_lengths"])
+        axes.bar(
+            [*map(str, range(1, len(lengths))), f"{len(lengths)}+"], 100 * lengths / max(lengths.sum(), 1), color=HELD
+        )
         axes.set_xlabel("words of a stretch of predicted tokens")
         axes.set_ylabel("stretches, %")
-        plots[name] = as_markup(
-            _rates(audit.by_pieces, audit, "pieces of the word", from_one(audit.by_pieces)),
-            _rates(audit.by_bytes, audit, "bytes of the word", from_one(audit.by_bytes)),
-            _rates(audit.by_frequency, audit, "times that the token stands in the text", powers),
-            to_svg(figure),
-        )
-        if audit.by_pos:
-            counts = np.array(list(audit.by_pos.values()), dtype=np.int64)
-            plots[name] += as_markup(_rates(counts, audit, "part of speech", list(audit.by_pos), upright=True))
+        plots.append(to_svg(figure))
+        units = Markup(as_html(groups[name])) if name in groups else None
+        sections.append((name, as_markup(*plots), units))
     page = TEMPLATES.get_template("audit.html").render(
-        audits=audits,
-        data=data,
-        left_out=left_out,
-        plots=plots,
-        margin=lambda rate, stderr: f"{rate:.2%} ± {NORMAL * stderr:.2%}",
+        data=data, shown=[Markup(as_html(each)) for each in shown], sections=sections
     )
     write_atomically(path, page)
-
-
-def _rates(table: NDArray[np.int64], audit: Any, label: str, groups: list[str], *, upright: bool = False) -> str:
-    """Bars of the rate by group, with binomial 95 % intervals, and the overall rate as a line.
-
-    The table is [groups, 2]: tokens and targets. Units of the audit are what is drawn, so that a draw is of several
-    tokens. Long names are written upright.
-    """
-    figure, axes = new_figure()
-    tokens, targets = table[table[:, 0] > 0].T
-    names = [group for group, count in zip(groups, table[:, 0].tolist(), strict=True) if count]
-    shares = targets / tokens
-    errors = NORMAL * np.sqrt(shares * (1.0 - shares) * audit.tokens_a_draw / tokens)
-    axes.bar(names, 100 * shares, yerr=100 * errors, color=TRAIN)
-    axes.axhline(100 * audit.rate, color=SOFT, lw=1, ls="--")
-    if upright:
-        axes.tick_params(axis="x", labelrotation=90)
-    axes.set_xlabel(label)
-    axes.set_ylabel("predicted, %")
-    return to_svg(figure)
 
 
 MOST_CLASSES = 24

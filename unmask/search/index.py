@@ -154,7 +154,7 @@ class Index(Readable):
             overlap_tokens: Tokens that a passage shares with the one before it. By default an eighth.
             query_prompt: Text before each query. By default what the model's folder says.
             document_prompt: Text before each passage. By default what the model's folder says.
-            pooling: Of a passage's tokens: mean, max or first. By default what the model's folder says.
+            pooling: Of a passage's tokens. By default what the model's folder says.
             similarity: By default what the model's folder says, else cosine; dot for sparse vectors.
             precision: Of the activations; bf16 is several times faster on hardware made for it, and auto takes it
                 there.

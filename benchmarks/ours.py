@@ -17,8 +17,7 @@ from unmask.commands.run_data import PreparedData
 from unmask.data.reading import bare_suffix, open_bytes
 from unmask.data.rows import RowStream
 from unmask.masking.masker import Masker
-from unmask.model.encoder import compile_model
-from unmask.model.initial_weights import initialise
+from unmask.model.encoder import compile_model, initialise
 from unmask.train.callbacks import StepReport
 from unmask.train.hardware import choose_dtype, why_not_compiled, works_on_its_own
 from unmask.train.settings import TrainingSettings

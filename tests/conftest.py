@@ -24,8 +24,7 @@ from unmask.data.prepare import prepare
 from unmask.data.settings import CorpusSettings
 from unmask.data.store import TokenStore
 from unmask.model.config import PARTS, EncoderConfig
-from unmask.model.encoder import MaskedLM
-from unmask.model.initial_weights import initialise
+from unmask.model.encoder import MaskedLM, initialise
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.settings import TokenizerSettings
 from unmask.tokenizer.tokenizer import Tokenizer

@@ -18,9 +18,8 @@ from tests.commands.stopping import Stopping
 from unmask.core.errors import CorpusError, ModelError, RunError, SettingsError
 from unmask.core.interruption import Interrupted
 from unmask.model.config import EncoderConfig
-from unmask.model.encoder import MaskedLM
+from unmask.model.encoder import MaskedLM, initialise
 from unmask.model.folder import save_model
-from unmask.model.initial_weights import initialise
 from unmask.tokenizer.tokenizer import Tokenizer
 
 WORDS = ("king", "queen", "dog", "cat", "ship", "winter", "garden", "bridge", "sea", "mountaineer", "philosopher")

@@ -200,9 +200,9 @@ def story(number: int) -> str:
 def check(folder: Path, corpus: Path) -> None:
     """What a search asks for is held out of the training, by the rule of the folder."""
     tokenizer = load_tokenizer(folder / "model")
-    read = read_items([corpus], folder / "model", ItemSettings())
-    assert f"(as in {folder})" in read.described[0]
-    chosen = {tuple(tokenizer.encode_joined([" ".join(each.text.split())])[0].input_ids) for each in read.documents}
+    documents, described, _ = read_items([corpus], folder / "model", ItemSettings())
+    assert f"(as in {folder})" in described[0]
+    chosen = {tuple(tokenizer.encode_joined([" ".join(each.text.split())])[0].input_ids) for each in documents}
     texts = TokenTexts.load(folder / "data" / "texts.safetensors")
     sides: tuple[set[tuple[int, ...]], set[tuple[int, ...]]] = (set(), set())
     for begin, end, is_held in zip(texts.begins, texts.ends, texts.held, strict=True):

@@ -8,9 +8,8 @@ from pathlib import Path
 import torch
 
 from tests.models import rich_model
-from unmask.model.encoder import MaskedLM
+from unmask.model.encoder import MaskedLM, initialise
 from unmask.model.folder import save_model
-from unmask.model.initial_weights import initialise
 
 MakeModel = Callable[..., MaskedLM]
 LAYOUTS = ["modernbert", "bert", "roberta", "roberta-prelayernorm"]

@@ -9,9 +9,6 @@ import torch
 from torch import Tensor
 
 from unmask.model import encoder, fused
-from unmask.model.attention import Abilities
-
-GPU = Abilities(loops=False, varlen=True, windows=True)
 
 
 def reference_varlen(
@@ -52,6 +49,5 @@ def tensor_operations(patch: pytest.MonkeyPatch) -> None:
 def attend_in_line(patch: pytest.MonkeyPatch, varlen: Any = reference_varlen) -> None:
     """Attention over sequences in a line, in any precision."""
     tensor_operations(patch)
-    patch.setattr(encoder, "abilities_of", lambda device: GPU)
     patch.setattr(encoder, "choose_attention", lambda *given, **named: "varlen")
     patch.setattr("torch.nn.attention.varlen.varlen_attn", varlen)

@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from tests.model.helpers import MakeModel, all_logits, their_logits
-from unmask.model.encoder import MaskedLM
+from unmask.model.encoder import MaskedLM, with_positions, with_words
 from unmask.model.folder import load_model, save_model
-from unmask.model.initial_weights import with_positions, with_words
 
 
 def logits(model: MaskedLM, ids: list[int]) -> torch.Tensor:

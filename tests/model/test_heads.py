@@ -14,9 +14,8 @@ from tests.model.helpers import LAYOUTS, MakeModel, all_logits, some_ids, their_
 from tests.models import rich_model
 from unmask.data.rows import Cursor, RowStream
 from unmask.data.store import TokenStore
-from unmask.model.encoder import MaskedLM
+from unmask.model.encoder import MaskedLM, initialise
 from unmask.model.folder import load_model, save_model
-from unmask.model.initial_weights import initialise
 from unmask.tokenizer.tokenizer import Tokenizer
 
 transformers = pytest.importorskip("transformers")

@@ -12,8 +12,7 @@ from tests.masking.helpers import assert_share
 from tests.model.helpers import MakeModel, some_ids
 from unmask.core.errors import ModelError
 from unmask.model.config import PARTS, Initialisation
-from unmask.model.encoder import MaskedLM
-from unmask.model.initial_weights import initialise
+from unmask.model.encoder import MaskedLM, initialise
 from unmask.model.layers import Linear, dropout
 
 WIDE = {"hidden_size": 128, "num_heads": 4, "intermediate_size": 384, "initializer_range": 0.02}

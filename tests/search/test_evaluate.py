@@ -69,7 +69,7 @@ def test_a_book_is_searched_in_stretches_and_counts_as_one(model_folder: Path, t
     note = "A note\n" + "\n".join(lines[:3])
     (tmp_path / "books.txt").write_text(f"{book}\n\n{note}\n", encoding="utf-8")
     settings = ItemSettings(documents="block", every=True)
-    documents = read_items([tmp_path / "books.txt"], model_folder, settings).documents
+    documents, _, _ = read_items([tmp_path / "books.txt"], model_folder, settings)
     *of_book, of_note = documents
     assert len(of_book) == 4
     assert {each.draw for each in of_book} == {of_book[0].draw} != {of_note.draw}
@@ -134,20 +134,22 @@ def test_what_is_held_out_is_what_the_run_held_out(
     shutil.copy(data_folder / MANIFEST, run / "data" / MANIFEST)
     assert held_out_rule(run / "model")[1].holdout == 0.05
     assert held_out_rule(tmp_path) == (None, held_out_rule(run / "model")[1])
-    read = read_items([corpus_file], run / "model", ItemSettings())
+    documents, described, _ = read_items([corpus_file], run / "model", ItemSettings())
     texts = corpus_file.read_text().strip().split("\n\n")
     held = list(dict.fromkeys(text for text in texts if fraction(text) < 0.05))
-    assert [each.text for each in read.documents] == held
-    assert f"held out: whole documents, 5.0% (as in {run})" in read.described[0]
-    other = read_items([corpus_file], tmp_path, ItemSettings())
-    assert "no run is known that made the model, which may have seen them" in other.described[0]
-    among = read_items([corpus_file], run / "model", ItemSettings(among_all=True))
-    assert [each.text for each in among.documents] == list(dict.fromkeys(texts))
-    assert [each.text for each in among.documents if each.is_held_out] == held
-    few = read_items([corpus_file], run / "model", ItemSettings(among_all=True, max_documents=len(held) + 3))
-    assert [each.text for each in few.documents if each.is_held_out] == held
-    assert len(few.documents) == len(held) + 3
-    assert few.passed_over["documents more than --max-documents"] == len(set(texts)) - len(held) - 3
+    assert [each.text for each in documents] == held
+    assert f"held out: whole documents, 5.0% (as in {run})" in described[0]
+    _, described, _ = read_items([corpus_file], tmp_path, ItemSettings())
+    assert "no run is known that made the model, which may have seen them" in described[0]
+    among, _, _ = read_items([corpus_file], run / "model", ItemSettings(among_all=True))
+    assert [each.text for each in among] == list(dict.fromkeys(texts))
+    assert [each.text for each in among if each.is_held_out] == held
+    few, _, passed_over = read_items(
+        [corpus_file], run / "model", ItemSettings(among_all=True, max_documents=len(held) + 3)
+    )
+    assert [each.text for each in few if each.is_held_out] == held
+    assert len(few) == len(held) + 3
+    assert passed_over["documents more than --max-documents"] == len(set(texts)) - len(held) - 3
 
 
 def write_beir(

@@ -4,9 +4,10 @@ import math
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
-from unmask.search.evaluate import alignment, coordinates, effective_rank, ranking_figures, sampled, uniformity
-from unmask.search.words import bm25_scores, rank_lexically
+from unmask.search.evaluate import alignment, cosines, effective_rank, ranking_figures, sampled, uniformity
+from unmask.search.words import lexical_scores, rank_lexically
 
 NONE = [-1] * 10
 
@@ -41,7 +42,7 @@ def test_words_find_what_shares_them(kind: str) -> None:
 def test_bm25_is_the_formula() -> None:
     """Robertson's with Lucene's idf, written out; its constant factor does not change an order."""
     pytest.importorskip("bm25s")
-    [scores] = bm25_scores(DOCUMENTS[:4], ["the cat"])
+    [scores] = lexical_scores("bm25", DOCUMENTS[:4], ["the cat"])
     length = 4
 
     def weight(count: int, containing: int, words: int) -> float:
@@ -57,24 +58,24 @@ def test_geometry_of_vectors() -> None:
     """Four vectors at right angles, of any lengths, and the same one four times."""
     spread = np.diag([1.0, 2.0, 3.0, 4.0]).astype(np.float32)
     same = np.ones((4, 3), dtype=np.float32)
-    assert effective_rank(spread) == pytest.approx(4.0)
-    assert effective_rank(same) == pytest.approx(1.0)
-    assert uniformity(spread) == pytest.approx(-4.0)  # log exp(-2 |x - y|^2), the square being 2
-    assert uniformity(same) == pytest.approx(0.0, abs=1e-12)
+    assert effective_rank(cosines(spread)) == pytest.approx(4.0)
+    assert effective_rank(cosines(same)) == pytest.approx(1.0)
+    assert uniformity(cosines(spread)) == pytest.approx(-4.0)  # log exp(-2 |x - y|^2), the square being 2
+    assert uniformity(cosines(same)) == pytest.approx(0.0, abs=1e-12)
     np.testing.assert_allclose(alignment(spread, spread[::-1] * 5), [2.0, 2.0, 2.0, 2.0])
     np.testing.assert_allclose(alignment(same, same * 7), 0.0, atol=1e-12)
     # Singular values 3 and 1 of unit rows: x, x, ..., and one at right angles to nine.
     rows = np.array([[1, 0]] * 9 + [[0, 1]], dtype=np.float32)
     entropy = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
-    assert effective_rank(rows) == pytest.approx(math.exp(entropy))
-    wide = np.pad(spread, ((0, 0), (3, 9)))[:, ::-1]
-    short = coordinates(wide)
-    assert short.shape == (4, 4)
-    np.testing.assert_allclose(short @ short.T, wide @ wide.T, atol=1e-5)
-    assert coordinates(same) is same
-    with_nothing = np.concatenate([wide, np.zeros((2, 16), dtype=np.float32)])
-    assert effective_rank(coordinates(with_nothing)) == pytest.approx(4.0)
-    assert effective_rank(np.zeros((3, 2), dtype=np.float32)) == 1.0
+    assert effective_rank(cosines(rows)) == pytest.approx(math.exp(entropy))
+    with_nothing = np.concatenate([spread, np.zeros((2, 4), dtype=np.float32)])
+    assert effective_rank(cosines(csr_array(with_nothing))) == pytest.approx(4.0)
+    assert effective_rank(cosines(np.zeros((3, 2), dtype=np.float32))) == 1.0
+    # Singular values of the vectors themselves, where there are fewer dimensions than vectors.
+    many = np.random.default_rng(0).normal(size=(300, 40)).astype(np.float32)
+    values = np.linalg.svd(many / np.linalg.norm(many, axis=1, keepdims=True), compute_uv=False)
+    shares = values / values.sum()
+    assert effective_rank(cosines(many)) == pytest.approx(math.exp(-(shares * np.log(shares)).sum()), rel=1e-5)
     assert sampled(5, seed=0, most=9).tolist() == [0, 1, 2, 3, 4]
     some = sampled(100, seed=1, most=9)
     assert (len(set(some.tolist())), some.tolist()) == (9, sampled(100, seed=1, most=9).tolist())

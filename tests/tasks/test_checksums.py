@@ -10,7 +10,7 @@ import pytest
 import unmask
 from tests.hostile_models import CONFIG, WEIGHTS, flip, write_text
 from unmask.core.errors import ModelError
-from unmask.model.stored_weights import CHECKSUMS
+from unmask.model.folder import CHECKSUMS
 
 CHANGED = (
     f"{WEIGHTS} is not what {CHECKSUMS} was written for: damaged, or saved anew since. If you changed it on purpose"

@@ -61,7 +61,7 @@ def test_it_is_loaded_once_without_a_warning(
 ) -> None:
     folder = tuned(make_model, tokenizer, tmp_path / "tuned", info, layout)
     read: list[Path] = []
-    monkeypatch.setattr("unmask.model.stored_weights.load_file", lambda file: read.append(file) or load_file(file))
+    monkeypatch.setattr("unmask.model.folder.load_file", lambda file: read.append(file) or load_file(file))
     with caplog.at_level(logging.WARNING):
         model = unmask.load(folder)
         found = model.predict(inputs)

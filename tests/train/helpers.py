@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from unmask.masking.masker import Masker
-from unmask.model.encoder import MaskedLM
-from unmask.model.initial_weights import initialise
+from unmask.model.encoder import MaskedLM, initialise
 from unmask.train.callbacks import StepReport
 from unmask.train.objectives import Objective
 from unmask.train.optimizer import build_optimizer

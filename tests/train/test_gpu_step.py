@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.model.on_gpu import GPU, tensor_operations
+from tests.model.on_gpu import tensor_operations
 from tests.models import rich_model
 from tests.train.helpers import new_state, settings_of, state_of, train
 from unmask.data.rows import Cursor, RowStream
 from unmask.masking.masker import Masker
 from unmask.model import encoder as encoder_module
-from unmask.model.attention import abilities_of, choose_attention
+from unmask.model.attention import choose_attention
 from unmask.model.encoder import MaskedLM
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train import step as step_module
@@ -88,7 +88,7 @@ def test_nothing_up_to_the_update_needs_a_number_of_the_device(
 ) -> None:
     """Rows on the host, the model where tensors only know their shape: torch's own kernel over sequences in bf16,
     windows, dropout, two parts, targets, losses, what is observed, backward and clipping."""
-    monkeypatch.setattr(encoder_module, "abilities_of", lambda device: GPU)
+    monkeypatch.setattr(encoder_module, "choose_attention", lambda *positional, **named: "varlen")
     monkeypatch.setattr(step_module, "works_on_its_own", lambda device: True)
     monkeypatch.setattr(step_module, "Figures", Sent)
     rows = stream.batch(Cursor(), 8).rows
@@ -159,7 +159,7 @@ def test_a_step_of_tensor_operations_needs_no_float64(
     assert sums_dtype(apple) == torch.float32
     assert not works_on_its_own(apple)
     assert choose_dtype("auto", apple) == torch.float32
-    chosen = choose_attention(abilities_of(apple), dtype, head_dim=16, window=8)
+    chosen = choose_attention(apple, dtype, head_dim=16, window=8)
     assert chosen == "bias"
     tensor_operations(monkeypatch)
     monkeypatch.setattr(encoder_module, "choose_attention", lambda *given, **named: chosen)

@@ -15,9 +15,8 @@ from tests.train.helpers import MakeModel
 from tests.train.test_objectives import gradients
 from unmask.data.rows import Rows
 from unmask.masking.masker import MaskedRows, Masker
-from unmask.model.encoder import MaskedLM
+from unmask.model.encoder import MaskedLM, initialise
 from unmask.model.heads import PairHead
-from unmask.model.initial_weights import initialise
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.objectives import extra_objectives
 from unmask.train.settings import ObjectivesSettings

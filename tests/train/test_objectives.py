@@ -17,8 +17,7 @@ from unmask.data.rows import Cursor, Rows, RowStream
 from unmask.data.store import TokenStore
 from unmask.masking.masker import MaskedRows, Masker
 from unmask.masking.settings import MaskingSettings
-from unmask.model.encoder import MaskedLM
-from unmask.model.initial_weights import initialise
+from unmask.model.encoder import MaskedLM, initialise
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.objectives import PREDICT_MASKED, Objective, extra_objectives
 from unmask.train.optimizer import build_optimizer

@@ -16,9 +16,8 @@ from tests.train.test_objectives import step_of
 from unmask.core.hashing import REBUILT, SEEN
 from unmask.data.rows import Rows
 from unmask.masking.masker import MaskedRows, Masker
-from unmask.model.encoder import MaskedLM
+from unmask.model.encoder import MaskedLM, initialise
 from unmask.model.heads import DecodedRows, RetroMAEHead
-from unmask.model.initial_weights import initialise
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.objectives import Objective, TextsToRebuild, extra_objectives
 from unmask.train.settings import ObjectivesSettings

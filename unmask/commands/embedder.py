@@ -36,8 +36,8 @@ from unmask.data.sources import (
 )
 from unmask.model.card_head import CARD, Origin, base_models, change_card
 from unmask.model.folder import find_weights, has_prediction_head
-from unmask.model.pooling import sparse_file
-from unmask.model.transformers import runs_in_transformers
+from unmask.model.pooling import module_file
+from unmask.model.transformers import why_in_transformers
 from unmask.report.embedder import RECALL_HEADS, recall_rows
 from unmask.search.known_items import held_out_rule
 from unmask.tasks.predict import is_fine_tuned
@@ -258,7 +258,7 @@ def plan_embedder(  # noqa: PLR0913  (as `embedder`)
             f"{folder}: fine-tuned for a task, and no masked language model any more; give the model that it was made "
             "from"
         )
-    if runs_in_transformers(folder):
+    if why_in_transformers(folder) is not None:
         raise ModelError(
             f"{folder}: transformers runs this model, and not our encoder, which trains embedding models of the "
             "layouts of BERT, RoBERTa and ModernBERT; give one of these"
@@ -291,7 +291,7 @@ def plan_embedder(  # noqa: PLR0913  (as `embedder`)
         model=folder,
         tokenizer=tokenizer,
         has_head=has_head,
-        makes_sparse=sparse_file(folder) is not None,
+        makes_sparse=module_file(folder, "SpladePooling") is not None,
         origin=Origin(name, checkpoint_sha256(folder), base_models(name, folder)),
         texts=texts,
         files=files,

@@ -60,9 +60,8 @@ from unmask.data.sources import Named, keep_as_files
 from unmask.masking.masker import Masker
 from unmask.model.card_head import Origin
 from unmask.model.encoder import MaskedLM
-from unmask.model.folder import load_model, save_model
+from unmask.model.folder import files_checked, load_model, save_model, write_checksums
 from unmask.model.pooling import SPLADE, write_sentence_files
-from unmask.model.stored_weights import files_checked, write_checksums
 from unmask.report.embedder import write_embedder_card, write_embedder_report
 from unmask.search.known_items import HELD_OUT
 from unmask.tokenizer.tokenizer import Tokenizer

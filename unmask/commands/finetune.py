@@ -24,7 +24,7 @@ from unmask.core.remote import output_folder
 from unmask.core.results import Finished, Reporter, Sheet, Shown, SilentReporter, duration, usual_reporter
 from unmask.core.settings import validated
 from unmask.data.sources import InMemory, Texts, paths_or_texts, readable
-from unmask.model.card_head import Origin, base_models, with_named
+from unmask.model.card_head import CardSettings, Origin, base_models
 from unmask.model.folder import find_model
 from unmask.tasks.files import ExampleFiles, example_files
 from unmask.tasks.predict import TaskModel, load_fine_tuned, outputs_of
@@ -143,7 +143,11 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
                     before = read_object(begun, _ANEW).get("finetune")
                     if not isinstance(before, dict) or not isinstance(before.get("card", {}), dict):
                         raise RunError(f"{begun}: damaged (it does not say how the result was begun); {_ANEW}")
-                    card = with_named(before.get("card", {}), chosen.card, where=f"{begun}: card")
+                    card = validated(
+                        CardSettings,
+                        before.get("card", {}) | chosen.card.model_dump(exclude_unset=True),
+                        where=f"{begun}: card",
+                    )
                     chosen = chosen.model_copy(update={"card": card})
                 runs = Runs(source, task, paths, chosen, reporter, group)
                 sha256 = {name: each.sha256 for name, each in paths.items()}

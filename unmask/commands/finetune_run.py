@@ -37,17 +37,16 @@ from unmask.data.rows import WHOLE, Cursor, RowBatch, Share
 from unmask.measure.uncertainty import mean_interval
 from unmask.model.card_head import Origin
 from unmask.model.encoder import MaskedLM
-from unmask.model.folder import load_model, save_task_model, with_task_head
+from unmask.model.folder import files_checked, load_model, save_task_model, with_task_head, write_checksums
 from unmask.model.layout_names import LAYOUTS, ClassifierPooling
-from unmask.model.stored_weights import files_checked, write_checksums
 from unmask.model.transformers import (
     TaskNetwork,
     TransformersNetwork,
     TransformersPretrained,
     load_transformers,
-    runs_in_transformers,
     save_transformers_task,
     transformers_with_head,
+    why_in_transformers,
 )
 from unmask.report.cards import write_task_card
 from unmask.report.pages import write_finetune_report
@@ -82,16 +81,16 @@ def factors_of(model: TaskNetwork, decay: float) -> Callable[[str], float]:
     counts as the layer. With 2 layers and a decay of 0.5:
 
         encoder.blocks.1.attention.qkv.weight                                       layer 1: 0.5
-        encoder.model.deberta.encoder.layer.0.attention.self.query_proj.weight      layer 0: 0.25
-        encoder.model.deberta.embeddings.word_embeddings.weight                     below all layers: 0.125
-        encoder.model.deberta.encoder.rel_embeddings.weight                         with the embeddings
-        encoder.model.deberta.encoder.LayerNorm.weight                              with the last layer
-        encoder.model.bert.pooler.dense.weight                                      with the head: 1
+        model.deberta.encoder.layer.0.attention.self.query_proj.weight              layer 0: 0.25
+        model.deberta.embeddings.word_embeddings.weight                             below all layers: 0.125
+        model.deberta.encoder.rel_embeddings.weight                                 with the embeddings
+        model.deberta.encoder.LayerNorm.weight                                      with the last layer
+        model.bert.pooler.dense.weight                                              with the head: 1
 
     `decay` is the factor from each layer to the one below it. Source: Clark et al. 2020 (ELECTRA), appendix B.
     """
     is_ours = isinstance(model, MaskedLM)
-    inside = "encoder." if isinstance(model, MaskedLM) else f"encoder.model.{model.encoder.model.base_model_prefix}."
+    inside = "encoder." if isinstance(model, MaskedLM) else f"model.{model.model.base_model_prefix}."
     names = [name for name, _ in model.named_parameters() if name.startswith(inside)]
     layers = {name: next((int(part) for part in name.split(".") if part.isdigit()), None) for name in names}
     num_layers = max((number for number in layers.values() if number is not None), default=-1) + 1
@@ -324,7 +323,7 @@ class Runs:
         with files_checked(source):
             self.tokenizer = load_tokenizer(source)
             special, vocab_size = self.tokenizer.special, self.tokenizer.vocab_size
-            if runs_in_transformers(source):
+            if why_in_transformers(source) is not None:
                 self.pretrained = load_transformers(
                     source, vocab_size=vocab_size, pad_id=special.pad, max_length=settings.max_length
                 )

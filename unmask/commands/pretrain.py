@@ -43,7 +43,7 @@ from unmask.data.data_folder import DataFolder
 from unmask.data.lexicon import load_lexicon
 from unmask.data.sources import InMemory, Named, Texts, find_sources, is_stream, keep_as_files, paths_or_texts
 from unmask.masking.settings import Strategy
-from unmask.model.card_head import CARD, CardSettings, change_card, with_named
+from unmask.model.card_head import CARD, CardSettings, change_card
 from unmask.tasks.loaded_model import Model, load
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.train.callbacks import Callback
@@ -275,7 +275,9 @@ def _begin(
     old = load_recipe(str(folder.recipe), complete=False)
     if recipe is not None:
         folder.claimed.check_same(old.model_dump(), recipe.model_dump(), but_for={"card"})
-    new_card = with_named(old.card.model_dump(), card, where=f"{folder.recipe}: card")
+    # What is named now replaces what was named before; None removes it.
+    card_values = old.card.model_dump() | card.model_dump(exclude_unset=True)
+    new_card = validated(CardSettings, card_values, where=f"{folder.recipe}: card")
     if new_card != old.card:
         folder.claimed.claim(old.model_copy(update={"card": new_card}).to_toml())
     if is_finished := folder.summary.is_file():

@@ -19,7 +19,7 @@ from unmask.core.settings import Settings, validated
 from unmask.masking.settings import MaskingSettings, span_units
 from unmask.model.config import PARTS, EncoderConfig, ModelSettings, Rotary, default_intermediate_size
 from unmask.model.encoder import MaskedLM
-from unmask.model.folder import find_weights, read_encoder_config
+from unmask.model.folder import find_weights, read_config_file
 from unmask.model.heads import heads_for
 from unmask.tokenizer.loading import load_tokenizer, with_commit
 from unmask.tokenizer.settings import TokenizerSettings
@@ -181,7 +181,8 @@ def checkpoint_sha256(folder: Path) -> str:
 
 def read_fitting_config(folder: Path, tokenizer: Tokenizer) -> EncoderConfig:
     """The configuration of a checkpoint."""
-    config = read_encoder_config(folder, mask_id=tokenizer.special.mask)
+    content, layout = read_config_file(folder)
+    config = layout.read_config(content, mask_id=tokenizer.special.mask)
     if tokenizer.vocab_size > config.vocab_size:
         raise ModelError(
             f"{folder}: the tokenizer has {tokenizer.vocab_size} ids, but the model only {config.vocab_size}; give a "

@@ -61,12 +61,10 @@ from unmask.data.store import TokenStore
 from unmask.masking.settings import needed_annotations
 from unmask.masking.tables import Tables
 from unmask.model.card_head import base_models
-from unmask.model.encoder import MaskedLM
-from unmask.model.folder import has_prediction_head, load_model, save_model
+from unmask.model.encoder import MaskedLM, initialise, with_positions, with_words
+from unmask.model.folder import files_checked, has_prediction_head, load_model, save_model
 from unmask.model.heads import BoundaryHead, LabelHead, PairHead, RetroMAEHead
-from unmask.model.initial_weights import initialise, with_positions, with_words
 from unmask.model.layout_names import LAYOUTS
-from unmask.model.stored_weights import files_checked
 from unmask.tokenizer.extension import extend_vocabulary
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.settings import TokenizerSettings

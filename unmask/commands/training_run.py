@@ -39,12 +39,10 @@ from unmask.measure.held_out import (
     unigram_entropy,
 )
 from unmask.measure.uncertainty import few_draws, plain_interval
-from unmask.model.encoder import MaskedLM
-from unmask.model.folder import save_model
+from unmask.model.encoder import MaskedLM, initialise
+from unmask.model.folder import save_model, write_checksums
 from unmask.model.fused import predicted_positions
-from unmask.model.initial_weights import initialise
 from unmask.model.loops import losses
-from unmask.model.stored_weights import write_checksums
 from unmask.report.cards import write_card
 from unmask.report.pages import write_report
 from unmask.tokenizer.tokenizer import Tokenizer

@@ -19,9 +19,8 @@ from torch.nn.functional import cosine_similarity
 from unmask.core.errors import ModelError, UnmaskError, shown
 from unmask.core.files import file_sha256, read_object
 from unmask.exporting.graphs import VECTORS, CheckedModel, Graph, GraphKind, splade_of
-from unmask.model.folder import KEY
-from unmask.model.pooling import MODULES, check_splade, pooling_file, read_normalize, read_pooling, sparse_file
-from unmask.model.stored_weights import CHECKSUMS, read_checksums
+from unmask.model.folder import CHECKSUMS, KEY, read_checksums
+from unmask.model.pooling import MODULES, check_splade, module_file, read_pooling
 from unmask.tasks.embed import pooled
 from unmask.tasks.predict import task_of
 from unmask.tokenizer.loading import load_tokenizer
@@ -159,10 +158,9 @@ def side_files_agree(subject: CheckedModel) -> Check | str:
     for name, key in names.items():
         try:
             pooling, width_key = None, "vocab_size"
-            if name == MODULES and (pooling := sparse_file(folder)) is None:
-                read_pooling(folder)  # they raise where nothing can be made of the files
-                read_normalize(folder)
-                pooling, width_key = pooling_file(folder), "hidden_size"
+            if name == MODULES and (pooling := module_file(folder, "SpladePooling")) is None:
+                read_pooling(folder)  # which raises where nothing can be made of the files
+                pooling, width_key = module_file(folder, "Pooling"), "hidden_size"
             if pooling is not None:
                 width = read_object(pooling, way_out).get("word_embedding_dimension")
                 if width is not None and width != config.get(width_key):

@@ -28,10 +28,9 @@ from torch.nn.utils.rnn import pad_sequence
 from unmask.core.errors import ModelError, shown
 from unmask.core.hub import HubName, hub_name
 from unmask.model.encoder import MaskedLM
-from unmask.model.folder import find_weights, read_config_file, read_content
+from unmask.model.folder import find_weights, read_config_file, read_content, read_weights
 from unmask.model.layout_names import LAYOUTS, FolderLayout
-from unmask.model.pooling import POOLINGS, check_splade, sparse_file
-from unmask.model.stored_weights import read_weights
+from unmask.model.pooling import POOLINGS, check_splade, module_file
 from unmask.tasks.inputs import Example
 from unmask.tasks.loaded_model import Model, load
 from unmask.tasks.predict import TaskModel, does_task, open_fine_tuned, outputs_of
@@ -89,7 +88,8 @@ class CheckedModel:
         None also where config.json or modules.json cannot be read: checks report that.
         """
         try:
-            return "task" if does_task(self.config) else "sparse" if sparse_file(self.folder) is not None else None
+            is_sparse = module_file(self.folder, "SpladePooling") is not None
+            return "task" if does_task(self.config) else "sparse" if is_sparse else None
         except ModelError:
             return None
 

@@ -20,12 +20,12 @@ from typing import Any
 
 from unmask.core.errors import ModelError, RunError, SettingsError
 from unmask.core.files import LOCK, ClaimedFolder, held_file, typed
+from unmask.core.hub import CONFIG
 from unmask.core.remote import refused
 from unmask.core.results import Readable, Sheet, Shown
 from unmask.exporting import graphs
 from unmask.exporting.checks import at_least, int8_follows_ours, onnx_equals_ours
 from unmask.exporting.graphs import EMBED, KINDS, OPSET, SPLADE, CheckedModel, Graph, GraphKind, open_checked_model
-from unmask.model.folder import CONFIG
 from unmask.model.pooling import POOLING_FOLDERS, POOLINGS, SPARSE_FOLDER, copy_sentence_files
 
 log = logging.getLogger("unmask")

@@ -11,13 +11,13 @@ from typing import Any
 
 from unmask.core.errors import ModelError, UnmaskError
 from unmask.core.files import read_object, typed
+from unmask.core.hub import CONFIG
 from unmask.core.results import Readable, Sheet, Shown, Styled
 from unmask.exporting import checks, graphs
 from unmask.exporting.checks import Check
 from unmask.exporting.graphs import CheckedModel, GraphKind
 from unmask.exporting.onnx import ONNX
-from unmask.model.folder import CONFIG
-from unmask.model.transformers import runs_in_transformers
+from unmask.model.transformers import why_in_transformers
 
 MakeCheck = Callable[[CheckedModel], Check | str]
 # In the order of the report. Those of the graphs follow.
@@ -102,7 +102,7 @@ def verify(model: str | Path, *, onnx: str | Path | None = None) -> Verification
     if find_spec("transformers") is None:
         reason = "transformers is missing: pip install 'unmask[transformers]'"
         skipped |= {name: reason for name in to_make if name in _IN_TRANSFORMERS}
-    if subject.purpose == "task" and runs_in_transformers(subject.folder):
+    if subject.purpose == "task" and why_in_transformers(subject.folder) is not None:
         reason = "transformers runs this model here too, so there is nothing of ours to compare"
         skipped |= {name: reason for name in to_make if name in _OF_NETWORK and name not in skipped}
     graph_checks = _graph_checks(subject, onnx)

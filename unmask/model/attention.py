@@ -47,30 +47,6 @@ class Tile:
         return query[self.rows, :, self.queries], key[self.rows, :, self.keys], value[self.rows, :, self.keys]
 
 
-def tiles_of(segment_ids_BS: Tensor, *, num_heads: int, window: int | None) -> tuple[Tile, ...]:
-    num_rows, length = segment_ids_BS.shape
-    if window is not None and length <= window + 1:
-        window = None
-    local = window is not None and length > 2 * _QUERIES
-    size = length  # all queries of a row where their scores are few enough
-    if local:
-        size = _QUERIES
-    elif num_heads * length**2 > LARGEST:
-        size = max(_QUERIES, LARGEST // (num_heads * length) // _QUERIES * _QUERIES)
-    same_B = (segment_ids_BS == segment_ids_BS[:, :1]).all(1)
-    tiles = []
-    for begin in range(0, length, size):
-        queries = slice(begin, min(begin + size, length))
-        keys = slice(0, length)
-        if local and window is not None:
-            keys = slice(max(0, begin - window), min(length, queries.stop + window))
-        num = max(1, SCORES // (num_heads * (queries.stop - begin) * (keys.stop - keys.start)))
-        for row in range(0, num_rows, num):
-            rows = slice(row, min(row + num, num_rows))
-            tiles.append(Tile(rows, queries, keys, window, window is None and bool(same_B[rows].all())))
-    return tuple(tiles)
-
-
 _SHORTEST = 128  # bucket of lengths: about what a kernel's block takes
 MOST = 65_535  # that one call takes: they are a dimension of the grid that a GPU's kernel is launched with
 
@@ -130,7 +106,26 @@ class AttentionPlan:
     @functools.cached_property
     def tiles(self) -> tuple[Tile, ...]:
         """Parts of the batch, on CPUs."""
-        return tiles_of(self.segment_ids_BS, num_heads=self.num_heads, window=self.window)
+        num_rows, length = self.segment_ids_BS.shape
+        window = None if self.window is None or length <= self.window + 1 else self.window
+        local = window is not None and length > 2 * _QUERIES
+        size = length  # all queries of a row where their scores are few enough
+        if local:
+            size = _QUERIES
+        elif self.num_heads * length**2 > LARGEST:
+            size = max(_QUERIES, LARGEST // (self.num_heads * length) // _QUERIES * _QUERIES)
+        same_B = (self.segment_ids_BS == self.segment_ids_BS[:, :1]).all(1)
+        tiles = []
+        for begin in range(0, length, size):
+            queries = slice(begin, min(begin + size, length))
+            keys = slice(0, length)
+            if local and window is not None:
+                keys = slice(max(0, begin - window), min(length, queries.stop + window))
+            num = max(1, SCORES // (self.num_heads * (queries.stop - begin) * (keys.stop - keys.start)))
+            for row in range(0, num_rows, num):
+                rows = slice(row, min(row + num, num_rows))
+                tiles.append(Tile(rows, queries, keys, window, window is None and bool(same_B[rows].all())))
+        return tuple(tiles)
 
     @functools.cached_property
     def bias_B1SS(self) -> Tensor:
@@ -160,37 +155,25 @@ def rotary_table(position_ids_BS: Tensor, *, head_dim: int, theta: float) -> tup
     return functional.embedding(position_ids_BS, angle.cos()), functional.embedding(position_ids_BS, angle.sin())
 
 
-AttentionKind = Literal["loops", "varlen", "bias"]
 _LARGEST_HEAD = 256
 _AMPERE = (8, 0)
 
 
-@dataclass(frozen=True)
-class Abilities:
-    """What a device can do with the torch that is installed: compiled loops, a kernel over sequences of unequal length,
-    and whether that takes a sliding window, which not every version of torch lets it."""
-
-    loops: bool
-    varlen: bool
-    windows: bool
-
-
 @functools.cache
-def abilities_of(device: torch.device) -> Abilities:
-    """Of a device, looked up once."""
-    if device.type != "cuda" or torch.version.hip is not None:
-        return Abilities(loops=device.type == "cpu", varlen=False, windows=False)
-    from torch.nn.attention.varlen import varlen_attn
+def choose_attention(
+    device: torch.device, dtype: torch.dtype, *, head_dim: int, window: int | None
+) -> Literal["loops", "varlen", "bias"]:
+    """How a layer computes its attention, looked up once.
 
-    able = torch.cuda.get_device_capability(device) >= _AMPERE
-    return Abilities(loops=False, varlen=able, windows="window_size" in inspect.signature(varlen_attn).parameters)
-
-
-def choose_attention(abilities: Abilities, dtype: torch.dtype, *, head_dim: int, window: int | None) -> AttentionKind:
-    """How a layer computes its attention. The kernel over sequences takes half precision and heads of 8, 16 ... 256."""
-    if abilities.loops:
+    The kernel over sequences takes half precision and heads of 8, 16 ... 256, on GPUs from Ampere on. Not every version
+    of torch lets it take a sliding window.
+    """
+    if device.type == "cpu":
         return "loops"
     fits = dtype in (torch.bfloat16, torch.float16) and head_dim % 8 == 0 and head_dim <= _LARGEST_HEAD
-    if abilities.varlen and fits and (window is None or abilities.windows):
-        return "varlen"
-    return "bias"
+    if not fits or device.type != "cuda" or torch.version.hip is not None:
+        return "bias"
+    from torch.nn.attention.varlen import varlen_attn
+
+    takes_window = window is None or "window_size" in inspect.signature(varlen_attn).parameters
+    return "varlen" if takes_window and torch.cuda.get_device_capability(device) >= _AMPERE else "bias"

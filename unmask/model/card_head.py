@@ -25,7 +25,7 @@ from pydantic import BeforeValidator, ValidationInfo, field_validator, model_val
 from unmask.core.errors import RunError
 from unmask.core.files import write_atomically
 from unmask.core.hub import hub_name
-from unmask.core.settings import Settings, validated
+from unmask.core.settings import Settings
 
 CARD = "README.md"
 _CUSTOM = "custom"  # the type of a data set that is none of the hub's
@@ -88,12 +88,6 @@ class CardSettings(Settings):
         return self
 
 
-def with_named(before: Mapping[str, Any], named: CardSettings, *, where: str) -> CardSettings:
-    """The card's settings of a run that goes on: those of before, except for what is named now (None removes it).
-    `where` says what `before` is of, for errors."""
-    return validated(CardSettings, {**before, **named.model_dump(exclude_unset=True)}, where=where)
-
-
 @dataclass(frozen=True)
 class Origin:
     """The model that a training began with."""
@@ -144,16 +138,6 @@ def encodable(text: str) -> str:
     return re.sub("[\x85\u2028\u2029]", " ", text.encode("utf-8", "replace").decode("utf-8"))
 
 
-@dataclass(frozen=True)
-class CardFigures:
-    """What was measured on one part of the data."""
-
-    dataset: str  # name of the file, or of several
-    split: str  # `validation` or `test`
-    # Names for people, with the hub's name of the metric and the value; undefined ones are left out
-    metrics: Mapping[str, tuple[str, float | None]]
-
-
 def card_head(
     settings: CardSettings,
     *,
@@ -161,14 +145,16 @@ def card_head(
     task: tuple[str, str],
     tags: Sequence[str],
     base: Sequence[str],
-    figures: Sequence[CardFigures],
+    figures: Sequence[tuple[str, str, Mapping[str, tuple[str, float | None]]]] = (),
     library: str = "transformers",
     **more: str,
 ) -> str:
     """The head of a card, without the lines around it, as huggingface_hub writes it.
 
     `task` is the hub's name of what the model does, and that for people; `base` the names on the hub of what it began
-    as; `library` what loads it; `more` are further keys.
+    as; `library` what loads it; `more` are further keys. `figures` are what was measured on a part of the data: the
+    name of its files, `validation` or `test`, and by names for people the hub's name of the metric and the value, or
+    None where it is undefined.
     """
     from huggingface_hub import EvalResult, ModelCardData  # a fifth of a second, for those who write a card
 
@@ -177,14 +163,14 @@ def card_head(
             task_type=task[0],
             task_name=task[1],
             dataset_type=_CUSTOM,
-            dataset_name=encodable(part.dataset),
-            dataset_split=part.split,
+            dataset_name=encodable(dataset),
+            dataset_split=split,
             metric_type=metric,
             metric_name=shown,
             metric_value=value,
         )
-        for part in figures
-        for shown, (metric, value) in part.metrics.items()
+        for dataset, split, metrics in figures
+        for shown, (metric, value) in metrics.items()
         if value is not None and math.isfinite(value)
     ]
     others: dict[str, Any] = {**({"base_model_relation": "finetune"} if base else {}), **more}

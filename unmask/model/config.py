@@ -134,7 +134,7 @@ class ModelSettings(Settings):
             rotary.
         dropout: Share of the numbers that are set to 0 while training, in the embeddings and in what each attention
             and MLP adds. Attention probabilities are left whole, which departs from BERT.
-        initialisation: See `unmask.model.initial_weights`.
+        initialisation: See `unmask.model.encoder`.
         initializer_range: Standard deviation of the initial weights.
     """
 

@@ -6,7 +6,8 @@ V = vocabulary, H = heads, K = size of a head.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -16,11 +17,20 @@ from torch.utils.checkpoint import checkpoint
 
 from unmask.core.errors import ModelError
 from unmask.core.hashing import mix_ints
-from unmask.model.attention import AttentionPlan, Sequences, abilities_of, choose_attention, rotary_table
-from unmask.model.config import EncoderConfig
-from unmask.model.fused import losses_of_part
-from unmask.model.heads import Head, LabelHead, MLMHead, PairHead, run_transform
-from unmask.model.layers import Attention, Block, Norm, Seeds, dropout, run_block
+from unmask.model.attention import AttentionPlan, Sequences, choose_attention, rotary_table
+from unmask.model.config import EncoderConfig, Initialisation
+from unmask.model.fused import heads_of, losses_of_part
+from unmask.model.heads import (
+    BoundaryHead,
+    Head,
+    LabelHead,
+    MLMHead,
+    PairHead,
+    RetroMAEHead,
+    heads_for,
+    run_transform,
+)
+from unmask.model.layers import Attention, Block, Linear, Norm, Seeds, dropout, run_block
 
 _CLASSIFIER = 1 << 20  # sets its dropout apart from that of the layers
 H = TypeVar("H", bound=nn.Module)
@@ -38,15 +48,12 @@ class RowEncoder(Protocol):
     """
 
     compute_dtype: torch.dtype
+    shares_rows: bool
+    takes_padding: bool
+    width: int
 
     @property
     def device(self) -> torch.device: ...
-    @property
-    def shares_rows(self) -> bool: ...
-    @property
-    def takes_padding(self) -> bool: ...
-    @property
-    def width(self) -> int: ...
 
     def __call__(
         self,
@@ -197,15 +204,14 @@ class Encoder(nn.Module):
     ) -> dict[bool, AttentionPlan]:
         """Of global layers (true) and of local ones (false), as far as there are any."""
         config, rotary = self.config, self.config.rotary
-        head_dim, abilities = config.hidden_size // config.num_heads, abilities_of(self.tokens.device)
-        plans = {}
+        head_dim, plans = config.hidden_size // config.num_heads, {}
         for is_global in {config.is_global(layer) for layer in range(config.num_layers)}:
             window = angles = None
             if rotary is not None:
                 theta = rotary.global_rope_theta if is_global else rotary.local_rope_theta
                 window = None if is_global else rotary.local_window // 2
                 angles = rotary_table(position_ids_BS, head_dim=head_dim, theta=theta)
-            kind = choose_attention(abilities, self.compute_dtype, head_dim=head_dim, window=window)
+            kind = choose_attention(self.device, self.compute_dtype, head_dim=head_dim, window=window)
             if kind == "varlen":
                 sequences = sequences or Sequences.of(segment_ids_BS)
             in_line = sequences if kind == "varlen" else None
@@ -347,7 +353,7 @@ def attention_received(encoder: Encoder, input_ids_BS: Tensor, *, segment_ids_BS
 
     def add_received(module: Any, inputs: tuple[Any, ...]) -> None:
         x_BSD, plan = inputs
-        query_BHSK, key_BHSK, _ = module.project(x_BSD, plan)
+        query_BHSK, key_BHSK, _ = heads_of(module.project(x_BSD), plan)
         scores_BHSS = query_BHSK.float() @ key_BHSK.float().transpose(-1, -2) * query_BHSK.shape[-1] ** -0.5
         p_BHSS = torch.softmax(scores_BHSS + plan.bias_B1SS, dim=-1)
         received_BS.add_((p_BHSS.mean(1) * real_BS[:, :, None]).sum(1))  # over the queries: 1 for an even share
@@ -360,3 +366,112 @@ def attention_received(encoder: Encoder, input_ids_BS: Tensor, *, segment_ids_BS
         for hook in hooks:
             hook.remove()
     return received_BS / len(layers) * real_BS
+
+
+# ----------------------------------------
+# Initial weights, and more rows for a model that is there: of new words, and of positions.
+#
+# Only matrices and embeddings are drawn; norms and biases stay as they are made: 1 and 0. Where a model gets more rows,
+# nothing that it knew is changed.
+
+
+def draw(weight: Tensor, std: float, generator: torch.Generator) -> None:
+    """Draws from a normal distribution, cut at two standard deviations."""
+    nn.init.trunc_normal_(weight, 0.0, std, -2.0 * std, 2.0 * std, generator=generator)
+
+
+def initialise(model: MaskedLM, *, seed: int, method: Initialisation = "depth_scaled") -> None:
+    """Draws initial weights.
+
+    All are truncated normal, cut at two standard deviations; that of embeddings is `initializer_range` in either way:
+    the decoder is tied to them, and larger ones would make confident guesses of an untrained model.
+
+    Args:
+        model: Its weights are overwritten.
+        seed: The same seed gives the same weights.
+        method: The standard deviation of matrices.
+
+            - `truncated_normal`: `initializer_range`. Source: BERT (Devlin et al. 2019), as its released code has it.
+            - `depth_scaled`: the same, but output projections and the head are divided by sqrt(2 x layers), so that
+              the residual stream does not grow with depth. Source: ModernBERT (Warner et al. 2024, appendix A),
+              after Megatron.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    std = model.config.initializer_range
+    small = std / math.sqrt(2.0 * model.config.num_layers) if method == "depth_scaled" else std
+    encoder = model.encoder
+    for table in (encoder.tokens, encoder.positions, encoder.token_types):
+        if table is not None:
+            draw(table, std, generator)
+    for name, module in model.named_modules():
+        if isinstance(module, Linear):
+            writes = name.endswith(".out") or name.startswith("head.")
+            draw(module.weight, small if writes else std, generator)
+    for head in (model.find_head(BoundaryHead), model.find_head(RetroMAEHead)):
+        if head is not None:  # last, so that other heads change nothing of what the encoder draws
+            draw(head.places, std, generator)
+
+
+def draw_task_head(head: nn.Module, config: EncoderConfig, generator: torch.Generator) -> None:
+    """Draws the matrices of a task's new head, in the order in which they stand.
+
+    They are drawn as transformers' classes of the layout do it: ModernBERT's classifier with a standard deviation of
+    hidden_size^-1/2, cut at two of them, so that that of its logits is about 1; the others' with `initializer_range`,
+    and so is the layer before them. With 0.02 in place of the former, logits are near 0, and much of a short
+    fine-tuning goes into making them larger (docs/experiments.md).
+    """
+    for module in head.modules():
+        if isinstance(module, Linear) and config.parts.wide_classifier:
+            draw(module.weight, config.hidden_size**-0.5, generator)
+        elif isinstance(module, Linear):
+            nn.init.normal_(module.weight, 0.0, config.initializer_range, generator=generator)
+
+
+def with_words(model: MaskedLM, pieces: Sequence[Sequence[int]], *, first_id: int) -> MaskedLM:
+    """The model with rows of new words, each the mean of the rows of the pieces that spelled the word before.
+
+    The embedding is the decoder too, so the new word's logit is the mean of its pieces' logits; the decoder's bias is
+    their mean as well. Rows beyond the old vocabulary that only fill the table up are used before it grows. The new
+    words' ids begin with `first_id`; the model is left as it is.
+
+    Source: Gee et al. 2022 (Fast vocabulary transfer for language model compression; FVT): mean of the pieces.
+    """
+    size = max(model.config.vocab_size, first_id + len(pieces))
+    weights = dict(model.state_dict())
+    for name in ("encoder.tokens", "head.bias"):
+        old = weights[name]
+        new = old.new_zeros(size, *old.shape[1:])
+        new[: len(old)] = old
+        for number, ids in enumerate(pieces):
+            new[first_id + number] = old[torch.tensor(list(ids), dtype=torch.int64)].mean(0)
+        weights[name] = new
+    return _rebuilt(model, weights, vocab_size=size)
+
+
+def with_positions(model: MaskedLM, num_positions: int) -> MaskedLM:
+    """The model for longer sequences. Learned positions are copied periodically; rotary ones need no table.
+
+    A copy keeps what neighbours mean to each other, everywhere but at the seams, and is trained from there. The number
+    includes special tokens and is larger than the model's, which is left as it is.
+
+    Source: Beltagy et al. 2020 (Longformer), section 5.
+    """
+    config = model.config
+    assert num_positions > config.max_position_embeddings
+    weights = dict(model.state_dict())
+    if model.encoder.positions is not None:
+        table = weights["encoder.positions"]
+        first = config.first_position  # rows before it stand for padding
+        copies = torch.arange(num_positions) % config.max_position_embeddings
+        weights["encoder.positions"] = torch.cat([table[:first], table[first + copies]])
+    return _rebuilt(model, weights, max_position_embeddings=num_positions)
+
+
+def _rebuilt(model: MaskedLM, weights: Mapping[str, Tensor], **changes: int) -> MaskedLM:
+    """A model of another size with these weights."""
+    assert model.find_head(PairHead) is None, "a model that was loaded keeps these weights without using them"
+    config = model.config.model_copy(update=changes)
+    built = MaskedLM(config, heads_for(config, label_names=model.label_names))
+    built.load_state_dict(weights)
+    built.kept_weights = model.kept_weights
+    return built.train(model.training)

@@ -1,30 +1,36 @@
-"""Model folders: config.json and model.safetensors, as transformers reads and writes them.
+"""Model folders: config.json and model.safetensors, as transformers reads and writes them, and checksums of both.
 
-Whatever is missing, damaged or not supported is a ModelError that names the file.
+A file of weights begins with the name, type and shape of every tensor. These are compared with what config.json asks
+for before a network is made or a number is read, so that no configuration allocates more than the file holds. Whatever
+is missing, damaged or not supported is a ModelError that names the file.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from unmask.core.errors import ModelError, load_json, shown
-from unmask.core.files import absence, writing
+from unmask.core.files import absence, file_sha256, write_atomically, writing
 from unmask.core.hashing import mix_ints
-from unmask.core.hub import MODEL, local_path
+from unmask.core.hub import CONFIG, INDEX, MODEL, WEIGHTS, local_path
 from unmask.model.config import EncoderConfig, Layout
-from unmask.model.encoder import MaskedLM
+from unmask.model.encoder import MaskedLM, draw, draw_task_head, initialise
 from unmask.model.heads import (
     OF_TASKS,
     ONLY_TRAINED,
@@ -36,13 +42,10 @@ from unmask.model.heads import (
     TokenHead,
     heads_for,
 )
-from unmask.model.initial_weights import draw_task_head, initialise, initialise_head
 from unmask.model.layout_names import LAYOUTS, ClassifierPooling, FolderLayout
-from unmask.model.stored_weights import check_kinds, has_weights, read_weights, stored_tensors
 
 log = logging.getLogger("unmask")
 
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
 _ADAPTER = "adapter_config.json"
 _WAY_OUT = "give the folder of a model, such as RUN/model"
 
@@ -65,15 +68,14 @@ def find_model(model: str | Path, *, way_out: str = _WAY_OUT) -> Path:
 def find_weights(model: str | Path, *, way_out: str = _WAY_OUT) -> Path:
     """As `find_model`; configuration and weights must be there, in the files that our encoder reads."""
     path = find_model(model, way_out=way_out)
-    if not (path / CONFIG).is_file():
-        raise ModelError(f"{path}: there is no {CONFIG}; {way_out}")
-    if not has_weights(path):
-        raise ModelError(f"{path}: there is no {WEIGHTS}; {way_out}")
+    for name, is_there in ((CONFIG, (path / CONFIG).is_file()), (WEIGHTS, has_weights(path))):
+        if not is_there:
+            raise ModelError(f"{path}: there is no {name}; {way_out}")
     return path
 
 
 def read_content(folder: Path) -> dict[str, Any]:
-    """The content of config.json."""
+    """The content of config.json, which names a type of model."""
     file = folder / CONFIG
     if not file.is_file():
         raise ModelError(f"{folder}: there is no {CONFIG}; {_WAY_OUT}")
@@ -83,26 +85,21 @@ def read_content(folder: Path) -> dict[str, Any]:
         raise ModelError(f"{file}: not JSON ({error})") from error
     if not isinstance(content, dict):
         raise ModelError(f"{file}: not JSON ({shown(content)} is no table)")
+    if not isinstance(kind := content.get("model_type"), str):
+        raise ModelError(f"{file}: model_type {shown(kind)} is no type of model; supported are {', '.join(LAYOUTS)}")
     return content
 
 
 def read_config_file(folder: Path) -> tuple[dict[str, Any], FolderLayout]:
     """The content of config.json, and the layout that it names."""
     content = read_content(folder)
-    kind = content.get("model_type")
-    if not isinstance(kind, str) or kind not in LAYOUTS:
+    if (kind := content["model_type"]) not in LAYOUTS:
         supported = ", ".join(map(repr, LAYOUTS))
         raise ModelError(
             f"{folder / CONFIG}: model_type {shown(kind)} is not supported; supported are {supported} (fill, embed, "
             "evaluate, score and finetune also take what transformers runs)"
         )
     return content, LAYOUTS[kind]
-
-
-def read_encoder_config(folder: Path, *, mask_id: int) -> EncoderConfig:
-    """The encoder's configuration; no weight is read. Arguments and errors as of `load_model`."""
-    content, layout = read_config_file(folder)
-    return layout.read_config(content, mask_id=mask_id)
 
 
 def has_prediction_head(folder: Path, layout: Layout) -> bool:
@@ -129,10 +126,77 @@ def label_names_of(content: Mapping[str, Any], folder: Path) -> tuple[str, ...] 
         raise ModelError(f"{folder / CONFIG}: id2label is no table of numbers to names") from error
 
 
-def pooling_of(content: Mapping[str, Any], folder: Path) -> ClassifierPooling:
-    """How a fine-tuned model pools whole texts, as its config.json says it."""
-    layout = next((layout for name, layout in LAYOUTS.items() if name == content.get("model_type")), None)
-    return "first" if layout is None else layout.pooling_of(content, str(folder / CONFIG))
+# ----------------------------------------
+# Weights: one file of safetensors, or several that an index names
+
+_FLOATS = ("F64", "F32", "F16", "BF16")
+
+
+class StoredTensor(NamedTuple):
+    """A tensor's entry in the beginning of a file."""
+
+    shape: tuple[int, ...]
+    kind: str  # of its numbers, such as `F32`
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether a folder holds weights in files that are read here."""
+    return (folder / WEIGHTS).is_file() or (folder / INDEX).is_file()
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    if (folder / WEIGHTS).is_file():
+        return [folder / WEIGHTS]
+    if not (folder / INDEX).is_file():
+        raise ModelError(f"{folder}: there is no {WEIGHTS}")
+    try:
+        files = [folder / Path(name).name for name in sorted(set(load_json(folder / INDEX)["weight_map"].values()))]
+        missing = [file for file in files if not file.is_file()]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"{folder / INDEX}: damaged ({error!r})") from error
+    if missing:
+        raise ModelError(f"{missing[0]}: no such file, but {INDEX} names it")
+    return files
+
+
+@contextmanager
+def _damaged(file: Path) -> Iterator[None]:
+    try:
+        yield
+    # Beside the library's own: types that torch lacks, and sizes that no memory has.
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise ModelError(f"{file}: damaged ({reason})") from error
+
+
+def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
+    """The entries of a folder's tensors, by name; no number is read."""
+    tensors: dict[str, StoredTensor] = {}
+    for file in _weight_files(folder):
+        with _damaged(file), safe_open(file, framework="pt") as opened:
+            for name in opened.keys():  # noqa: SIM118  (it is no mapping)
+                tensor = opened.get_slice(name)
+                tensors[name] = StoredTensor(tuple(tensor.get_shape()), str(tensor.get_dtype()))
+    return tensors
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """The weights of a folder, by the names they have there."""
+    weights: dict[str, Tensor] = {}
+    for file in _weight_files(folder):
+        with _damaged(file):
+            weights |= load_file(file)
+    return weights
+
+
+def check_kinds(stored: Mapping[str, StoredTensor], where: str) -> None:
+    """Makes sure that tensors hold what a network calculates with."""
+    for name, tensor in stored.items():
+        if tensor.kind not in _FLOATS:
+            raise ModelError(
+                f"{where}: {shown(name)} holds numbers of type {tensor.kind}, but weights are of {', '.join(_FLOATS)}; "
+                "if the model was quantised, give the one that it was made from"
+            )
 
 
 # ----------------------------------------
@@ -143,30 +207,51 @@ def _load(
     folder: Path,
     config: EncoderConfig,
     make_heads: Callable[[], Sequence[Head]],
-    needed: Callable[[MaskedLM], Collection[str]] | None = None,
+    is_needed: Callable[[str], bool] = lambda name: True,
 ) -> tuple[MaskedLM, dict[str, Tensor], dict[str, list[str]]]:
     """A network with the weights of a folder, once it is sure that the files hold what config.json asks for.
 
-    `needed` names those of its parameters that must be stored; None: all. The others are as they were made. Also
-    returned are the folder's weights by canonical names, and the names under which parameters of ours stand there.
+    `is_needed` says of a parameter's name whether it must be stored; the others are as they were made. Those of the
+    head for masked tokens need not be, where the folder has nothing of one, or only what a classifier shares with it.
+    Also returned are the folder's weights by canonical names, and the names under which parameters of ours are there.
     """
     layout, where = LAYOUTS[config.layout], str(folder / WEIGHTS)
     stored = layout.canonical(stored_tensors(folder))
-    layout.find({"encoder.tokens": torch.Size((config.vocab_size, config.hidden_size))}, stored, where=where)
-    if config.num_layers > len(stored):  # else no more layers are made below than the file has tensors
-        last = f"encoder.blocks.{config.num_layers - 1}.mlp.out.weight"
-        layout.find({last: torch.Size((config.hidden_size, config.intermediate_size))}, {}, where=where)
-    with torch.device("meta"):  # where tensors have shapes, and no numbers
-        model = MaskedLM(config, make_heads())
-    names_needed = None if needed is None else needed(model)
-    parameters = model.named_parameters()
-    shapes = {name: each.shape for name, each in parameters if names_needed is None or name in names_needed}
-    names = layout.find(shapes, stored, where=where)
+
+    def check(name: str, shape: Sequence[int]) -> list[str]:
+        expected = (shape[0] // len(layout.theirs(name)), *shape[1:])
+        for theirs in layout.theirs(name):
+            if theirs not in stored:
+                raise ModelError(f"{where}: the weights lack {theirs}, which the layout in config.json has")
+            if stored[theirs].shape != expected:
+                actual = stored[theirs].shape
+                raise ModelError(f"{where}: {theirs} has the shape {actual}, but config.json says {expected}")
+        return layout.theirs(name)
+
+    # Sizes first that would make the network itself too large, then all shapes, of a network without numbers.
+    check("encoder.tokens", (config.vocab_size, config.hidden_size))
+    if config.num_layers > len(stored):
+        raise ModelError(f"{where}: the weights lack layers, of which config.json has {config.num_layers:,}")
+    with torch.device("meta"):
+        parameters = MaskedLM(config, make_heads()).named_parameters()
+    shapes = {name: each.shape for name, each in parameters if is_needed(name)}
+    of_head = [name for name in shapes if name.startswith("head.") and name not in layout.shared]
+    if of_head and not any(theirs in stored for name in of_head for theirs in layout.theirs(name)):
+        shapes = {name: shape for name, shape in shapes.items() if not name.startswith("head.")}
+    names = {name: check(name, shape) for name, shape in shapes.items()}
     check_kinds({theirs: stored[theirs] for each in names.values() for theirs in each}, where)
 
     model = MaskedLM(config, make_heads())
-    weights = layout.canonical(read_weights(folder))
-    model.load_state_dict(layout.from_transformers(weights, names, where=where), strict=False)
+    weights, ours = layout.canonical(read_weights(folder)), {}
+    for name, each in names.items():
+        parts = [weights[theirs].to(torch.float32) for theirs in each]
+        ours[name] = parts[0] if len(parts) == 1 else torch.cat(parts)  # which copies, and most weights are whole
+        if not ours[name].sum().isfinite() and (number := int((~ours[name].isfinite()).sum())):
+            raise ModelError(
+                f"{where}: {', '.join(each)} hold {number:,} values that are not finite (NaN or infinity), so the "
+                "model says nothing: its training has diverged, or the file is damaged; give another copy"
+            )
+    model.load_state_dict(ours, strict=False)
     return model, weights, names
 
 
@@ -196,7 +281,7 @@ def load_model(folder: Path, *, mask_id: int) -> MaskedLM:
     has_head, table = "head.bias" in names, model.encoder.tokens
     if not has_head:
         log.warning("%s: there is no masked-language-model head; a new, untrained one is made", where)
-        initialise_head(model, seed=0)
+        draw(model.head.dense.weight, config.initializer_range, torch.Generator().manual_seed(0))
     for name in layout.known:
         decoder = weights.get(name) if has_head and name.endswith("decoder.weight") else None
         if decoder is not None and (decoder.shape != table.shape or not torch.equal(decoder.to(torch.float32), table)):
@@ -286,10 +371,9 @@ class TaskHead:
             return LabelHead(config, self.names)
         return TokenHead(self.head, config, self.names)
 
-    def parameters_of(self, model: MaskedLM) -> set[str]:
-        """The parameters that a model with this head has in transformers."""
-        shared, beginnings = LAYOUTS[model.config.layout].shared, ("encoder.", f"{self.head}.")
-        return {name for name, _ in model.named_parameters() if name.startswith(beginnings) or name in shared}
+    def needs(self, name: str, layout: FolderLayout) -> bool:
+        """Whether a model with this head has a parameter of this name in transformers."""
+        return name.startswith(("encoder.", f"{self.head}.")) or name in layout.shared
 
 
 def with_task_head(
@@ -341,16 +425,97 @@ def save_task_model(model: MaskedLM, head: TaskHead, folder: Path) -> None:
         content |= layout.pooling_content(head.pooling)
         content["problem_type"] = head.problem_type
     content[KEY] = dict(head.own)
-    _write(model, head.parameters_of(model), content, folder, {})
+    _write(model, [name for name, _ in model.named_parameters() if head.needs(name, layout)], content, folder, {})
 
 
 def load_task_model(folder: Path, head: TaskHead, *, mask_id: int) -> MaskedLM:
     """Loads a fine-tuned model of one of our layouts, of any make; `head` is as config.json has it."""
     content, layout = read_config_file(folder)
     config = layout.read_config(content, mask_id=mask_id)
-    model, _, names = _load(folder, config, lambda: [head.new(config)], head.parameters_of)
+    model, _, names = _load(folder, config, lambda: [head.new(config)], lambda name: head.needs(name, layout))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name not in names:
                 parameter.zero_()  # of a head that is not there, and not used
     return model.eval()
+
+
+# ----------------------------------------
+# checksums.json    {"config.json": SHA-256, "model.safetensors": ..., "tokenizer.json": ..., ...}
+#
+# `pretrain` and `finetune` write it; transformers and the hub ignore it. A file that differs was damaged, or written
+# anew on purpose: by `save_pretrained` into the same folder, by merging, by hand. These cannot be told apart, so that
+# loading warns of both. Files that are not in it (README.md, files of sentence-transformers) may change freely.
+
+CHECKSUMS = "checksums.json"
+_WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
+_FILES = (
+    CONFIG, *_WEIGHTS, INDEX, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt",
+)  # fmt: skip
+
+
+def write_checksums(folder: Path) -> None:
+    """Writes the checksums of a folder's files; call it when they are all there."""
+    content = {path.name: file_sha256(path) for path in _checked_files(folder)}
+    write_atomically(folder / CHECKSUMS, json.dumps(content, indent=2) + "\n")
+
+
+def read_checksums(folder: Path) -> dict[str, str] | None:
+    """File to SHA-256, or None where there are none (transformers writes none)."""
+    file = folder / CHECKSUMS
+    if not file.is_file():
+        return None
+    try:
+        return {str(name): str(value) for name, value in load_json(file).items()}
+    except (OSError, ValueError, AttributeError) as error:
+        raise ModelError(f"{file}: damaged ({error}); remove it to go without checksums") from error
+
+
+def weights_fingerprint(folder: Path) -> str:
+    """SHA-256 of a folder's configuration and weights together: where it is equal, so are hidden states."""
+    files = {path.name: file_sha256(path) for pattern in (CONFIG, *_WEIGHTS) for path in folder.glob(pattern)}
+    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
+
+
+@contextmanager
+def files_checked(folder: Path, *, strict: bool = False) -> Iterator[None]:
+    """Compares a model's files with their checksums while it is loaded, on another core where one is free.
+
+    A folder without checksums is taken as it is; if the loading fails, its own error is raised. A file that was changed
+    is a warning in the log, and an error where it is `strict`.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        pending = pool.submit(_complaint, folder)
+        yield
+        if (complaint := pending.result()) is None:
+            return
+        if strict:
+            raise ModelError(complaint)
+        log.warning("%s", complaint)
+
+
+def _complaint(folder: Path) -> str | None:
+    try:
+        checksums = read_checksums(folder)
+    except ModelError as error:
+        return str(error)
+    if checksums is None:
+        return None
+    names = []
+    for path in _checked_files(folder):
+        expected = checksums.get(path.name)
+        is_new = expected is None and any(fnmatchcase(path.name, pattern) for pattern in _WEIGHTS)
+        if is_new or (expected is not None and file_sha256(path) != expected):
+            names.append(shown(path.name)[1:-1])
+    if not names:
+        return None
+    are, them = ("are", "them") if len(names) > 1 else ("is", "it")
+    return (
+        f"{folder}: {', '.join(names[:4])} {are} not what {CHECKSUMS} was written for: damaged, or saved anew since. "
+        f"If you changed {them} on purpose (save_pretrained, merging, an edit), remove {CHECKSUMS}; else take another "
+        "copy of the model"
+    )
+
+
+def _checked_files(folder: Path) -> list[Path]:
+    return sorted({path for pattern in _FILES for path in folder.glob(pattern) if path.is_file()})

@@ -10,7 +10,6 @@ I = intermediate size, N = predicted positions, V = vocabulary; b, q, k = rows, 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -41,14 +40,9 @@ def by_loops(x: Tensor) -> bool:
 
 def loops() -> Any:
     """The compiled loops, with their threads."""
-    use_threads_of_torch()
-    return _loops_module()
-
-
-@functools.cache
-def _loops_module() -> Any:
     from unmask.model import loops as module  # loads numba
 
+    use_threads_of_torch()
     return module
 
 

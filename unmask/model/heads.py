@@ -223,10 +223,6 @@ class DecodedRows:
     place_BS: Tensor  # int64: where in its text each stands, from 0; 0 at padding
     bits_BS: Tensor  # int64: random bits of each position, by which it sees others
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> DecodedRows:
-        """The same with a change made to each tensor."""
-        return DecodedRows(change(self.input_ids_BS), change(self.text_BS), change(self.place_BS), change(self.bits_BS))
-
     def seen(self, queries: slice, *, rate: float) -> Tensor:
         """What some places see of their rows: bool [B, q, S]; `rate` is the share of the tokens that is hidden from
         each. Padding sees the padding of its row, so that no place sees nothing."""
@@ -274,39 +270,35 @@ class RetroMAEHead(nn.Module):
         queried_BSD = vector_BSD + place_BSD.to(dtype)
         seen_BSD = torch.where(rows.place_BS[..., None] == 0, vector_BSD, token_BSD)
         query_BSD, (key_BSD, value_BSD) = self.query(queried_BSD), self.key_value(seen_BSD).chunk(2, -1)
-        mixed_BSD = self._attend(query_BSD, key_BSD, value_BSD, rows, rate)
-        queried_ND, mixed_ND = (each.flatten(0, 1).index_select(0, positions_N) for each in (queried_BSD, mixed_BSD))
-        _, x_ND = self.attention_norm.of_sum(queried_ND, self.out(mixed_ND))
-        return self.norm.of_sum(x_ND, self.mlp(x_ND))[1]
 
-    def _attend(self, query_BSD: Tensor, key_BSD: Tensor, value_BSD: Tensor, rows: DecodedRows, rate: float) -> Tensor:
-        """[B, S, D], tile by tile. What is seen is not stored, but drawn again in the backward pass."""
-        num_rows, length, _ = query_BSD.shape
-        if not num_rows:
-            return query_BSD + key_BSD + value_BSD  # nothing, of which all have a gradient
-
+        # Attention, tile by tile. What is seen is not stored, but drawn again in the backward pass.
         def attend_tile(
             query_bHqK: Tensor, key_bHSK: Tensor, value_bHSK: Tensor, of_rows: DecodedRows, queries: slice
         ) -> Tensor:
             seen_b1qS = of_rows.seen(queries, rate=rate)[:, None]
             return functional.scaled_dot_product_attention(query_bHqK, key_bHSK, value_bHSK, attn_mask=seen_b1qS)
 
-        most = _PAIRS if query_BSD.device.type == "cpu" else _GPU_PAIRS
-        num_queries = min(length, max(1, most // length))
+        num_rows, length = rows.input_ids_BS.shape
+        most = (_PAIRS if query_BSD.device.type == "cpu" else _GPU_PAIRS) // max(1, length)  # queries of a tile
+        num_queries = max(1, min(length, most))
         heads = [x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in (query_BSD, key_BSD, value_BSD)]
-        mixed = []
-        num = max(1, most // (length * num_queries))
+        mixed = [] if num_rows else [query_BSD + key_BSD + value_BSD]  # nothing, of which all have a gradient
+        num = max(1, most // num_queries)
         for begin in range(0, num_rows, num):
             part = slice(begin, begin + num)
             query_bHSK, key_bHSK, value_bHSK = (each[part] for each in heads)
-            of_rows = rows.map(lambda tensor: tensor[part])  # noqa: B023  (called at once)
+            of_rows = DecodedRows(rows.input_ids_BS[part], rows.text_BS[part], rows.place_BS[part], rows.bits_BS[part])
             tiles = []
             for at in range(0, length, num_queries):
                 queries = slice(at, at + num_queries)
                 inputs = (query_bHSK[:, :, queries], key_bHSK, value_bHSK, of_rows, queries)
                 tiles.append(checkpoint(attend_tile, *inputs, use_reentrant=False, preserve_rng_state=False))
             mixed.append(torch.cat(tiles, 2).transpose(1, 2).flatten(2))
-        return torch.cat(mixed)
+        mixed_BSD = torch.cat(mixed)
+
+        queried_ND, mixed_ND = (each.flatten(0, 1).index_select(0, positions_N) for each in (queried_BSD, mixed_BSD))
+        _, x_ND = self.attention_norm.of_sum(queried_ND, self.out(mixed_ND))
+        return self.norm.of_sum(x_ND, self.mlp(x_ND))[1]
 
 
 Head = PairHead | BoundaryHead | LabelHead | TokenHead | RetroMAEHead

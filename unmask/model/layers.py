@@ -104,14 +104,10 @@ class Attention(nn.Module):
 
     def forward(self, x_BSD: Tensor, plan: AttentionPlan) -> Tensor:
         """[B, S, D], normalised, to [B, S, D]; the plan is of the layer's kind."""
-        return self.out(fused.attention(self._projected(x_BSD), plan).reshape(x_BSD.shape))
+        return self.out(fused.attention(self.project(x_BSD), plan).reshape(x_BSD.shape))
 
-    def project(self, x_BSD: Tensor, plan: AttentionPlan) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values: each [B, H, S, K]."""
-        return fused.heads_of(self._projected(x_BSD), plan)
-
-    def _projected(self, x_BSD: Tensor) -> Tensor:
-        """[B, S, 3, H, K]."""
+    def project(self, x_BSD: Tensor) -> Tensor:
+        """Queries, keys and values: [B, S, 3, H, K]."""
         num_rows, length, hidden = x_BSD.shape
         return self.qkv(x_BSD).view(num_rows, length, 3, self.num_heads, hidden // self.num_heads)
 

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, get_args
 
-import torch
 from torch import Tensor
 
 from unmask.core.errors import ModelError, SettingsError, UnsupportedError, shown
@@ -88,45 +87,6 @@ class FolderLayout:
             new = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", new))  # TensorFlow's names
             renamed[self.aliases.get(new, new)] = tensor
         return renamed
-
-    def find(self, shapes: Mapping[str, torch.Size], stored: Mapping[str, Any], *, where: str) -> dict[str, list[str]]:
-        """Under which names parameters of these shapes are stored (as tensors or `StoredTensor`s, by canonical names).
-
-        Those of the masked-language-model head are left out where the weights have nothing of one, or only what a
-        classifier shares with it. `where` is the file, for errors.
-        """
-        of_head = [name for name in shapes if name.startswith("head.") and name not in self.shared]
-        has_head = not of_head or any(theirs in stored for name in of_head for theirs in self.theirs(name))
-        names = {}
-        for name, shape in shapes.items():
-            if name.startswith("head.") and not has_head:
-                continue
-            names[name] = self.theirs(name)
-            expected = (shape[0] // len(names[name]), *shape[1:])
-            for theirs in names[name]:
-                if theirs not in stored:
-                    raise ModelError(f"{where}: the weights lack {theirs}, which the layout in config.json has")
-                if tuple(stored[theirs].shape) != expected:
-                    raise ModelError(
-                        f"{where}: {theirs} has the shape {tuple(stored[theirs].shape)}, but config.json says "
-                        f"{expected}"
-                    )
-        return names
-
-    def from_transformers(
-        self, weights: Mapping[str, Tensor], names: Mapping[str, list[str]], *, where: str
-    ) -> dict[str, Tensor]:
-        """Our parameters, float32, out of weights under canonical names; `names` are what `find` returns."""
-        ours = {}
-        for name, theirs in names.items():
-            parts = [weights[part].to(torch.float32) for part in theirs]
-            ours[name] = parts[0] if len(parts) == 1 else torch.cat(parts)  # which copies, and most weights are whole
-            if not ours[name].sum().isfinite() and (number := int((~ours[name].isfinite()).sum())):
-                raise ModelError(
-                    f"{where}: {', '.join(theirs)} hold {number:,} values that are not finite (NaN or infinity), so "
-                    "the model says nothing: its training has diverged, or the file is damaged; give another copy"
-                )
-        return ours
 
     # config.json
 

@@ -40,18 +40,18 @@ def _mean(hidden_ESD: Tensor, mask_ES: Tensor) -> Tensor:
     return (hidden_ESD * weight_ES1).sum(1) / weight_ES1.sum(1).clamp(min=1.0)
 
 
-def _first(hidden_ESD: Tensor, mask_ES: Tensor) -> Tensor:
-    return hidden_ESD[:, 0]
-
-
-def _max(hidden_ESD: Tensor, mask_ES: Tensor) -> Tensor:
-    return hidden_ESD.masked_fill(mask_ES[..., None] == 0, -1e9).amax(1)
-
-
 POOLINGS: dict[str, Pooling] = {
     "mean": Pooling(_mean, "mean", "the mean of its tokens' hidden states, special tokens included"),
-    "first": Pooling(_first, "cls", "the hidden state of its first token"),
-    "max": Pooling(_max, "max", "the largest of its tokens' hidden states in each dimension"),
+    "first": Pooling(
+        lambda hidden_ESD, mask_ES: hidden_ESD[:, 0],
+        "cls",
+        "the hidden state of its first token",
+    ),
+    "max": Pooling(
+        lambda hidden_ESD, mask_ES: hidden_ESD.masked_fill(mask_ES[..., None] == 0, -1e9).amax(1),
+        "max",
+        "the largest of its tokens' hidden states in each dimension",
+    ),
 }
 
 
@@ -121,8 +121,8 @@ def _modules(folder: Path) -> list[tuple[str, str]]:
     if not file.is_file():
         return []
     try:
-        modules = [(str(module["type"]).rpartition(".")[2], str(module["path"])) for module in _read(file)]
-    except (KeyError, TypeError) as error:
+        modules = [(str(module["type"]).rpartition(".")[2], str(module["path"])) for module in load_json(file)]
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{file}: damaged ({error!r}); mend it or take it away") from error
     for _, path in modules:  # a folder in this one, since an export makes it anew
         if path and (path == ".." or Path(path).name != path or len(path) > _LETTERS):
@@ -130,36 +130,29 @@ def _modules(folder: Path) -> list[tuple[str, str]]:
     return modules
 
 
-def _read(file: Path) -> Any:
+def read_side_file(file: Path, *, optional: bool = False) -> dict[str, Any]:
+    """The content of a small JSON file beside a model; empty where it is `optional` and not there."""
+    if optional and not file.is_file():
+        return {}
     try:
-        return load_json(file)
+        content = load_json(file)
     except (OSError, ValueError) as error:
-        raise ModelError(f"{file}: not readable as JSON ({error}); mend it") from error
+        raise ModelError(f"{file}: not readable as JSON ({error}); mend it or take it away") from error
+    if not isinstance(content, dict):
+        raise ModelError(f"{file}: damaged (no table); mend it or take it away")
+    return content
 
 
-def _file_of(folder: Path, module: str) -> Path | None:
+def module_file(folder: Path, module: Literal["Pooling", "SpladePooling", "Normalize"]) -> Path | None:
+    """The settings of what sentence-transformers does with hidden states: pools them, makes sparse vectors, or divides
+    vectors by their length; None: it does not."""
     path = next((path for kind, path in _modules(folder) if kind == module), None)
     return None if path is None else folder / path / "config.json"
 
 
-def pooling_file(folder: Path) -> Path | None:
-    """Where a folder says how it pools; None: nowhere."""
-    return _file_of(folder, "Pooling")
-
-
-def sparse_file(folder: Path) -> Path | None:
-    """Where a folder says how it makes sparse vectors; None: it makes none."""
-    return _file_of(folder, "SpladePooling")
-
-
-def read_normalize(folder: Path) -> bool:
-    """Whether sentence-transformers divides the vectors of a folder's model by their length."""
-    return any(kind == "Normalize" for kind, _ in _modules(folder))
-
-
 def read_pooling(folder: Path) -> str:
     """How sentence-transformers makes a vector of the tokens of a folder's model; the mean, where no file says so."""
-    if sparse_file(folder) is not None:
+    if module_file(folder, "SpladePooling") is not None:
         raise ModelError(
             f"{folder}: its vectors are sparse (SPLADE), which `unmask embed`, `search` and `evaluate-search` make, "
             "or sentence_transformers.SparseEncoder(folder); for dense ones ask for pooling mean"
@@ -167,11 +160,9 @@ def read_pooling(folder: Path) -> str:
     for kind, _ in _modules(folder):
         if kind not in ("Transformer", "Pooling", "Normalize"):
             raise ModelError(f"{folder / MODULES}: vectors go through {kind}, which is not offered; {_WAY_OUT}")
-    if (file := pooling_file(folder)) is None:
+    if (file := module_file(folder, "Pooling")) is None:
         return "mean"
-    content = _read(file)
-    if not isinstance(content, dict):
-        raise ModelError(f"{file}: damaged (no table); mend it, or {_WAY_OUT}")
+    content = read_side_file(file)
     modes = content.get("pooling_mode")  # vectors of several stand side by side
     if modes is None:
         modes = [mode for key, mode in _MODES.items() if content.get(key)] or ["mean"]
@@ -184,14 +175,12 @@ def read_pooling(folder: Path) -> str:
 
 def check_splade(folder: Path) -> None:
     """Makes sure that a folder that makes sparse vectors makes them as ours: log(1 + relu(the largest logit))."""
-    if (file := sparse_file(folder)) is None:
+    if (file := module_file(folder, "SpladePooling")) is None:
         raise ModelError(f"{folder}: makes no sparse vectors")
     for kind, _ in _modules(folder):
         if kind not in ("Transformer", "MLMTransformer", "SpladePooling"):
             raise ModelError(f"{folder / MODULES}: sparse vectors go through {kind}, which is not offered")
-    content = _read(file)
-    if not isinstance(content, dict):
-        raise ModelError(f"{file}: damaged (no table); mend it")
+    content = read_side_file(file)
     for key, offered in _SPLADE_SETTINGS.items():
         if (value := content.get(key, offered)) != offered:
             raise ModelError(

@@ -35,13 +35,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unmask.core.errors import ModelError, SettingsError, UnsupportedError, load_json, shown
+from unmask.core.errors import ModelError, SettingsError, UnsupportedError, shown
+from unmask.core.hub import CONFIG, WEIGHTS
 from unmask.model.attention import Sequences
 from unmask.model.config import EncoderConfig
 from unmask.model.encoder import MaskedLM
-from unmask.model.folder import CONFIG, KEY, WEIGHTS, TaskHead, label_content, read_config_file, read_content
+from unmask.model.folder import (
+    KEY,
+    TaskHead,
+    check_kinds,
+    has_weights,
+    label_content,
+    read_config_file,
+    read_content,
+    stored_tensors,
+)
 from unmask.model.layout_names import LAYOUTS
-from unmask.model.stored_weights import check_kinds, has_weights, stored_tensors
+from unmask.model.pooling import read_side_file
 
 LONGEST = 512  # tokens, where nothing says how long an input may be
 _UNBOUNDED = 1 << 20  # positions above which a number says that there is no bound
@@ -62,13 +72,17 @@ class TransformersConfig:
     vocab_size: int  # tokens that it has vectors for
 
 
-class TransformersEncoder(nn.Module):
-    """Rows to logits, or to hidden states.
+class TransformersNetwork(nn.Module):
+    """A model of transformers with what is known of its inputs, to be called as ours is: with the head of a task, as a
+    masked language model, or as an encoder without a head.
 
     Args:
         model: Of transformers, with its head or without one.
-        width: Logits of a position, or its hidden size.
-        takes_padding: Whether padding, masked, leaves the output for a text as it is.
+        config: Its inputs.
+        width: Numbers of a position in its output: its logits, or its hidden size.
+        takes_padding: Whether padding, masked, leaves the output for a text as it is, so that texts of a batch may
+            differ in length. Some models of a kind (FNet, those with convolutions) take no attention mask, or let
+            padding through it.
 
     Attributes:
         compute_dtype: Of the activations: other types than float32 are autocast, by torch's rules, since the layers are
@@ -78,13 +92,17 @@ class TransformersEncoder(nn.Module):
 
     shares_rows = False
 
-    def __init__(self, model: Any, *, width: int, takes_padding: bool = True) -> None:
+    def __init__(self, model: Any, config: TransformersConfig, *, width: int, takes_padding: bool = False) -> None:
         super().__init__()
-        self.model = model
-        self.width = width
-        self.takes_padding = takes_padding
+        self.model, self.config, self.pad_id = model, config, config.pad_id
+        self.width, self.takes_padding = width, takes_padding
         self.compute_dtype = torch.float32
         self._takes_mask = "attention_mask" in inspect.signature(model.forward).parameters
+
+    @property
+    def encoder(self) -> TransformersNetwork:
+        """Itself: what its encoder makes of a position is what its head says there."""
+        return self
 
     @property
     def device(self) -> torch.device:
@@ -125,28 +143,9 @@ class TransformersEncoder(nn.Module):
             return output.logits.float()
         return functional.pad(output.logits[:, None], (0, 0, 0, input_ids_BS.shape[1] - 1)).float()
 
-
-class TransformersNetwork(nn.Module):
-    """A model of transformers with what is known of its inputs, to be called as ours is: with the head of a task, as a
-    masked language model, or as an encoder without a head.
-
-    Args:
-        model: Of transformers.
-        config: Its inputs.
-        width: Numbers of a position in its output.
-        takes_padding: Whether texts of a batch may differ in length. Some models of a kind (FNet, those with
-            convolutions) take no attention mask, or let padding through it.
-    """
-
-    def __init__(self, model: Any, config: TransformersConfig, *, width: int, takes_padding: bool = False) -> None:
-        super().__init__()
-        self.encoder = TransformersEncoder(model, width=width, takes_padding=takes_padding)
-        self.config = config
-        self.pad_id = config.pad_id
-
     @property
     def num_encoder_parameters(self) -> int:
-        return sum(parameter.numel() for parameter in self.encoder.model.base_model.parameters())
+        return sum(parameter.numel() for parameter in self.model.base_model.parameters())
 
     def outputs(self, head: str, logits_NC: Tensor, *, dropout_seed: int | None = None) -> Tensor:
         """The logits of a task as they are: the encoder has the head, and has dropped what is dropped."""
@@ -158,7 +157,7 @@ class TransformersNetwork(nn.Module):
 
     def bare(self) -> TransformersNetwork:
         """The encoder in it, without the head, with the same weights."""
-        return TransformersNetwork(self.encoder.model.base_model, self.config, width=self.config.hidden_size)
+        return TransformersNetwork(self.model.base_model, self.config, width=self.config.hidden_size).eval()
 
 
 TaskNetwork = MaskedLM | TransformersNetwork
@@ -184,46 +183,28 @@ def drawn_from(seed: int | None, device: torch.device) -> Iterator[None]:
 # Which folders transformers runs
 
 
-def runs_in_transformers(folder: Path) -> bool:
-    """Whether transformers runs a folder's model.
+def why_in_transformers(folder: Path) -> str | None:
+    """Why transformers runs a folder's model, in words; None: our encoder does.
 
     It does where the layout is none of ours, where the model has a part that our encoder lacks, and where the weights
-    are in other files. False of what is no model's folder at all: reading it is an error elsewhere.
+    are in other files. None, too, of what is no model's folder, or broken: reading it is an error elsewhere.
     """
     try:
-        kind = read_content(folder).get("model_type")
-    except ModelError:
-        return False
-    if not isinstance(kind, str) or kind not in LAYOUTS:
-        return isinstance(kind, str)
-    if not has_weights(folder):
-        return any((folder / name).is_file() for name in _OTHER_WEIGHTS)
-    return _unsupported(folder) is not None
-
-
-def why_in_transformers(folder: Path) -> str:
-    """Why our encoder does not run a folder's model for which `runs_in_transformers` holds, in words."""
-    kind = read_content(folder)["model_type"]
-    if kind not in LAYOUTS:
-        return f"it is of type {shown(kind)}, which is none of our layouts ({', '.join(LAYOUTS)})"
-    return _unsupported(folder) or "its weights are in no file of safetensors"
-
-
-def _unsupported(folder: Path) -> str | None:
-    """The part of a model of one of our layouts that our encoder lacks, in words; None: there is none, or the folder is
-    broken."""
-    try:
+        if (kind := read_content(folder)["model_type"]) not in LAYOUTS:
+            return f"it is of type {shown(kind)}, which is none of our layouts ({', '.join(LAYOUTS)})"
+        if not has_weights(folder) and any((folder / name).is_file() for name in _OTHER_WEIGHTS):
+            return "its weights are in no file of safetensors"
         content, layout = read_config_file(folder)
         layout.read_config({key: value for key, value in content.items() if "dropout" not in key}, mask_id=0)
     except UnsupportedError as error:
-        return str(error)
+        return str(error) if has_weights(folder) else None
     except ModelError:
         pass
     return None
 
 
 def check_transformers(folder: Path) -> None:
-    """Makes sure that transformers knows masked language models of a folder's type. No weight is read."""
+    """Makes sure that transformers knows masked language models of a folder's type; no weight is read."""
     _import_transformers(folder)
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
@@ -266,7 +247,7 @@ class TransformersPretrained:
 
 
 def load_transformers(folder: Path, *, vocab_size: int, pad_id: int, max_length: int | None) -> TransformersPretrained:
-    """Loads an encoder of a folder for which `runs_in_transformers` holds. `max_length` is the longest input of the
+    """Loads an encoder of a folder that transformers runs. `max_length` is the longest input of the
     task; None: what the network takes."""
     model, missing = _read(folder, "AutoModel", what="encoder", vocab_size=vocab_size)
     _check_missing(folder, model, [name for name in missing if _POOLER not in name])
@@ -291,7 +272,7 @@ def load_transformers_model(
     config = TransformersConfig(_width_of(model), _longest_of(model), 1, pad_id, size)
     network = TransformersNetwork(model, config, width=size).eval()
     has_encoder = model.base_model is not model and not getattr(model.config, "is_encoder_decoder", False)
-    return None if missing else network, network.bare().eval() if has_encoder else None
+    return None if missing else network, network.bare() if has_encoder else None
 
 
 def load_transformers_task(
@@ -301,7 +282,8 @@ def load_transformers_task(
     auto, what = f"AutoModelFor{head.architecture}", f"model for {head.architecture}"
     model, missing = _read(folder, auto, what=what, vocab_size=vocab_size)
     _check_missing(folder, model, missing)
-    return _of_task(model, _inputs_of(model, folder, pad_id=pad_id, max_length=max_length)).eval()
+    config = _inputs_of(model, folder, pad_id=pad_id, max_length=max_length)
+    return TransformersNetwork(model, config, width=model.config.num_labels, takes_padding=True).eval()
 
 
 def transformers_with_head(
@@ -344,20 +326,16 @@ def transformers_with_head(
     if trained:
         missing = model.base_model.load_state_dict(pretrained.weights, strict=False).missing_keys
         _check_missing(folder, model, [name for name in missing if _POOLER not in name])
-    return _of_task(model.float(), pretrained.config)
+    return TransformersNetwork(model.float(), pretrained.config, width=model.config.num_labels, takes_padding=True)
 
 
 def save_transformers_task(network: TransformersNetwork, head: TaskHead, folder: Path) -> None:
     """Writes a network that transformers' class for the task loads, with the same logits."""
-    model = network.encoder.model
+    model = network.model
     setattr(model.config, KEY, dict(head.own))
     model.save_pretrained(folder)
     if (folder / WEIGHTS).is_file():  # safetensors makes files that only their owner may read
         shutil.copymode(folder / CONFIG, folder / WEIGHTS)
-
-
-def _of_task(model: Any, config: TransformersConfig) -> TransformersNetwork:
-    return TransformersNetwork(model, config, width=model.config.num_labels, takes_padding=True)
 
 
 def _read(folder: Path, auto: str, *, what: str, vocab_size: int) -> tuple[Any, list[str]]:
@@ -375,7 +353,7 @@ def _read(folder: Path, auto: str, *, what: str, vocab_size: int) -> tuple[Any, 
                 folder, output_loading_info=True, local_files_only=True, trust_remote_code=False
             )
     except Exception as error:
-        why = "" if (lacking := _unsupported(folder)) is None else f"{lacking}, and there is "
+        why = "" if (lacking := why_in_transformers(folder)) is None else f"{lacking}, and there is "
         raise ModelError(f"{folder}: {why}no {what} that transformers reads ({_reason(error)})") from error
     for name, weight in model.named_parameters():
         if not weight.sum().isfinite() and not weight.isfinite().all():
@@ -431,11 +409,7 @@ def _inputs_of(model: Any, folder: Path, *, pad_id: int, max_length: int | None)
     types = getattr(config, "type_vocab_size", None) if "token_type_ids" in arguments else 1
     longest = _longest_of(model)
     if getattr(config, "relative_attention", False) and not getattr(config, "position_biased_input", True):
-        file, of_tokenizer = folder / "tokenizer_config.json", None
-        try:
-            of_tokenizer = load_json(file).get("model_max_length") if file.is_file() else None
-        except (OSError, ValueError, AttributeError) as error:
-            raise ModelError(f"{file}: not readable as JSON ({error}); mend it or take it away") from error
+        of_tokenizer = read_side_file(folder / "tokenizer_config.json", optional=True).get("model_max_length")
         if not isinstance(of_tokenizer, int | float) or not 0 < of_tokenizer < _UNBOUNDED:  # huge where there is none
             of_tokenizer = None
         longest = int(max_length or of_tokenizer or LONGEST)

@@ -13,7 +13,7 @@ import tomli_w
 from unmask.core.files import write_atomically
 from unmask.core.results import documents, margin, over, sentence, unit_of_summary
 from unmask.data.data_folder import Manifest
-from unmask.model.card_head import CARD, CardFigures, CardSettings, Origin, card_head, encodable, name_of_folder
+from unmask.model.card_head import CARD, CardSettings, Origin, card_head, encodable, name_of_folder
 from unmask.report.pages import TEMPLATES
 from unmask.tasks.settings import FinetuneSettings
 from unmask.tasks.task import Task
@@ -109,7 +109,7 @@ def write_card(
         task=("fill-mask", "Masked Language Modeling"),
         tags=(*tags, "sentence-transformers"),
         base=() if origin is None else origin.base_models,
-        figures=[CardFigures(", ".join(names[:_MOST_SOURCES]) + more, "validation", metrics)],
+        figures=[(", ".join(names[:_MOST_SOURCES]) + more, "validation", metrics)],
         mask_token=encodable(mask_token),
     )
     strategy = f"Strategy `{masking['strategy']}`" if masking["strategy"] else "A strategy of its own"
@@ -247,7 +247,7 @@ def write_task_card(
         tags=("unmask", task.pipeline, task.kind.replace("_", "-")),
         base=() if settings.initial_weights == "random" else origin.base_models,
         figures=[
-            CardFigures(
+            (
                 files[part],
                 part,
                 {_shown_name(name): (_HUB_NAMES.get(name, name), value) for name, value in metrics.items()},

@@ -72,7 +72,6 @@ def write_embedder_card(
         task=(_SPARSE_TASK, "Feature Extraction") if sparse else (_TASK, "Sentence Similarity"),
         tags=("unmask", "sentence-transformers", *(("sparse-encoder", "splade") if sparse else (_TASK, _SPARSE_TASK))),
         base=origin.base_models,
-        figures=(),
         library="sentence-transformers",
     )
     text = TEMPLATES.get_template("embedder_card.md").render(

@@ -24,10 +24,10 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from unmask.core.errors import ModelError, SettingsError, load_json
+from unmask.core.errors import ModelError, SettingsError
 from unmask.core.settings import Settings
-from unmask.model.pooling import SPLADE, pooling_file, sparse_file
-from unmask.model.stored_weights import weights_fingerprint
+from unmask.model.folder import weights_fingerprint
+from unmask.model.pooling import SPLADE, module_file, read_side_file
 from unmask.search.exact import Vectors
 from unmask.search.passages import DocumentPart, TextPassage, cut_passages
 from unmask.tasks.embed import EmbedSettings, embed_texts, sparse_texts
@@ -141,7 +141,7 @@ def open_encoder(  # noqa: PLR0912, PLR0913  (the options of the command line, a
 
     # The prompts.
     file = folder / "config_sentence_transformers.json"
-    content = _read(file)
+    content = read_side_file(file, optional=True)
     prompts = content.get("prompts") or {}
     if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
         raise ModelError(f"{file}: damaged (prompts is no table of texts); mend it, or remove it to go without prompts")
@@ -149,9 +149,13 @@ def open_encoder(  # noqa: PLR0912, PLR0913  (the options of the command line, a
         query_prompt = prompts.get("query") or ""
     if document_prompt is None:
         document_prompt = next(filter(None, map(prompts.get, _DOCUMENT_PROMPTS)), "")
-    of_pooling = pooling_file(folder)
+    of_pooling = module_file(folder, "Pooling")
     has_prompt = bool(query_prompt or document_prompt)
-    if has_prompt and of_pooling is not None and _read(of_pooling).get("include_prompt") is False:
+    if (
+        has_prompt
+        and of_pooling is not None
+        and read_side_file(of_pooling, optional=True).get("include_prompt") is False
+    ):
         raise ModelError(
             f"{of_pooling}: include_prompt is false, so that prompts would be left out of the mean, which is not "
             "offered; go without prompts (query_prompt='', document_prompt=''), or give another model",
@@ -159,7 +163,7 @@ def open_encoder(  # noqa: PLR0912, PLR0913  (the options of the command line, a
         )
 
     # The similarity. What the folder says of sparse vectors does not hold for dense ones of the same model.
-    is_of_others = not is_sparse and sparse_file(folder) is not None
+    is_of_others = not is_sparse and module_file(folder, "SpladePooling") is not None
     name: Any = similarity
     if similarity is None:
         name = (None if is_of_others else content.get("similarity_fn_name")) or ("dot" if is_sparse else "cosine")
@@ -173,7 +177,7 @@ def open_encoder(  # noqa: PLR0912, PLR0913  (the options of the command line, a
     if passage_tokens is None:
         network = loaded.predictor if is_sparse else loaded.embedder
         passage_tokens = min(network.config.max_position_embeddings, _MOST_TOKENS)
-        limit = _read(folder / "sentence_bert_config.json").get("max_seq_length")
+        limit = read_side_file(folder / "sentence_bert_config.json", optional=True).get("max_seq_length")
         if isinstance(limit, int) and not isinstance(limit, bool) and limit >= least:
             passage_tokens = min(passage_tokens, limit)
     elif not least <= passage_tokens <= _LONGEST_PASSAGE:
@@ -204,16 +208,3 @@ def open_encoder(  # noqa: PLR0912, PLR0913  (the options of the command line, a
         overlap_tokens=overlap,
     )
     return SearchEncoder(loaded, settings)
-
-
-def _read(file: Path) -> dict[str, Any]:
-    """A file beside the model; empty where there is none."""
-    if not file.is_file():
-        return {}
-    try:
-        content = load_json(file)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{file}: not readable as JSON ({error}); mend it or take it away") from error
-    if not isinstance(content, dict):
-        raise ModelError(f"{file}: damaged (no table); mend it or take it away")
-    return content

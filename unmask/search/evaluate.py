@@ -11,6 +11,7 @@ correction, one comparison for each other system, and one figure decides: nDCG@1
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import vstack
 
 from unmask.core.errors import SettingsError
 from unmask.core.results import Notify, Progress, Result, Sheet, Shown, Styled, margin, over, usual_reporter
@@ -208,21 +210,22 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
 
     named = paths_or_texts(corpus) or []
     is_judged = len(named) == 1 and isinstance(named[0], str | Path) and is_beir(named[0])
+    passed_over: Counter[str] = Counter()
     if is_judged:
         tasks = [read_beir(Path(str(named[0])), split=split, num_queries=queries, seed=seed)]
-        described, passed_over = [f"{named[0]}: a folder in BEIR's format, judgements of its part {split}"], {}
+        described = [f"{named[0]}: a folder in BEIR's format, judgements of its part {split}"]
     else:
         with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
-            items = read_items(list(keep_as_files(named, Path(scratch))), of_model.encoder.model.folder, settings)
-        described, passed_over = items.described, dict(items.passed_over)
-        tasks = [crop_task(items.documents, settings)]
-        titles = title_task(items.documents, settings)
+            files = list(keep_as_files(named, Path(scratch)))
+            texts, described, passed_over = read_items(files, of_model.encoder.model.folder, settings)
+        tasks = [crop_task(texts, settings)]
+        titles = title_task(texts, settings)
         if titles is not None and len(titles.queries) >= FEW:
             tasks.append(titles)
         elif titles is not None:
             described.append(f"titles: {len(titles.queries)} that may be queried for, too few to measure by")
     for task in tasks:
-        passed_over |= task.not_asked
+        passed_over += task.not_asked
 
     notify = notify or usual_reporter().notify
     measured = {task.name: _measure(task, searches, lexical, notify) for task in tasks}
@@ -235,7 +238,7 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
             "vectors": {each: search.spread(tasks, seed) for each, search in searches.items()},
             "encoding": {each: search.encoder.settings.model_dump() for each, search in searches.items()},
             "described": described,
-            "passed_over": passed_over,
+            "passed_over": dict(passed_over),
             "unit": unit,
             "crops": None if is_judged else crops,
             "seed": seed,
@@ -270,7 +273,9 @@ class ModelSearch:
             for passage in some:
                 ends[passage.part.document].append(passage.end)
             count(some[-1].part.document + 1, len(missing))
-        self._vectors = [_joined(self._vectors)]
+        if len(self._vectors) > 1:
+            dense = isinstance(self._vectors[0], np.ndarray)
+            self._vectors = [np.concatenate(self._vectors) if dense else vstack(self._vectors, format="csr")]
         for text, ends_P in zip(missing, ends, strict=True):
             self._passages[text] = number + np.arange(len(ends_P)), np.array(ends_P)
             number += len(ends_P)
@@ -296,32 +301,18 @@ class ModelSearch:
             queries, distances = self._queries[task.name], []
             for begin in range(0, len(right), _PAIRS_AT_ONCE):
                 some = slice(begin, begin + _PAIRS_AT_ONCE)
-                distances.append(alignment(_dense(queries[some]), _dense(vectors[np.array(right[some])])))
+                distances.append(alignment(queries[some], vectors[np.array(right[some])]))
             means[task.name] = _mean_over_draws(np.concatenate(distances), task.draws)
         numbers = np.concatenate([self._passages[text][0] for text in tasks[0].documents])
-        sample = _dense(vectors[numbers[sampled(len(numbers), seed)]])
-        sample = sample if isinstance(vectors, np.ndarray) else coordinates(sample)
+        cosines_NN = cosines(vectors[numbers[sampled(len(numbers), seed)]])
         return {
             "alignment": {name: mean.value for name, mean in means.items()},
             "alignment_interval": {name: plain_interval(mean.interval) for name, mean in means.items()},
-            "uniformity": uniformity(sample),
-            "effective_rank": effective_rank(sample),
+            "uniformity": uniformity(cosines_NN),
+            "effective_rank": effective_rank(cosines_NN),
             "dimension": self.encoder.width,
-            "vectors": len(sample),
+            "vectors": len(cosines_NN),
         }
-
-
-def _joined(parts: Sequence[Vectors]) -> Vectors:
-    """Vectors one after the other, all of them dense or all sparse."""
-    if len(parts) == 1 or isinstance(parts[0], np.ndarray):
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
-    from scipy.sparse import vstack
-
-    return vstack(parts, format="csr")
-
-
-def _dense(vectors: Vectors) -> NDArray[np.float32]:
-    return vectors if isinstance(vectors, np.ndarray) else vectors.toarray()
 
 
 def _measure(
@@ -446,49 +437,42 @@ def ranking_figures(
     return figures
 
 
-def unit(vectors_ND: NDArray[np.float32]) -> NDArray[np.float64]:
+def unit(vectors_ND: Vectors) -> NDArray[np.float64]:
     """Vectors divided by their length; those of length 0 stay."""
-    wide = vectors_ND.astype(np.float64)
+    wide = (vectors_ND if isinstance(vectors_ND, np.ndarray) else vectors_ND.toarray()).astype(np.float64)
     lengths = np.linalg.norm(wide, axis=1, keepdims=True)
     return wide / np.where(lengths > 0.0, lengths, 1.0)
 
 
-def alignment(first_ND: NDArray[np.float32], second_ND: NDArray[np.float32]) -> NDArray[np.float64]:
+def alignment(first_ND: Vectors, second_ND: Vectors) -> NDArray[np.float64]:
     """The squared distance of each pair [N], whose mean is the alignment."""
     squares: NDArray[np.float64] = np.square(unit(first_ND) - unit(second_ND)).sum(axis=1)
     return squares
 
 
-def uniformity(vectors_ND: NDArray[np.float32]) -> float | None:
-    """Over all pairs of two different rows; None where there are none."""
-    if len(vectors_ND) < 2:
-        return None
+def cosines(vectors_ND: Vectors) -> NDArray[np.float64]:
+    """Of all pairs [N, N]; uniformity and effective rank depend on nothing else."""
     units = unit(vectors_ND)
-    squares = np.maximum(0.0, 2.0 - 2.0 * (units @ units.T))[np.triu_indices(len(units), k=1)]
+    return units @ units.T
+
+
+def uniformity(cosines_NN: NDArray[np.float64]) -> float | None:
+    """Over all pairs of two different vectors; None where there are none."""
+    if len(cosines_NN) < 2:
+        return None
+    squares = np.maximum(0.0, 2.0 - 2.0 * cosines_NN)[np.triu_indices(len(cosines_NN), k=1)]
     return float(np.log(np.mean(np.exp(-2.0 * squares))))
 
 
-def effective_rank(vectors_ND: NDArray[np.float32]) -> float:
-    """From 1 to the smaller of the numbers of rows and columns."""
-    values = np.linalg.svd(unit(vectors_ND), compute_uv=False)
-    if not values.any():
+def effective_rank(cosines_NN: NDArray[np.float64]) -> float:
+    """From 1 to the smaller of the numbers of vectors and dimensions."""
+    # The squares of the vectors' singular values; smaller ones are what rounding left of 0.
+    squares = np.linalg.eigvalsh(cosines_NN)
+    values = np.sqrt(squares[squares > squares.max() * len(squares) * np.finfo(np.float64).eps])
+    if not len(values):
         return 1.0
     share = values / values.sum()
-    share = share[share > 0.0]
     return float(np.exp(-(share * np.log(share)).sum()))
-
-
-def coordinates(vectors_ND: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Vectors [N, at most N] with the same inner products, on which alone the figures depend: shorter than vectors that
-    are wider than they are many.
-    """
-    if vectors_ND.shape[1] <= len(vectors_ND):
-        return vectors_ND
-    wide = vectors_ND.astype(np.float64)
-    values, rotated = np.linalg.eigh(wide @ wide.T)
-    short: NDArray[np.float32] = (rotated * np.sqrt(np.maximum(values, 0.0))).astype(np.float32)
-    short[~vectors_ND.any(axis=1)] = 0.0  # and not what rounding left
-    return short
 
 
 def sampled(num_vectors: int, seed: int, most: int = MOST_VECTORS) -> NDArray[np.int64]:

@@ -33,12 +33,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.core.errors import CorpusError, DataError, SettingsError, parse_json, shown
+from unmask.core.errors import CorpusError, DataError, SettingsError, load_json, shown
 from unmask.core.settings import validated
 from unmask.data.corpus import Corpus
 from unmask.data.data_folder import MANIFEST, load_manifest
@@ -183,18 +183,15 @@ def _chosen(numbers: Sequence[int], texts: Sequence[str], settings: ItemSettings
     return sorted(ordered[: settings.queries])
 
 
-class ItemsRead(NamedTuple):
-    """What was read."""
-
-    documents: list[ItemDocument]  # those that are searched, in the order of the text
-    described: list[str]  # how, in lines
-    passed_over: Counter[str]  # reason to number
-
-
-def read_items(paths: Sequence[str | Path], model: Path, settings: ItemSettings) -> ItemsRead:
+def read_items(
+    paths: Sequence[str | Path], model: Path, settings: ItemSettings
+) -> tuple[list[ItemDocument], list[str], Counter[str]]:
     """Reads the documents of a text that are searched; memory grows with these, and by a hash for each other document.
 
     The model's folder may be that of a run, which says what it held out.
+
+    Returns:
+        The documents in the order of the text; how they were read, in lines; what was passed over: reason to number.
 
     Raises:
         UnmaskError: The text cannot be read; there are fewer than two documents, or no title column of this name.
@@ -245,7 +242,7 @@ def read_items(paths: Sequence[str | Path], model: Path, settings: ItemSettings)
             passed_over["documents with the text of another"] += 1
         elif item.text.strip():
             documents[item.text] = item
-    return ItemsRead(list(documents.values()), [described, where], passed_over)
+    return list(documents.values()), [described, where], passed_over
 
 
 def held_out_rule(model: Path) -> tuple[Path | None, CorpusSettings]:
@@ -269,15 +266,12 @@ def held_out_rule(model: Path) -> tuple[Path | None, CorpusSettings]:
     return run, validated(CorpusSettings, corpus, where=str(prepared / MANIFEST))
 
 
-def _read(file: Path, way_out: str) -> object:
+def _read(file: Path, way_out: str) -> Any:
     """The content of a JSON file; None where there is none."""
-    if not file.is_file():
-        return None
     try:
-        content: object = parse_json(file.read_text(encoding="utf-8"))
+        return load_json(file) if file.is_file() else None
     except (OSError, ValueError) as error:
         raise DataError(f"{file}: damaged ({error}); mend it, or {way_out}") from error
-    return content
 
 
 def _items(corpus: Corpus) -> Iterator[ItemDocument]:

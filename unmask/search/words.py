@@ -53,9 +53,8 @@ def rank_lexically(kind: str, documents: Sequence[str], queries: Sequence[str], 
 
     Documents that share equally much come in the order of their numbers.
     """
-    scores = bm25_scores(documents, queries) if kind == "bm25" else _tfidf_scores(documents, queries)
     ranking = np.full((len(queries), top_k), -1, dtype=np.int64)
-    for query, scores_N in enumerate(scores):
+    for query, scores_N in enumerate(lexical_scores(kind, documents, queries)):
         shares = np.flatnonzero(scores_N > 0.0)
         if len(shares) > top_k:
             kth = np.partition(scores_N[shares], len(shares) - top_k)[len(shares) - top_k]
@@ -65,32 +64,26 @@ def rank_lexically(kind: str, documents: Sequence[str], queries: Sequence[str], 
     return ranking
 
 
-def bm25_scores(documents: Sequence[str], queries: Sequence[str]) -> Iterator[NDArray[np.float64]]:
+def lexical_scores(kind: str, documents: Sequence[str], queries: Sequence[str]) -> Iterator[NDArray[np.float64]]:
     """Scores [documents] of each query, one after the other."""
-    import bm25s
-
     words = [words_of(text) for text in documents]
     if not any(words):
         yield from np.zeros((len(queries), len(documents)))
-        return
-    index = bm25s.BM25(method="lucene", k1=_K1, b=_B)
-    index.index(words, show_progress=False)
-    for query in queries:
-        query_words = words_of(query)
-        yield index.get_scores(query_words) if query_words else np.zeros(len(documents))
+    elif kind == "bm25":
+        import bm25s
 
+        index = bm25s.BM25(method="lucene", k1=_K1, b=_B)
+        index.index(words, show_progress=False)
+        for query in queries:
+            query_words = words_of(query)
+            yield index.get_scores(query_words) if query_words else np.zeros(len(documents))
+    else:
+        from sklearn.feature_extraction.text import TfidfVectorizer
 
-def _tfidf_scores(documents: Sequence[str], queries: Sequence[str]) -> Iterator[NDArray[np.float64]]:
-    from sklearn.feature_extraction.text import TfidfVectorizer
-
-    vectorizer = TfidfVectorizer(analyzer=words_of, sublinear_tf=True)
-    try:
+        vectorizer = TfidfVectorizer(analyzer=words_of, sublinear_tf=True)
         of_documents = vectorizer.fit_transform(documents).T.tocsr()
-    except ValueError:  # no text has a word
-        yield from np.zeros((len(queries), len(documents)))
-        return
-    for query_1V in vectorizer.transform(queries):
-        yield (query_1V @ of_documents).toarray()[0]
+        for query_1V in vectorizer.transform(queries):
+            yield (query_1V @ of_documents).toarray()[0]
 
 
 # ----------------------------------------

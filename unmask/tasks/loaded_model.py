@@ -18,19 +18,17 @@ from unmask.model.config import EncoderConfig
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import (
     KEY,
+    files_checked,
     find_model,
     has_prediction_head,
     load_model,
-    read_config_file,
     read_content,
 )
-from unmask.model.pooling import check_splade, read_normalize, read_pooling, sparse_file
-from unmask.model.stored_weights import files_checked
+from unmask.model.pooling import check_splade, module_file, read_pooling
 from unmask.model.transformers import (
     TransformersNetwork,
     check_transformers,
     load_transformers_model,
-    runs_in_transformers,
     why_in_transformers,
 )
 from unmask.tasks.embed import EmbedSettings, LongTexts, embed_texts
@@ -230,7 +228,7 @@ class Model(Readable):
             fetch_sentence_files(self.hub, self.folder)
         return EmbedSettings(
             read_pooling(self.folder) if pooling is None else pooling,
-            read_normalize(self.folder) if normalize is None else normalize,
+            module_file(self.folder, "Normalize") is not None if normalize is None else normalize,
             long_texts,
         )
 
@@ -243,7 +241,7 @@ class Model(Readable):
         """
         if self.hub is not None:
             fetch_sentence_files(self.hub, self.folder)
-        if sparse_file(self.folder) is None:
+        if module_file(self.folder, "SpladePooling") is None:
             return False
         check_splade(self.folder)
         return True
@@ -325,7 +323,7 @@ def load(folder: str | Path, *, precision: Precision = "float32", strict: bool =
         precision: Of the activations: `float32` gives what transformers gives; `bf16` is several times faster where the
             hardware multiplies it fast, and right to two or three digits; `auto` is bf16 there and float32 elsewhere.
         strict: A file that is not what the folder's checksums were written for is an error; else the log warns of it.
-            See `unmask.model.stored_weights`; folders of other tools have no checksums.
+            See `unmask.model.folder`; folders of other tools have no checksums.
 
     Raises:
         ModelError: The folder is not there, lacks a file, holds a damaged one, or is of a type that neither we nor
@@ -337,8 +335,8 @@ def load(folder: str | Path, *, precision: Precision = "float32", strict: bool =
         raise SettingsError(f"precision is {' or '.join(map(repr, get_args(Precision)))}, not {precision!r}")
     path = find_model(folder)
     with files_checked(path, strict=strict):
-        in_transformers = runs_in_transformers(path)
-        content = read_content(path) if in_transformers else read_config_file(path)[0]
+        in_transformers = why_in_transformers(path) is not None
+        content = read_content(path)
         is_fine_tuned = False
         if KEY in content or "ForMaskedLM" not in str(content.get("architectures")):
             from unmask.tasks.predict import does_task, open_fine_tuned

@@ -19,22 +19,22 @@ from pydantic import ConfigDict, Field
 
 from unmask.core.errors import ModelError, RunError, SettingsError, printable, shown
 from unmask.core.files import check_file, held_file, write_atomically
+from unmask.core.hub import CONFIG
 from unmask.core.results import Notify, Readable, Result, Shown, counted, ignore, usual_reporter
 from unmask.core.settings import Settings, validated
 from unmask.data.reading import check_characters
 from unmask.data.sources import readable
 from unmask.model.folder import (
-    CONFIG,
     KEY,
+    files_checked,
     find_model,
     label_names_of,
     load_task_model,
-    pooling_of,
     read_config_file,
     read_content,
 )
-from unmask.model.stored_weights import files_checked
-from unmask.model.transformers import TaskNetwork, load_transformers_task, runs_in_transformers
+from unmask.model.layout_names import LAYOUTS, ClassifierPooling
+from unmask.model.transformers import TaskNetwork, load_transformers_task, why_in_transformers
 from unmask.tasks.answer import AnswerTask
 from unmask.tasks.classify import Classify, MultiLabel, Pairs, Regress
 from unmask.tasks.files import Record, example_files, read_labelled
@@ -125,7 +125,9 @@ def task_of(content: Mapping[str, Any], folder: Path, *, pools_itself: bool = Fa
                 f"{folder}: this model is not fine-tuned for a task (it is {architecture[:100] or 'a bare encoder'}); "
                 "fine-tune it with unmask finetune, and give the folder that is written there"
             )
-    pooling = pooling_of(content, folder) if kind.of_texts and not pools_itself else "first"
+    pooling: ClassifierPooling = "first"
+    if kind.of_texts and not pools_itself and (layout := LAYOUTS.get(content["model_type"])) is not None:
+        pooling = layout.pooling_of(content, str(folder / CONFIG))
     stored = {name: value for name, value in own.model_dump(exclude_none=True).items() if name in kind.stored}
     return kind(names if kind is not AnswerTask else (), own.paired, own.max_length, pooling, **stored)
 
@@ -229,7 +231,7 @@ def open_fine_tuned(folder: Path, tokenizer: Tokenizer) -> TaskModel:
     """The same, with a tokenizer that is loaded already."""
     special = tokenizer.special
     network: TaskNetwork
-    if runs_in_transformers(folder):
+    if why_in_transformers(folder) is not None:
         task = task_of(read_content(folder), folder, pools_itself=True)
         network = load_transformers_task(
             folder, task.task_head, vocab_size=tokenizer.vocab_size, pad_id=special.pad, max_length=task.max_length
@@ -242,7 +244,7 @@ def open_fine_tuned(folder: Path, tokenizer: Tokenizer) -> TaskModel:
 
 def is_fine_tuned(folder: Path) -> bool:
     """Whether a folder's config.json says that its head is that of a task; raises `ModelError` if it cannot be read."""
-    return does_task(read_content(folder) if runs_in_transformers(folder) else read_config_file(folder)[0])
+    return does_task(read_content(folder))
 
 
 class Predictions(Result):

@@ -51,7 +51,7 @@ def test_a_comparison_goes_on_and_seeds_may_be_added(
     assert set(result["by_figure"]) == {"loss", "bits_per_byte", "pairs_error"}
     random, span = result["runs"]["random"], result["runs"]["span"]
     assert [run["seed"] for run in span] == [0, 1]
-    assert result["recipes"]["span"]["values"] == tuple(run["loss"] for run in span)
+    assert result["recipes"]["span"]["values"] == [run["loss"] for run in span]
     assert len({run["predicted_tokens"] for run in (*random, *span)}) == 1, "the same masks"
     [difference] = result["differences"]
     assert difference["mean"] == pytest.approx(result["recipes"]["random"]["mean"] - result["recipes"]["span"]["mean"])

@@ -161,7 +161,7 @@ def test_answers(encoder: Path, tmp_path: Path) -> None:
     assert (there.answer, there.begin) == ("queen", context.index("queen"))
     assert gone.begin is None
     for question, answer in (("Who sleeps?", "queen"), ("Who loves?", gone.answer)):
-        swaps = (("What is asked?", question), ("A text that may hold the answer.", context))
+        swaps = (("Who wrote it?", question), ("A text that may hold the answer.", context))
         printed = check_card(result, "question-answering", {"f1": "f1", "exact_match": "exact_match"}, *swaps)
         assert printed.strip() == answer
     assert isinstance(result.model.task, AnswerTask)

@@ -12,41 +12,41 @@ def test_two_recipes_by_hand() -> None:
     With two degrees, t at the probability p is (2p - 1) sqrt(2 / (4p (1 - p))).
     """
     found = compare_figures({"span": [2.0, 2.3, 2.9], "random": [3.0, 3.5, 3.7]})
-    [difference] = found.differences
+    [difference] = found["differences"]
     half = 0.97 * (2 / (4 * 0.985 * 0.015)) ** 0.5 * 0.2 / 3**0.5
-    assert difference.estimate.mean == pytest.approx(-1.0)
-    assert difference.estimate.interval == pytest.approx((-1 - half, -1 + half), abs=1e-4)
-    assert difference.better == "span"
-    assert found.recipes["span"].mean == pytest.approx(2.4)
-    assert found.recipes["span"].interval is not None
-    assert found.recipes["span"].interval[0] < 2.4 < found.recipes["span"].interval[1]
-    assert found.confidence == pytest.approx(0.97)
-    assert found.verdict == (
+    assert difference["mean"] == pytest.approx(-1.0)
+    assert difference["interval"] == pytest.approx([-1 - half, -1 + half], abs=1e-4)
+    assert difference["better"] == "span"
+    assert found["recipes"]["span"]["mean"] == pytest.approx(2.4)
+    assert found["recipes"]["span"]["interval"] is not None
+    assert found["recipes"]["span"]["interval"][0] < 2.4 < found["recipes"]["span"]["interval"][1]
+    assert found["confidence"] == pytest.approx(0.97)
+    assert found["verdict"] == (
         "span has a lower loss than random by 1.000 (0.348 to 1.652) (3 seeds; look 1 of this comparison, "
         "interval at 97 %)"
     )
     turned = compare_figures({"random": [3.0, 3.5, 3.7], "span": [2.0, 2.3, 2.9]})
-    assert turned.verdict == found.verdict
+    assert turned["verdict"] == found["verdict"]
 
 
 def test_one_seed_shows_nothing() -> None:
     found = compare_figures({"a": [2.0], "b": [1.0]})
-    assert found.recipes["a"].interval is None
-    assert found.verdict.startswith("no difference shown: one seed says nothing of chance (b has the lowest loss)")
+    assert found["recipes"]["a"]["interval"] is None
+    assert found["verdict"].startswith("no difference shown: one seed says nothing of chance (b has the lowest loss)")
 
 
 def test_several_recipes_widen_the_intervals() -> None:
     two = compare_figures({"a": [1.0, 1.1, 1.3], "b": [2.0, 2.2, 2.1]})
     three = compare_figures({"a": [1.0, 1.1, 1.3], "b": [2.0, 2.2, 2.1], "c": [1.1, 1.2, 1.2]})
-    assert len(three.differences) == 3
-    narrow, wide = two.differences[0].estimate.interval, three.differences[0].estimate.interval
+    assert len(three["differences"]) == 3
+    narrow, wide = two["differences"][0]["interval"], three["differences"][0]["interval"]
     assert narrow is not None
     assert wide is not None
     assert wide[0] < narrow[0] < narrow[1] < wide[1]
-    assert "no difference shown in" in three.verdict
-    assert three.verdict.endswith("(3 seeds; look 1 of this comparison, intervals at 99 %: 3 pairs)")
+    assert "no difference shown in" in three["verdict"]
+    assert three["verdict"].endswith("(3 seeds; look 1 of this comparison, intervals at 99 %: 3 pairs)")
     part = compare_figures({"a": [1.0, 1.1, 1.3], "b": [2.0, 2.2, 2.1], "c": [None, None, None]})
-    assert part.confidence == three.confidence, "a pair that no seed is left of had its part all the same"
+    assert part["confidence"] == three["confidence"], "a pair that no seed is left of had its part all the same"
 
 
 def test_looks_share_the_error() -> None:
@@ -56,13 +56,13 @@ def test_looks_share_the_error() -> None:
     assert sum(errors) == pytest.approx(0.045 - 0.015 / 1000)
     figures = {"span": [2.0, 2.3, 2.9], "random": [4.0, 4.5, 4.7]}
     again = compare_figures(figures, look=2)
-    assert "look 2 of this comparison, interval at 99.25 %" in again.verdict
-    assert again.differences[0].better == "span"
+    assert "look 2 of this comparison, interval at 99.25 %" in again["verdict"]
+    assert again["differences"][0]["better"] == "span"
     half = 0.9925 * (2 / (4 * 0.99625 * 0.00375)) ** 0.5 * 0.2 / 3**0.5
-    assert again.differences[0].estimate.interval == pytest.approx((-2 - half, -2 + half), abs=1e-4)
+    assert again["differences"][0]["interval"] == pytest.approx([-2 - half, -2 + half], abs=1e-4)
     last = compare_figures(figures, look=9)
-    assert last.differences[0].better is None, "a look late takes a clearer difference"
-    assert "interval at 99.979 %" in last.verdict
+    assert last["differences"][0]["better"] is None, "a look late takes a clearer difference"
+    assert "interval at 99.979 %" in last["verdict"]
 
 
 def test_confidence_in_words() -> None:
@@ -73,15 +73,16 @@ def test_confidence_in_words() -> None:
 def test_an_exploratory_figure_shows_only_what_the_deciding_one_does() -> None:
     figures = {"span": [2.0, 2.3, 2.9], "random": [4.0, 4.5, 4.7]}
     closed = compare_figures(figures, exploratory=3)
-    assert closed.confidence == pytest.approx(1 - 0.03 / 3), "its part of three"
-    assert closed.differences[0].better is None
-    assert closed.differences[0].estimate.interval is not None
-    assert closed.differences[0].estimate.interval[1] < 0, "it would be shown"
-    assert closed.verdict.startswith("exploratory: no difference shown in loss over 3 seeds (span has the lowest mean;")
+    assert closed["confidence"] == pytest.approx(1 - 0.03 / 3), "its part of three"
+    assert closed["differences"][0]["better"] is None
+    assert closed["differences"][0]["interval"] is not None
+    assert closed["differences"][0]["interval"][1] < 0, "it would be shown"
+    assert closed["verdict"].startswith(
+        "exploratory: no difference shown in loss over 3 seeds (span has the lowest mean;"
+    )
     opened = compare_figures(figures, exploratory=3, open_pairs={("span", "random")})
-    assert opened.differences[0].better == "span"
-    assert opened.verdict.startswith("exploratory: span has a lower loss than random by 2.000")
-    assert (closed.told_apart, opened.told_apart) == (frozenset(), {("span", "random")})
+    assert opened["differences"][0]["better"] == "span"
+    assert opened["verdict"].startswith("exploratory: span has a lower loss than random by 2.000")
 
 
 def test_figures_in_steps_that_are_equal_by_accident_show_nothing() -> None:
@@ -92,39 +93,39 @@ def test_figures_in_steps_that_are_equal_by_accident_show_nothing() -> None:
     a, b = [0.35, 0.30, 0.40], [0.30, 0.25, 0.35]
     assert len({x - y for x, y in zip(a, b, strict=True)}) > 1, "floating-point numbers"
     found = compare_figures({"a": a, "b": b}, what="share of wrong pairs", items=20)
-    [difference] = found.differences
+    [difference] = found["differences"]
     t = 0.97 * (2 / (4 * 0.985 * 0.015)) ** 0.5
     half = t * (0.05 / 20 / 3) ** 0.5
-    assert difference.better is None
-    assert difference.estimate.interval == pytest.approx((0.05 - half, 0.05 + half), abs=1e-4)
-    finer = compare_figures({"a": a, "b": b}, items=2000).differences[0]
-    assert finer.better == "b", "100 items of 2,000 in every seed"
+    assert difference["better"] is None
+    assert difference["interval"] == pytest.approx([0.05 - half, 0.05 + half], abs=1e-4)
+    finer = compare_figures({"a": a, "b": b}, items=2000)["differences"][0]
+    assert finer["better"] == "b", "100 items of 2,000 in every seed"
     same = compare_figures({"a": [0.3, 0.3, 0.3], "b": [0.3, 0.3, 0.3]}, items=10)
-    assert same.recipes["a"].interval is None
+    assert same["recipes"]["a"]["interval"] is None
     half = t * (1 / (6 * 10**2) / 3) ** 0.5
-    assert same.differences[0].estimate.interval == pytest.approx((-half, half), abs=1e-4), "shares of 10"
+    assert same["differences"][0]["interval"] == pytest.approx([-half, half], abs=1e-4), "shares of 10"
 
 
 def test_runs_that_failed_are_left_out_by_pairs() -> None:
     found = compare_figures({"a": [1.0, 1.1, 1.3], "b": [2.0, None, 2.3], "c": [None, None, 1.0]})
-    by_pair = {(each.first, each.second): each.estimate for each in found.differences}
-    assert by_pair["a", "b"].values == pytest.approx((-1.0, -1.0))
-    assert by_pair["a", "c"].values == pytest.approx((0.3,))
-    assert by_pair["a", "c"].interval is None
-    assert found.recipes["b"].mean == pytest.approx(2.15)
-    assert found.verdict.endswith("; 1 of 3 runs of b failed; 2 of 3 runs of c failed")
-    assert [each.estimate.interval for each in found.differences] == [None, None, None]
-    apart = compare_figures({"a": [1.0, 1.1, 1.3], "b": [2.0, None, 2.4]}).differences[0].estimate
-    alone = compare_figures({"a": [1.0, 1.3], "b": [2.0, 2.4]}).differences[0].estimate
+    by_pair = {(each["first"], each["second"]): each for each in found["differences"]}
+    assert by_pair["a", "b"]["values"] == pytest.approx([-1.0, -1.0])
+    assert by_pair["a", "c"]["values"] == pytest.approx([0.3])
+    assert by_pair["a", "c"]["interval"] is None
+    assert found["recipes"]["b"]["mean"] == pytest.approx(2.15)
+    assert found["verdict"].endswith("; 1 of 3 runs of b failed; 2 of 3 runs of c failed")
+    assert [each["interval"] for each in found["differences"]] == [None, None, None]
+    apart = compare_figures({"a": [1.0, 1.1, 1.3], "b": [2.0, None, 2.4]})["differences"][0]
+    alone = compare_figures({"a": [1.0, 1.3], "b": [2.0, 2.4]})["differences"][0]
     assert apart == alone, "the same seeds of both"
     nothing = compare_figures({"a": [1.0, 1.2], "b": [None, None]})
-    assert (set(nothing.recipes), nothing.differences) == ({"a"}, ())
-    assert nothing.verdict == (
+    assert (set(nothing["recipes"]), nothing["differences"]) == ({"a"}, [])
+    assert nothing["verdict"] == (
         "no difference shown: no two recipes have a loss of the same seed (a has the lowest loss); "
         "2 of 2 runs of b failed"
     )
     undefined = compare_figures({"a": [1.0, 1.2], "b": [2.0, None]}, what="error", without="have no error")
-    assert undefined.verdict.endswith("; 1 of 2 runs of b have no error")
+    assert undefined["verdict"].endswith("; 1 of 2 runs of b have no error")
     with pytest.raises(SettingsError, match="two recipes at the least"):
         compare_figures({"a": [None], "b": [None]})
 
@@ -134,20 +135,20 @@ def test_runs_that_vary_very_unlike_are_told_of() -> None:
     steady = [2.1, 2.0, 1.9]
     told = "; runs of long vary more than 4 times as much as those of steady, so that the interval of 3 seeds may be"
     wide = compare_figures({"long": [9.5, 9.0, 8.5], "steady": steady})
-    assert wide.differences[0].better == "steady"
-    assert told in wide.verdict
+    assert wide["differences"][0]["better"] == "steady"
+    assert told in wide["verdict"]
     assert (
         told
         in compare_figures(
             {"steady": steady, "long": [9.5, 9.0, 8.5, None], "x": steady}
             | {"steady": [*steady, 5.0], "x": [*steady, 2.0]}
-        ).verdict
+        )["verdict"]
     ), "by the seeds that both have"
-    assert "vary" not in compare_figures({"long": [9.2, 9.0, 8.8], "steady": steady}).verdict
-    assert told in compare_figures({"long": [9.5, 9.0, 8.5], "steady": [2.0, 2.0, 2.0]}).verdict
+    assert "vary" not in compare_figures({"long": [9.2, 9.0, 8.8], "steady": steady})["verdict"]
+    assert told in compare_figures({"long": [9.5, 9.0, 8.5], "steady": [2.0, 2.0, 2.0]})["verdict"]
     unshown = compare_figures({"long": [3.5, 2.0, 1.5], "steady": steady})
-    assert unshown.differences[0].better is None
-    assert "vary" not in unshown.verdict, "nothing is claimed"
+    assert unshown["differences"][0]["better"] is None
+    assert "vary" not in unshown["verdict"], "nothing is claimed"
 
 
 def test_what_cannot_be_compared() -> None:

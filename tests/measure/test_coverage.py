@@ -93,10 +93,10 @@ def test_intervals_over_paradigms(paradigms: int, pairs: int) -> None:
     known = [Pair("", "", str(number), "", "") for number in range(paradigms) for _ in range(pairs)]
     for _ in range(times):
         shares = np.repeat(rng.beta(4.0, 1.5, paradigms), pairs)
-        overall = tally(known, np.where(rng.random(len(shares)) < shares, 1.0, -1.0)).overall
-        assert overall.interval_over == "paradigms"
-        covered += overall.interval[0] <= 4.0 / 5.5 <= overall.interval[1]
-        half = 1.96 * math.sqrt(overall.accuracy * (1 - overall.accuracy) / overall.pairs)
-        by_pairs += abs(overall.accuracy - 4.0 / 5.5) <= half
+        overall = tally(known, np.where(rng.random(len(shares)) < shares, 1.0, -1.0))
+        assert overall["interval_over"] == "paradigms"
+        covered += overall["interval"][0] <= 4.0 / 5.5 <= overall["interval"][1]
+        half = 1.96 * math.sqrt(overall["accuracy"] * (1 - overall["accuracy"]) / overall["pairs"])
+        by_pairs += abs(overall["accuracy"] - 4.0 / 5.5) <= half
     assert 92.0 <= 100 * covered / times <= 98.0
     assert by_pairs < 0.8 * covered

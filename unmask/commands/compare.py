@@ -45,7 +45,7 @@ from unmask.data.lexicon import load_lexicon
 from unmask.data.sources import find_sources, find_split, is_stream
 from unmask.masking.settings import STRATEGIES
 from unmask.measure.questions import check_lengths, read_pairs
-from unmask.measure.uncertainty import PairedComparison, compare_figures, error_of_look, percent
+from unmask.measure.uncertainty import compare_figures, error_of_look, percent
 from unmask.report.plots import comparison_plot
 from unmask.tasks.files import example_files
 from unmask.tasks.loaded_model import load
@@ -280,9 +280,11 @@ def _judged(
     deciding: str, values: Mapping[str, Mapping[str, Sequence[float | None]]], look: int, items: Mapping[str, int]
 ) -> dict[str, dict[str, Any]]:
     """All figures compared, the deciding one first: it opens the pairs for which the others may show a difference."""
-    judged: dict[str, PairedComparison] = {}
+    verdict = f"no difference shown: no run has a value of {FIGURES[deciding]}"
+    none = {"recipes": {}, "differences": [], "confidence": 1.0 - error_of_look(look), "verdict": verdict}
+    judged: dict[str, dict[str, Any]] = {} if deciding in values else {deciding: {**none, "exploratory": False}}
     for figure in sorted(values, key=lambda figure: figure != deciding):
-        what = FIGURES[figure]
+        what, first = FIGURES[figure], judged.get(deciding, none)
         judged[figure] = compare_figures(
             values[figure],
             what=what,
@@ -290,24 +292,9 @@ def _judged(
             look=look,
             items=items.get(figure),
             exploratory=0 if figure == deciding else len(values.keys() - {deciding}),
-            open_pairs=judged[deciding].told_apart if deciding in judged else (),
+            open_pairs={(pair["first"], pair["second"]) for pair in first["differences"] if pair["better"]},
         )
-    if deciding not in judged:
-        verdict = f"no difference shown: no run has a value of {FIGURES[deciding]}"
-        judged[deciding] = PairedComparison({}, (), 1.0 - error_of_look(look), verdict)
-    return {
-        figure: {
-            "recipes": {name: asdict(estimate) for name, estimate in comparison.recipes.items()},
-            "differences": [
-                {"first": each.first, "second": each.second, **asdict(each.estimate), "better": each.better}
-                for each in comparison.differences
-            ],
-            "confidence": comparison.confidence,
-            "verdict": comparison.verdict,
-            "exploratory": figure != deciding,
-        }
-        for figure, comparison in judged.items()
-    }
+    return judged
 
 
 # ----------------------------------------

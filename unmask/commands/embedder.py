@@ -38,7 +38,7 @@ from unmask.model.card_head import CARD, Origin, base_models, change_card
 from unmask.model.folder import find_weights, has_prediction_head
 from unmask.model.pooling import module_file
 from unmask.model.transformers import why_in_transformers
-from unmask.report.embedder import RECALL_HEADS, recall_rows
+from unmask.report.pages import RECALL_HEADS, recall_rows
 from unmask.search.known_items import held_out_rule
 from unmask.tasks.predict import is_fine_tuned
 from unmask.tokenizer.loading import load_tokenizer

@@ -62,7 +62,8 @@ from unmask.model.card_head import Origin
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import files_checked, load_model, save_model, write_checksums
 from unmask.model.pooling import SPLADE, write_sentence_files
-from unmask.report.embedder import write_embedder_card, write_embedder_report
+from unmask.report.cards import write_embedder_card
+from unmask.report.pages import write_embedder_report
 from unmask.search.known_items import HELD_OUT
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.callbacks import Callback, StepReport

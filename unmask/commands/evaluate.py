@@ -6,7 +6,6 @@ import math
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,15 @@ from unmask.data.settings import CorpusSettings
 from unmask.data.sources import TextColumn, Texts, find_split, keep_as_files, paths_or_texts, readable
 from unmask.data.tables import ColumnNames, in_words
 from unmask.measure.held_out import DOCUMENTS, RATE, unit_of
-from unmask.measure.questions import Accuracy, Form, ask, checked_form, few_paradigms, read_pairs, score_pairs
+from unmask.measure.questions import (
+    Form,
+    ask,
+    check_lengths,
+    checked_form,
+    pseudo_log_likelihoods,
+    read_pairs,
+    tally,
+)
 from unmask.measure.text import (
     FREQUENCY_NAMES,
     LENGTH_NAMES,
@@ -341,7 +348,8 @@ def score(
         notify: Called with the progress.
 
     Raises:
-        UnmaskError: As `read_pairs`, `score_pairs` and `checked_form`; or the number of pairs is below 1.
+        UnmaskError: The pairs cannot be read, a sentence is longer than the model, a loss is no finite number, or an
+            option is out of range.
     """
     known = checked_form(form)
     if pairs_per_paradigm is not None and pairs_per_paradigm < 1:
@@ -357,19 +365,8 @@ def score(
                 first.append(pair)
         read = first
     loaded = as_predictor(model, strict=strict)
-    result = score_pairs(loaded.predictor, loaded.tokenizer, read, form=known, notify=notify or usual_reporter().notify)
-    return Scored(
-        {
-            **_plain(result.overall),
-            "phenomena": {name: figures.accuracy for name, figures in result.phenomena.items()},
-            "phenomena_intervals": {name: list(figures.interval) for name, figures in result.phenomena.items()},
-            "by_phenomenon": {name: _plain(figures) for name, figures in result.phenomena.items()},
-            "warning": few_paradigms(result.overall),
-            "paradigms": {name: _plain(figures) for name, figures in result.paradigms.items()},
-            "form": known,
-        }
-    )
-
-
-def _plain(figures: Accuracy) -> dict[str, Any]:
-    return {**asdict(figures), "interval": list(figures.interval)}
+    check_lengths(read, loaded.tokenizer, longest=loaded.predictor.config.max_position_embeddings)
+    sentences = [sentence for pair in read for sentence in (pair.good, pair.bad)]
+    notify = notify or usual_reporter().notify
+    scores = pseudo_log_likelihoods(loaded.predictor, loaded.tokenizer, sentences, form=known, notify=notify).totals
+    return Scored({**tally(read, scores[0::2] - scores[1::2]), "form": known})

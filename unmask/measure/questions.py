@@ -16,7 +16,6 @@ import os
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple, get_args
@@ -399,59 +398,6 @@ def _entries(name: str, file: IO[bytes]) -> Iterator[tuple[str, Any]]:
 TIE = 1e-4  # nats: what the order in which numbers are added up may change
 
 
-@dataclass(frozen=True)
-class Accuracy:
-    """A share of pairs."""
-
-    accuracy: float  # of the pairs; ties are one half
-    # It holds the true accuracy in 95 of 100 cases; it tells nothing of the training's seed.
-    interval: tuple[float, float]
-    # What it takes as drawn: `paradigms`, by Student's t (`unmask.measure.uncertainty`), since the pairs of a paradigm
-    # are made from one pattern and stand or fall together; `pairs` of a single paradigm, or of paradigms that all came
-    # out the same, by Wilson's interval, which speaks of other pairs of just these paradigms.
-    interval_over: Literal["paradigms", "pairs"]
-    pairs: int  # how many
-    num_paradigms: int  # of how many paradigms
-    ties: int  # how many of them are preferred neither way
-
-
-class PairResult(NamedTuple):
-    """Of a set of minimal pairs; and by the name of each phenomenon and paradigm."""
-
-    overall: Accuracy
-    phenomena: dict[str, Accuracy]
-    paradigms: dict[str, Accuracy]
-
-
-def score_pairs(
-    network: Predictor,
-    tokenizer: Tokenizer,
-    pairs: Sequence[Pair],
-    *,
-    form: Form = "plain",
-    notify: Notify = ignore,
-) -> PairResult:
-    """Scores both sentences of each pair; the higher pseudo-log-likelihood is what the model prefers.
-
-    Sums are compared, not means over tokens, as in the source; a sentence with more tokens has a lower sum. Sentences
-    of the same tokens tie.
-
-    Args:
-        network, tokenizer, form, notify: As for `pseudo_log_likelihoods`.
-        pairs: At least one.
-
-    Raises:
-        ModelError: A loss is no finite number.
-        SettingsError: A sentence is longer than the model; with file and line.
-
-    Source: Salazar et al. 2020, section 4.2.
-    """
-    check_lengths(pairs, tokenizer, longest=network.config.max_position_embeddings)
-    sentences = [sentence for pair in pairs for sentence in (pair.good, pair.bad)]
-    totals = pseudo_log_likelihoods(network, tokenizer, sentences, form=form, notify=notify).totals
-    return tally(pairs, totals[0::2] - totals[1::2])
-
-
 def check_lengths(pairs: Sequence[Pair], tokenizer: Tokenizer, *, longest: int) -> None:
     """Makes sure that a model of so many positions, special tokens included, takes all sentences.
 
@@ -467,39 +413,54 @@ def check_lengths(pairs: Sequence[Pair], tokenizer: Tokenizer, *, longest: int) 
             )
 
 
-def tally(pairs: Sequence[Pair], differences: NDArray[np.float64]) -> PairResult:
-    """Adds up; `differences` are the scores of the right sentences minus those of the wrong ones [num_pairs]."""
+def tally(pairs: Sequence[Pair], differences: NDArray[np.float64]) -> dict[str, Any]:
+    """In how many pairs the right sentence has the higher score, as `unmask.Scored` has it, but for its `form`.
+
+    Scores are sums, not means over tokens, as in the source: a sentence with more tokens has a lower one. Intervals
+    hold the true accuracy in 95 of 100 cases, and say nothing of the training's seed. They are over paradigms, by
+    Student's t (`unmask.measure.uncertainty`), since the pairs of a paradigm are made from one pattern and stand or
+    fall together; for one paradigm, or paradigms that all came out the same, by Wilson's, over pairs of just these.
+
+    Args:
+        pairs: At least one.
+        differences: [num_pairs], the scores of the right sentences minus those of the wrong ones.
+
+    Source: Salazar et al. 2020, section 4.2.
+    """
     points = np.where(np.abs(differences) <= TIE, 0.5, differences > 0)
     paradigm = np.unique([pair.paradigm for pair in pairs], return_inverse=True)[1]
 
-    def accuracy(some: NDArray[np.bool_]) -> Accuracy:
+    def accuracy(some: NDArray[np.bool_]) -> dict[str, Any]:
         won, count = float(points[some].sum()), int(some.sum())
         share = ratio_over_draws(np.bincount(paradigm[some], weights=points[some]), np.bincount(paradigm[some]))
         interval = share.share_interval
-        return Accuracy(
-            accuracy=won / count,
-            interval=wilson(won, count) if interval is None else interval,
-            interval_over="pairs" if interval is None else "paradigms",
-            pairs=count,
-            num_paradigms=share.draws,
-            ties=int((points[some] == 0.5).sum()),
-        )
+        return {
+            "accuracy": won / count,
+            "interval": list(wilson(won, count) if interval is None else interval),
+            "interval_over": "pairs" if interval is None else "paradigms",
+            "pairs": count,
+            "num_paradigms": share.draws,
+            "ties": int((points[some] == 0.5).sum()),
+        }
 
-    def by_name(names: list[str]) -> dict[str, Accuracy]:
+    def by_name(names: list[str]) -> dict[str, dict[str, Any]]:
         which = np.array(names)
         return {name: accuracy(which == name) for name in sorted(set(names))}
 
-    phenomena, paradigms = by_name([pair.phenomenon for pair in pairs]), by_name([pair.paradigm for pair in pairs])
-    return PairResult(accuracy(np.ones(len(pairs), dtype=bool)), phenomena, paradigms)
-
-
-def few_paradigms(accuracy: Accuracy) -> str | None:
-    """What must be said where an accuracy rests on few paradigms; None where it rests on enough."""
-    if accuracy.interval_over == "pairs":
-        return "the interval is over pairs of just these paradigms: of others it tells nothing"
-    if accuracy.num_paradigms < FEW:
-        return (
-            f"there are {accuracy.num_paradigms} paradigms only: the interval over them is wide, and less reliable "
+    overall, phenomena = accuracy(np.ones(len(pairs), dtype=bool)), by_name([pair.phenomenon for pair in pairs])
+    warning = None
+    if overall["interval_over"] == "pairs":
+        warning = "the interval is over pairs of just these paradigms: it says nothing of others"
+    elif overall["num_paradigms"] < FEW:
+        warning = (
+            f"there are {overall['num_paradigms']} paradigms only: the interval over them is wide, and less reliable "
             f"than with {FEW} or more"
         )
-    return None
+    return {
+        **overall,
+        "phenomena": {name: figures["accuracy"] for name, figures in phenomena.items()},
+        "phenomena_intervals": {name: figures["interval"] for name, figures in phenomena.items()},
+        "by_phenomenon": phenomena,
+        "paradigms": by_name([pair.paradigm for pair in pairs]),
+        "warning": warning,
+    }

@@ -37,6 +37,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import NormalDist, fmean, stdev
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -224,7 +225,7 @@ class Ratio:
 # about alike, at most 5 of 100 comparisons show a difference. Three things would let chance in, and each has its share:
 #
 #     looks     A comparison may be looked at again, with more seeds. Each look takes a part of what is left (see
-#               `error_of_look`). Fewer seeds than planned are a late look (`unmask.commands.compare.look_number`).
+#               `error_of_look`). Fewer seeds than planned are a late look (`unmask.commands.compare`).
 #     pairs     With more than two recipes, each pair has an equal part (Bonferroni's correction).
 #     figures   One figure decides. Others are exploratory: a difference in them is claimed only for a pair in which the
 #               deciding figure shows one, each figure with an equal part of what the pair had (a gatekeeper).
@@ -242,48 +243,6 @@ class Ratio:
 
 FIRST_LOOK, LATER_LOOKS = 0.03, 0.015  # of comparisons, in which a difference may be shown that is none
 UNLIKE = 4.0  # a ratio of the deviations of runs of which the verdict warns
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A mean over seeds."""
-
-    mean: float
-    interval: tuple[float, float] | None  # None with one seed, or where all are equal and their steps are not known
-    values: tuple[float, ...]  # of each seed that has one
-
-
-@dataclass(frozen=True)
-class Difference:
-    """The first recipe's figure minus the second's, seed by seed."""
-
-    first: str
-    second: str
-    estimate: Estimate  # of the difference; its interval is widened for looks, pairs and figures
-    claimable: bool = True  # whether it may be shown at all
-
-    @property
-    def better(self) -> str | None:
-        """The recipe with the lower figure, where the interval leaves 0 out; None: no difference shown."""
-        interval = self.estimate.interval
-        if not self.claimable or interval is None or interval[0] <= 0.0 <= interval[1]:
-            return None
-        return self.first if interval[1] < 0.0 else self.second
-
-
-@dataclass(frozen=True)
-class PairedComparison:
-    """Figures of several recipes, all their differences, and what they show in words."""
-
-    recipes: dict[str, Estimate]  # of each its mean over seeds, with a 95 % interval of its own
-    differences: tuple[Difference, ...]  # of all pairs with a seed in common
-    confidence: float  # of the differences' intervals, in (0, 1)
-    verdict: str  # in words
-
-    @property
-    def told_apart(self) -> frozenset[tuple[str, str]]:
-        """Pairs that a difference is shown of."""
-        return frozenset((each.first, each.second) for each in self.differences if each.better is not None)
 
 
 def error_of_look(look: int) -> float:
@@ -308,7 +267,7 @@ def compare_figures(
     items: int | None = None,
     exploratory: int = 0,
     open_pairs: Collection[tuple[str, str]] = (),
-) -> PairedComparison:
+) -> dict[str, Any]:
     """Compares recipes by a figure of which less is better.
 
     Args:
@@ -318,10 +277,13 @@ def compare_figures(
         look: How many different states of these figures were judged, this one included.
         items: Of how many items the figures are shares; None: they are none.
         exploratory: How many figures are exploratory, this one among them; 0: this one decides.
-        open_pairs: Of an exploratory figure: the pairs that the deciding figure tells apart.
+        open_pairs: Of an exploratory figure: the pairs of which the deciding figure shows a difference.
 
     Returns:
-        What is known: recipes with a figure at the least, and differences of pairs with a seed in common.
+        What JSON can hold: `recipes` with a figure at the least, of each its `mean` over seeds, 95 % `interval` (None
+        with one seed, or where all are equal and their steps are not known) and `values`; `differences` of pairs with a
+        seed in common, the `first` recipe's figure minus the `second`'s, with an interval at `confidence`, which is
+        widened for looks, pairs and figures, and which is `better` (None: no difference shown); and the `verdict`.
 
     Raises:
         SettingsError: There are fewer than two recipes, they have not equally many seeds, or no figure at all.
@@ -332,17 +294,21 @@ def compare_figures(
         raise SettingsError("a comparison takes two recipes at the least, and the same seeds of each")
     seeds, pairs = counts.pop(), list(combinations(figures, 2))
     confidence = 1.0 - error_of_look(look) / len(pairs) / max(1, exploratory)
-    differences, unlike = [], ""
+    differences: list[dict[str, Any]] = []
+    unlike = ""
     for first, second in pairs:
         both = [each for each in zip(figures[first], figures[second], strict=True) if None not in each]
         values = [a - b for a, b in both]  # type: ignore[operator]
         if not values:
             continue
-        interval = mean_interval(values, confidence, items=items)
-        claimable = not exploratory or (first, second) in open_pairs
-        difference = Difference(first, second, Estimate(fmean(values), interval, tuple(values)), claimable)
-        differences.append(difference)
-        if difference.better is not None:  # do the runs vary so unlike that the interval may mislead?
+        interval, better = mean_interval(values, confidence, items=items), None
+        if (
+            (not exploratory or (first, second) in open_pairs)
+            and interval is not None
+            and not interval[0] <= 0.0 <= interval[1]
+        ):
+            better = first if interval[1] < 0.0 else second
+            # Do the runs vary so unlike that the interval may mislead?
             spread = {name: stdev(of) for name, of in zip((first, second), zip(*both, strict=True), strict=True)}
             steady, varying = sorted(spread, key=spread.__getitem__)
             if spread[varying] > UNLIKE * spread[steady]:
@@ -350,9 +316,8 @@ def compare_figures(
                     f"; runs of {varying} vary more than {UNLIKE:g} times as much as those of {steady}, so that the "
                     f"interval of {len(both)} seeds may be too narrow"
                 )
-    recipes = {
-        name: Estimate(fmean(values), mean_interval(values), tuple(values)) for name, values in known.items() if values
-    }
+        differences.append({"first": first, "second": second, **_estimate(values, interval), "better": better})
+    recipes = {name: _estimate(values, mean_interval(values)) for name, values in known.items() if values}
     at = "interval at " if len(pairs) == 1 else "intervals at "
     of = "" if len(pairs) == 1 else f": {len(pairs)} pairs"
     basis = f"look {look} of this comparison, {at}{percent(confidence)}{of}"
@@ -360,7 +325,17 @@ def compare_figures(
     missing = {name: seeds - len(values) for name, values in known.items() if len(values) < seeds}
     lost = "".join(f"; {count} of {seeds} runs of {name} {without}" for name, count in missing.items())
     marked = "exploratory: " if exploratory else ""
-    return PairedComparison(recipes, tuple(differences), confidence, f"{marked}{verdict}{lost}{unlike}")
+    return {
+        "recipes": recipes,
+        "differences": differences,
+        "confidence": confidence,
+        "verdict": f"{marked}{verdict}{lost}{unlike}",
+        "exploratory": exploratory > 0,
+    }
+
+
+def _estimate(values: Sequence[float], interval: tuple[float, float] | None) -> dict[str, Any]:
+    return {"mean": fmean(values), "interval": plain_interval(interval), "values": list(values)}
 
 
 def percent(confidence: float) -> str:
@@ -372,31 +347,28 @@ def percent(confidence: float) -> str:
 
 
 def _verdict(
-    recipes: Mapping[str, Estimate], differences: Sequence[Difference], *, what: str, seeds: int, basis: str
+    recipes: Mapping[str, Any], differences: Sequence[Mapping[str, Any]], *, what: str, seeds: int, basis: str
 ) -> str:
-    best = min(recipes, key=lambda name: recipes[name].mean)
+    best = min(recipes, key=lambda name: recipes[name]["mean"])
     if not differences:
         return f"no difference shown: no two recipes have a {what} of the same seed ({best} has the lowest {what})"
-    if max(len(difference.estimate.values) for difference in differences) < 2:
+    if max(len(each["values"]) for each in differences) < 2:
         return f"no difference shown: one seed says nothing of chance ({best} has the lowest {what}); give more seeds"
-    shown = [difference for difference in differences if difference.better is not None]
+    shown = [each for each in differences if each["better"] is not None]
     if not shown:
         # The same for several seeds, and not 0: what figures that come in steps may be by accident.
         steady = any(
-            len(each.values) > 1 and each.interval is None and not math.isclose(each.values[0], 0.0, abs_tol=1e-9)
-            for each in (difference.estimate for difference in differences)
+            len(each["values"]) > 1 and each["interval"] is None and not math.isclose(each["mean"], 0.0, abs_tol=1e-9)
+            for each in differences
         )
         why = "; the same difference for every seed says nothing of chance" if steady else ""
         return f"no difference shown in {what} over {seeds} seeds ({best} has the lowest mean; {basis}){why}"
     sentences = []
-    for difference in shown:
-        worse = difference.second if difference.better == difference.first else difference.first
-        interval = difference.estimate.interval
-        assert interval is not None, "a shown difference has one"
-        low, high = sorted(abs(bound) for bound in interval)
+    for each in shown:
+        worse = each["second"] if each["better"] == each["first"] else each["first"]
+        low, high = sorted(abs(bound) for bound in each["interval"])
         sentences.append(
-            f"{difference.better} has a lower {what} than {worse} by {abs(difference.estimate.mean):.3f} "
-            f"({low:.3f} to {high:.3f})"
+            f"{each['better']} has a lower {what} than {worse} by {abs(each['mean']):.3f} ({low:.3f} to {high:.3f})"
         )
     rest = len(differences) - len(shown)
     others = f"; no difference shown in {rest} other {'pairs' if rest > 1 else 'pair'}" if rest else ""

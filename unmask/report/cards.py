@@ -1,4 +1,4 @@
-"""Cards of pretrained and fine-tuned models: README.md of a model folder, whose head the hub reads."""
+"""Cards of pretrained, fine-tuned and embedding models: README.md of a model folder, whose head the hub reads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from unmask.core.files import write_atomically
 from unmask.core.results import documents, margin, over, sentence, unit_of_summary
 from unmask.data.data_folder import Manifest
 from unmask.model.card_head import CARD, CardSettings, Origin, card_head, encodable, name_of_folder
-from unmask.report.pages import TEMPLATES
+from unmask.report.pages import RECALL_HEADS, TEMPLATES, defined, recall_rows
 from unmask.tasks.settings import FinetuneSettings
 from unmask.tasks.task import Task
 
@@ -79,22 +79,8 @@ def write_card(
     """
     start, masking = summary.get("start"), recipe["masking"]
     origin = None
-    began = "An encoder that was pretrained from raw text with `unmask`"
-    knows = "and knows nothing else; what is wrong, private or one-sided in that text"
     if start is not None:
         origin = Origin(str(start["checkpoint"]), start["sha256"], tuple(start.get("base_models") or ()))
-        changes = [f"An encoder that began as {called(origin)}."]
-        if start["new_head"]:
-            changes.append("It had no head for masked tokens, so one was drawn.")
-        if start["positions"] is not None:
-            changes.append("It was made longer, from {:,} positions to {:,}.".format(*start["positions"]))
-        if start["new_words"]:
-            changes.append(f"{start['new_words']:,} words were added to its vocabulary.")
-        began = " ".join([*changes, "Trained on with `unmask`"])
-        knows = (
-            f"after all that {called(origin)} was trained on, whose licence and limits hold here too; what is wrong, "
-            "private or one-sided in either"
-        )
     names = [Path(source["path"]).name for source in manifest.sources]
     more = f" and {len(names) - _MOST_SOURCES} more" if len(names) > _MOST_SOURCES else ""
     tags = ("unmask", "masked-language-model", recipe["model"]["layout"], "fill-mask", "feature-extraction")
@@ -112,11 +98,6 @@ def write_card(
         figures=[(", ".join(names[:_MOST_SOURCES]) + more, "validation", metrics)],
         mask_token=encodable(mask_token),
     )
-    strategy = f"Strategy `{masking['strategy']}`" if masking["strategy"] else "A strategy of its own"
-    masks = "dynamic masks that are a function of seed, epoch and text"
-    if masking.get("static"):
-        masks = "static masks that are a function of seed and text"
-    settings = toml({"masking": {name: value for name, value in masking.items() if name != "strategy"}})
     # Bits per byte of hidden tokens before and after, on the new text and on the old, where they were measured.
     domains, rows = summary.get("domains") or {}, []
     for name, text in (("new", "the data above"), ("old", "the model's own domain")):
@@ -129,61 +110,25 @@ def write_card(
         size=f"{size / 1e6:.1f}M" if size >= 1e6 else f"{size:,}",
         mask_token=json.dumps(mask_token, ensure_ascii=False),  # strings of JSON are strings of Python
         place=PLACE,
-        origin=began,
+        start=start,
+        called=None if origin is None else called(origin),
         summary=summary,
         remark=None if remark is None else sentence(remark),
-        data=_data_of_run(manifest),
-        masking=f"{strategy}, with {masks}:\n\n{settings}",
+        manifest=manifest,
+        sources=[(as_code(Path(source["path"]).name), source["bytes"]) for source in manifest.sources],
+        masking=masking,
+        masking_settings=toml({"masking": {name: value for name, value in masking.items() if name != "strategy"}}),
         documents=documents(summary),
-        figures=_figures_of_run(summary),
+        margin=margin,
+        bits=_bits(summary),
         warning=sentence(summary["validation_warning"] or ""),
         over=over(unit_of_summary(summary)),
         domains=table(["", "before", "after"], rows) if rows else None,
         max_length=recipe["model"]["max_position_embeddings"] or recipe["training"]["sequence_length"],
-        knows=knows,
         knows_old=domains.get("old") is not None,
         recipe=toml({name: section for name, section in recipe.items() if name not in ("masking", "card")}),
     )
     write_atomically(folder / CARD, card)
-
-
-def _data_of_run(manifest: Manifest) -> str:
-    files = [f"{as_code(Path(source['path']).name)} ({source['bytes']:,} bytes)" for source in manifest.sources]
-    rows = [
-        [name, *(f"{value:,}" for value in (split.documents, split.bytes, split.tokens, split.unknown_tokens))]
-        for name, split in (("training", manifest.train), ("held out", manifest.validation))
-    ]
-    skipped = ", ".join(f"{number:,} {reason}" for reason, number in manifest.skipped.items()) or "nothing"
-    near = f" Held-out documents that also stand in the training text: {manifest.overlap:,}."
-    if manifest.near_duplicates is not None:
-        near = f" {manifest.near_duplicates.sentence}"
-    return "\n\n".join(
-        [
-            f"Sources: {', '.join(files)}.",
-            table(["", "documents", "bytes", "tokens", "unknown tokens"], rows),
-            f"{manifest.plan[:1].upper()}{manifest.plan[1:]}. Left out: {skipped}.{near} "
-            f"Vocabulary: {manifest.vocab_size:,}.",
-            f"Fingerprint of the data: `{manifest.fingerprint}`",
-        ]
-    )
-
-
-def _figures_of_run(summary: Mapping[str, Any]) -> str:
-    loss = f"{summary['validation_loss']:.3f}{margin(summary['validation_loss_interval'])}"
-    rows = [
-        ["loss, nats per hidden token", loss],
-        [
-            "entropy of the token frequencies (what a model without context reaches)",
-            f"{summary['unigram_entropy']:.3f}",
-        ],
-        ["hidden tokens predicted right", f"{summary['validation_accuracy']:.1%}"],
-        ["perplexity", f"{summary['validation_perplexity']:.1f}"],
-        ["bits per byte of hidden tokens", _bits(summary)],
-        ["hidden tokens", f"{summary['predicted_tokens']:,}"],
-    ]
-    for name, figures in summary.get("objectives", {}).items():
-        rows.append([f"{name.replace('_', ' ')}: right of {figures['count']:,}", f"{figures['accuracy']:.1%}"])
-    return table(["", f"value ({over(unit_of_summary(summary))})"], rows)
 
 
 def _bits(figures: Mapping[str, Any]) -> str:
@@ -307,14 +252,43 @@ def _figures_of_task(summary: Mapping[str, Any], files: Mapping[str, str]) -> st
     for name in summary["metrics"]:
         row = [_shown_name(name)]
         for key, prefix in parts.values():
-            row.append(_number(summary[key][name]))
+            row.append(defined(summary[key][name]))
             if several:
                 spread = summary[f"{prefix}margin"][name]
-                mean = _number(summary[f"{prefix}mean"][name])
-                row.append(mean if spread is None else f"{mean} ± {_number(spread)}")
+                mean = defined(summary[f"{prefix}mean"][name])
+                row.append(mean if spread is None else f"{mean} ± {defined(spread)}")
         rows.append(row)
     return table(heads, rows)
 
 
-def _number(value: float | None) -> str:
-    return "undefined" if value is None else f"{value:.3f}"
+def write_embedder_card(
+    folder: Path,
+    *,
+    summary: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    card: CardSettings,
+    files: Sequence[str],
+    origin: Origin,
+) -> None:
+    """Writes the card of an embedding model; `card` is what only the user knows, `files` what it learned from."""
+    sparse = summary["sparse"]
+    kinds = ("sparse-encoder", "splade") if sparse else ("sentence-similarity", "feature-extraction")
+    head = card_head(
+        card,
+        name=name_of_folder(folder),
+        task=("feature-extraction", "Feature Extraction") if sparse else (kinds[0], "Sentence Similarity"),
+        tags=("unmask", "sentence-transformers", *kinds),
+        base=origin.base_models,
+        library="sentence-transformers",
+    )
+    text = TEMPLATES.get_template("embedder_card.md").render(
+        head=head,
+        place=PLACE,
+        called=called(origin),
+        has_base=bool(origin.base_models),
+        summary=summary,
+        files=", ".join(map(as_code, files)),
+        figures=table(RECALL_HEADS, recall_rows(summary)) if summary["after"] is not None else None,
+        settings=toml({"embedder": settings}),
+    )
+    write_atomically(folder / CARD, text)

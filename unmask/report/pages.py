@@ -1,4 +1,4 @@
-"""Pages of a pretraining, an audit of masking and a fine-tuning, each in one file that needs nothing else.
+"""Pages of a pretraining, an audit of masking, a fine-tuning and an embedder, each in one file that needs nothing else.
 
 All pages are templates of Jinja2, in `templates/`; a function here gathers the values of one.
 """
@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from unmask.core.files import write_atomically
 from unmask.core.results import NORMAL, Sheet, Shown, as_html, documents, margin, over, sentence, unit_of_summary
 from unmask.data.data_folder import Manifest
-from unmask.report.plots import HELD, INK, SOFT, TRAIN, Metrics, new_figure, plot_lines, to_svg, training_curves
+from unmask.report.plots import HELD, INK, SOFT, TRAIN, Curve, Metrics, new_figure, plot_lines, to_svg, training_curves
 
 TEMPLATES = Environment(
     loader=PackageLoader("unmask.report"),
@@ -247,10 +247,10 @@ def write_finetune_report(
     for name, value in summary["metrics"].items():
         spread, label = summary["margin"][name], name.replace("_", " ")
         if several and spread is not None:
-            label += f"; mean of {several} {_shown(summary['mean'][name])} ± {_shown(spread)} (± 95 %, over seeds)"
-        headline.append((_shown(value), label))
+            label += f"; mean of {several} {defined(summary['mean'][name])} ± {defined(spread)} (± 95 %, over seeds)"
+        headline.append((defined(value), label))
     for name, value in summary.get("test_metrics", {}).items():
-        headline.append((_shown(value), f"{name.replace('_', ' ')} on the test file"))
+        headline.append((defined(value), f"{name.replace('_', ' ')} on the test file"))
     headline.append((f"{summary['num_parameters'] / 1e6:.3g}M", "parameters of the encoder"))
     metric, scores, losses = summary["metric"], [], []
     marked = {"marker": "o", "ms": 3.5, "alpha": 0.75}
@@ -267,7 +267,7 @@ def write_finetune_report(
         files=files,
         headline=headline,
         columns=["seed", *summary["metrics"], "epochs", "best epoch", "seconds"],
-        shown=_shown,
+        shown=defined,
         plots=as_markup(
             plot_lines(scores, "epochs", f"{metric.replace('_', ' ')} on the validation file"),
             plot_lines(losses, "epochs", "training loss"),
@@ -279,7 +279,8 @@ def write_finetune_report(
     write_atomically(path, page)
 
 
-def _shown(value: float | None) -> str:
+def defined(value: float | None) -> str:
+    """A metric of a task, which may not be defined."""
     return "undefined" if value is None else f"{value:.3f}"
 
 
@@ -315,3 +316,60 @@ def confusion_plot(right: Sequence[str], predicted: Sequence[str]) -> str:
     axes.tick_params(labelsize=8)
     figure.colorbar(image, ax=axes, shrink=0.7, label="share of the class")
     return to_svg(figure)
+
+
+RECALL_HEADS = ("held-out pairs", "number", "recall@1 before", "after", "recall@10 before", "after")
+
+
+def write_embedder_report(
+    path: Path, *, summary: Mapping[str, Any], settings: Mapping[str, Any], metrics: Metrics
+) -> None:
+    """Writes the page, of a summary as in summary.json. It needs nothing but itself."""
+    headline = []
+    before, after = summary["before"], summary["after"]
+    if after is not None:
+        for kind, figures in after["kinds"].items():
+            recall = f"(before: {before['kinds'][kind]['recall_at_10']:.1%})"
+            headline.append((f"{figures['recall_at_10']:.1%}", f"recall@10 of held-out pairs: {kind} {recall}"))
+        if after["mlm_loss"] is not None:
+            headline.append((f"{after['mlm_loss']:.3f}", f"nats per hidden token (before: {before['mlm_loss']:.3f})"))
+    headline += [
+        (f"{summary['tokens_seen'] / 1e6:.2f}M", "tokens seen"),
+        (f"{summary['steps']:,}", "steps"),
+        (f"{summary['seconds'] / 60:.1f} min", f"of training on {summary['device']}"),
+    ]
+    train = [line for line in metrics if line.get("kind") == "train"]
+    held = [line for line in metrics if line.get("kind") == "evaluation"]
+    steps = [line["step"] for line in held]
+    recalls: list[Curve] = []
+    for number, kind in enumerate(held[0]["kinds"] if held else ()):
+        style = {"color": HELD, "marker": "os^D"[number % 4], "ms": 3.5, "alpha": 1.0 - 0.2 * number, "label": kind}
+        recalls.append((steps, [line["kinds"][kind]["recall_at_10"] for line in held], style))
+    loss: Curve = [line["step"] for line in train], [line["loss"] for line in train], {"color": TRAIN}
+    page = TEMPLATES.get_template("embedder.html").render(
+        summary=summary,
+        headline=headline,
+        heads=RECALL_HEADS,
+        rows=recall_rows(summary),
+        plots=as_markup(
+            plot_lines(recalls, "steps", "recall@10 of held-out pairs"),
+            plot_lines([loss], "steps", "loss, nats per pair"),
+        ),
+        settings=", ".join(f"{key} = {value}" for key, value in settings.items() if value is not None),
+    )
+    write_atomically(path, page)
+
+
+def recall_rows(summary: Mapping[str, Any]) -> list[list[str]]:
+    """Under `RECALL_HEADS`, a row a kind of held-out pairs; none where nothing was measured."""
+    if summary["after"] is None:
+        return []
+    before, after = summary["before"]["kinds"], summary["after"]["kinds"]
+    return [
+        [
+            kind,
+            f"{figures['pairs']:,}",
+            *(f"{when[kind][key]:.1%}" for key in ("recall_at_1", "recall_at_10") for when in (before, after)),
+        ]
+        for kind, figures in after.items()
+    ]

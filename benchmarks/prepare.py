@@ -35,7 +35,7 @@ from pathlib import Path
 from unmask.data.corpus import Corpus
 from unmask.data.prepare import prepare
 from unmask.data.settings import CorpusSettings
-from unmask.tokenizer.settings import TokenizerSettings
+from unmask.tokenizer.trainers import TokenizerSettings
 file, unit, folder, *more = sys.argv[1:]
 corpus = CorpusSettings(documents=unit)
 def texts():

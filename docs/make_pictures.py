@@ -30,8 +30,8 @@ from unmask.data.settings import CorpusSettings
 from unmask.masking.masker import Masker
 from unmask.masking.settings import STRATEGIES, MaskingSettings
 from unmask.masking.tables import Scores, Tables
-from unmask.tokenizer.settings import TokenizerSettings
 from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.tokenizer.trainers import TokenizerSettings
 from unmask.train.checkpoints import list_checkpoints
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -26,8 +26,8 @@ from unmask.data.store import TokenStore
 from unmask.model.config import PARTS, EncoderConfig
 from unmask.model.encoder import MaskedLM, initialise
 from unmask.tokenizer.loading import load_tokenizer
-from unmask.tokenizer.settings import TokenizerSettings
 from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.tokenizer.trainers import TokenizerSettings
 
 
 def pytest_configure() -> None:

@@ -18,7 +18,7 @@ from unmask.commands.run_data import packaged_corpus
 from unmask.data.prepare import prepare
 from unmask.data.settings import AnnotationSettings, CorpusSettings
 from unmask.masking.settings import STRATEGIES
-from unmask.tokenizer.settings import TokenizerSettings
+from unmask.tokenizer.trainers import TokenizerSettings
 
 COLUMNS = ("entities", "pos", "dependencies", "chunks")
 ARTICLES = {"the", "a", "my", "thy", "his", "her", "our", "your"}

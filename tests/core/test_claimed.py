@@ -23,7 +23,7 @@ def folder(root: Path, **options: object) -> ClaimedFolder:
 def test_a_folder_that_is_claimed_is_written_only_when_asked(tmp_path: Path) -> None:
     run = folder(tmp_path / "out")
     run.check()
-    run.make()
+    run.root.mkdir()
     assert not run.is_claimed
     run.claim("{}")
     assert run.is_claimed
@@ -51,9 +51,10 @@ def test_files_of_others(tmp_path: Path) -> None:
         folder(tmp_path, ours=("left.json",)).check()
     with pytest.raises(RunError, match=r"other files \(mine\.txt\)"):
         folder(tmp_path, marker=None, ours=("left.json",), is_shared=False).check()
-    for step in ("check", "make"):
-        with pytest.raises(RunError, match=r"mine\.txt is a file"):
-            getattr(folder(tmp_path / "mine.txt"), step)()
+    with pytest.raises(RunError, match=r"mine\.txt is a file"):
+        folder(tmp_path / "mine.txt").check()
+    with pytest.raises(RunError, match=r"mine\.txt is a file"), folder(tmp_path / "mine.txt").held():
+        pass
     run = folder(tmp_path)
     run.claim("{}")
     run.check(resume=True)
@@ -120,11 +121,11 @@ HOLDS = """
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from unmask.core.files import ClaimedFolder, held_file
+from unmask.core.files import ClaimedFolder, locked
 with ExitStack() as held:
     for name in sys.argv[1:]:
         root = Path(name)
-        kind = held_file(root) if root.suffix else ClaimedFolder(root=root, marker="x", what="a run").held()
+        kind = locked(root) if root.suffix else ClaimedFolder(root=root, marker="x", what="a run").held()
         held.enter_context(kind)
     print("held", flush=True)
     sys.stdin.read()

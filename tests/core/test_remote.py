@@ -14,7 +14,7 @@ from tests.elsewhere import Elsewhere
 from unmask.core import remote
 from unmask.core.errors import CorpusError, RunError, WriteError
 from unmask.core.files import ClaimedFolder
-from unmask.core.remote import address_of, cache, lasting_source, local_copies, output_file, output_folder, source_named
+from unmask.core.remote import address_of, cache, lasting_source, local_copies, output_at, source_named
 
 ADDRESS = "elsewhere://bucket/runs/a"
 
@@ -100,7 +100,7 @@ def test_records_name_an_input_by_its_content(server: Elsewhere) -> None:
 
 
 def test_what_says_that_others_are_whole_is_sent_last(server: Elsewhere) -> None:
-    with output_folder(ADDRESS, claim) as output:
+    with output_at(ADDRESS, claim) as output:
         write(output.path, "recipe.toml", "summary.json", "a.txt", "metrics.jsonl", "data/train/0.arrow")
         write(
             output.path, "data/manifest.json", "checkpoints/step-1/state.json", "checkpoints/step-1/model.safetensors"
@@ -113,7 +113,7 @@ def test_what_says_that_others_are_whole_is_sent_last(server: Elsewhere) -> None
 
 
 def test_only_what_has_changed_is_sent_and_what_is_gone_is_removed(server: Elsewhere) -> None:
-    with output_folder(ADDRESS, claim) as output:
+    with output_at(ADDRESS, claim) as output:
         write(output.path, "recipe.toml", "a.txt", "checkpoints/step-1/state.json")
         output.put()
         server.sent.clear()
@@ -126,18 +126,18 @@ def test_only_what_has_changed_is_sent_and_what_is_gone_is_removed(server: Elsew
 
 
 def test_work_goes_on_elsewhere_from_what_was_sent(server: Elsewhere, monkeypatch: pytest.MonkeyPatch) -> None:
-    with output_folder(ADDRESS, claim) as output:
+    with output_at(ADDRESS, claim) as output:
         write(output.path, "recipe.toml", "checkpoints/step-1/state.json")
     with pytest.raises(RunError, match=ADDRESS):
-        output_folder(ADDRESS, claim).__enter__()
+        output_at(ADDRESS, claim).__enter__()
     monkeypatch.setenv("UNMASK_CACHE", str(cache() / "of another machine"))
-    with output_folder(ADDRESS, claim, resume=True) as output:
+    with output_at(ADDRESS, claim, resume=True) as output:
         assert (output.path / "checkpoints/step-1/state.json").read_text() == "checkpoints/step-1/state.json"
         with pytest.raises(RunError, match=ADDRESS):  # another process writes there
-            output_folder(ADDRESS, claim, resume=True).__enter__()
+            output_at(ADDRESS, claim, resume=True).__enter__()
         write(output.path, "checkpoints/step-2/state.json")
     assert set(there(server)) == {"recipe.toml", "checkpoints/step-1/state.json", "checkpoints/step-2/state.json"}
-    with output_folder(ADDRESS, claim, overwrite=True):
+    with output_at(ADDRESS, claim, overwrite=True):
         assert there(server) == {}
 
 
@@ -145,7 +145,7 @@ def test_files_of_others_stay(server: Elsewhere) -> None:
     server.pipe("/bucket/runs/a/thesis.tex", b"mine")
     for options in ({}, {"overwrite": True}):
         with pytest.raises(RunError, match="thesis.tex"):
-            output_folder(ADDRESS, claim, **options).__enter__()
+            output_at(ADDRESS, claim, **options).__enter__()
     assert there(server) == {"thesis.tex": b"mine"}
 
 
@@ -154,7 +154,7 @@ def test_a_server_that_stays_away(server: Elsewhere, monkeypatch: pytest.MonkeyP
         raise OSError("gone away")
 
     def work() -> None:
-        with output_folder(ADDRESS, claim) as output:
+        with output_at(ADDRESS, claim) as output:
             write(output.path, "recipe.toml")
             monkeypatch.setattr(Elsewhere, "before_put", staticmethod(away))
 
@@ -166,11 +166,11 @@ def test_a_server_that_stays_away(server: Elsewhere, monkeypatch: pytest.MonkeyP
 
 def test_a_file_at_an_address(server: Elsewhere, tmp_path: Path) -> None:
     def send(*, overwrite: bool = False) -> None:
-        with output_file("elsewhere://bucket/v.npy", overwrite=overwrite) as path:
-            path.write_bytes(b"vectors")
+        with output_at("elsewhere://bucket/v.npy", overwrite=overwrite) as output:
+            output.path.write_bytes(b"vectors")
 
-    with output_file(tmp_path / "v.npy", overwrite=False) as path:
-        assert path == tmp_path / "v.npy"
+    with output_at(tmp_path / "v.npy") as output:
+        assert output.path == tmp_path / "v.npy"
     send()
     assert server.cat_file("/bucket/v.npy") == b"vectors"
     with pytest.raises(RunError, match=r"elsewhere://bucket/v\.npy"):

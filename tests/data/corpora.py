@@ -12,7 +12,7 @@ from pathlib import Path
 from unmask.core.files import LOCK
 from unmask.data.corpus import Corpus
 from unmask.data.settings import CorpusSettings
-from unmask.tokenizer.settings import TokenizerSettings
+from unmask.tokenizer.trainers import TokenizerSettings
 
 SMALL = TokenizerSettings(vocab_size=200)
 WORDS = [a + b + c for a in ("ka", "lo", "mi", "ter", "su") for b in ("ra", "ne", "vo", "lin") for c in ("", "s", "to")]

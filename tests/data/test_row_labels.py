@@ -19,8 +19,8 @@ from unmask.data.rows import Cursor, RowStream
 from unmask.data.settings import CorpusSettings
 from unmask.data.store import TokenStore
 from unmask.tokenizer.loading import load_tokenizer
-from unmask.tokenizer.settings import TokenizerSettings
 from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.tokenizer.trainers import TokenizerSettings
 
 
 def store_of(lengths: list[int], labels: list[int], first: int) -> FakeStore:

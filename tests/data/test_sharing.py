@@ -19,7 +19,7 @@ from unmask.data.prepare import PreparationInput, prepare, prepare_part
 from unmask.data.settings import AnnotationSettings, CorpusSettings
 from unmask.data.store import TokenStore
 from unmask.data.work import Sample
-from unmask.tokenizer.settings import TokenizerSettings
+from unmask.tokenizer.trainers import TokenizerSettings
 
 EVERYTHING = CorpusSettings.model_validate(
     {"label": "mood", "leaks": "drop", "holdout": 0.1, "cleaning": {"duplicates": "drop_near", "min_chars": 9}}

@@ -28,7 +28,7 @@ import sys
 from pathlib import Path
 from unmask.data.settings import CorpusSettings
 from unmask.data.prepare import prepare
-from unmask.tokenizer.settings import TokenizerSettings
+from unmask.tokenizer.trainers import TokenizerSettings
 signal.signal(signal.SIGINT, signal.default_int_handler)
 prepare(
     sys.argv[1:2], Path(sys.argv[2]), corpus=CorpusSettings(), tokenizer=TokenizerSettings(vocab_size=200),

@@ -21,8 +21,8 @@ from unmask.measure.held_out import HeldOutSet, keyed_by_content, unigram_entrop
 from unmask.measure.text import passages_of_store
 from unmask.model.encoder import MaskedLM
 from unmask.tokenizer.loading import load_tokenizer
-from unmask.tokenizer.settings import TokenizerSettings
 from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.tokenizer.trainers import TokenizerSettings
 
 
 def test_the_loss_is_per_predicted_token(

@@ -52,7 +52,7 @@ from unmask.tasks.loaded_model import load
 from unmask.tasks.predict import task_named
 from unmask.tasks.task import LOWER_IS_BETTER
 from unmask.tokenizer.loading import load_tokenizer
-from unmask.tokenizer.settings import TokenizerSettings
+from unmask.tokenizer.trainers import TokenizerSettings
 from unmask.train.hardware import choose_device
 
 SEEDS = 3
@@ -176,7 +176,7 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
     folder = ClaimedFolder(root=root, marker=STATE, what="a comparison", options=())
     purpose = {"recipes": list(recipes), "primary": deciding}
     prepared, items = begin_runs(folder, plan, loaded, purpose, loaded, reporter)
-    with folder.locked():  # how many seeds are asked for is written down before the first run
+    with folder.held(wait=-1):  # how many seeds are asked for is written down before the first run
         state = read_state(folder)
         most_seeds = max(state.get("most_seeds", 0), seeds)
         folder.claim(json.dumps({**state, "most_seeds": most_seeds}, indent=1) + "\n")
@@ -264,7 +264,7 @@ def _look(
         for figure, by_name in values.items()
     }
     sha256 = hashlib.sha256(json.dumps(rounded, sort_keys=True).encode()).hexdigest()
-    with folder.locked():
+    with folder.held(wait=-1):
         state = read_state(folder)
         looks = state.get("looks", [])
         for each in looks:
@@ -393,9 +393,8 @@ def begin_runs(
         "files": files,
     }
     content = json.loads(json.dumps(content))
-    folder.make()
     data = plan.data
-    with folder.locked():
+    with folder.held(wait=-1):
         if not folder.is_claimed:
             folder.check_names()
             folder.claim(json.dumps(content, indent=1) + "\n")

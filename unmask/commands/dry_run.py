@@ -29,15 +29,14 @@ from unmask.commands.run_data import (
 )
 from unmask.commands.training_run import TrainingRun
 from unmask.core.errors import RunError
-from unmask.core.remote import with_local_copies
+from unmask.core.remote import local_copies
 from unmask.core.results import Reporter, Result, Shown, Styled, duration
 from unmask.data.documents import Document
 from unmask.data.prepare import open_annotated, prepare
 from unmask.data.settings import AnnotationSettings, CorpusSettings
 from unmask.data.sources import find_sources, is_stream
-from unmask.tokenizer.settings import TokenizerSettings
 from unmask.tokenizer.spans import written_fields
-from unmask.tokenizer.trainers import default_vocab_size
+from unmask.tokenizer.trainers import TokenizerSettings, default_vocab_size
 from unmask.train.distributed import ALONE, Group, join_group, on_every_rank, on_rank_zero
 from unmask.train.hardware import peak_memory
 from unmask.train.optimizer import state_tensors
@@ -133,7 +132,7 @@ def _text_facts(text: Mapping[str, Any]) -> list[tuple[str, str]]:
 def forecast_preparation(paths: Sequence[str | Path], **options: Any) -> Forecast:
     """What `unmask.prepare` would do with the same arguments."""
     recipe = requested_preparation(**options)
-    paths = with_local_copies(paths)
+    paths = local_copies(*paths)
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
         return forecast_text(paths, recipe.corpus, recipe.tokenizer, Path(scratch), recipe.annotation)
 
@@ -224,7 +223,7 @@ def forecast_pretrain(paths: Sequence[str | Path] | None = None, **options: Any)
 
 def forecast_run(paths: Sequence[str | Path] | None, recipe: Recipe, group: Group = ALONE) -> Forecast:
     """What `pretrain` would do with these files and this recipe, in processes that train together on one machine."""
-    sources = on_every_rank(group, lambda: with_local_copies(paths or [packaged_corpus()]))
+    sources = on_every_rank(group, lambda: local_copies(*(paths or [packaged_corpus()])))
     with ExitStack() as stack:
         # Rank 0 reads the text and prepares a sample of it, or takes what is prepared.
         sample = on_rank_zero(group, lambda: _sample(sources, recipe, stack))

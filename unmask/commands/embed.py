@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from unmask.core.errors import CorpusError, ModelError, RunError
-from unmask.core.files import check_file, held_file, writing
-from unmask.core.remote import address_of, output_file
+from unmask.core.files import check_file, locked, writing
+from unmask.core.remote import address_of, output_at
 from unmask.core.results import Notify, Progress, Result, Shown, usual_reporter
 from unmask.data.documents import EMPTY, Document, Documents, in_groups
 from unmask.data.reading import LONGEST_ROW, broken_character
@@ -107,7 +107,8 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
         UnmaskError: The model or a text cannot be read, or an option does not fit the model; vectors
             cannot be written, are sparse, or a text follows an empty one, and `out` is a .npy file.
     """
-    with output_file(out, overwrite=overwrite) as target:
+    with output_at(out, overwrite=overwrite) as output:
+        target = output.path
         check_file(target, overwrite=overwrite)
         if target.suffix not in (".npy", ".parquet"):
             raise RunError(
@@ -280,7 +281,7 @@ def vector_file(out: Path, dimension: int) -> Iterator[Add]:  # noqa: PLR0915  (
                 writer = pq.ParquetWriter(file, pa.schema(types, {"dimension": str(dimension)}))
             writer.write_table(pa.table({"id": ids, **columns}, schema=writer.schema))
 
-    with held_file(out):
+    with locked(out):
         try:
             with writing(out):
                 file = unfinished.open("wb")

@@ -20,7 +20,7 @@ from unmask.core.errors import CorpusError, RunError, UnmaskError, parse_json, u
 from unmask.core.files import ClaimedFolder, read_object, typed
 from unmask.core.hub import lasting_name
 from unmask.core.interruption import Interruption
-from unmask.core.remote import output_folder
+from unmask.core.remote import output_at
 from unmask.core.results import Finished, Reporter, Sheet, Shown, SilentReporter, duration, usual_reporter
 from unmask.core.settings import validated
 from unmask.data.sources import InMemory, Texts, paths_or_texts, readable
@@ -127,7 +127,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
 
         def enter() -> str:
             """The folder of the result; that of one at an address is sent there until `held` is left."""
-            return str(held.enter_context(output_folder(out, claim, resume=resume, overwrite=overwrite)).path)
+            return str(held.enter_context(output_at(out, claim, resume=resume, overwrite=overwrite)).path)
 
         root = Path(on_rank_zero(group, enter))
         claimed, begun = claim(root), root / "settings.json"

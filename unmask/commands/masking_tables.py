@@ -18,7 +18,7 @@ from torch import Tensor
 
 from unmask.commands.run_data import PreparedData, open_prepared
 from unmask.core.errors import DataError, SettingsError
-from unmask.core.files import check_file, held_file, writing
+from unmask.core.files import check_file, locked, writing
 from unmask.core.hashing import permutation
 from unmask.core.remote import refused
 from unmask.core.results import Reporter, Result, Shown, usual_reporter
@@ -260,7 +260,7 @@ def lexicon(
 def make_lexicon(data: PreparedData, out: Path, settings: LexiconSettings, reporter: Reporter) -> Lexicon:
     """Makes the lexicon of a training split and writes it. Temporary files stand beside it meanwhile."""
     scratch = out.with_name(out.name + ".counts.partial")  # also one that a kill has left goes
-    with held_file(out), writing(out):
+    with locked(out), writing(out):
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True)
         try:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from unmask.commands.recipe_files import LightRecipe, Overrides, as_overrides, light_recipe
 from unmask.core.errors import SettingsError
-from unmask.core.remote import address_of, output_folder, path_at
+from unmask.core.remote import address_of, output_at, path_at
 from unmask.core.results import Result, Shown, usual_reporter
 from unmask.data.data_folder import DataFolder, Manifest
 from unmask.data.prepare import PreparationInput, prepare_part
 from unmask.data.prepare import prepare as prepare_shards
 from unmask.data.sources import Texts, paths_or_texts
 from unmask.tokenizer.loading import with_commit
-from unmask.tokenizer.settings import TokenizerKind
+from unmask.tokenizer.trainers import TokenizerKind
 
 if TYPE_CHECKING:
     from unmask.core.results import Reporter
@@ -133,7 +133,7 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
     shared = part is not None or join
     if path_at(out) is None and (shared or ray is not None):
         raise SettingsError(f"{out}: a shared preparation takes a folder on a disk that all see", options=["out"])
-    with output_folder(out, lambda root: DataFolder(root).claimed, resume=resume, overwrite=overwrite) as output:
+    with output_at(out, lambda root: DataFolder(root).claimed, resume=resume, overwrite=overwrite) as output:
         root, texts = output.path, paths_or_texts(paths) or []
         manifest: Manifest | str
         if shared:

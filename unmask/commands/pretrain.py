@@ -26,7 +26,7 @@ from unmask.core.errors import RunError, UnmaskError
 from unmask.core.files import typed, write_atomically
 from unmask.core.hub import TOKENIZER, local_path
 from unmask.core.interruption import Interruption
-from unmask.core.remote import OutputFolder, address_of, lasting_source, output_folder, path_at, source_named
+from unmask.core.remote import Output, address_of, lasting_source, output_at, path_at, source_named
 from unmask.core.results import (
     Finished,
     Reporter,
@@ -169,10 +169,10 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
     group = join_group()
     reporter = (reporter or usual_reporter()) if group.is_main else SilentReporter()
     with Interruption() as interruption, ExitStack() as stack:
-        outputs: list[OutputFolder] = []  # of rank 0
+        outputs: list[Output] = []  # of rank 0
 
         def begin() -> dict[str, Any]:
-            claim = output_folder(out, lambda root: RunFolder(root).claimed, resume=resume, overwrite=overwrite)
+            claim = output_at(out, lambda root: RunFolder(root).claimed, resume=resume, overwrite=overwrite)
             outputs.append(stack.enter_context(claim))
             folder = RunFolder(outputs[0].path)
             return _begin(folder, named, options, stack, reporter, resume=resume, overwrite=overwrite)
@@ -209,7 +209,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
 class SendCheckpoints(Callback):
     """Sends a run's files to the address that its folder stands for, whenever a checkpoint is whole."""
 
-    def __init__(self, output: OutputFolder) -> None:
+    def __init__(self, output: Output) -> None:
         self._output = output
 
     def on_checkpoint(self, trainer: Trainer, folder: Path) -> None:

@@ -22,8 +22,8 @@ from unmask.model.encoder import MaskedLM
 from unmask.model.folder import find_weights, read_config_file
 from unmask.model.heads import heads_for
 from unmask.tokenizer.loading import load_tokenizer, with_commit
-from unmask.tokenizer.settings import TokenizerSettings
 from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.tokenizer.trainers import TokenizerSettings
 
 
 class StartSettings(Settings):

@@ -21,7 +21,7 @@ from unmask.core.settings import Settings, validated
 from unmask.data.settings import AnnotationSettings, CorpusSettings
 from unmask.model.card_head import CardSettings
 from unmask.model.config import ModelSettings
-from unmask.tokenizer.settings import TokenizerSettings
+from unmask.tokenizer.trainers import TokenizerSettings
 from unmask.train.settings import CheckpointSettings, EvaluationSettings, ObjectivesSettings, TrainingSettings
 
 DEFAULT = "tiny"

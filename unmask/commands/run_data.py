@@ -67,8 +67,8 @@ from unmask.model.heads import BoundaryHead, LabelHead, PairHead, RetroMAEHead
 from unmask.model.layout_names import LAYOUTS
 from unmask.tokenizer.extension import extend_vocabulary
 from unmask.tokenizer.loading import load_tokenizer
-from unmask.tokenizer.settings import TokenizerSettings
 from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.tokenizer.trainers import TokenizerSettings
 
 FACTS = "start.json"
 OLD_FACTS = "old.json"
@@ -106,7 +106,7 @@ class RunFolder:
     def read_sources(self, way_out: str = START_ANEW) -> list[str]:
         """The sources that the run was begun on, as `unmask.core.remote.lasting_source` names them."""
         try:
-            names = parse_json(self.sources.read_text(encoding="utf-8"))
+            names = parse_json(self.sources)
             if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
                 raise ValueError("it is no list of paths")
         except (OSError, ValueError) as error:

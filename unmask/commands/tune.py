@@ -139,7 +139,7 @@ def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
     folder = ClaimedFolder(root=root, marker="tune.json", what="a search", options=())
     purpose = {"recipe": recipe, "search": list(search)}
     prepared, _ = begin_runs(folder, plan, {recipe: own_recipe}, purpose, {recipe: own_recipe, **ends}, reporter)
-    with warnings.catch_warnings(), folder.locked():  # two processes must not both make the tables
+    with warnings.catch_warnings(), folder.held(wait=-1):  # two processes must not both make the tables
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         storage = optuna.storages.RDBStorage(
             f"sqlite:///{root / 'study.db'}",
@@ -194,7 +194,7 @@ def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
         if trial.state.is_finished()
     ]
     result = _result(trials_made, root, own, outside)
-    with folder.locked():  # processes that share a search may end it at the same time
+    with folder.held(wait=-1):  # processes that share a search may end it at the same time
         write_atomically(root / "best.toml", _load(plan, recipe, result["best"]["parameters"]).to_toml())
         write_atomically(root / "result.svg", search_plot([each for each in trials_made if each["loss"] is not None]))
         write_atomically(root / "result.json", json.dumps(result, indent=1) + "\n")

@@ -12,10 +12,12 @@ say no. Masking is done by loops alone, on the host.
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
@@ -74,9 +76,7 @@ class _Loop(_Late):
             made = numba.njit(nogil=True, **self._options)(self.py_func)
         else:
             if "parallel" in self._options:
-                from unmask.core.loop_cache import SharedLoopCache
-
-                made._cache = SharedLoopCache(made)
+                made._cache = _shared_cache(made)
         self.__dict__["dispatcher"] = made
         names = self.py_func.__globals__
         for name, value in list(names.items()):
@@ -89,6 +89,42 @@ class _Loop(_Late):
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.dispatcher, name)
+
+
+def _shared_cache(loop: Any) -> Any:
+    """A cache that has the first process on a machine run the code that all later ones find, so that it gets the same
+    bits.
+
+    Numba compiles what threads share out by itself, and again inside the loop around it, where sums are put into
+    another order. Both are functions of one name: the process that compiles runs the first of them, whereas only the
+    second is kept. So a loop is compiled apart from what this process runs, and then loaded like any that was kept.
+    """
+    from numba.core.caching import FunctionCache
+    from numba.core.sigutils import normalize_signature
+
+    class SharedLoopCache(FunctionCache):
+        def load_overload(self, sig: Any, target_context: Any) -> Any:
+            """The loop for these types, compiled before if it is not there."""
+            if (overload := super().load_overload(sig, target_context)) is None:
+                compiler = copy.copy(loop._compiler)
+                target = compiler.targetdescr
+                compiler.targetdescr = SimpleNamespace(
+                    options=target.options,
+                    typing_context=target.typing_context,
+                    target_context=_apart(target.target_context),
+                )
+                self.save_overload(sig, compiler.compile(*normalize_signature(sig)))
+                overload = super().load_overload(sig, target_context)
+            return overload
+
+    return SharedLoopCache(loop.py_func)
+
+
+@functools.cache
+def _apart(target_context: Any) -> Any:  # one for all loops: a context with its own names for what is compiled
+    from numba.core.codegen import JITCPUCodegen
+
+    return target_context.subtarget(_internal_codegen=JITCPUCodegen("unmask.exec"))
 
 
 def _make_bytes_at() -> Any:
@@ -133,11 +169,7 @@ def is_compiled(function: Callable[..., Any]) -> bool:
     return folder is not None and any(Path(folder).glob(names))
 
 
-class _Threads(threading.local):  # numba counts for each thread of Python by itself
-    num: int | None = None
-
-
-_threads = _Threads()
+_threads = threading.local()  # numba counts for each thread of Python by itself
 
 
 def use_threads_of_torch() -> None:
@@ -149,7 +181,7 @@ def use_threads_of_torch() -> None:
     import torch
 
     threads = torch.get_num_threads()
-    if threads == _threads.num:  # a step asks a hundred times
+    if threads == getattr(_threads, "num", None):  # a step asks a hundred times
         return
     import numba
 

@@ -24,12 +24,6 @@ from typing import Any
 _LONGEST = 1000
 
 
-def _one_line(text: str) -> str:
-    """A text on one line, the middle of a long one left out: what libraries say of damaged files may have pages."""
-    line = " ".join(part.strip() for part in text.splitlines() if part.strip())
-    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 200]} ... {line[-150:]}"
-
-
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -39,6 +33,12 @@ def printable(text: str) -> str:
     Example: a file whose name begins with the sequence that clears the screen is `\\x1b[2Jname`.
     """
     return _CONTROL.sub(lambda match: f"\\x{ord(match.group()):02x}", text)
+
+
+def _one_line(text: str) -> str:
+    """A text on one line, the middle of a long one left out: what libraries say of damaged files may have pages."""
+    line = " ".join(part.strip() for part in text.splitlines() if part.strip())
+    return printable(line if len(line) <= _LONGEST else f"{line[: _LONGEST - 200]} ... {line[-150:]}")
 
 
 class UnmaskError(ValueError):
@@ -56,7 +56,7 @@ class UnmaskError(ValueError):
         self.options = options
 
     def __str__(self) -> str:
-        return printable(_one_line(super().__str__()))
+        return _one_line(super().__str__())
 
     def for_command_line(self) -> str:
         """The text, with options as the command line spells them."""
@@ -108,7 +108,7 @@ class WriteError(OSError, RunError):  # in this order, so that Python's own `OSE
                 f"{self.filename}: cannot be written ({self.strerror}); make room or mend that, and run the same "
                 "again, resuming where a run had begun"
             )
-        return printable(_one_line(text))
+        return _one_line(text)
 
 
 class DivergedError(UnmaskError):
@@ -129,13 +129,15 @@ class MemoryFullError(UnmaskError):
 _SEAL = "sha256"
 
 
-def parse_json(text: str | bytes, parse: Callable[[Any], Any] = json.loads) -> Any:
-    """The value of a JSON text of settings, states and the like; bytes are UTF-8.
+def parse_json(source: str | bytes | Path, parse: Callable[[Any], Any] = json.loads) -> Any:
+    """The value of a JSON text of settings, states and the like, or of such a file; bytes and files are UTF-8.
 
     Raises:
         ValueError: It is not JSON, not UTF-8, nested too deep, or holds a number of too many digits; the text says
             which.
+        OSError: The file cannot be read.
     """
+    text = source.read_text(encoding="utf-8") if isinstance(source, Path) else source
     try:
         return parse(text)
     except (JSONDecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError):
@@ -144,11 +146,6 @@ def parse_json(text: str | bytes, parse: Callable[[Any], Any] = json.loads) -> A
         raise ValueError("it is nested too deep to be read") from error
     except ValueError as error:  # Python's own, of a number beyond the digits that it converts
         raise ValueError("it holds a whole number of too many digits to be read") from error
-
-
-def load_json(file: Path) -> Any:
-    """The content of a small file beside weights or a tokenizer; raises as `parse_json` does."""
-    return parse_json(file.read_text(encoding="utf-8"))
 
 
 def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -178,13 +175,7 @@ def whole_number(text: str) -> int | None:
     return int(text) if len(text) <= 18 and text.isascii() and text.isdigit() else None
 
 
-class _Shown(reprlib.Repr):
-    def repr_int(self, x: int, level: int) -> str:
-        """Python refuses to spell numbers of thousands of digits."""
-        return super().repr_int(x, level) if x.bit_length() < 10_000 else "a whole number of thousands of digits"
-
-
-_SHOWN = _Shown()
+_SHOWN = reprlib.Repr()
 _SHOWN.maxstring = _SHOWN.maxother = 60
 _SHOWN.maxlong, _SHOWN.maxlevel = 40, 3
 
@@ -203,4 +194,7 @@ def listed(names: Iterable[str], most: int = 40) -> str:
 
 def shown(value: object) -> str:
     """A value for an error's text: as `repr`, cut in the middle where it is long, whatever it holds."""
-    return _SHOWN.repr(value)
+    try:
+        return _SHOWN.repr(value)
+    except ValueError:  # Python refuses to spell numbers of thousands of digits
+        return "a whole number of thousands of digits"

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import BaseFileLock, FileLock, Timeout
+from filelock import FileLock, Timeout
 
 from unmask.core.errors import RunError, UnmaskError, WriteError, parse_json, shortened
 
@@ -80,7 +80,7 @@ def whole_folder(target: Path, partial: Path | None = None) -> Iterator[Path]:
 def read_object(path: Path, way_out: str) -> dict[str, Any]:
     """The object in a JSON file of a run. Raises a RunError with the way out where it is damaged or not there."""
     try:
-        content = parse_json(path.read_text(encoding="utf-8"))
+        content = parse_json(path)
         if not isinstance(content, dict):
             raise ValueError("it is no JSON object")
     except (OSError, ValueError) as error:
@@ -134,7 +134,7 @@ def file_sha256(path: Path) -> str:
 #     check ──▶ held ──▶ clear, where it is replaced ──▶ claim ──▶ the work, its result written last
 #                 └────▶ check_same, where it goes on ──────────▶
 
-LOCK, HOLDER = ".lock", ".lock.json"
+LOCK = ".lock"
 _WAYS = {"resume": "go on with it", "overwrite": "replace it"}
 
 
@@ -159,7 +159,8 @@ class ClaimedFolder:
         return bool(self._names()) if self.marker is None else (self.root / self.marker).is_file()
 
     def _names(self) -> list[str]:
-        return sorted({path.name for path in self.root.iterdir()} - {LOCK, HOLDER}) if self.root.is_dir() else []
+        names = {path.name for path in self.root.iterdir()} if self.root.is_dir() else set()
+        return sorted(names - {LOCK, f"{LOCK}.json"})
 
     def check(self, *, resume: bool = False, overwrite: bool = False, inputs: Iterable[Path] = ()) -> None:
         """Makes sure that it may be written, and that `inputs`, which are read, are not in it. Nothing is touched."""
@@ -221,26 +222,23 @@ class ClaimedFolder:
         except OSError as error:
             raise self.error(f"{self.root}: what is there cannot be removed ({error})") from error
 
-    def make(self) -> None:
-        """Makes the folder where it is not there."""
-        if self.root.exists() and not self.root.is_dir():
-            raise self.error(f"{self.root} is a file; give a folder", options=("out",))
-        try:
-            self.root.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise self.error(f"{self.root}: the folder cannot be made ({error.strerror})") from error
-
     def claim(self, content: str) -> None:
         """Writes the marker; what it says is read when the work goes on."""
         assert self.marker is not None
         write_atomically(self.root / self.marker, content)
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """While it is entered, no other process writes here. A new folder goes if nothing was put into it."""
+    def held(self, *, wait: float = 0) -> Iterator[None]:
+        """While it is entered, no other process writes here; see `locked`. It is made where it is not there, and goes
+        again if nothing was put into it."""
         is_new = not self.root.exists()
-        self.make()
-        with held_by(self.root / LOCK, self.root / HOLDER, self.root, self.error):
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+        except FileExistsError as error:
+            raise self.error(f"{self.root} is a file; give a folder", options=("out",)) from error
+        except OSError as error:
+            raise self.error(f"{self.root}: the folder cannot be made ({error.strerror})") from error
+        with locked(self.root, lock=self.root / LOCK, wait=wait, error=self.error):
             try:
                 yield
             finally:
@@ -257,58 +255,47 @@ class ClaimedFolder:
                 self.clear(self.ours)
             yield
 
-    def locked(self) -> BaseFileLock:
-        """While it is entered, no other process is in it for the same folder."""
-        return FileLock(self.root / LOCK)
-
 
 @contextmanager
-def held_file(out: Path, *, named: str | None = None) -> Iterator[None]:
-    """While it is entered, no other process of this user and machine writes this file; nothing is put beside it.
+def locked(
+    out: Path,
+    *,
+    lock: Path | None = None,
+    wait: float = 0,
+    named: str | None = None,
+    error: type[UnmaskError] = RunError,
+) -> Iterator[None]:
+    """While it is entered, no other process writes a file or folder: the one place where outputs are locked.
 
-    The error calls it by `named`, or by its path.
-    """
-    locks = Path(tempfile.gettempdir()) / f"unmask-locks-{getattr(os, 'getuid', int)()}"
-    with writing(locks):
-        locks.mkdir(mode=0o700, exist_ok=True)
-    name = hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:32]
-    with held_by(locks / f"{name}.lock", locks / f"{name}.json", named or out, RunError):
-        yield
-
-
-def is_held(lock_file: Path) -> bool:
-    """Whether another process holds a lock now."""
-    if not lock_file.exists():
-        return False
-    lock = FileLock(lock_file)
-    try:
-        lock.acquire(timeout=0)
-    except (Timeout, OSError):
-        return True
-    lock.release()
-    return False
-
-
-@contextmanager
-def held_by(lock_file: Path, holder: Path, what: Path | str, error: type[UnmaskError]) -> Iterator[None]:
-    """While it is entered, no other process holds this lock; `holder` is the file that says which process does.
+    Args:
+        out: The file or folder.
+        lock: The file that is locked; which process holds it is written beside it. None: one among the temporary files,
+            so that nothing stands beside `out`, and processes of this user and machine only are kept out.
+        wait: For so many seconds, while another process holds it; -1: as long as it does.
+        named: What the error calls it; None: by its path.
+        error: The class of the error.
 
     Raises:
-        UnmaskError: Another process holds it: an `error` that names `what` is written meanwhile.
-        WriteError: The folder is read-only.
+        UnmaskError: Another process writes it meanwhile; the error says which.
+        WriteError: The folder of the lock is read-only.
     """
-    lock = FileLock(lock_file)
-    with writing(Path(what)), contextlib.suppress(Timeout):  # an `OSError` too
-        lock.acquire(timeout=0)
-    if not lock.is_locked:
+    if lock is None:
+        folder = Path(tempfile.gettempdir()) / f"unmask-locks-{getattr(os, 'getuid', int)()}"
+        with writing(folder):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        lock = folder / f"{hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:32]}.lock"
+    holder, of_system = lock.with_name(f"{lock.name}.json"), FileLock(lock)
+    with writing(out), contextlib.suppress(Timeout):  # an `OSError` too
+        of_system.acquire(timeout=wait)
+    if not of_system.is_locked:
         try:
-            other = parse_json(holder.read_text(encoding="utf-8"))
+            other = parse_json(holder)
             where = "" if other["host"] == socket.gethostname() else f" on {other['host']}"
             who = f"{other['pid']}{where}, since {other['since']}"
         except (OSError, ValueError, KeyError, TypeError):
             who = "which has just begun"
         raise error(
-            f"{what}: another process ({who}) is writing here; wait for it, stop it, or write elsewhere",
+            f"{named or out}: another process ({who}) is writing here; wait for it, stop it, or write elsewhere",
             options=("out",),
         )
     try:
@@ -317,7 +304,7 @@ def held_by(lock_file: Path, holder: Path, what: Path | str, error: type[UnmaskE
         yield
     finally:
         holder.unlink(missing_ok=True)
-        lock.release()
+        of_system.release()
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -39,10 +39,7 @@ class BitField(NamedTuple):
 
 
 # Fields on one line are drawn from one hash, and do not overlap.
-ORDER, CROSSING = (
-    BitField(33, 31),
-    BitField(0, 24),
-)  # equally likely units: order, and if the last is in
+ORDER, CROSSING = BitField(33, 31), BitField(0, 24)  # equally likely units: order, and if the last is in
 EXCHANGE = BitField(0, 32)  # units with weights: with which unit before it one changes places
 SPAN_LENGTH = BitField(0, 32)
 BEGINNING = BitField(0, 32)  # of systematic draws

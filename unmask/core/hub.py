@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from unmask.core.errors import ModelError, TokenizerError, UnmaskError, load_json
+from unmask.core.errors import ModelError, TokenizerError, UnmaskError, parse_json
 
 _NAME = re.compile(r"([A-Za-z0-9]([\w.-]*\w)?/)?[A-Za-z0-9]([\w.-]*\w)?", re.ASCII)
 _REVISION = re.compile(r"refs/[\w./-]{1,99}|[\w.-]{1,99}", re.ASCII)
@@ -91,7 +91,7 @@ class Need:
             needed = [CONFIG, WEIGHTS]
             if not (folder / WEIGHTS).is_file() and (index := folder / INDEX).is_file():
                 try:  # the files that share the weights
-                    names = sorted(set(load_json(index)["weight_map"].values()))
+                    names = sorted(set(parse_json(index)["weight_map"].values()))
                     needed = [CONFIG, *(Path(name).name for name in names)]
                 except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                     raise ModelError(f"{index}: damaged ({error}); remove the model from the hub's cache") from error
@@ -104,13 +104,6 @@ TOKENIZER = Need(
     _OF_TOKENIZERS, weights=False, absent="there is no tokenizer.json and no vocab.txt", error=TokenizerError
 )
 MODEL = Need((*_OF_NETWORKS, *_OF_TOKENIZERS, *_OF_SENTENCES), weights=True, absent="no such folder", error=ModelError)
-
-
-def _failures() -> tuple[type[Exception], ...]:
-    # What a request to the hub may raise; which errors of the HTTP client come through depends on its version.
-    from huggingface_hub import errors
-
-    return (OSError, RuntimeError, *errors.HfHubHTTPError.__bases__)
 
 
 def _cause(error: Exception) -> str:
@@ -184,7 +177,7 @@ def local_path(source: str | Path, need: Need) -> Path:
     log.info("fetching %s from the hub", model)
     try:
         folder = snapshot(local_files_only=False)
-    except _failures() as error:
+    except (OSError, RuntimeError, *errors.HfHubHTTPError.__bases__) as error:  # which, depends on its HTTP client
         lack = None if copy is None else need.lack(copy)
         if copy and lack is None and isinstance(error, errors.LocalEntryNotFoundError | ConnectionError):
             return copy  # the hub has more files, but none that must be there
@@ -211,31 +204,29 @@ def fetch_sentence_files(model: HubName, folder: Path) -> None:
     import huggingface_hub
     from huggingface_hub import errors
 
-    def has(name: str) -> bool:
-        if (folder / name).is_file():
-            return True
+    names = [MODULES]
+    for name in names:
         # The cache may know that there is none: it was asked for, or all files were listed.
-        cached = huggingface_hub.try_to_load_from_cache(model.name, name, revision=folder.name)
-        if cached is huggingface_hub._CACHED_NO_EXIST:
-            return False
+        is_absent = (
+            huggingface_hub.try_to_load_from_cache(model.name, name, revision=folder.name)
+            is huggingface_hub._CACHED_NO_EXIST
+        )
         with suppress(ImportError, AttributeError, getattr(errors, "CachedRepoTreeNotFoundError", OSError)):
             tree = huggingface_hub.get_cached_repo_tree(model.name, revision=folder.name)
-            if name not in {entry.path for entry in tree}:
-                return False
-        try:
-            huggingface_hub.hf_hub_download(model.name, name, revision=folder.name)
-        except _failures() as error:
-            is_answer = isinstance(error, errors.EntryNotFoundError)
-            if not is_answer or isinstance(error, errors.LocalEntryNotFoundError):
-                log.warning(
-                    "%s: its copy on this machine has no %s, and the hub cannot be asked for it (%s); the pooling is a "
-                    "guess, unless it is asked for by name (--pooling, or pooling=)",
-                    model,
-                    name,
-                    _cause(error),
-                )
-        return (folder / name).is_file()
-
-    if has(MODULES):
-        text = (folder / MODULES).read_text(encoding="utf-8", errors="replace")
-        has(SPARSE_POOLING if "SpladePooling" in text else POOLING)
+            is_absent |= name not in {entry.path for entry in tree}
+        if not (folder / name).is_file() and not is_absent:
+            try:
+                huggingface_hub.hf_hub_download(model.name, name, revision=folder.name)
+            except (OSError, RuntimeError, *errors.HfHubHTTPError.__bases__) as error:
+                is_answer = isinstance(error, errors.EntryNotFoundError)
+                if not is_answer or isinstance(error, errors.LocalEntryNotFoundError):
+                    log.warning(
+                        "%s: its copy on this machine has no %s, and the hub cannot be asked for it (%s); the pooling "
+                        "is a guess, unless it is asked for by name (--pooling, or pooling=)",
+                        model,
+                        name,
+                        _cause(error),
+                    )
+        if name == MODULES and (folder / name).is_file():
+            text = (folder / name).read_text(encoding="utf-8", errors="replace")
+            names.append(SPARSE_POOLING if "SpladePooling" in text else POOLING)

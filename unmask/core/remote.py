@@ -19,19 +19,17 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, groupby
+from itertools import groupby
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
-from filelock import FileLock
-
 from unmask.core.errors import CorpusError, RunError, UnmaskError, parse_json
-from unmask.core.files import HOLDER, LOCK, ClaimedFolder, check_file, held_file, write_atomically, writing
+from unmask.core.files import LOCK, ClaimedFolder, locked, write_atomically, writing
 
 CACHE = "UNMASK_CACHE"  # names another folder than ~/.cache/unmask
 TRIES, FIRST_WAIT = 7, 1.0  # seconds, twice as many after each try: two minutes in all
@@ -42,7 +40,7 @@ _OF_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _PERMANENT = (FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError, NotImplementedError)
 # Files that say that others are whole: sent after those, in this order, so that no checkpoint lacks its recipe.
 _LAST = ("*/manifest.json", "recipe.toml", "settings.json", "checkpoints/*/state.json", "summary.json", "manifest.json")
-_NEVER = (LOCK, HOLDER, "*.partial", "partial*", "*.tmp", ".*.lock")
+_NEVER = (LOCK, f"{LOCK}.json", "*.partial", "partial*", "*.tmp", ".*.lock")
 log = logging.getLogger(__name__)
 Value = TypeVar("Value")
 
@@ -71,32 +69,34 @@ def cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "unmask"
 
 
-def with_local_copies(names: Sequence[Any]) -> list[Any]:
-    """Replaces addresses by what was fetched from them; everything else stays."""
-    each = ([name] if (address := address_of(name)) is None else local_copies(address) for name in names)
-    return list(chain.from_iterable(each))
-
-
-def local_copies(address: str) -> list[Path]:
-    """Fetches what is at an address (of a file, a folder, or a pattern), unless it was before.
+def local_copies(*names: Any) -> list[Any]:
+    """Replaces addresses by what was fetched from them, unless it was before; everything else stays.
 
     Returns:
-        A file, or a folder with all that is below it there; several for a pattern.
+        For the address of a file, it; for that of a folder, the folder with all that is below it there; for that of a
+        pattern, all that match.
 
     Raises:
         CorpusError: There is nothing, it cannot be read, or a package for such addresses is missing.
         WriteError: The disk is full.
     """
-    if (here := path_at(address)) is not None:
-        return [here]
-    scheme = address.partition("://")[0]
-    system, path = connect(address)
-    if not any(sign in path for sign in "*?["):
-        return [_fetch(system, address.rstrip("/"), path)]
-    matches = tried(address, lambda: sorted(system.glob(path)))
-    if not matches:
-        raise CorpusError(f"{address}: nothing there matches this pattern")
-    return [_fetch(system, f"{scheme}://{match}", match) for match in matches]
+    paths: list[Any] = []
+    for name in names:
+        if (address := address_of(name)) is None:
+            paths.append(name)
+        elif (here := path_at(address)) is not None:
+            paths.append(here)
+        else:
+            system, path = connect(address)
+            if not any(sign in path for sign in "*?["):
+                paths.append(_fetch(system, address.rstrip("/"), path))
+                continue
+            matches = tried(address, partial(system.glob, path))
+            if not matches:
+                raise CorpusError(f"{address}: nothing there matches this pattern")
+            scheme = address.partition("://")[0]
+            paths += [_fetch(system, f"{scheme}://{match}", match) for match in sorted(matches)]
+    return paths
 
 
 def connect(address: str) -> tuple[Any, str]:
@@ -140,7 +140,7 @@ def _fetch(system: Any, address: str, path: str) -> Path:
         with writing(file):
             os.replace(unfinished, file)
 
-    with FileLock(folder / ".lock"):  # processes of one machine wait for each other
+    with locked(folder, lock=folder / LOCK, wait=-1):
         write_atomically(folder / _ORIGIN, json.dumps({"address": address}) + "\n")
         if missing := [name for name in sizes if not (folder / inside[name]).is_file()]:
             num_bytes = sum(sizes[name][0] or 0 for name in missing)
@@ -199,7 +199,7 @@ def origin_of(path: Path) -> str | None:
     file = path.parent / _ORIGIN
     if not path.is_absolute() or cache() not in path.parents or not file.is_file():
         return None
-    return str(parse_json(file.read_text(encoding="utf-8"))["address"])
+    return str(parse_json(file)["address"])
 
 
 def lasting_source(path: str | Path) -> str:
@@ -230,8 +230,8 @@ def refused(out: str | Path, what: str) -> None:
 
 
 @dataclass
-class OutputFolder:
-    """The folder that a command writes, and the address that `put` sends it to (None: nowhere)."""
+class Output:
+    """The folder or file that a command writes, and the address that `put` sends it to (None: nowhere)."""
 
     path: Path
     address: str | None = None
@@ -243,14 +243,14 @@ class OutputFolder:
         To be called while no file is being written, such as after a checkpoint.
 
         Raises:
-            RunError: It cannot be done; the folder is kept.
+            RunError: It cannot be done; what was made is kept.
         """
         if self.address is None:
             return
         system, root = connect(self.address)
         now: dict[str, tuple[int, int]] = {}
-        for path in self.path.rglob("*"):
-            inside = path.relative_to(self.path)
+        for path in [self.path] if self.path.is_file() else self.path.rglob("*"):
+            inside = path.relative_to(self.path)  # `.` for a file that is the output itself
             if path.is_file() and not any(PurePosixPath(part).match(p) for p in _NEVER for part in inside.parts):
                 now[inside.as_posix()] = path.stat().st_size, path.stat().st_mtime_ns
 
@@ -258,96 +258,87 @@ class OutputFolder:
             places = enumerate(_LAST, 1)
             return next((n for n, pattern in places if PurePosixPath("/" + name).match("/" + pattern)), 0)
 
-        def attempt(name: str, work: Callable[[str], object]) -> None:
-            do = partial(work, f"{root}/{name}")
-            tried(f"{self.address}/{name}", do, how="it could not be sent", raising=RunError)
+        def bring(name: str) -> None:
+            place = root if name == "." else f"{root}/{name}"
 
-        def send(name: str) -> None:
-            attempt(name, partial(system.put_file, str(self.path / name)))
-            self._sent[name] = now[name]
+            def work() -> None:
+                if name in now:
+                    system.put_file(str(self.path / name), place)
+                elif system.exists(place):
+                    system.rm_file(place)
+
+            tried(f"{self.address}/{name}", work, how="it could not be sent", raising=RunError)
 
         changed = sorted((name for name in sorted(now) if self._sent.get(name) != now[name]), key=turn)
         with ThreadPoolExecutor(AT_ONCE) as threads:
             for _, names in groupby(changed, key=turn):
-                list(threads.map(send, names))
+                list(threads.map(bring, names))
         for name in sorted(set(self._sent) - set(now), key=turn, reverse=True):
-            attempt(name, lambda place: system.exists(place) and system.rm_file(place))
-            del self._sent[name]
+            bring(name)
+        self._sent = now
 
 
 @contextmanager
-def output_folder(
-    out: str | Path, claim: Callable[[Path], ClaimedFolder], *, resume: bool = False, overwrite: bool = False
-) -> Iterator[OutputFolder]:
-    """The folder to work in: `out`, or, for an address, one of the cache that is sent there by `put`, and at the end.
+def output_at(
+    out: str | Path,
+    claim: Callable[[Path], ClaimedFolder] | None = None,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+) -> Iterator[Output]:
+    """Where to work: `out`, or, for an address, a folder of the cache that is sent there by `put`, and at the end.
 
     With `resume`, what is at the address is fetched first, so that work goes on on any machine. With `overwrite` it is
     removed. One process of a machine writes to an address at a time; two machines that write to one address spoil it.
+
+    Args:
+        out: Path or address.
+        claim: Makes the claim to the folder; None: a file is written.
 
     Raises:
         UnmaskError: The address cannot be read or written, holds something else, or another process of this machine
             writes there.
     """
     if (here := path_at(out)) is not None:
-        yield OutputFolder(here)
+        yield Output(here)
         return
     address = str(address_of(out)).rstrip("/")
-    folder = cache() / f"out-{hashlib.sha256(address.encode()).hexdigest()[:24]}" / PurePosixPath(address).name
-    with held_file(folder, named=address):
+    own = cache() / f"out-{hashlib.sha256(address.encode()).hexdigest()[:24]}"
+    path = own / PurePosixPath(address).name
+    with locked(own, named=address):
         system, root = connect(address)
         there = tried(address, lambda: _listed(system, root))
-        with writing(folder):
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
-        output = OutputFolder(folder, address)
-        for name in there:
-            file = folder / name.removeprefix(root).lstrip("/")
+        if claim is None and there and not overwrite:
+            raise RunError(f"{address} is already there; replace it, or give another", options=("overwrite", "out"))
+        with writing(path):
+            shutil.rmtree(own, ignore_errors=True)
+            (own if claim is None else path).mkdir(parents=True)
+        output = Output(path, address)
+        for name in there if claim is not None else ():
+            file = path / name.removeprefix(root).lstrip("/")
             file.parent.mkdir(parents=True, exist_ok=True)
             if resume:
                 tried(f"{address}: {name}", partial(system.get_file, name, str(file)))
             else:
                 file.touch()  # its name is enough to see whether the address may be written
             stat = file.stat()
-            output._sent[file.relative_to(folder).as_posix()] = (stat.st_size, stat.st_mtime_ns)
-        claimed = replace(claim(folder), named=address)
-        claimed.check(resume=resume, overwrite=overwrite)
-        if overwrite:
-            claimed.clear(claimed.ours)
-            output.put()
+            output._sent[file.relative_to(path).as_posix()] = (stat.st_size, stat.st_mtime_ns)
+        if claim is not None:
+            claimed = replace(claim(path), named=address)
+            claimed.check(resume=resume, overwrite=overwrite)
+            if overwrite:
+                claimed.clear(claimed.ours)
+                output.put()
         try:
             yield output
             output.put()
         except BaseException as error:
-            saved = folder.parent.with_name(f"{folder.parent.name}-{time.time_ns()}")
             if not isinstance(error, RunError):  # as far as the work has come
                 with suppress(RunError):
                     output.put()
                     raise
-            os.replace(folder.parent, saved)
-            log.warning("%s: what was made and not sent is kept in %s", address, saved)
+            if path.exists():
+                saved = own.with_name(f"{own.name}-{time.time_ns()}")
+                os.replace(own, saved)
+                log.warning("%s: what was made and not sent is kept in %s", address, saved)
             raise
-
-
-@contextmanager
-def output_file(out: str | Path, *, overwrite: bool) -> Iterator[Path]:
-    """The file to write: `out`, or, for an address, one of the cache that is sent there at the end.
-
-    Raises:
-        RunError: It is there already, or cannot be sent; then it is kept, and the error says where.
-    """
-    if (here := path_at(out)) is not None:
-        yield here
-        return
-    address = str(address_of(out))
-    system, path = connect(address)
-    if tried(address, lambda: bool(system.exists(path))) and not overwrite:
-        raise RunError(f"{address} is already there; replace it, or give another", options=("overwrite", "out"))
-    file = cache() / f"out-{hashlib.sha256(address.encode()).hexdigest()[:24]}" / PurePosixPath(address).name
-    with writing(file):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.unlink(missing_ok=True)
-    check_file(file, overwrite=overwrite)
-    yield file
-    how = f"it could not be sent, and is kept as {file}"
-    tried(address, lambda: system.put_file(str(file), path), how=how, raising=RunError)
-    file.unlink()

@@ -93,8 +93,7 @@ class Result(Readable):
     def __iter__(self) -> Iterator[str]:
         return iter(self.to_dict())
 
-    def keys(self) -> Iterator[str]:
-        return iter(self)
+    keys = __iter__
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and self.to_dict() == other.to_dict()
@@ -196,15 +195,10 @@ def over(unit: str) -> str:
     return f"± 95 %, over {unit}"
 
 
-def unit_of_summary(summary: Mapping[str, Any]) -> str:
-    """The units that figures of a summary.json are intervals over: `documents`, or `groups` that were held out."""
-    return str(summary.get("validation_unit", "documents"))
-
-
 def documents(summary: Mapping[str, Any]) -> str:
-    """How many documents or groups a summary.json measured, in words."""
+    """How many documents, or groups where groups were held out, a summary.json measured, in words."""
     count = summary["validation_documents"]
-    return f"{count:,} {unit_of_summary(summary).removesuffix('s' * (count == 1))}"
+    return f"{count:,} {summary['validation_unit'].removesuffix('s' * (count == 1))}"
 
 
 def sentence(text: str) -> str:

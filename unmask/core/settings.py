@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic_core import ErrorDetails
 
 from unmask.core.errors import SettingsError, shown
 
@@ -47,41 +46,41 @@ def validated(kind: type[Kind], values: dict[str, Any], *, where: str) -> Kind:
         where: What the values are, for the error's text: a file, or the name of a section.
 
     Raises:
-        SettingsError: The first thing that is wrong: key, value found, what is allowed, the nearest known key.
+        SettingsError: The first thing that is wrong: key, value, what is allowed, the nearest known key.
     """
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        raise SettingsError(f"{where}: {_explain(kind, values, error.errors())}") from error
+        # The first mistake; but of a table that one member of a union takes, the complaints of others are left out.
+        details = error.errors()
+        others = (d for d in details if not (d["type"].endswith("_type") and isinstance(d["input"], dict)))
+        detail = next(others, details[0])
 
+        # The keys of its place in the values; pydantic puts names of union members between them.
+        place: list[str] = []
+        table: Any = values
+        for part in detail["loc"]:
+            is_list = isinstance(table, list | tuple) and isinstance(part, int) and part < len(table)
+            if is_list or (isinstance(table, dict) and part in table):
+                table = table[part]
+            elif part != detail["loc"][-1] or not isinstance(table, dict):
+                continue
+            place.append(str(part))
+        key = ".".join(place)
 
-def _explain(kind: type[Settings], values: Any, details: list[ErrorDetails]) -> str:
-    # The first error; but of a table that one member of a union takes, the complaints of others are left out.
-    others = (d for d in details if not (d["type"].endswith("_type") and isinstance(d["input"], dict)))
-    detail = next(others, details[0])
-
-    # The keys of its place in the values; pydantic puts names of union members between them.
-    place: list[str] = []
-    for part in detail["loc"]:
-        is_list = isinstance(values, list | tuple) and isinstance(part, int) and part < len(values)
-        if is_list or (isinstance(values, dict) and part in values):
-            values = values[part]
-        elif part != detail["loc"][-1] or not isinstance(values, dict):
-            continue
-        place.append(str(part))
-    key = ".".join(place)
-
-    if detail["type"] == "extra_forbidden":  # the keys that are known there, unless the place goes through a union
-        inner: Any = kind
-        for name in place[:-1]:
-            inner = getattr(inner and inner.model_fields.get(name), "annotation", None)
-            inner = inner if isinstance(inner, type) and issubclass(inner, Settings) else None
-        known = list(inner.model_fields) if inner else []
-        near = difflib.get_close_matches(place[-1], known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}" if known else ""
-        return f"unknown key {key!r}; {hint}".rstrip("; ")
-    message = detail["msg"].removeprefix("Value error, ")
-    message = message[:1].lower() + message[1:]
-    if isinstance(detail["input"], dict | Settings):
-        return f"{key}: {message}" if key else message
-    return f"{key} = {shown(detail['input'])}: {message}"
+        if detail["type"] == "extra_forbidden":  # the keys that are known there, unless the place goes through a union
+            inner: Any = kind
+            for name in place[:-1]:
+                inner = getattr(inner and inner.model_fields.get(name), "annotation", None)
+                inner = inner if isinstance(inner, type) and issubclass(inner, Settings) else None
+            known = list(inner.model_fields) if inner else []
+            near = difflib.get_close_matches(place[-1], known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}" if known else ""
+            reason = f"unknown key {key!r}; {hint}".rstrip("; ")
+        else:
+            message = detail["msg"].removeprefix("Value error, ")
+            message = message[:1].lower() + message[1:]
+            is_table = isinstance(detail["input"], dict | Settings)
+            name = key if is_table else f"{key} = {shown(detail['input'])}"
+            reason = f"{name}: {message}" if name else message
+        raise SettingsError(f"{where}: {reason}") from error

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.core.errors import DataError, parse_json
-from unmask.core.files import LOCK, ClaimedFolder, file_sha256, held_by, is_held, sync_folder, write_atomically, writing
+from unmask.core.files import ClaimedFolder, file_sha256, locked, sync_folder, write_atomically, writing
 from unmask.data.near_duplicates import LeftOutPair, NearDuplicates, from_plain
 from unmask.data.shards import TRAIN, VALIDATION, Split
 from unmask.data.sources import GIVEN, PIPES, STDIN_FILE, Source
@@ -118,7 +118,7 @@ def load_manifest(root: Path) -> Manifest:
     if not file.is_file():
         raise DataError(f"{root}: there is no {MANIFEST}; make the folder with `unmask prepare`")
     try:
-        content = parse_json(file.read_text(encoding="utf-8"))
+        content = parse_json(file)
         version, fingerprint = content.pop("version"), content.pop("fingerprint")
         for name in ("train", "validation"):
             split = content[name]
@@ -206,13 +206,12 @@ class DataFolder:
         self.check()
         lock: AbstractContextManager[None] = self.claimed.held()
         if part is not None:
-            self.claimed.make()
             with writing(self.parts):
-                self.parts.mkdir(exist_ok=True)
-            if is_held(self.root / LOCK):
-                raise DataError(f"{self.root}: another process prepares data here, or puts it together; wait for it")
-            file = self.parts / f"{_PART_LOCK}{part[0]}-of-{part[1]}.lock"
-            lock = held_by(file, file.with_suffix(".json"), self.root, DataError)
+                self.parts.mkdir(parents=True, exist_ok=True)
+            with self.claimed.held(wait=5):  # whether all of it is prepared, or put together; other parts look, too
+                pass
+            own = self.parts / f"{_PART_LOCK}{part[0]}-of-{part[1]}.lock"
+            lock = locked(self.root, lock=own, error=DataError)
         with lock:
             self.check()  # again: nothing else comes from now on
             try:

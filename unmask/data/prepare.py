@@ -52,9 +52,8 @@ from unmask.data.work import (
     save_arrays,
 )
 from unmask.tokenizer.loading import load_tokenizer
-from unmask.tokenizer.settings import TokenizerSettings
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.tokenizer.trainers import train_tokenizer
+from unmask.tokenizer.trainers import TokenizerSettings, train_tokenizer
 from unmask.tokenizer.words import WordCensus
 
 log = logging.getLogger(__name__)

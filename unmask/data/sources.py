@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 
 from unmask.core.errors import CorpusError, parse_json
 from unmask.core.files import absence, whole_folder, writing
-from unmask.core.remote import address_of, lasting_source, source_named, with_local_copies
+from unmask.core.remote import address_of, lasting_source, local_copies, source_named
 from unmask.core.results import Notify, Progress, ignore
 from unmask.data.json_rows import holds_rows
 from unmask.data.reading import COMPRESSIONS, Stretch, bare_suffix, pieces_of
@@ -251,7 +251,7 @@ def is_saved_dataset(folder: Path) -> bool:
 def _saved_files(folder: Path) -> list[Source]:
     """The files of a saved dataset; beside them may lie what `datasets` caches of changed copies."""
     try:
-        content = parse_json((folder / "state.json").read_text(encoding="utf-8"))
+        content = parse_json(folder / "state.json")
         files = [folder / file["filename"] for file in content["_data_files"]]
     except (ValueError, KeyError, TypeError) as error:
         raise CorpusError(f"{folder / 'state.json'}: not as datasets writes it ({error!r}); save it again") from error
@@ -452,11 +452,11 @@ def paths_or_texts(texts: Texts | None) -> list[Named] | None:
     if isinstance(texts, str | os.PathLike):
         if isinstance(texts, str) and (len(texts) > _LONG_NAME or "\n" in texts):
             raise CorpusError(f"{texts[:30]!r}...: that is a text, where a path is taken; give texts as a list")
-        return with_local_copies([texts if isinstance(texts, str) else Path(texts)])
+        return local_copies(texts if isinstance(texts, str) else Path(texts))
     if isinstance(texts, list | tuple) and all(isinstance(text, str | os.PathLike | InMemory) for text in texts):
         if not texts:
             raise CorpusError("the list is empty; give texts, or paths")
-        return [InMemory(texts)] if _are_texts(texts) else with_local_copies(texts)
+        return [InMemory(texts)] if _are_texts(texts) else local_copies(*texts)
     return [InMemory(texts)]
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.core.errors import ModelError, RunError, SettingsError
-from unmask.core.files import LOCK, ClaimedFolder, held_file, typed
+from unmask.core.files import LOCK, ClaimedFolder, locked, typed
 from unmask.core.hub import CONFIG
 from unmask.core.remote import refused
 from unmask.core.results import Readable, Sheet, Shown
@@ -137,12 +137,12 @@ def export(
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with (
-            held_file(out),
+            locked(out),
             tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent, ignore_cleanup_errors=True) as made,
         ):
             place.check(overwrite=overwrite)
             written = _write(subject, Path(made), kinds, int8=int8)
-            place.make()
+            out.mkdir(exist_ok=True)
             place.clear(place.ours)
             for new in Path(made).iterdir():
                 if new.name != LOCK:

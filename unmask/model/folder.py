@@ -25,7 +25,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from unmask.core.errors import ModelError, load_json, shown
+from unmask.core.errors import ModelError, parse_json, shown
 from unmask.core.files import absence, file_sha256, write_atomically, writing
 from unmask.core.hashing import mix_ints
 from unmask.core.hub import CONFIG, INDEX, MODEL, WEIGHTS, local_path
@@ -80,7 +80,7 @@ def read_content(folder: Path) -> dict[str, Any]:
     if not file.is_file():
         raise ModelError(f"{folder}: there is no {CONFIG}; {_WAY_OUT}")
     try:
-        content = load_json(file)
+        content = parse_json(file)
     except (OSError, ValueError) as error:
         raise ModelError(f"{file}: not JSON ({error})") from error
     if not isinstance(content, dict):
@@ -150,7 +150,7 @@ def _weight_files(folder: Path) -> list[Path]:
     if not (folder / INDEX).is_file():
         raise ModelError(f"{folder}: there is no {WEIGHTS}")
     try:
-        files = [folder / Path(name).name for name in sorted(set(load_json(folder / INDEX)["weight_map"].values()))]
+        files = [folder / Path(name).name for name in sorted(set(parse_json(folder / INDEX)["weight_map"].values()))]
         missing = [file for file in files if not file.is_file()]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(f"{folder / INDEX}: damaged ({error!r})") from error
@@ -466,7 +466,7 @@ def read_checksums(folder: Path) -> dict[str, str] | None:
     if not file.is_file():
         return None
     try:
-        return {str(name): str(value) for name, value in load_json(file).items()}
+        return {str(name): str(value) for name, value in parse_json(file).items()}
     except (OSError, ValueError, AttributeError) as error:
         raise ModelError(f"{file}: damaged ({error}); remove it to go without checksums") from error
 

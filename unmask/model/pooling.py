@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from unmask.core.errors import ModelError, load_json, shown
+from unmask.core.errors import ModelError, parse_json, shown
 from unmask.core.files import writing
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def _modules(folder: Path) -> list[tuple[str, str]]:
     if not file.is_file():
         return []
     try:
-        modules = [(str(module["type"]).rpartition(".")[2], str(module["path"])) for module in load_json(file)]
+        modules = [(str(module["type"]).rpartition(".")[2], str(module["path"])) for module in parse_json(file)]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{file}: damaged ({error!r}); mend it or take it away") from error
     for _, path in modules:  # a folder in this one, since an export makes it anew
@@ -135,7 +135,7 @@ def read_side_file(file: Path, *, optional: bool = False) -> dict[str, Any]:
     if optional and not file.is_file():
         return {}
     try:
-        content = load_json(file)
+        content = parse_json(file)
     except (OSError, ValueError) as error:
         raise ModelError(f"{file}: not readable as JSON ({error}); mend it or take it away") from error
     if not isinstance(content, dict):

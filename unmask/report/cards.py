@@ -11,7 +11,7 @@ from typing import Any
 import tomli_w
 
 from unmask.core.files import write_atomically
-from unmask.core.results import documents, margin, over, sentence, unit_of_summary
+from unmask.core.results import documents, margin, over, sentence
 from unmask.data.data_folder import Manifest
 from unmask.model.card_head import CARD, CardSettings, Origin, card_head, encodable, name_of_folder
 from unmask.report.pages import RECALL_HEADS, TEMPLATES, defined, recall_rows
@@ -122,7 +122,7 @@ def write_card(
         margin=margin,
         bits=_bits(summary),
         warning=sentence(summary["validation_warning"] or ""),
-        over=over(unit_of_summary(summary)),
+        over=over(summary["validation_unit"]),
         domains=table(["", "before", "after"], rows) if rows else None,
         max_length=recipe["model"]["max_position_embeddings"] or recipe["training"]["sequence_length"],
         knows_old=domains.get("old") is not None,

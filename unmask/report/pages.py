@@ -17,7 +17,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from unmask.core.files import write_atomically
-from unmask.core.results import NORMAL, Sheet, Shown, as_html, documents, margin, over, sentence, unit_of_summary
+from unmask.core.results import NORMAL, Sheet, Shown, as_html, documents, margin, over, sentence
 from unmask.data.data_folder import Manifest
 from unmask.report.plots import HELD, INK, SOFT, TRAIN, Curve, Metrics, new_figure, plot_lines, to_svg, training_curves
 
@@ -133,7 +133,7 @@ def _before_and_after(summary: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "start": start,
         "changes": "".join(f"; {change}" for change in changes),
-        "over": f" ({over(unit_of_summary(summary))})" if has_margin else "",
+        "over": f" ({over(summary['validation_unit'])})" if has_margin else "",
         "domain_columns": [title for _, title, _ in _COLUMNS],
         "domains": rows,
         "old_text": bool(domains["old"]),

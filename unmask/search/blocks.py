@@ -94,7 +94,7 @@ Kind = TypeVar("Kind", bound=Settings)
 def read_settings(kind: type[Kind], file: Path) -> Kind:
     """Reads `search.json` or `index.json`; raises `DataError` where it is damaged."""
     try:
-        return validated(kind, parse_json(file.read_text(encoding="utf-8")), where="it")
+        return validated(kind, parse_json(file), where="it")
     except (OSError, ValueError, SettingsError) as error:
         raise damaged(file, error) from error
 

@@ -38,7 +38,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.core.errors import CorpusError, DataError, SettingsError, load_json, shown
+from unmask.core.errors import CorpusError, DataError, SettingsError, parse_json, shown
 from unmask.core.settings import validated
 from unmask.data.corpus import Corpus
 from unmask.data.data_folder import MANIFEST, load_manifest
@@ -269,7 +269,7 @@ def held_out_rule(model: Path) -> tuple[Path | None, CorpusSettings]:
 def _read(file: Path, way_out: str) -> Any:
     """The content of a JSON file; None where there is none."""
     try:
-        return load_json(file) if file.is_file() else None
+        return parse_json(file) if file.is_file() else None
     except (OSError, ValueError) as error:
         raise DataError(f"{file}: damaged ({error}); mend it, or {way_out}") from error
 

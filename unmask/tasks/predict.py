@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, Field
 
 from unmask.core.errors import ModelError, RunError, SettingsError, printable, shown
-from unmask.core.files import check_file, held_file, write_atomically
+from unmask.core.files import check_file, locked, write_atomically
 from unmask.core.hub import CONFIG
 from unmask.core.results import Notify, Readable, Result, Shown, counted, ignore, usual_reporter
 from unmask.core.settings import Settings, validated
@@ -335,7 +335,7 @@ def predict(
         return Predictions({**figures, "predictions": rows})
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with held_file(target):
+        with locked(target):
             write_atomically(target, as_csv(rows) if target.suffix == ".csv" else _jsonl(rows))
     except OSError as error:
         raise RunError(f"{target}: cannot be written ({error.strerror})") from error

@@ -24,10 +24,9 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
-from unmask.core.errors import TokenizerError, load_json, shown
+from unmask.core.errors import TokenizerError, parse_json, shown
 from unmask.core.files import absence
 from unmask.core.hub import TOKENIZER, hub_name, lasting_name, local_path
-from unmask.tokenizer.settings import TokenizerSettings
 from unmask.tokenizer.tokenizer import (
     ANY_CLASS,
     CONFIG,
@@ -37,9 +36,9 @@ from unmask.tokenizer.tokenizer import (
     Tokenizer,
     with_special_tokens,
 )
+from unmask.tokenizer.trainers import PREFIX, TokenizerSettings
 
 OTHER_FORMS = ("vocab.json", "spiece.model", "spm.model", "sentencepiece.bpe.model", "tokenizer.model")
-PREFIX = "##"
 # Classes of transformers that read a vocab.txt as BERT does.
 _AS_BERT = (
     None, "BertTokenizer", "ConvBertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "LayoutLMTokenizer",
@@ -69,7 +68,7 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
         file = next((f for name in ("tokenizer.json", "vocab.txt") if (f := source / name).is_file()), source)
     settings = (source if is_folder else file.parent) / CONFIG
     try:
-        config = load_json(settings) if settings.is_file() else {}
+        config = parse_json(settings) if settings.is_file() else {}
     except (OSError, ValueError) as error:
         raise TokenizerError(f"{settings}: not readable as JSON ({error}); mend it or take it away") from error
     config = config if isinstance(config, dict) else {}
@@ -277,7 +276,7 @@ def _convert(folder: Path) -> Any:
     transformers.utils.logging.set_verbosity_error()
     if (vocab := folder / "vocab.json").is_file():  # ids far apart would end the process within the library
         try:
-            highest = max((id_ for id_ in load_json(vocab).values() if isinstance(id_, int)), default=0)
+            highest = max((id_ for id_ in parse_json(vocab).values() if isinstance(id_, int)), default=0)
         except (OSError, ValueError, AttributeError) as error:
             raise TokenizerError(f"{vocab}: no table of entries and their ids ({error}); give another copy") from error
         if highest >= MOST_IDS:

@@ -191,7 +191,7 @@ class Checkpoints(Callback):
 def begun_dtype(root: Path) -> torch.dtype | None:
     """The type that a run with checkpoints computes in; None where there is none, or its state cannot be read."""
     try:
-        content = parse_json((list_checkpoints(root)[-1] / _STATE).read_text(encoding="utf-8"))
+        content = parse_json(list_checkpoints(root)[-1] / _STATE)
         dtype = getattr(torch, content["compute_dtype"])
     except (OSError, IndexError, KeyError, TypeError, AttributeError, ValueError):  # `load_checkpoint` says why
         return None
@@ -206,7 +206,7 @@ def load_checkpoint(folder: Path, state: TrainState, *, fingerprint: str) -> Non
     """
     try:
         try:
-            content = unsealed(parse_json((folder / _STATE).read_text(encoding="utf-8")))
+            content = unsealed(parse_json(folder / _STATE))
         except ValueError as error:
             raise ValueError(f"{_STATE}: {error}") from error
         for name, sha256 in content["files"].items():

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from tests.tokenizer.families import FAMILIES, SENTENCE, trained
 from unmask.core.errors import DataError
-from unmask.tokenizer.spans import Span, TextPlaces, column_types
+from unmask.tokenizer.spans import Span, align, column_types
 from unmask.tokenizer.tokenizer import Tokenizer
 
 
 def aligned(tokenizer: Tokenizer, texts: list[str], column: str, spans: list[list[Span]], labels: list[str]):  # type: ignore[no-untyped-def]
     encoded, places = tokenizer.encode_placed(texts)
-    values = TextPlaces(texts, places).align(column, [{column: tuple(each)} for each in spans], labels)
-    return encoded, places, values
+    columns = align(texts, places, [{column: tuple(each)} for each in spans], {column: labels})
+    return encoded, places, columns[column]
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_new_words_are_whole_and_nothing_else_changes(family: str) -> None:
     assert new.ordinary[old.vocab_size :].all(), "new words may be masked, and be drawn as replacements"
     for number, word in enumerate(extension.words):
         assert new.token(extension.first_id + number) == word.entry
-        assert new.token_bytes[extension.first_id + number] == len(new.word_starts.text_of(word.entry).encode())
+        assert new.token_bytes[extension.first_id + number] == len(new.text(extension.first_id + number).encode())
         assert new.space_before(extension.first_id + number) == old.space_before(word.pieces[0])
     texts = [TEXT, NEW * 100]
     assert extension.tokens_before == len(old.encode_joined(texts)[0].input_ids)

@@ -15,7 +15,7 @@ from tokenizers import AddedToken, models, normalizers, pre_tokenizers
 from tests.conftest import make_text
 from tests.tokenizer.families import SENTENCE, TEXT, trained
 from unmask.tokenizer import tokenizer as memory
-from unmask.tokenizer.tokenizer import Tokenizer, WordMemory, can_remember, with_special_tokens
+from unmask.tokenizer.tokenizer import Tokenizer, WordMemory, with_special_tokens
 from unmask.tokenizer.trainers import train_wordpiece
 
 # Letters, every kind of space and control character, marks, accents, ideographs, special tokens, and any character.
@@ -36,6 +36,10 @@ def wordpiece(**options: bool | None) -> tokenizers.Tokenizer:
     backend.normalizer = normalizers.BertNormalizer(**options) if options else None
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return with_special_tokens(backend, mask_takes_space=False)
+
+
+def can_remember(backend: tokenizers.Tokenizer) -> bool:
+    return Tokenizer(backend)._memory is not None
 
 
 KINDS = {

@@ -12,7 +12,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from tests.tokenizer.families import FAMILIES, SENTENCE, built, numbered, trained, words
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.tokenizer.words import Kind, WordCensus, kind_of, kinds_of_bytes
+from unmask.tokenizer.words import Kind, count_single_words, kind_of, kinds_of_bytes
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def bpe(*entries: str, **parts: object) -> Tokenizer:
 
 def starts(tokenizer: Tokenizer, *tokens: str) -> str:
     ids = np.array([tokenizer.backend.token_to_id(token) for token in tokens])
-    return "".join(str(int(start)) for start in tokenizer.starts(ids))
+    return "".join(str(int(start)) for start in tokenizer.word_starts.of_ids(ids))
 
 
 EXPECTED = {
@@ -182,12 +182,7 @@ def test_bytes_of_tokens_add_up_to_the_text(family: str) -> None:
     assert tokenizer.token_bytes[ids].sum() == len(expected.encode())
 
 
-def test_texts_of_a_single_word_are_found() -> None:
-    census = WordCensus()
-    assert not census.without_words
-    for _ in range(19):
-        census.add(np.array([True, False, False]), np.array([3]))
-    census.add(np.array([True]), np.array([1]))  # one token tells nothing
-    assert (census.texts, census.single_words, census.without_words) == (19, 19, True)
-    census.add(np.array([True, False, True, True, True]), np.array([3, 0, 2]))
-    assert (census.texts, census.single_words, census.without_words) == (21, 19, False)
+def test_texts_of_a_single_word_are_counted() -> None:
+    assert count_single_words(np.array([True, False, False]), np.array([3])) == (1, 1)
+    assert count_single_words(np.array([True]), np.array([1])) == (0, 0), "one token tells nothing"
+    assert count_single_words(np.array([True, False, True, True, True]), np.array([3, 0, 2])) == (2, 0)

@@ -373,7 +373,7 @@ def _make_start(out: Path, recipe: Recipe, settings: StartSettings, texts: Itera
         model = with_words(model, [word.pieces for word in extension.words], first_id=extension.first_id)
         facts |= {
             "new_words": len(extension.words),
-            "examples": [tokenizer.word_starts.text_of(word.entry) for word in extension.words[:_SHOWN]],
+            "examples": [tokenizer.text(extension.first_id + n) for n, _ in enumerate(extension.words[:_SHOWN])],
             "tokens_before": extension.tokens_before,
             "tokens_after": extension.tokens_after,
         }

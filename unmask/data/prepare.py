@@ -54,7 +54,7 @@ from unmask.data.work import (
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.trainers import TokenizerSettings, train_tokenizer
-from unmask.tokenizer.words import WordCensus
+from unmask.tokenizer.words import ALMOST_ALL
 
 log = logging.getLogger(__name__)
 
@@ -395,7 +395,7 @@ class Preparation:
             raise changed(self.work.root)
 
         # 2. What is odd about them
-        if WordCensus(text.texts, text.single_words).without_words:
+        if text.texts > 0 and text.single_words >= ALMOST_ALL * text.texts:
             log.warning(
                 "%s of %s texts are a single word each, so masking by words would hide whole texts: use the strategy "
                 "random",

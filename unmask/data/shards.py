@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from unmask.core.errors import DataError
 from unmask.data.store import ShardFile, ShardWriter, TokenBatch
-from unmask.tokenizer.spans import Aligned, TextPlaces, column_types
+from unmask.tokenizer.spans import Aligned, align, column_types
 from unmask.tokenizer.tokenizer import EncodedText, Tokenizer
-from unmask.tokenizer.words import WordCensus
+from unmask.tokenizer.words import count_single_words
 
 if TYPE_CHECKING:
     from unmask.data.annotations import Annotator
@@ -201,9 +201,7 @@ def annotated_tokens(
     """
     encoded, places = tokenizer.encode_placed(texts)
     spans = annotator.annotate(texts, read)
-    characters = TextPlaces(texts, places)
-    aligned = {column: characters.align(column, spans, labels) for column, labels in annotator.plan.labels.items()}
-    return encoded, places.lengths, aligned
+    return encoded, places.lengths, align(texts, places, spans, annotator.plan.labels)
 
 
 def write_shards(
@@ -238,7 +236,7 @@ def write_shards(
     ]  # fmt: skip
     frequencies = np.zeros((2, vocab_size), dtype=np.int64)
     counts = TextCounts(frequencies[0], bytes=int(chunk.num_bytes.sum()), spans={column: [0, 0] for column in widths})
-    splits, census = (counts.train, counts.validation), WordCensus()
+    splits = (counts.train, counts.validation)
 
     # 1. Batches of about a megabyte, so that what the tokenizer holds at once stays small.
     batch_bytes = BATCH_BYTES if annotator is None or annotator.plan.pipeline is None else SLOW_BATCH_BYTES
@@ -261,7 +259,8 @@ def write_shards(
         # 2. What each batch came to, and its rows in the shards of the two splits.
         filled, held = lengths > 0, chunk.held[rows]
         counts.without_tokens += int((~filled).sum())
-        census.add(batch.word_starts, lengths)
+        num_texts, single_words = count_single_words(batch.word_starts, lengths)
+        counts.texts, counts.single_words = counts.texts + num_texts, counts.single_words + single_words
         for column, of_tokens in aligned.items():
             number, lost = counts.spans[column]
             counts.spans[column] = [number + of_tokens.spans, lost + of_tokens.lost]
@@ -275,7 +274,6 @@ def write_shards(
             first, last = int(part.document[0]), int(part.document[-1])
             splits[side].add(Split(documents, bytes=int(part.num_bytes.sum()), first=first, last=last))
         count(int(batch.num_bytes.sum()))
-    counts.texts, counts.single_words = census.texts, census.single_words
     if chunk.label is not None:
         counts.labels = np.bincount(chunk.label[chunk.offset == 0] + 1).tolist()
 

@@ -54,7 +54,7 @@ def _content_rows(input_ids: NDArray[np.int64], inside: NDArray[np.bool_] | None
         input_ids=torch.from_numpy(input_ids),
         segment_ids=torch.from_numpy(np.where(inside, 0, -1).astype(np.int32)),
         position_ids=torch.from_numpy(positions),
-        word_starts=torch.from_numpy(tokenizer.starts(input_ids) & maskable),
+        word_starts=torch.from_numpy(tokenizer.word_starts.of_ids(input_ids) & maskable),
         maskable=torch.from_numpy(maskable),
         segment_keys=torch.from_numpy(keys),
     )

@@ -118,14 +118,14 @@ def extend_vocabulary(tokenizer: Tokenizer, texts: Iterable[str], most: int) -> 
     unknown, gaining = tokenizer.special.unk, []
     for entry, count in counts.items():  # each by itself: what entries of two words save together is not worked out
         # Letters, with digits perhaps, so that no word of the masking begins or ends within it.
-        text = tokenizer.word_starts.text_of(entry)
+        text = tokenizer.word_starts.spelling.text_bytes(entry).decode(errors="replace")
         kinds = {kind_of(character) for character in text}
         if count < LEAST_COUNT or len(text) < LEAST_CHARS or Kind.LETTER not in kinds or not kinds <= _OF_WORDS:
             continue
         pieces = _pieces_of(backend, entry)
         if len(pieces) < 2 or unknown in pieces:
             continue
-        if tokenizer.starts(np.array(pieces))[1:].any():  # several words to the masking: one entry would join them
+        if tokenizer.word_starts.of_ids(np.array(pieces))[1:].any():  # several words, which one entry would join
             continue
         gaining.append(NewWord(entry, pieces, count))
     words = sorted(gaining, key=lambda word: (-word.saved, word.entry))[:most]

@@ -91,7 +91,7 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
     elif kind == ESM_CLASS:
         roles = {**_ESM_ROLES, **roles}
         if "eos_token" in config:  # which may be left out
-            roles["sep"] = _content(config["eos_token"])
+            roles["sep"] = _names_of_roles({"sep_token": config["eos_token"]}).get("sep")
         backend = _read_esm_vocab(file, roles)
     else:
         backend = _read_vocab_txt(file, config)
@@ -141,13 +141,9 @@ def read_tokenizer_json(file: Path) -> tokenizers.Tokenizer:
 
 def _names_of_roles(config: Mapping[str, Any]) -> dict[str, str]:
     """The special tokens that a configuration names, as strings or as tables with a `content`."""
-    names = {role: _content(config.get(f"{role}_token")) for role in SPELLINGS}
-    return {role: token for role, token in names.items() if token is not None}
-
-
-def _content(token: Any) -> str | None:
-    token = token.get("content") if isinstance(token, dict) else token
-    return token if isinstance(token, str) else None
+    named = {role: config.get(f"{role}_token") for role in SPELLINGS}
+    names = {role: token.get("content") if isinstance(token, dict) else token for role, token in named.items()}
+    return {role: token for role, token in names.items() if isinstance(token, str)}
 
 
 @contextmanager

@@ -284,33 +284,55 @@ def column_types(labels: Mapping[str, Sequence[str]]) -> dict[str, type[np.unsig
     return types
 
 
-class TextPlaces:
-    """The characters of some texts in a line, and which tokens stand on them."""
+def align(
+    texts: Sequence[str], places: TokenPlaces, spans: Sequence[Spans], labels: Mapping[str, Sequence[str]]
+) -> dict[str, Aligned]:
+    """Annotates the tokens of some texts with their annotations, column by column.
 
-    def __init__(self, texts: Sequence[str], places: TokenPlaces) -> None:
-        joined = "".join(texts)
-        self.places = places
-        self.text_begin = np.cumsum([0, *map(len, texts)])
-        codes = np.frombuffer(joined.encode("utf-32-le"), dtype=np.uint32)
-        self._inked = ~np.isin(codes, _SPACES)
+    Args:
+        texts: The texts.
+        places: Of their tokens.
+        spans: The annotations of each text.
+        labels: Of each column, in the order of their numbers.
 
-    def align(self, column: str, spans: Sequence[Spans], labels: Sequence[str]) -> Aligned:
-        """Annotates the tokens with one column of the annotations of each text.
-
-        Raises:
-            DataError: A label is none of `labels`, which stand in the order of their numbers.
-        """
-        flat = [span for each in spans for span in each.get(column, ())]
-        number_of = {label: number for number, label in enumerate(labels, 1)}
+    Raises:
+        DataError: A span's label is none of these.
+    """
+    text_begin = np.cumsum([0, *map(len, texts)])
+    inked = ~np.isin(np.frombuffer("".join(texts).encode("utf-32-le"), dtype=np.uint32), _SPACES)
+    num_chars, columns = len(inked), {}
+    for column, names in labels.items():
+        of_texts = [each.get(column, ()) for each in spans]
+        flat = [span for entries in of_texts for span in entries]
+        number_of = {label: number for number, label in enumerate(names, 1)}
         try:
             numbers = np.fromiter((number_of[span.label] for span in flat), dtype=np.int64, count=len(flat))
         except KeyError as error:
             raise DataError(
-                f"the label {error} of {column} was not announced; known are {', '.join(labels)}; prepare the text "
-                "again"
+                f"the label {error} of {column} was not announced; known are {', '.join(names)}; prepare the text again"
             ) from error
-        owner = self._owners([each.get(column, ()) for each in spans])
-        # The nearest span at or before each token (0 where there is none), and at or behind it; both rise.
+
+        # 1. For each token the number of its span, counted from 1 through all texts; 0 where it covers none.
+        of_char = np.zeros(num_chars + 1, dtype=np.int64)
+        number = 0
+        for begin, end, entries in zip(text_begin, text_begin[1:], of_texts, strict=False):
+            for span in entries:
+                number += 1
+                of_char[begin + span.begin : min(begin + span.end, end)] = number
+        of_char[:-1] *= inked
+        # The first character from each one on that belongs to a span.
+        nearest = np.where(of_char > 0, np.arange(num_chars + 1), num_chars + 1)
+        nearest = np.minimum.accumulate(nearest[::-1])[::-1]
+        first = nearest[np.minimum(places.begin, num_chars)]
+        owner = np.where(first < places.end, of_char[np.minimum(first, num_chars)], 0)
+        if len(owner) > 1:
+            # A token without ink that begins a word which goes on goes with what follows it.
+            ink = np.concatenate([[0], np.cumsum(inked)])
+            blank = ink[places.end] == ink[places.begin]
+            mark = blank[:-1] & places.word_starts[:-1] & ~places.word_starts[1:] & (owner[:-1] == 0)
+            owner[:-1][mark] = owner[1:][mark]
+
+        # 2. The nearest span at or before each token (0 where there is none), and at or behind it; both rise.
         before = np.maximum.accumulate(owner)
         behind = np.minimum.accumulate(np.where(owner > 0, owner, _FAR)[::-1])[::-1]
         inside = (before == behind) & (before > 0)
@@ -320,57 +342,37 @@ class TextPlaces:
         if column == "pos":
             values = label
         elif column == "dependencies":
-            counts = [len(each.get(column, ())) for each in spans]
-            values = np.where(inside, label << ROLE_SHIFT | self._subtrees(flat, counts, own, before, behind), 0)
+            subtrees = _subtrees(flat, [len(entries) for entries in of_texts], own, before, behind)
+            values = np.where(inside, label << ROLE_SHIFT | subtrees, 0)
         else:
             values = 2 * label + begins
-        return Aligned(values, len(flat), len(flat) - int(begins.sum()))
+        columns[column] = Aligned(values, len(flat), len(flat) - int(begins.sum()))
+    return columns
 
-    def _owners(self, spans: Sequence[Sequence[Span]]) -> Ints:
-        """For each token the number of its span, counted from 1 through all texts; 0 where it covers none."""
-        of_char = np.zeros(self.text_begin[-1] + 1, dtype=np.int64)
-        number = 0
-        for begin, end, entries in zip(self.text_begin, self.text_begin[1:], spans, strict=False):
-            for span in entries:
-                number += 1
-                of_char[begin + span.begin : min(begin + span.end, end)] = number
-        of_char[:-1] *= self._inked
-        # The first character from each one on that belongs to a span.
-        nearest = np.where(of_char > 0, np.arange(len(of_char)), len(of_char))
-        nearest = np.minimum.accumulate(nearest[::-1])[::-1]
-        first = nearest[np.minimum(self.places.begin, len(of_char) - 1)]
-        owner = np.where(first < self.places.end, of_char[np.minimum(first, len(of_char) - 1)], 0)
-        if len(owner) > 1:
-            # A token without ink that begins a word which goes on goes with what follows it.
-            ink = np.concatenate([[0], np.cumsum(self._inked)])
-            blank = ink[self.places.end] == ink[self.places.begin]
-            mark = blank[:-1] & self.places.word_starts[:-1] & ~self.places.word_starts[1:] & (owner[:-1] == 0)
-            owner[:-1][mark] = owner[1:][mark]
-        return owner
 
-    def _subtrees(self, words: Sequence[Span], counts: Sequence[int], own: Ints, before: Ints, behind: Ints) -> Ints:
-        """For each token the bits of its word's subtree; `counts` are the words of each text."""
-        if not words:
-            return np.zeros_like(own)
-        number = np.arange(len(words))
-        text = np.repeat(np.arange(len(counts)), counts)
-        head = number + np.array([word.head for word in words], dtype=np.int64)
-        inside = (head >= 0) & (head < len(words))
-        head = np.where(inside & (text[np.where(inside, head, 0)] == text), head, number)  # cut off: as a root
-        # Every word is counted at each of the words above it, one level at a time.
-        low, high, size = number.copy(), number.copy(), np.ones(len(words), dtype=np.int64)
-        source = np.flatnonzero(head != number)
-        target = head[source]
-        while len(source):
-            np.minimum.at(low, target, source)
-            np.maximum.at(high, target, source)
-            np.add.at(size, target, 1)
-            rises = head[target] != target
-            source, target = source[rises], head[target][rises]
-        contiguous = size == high - low + 1
-        low, high = np.where(contiguous, low, number), np.where(contiguous, high, number)
-        first = np.searchsorted(before, low + 1, side="left")
-        last = np.searchsorted(behind, high + 1, side="right") - 1
-        word, place = np.maximum(own - 1, 0), np.arange(len(own))
-        to_first, to_last = (np.clip(n, 0, FARTHEST) for n in (place - first[word], last[word] - place))
-        return (size > 1)[word].astype(np.int64) << HEADS_SHIFT | to_first << BEFORE_SHIFT | to_last
+def _subtrees(words: Sequence[Span], counts: Sequence[int], own: Ints, before: Ints, behind: Ints) -> Ints:
+    """For each token the bits of its word's subtree; `counts` are the words of each text."""
+    if not words:
+        return np.zeros_like(own)
+    number = np.arange(len(words))
+    text = np.repeat(np.arange(len(counts)), counts)
+    head = number + np.array([word.head for word in words], dtype=np.int64)
+    inside = (head >= 0) & (head < len(words))
+    head = np.where(inside & (text[np.where(inside, head, 0)] == text), head, number)  # cut off: as a root
+    # Every word is counted at each of the words above it, one level at a time.
+    low, high, size = number.copy(), number.copy(), np.ones(len(words), dtype=np.int64)
+    source = np.flatnonzero(head != number)
+    target = head[source]
+    while len(source):
+        np.minimum.at(low, target, source)
+        np.maximum.at(high, target, source)
+        np.add.at(size, target, 1)
+        rises = head[target] != target
+        source, target = source[rises], head[target][rises]
+    contiguous = size == high - low + 1
+    low, high = np.where(contiguous, low, number), np.where(contiguous, high, number)
+    first = np.searchsorted(before, low + 1, side="left")
+    last = np.searchsorted(behind, high + 1, side="right") - 1
+    word, place = np.maximum(own - 1, 0), np.arange(len(own))
+    to_first, to_last = (np.clip(n, 0, FARTHEST) for n in (place - first[word], last[word] - place))
+    return (size > 1)[word].astype(np.int64) << HEADS_SHIFT | to_first << BEFORE_SHIFT | to_last

@@ -26,7 +26,7 @@ from tokenizers import AddedToken, processors
 from unmask.core.errors import TokenizerError
 from unmask.core.files import writing
 from unmask.tokenizer.spans import TokenPlaces
-from unmask.tokenizer.words import LetterCheck, WordStarts, spelling
+from unmask.tokenizer.words import WordStarts, spelling
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MOST_IDS = 1 << 24  # tables of a vocabulary have a row for each id, also where there are gaps
@@ -116,17 +116,6 @@ MOST_CHARS = 1 << 23
 # Where more of the words than this are new, looking them up gains nothing (proteins, text without spaces).
 MOST_NEW = 0.3
 ENOUGH_WORDS = 10_000
-
-
-def can_remember(backend: tokenizers.Tokenizer) -> bool:
-    """Whether a tokenizer is of the kind for which tokens of a text are those of its words."""
-    parts = json.loads(backend.to_str())
-    return (
-        parts["model"]["type"] == "WordPiece"
-        and parts["pre_tokenizer"] == {"type": "BertPreTokenizer"}
-        and (parts["normalizer"] or {}).get("type") in (None, "BertNormalizer")
-        and all(token["special"] for token in parts["added_tokens"])  # these are letters in corpus text
-    )
 
 
 class WordMemory:
@@ -242,7 +231,11 @@ class Tokenizer:
         self.class_name = class_name
         self.special = find_special_ids(backend, special_names or {})
         self.word_starts = WordStarts(backend)
-        self._letters = LetterCheck(backend) if self.special.unk is None else None
+        # Letters of which it is known that they can be spelled; None where all can, or the library says what cannot.
+        model = json.loads(backend.to_str())["model"]
+        unknown = {"BPE": "unk_token", "Unigram": "unk_id"}.get(model["type"])
+        leaves_out = self.special.unk is None and unknown is not None and model.get(unknown) is None
+        self._known_letters: set[str] | None = set() if leaves_out else None
         vocab = backend.get_vocab(with_added_tokens=True)
         self.vocab_size = max(vocab.values(), default=0) + 1
         self.ordinary: NDArray[np.bool_] = np.zeros(self.vocab_size, dtype=bool)
@@ -287,7 +280,15 @@ class Tokenizer:
 
     @cached_property
     def _memory(self) -> WordMemory | None:
-        return WordMemory(self._of_corpus) if can_remember(self.backend) else None
+        """Where the tokens of a text are those of its words, one behind another."""
+        parts = json.loads(self.backend.to_str())
+        is_of_words = (
+            parts["model"]["type"] == "WordPiece"
+            and parts["pre_tokenizer"] == {"type": "BertPreTokenizer"}
+            and (parts["normalizer"] or {}).get("type") in (None, "BertNormalizer")
+            and all(token["special"] for token in parts["added_tokens"])  # these are letters in corpus text
+        )
+        return WordMemory(self._of_corpus) if is_of_words else None
 
     def encode_corpus(self, texts: Sequence[str]) -> list[EncodedText]:
         """Tokenizes corpus text, in which `[MASK]` or `[SEP]` are letters like any other, in parallel."""
@@ -345,22 +346,21 @@ class Tokenizer:
             for encoding in encodings
         ]
 
-    def starts(self, input_ids: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
-        """Whether a word begins at each token; any shape."""
-        return self.word_starts.of_ids(input_ids)
-
     def token(self, token_id: int) -> str:
         """The token of an id, as it stands in the vocabulary."""
         token = self.backend.id_to_token(token_id)
         return f"<{token_id}>" if token is None else token
 
     def text(self, token_id: int) -> str:
-        """The text that an id stands for, without the mark of a continuation."""
-        return self.word_starts.text_of(self.token(token_id))
+        """The text that an id stands for, without marks; parts of characters are shown as `\ufffd`."""
+        return self.word_starts.spelling.text_bytes(self.token(token_id)).decode(errors="replace")
 
     def space_before(self, token_id: int) -> bool:
         """Whether the token stands for a space and text, so that it is shown behind a space."""
-        return self.word_starts.space_before(self.token(token_id))
+        spelling = self.word_starts.spelling
+        return spelling.family == "whole" or (
+            spelling.family != "plain" and spelling.spell(self.token(token_id)).startswith(b" ")
+        )
 
     def decode(self, input_ids: Sequence[int]) -> str:
         """The text of some ids; special tokens are left out."""
@@ -400,16 +400,42 @@ class Tokenizer:
                 (folder / name).write_text(text, encoding="utf-8")
 
     def check_known(self, texts: Iterable[str], *, is_prompt: bool = False) -> None:
-        """A tokenizer without `[UNK]` would leave out letters that it does not know; see `words.LetterCheck`."""
-        if self._letters is None:
+        """Makes sure that the vocabulary can spell some texts, whatever the tokenizer does with what it cannot.
+
+        Without an unknown token BPE leaves out a letter that it has no entry for, in silence, and Unigram gives up on
+        it; such letters are found here, each looked up once. Where each byte has an entry (byte-level BPE, or bytes to
+        fall back on) there are none. WordPiece and WordLevel look for whole words, and the library says where they do
+        not know one.
+
+        Raises:
+            TokenizerError: A letter is unknown: the first of a text in the order of code points.
+        """
+        if self._known_letters is None:
             return
-        mask = self.token(self.special.mask)
+        mask, normalizer, cutter = self.token(self.special.mask), self.backend.normalizer, self.backend.pre_tokenizer
+        id_of = self.backend.token_to_id
         for text in texts:
-            if (letter := self._letters.find_unknown(text.replace(mask, "") if is_prompt else text)) is not None:
-                raise TokenizerError(
-                    f"the character {letter!r} is not in the vocabulary, and the tokenizer has no [UNK] token; take "
-                    "the character out of the text, or train with tokenizer.bare=false"
-                )
+            raw = text.replace(mask, "") if is_prompt else text
+            letters = set(raw if normalizer is None else normalizer.normalize_str(raw)) - self._known_letters
+            if not letters:
+                continue
+            model = json.loads(self.backend.to_str())["model"]
+            prefix, suffix = model.get("continuing_subword_prefix") or "", model.get("end_of_word_suffix") or ""
+            forms = [f"{before}%s{behind}" for before in {"", prefix} for behind in {"", suffix}]
+            # Unigram falls back on bytes only behind its unknown token.
+            falls_back = model["type"] == "BPE" and bool(model.get("byte_fallback"))
+            for letter in sorted(letters):
+                # A pre-tokenizer may turn it into bytes or a mark, which have entries of their own, or take it away.
+                pieces = [letter] if cutter is None else [piece for piece, _ in cutter.pre_tokenize_str(letter)]
+                for symbol in "".join(pieces):
+                    has_entry = any(id_of(form.replace("%s", symbol)) is not None for form in forms)
+                    has_bytes = falls_back and all(id_of(f"<0x{b:02X}>") is not None for b in symbol.encode())
+                    if not has_entry and not has_bytes:
+                        raise TokenizerError(
+                            f"the character {letter!r} is not in the vocabulary, and the tokenizer has no [UNK] token; "
+                            "take the character out of the text, or train with tokenizer.bare=false"
+                        )
+            self._known_letters |= letters
 
 
 def _joined(encodings: Sequence[Any]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:

@@ -127,42 +127,6 @@ def spelling_of(backend: tokenizers.Tokenizer) -> Spelling:
     return Spelling("whole", str.encode)
 
 
-# What a tokenizer without `[UNK]` does with text that its vocabulary cannot spell: BPE leaves out a letter that it has
-# no entry for, in silence, and Unigram gives up on it; such letters are found here, each looked up once. Where each
-# byte has an entry (byte-level BPE, or bytes to fall back on) there are none. WordPiece and WordLevel look for whole
-# words, and the library says where they do not know one.
-class LetterCheck:
-    """Finds letters without an entry, which BPE and Unigram without an unknown token leave out or give up on."""
-
-    def __init__(self, backend: tokenizers.Tokenizer) -> None:
-        self._backend = backend
-        model = json.loads(backend.to_str())["model"]
-        unknown = {"BPE": "unk_token", "Unigram": "unk_id"}.get(model["type"])
-        self._is_needed = unknown is not None and model.get(unknown) is None
-        prefix, suffix = model.get("continuing_subword_prefix") or "", model.get("end_of_word_suffix") or ""
-        self._forms = set(product({"", prefix}, {"", suffix}))
-        # Unigram falls back on bytes only behind its unknown token.
-        self._falls_back = model["type"] == "BPE" and bool(model.get("byte_fallback"))
-        self._known: set[str] = set()
-
-    def find_unknown(self, text: str) -> str | None:
-        """The first, in the order of their code points, of the letters that cannot be spelled; None: there are none."""
-        if not self._is_needed:
-            return None
-        normalizer, cutter, id_of = self._backend.normalizer, self._backend.pre_tokenizer, self._backend.token_to_id
-        letters = set(text if normalizer is None else normalizer.normalize_str(text)) - self._known
-        for letter in sorted(letters):
-            # A pre-tokenizer may turn it into bytes or a mark, which have entries of their own, or take it away.
-            pieces = [letter] if cutter is None else [piece for piece, _ in cutter.pre_tokenize_str(letter)]
-            for symbol in "".join(pieces):
-                has_entry = any(id_of(f"{prefix}{symbol}{suffix}") is not None for prefix, suffix in self._forms)
-                has_bytes = self._falls_back and all(id_of(f"<0x{b:02X}>") is not None for b in symbol.encode())
-                if not has_entry and not has_bytes:
-                    return letter
-        self._known |= letters
-        return None
-
-
 @contextmanager
 def spelling() -> Iterator[None]:
     """Makes a TokenizerError of the library's where it cannot spell a word."""
@@ -230,11 +194,6 @@ def kind_of(character: str) -> Kind:
     return Kind.PUNCTUATION if is_sign else Kind.SYMBOL
 
 
-def edge_kinds(text: str) -> tuple[Kind, Kind]:
-    """Kinds of the first and the last character of a text that is not empty; marks count as what they are put on."""
-    return kind_of(text[0]), next((k for a in reversed(text) if (k := kind_of(a)) is not Kind.MARK), Kind.MARK)
-
-
 def kinds_of_bytes(utf8: NDArray[np.uint8], begins: NDArray[np.bool_]) -> NDArray[np.int8]:
     """The kind of the character that each byte is a part of: [num_bytes], int8.
 
@@ -297,8 +256,9 @@ class WordStarts:
             except UnicodeDecodeError:
                 self._broken[id_], broken_parts[id_] = True, spelled
                 continue
-            if text:
-                self._first[id_], self._last[id_] = edge_kinds(text)
+            if text:  # marks count as what they are put on
+                self._first[id_] = kind_of(text[0])
+                self._last[id_] = next((k for a in reversed(text) if (k := kind_of(a)) is not Kind.MARK), Kind.MARK)
             if text == " " and family in ("byte_level", "metaspace"):
                 self._last[id_] = Kind.GLUE
         self._begin[1:] = np.cumsum([len(part) for part in broken_parts])
@@ -341,16 +301,6 @@ class WordStarts:
         apart[places] = input_ids
         return self.of_ids(apart)[places]
 
-    def text_of(self, token: str) -> str:
-        """The text that an entry stands for, without marks; parts of characters are shown as `\ufffd`."""
-        return self.spelling.text_bytes(token).decode(errors="replace")
-
-    def space_before(self, token: str) -> bool:
-        """Whether an entry's marks put a space before its text."""
-        if self.spelling.family == "plain":
-            return False
-        return self.spelling.family == "whole" or self.spelling.spell(token).startswith(b" ")
-
 
 def _rules(family: Family) -> NDArray[np.bool_]:
     """[kinds, kinds]: whether a word begins between tokens, by what the one ends and the other begins with."""
@@ -379,24 +329,13 @@ def _rules(family: Family) -> NDArray[np.bool_]:
     return rules
 
 
-class WordCensus:
-    """Counts texts that are a single word, in which words are no units to mask by (a protein, a gene, a hash)."""
+ALMOST_ALL = 0.95
 
-    ALMOST_ALL = 0.95
 
-    def __init__(self, texts: int = 0, single_words: int = 0) -> None:
-        self.texts = texts
-        self.single_words = single_words
-
-    def add(self, word_starts: NDArray[np.bool_ | np.uint8], lengths: NDArray[np.int64]) -> None:
-        """Counts texts one behind another by their word starts [num_tokens]; texts of one token tell nothing."""
-        words = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(word_starts, dtype=np.int64)])
-        ends = np.cumsum(lengths)
-        several = lengths > 1
-        self.texts += int(several.sum())
-        self.single_words += int((several & (words[ends] - words[ends - lengths] <= 1)).sum())
-
-    @property
-    def without_words(self) -> bool:
-        """Whether nearly all texts are a single word."""
-        return self.texts > 0 and self.single_words >= self.ALMOST_ALL * self.texts
+def count_single_words(word_starts: NDArray[np.bool_ | np.uint8], lengths: NDArray[np.int64]) -> tuple[int, int]:
+    """How many texts there are, and how many of them are a single word (a protein, a gene, a hash): where these are
+    `ALMOST_ALL`, words are no units to mask by. The word starts are those of texts one behind another; texts of one
+    token tell nothing, and are not counted."""
+    words = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(word_starts, dtype=np.int64)])
+    ends, several = np.cumsum(lengths), lengths > 1
+    return int(several.sum()), int((several & (words[ends] - words[ends - lengths] <= 1)).sum())

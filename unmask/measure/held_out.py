@@ -108,18 +108,8 @@ class HeldOut:
 
 
 class HeldOutSet:
-    """Validation rows with their masks, made once.
-
-    Args:
-        store: The validation tokens.
-        tokenizer: Whose ids they are.
-        length: Positions of a row.
-        rate: Share of the tokens that are hidden.
-        max_tokens: At most about this many tokens are used, from rows spread over the whole split.
-
-    Raises:
-        DataError: There are too few tokens to hide any.
-    """
+    """Validation rows with their masks, made once: about `max_tokens` tokens at most, from rows spread over the whole
+    split. Raises a DataError where there are too few tokens to hide any."""
 
     def __init__(
         self, store: TokenStore, tokenizer: Tokenizer, *, length: int, max_tokens: int, rate: float = RATE
@@ -155,7 +145,17 @@ class HeldOutSet:
         """Evaluates a model, the same in all processes and in evaluation mode meanwhile.
 
         Each process of a group takes a share of the rows; the result is the same in all, and that of one."""
-        losses_N, ranks_N = self._answers(model, group)
+        # 1. Losses and ranks of all targets. The rows are there already, so nothing is packed anew.
+        answers = [(np.zeros(0), np.zeros(0, dtype=np.int64))]  # a process may have no batch
+        with evaluating(model):
+            for rows, masked in self.batches[group.share.part(len(self.batches))]:
+                positions_N = predicted_positions(masked.labels)
+                hidden_TD = hidden_states(model, masked.input_ids, rows.segment_ids, rows.position_ids)
+                answers.append(judge(model, hidden_TD, positions_N, masked.labels.flatten()[positions_N], top=1))
+        own = (torch.from_numpy(np.concatenate(part)) for part in zip(*answers, strict=True))
+        losses_N, ranks_N = (group.all_gather_rows(part).numpy() for part in own)
+
+        # 2. Their sums over documents, and what follows from these.
         losses_G, right_G, bytes_G, tokens_G = (
             np.bincount(self._document_N, weights=weights)
             for weights in (losses_N, ranks_N == 0, self.token_bytes.numpy()[self.targets()], None)
@@ -173,17 +173,6 @@ class HeldOutSet:
             documents=loss.draws,
             unit=self.unit,
         )
-
-    def _answers(self, model: MaskedLM, group: Group) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Losses and ranks of all targets. The rows are there already, so nothing is packed anew."""
-        answers = [(np.zeros(0), np.zeros(0, dtype=np.int64))]  # a process may have no batch
-        with evaluating(model):
-            for rows, masked in self.batches[group.share.part(len(self.batches))]:
-                positions_N = predicted_positions(masked.labels)
-                hidden_TD = hidden_states(model, masked.input_ids, rows.segment_ids, rows.position_ids)
-                answers.append(judge(model, hidden_TD, positions_N, masked.labels.flatten()[positions_N], top=1))
-        losses_N, ranks_N = (torch.from_numpy(np.concatenate(part)) for part in zip(*answers, strict=True))
-        return group.all_gather_rows(losses_N).numpy(), group.all_gather_rows(ranks_N).numpy()
 
 
 def unit_of(store: TokenStore) -> str:
@@ -228,20 +217,8 @@ def unigram_entropy(targets: NDArray[np.int64], frequencies: NDArray[np.int64], 
 class ObjectiveSet:
     """Validation rows with pairs and masks for other objectives than masked tokens, made once.
 
-    15 % of the tokens are hidden, in spans where span boundaries are predicted, for pairs and classes too. Objectives
-    without a target in the held-out text have no figures.
-
-    Args:
-        store: The validation tokens.
-        tokenizer: Whose ids they are.
-        objectives: What is evaluated.
-        length: Positions of a row.
-        max_tokens: At most about this many tokens are used.
-        pairs: What pairs the rows hold.
-        spans: How spans are drawn, where their boundaries are an objective.
-
-    Raises:
-        DataError: No pairs can be made of the text.
+    15 % of the tokens are hidden, for pairs and classes too: in `spans`, where their boundaries are predicted. Without
+    a target in the held-out text an objective has no figures. Raises a DataError where no pairs can be made of it.
     """
 
     def __init__(

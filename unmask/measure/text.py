@@ -177,7 +177,7 @@ def share_of_text(corpus: Corpus, max_tokens: int) -> float:
 
 
 def passages_of_text(corpus: Corpus, tokenizer: Tokenizer, *, share: float, labels: list[str]) -> Iterator[Passage]:
-    """Takes passages of raw text.
+    """Takes a share of the passages of raw text.
 
     Args:
         corpus: The text; where it is read with the annotation `pos`, passages have parts of speech.
@@ -189,11 +189,37 @@ def passages_of_text(corpus: Corpus, tokenizer: Tokenizer, *, share: float, labe
         CorpusError: A file cannot be read.
         TokenizerError: A character is unknown to a tokenizer without `[UNK]`.
     """
+    unk = tokenizer.special.unk
     with closing(corpus.pieces()) as pieces:
-        blocks = (block for piece, _ in pieces for block in cut(piece))
-        taken = (block for block in blocks if _is_taken(share, text_key(block.text), block.document, block.offset))
+        blocks = ((block, text_key(block.text)) for piece, _ in pieces for block in cut(piece))
+        taken = ((block, key) for block, key in blocks if _is_taken(share, key, block.document, block.offset))
         while batch := list(islice(taken, _BATCH)):
-            yield from _tokenized(batch, tokenizer, labels)
+            encoded, places = tokenizer.encode_placed([block.text for block, _ in batch])
+            stops = np.cumsum(places.lengths)
+            text_begin = np.cumsum([0, *(len(block.text) for block, _ in batch)])
+            for number, (block, key) in enumerate(batch):
+                tokens = slice(int(stops[number] - places.lengths[number]), int(stops[number]))
+                token_begin, token_end = (array[tokens] - text_begin[number] for array in (places.begin, places.end))
+                ids, starts = encoded.input_ids[tokens], encoded.word_starts[tokens]
+                unknown, pos = np.zeros((2, len(ids)), dtype=np.int64)
+                for place in np.flatnonzero(ids == unk) if unk is not None else ():
+                    unknown[place] = len(block.text[token_begin[place] : token_end[place]].strip().encode())
+
+                if spans := () if block.spans is None else block.spans.get("pos", ()):
+                    labels += dict.fromkeys(span.label for span in spans if span.label not in labels)
+                    begin, end = np.array([(span.begin, span.end) for span in spans], dtype=np.int64).T
+                    first, stop = touched(token_begin, token_end, begin, end)
+                    label_numbers = np.array([0, *(labels.index(span.label) + 1 for span in spans)])
+                    pos = label_numbers[np.where(first < stop, first + 1, 0)]
+
+                # A lone mark of a space, on no word, stands where the token does that it begins.
+                begin, end, num_bytes = spaced_words(block.text)
+                first, stop = touched(token_begin, token_end, begin, end)
+                mark = np.flatnonzero((first == stop)[:-1] & starts[:-1] & ~starts[1:])
+                token_begin, token_end = token_begin.copy(), token_end.copy()
+                token_begin[mark], token_end[mark] = token_begin[mark + 1], token_end[mark + 1]
+                standing = standing_of(block.text, token_begin, token_end, begin, end)
+                yield Passage(block.document, key, ids, starts, standing, num_bytes, unknown, pos)
 
 
 def _is_taken(share: float, key: int, *place: int) -> bool:
@@ -213,36 +239,6 @@ def cut(piece: Document) -> Iterator[Document]:
         if not piece.text[begin:end].isspace():
             yield piece.part(begin, end)
         begin = end
-
-
-def _tokenized(blocks: Sequence[Document], tokenizer: Tokenizer, labels: list[str]) -> Iterator[Passage]:
-    encoded, places = tokenizer.encode_placed([block.text for block in blocks])
-    stops = np.cumsum(places.lengths)
-    text_begin = np.cumsum([0, *(len(block.text) for block in blocks)])
-    for number, block in enumerate(blocks):
-        tokens = slice(int(stops[number] - places.lengths[number]), int(stops[number]))
-        token_begin, token_end = (array[tokens] - text_begin[number] for array in (places.begin, places.end))
-        ids, starts = encoded.input_ids[tokens], encoded.word_starts[tokens]
-        unknown = np.zeros(len(ids), dtype=np.int64)
-        for place in np.flatnonzero(ids == tokenizer.special.unk) if tokenizer.special.unk is not None else ():
-            unknown[place] = len(block.text[token_begin[place] : token_end[place]].strip().encode())
-
-        pos = np.zeros(len(ids), dtype=np.int64)
-        if spans := () if block.spans is None else block.spans.get("pos", ()):
-            labels += dict.fromkeys(span.label for span in spans if span.label not in labels)
-            begin, end = (np.array([getattr(s, side) for s in spans], dtype=np.int64) for side in ("begin", "end"))
-            first, stop = touched(token_begin, token_end, begin, end)
-            label_numbers = np.array([0, *(labels.index(span.label) + 1 for span in spans)])
-            pos = label_numbers[np.where(first < stop, first + 1, 0)]
-
-        # On which words tokens stand; a lone mark of a space, on no word, stands where the token does that it begins.
-        begin, end, num_bytes = spaced_words(block.text)
-        first, stop = touched(token_begin, token_end, begin, end)
-        mark = np.flatnonzero((first == stop)[:-1] & starts[:-1] & ~starts[1:])
-        token_begin, token_end = token_begin.copy(), token_end.copy()
-        token_begin[mark], token_end[mark] = token_begin[mark + 1], token_end[mark + 1]
-        standing = standing_of(block.text, token_begin, token_end, begin, end)
-        yield Passage(block.document, text_key(block.text), ids, starts, standing, num_bytes, unknown, pos)
 
 
 PIECES_AT_ONCE = 256
@@ -327,35 +323,14 @@ class MeasuredPassages:
         return self.length - len(self.tokenizer.special.around)
 
 
-class Breakdown:
-    """Losses and right answers by the kind of the token; `names` are the kinds', in the order of their numbers."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names = names
-        self._sums = np.zeros((3, len(names)))
-
-    def add(self, kinds: NDArray[np.int64], losses: NDArray[np.float64], right: NDArray[np.bool_]) -> None:
-        """Counts tokens, each [N]; a negative kind is left out."""
-        some = kinds >= 0
-        for row, weights in enumerate((losses, right, np.ones(len(kinds)))):
-            self._sums[row] += np.bincount(kinds[some], weights=weights[some], minlength=len(self.names))
-
-    def figures(self) -> dict[str, dict[str, Any]]:
-        """Loss, accuracy and number of tokens of each kind that there is."""
-        return {
-            name: {"loss": loss / count, "accuracy": right / count, "predicted_tokens": int(count)}
-            for name, loss, right, count in zip(self.names, *self._sums.tolist(), strict=True)
-            if count
-        }
-
-
 class TokenFigures(NamedTuple):
-    """Figures of hidden tokens: ratios by hidden tokens, and breakdowns by name."""
+    """Figures of hidden tokens: ratios by hidden tokens, and loss, accuracy and number of tokens of each kind that
+    there is, by the name of the breakdown and of the kind."""
 
     loss: Ratio
     accuracy: Ratio
     accuracy_top5: Ratio
-    breakdown: Mapping[str, Breakdown]
+    breakdown: Mapping[str, dict[str, dict[str, Any]]]
 
 
 def measure_tokens(
@@ -371,7 +346,9 @@ def measure_tokens(
     the same tokenizer, however long the texts are that it takes, and whatever else is measured. `kinds` are those of
     the tokens of each passage, `names` their names by breakdown.
     """
-    figures = TokenFigures(Ratio(), Ratio(), Ratio(), {name: Breakdown(each) for name, each in names.items()})
+    loss, accuracy, top5 = Ratio(), Ratio(), Ratio()
+    # Losses, right answers and tokens of each kind; those of a negative number are left out.
+    sums = {name: np.zeros((3, len(each))) for name, each in names.items()}
 
     def questions() -> Iterator[Question]:
         for number, passage in enumerate(passages):
@@ -386,12 +363,22 @@ def measure_tokens(
         number, at = answer.origin
         document, count = passages[number].document, len(at)
         right = answer.ranks == 0
-        figures.loss.add(document, float(answer.losses.sum()), count)
-        figures.accuracy.add(document, float(right.sum()), count)
-        figures.accuracy_top5.add(document, float((answer.ranks < 5).sum()), count)
-        for name, breakdown in figures.breakdown.items():
-            breakdown.add(kinds[number][name][at], answer.losses, right)
-    return figures
+        loss.add(document, float(answer.losses.sum()), count)
+        accuracy.add(document, float(right.sum()), count)
+        top5.add(document, float((answer.ranks < 5).sum()), count)
+        for name, each in names.items():
+            kind = kinds[number][name][at]
+            for row, weights in enumerate((answer.losses, right, np.ones(count))):
+                sums[name][row] += np.bincount(kind[kind >= 0], weights=weights[kind >= 0], minlength=len(each))
+    breakdown = {
+        name: {
+            kind: {"loss": total / count, "accuracy": right / count, "predicted_tokens": int(count)}
+            for kind, total, right, count in zip(names[name], *of_kinds.tolist(), strict=True)
+            if count
+        }
+        for name, of_kinds in sums.items()
+    }
+    return TokenFigures(loss, accuracy, top5, breakdown)
 
 
 def measure_words(measured: MeasuredPassages, passages: Sequence[Passage], rate: float) -> Ratio:
@@ -512,5 +499,5 @@ def plain(figures: TokenFigures, bits: Ratio) -> dict[str, Any]:
         "predicted_tokens": int(figures.loss.denominator),
         "predicted_bytes": int(bits.denominator),
         "predicted_documents": loss.draws,
-        "breakdown": {name: breakdown.figures() for name, breakdown in figures.breakdown.items()},
+        "breakdown": figures.breakdown,
     }

@@ -8,9 +8,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -29,85 +28,54 @@ SMALL = [
 ]  # fmt: skip
 
 
-class Server:
-    """The server, and the bucket as a client sees it. What is in the bucket outlives a stop."""
-
-    def __init__(self) -> None:
-        self._port = 0
-        self._thread: Any = None
-        self.start()
-
-    def start(self) -> None:
-        from moto.server import ThreadedMotoServer
-
-        self._thread = ThreadedMotoServer("127.0.0.1", self._port, verbose=False)
-        self._thread.start()
-        self._port = self._thread.get_host_and_port()[1]
-
-    def stop(self) -> None:
-        self._thread.stop()
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return {
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self._port}",
-            "AWS_ACCESS_KEY_ID": "test",
-            "AWS_SECRET_ACCESS_KEY": "test",
-            "AWS_DEFAULT_REGION": "us-east-1",
-            "AWS_MAX_ATTEMPTS": "1",
-        }
-
-
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """What a client finds the server by, in this process and others."""
     s3fs = pytest.importorskip("s3fs")
-    pytest.importorskip("moto.server")
+    server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = Server()
-    for name, value in {**server.environment, addresses.CACHE: str(tmp_path / "cache")}.items():
+    server.start()
+    variables = {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.get_host_and_port()[1]}",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_MAX_ATTEMPTS": "1",
+    }
+    for name, value in {**variables, addresses.CACHE: str(tmp_path / "cache")}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)
     monkeypatch.setattr(addresses, "FIRST_WAIT", 0.1)
     s3fs.S3FileSystem.clear_instance_cache()
     s3fs.S3FileSystem().mkdir("bucket")
-    yield server
+    yield variables
     s3fs.S3FileSystem().rm("bucket", recursive=True)
     s3fs.S3FileSystem.clear_instance_cache()
     server.stop()
 
 
-def in_bucket(place: str) -> dict[str, int]:
+def in_bucket(place: str) -> set[str]:
     import s3fs
 
     client = s3fs.S3FileSystem()
     client.invalidate_cache()
-    found = client.find(f"bucket/{place}", detail=True)
-    return {name.removeprefix(f"bucket/{place}/"): info["size"] for name, info in found.items()}
+    return {name.removeprefix(f"bucket/{place}/") for name in client.find(f"bucket/{place}")}
 
 
-def fetched(place: str, into: Path) -> Path:
-    import s3fs
-
-    s3fs.S3FileSystem().get(f"bucket/{place}/", f"{into}/", recursive=True)
-    return into
-
-
-def wait_for(what: Callable[[], bool], process: subprocess.Popen[bytes] | None = None) -> None:
-    deadline = time.monotonic() + 120
-    while not what():
-        assert time.monotonic() < deadline
-        assert process is None or process.poll() is None
-        time.sleep(0.05)
-
-
-def test_a_run_in_a_bucket_goes_on_elsewhere(server: Server, data_folder: Path, tmp_path: Path, main: Main) -> None:
+def test_a_run_in_a_bucket_goes_on_elsewhere(
+    environment: dict[str, str], data_folder: Path, tmp_path: Path, main: Main
+) -> None:
     import s3fs
 
     s3fs.S3FileSystem().put(f"{data_folder}/", "bucket/data/", recursive=True)
     steps = ["--steps", "1200", *SMALL]
     command = [sys.executable, "-m", "unmask", "pretrain", "s3://bucket/data", "--out", "s3://bucket/runs/a", *steps]
-    with subprocess.Popen(command, env=os.environ | server.environment, stderr=subprocess.DEVNULL) as process:
-        wait_for(lambda: any(name.endswith("/state.json") for name in in_bucket("runs/a")), process)
+    with subprocess.Popen(command, env=os.environ | environment, stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 120
+        while not any(name.endswith("/state.json") for name in in_bucket("runs/a")):
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.05)
         process.kill()
     begun = in_bucket("runs/a")
     assert "summary.json" not in begun
@@ -115,7 +83,8 @@ def test_a_run_in_a_bucket_goes_on_elsewhere(server: Server, data_folder: Path, 
     code, _, errors = main("pretrain", "--out", "s3://bucket/runs/a", "--resume")
     assert code == 0, errors
     assert "going on from step" in errors
-    there = fetched("runs/a", tmp_path / "there")
+    there = tmp_path / "there"
+    s3fs.S3FileSystem().get("bucket/runs/a/", f"{there}/", recursive=True)
     assert not (there / ".lock.json").exists()
     code, _, errors = main("pretrain", data_folder, "--out", tmp_path / "local", *steps)
     assert code == 0, errors

@@ -45,11 +45,11 @@ def test_files_of_others(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("x")
     for name in (LOCK, "model.partial", "left.json"):
         (tmp_path / name).write_text("")
-    with pytest.raises(RunError, match=r"holds other files \(left\.json, mine\.txt\); give a new or empty folder"):
+    with pytest.raises(RunError, match=r"left\.json, mine\.txt"):
         folder(tmp_path).check(overwrite=True)
-    with pytest.raises(RunError, match=r"other files \(mine\.txt\)"):
+    with pytest.raises(RunError, match=r"mine\.txt"):
         folder(tmp_path, ours=("left.json",)).check()
-    with pytest.raises(RunError, match=r"other files \(mine\.txt\)"):
+    with pytest.raises(RunError, match=r"mine\.txt"):
         folder(tmp_path, marker=None, ours=("left.json",), is_shared=False).check()
     with pytest.raises(RunError, match=r"mine\.txt is a file"):
         folder(tmp_path / "mine.txt").check()
@@ -82,19 +82,19 @@ def test_the_marker_goes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert run.is_claimed
 
 
-def test_what_changed_is_named_with_the_ways_out(tmp_path: Path) -> None:
+def test_what_changed_is_named(tmp_path: Path) -> None:
     run = folder(tmp_path / "out")
     before = {"training": {"steps": 3, "seed": 0}, "start": None}
     run.check_same(before, {"training": {"steps": 3, "seed": 1}, "start": None}, but_for={"training.seed"})
-    with pytest.raises(RunError) as caught:
-        run.check_same(before, {"training": {"steps": 4, "seed": 0}, "start": {"from": "x"}}, of="recipe ")
-    assert f"{tmp_path / 'out'} holds a run with recipe start = None" in str(caught.value)
-    with pytest.raises(RunError, match=r"with training\.steps = 3, but now it is 4; "):
-        run.check_same(before, {"training": {"steps": 4, "seed": 0}, "start": None})
-    with pytest.raises(RunError, match=r"with names = \['a', .{150,250}, but now it is \[\]; a run"):
+    for now, key in (
+        ({"training": {"steps": 4, "seed": 0}, "start": {"from": "x"}}, "recipe start"),
+        ({"training": {"steps": 4, "seed": 0}, "start": None}, r"recipe training\.steps"),
+    ):
+        with pytest.raises(RunError, match=key):
+            run.check_same(before, now, of="recipe ")
+    with pytest.raises(RunError, match="names") as caught:
         run.check_same({"names": ["a"] * 999}, {"names": []})
-    with pytest.raises(RunError, match="as it was begun"):
-        folder(tmp_path, options=()).check_same({"a": 1}, {})
+    assert len(str(caught.value)) < 600
 
 
 def test_a_folder_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

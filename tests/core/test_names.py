@@ -16,22 +16,15 @@ BASE = "answerdotai/ModernBERT-base"
 
 
 @pytest.mark.parametrize(
-    ("text", "name", "revision"),
-    [
-        (BASE, BASE, None),
-        ("bert-base-uncased", "bert-base-uncased", None),
-        ("BAAI/bge-small-en-v1.5", "BAAI/bge-small-en-v1.5", None),
-        (f"{BASE}@main", BASE, "main"),
-        (f"{BASE}@v1.0", BASE, "v1.0"),
-        (f"{BASE}@{COMMIT}", BASE, COMMIT),
-        (f"{BASE}@refs/pr/1", BASE, "refs/pr/1"),
-    ],
+    "text",
+    [BASE, "bert-base-uncased", "BAAI/bge-small-en-v1.5"]
+    + [f"{BASE}@{revision}" for revision in ("main", "v1.0", COMMIT, "refs/pr/1")],
 )
-def test_names(text: str, name: str, revision: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, _, revision = text.partition("@")
     monkeypatch.chdir(tmp_path)
-    found = hub_name(text)
-    assert found == HubName(name, revision)
-    assert str(found) == text
+    assert hub_name(text) == HubName(name, revision or None)
+    assert str(hub_name(text)) == text
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from unmask.search.encoder import open_encoder
 
 NAME = "owner/name"
 TEXTS = ["The cat sees the dog.", "the king at sea"]
-KINDS = [("Transformer", ""), ("Pooling", "1_Pooling")]
 
 
 @dataclass
@@ -65,25 +64,19 @@ def download(cache: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -
     return fake
 
 
-def make_sentence_encoder(folder: Path) -> None:
-    """Its vectors are those of the first token."""
+def make_sentence_encoder(folder: Path, pooling: str, settings: dict[str, str], kinds: tuple[str, str]) -> None:
     modules = [
         {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for n, (kind, path) in enumerate(KINDS)
+        for n, (kind, path) in enumerate(zip(kinds, ("", str(Path(pooling).parent)), strict=True))
     ]
     (folder / MODULES).write_text(json.dumps(modules))
-    (folder / POOLING).parent.mkdir()
-    (folder / POOLING).write_text(json.dumps({"pooling_mode": "cls"}))
+    (folder / pooling).parent.mkdir()
+    (folder / pooling).write_text(json.dumps(settings))
 
 
 def test_how_sparse_vectors_are_made_is_fetched(download: FakeDownload, model_folder: Path) -> None:
-    modules = [
-        {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.{kind}"}
-        for n, (kind, path) in enumerate([("models.MLMTransformer", ""), ("models.SpladePooling", "1_SpladePooling")])
-    ]
-    (model_folder / MODULES).write_text(json.dumps(modules))
-    (model_folder / SPARSE_POOLING).parent.mkdir()
-    (model_folder / SPARSE_POOLING).write_text(json.dumps({"pooling_strategy": "max"}))
+    sparse = ("MLMTransformer", "SpladePooling")
+    make_sentence_encoder(model_folder, SPARSE_POOLING, {"pooling_strategy": "max"}, sparse)
     assert open_encoder(NAME).is_sparse
     assert download.asked == [MODULES, SPARSE_POOLING]
 
@@ -92,15 +85,15 @@ def test_what_the_copy_lacks_is_fetched_once(
     download: FakeDownload, model_folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     means = unmask.load(model_folder).embed(TEXTS)
-    make_sentence_encoder(model_folder)
-    wanted = unmask.load(model_folder).embed(TEXTS)
-    assert np.abs(wanted - means).max() > 0.01
+    make_sentence_encoder(model_folder, POOLING, {"pooling_mode": "cls"}, ("Transformer", "Pooling"))
+    expected = unmask.load(model_folder).embed(TEXTS)
+    assert np.abs(expected - means).max() > 0.01
     model = unmask.load(NAME)
     assert download.asked == [], "nobody has asked for vectors yet"
     with caplog.at_level(logging.WARNING, logger="unmask"):
-        assert np.array_equal(model.embed(TEXTS), wanted)
-        assert np.array_equal(model.embed(TEXTS), wanted)
-        assert np.array_equal(unmask.load(NAME).embed(TEXTS), wanted)
+        assert np.array_equal(model.embed(TEXTS), expected)
+        assert np.array_equal(model.embed(TEXTS), expected)
+        assert np.array_equal(unmask.load(NAME).embed(TEXTS), expected)
     assert download.asked == [MODULES, POOLING]
     assert not caplog.messages
 

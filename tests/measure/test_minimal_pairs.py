@@ -58,41 +58,30 @@ def test_files_folders_and_archives_hold_the_same_pairs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "place"),
     [
-        (
-            AGREEMENT + "{oops\n",
-            r"line 2 is not JSON: Expecting .*; minimal pairs are a JSON object a line, or an array",
-        ),
-        (AGREEMENT + '["a", "b"]\n', "line 2: not in BLiMP's format; a pair is a JSON object with the texts"),
-        (AGREEMENT + '{"good": "a", "bad": "b"}\n', "line 2: not in BLiMP's format"),
-        ("[" + AGREEMENT + ", {}]", "x.jsonl: pair 2: not in BLiMP's format"),
-        (
-            "[" * 5000,
-            "x.jsonl: line 1 is not JSON: row 1 is JSON that is nested too deep to be read; minimal pairs are",
-        ),
-        ('{"n": ' + "1" * 5000 + "}", "line 1 holds a whole number of too many digits"),
-        (line("a", " "), "line 1: not in BLiMP's format"),
-        ("\n", "there are no minimal pairs in it; expected lines like"),
+        (AGREEMENT + "{oops\n", "line 2"),
+        (AGREEMENT + '["a", "b"]\n', "line 2"),
+        (AGREEMENT + '{"good": "a", "bad": "b"}\n', "line 2"),
+        ("[" + AGREEMENT + ", {}]", "pair 2"),
+        ("[" * 5000, "line 1 .* too deep"),
+        ('{"n": ' + "1" * 5000 + "}", "line 1 .* too many digits"),
+        (line("a", " "), "line 1"),
+        ("\n", "no minimal pairs"),
     ],
 )
-def test_files_that_are_no_pairs(tmp_path: Path, content: str, message: str) -> None:
+def test_files_that_are_no_pairs(tmp_path: Path, content: str, place: str) -> None:
     (tmp_path / "x.jsonl").write_text(content)
-    with pytest.raises(CorpusError, match=message):
+    with pytest.raises(CorpusError, match=rf"x\.jsonl: .*{place}"):
         read_pairs(tmp_path / "x.jsonl")
 
 
 def test_paths_that_are_no_pairs(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match="no such file; give a file, a folder or a tar archive of minimal pairs"):
-        read_pairs(tmp_path / "none")
-    with pytest.raises(CorpusError, match="there are no minimal pairs in it"):
-        read_pairs(tmp_path)
     (tmp_path / "x.tar.gz").write_bytes(b"no archive")
-    with pytest.raises(
-        CorpusError, match=r"not a readable tar archive, or a cut-off one \(file could not be opened success.+[^:]\)"
-    ) as caught:
-        read_pairs(tmp_path / "x.tar.gz")
-    assert len(str(caught.value).splitlines()) == 1
+    for name in ("none", "", "x.tar.gz"):
+        with pytest.raises(CorpusError, match=name) as caught:
+            read_pairs(tmp_path / name)
+        assert len(str(caught.value).splitlines()) == 1
 
 
 def test_the_tally_by_hand() -> None:
@@ -163,12 +152,13 @@ def test_a_trained_model_knows_the_order_of_words(run: unmask.Run, tmp_path: Pat
 
 def test_pairs_that_cannot_be_scored(run: unmask.Run, tmp_path: Path) -> None:
     (tmp_path / "p.jsonl").write_text(AGREEMENT + line("The cat.", "the " * 80))
-    with pytest.raises(SettingsError, match=r"p\.jsonl: line 2: a sentence of 80 tokens, but the model takes 1 to 62"):
-        score(run.model, tmp_path / "p.jsonl")
-    with pytest.raises(SettingsError, match="pairs a paradigm: a number from 1 on, not 0"):
-        score(run.model, tmp_path / "p.jsonl", pairs_per_paradigm=0)
-    with pytest.raises(SettingsError, match="unknown form 'x'"):
-        score(run.model, tmp_path / "p.jsonl", form="x")
+    for options, message in (
+        ({}, r"p\.jsonl: line 2: a sentence of 80 tokens"),
+        ({"pairs_per_paradigm": 0}, "0"),
+        ({"form": "x"}, "'x'"),
+    ):
+        with pytest.raises(SettingsError, match=message):
+            score(run.model, tmp_path / "p.jsonl", **options)  # type: ignore[arg-type]
 
 
 def test_blimp_is_read_whole(shared_data: Path) -> None:

@@ -175,9 +175,10 @@ def local_path(source: str | Path, need: Need) -> Path:
         if part := getattr(error, "snapshot_path", None):
             copy = Path(part)
     log.info("fetching %s from the hub", model)
+    failures: tuple[type[Exception], ...] = (OSError, RuntimeError, *errors.HfHubHTTPError.__bases__)
     try:
         folder = snapshot(local_files_only=False)
-    except (OSError, RuntimeError, *errors.HfHubHTTPError.__bases__) as error:  # which, depends on its HTTP client
+    except failures as error:  # which ones, depends on its HTTP client
         lack = None if copy is None else need.lack(copy)
         if copy and lack is None and isinstance(error, errors.LocalEntryNotFoundError | ConnectionError):
             return copy  # the hub has more files, but none that must be there
@@ -204,6 +205,7 @@ def fetch_sentence_files(model: HubName, folder: Path) -> None:
     import huggingface_hub
     from huggingface_hub import errors
 
+    failures: tuple[type[Exception], ...] = (OSError, RuntimeError, *errors.HfHubHTTPError.__bases__)
     names = [MODULES]
     for name in names:
         # The cache may know that there is none: it was asked for, or all files were listed.
@@ -217,7 +219,7 @@ def fetch_sentence_files(model: HubName, folder: Path) -> None:
         if not (folder / name).is_file() and not is_absent:
             try:
                 huggingface_hub.hf_hub_download(model.name, name, revision=folder.name)
-            except (OSError, RuntimeError, *errors.HfHubHTTPError.__bases__) as error:
+            except failures as error:
                 is_answer = isinstance(error, errors.EntryNotFoundError)
                 if not is_answer or isinstance(error, errors.LocalEntryNotFoundError):
                     log.warning(

@@ -98,6 +98,17 @@ def default_vocab_size(num_bytes: int) -> int:
     return min(max(round(size / 64) * 64, 512), 32_768)
 
 
+def _size(vocab_size: int | None, usual: int, least: int, holds: str, spare: int = 64) -> int:
+    """The entries of a vocabulary: `usual` where no size is named. Raises a TokenizerError below `least`."""
+    size = max(usual, least) if vocab_size is None else vocab_size
+    if size < least:
+        raise TokenizerError(
+            f"a vocabulary of {size} cannot hold {holds}; give at least {least + spare} entries",
+            options=("vocab_size",),
+        )
+    return size
+
+
 _TOO_LONG = re.compile(r"\w{101,}")  # words that WordPiece gives up on, and that would take the trainer hours
 PREFIX = "##"
 
@@ -123,14 +134,9 @@ def train_wordpiece(texts: Texts, *, vocab_size: int | None = None, lowercase: b
         return sorted(letters) + sorted(PREFIX + letter for letter in inside)
 
     needed = len(SPECIAL_TOKENS) + len(alphabet(ranked[:num_needed]))
-    if vocab_size is None:
-        vocab_size = max(default_vocab_size(num_bytes), needed * 3 // 2)
-    if needed > vocab_size:
-        raise TokenizerError(
-            f"a vocabulary of {vocab_size} cannot hold the letters of this text, at the beginning of words and within "
-            f"them; give at least {needed + 64} entries",
-            options=("vocab_size",),
-        )
+    usual = max(default_vocab_size(num_bytes), needed * 3 // 2)
+    holds = "the letters of this text, at the beginning of words and within them"
+    vocab_size = _size(vocab_size, usual, needed, holds)
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
         special_tokens=[*SPECIAL_TOKENS, *alphabet(ranked[: max(num_needed, vocab_size * 3 // 8)])],
@@ -158,14 +164,8 @@ def train_bpe(texts: Texts, *, vocab_size: int | None = None, lowercase: bool = 
     """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     least = len(SPECIAL_TOKENS) + len(alphabet)
-    if vocab_size is None:
-        vocab_size = default_vocab_size(sum(len(text.encode()) for text in texts()))
-    if vocab_size < least:
-        raise TokenizerError(
-            f"a vocabulary of {vocab_size} cannot hold the {len(alphabet)} bytes and {len(SPECIAL_TOKENS)} special "
-            f"tokens of byte-level BPE; give at least {least + 64} entries",
-            options=("vocab_size",),
-        )
+    usual = least if vocab_size else default_vocab_size(sum(len(text.encode()) for text in texts()))
+    vocab_size = _size(vocab_size, usual, least, f"the {len(alphabet)} bytes and the special tokens of byte-level BPE")
     tokenizer = tokenizers.Tokenizer(models.BPE())
     if lowercase:
         tokenizer.normalizer = normalizers.Lowercase()
@@ -194,14 +194,8 @@ def train_unigram(texts: Texts, *, vocab_size: int | None = None, lowercase: boo
     least = len(SPECIAL_TOKENS) + num_needed + 1
     if not ranked:
         raise TokenizerError("no pieces can be learned from an empty text; give text")
-    if vocab_size is None:
-        vocab_size = max(default_vocab_size(num_bytes), least * 3 // 2)
-    if least > vocab_size:
-        raise TokenizerError(
-            f"a vocabulary of {vocab_size} cannot hold the {num_needed} letters that make up nearly all of this "
-            f"text; give at least {least + 64} entries",
-            options=("vocab_size",),
-        )
+    usual = max(default_vocab_size(num_bytes), least * 3 // 2)
+    vocab_size = _size(vocab_size, usual, least, f"the {num_needed} letters that make up nearly all of this text")
     # Rare letters, for each of which the trainer would want an entry, are left out.
     table = defaultdict(lambda: " ", {ord(a): a for a in ranked[: max(num_needed, vocab_size * 3 // 4)]})
     normalizer = _untrained(models.Unigram(), lowercase=lowercase).normalizer  # the library locks that in training
@@ -257,18 +251,14 @@ def train_chars(
         TokenizerError: There is no text, or the characters do not fit a bare tokenizer.
     """
     special = BARE_TOKENS if bare else SPECIAL_TOKENS
-    limit = None if vocab_size is None else vocab_size - len(special)
     tokenizer = tokenizers.Tokenizer(models.BPE())
     if lowercase:
         tokenizer.normalizer = normalizers.Lowercase()
     ranked, _, _ = count_letters(tokenizer.normalizer, texts(), spaces=True)
-    if bare and limit is not None and len(ranked) > limit:
-        raise TokenizerError(
-            f"a vocabulary of {vocab_size} cannot hold the {len(ranked)} characters of this text, and a bare tokenizer "
-            f"has no [UNK]; give at least {len(ranked) + len(special)} entries, or no size",
-            options=("vocab_size",),
-        )
-    letters = sorted(ranked[:limit])
+    if bare:
+        holds = f"the {len(ranked)} characters of this text, and a bare tokenizer has no [UNK]"
+        _size(vocab_size, 0, len(ranked) + len(special), holds, spare=0)
+    letters = sorted(ranked if vocab_size is None else ranked[: vocab_size - len(special)])
     if not letters:
         raise TokenizerError("no characters can be learned from an empty text; give text")
     vocab = {token: id_ for id_, token in enumerate([*special, *letters])}

@@ -78,9 +78,10 @@ def test_files_that_are_no_pairs(tmp_path: Path, content: str, place: str) -> No
 
 def test_paths_that_are_no_pairs(tmp_path: Path) -> None:
     (tmp_path / "x.tar.gz").write_bytes(b"no archive")
-    for name in ("none", "", "x.tar.gz"):
+    (tmp_path / "empty").mkdir()
+    for name in ("none", "empty", r"x\.tar\.gz"):
         with pytest.raises(CorpusError, match=name) as caught:
-            read_pairs(tmp_path / name)
+            read_pairs(tmp_path / name.replace("\\", ""))
         assert len(str(caught.value).splitlines()) == 1
 
 

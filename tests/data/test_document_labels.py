@@ -13,11 +13,11 @@ import pytest
 from tests.data.corpora import SMALL, write_jsonl
 from unmask.core.errors import CorpusError
 from unmask.data import work
+from unmask.data.columns import class_name
 from unmask.data.corpus import Corpus
 from unmask.data.prepare import prepare
 from unmask.data.settings import CorpusSettings
 from unmask.data.store import TokenStore
-from unmask.data.values import class_name
 
 
 def labels_of(path: Path, label: str = "label") -> list[tuple[str, str | None]]:

@@ -12,11 +12,10 @@ import pytest
 
 from tests.data.corpora import texts_of, write_jsonl
 from unmask.core.errors import CorpusError
+from unmask.data.columns import USUAL, find_column, text_in, value_at
 from unmask.data.corpus import Corpus
 from unmask.data.documents import Documents
 from unmask.data.settings import CorpusSettings
-from unmask.data.tables import USUAL, find_column
-from unmask.data.values import text_in, value_at
 
 WRITERS = ("jsonl", "json", "parquet", "arrow")
 

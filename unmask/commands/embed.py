@@ -19,10 +19,11 @@ from unmask.core.errors import CorpusError, ModelError, RunError
 from unmask.core.files import check_file, locked, writing
 from unmask.core.remote import address_of, output_at
 from unmask.core.results import Notify, Progress, Result, Shown, usual_reporter
+from unmask.data.columns import ColumnNames
 from unmask.data.documents import EMPTY, Document, Documents, in_groups
 from unmask.data.reading import LONGEST_ROW, broken_character
 from unmask.data.sources import TextColumn, is_saved_dataset, readable
-from unmask.data.tables import ColumnNames, in_words
+from unmask.data.tables import in_words
 from unmask.model.pooling import POOLINGS, SPLADE
 from unmask.tasks.embed import Embedded, LongTexts, embed_texts, sparse_texts
 from unmask.tasks.loaded_model import Model, Precision, load

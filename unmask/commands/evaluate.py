@@ -13,11 +13,12 @@ from typing import Any
 from unmask.core.errors import DataError, SettingsError
 from unmask.core.results import Notify, Result, Sheet, Shown, Styled, counted, margin, over, usual_reporter
 from unmask.core.settings import validated
+from unmask.data.columns import ColumnNames
 from unmask.data.corpus import Corpus
 from unmask.data.data_folder import MANIFEST, load_manifest, open_split
 from unmask.data.settings import CorpusSettings
 from unmask.data.sources import TextColumn, Texts, find_split, keep_as_files, paths_or_texts, readable
-from unmask.data.tables import ColumnNames, in_words
+from unmask.data.tables import in_words
 from unmask.measure.held_out import DOCUMENTS, RATE, unit_of
 from unmask.measure.questions import (
     Form,

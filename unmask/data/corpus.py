@@ -21,7 +21,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,39 +42,9 @@ from unmask.data.survey import (
     plan_corpus,
     plan_reading,
 )
-from unmask.data.tables import ColumnNames, first_rows, in_words, with_columns
-from unmask.data.values import has_column, names_in
+from unmask.data.tables import in_words, with_columns
 
 log = logging.getLogger(__name__)
-
-
-def _with_column(
-    sources: Sequence[Source], name: Literal["label", "group"], column: str, bad: BadInput, text: ColumnNames
-) -> list[Source]:
-    """The sources, tables among them with the column of classes or groups. All must have the column of groups, and one
-    that of classes: documents of others have no class."""
-    is_group = name == "group"
-    setting = "corpus.holdout_groups" if is_group else "corpus.label"
-    ways = "keep near-duplicates together: corpus.holdout_groups=near_duplicates"
-    no_tables = [source for source in sources if not source.is_table]
-    if no_tables and (is_group or len(no_tables) == len(sources)):
-        raise CorpusError(
-            f"{setting} = {column!r} names a column of tables (JSON, CSV, TSV, Parquet), but {no_tables[0].path} is "
-            f"{no_tables[0].kind}; give tables, or {ways if is_group else 'leave corpus.label out'}"
-        )
-    column_of: dict[str, Any] = {name: column}
-    named = [replace(source, **column_of) if source.is_table else source for source in sources]
-    missing = ""
-    for source in filter(lambda source: source.is_table, named):
-        rows = first_rows(source, bad, text)
-        if has_column(rows, column) or (source.is_json and not is_group):  # in JSON, a class may come later
-            if not is_group:
-                return named
-        elif not missing:
-            missing = f"{source.path}: there is no column {column!r} for {setting}; columns are {names_in(rows)}"
-    if missing:
-        raise CorpusError(missing)
-    return named
 
 
 # ----------------------------------------
@@ -160,15 +130,11 @@ class Corpus:
         self.settings, self.fields = settings, fields
         bad = BadInput(skip=settings.bad_input == "skip")
         train, held = _split(paths, settings, hold_out=hold_out)
-        if settings.label is not None:
-            labelled = _with_column([*train, *held], "label", str(settings.label), bad, settings.column)
-            train, held = labelled[: len(train)], labelled[len(train) :]
         groups = settings.holdout_groups
-        if hold_out and isinstance(groups, ColumnGroups):
-            train = _with_column(train, "group", str(groups.column), bad, settings.column)
-        self.sources, self.validation_sources = (
-            with_columns(each, settings.column, bad, title=titles) for each in (train, held)
-        )
+        by_column = str(groups.column) if hold_out and isinstance(groups, ColumnGroups) else None
+        label = None if settings.label is None else str(settings.label)
+        sources = with_columns([*train, *held], settings.column, bad, title=titles, label=label, group=by_column)
+        self.sources, self.validation_sources = sources[: len(train)], sources[len(train) :]
         if fields:  # annotations that come with the text count the characters of one text, as it is
             ways = 'or let a pipeline annotate the text that is read: annotation.source="pipeline"'
             if settings.cleaning.changes_text:

@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby, islice
 from pathlib import Path
-from typing import Literal, Protocol, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
-from unmask.core.errors import CorpusError
+from unmask.core.errors import CorpusError, listed
+from unmask.data.columns import ColumnNames
 from unmask.data.reading import BadInput, LinePart, read_fasta, read_lines
 from unmask.data.settings import DocumentUnit
 from unmask.data.sources import (
@@ -26,17 +27,17 @@ from unmask.data.sources import (
     InMemory,
     Source,
     Texts,
-    few,
     find_split,
     is_stream,
     keep_as_files,
     paths_or_texts,
 )
-from unmask.data.tables import ColumnNames, columns_of, read_table, with_columns
+from unmask.data.tables import columns_of, read_table, with_columns
 from unmask.data.treebanks import DOCUMENT_BEGIN, read_conll
 from unmask.tokenizer.spans import Spans, cut_spans, join_spans, shift_spans
 
 PIECE_CHARS = 1 << 18
+_LINES = ("text", "conll", "conllu")  # kinds whose lines are grouped into documents (a sentence is a line)
 _END = LinePart("", True, True)  # of a file
 EMPTY = "texts without a letter or sign"
 Fields = Mapping[str, str]
@@ -44,32 +45,17 @@ Fields = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A document, or a piece of a long one.
+    """A document, or a piece of a long one. The pieces of a document, joined, are its text."""
 
-    The pieces of a document, joined, are its text: nothing is cut away between them.
-
-    Attributes:
-        document: Number of the document in the corpus, counted from 0.
-        offset: Byte of the document's UTF-8 text at which the piece begins.
-        text: The characters; never only white space, unless it continues a document.
-        last: Whether the document ends here.
-        spans: Annotations that came with the text, in characters of the piece; None where none are read.
-        label: Class of the document, the same for each of its pieces; None where it has none.
-        group: What it shares with the documents that stay on its side when text is held out; None where it says
-            nothing.
-        id: What its table calls it; else the number of its line, block or row in the file, counted from 1.
-        title: From a column of titles; None where there is none.
-    """
-
-    document: int
-    offset: int
-    text: str
-    last: bool = True
-    spans: Spans | None = None
-    label: str | None = None
-    group: str | None = None
-    id: str | int = 0
-    title: str | None = None
+    document: int  # its number in the corpus, counted from 0
+    offset: int  # byte of the document's UTF-8 text at which the piece begins
+    text: str  # never only white space, unless it continues a document
+    last: bool = True  # whether the document ends here
+    spans: Spans | None = None  # annotations that came with the text, in characters of the piece; None: none are read
+    label: str | None = None  # class of the document, the same for each of its pieces
+    group: str | None = None  # what it shares with the documents that stay on its side when text is held out
+    id: str | int = 0  # from its table; else the number of its line, block or row in the file, counted from 1
+    title: str | None = None  # from a column of titles
 
     def part(self, begin: int, end: int) -> Document:
         """Some of its characters, as a piece that ends the document only if this one does, and at its end."""
@@ -112,14 +98,10 @@ def read_documents(
         bad: What is done about input that cannot be read.
         unit: What a document is in text files and treebanks; in others it is a row or a sequence.
         piece_chars: Longest piece, in characters.
-        fields: Annotations that are read with the text: column to the name of the field that holds it; None reads
-            none.
+        fields: Annotations that are read with the text: column to the name of the field that holds it.
         first: Number of the first document.
         skipped: Counts empty lines and rows, where these are documents.
         titles_as_text: Whether a row without text has its title as text.
-
-    Raises:
-        CorpusError: As the readers of the kinds.
     """
 
     def lines(source: Source) -> Iterator[LinePart]:
@@ -129,7 +111,7 @@ def read_documents(
         return (part._replace(text=part.title) if part.title and not part.text.strip() else part for part in parts)
 
     # The files of a saved dataset are one table, whose rows are numbered on.
-    tables = groupby(sources, key=lambda source: (source.kind == "arrow" or source.path, source.has_lines))
+    tables = groupby(sources, key=lambda source: (source.kind == "arrow" or source.path, source.kind in _LINES))
     files = ((chain.from_iterable(map(lines, each)), unit if has_lines else "line") for (_, has_lines), each in tables)
     return split_lines(files, piece_chars=piece_chars, first=first, skipped=skipped)
 
@@ -277,7 +259,7 @@ def _unit_by_empty_lines(sources: Sequence[Source], bad: BadInput) -> tuple[Docu
 
 def names_of(sources: Sequence[Source]) -> str:
     """Files for an error."""
-    return few([str(source.path) for source in sources])
+    return listed([str(source.path) for source in sources], 3)
 
 
 def text_bytes(sources: Sequence[Source]) -> int | None:
@@ -297,7 +279,7 @@ class Documents:
     Args:
         texts: As the user names them. All files of a folder are read, whatever their names say.
         column: Of tables: that of the text, a path into one (`content.text`), or several, which are joined. Columns
-            that are not named are found by their usual names (`tables.USUAL`).
+            that are not named are found by their usual names (`columns.USUAL`).
         id_column: That of ids.
         title_column: That of titles; None finds it, False reads none. A row without text has its title as text.
         unit: What a document is in text files; `auto` looks at the text.
@@ -364,20 +346,12 @@ class Documents:
         )
 
 
-class HasText(Protocol):
-    """Something with a text."""
-
-    @property
-    def text(self) -> str:
-        """The text."""
-
-
-Item = TypeVar("Item", bound=HasText)
+Item = TypeVar("Item", bound=Any)
 
 
 def in_groups(items: Iterable[Item], *, most: int, most_chars: int) -> Iterator[list[Item]]:
-    """Items one behind the other in groups that fit into memory: `most` of them, or fewer, where their texts are long.
-    The last text of a group may go beyond `most_chars`."""
+    """Items with a `text` in groups that fit into memory: `most` of them, or fewer, where their texts are long. The
+    last text of a group may go beyond `most_chars`."""
     group: list[Item] = []
     num_chars = 0
     for item in items:

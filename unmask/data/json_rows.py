@@ -10,10 +10,10 @@ Forms are recognised by how a file begins, in .json and .jsonl alike.
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from json import JSONDecodeError
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +26,7 @@ NOT_JSON = "rows that are not JSON"
 TRUNCATED = "files that are JSON only up to a place"
 _LOOK_CHARS = 1 << 21  # of a file that may hold no rows
 _LONG_LINE = 1 << 23
+_LONG_ROW = "give such text as .txt"
 _SPACE = re.compile(r"[ \t\n\r]*+")
 _NEAR_END = 32  # characters: an error so near to the end of what was read may only mean that more must be read
 _WAYS_OUT = (
@@ -37,23 +38,24 @@ _WAYS_OUT = (
 class NotJsonError(Exception):
     """A text is JSON only up to a place, which the error names."""
 
-    def __init__(self, message: str, *, at_end: bool) -> None:
-        super().__init__(message)
-        self.at_end = at_end  # whether the text just ends too early
+    at_end: bool  # whether the text just ends too early
 
 
 class JsonText:
     """A text of JSON, in chunks of any size, that is read as far as needed; what lies before the place is dropped.
 
-    Control characters in strings are errors where it is `strict`; `way_out` is what errors advise of values longer than
-    64 million characters.
+    Args:
+        name: What errors call it.
+        chunks: The text.
+        strict: Whether control characters in strings are errors.
+        way_out: What errors advise of values longer than 64 million characters.
 
     Attributes:
         source: The value that was decoded last, as it is written.
     """
 
     def __init__(
-        self, name: str | Path, chunks: Iterator[str], *, strict: bool = True, way_out: str = "give such text as .txt"
+        self, name: str | Path, chunks: Iterator[str], *, strict: bool = True, way_out: str = _LONG_ROW
     ) -> None:
         self._name, self._chunks, self._way_out = name, chunks, way_out
         self._decoder = json.JSONDecoder(strict=strict)
@@ -96,7 +98,9 @@ class JsonText:
         at_end = not self.peek() if at_end is None else at_end
         line = 1 + self._lines + self._text.count("\n", 0, self._place)
         problem = f"the file ends too early, in line {line}" if at_end else f"line {line} is not JSON"
-        return NotJsonError(f"{problem}: {what}", at_end=at_end)
+        error = NotJsonError(f"{problem}: {what}")
+        error.at_end = at_end
+        return error
 
     def value(self, what: str) -> Any:
         """Decodes the value that comes next, which errors call `what`, and moves behind it."""
@@ -104,52 +108,57 @@ class JsonText:
         while True:
             try:
                 value, end = self._decoder.raw_decode(self._text, self._place)
-            except JSONDecodeError as error:
-                is_open = error.msg.startswith("Unterminated string")
-                if (is_open or error.pos >= len(self._text) - _NEAR_END) and self._read():
-                    continue
-                at_end = is_open or error.pos >= len(self._text.rstrip())
-                raise self.failure(f"{what} {json_problem(error)}", at_end=at_end) from error
             except (ValueError, RecursionError) as error:
-                raise self.failure(f"{what} {json_problem(error)}") from error
+                at_end = None
+                if isinstance(error, JSONDecodeError):
+                    is_open = error.msg.startswith("Unterminated string")
+                    if (is_open or error.pos >= len(self._text) - _NEAR_END) and self._read():
+                        continue
+                    at_end = is_open or error.pos >= len(self._text.rstrip())
+                raise self.failure(f"{what} {json_problem(error)}", at_end=at_end) from error
             if end == len(self._text) and not isinstance(value, str | list | dict) and self._read():
                 continue  # there may be more of a number
             self.source, self._place = self._text[self._place : end], end
             return value
 
-    def elements(self, of: str = "") -> Iterator[tuple[str, int, Any]]:
-        """The elements of the array that comes next, with the field that it is `of` and their numbers, from 1."""
-        self.take("[")
-        if self.take("]"):
-            return
-        for number in itertools.count(1):
-            yield of, number, self.value(f"row {number}")
-            if self.take("]"):
-                return
-            if not self.take(","):
-                raise self.failure(f"row {number} is followed by {self.peek()!r}, not by a comma")
+    def rows(self, field: str | None = None, *, way_out: str) -> Iterator[tuple[str, int, Any]]:
+        """The elements of the array that comes next, or of all lists of objects in the object that comes next: the
+        field of the list (empty for an array), the number of the element in it, from 1, and the element.
 
-    def lists(self, field: str | None = None) -> Iterator[tuple[str, int, Any]]:
-        """As `elements`, of all lists of objects in the object that comes next, or of the list in one field."""
-        self.take("{")
-        name = None
-        while not self.take("}"):
-            if name is not None and not self.take(","):
-                raise self.failure(f"field {name!r} is followed by {self.peek()!r}, not by a comma")
-            name = self.value("a field's name") if self.peek() == '"' else None
-            if name is None or not self.take(":"):
-                raise self.failure(f"a field's name, between quotes, and a colon are expected, not {self.peek()!r}")
-            if self.peek() != "[":
+        Args:
+            field: Of an object, only the list in this field is read, whatever it holds.
+            way_out: What the error advises where something follows the array or the object.
+
+        Raises:
+            NotJsonError: A value is not JSON, or something follows.
+        """
+        is_object, name = self.peek() == "{", ""
+        self.take("{" if is_object else "[")
+        is_open = not self.take("}" if is_object else "]")
+        while is_open:
+            if is_object:
+                field_name = self.value("a field's name") if self.peek() == '"' else None
+                if field_name is None or not self.take(":"):
+                    raise self.failure(f"a field's name, between quotes, and a colon are expected, not {self.peek()!r}")
+                name = field_name
+            has_list = not is_object or self.take("[")
+            is_rows, number = not is_object or name == field, 0
+            if not has_list:
                 self.value(f"field {name!r}")
-                continue
-            is_rows = name == field
-            for of, number, value in self.elements(name):
+            elif is_object and self.take("]"):
+                has_list = False
+            while has_list:
+                number += 1
+                value = self.value(f"row {number}")
                 is_rows |= field is None and number == 1 and isinstance(value, dict)
                 if is_rows:
-                    yield of, number, value
-
-    def check_end(self, way_out: str) -> None:
-        """Raises a NotJsonError where something follows."""
+                    yield name, number, value
+                has_list = not self.take("]")
+                if has_list and not self.take(","):
+                    raise self.failure(f"row {number} is followed by {self.peek()!r}, not by a comma")
+            is_open = is_object and not self.take("}")
+            if is_open and not self.take(","):
+                raise self.failure(f"field {name!r} is followed by {self.peek()!r}, not by a comma")
         if self.peek():
             excerpt = self._text[self._place : self._place + 20]
             raise self.failure(f"{excerpt!r} follows what was the whole of it; {way_out}")
@@ -168,8 +177,6 @@ def parsed_line(line: str) -> Any:
     """The value of a line of JSON; a ValueError says what is wrong with it."""
     try:
         return json.loads(line)
-    except JSONDecodeError as error:
-        raise ValueError(f"is not JSON: {error}") from error
     except (ValueError, RecursionError) as error:
         raise ValueError(json_problem(error)) from error
 
@@ -203,34 +210,32 @@ def holds_rows(path: Path) -> bool:
 
     True for a file that cannot be read, so that reading it says what is wrong.
     """
-    bad = BadInput(skip=True)
-
-    def beginning() -> Iterator[str]:
-        num_chars = 0
-        for chunk in read_text(path, bad):
-            yield chunk
-            num_chars += len(chunk)
-            if num_chars > _LOOK_CHARS:
-                return
-
-    text = JsonText(path, beginning())
-    first = text.peek()
-    if not first:
+    bad, head = BadInput(skip=True), ""
+    for chunk in read_text(path, bad):
+        head += chunk
+        if len(head) > _LOOK_CHARS:
+            break
+    text = JsonText(path, iter([head]))
+    if not (first := text.peek()):
         return bool(bad.counts)
     if text.take("["):
         return text.peek() in ("{", '"')
-    if first not in ("{", '"') or json_form(path) == "lines":
+    if first != "{" or json_form(path) == "lines":
         return first in ("{", '"')
-    fields = set()
-    try:
-        for field, _, _ in text.lists():
-            fields.add(field)
-    except NotJsonError:  # mostly that no more was read
-        pass
+    fields = set[str]()
+    with suppress(NotJsonError):  # mostly that no more was read
+        fields.update(field for field, _, _ in text.rows(way_out=""))
     return len(fields) == 1
 
 
-def json_rows(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Iterator[tuple[int, Row]]:
+def json_rows(
+    path: Path,
+    bad: BadInput,
+    stretch: Stretch | None = None,
+    *,
+    field: str | None = None,
+    way_out: str = _LONG_ROW,
+) -> Iterator[tuple[int, Row]]:
     """The rows of a file with their numbers, counted from 1: lines of the file, or elements of its array.
 
     Args:
@@ -238,21 +243,16 @@ def json_rows(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Iter
         bad: What is done about rows that cannot be read, and as for text files. Where they are skipped, an array ends
             at a row that is not JSON.
         stretch: Which bytes of a file of lines are read; the numbers are of the lines in it.
+        field: The file is an object, and the rows are the list in this field; there are none without it.
+        way_out: What errors advise of rows longer than 64 million characters.
 
     Raises:
         CorpusError: A row is no JSON, no object and no string, nested too deep or too long; or the file is cut off;
             or it is an object with no list of objects, or with several. With file and row.
     """
-    form: Form = "lines" if stretch is not None else json_form(path)
-    return _lines(path, bad, stretch) if form == "lines" else _streamed(path, bad, form)
-
-
-def rows_of_field(path: Path, field: str, bad: BadInput, *, way_out: str) -> Iterator[tuple[int, Row]]:
-    """The elements of the list in one field of the object that a file is; none where it has no such field.
-
-    `way_out` is what errors advise where an element is too long; errors as for `json_rows`.
-    """
-    return _streamed(path, bad, "object", field, way_out=way_out)
+    if field is None and (stretch is not None or json_form(path) == "lines"):
+        return _lines(path, bad, stretch)
+    return _streamed(path, bad, field, way_out)
 
 
 def _lines(path: Path, bad: BadInput, stretch: Stretch | None) -> Iterator[tuple[int, Row]]:
@@ -273,30 +273,26 @@ def _lines(path: Path, bad: BadInput, stretch: Stretch | None) -> Iterator[tuple
             bad.report(NOT_JSON, f"{path}: line {number}{behind} is {type(value).__name__}, not an object")
 
 
-def _streamed(
-    path: Path, bad: BadInput, form: Form, field: str | None = None, **way_out: str
-) -> Iterator[tuple[int, Row]]:
-    """The rows of an array, of the one list of objects in an object, or of the list in one of its fields."""
-    text = JsonText(path, read_text(path, bad), strict=not bad.skip, **way_out)
-    num_cut, of = bad.counts[CUT_OFF], None
+def _streamed(path: Path, bad: BadInput, field: str | None, way_out: str) -> Iterator[tuple[int, Row]]:
+    text = JsonText(path, read_text(path, bad), strict=not bad.skip, way_out=way_out)
+    num_cut, list_name, is_object = bad.counts[CUT_OFF], None, text.peek() == "{"
     try:
-        for name, number, value in text.elements() if form == "array" else text.lists(field):
-            if of not in (None, name):
+        for name, number, value in text.rows(field, way_out=_WAYS_OUT):
+            if list_name not in (None, name):
                 raise CorpusError(
-                    f"{path}: an object in which several fields are lists of rows: {of}, {name}; put the one that is "
-                    "to be read into a file of its own"
+                    f"{path}: an object in which several fields are lists of rows: {list_name}, {name}; put the one "
+                    "that is to be read into a file of its own"
                 )
-            of = name
+            list_name = name
             if bad.skip and bad.is_broken(text.source):
                 continue
             if isinstance(value, str | dict):
                 yield number, {"text": value} if isinstance(value, str) else value
             else:
                 bad.report(NOT_JSON, f"{path}: row {number} is {type(value).__name__}, not an object")
-        text.check_end(_WAYS_OUT)
     except NotJsonError as error:
         if not error.at_end or bad.counts[CUT_OFF] == num_cut:  # else it was reported while the file was unpacked
             bad.report(CUT_OFF if error.at_end else TRUNCATED, f"{path}: {error}")
         return
-    if form == "object" and of is None and field is None:
+    if is_object and list_name is None and field is None:
         raise CorpusError(f"{path}: an object without a list of rows; {_WAYS_OUT}")

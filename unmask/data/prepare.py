@@ -27,6 +27,7 @@ import tokenizers
 from unmask.core.errors import CorpusError, DataError, SettingsError, TokenizerError
 from unmask.core.results import Notify, counted, ignore
 from unmask.data.annotations import AnnotationPlan, choose_origins, data_fields, plan_annotation, read_gazetteer
+from unmask.data.columns import in_order
 from unmask.data.corpus import Corpus
 from unmask.data.data_folder import SETTLED, DataFolder, Manifest, load_manifest, stamp
 from unmask.data.executors import Executor, OnRay, WorkerProcesses, usable_cores
@@ -36,7 +37,6 @@ from unmask.data.settings import AnnotationSettings, CorpusSettings
 from unmask.data.shards import SMALLEST_CHUNK_BYTES, TextCounts, chunk_bytes
 from unmask.data.sources import InMemory, Named, find_sources, is_stream, keep_as_files, names_to_keep
 from unmask.data.survey import ReadTask
-from unmask.data.values import in_order
 from unmask.data.work import (
     DECISIONS,
     VERSION,

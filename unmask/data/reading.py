@@ -45,26 +45,15 @@ Row = dict[str, Any]
 
 
 class LinePart(NamedTuple):
-    """A line of a text file, a row of a table, or a part of a long one.
+    """A line of a text file, a row of a table, or a part of a long one."""
 
-    Attributes:
-        text: The characters, without the line's end.
-        starts: Whether the line begins here.
-        ends: Whether the line ends here.
-        spans: Annotations that came with the text; only whole lines have them.
-        label: Class of the row.
-        group: What the row shares with the rows that must stay on its side of the split.
-        id: What the table calls the row.
-        title: Of the row.
-    """
-
-    text: str
-    starts: bool
-    ends: bool
-    spans: Spans | None = None
-    label: str | None = None
-    group: str | None = None
-    id: str | int | None = None
+    text: str  # without the line's end
+    starts: bool  # whether the line begins here
+    ends: bool  # whether the line ends here
+    spans: Spans | None = None  # annotations that came with the text; only whole lines have them
+    label: str | None = None  # class of the row
+    group: str | None = None  # what it shares with the rows that must stay on its side of the split
+    id: str | int | None = None  # what the table calls the row
     title: str | None = None
 
 
@@ -76,19 +65,11 @@ class Stretch(NamedTuple):
 
 
 class BadInput:
-    """Raises for bad input, or counts it where it is skipped.
-
-    Args:
-        skip: Whether bad input is skipped.
-        way_out: Advice that is added to errors; None where there is no such setting.
-
-    Attributes:
-        counts: What was skipped: reason to number.
-    """
+    """Raises for bad input, or counts it by reason where it is skipped. `way_out` is added to errors; None where there
+    is no such setting."""
 
     def __init__(self, *, skip: bool, way_out: str | None = _WAY_OUT) -> None:
-        self.skip = skip
-        self._way_out = way_out
+        self.skip, self._way_out = skip, way_out
         self.counts: Counter[str] = Counter()
 
     def report(self, reason: str, message: str) -> None:
@@ -98,10 +79,11 @@ class BadInput:
         self.counts[reason] += 1
 
     def is_broken(self, text: str) -> bool:
-        """Whether a text holds bytes that were not UTF-8, or NULs; such texts are counted."""
-        broken = self.skip and broken_character(text) is not None
-        self.counts[BROKEN_LINES] += broken
-        return broken
+        """Whether a text holds bytes that were not UTF-8, or NULs, which are skipped; such texts are counted."""
+        if not self.skip or _BROKEN.search(text) is None:
+            return False
+        self.counts[BROKEN_LINES] += 1
+        return True
 
 
 def broken_character(text: str) -> str | None:
@@ -196,14 +178,8 @@ def read_text(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Iter
 
 
 def decoded(chunks: Iterator[bytes], name: str | Path, bad: BadInput, *, begin: int = 0) -> Iterator[str]:
-    """As `read_text`, of bytes from elsewhere.
-
-    Args:
-        chunks: The bytes, in pieces of any size but 0.
-        name: What errors call them.
-        bad: As for `read_text`.
-        begin: How many bytes stand before the first of them. A byte-order mark is one at the very beginning only.
-    """
+    """As `read_text`, of bytes from elsewhere, which errors call `name`, in pieces of any size but 0; `begin` bytes stand
+    before them. A byte-order mark is one at the very beginning only."""
     errors = "surrogateescape" if bad.skip else "strict"
     decoder = codecs.getincrementaldecoder("utf-8" if begin else "utf-8-sig")(errors)
     newlines = io.IncrementalNewlineDecoder(None, translate=True)
@@ -216,11 +192,8 @@ def decoded(chunks: Iterator[bytes], name: str | Path, bad: BadInput, *, begin: 
             text = decoder.decode(chunk, final=not chunk)
         except UnicodeDecodeError as error:
             place = num_bytes - pending + error.start
-            bad.report(
-                "",
-                f"{name}: byte {place} (0x{error.object[error.start]:02x}) is not UTF-8; "
-                "convert the file first, for example with iconv -f LATIN1 -t UTF-8",
-            )
+            what = f"{name}: byte {place} (0x{error.object[error.start]:02x}) is not UTF-8"
+            bad.report("", f"{what}; convert the file first, for example with iconv -f LATIN1 -t UTF-8")
             raise AssertionError("bytes that are skipped do not raise") from error
         if text := newlines.decode(text, final=not chunk):
             yield text
@@ -228,20 +201,18 @@ def decoded(chunks: Iterator[bytes], name: str | Path, bad: BadInput, *, begin: 
 
 
 def read_lines(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Iterator[LinePart]:
-    """Yields the lines of a text file; a line longer than a chunk comes in several parts.
+    """Yields the lines of a text file, as `read_text` decodes it; a line longer than a chunk comes in several parts.
 
-    Arguments and errors as for `read_text`. Where bad input is skipped, broken lines are left out; of a line in several
-    parts, the broken parts.
+    Where bad input is skipped, broken lines are left out; of a line in several parts, the broken parts.
     """
     parts = line_parts(read_text(path, bad, stretch))
     if not bad.skip:
-        return parts
-    marked = ((part, bad.is_broken(part.text)) for part in parts)
-    return (  # where a line in parts begins and ends stays known
-        part._replace(text="") if broken else part
-        for part, broken in marked
-        if not (broken and part.starts and part.ends)
-    )
+        yield from parts
+    for part in parts:
+        if not bad.is_broken(part.text):
+            yield part
+        elif not (part.starts and part.ends):  # where a line in parts begins and ends stays known
+            yield part._replace(text="")
 
 
 def line_parts(chunks: Iterable[str]) -> Iterator[LinePart]:

@@ -67,7 +67,7 @@ class CorpusSettings(Settings):
             `auto`, which looks at the beginning of the text (see `unmask.data.survey`). In tables it is a row. In
             CoNLL and CoNLL-U files a sentence is a line, and a block what stands between two `newdoc` marks.
         column: Where the text of a table stands: a name, or a number counted from 0 where there are no names; a path
-            to a field within (`content.text`); or several, whose texts are joined (see `unmask.data.tables`).
+            to a field within (`content.text`); or several, whose texts are joined (see `unmask.data.columns`).
             None finds it.
         label: Where the class of each document stands in tables: a name, or a number as for `column`. A row without
             a value there has no class. None reads none.

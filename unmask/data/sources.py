@@ -22,12 +22,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from unmask.core.errors import CorpusError, parse_json
+from unmask.core.errors import CorpusError, listed, parse_json
 from unmask.core.files import absence, whole_folder, writing
 from unmask.core.remote import address_of, lasting_source, local_copies, source_named
 from unmask.core.results import Notify, Progress, ignore
@@ -80,11 +80,6 @@ class Source:
     id: str | None = None  # where the ids of its documents stand; None: they are numbered
     title: str | None = None  # where their titles stand; None: unread
 
-    def row(self, number: int) -> str:
-        """A row as errors name it; in a stretch of lines, it is counted from the stretch's begin."""
-        behind = self.is_json and self.stretch is not None and self.stretch.begin
-        return f"{self.path}: row {number}{f' behind byte {behind:,}' if behind else ''}"
-
     @property
     def is_table(self) -> bool:
         """Whether it has columns."""
@@ -94,11 +89,6 @@ class Source:
     def is_json(self) -> bool:
         """Whether each of its rows has columns of its own."""
         return self.kind in ("jsonl", "json")
-
-    @property
-    def has_lines(self) -> bool:
-        """Whether lines must be grouped into documents (a sentence of a treebank is a line)."""
-        return self.kind in ("text", "conll", "conllu")
 
 
 class SourceSplit(NamedTuple):
@@ -159,45 +149,41 @@ def _in_folder(folder: Path, by_name: bool, announce: bool) -> SourceSplit:
     if is_saved_dataset(folder):
         return SourceSplit(_saved_files(folder), [])
     if (folder / "dataset_dict.json").is_file():  # its parts are folders
-        parts = sorted(path.name for path in folder.iterdir() if (path / "state.json").is_file())
+        what, names = "parts", sorted(path.name for path in folder.iterdir() if (path / "state.json").is_file())
         if not by_name:
-            return SourceSplit([source for part in parts for source in _saved_files(folder / part)], [])
-        if "train" not in parts:
-            names = ", ".join(parts) or "none"
-            raise CorpusError(f"{folder}: this dataset has no part called train; name one of its folders: {names}")
-        train, held = ["train"], [name for name in _VALIDATION if name in parts][:1]
-        split = SourceSplit(
-            *([each for part in some for each in _saved_files(folder / part)] for some in (train, held))
-        )
-        what, names_in = "parts", parts
+            return SourceSplit([source for part in names for source in _saved_files(folder / part)], [])
+        if "train" not in names:
+            parts = listed(names)
+            raise CorpusError(f"{folder}: this dataset has no part called train; name one of its folders: {parts}")
+        train, held = ["train"], [name for name in _VALIDATION if name in names][:1]
+        files = ([each for part in parts for each in _saved_files(folder / part)] for parts in (train, held))
     else:
-        files = _readable_files(folder, announce)
-        everything = SourceSplit(list(map(_source, files)), [])
-        by_part: dict[str | None, list[Path]] = {"train": [], "validation": []}
-        for file in files:
-            by_part.setdefault(_part_of(file.relative_to(folder)), []).append(file)
-        others = by_part.pop(None, [])
-        if not by_name or not by_part["train"] or len(by_part["train"]) + len(others) == len(files):
-            return everything
-        if 2 * sum(file.stat().st_size for file in others) > sum(file.stat().st_size for file in files):
+        paths = _readable_files(folder, announce)
+        what, names = "files", [str(path.relative_to(folder)) for path in paths]
+        part_of = dict(zip(names, map(_part_of, map(Path, names)), strict=True))
+        train, held = ([name for name in names if part_of[name] == part] for part in ("train", "validation"))
+        others = [name for name in names if part_of[name] is None]
+        if not by_name or not train or len(train) + len(others) == len(names):
+            return SourceSplit(list(map(_source, paths)), [])
+        sizes = {name: path.stat().st_size for name, path in zip(names, paths, strict=True)}
+        if 2 * sum(sizes[name] for name in others) > sum(sizes.values()):
             if announce:
                 log.warning(
                     "%s: names of some files say that they are parts of a dataset (%s), but most of the text is in "
                     "others: all are trained on; name the files that are to be read, and those to hold out in "
                     "corpus.validation",
                     folder,
-                    few([str(file.relative_to(folder)) for part in by_part.values() for file in part]),
+                    listed([name for name in names if name not in others], 3),
                 )
-            return everything
-        split = SourceSplit(*(list(map(_source, by_part[part])) for part in ("train", "validation")))
-        train, held = ([str(each.path.relative_to(folder)) for each in part] for part in split)
-        what, names_in = "files", [str(file.relative_to(folder)) for file in files]
+            return SourceSplit(list(map(_source, paths)), [])
+        files = ([_source(folder / name) for name in part] for part in (train, held))
     if announce:
+        unread = [name for name in names if name not in {*train, *held}]
         log.warning(
             '%s: %s by name: for training %s; for validation %s; not read %s (corpus.splits = "ignore" trains on all)',
-            folder, what, few(train), few(held), few([name for name in names_in if name not in {*train, *held}]),
+            folder, what, *(listed(part, 3) for part in (train, held, unread)),
         )  # fmt: skip
-    return split
+    return SourceSplit(*files)
 
 
 def _readable_files(folder: Path, announce: bool) -> list[Path]:
@@ -216,7 +202,7 @@ def _readable_files(folder: Path, announce: bool) -> list[Path]:
     card = folder / _CARD
     if card in files and any(path.suffix.lower() != card.suffix for path in files):
         files.remove(card)
-    names = few([path.name for path in no_rows])
+    names = listed([path.name for path in no_rows], 3)
     if announce and (others := set(inside) - set(files) - set(no_rows)):
         kinds = ", ".join(sorted({_CARD if path == card else path.suffix or path.name for path in others}))
         log.warning(
@@ -258,12 +244,6 @@ def _saved_files(folder: Path) -> list[Source]:
     if missing := [file for file in files if not file.is_file()]:
         raise CorpusError(f"{missing[0]}: no such file, but {folder / 'state.json'} names it; save the dataset again")
     return [Source(file, "arrow") for file in files]
-
-
-def few(names: Sequence[str]) -> str:
-    """The first names of a list, for logs and errors."""
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return (", ".join(names[:3]) or "none") + more
 
 
 def _source(path: Path) -> Source:
@@ -323,7 +303,7 @@ def names_to_keep(names: Sequence[object]) -> list[str]:
         if file is not None:
             lasting.append(STDIN if file == STDIN_FILE else f"{_AS_PIPE}{file}{_PIPE_END}")
         else:
-            lasting.append(lasting_source(name) if isinstance(name, str | Path) else str(name))
+            lasting.append(lasting_source(name) if isinstance(name, str | Path) else "texts in memory")
     return lasting
 
 
@@ -336,34 +316,30 @@ def kept_source(folder: Path, name: str) -> str:
     return str(folder / name.removeprefix(_AS_PIPE).removesuffix(_PIPE_END)) if is_pipe else name
 
 
-@contextmanager
-def open_stream(name: str | Path = STDIN) -> Iterator[IO[bytes]]:
-    """Standard input, or a pipe."""
-    is_stdin = str(name) in _ALSO_STDIN
-    if is_stdin and (sys.stdin is None or sys.stdin.isatty()):
-        what = "closed" if sys.stdin is None else "a terminal"
-        raise CorpusError(f"- reads standard input, but that is {what}; pipe a text into the command")
-    try:
-        with nullcontext(sys.stdin.buffer) if is_stdin else Path(name).open("rb") as stream:
-            yield stream
-    except OSError as error:
-        what = "standard input" if is_stdin else f"{name}: this pipe"
-        raise CorpusError(f"{what} cannot be read ({error.strerror or error}); pipe a text in") from error
-
-
 def keep_stream(name: str | Path, file: Path, *, reuse: bool) -> Path:
     """Writes what comes out of standard input or a pipe into a file, which has its name only once all has come. With
     `reuse`, a file that is there is used where nothing comes now.
+
+    Raises:
+        CorpusError: Nothing comes, or it cannot be read.
     """
     reuse = reuse and file.is_file()
     is_stdin = str(name) in _ALSO_STDIN
-    if is_stdin and reuse and (sys.stdin is None or sys.stdin.isatty()):
-        return file
+    what = "standard input" if is_stdin else f"{name}: this pipe"
+    if is_stdin and (sys.stdin is None or sys.stdin.isatty()):
+        if reuse:
+            return file
+        problem = "closed" if sys.stdin is None else "a terminal"
+        raise CorpusError(f"- reads standard input, but that is {problem}; pipe a text into the command")
     partial = file.with_name(file.name + ".partial")
     with writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as out, open_stream(name) as stream:
-            out.writelines(pieces_of(stream))
+        with partial.open("wb") as out:
+            try:
+                with nullcontext(sys.stdin.buffer) if is_stdin else Path(name).open("rb") as stream:
+                    out.writelines(pieces_of(stream))
+            except OSError as error:
+                raise CorpusError(f"{what} cannot be read ({error.strerror or error}); pipe a text in") from error
             out.flush()
             os.fsync(out.fileno())
         if partial.stat().st_size:
@@ -405,19 +381,13 @@ _LOOK = 100  # strings of a list that are looked at
 _LONG_NAME = 255  # longer ones are no name of a file
 
 
+@dataclass(frozen=True)
 class InMemory:
-    """Texts that a user has in memory.
+    """Texts that a user has in memory: strings; rows (dicts); a `Dataset`, `IterableDataset` or `DatasetDict` of
+    datasets; a table of pandas, polars or pyarrow; or a dict of such things by the names of parts (`train`,
+    `validation`)."""
 
-    Args:
-        content: Strings; rows (dicts); a `Dataset`, `IterableDataset` or `DatasetDict` of datasets; a table of pandas,
-            polars or pyarrow; or a dict of such things by the names of parts (`train`, `validation`).
-    """
-
-    def __init__(self, content: Any) -> None:
-        self.content = content
-
-    def __str__(self) -> str:
-        return "texts in memory"
+    content: Any
 
     def keep(self, folder: Path, *, notify: Notify = ignore) -> Path:
         """Writes them into a folder, which is replaced once all of them came.
@@ -453,32 +423,26 @@ def paths_or_texts(texts: Texts | None) -> list[Named] | None:
         if isinstance(texts, str) and (len(texts) > _LONG_NAME or "\n" in texts):
             raise CorpusError(f"{texts[:30]!r}...: that is a text, where a path is taken; give texts as a list")
         return local_copies(texts if isinstance(texts, str) else Path(texts))
-    if isinstance(texts, list | tuple) and all(isinstance(text, str | os.PathLike | InMemory) for text in texts):
-        if not texts:
-            raise CorpusError("the list is empty; give texts, or paths")
-        return [InMemory(texts)] if _are_texts(texts) else local_copies(*texts)
-    return [InMemory(texts)]
-
-
-def _are_texts(strings: Sequence[Any]) -> bool:
-    """Whether a list holds texts, by the first of them."""
-    look = strings[:_LOOK]
-    for string in look:
-        if not isinstance(string, str) or string == STDIN or address_of(string) is not None:
-            return False
-        if (len(string) <= _LONG_NAME or "/" in string) and os.path.exists(string):
-            return False
-        if len(string) > _LONG_NAME or any(map(str.isspace, string)):
+    if not isinstance(texts, list | tuple) or not all(isinstance(each, str | os.PathLike | InMemory) for each in texts):
+        return [InMemory(texts)]
+    if not texts:
+        raise CorpusError("the list is empty; give texts, or paths")
+    look = texts[:_LOOK]
+    has_space = [isinstance(each, str) and (len(each) > _LONG_NAME or any(map(str.isspace, each))) for each in look]
+    are_paths = all(isinstance(each, str) and bare_suffix(Path(each)) in SUFFIXES for each in look)
+    for each, is_spaced in zip(look, has_space, strict=True):
+        if not isinstance(each, str) or each == STDIN or address_of(each) is not None:
+            are_paths = True
             continue
-        is_pattern = glob.has_magic(string) and bool(glob.glob(string, recursive=True))
-        if bare_suffix(Path(string)) in SUFFIXES or is_pattern:
-            return False
-    if any(len(string) > _LONG_NAME or any(map(str.isspace, string)) for string in look):
-        return not all(bare_suffix(Path(string)) in SUFFIXES for string in look)
-    raise CorpusError(
-        f"{look[0]!r}: no such file; and if these are texts, there is no white space in them: give them by an iterator "
-        "then, as in iter(texts)"
-    )
+        is_there = (len(each) <= _LONG_NAME or "/" in each) and os.path.exists(each)
+        is_pattern = not is_spaced and glob.has_magic(each) and bool(glob.glob(each, recursive=True))
+        are_paths |= is_there or is_pattern or (not is_spaced and bare_suffix(Path(each)) in SUFFIXES)
+    if not are_paths and not any(has_space):
+        raise CorpusError(
+            f"{look[0]!r}: no such file; and if these are texts, there is no white space in them: give them by an "
+            "iterator then, as in iter(texts)"
+        )
+    return local_copies(*texts) if are_paths else [InMemory(texts)]
 
 
 def keep_as_files(
@@ -497,6 +461,7 @@ def keep_as_files(
 
 
 def _write(content: Any, folder: Path, notify: Notify) -> None:
+    num_rows: int | None = None
     if hasattr(content, "save_to_disk"):  # of datasets, which need not be installed
         if not any(len(part) for part in (content.values() if isinstance(content, Mapping) else [content])):
             raise CorpusError("the dataset is empty")
@@ -524,50 +489,43 @@ def _write(content: Any, folder: Path, notify: Notify) -> None:
             for batch in batches:
                 out.write_batch(batch)
                 num_rows += batch.num_rows
-        if not num_rows:
-            raise CorpusError("the table has no rows")
     elif isinstance(content, str | bytes) or not (isinstance(content, Iterable) or hasattr(content, "__getitem__")):
         raise CorpusError(
             f"{type(content).__name__} cannot be read as text; give paths, or texts: a list or an iterator of strings "
             "or of rows (dicts), a table, or a dataset of datasets"
         )
     else:
-        _write_rows(content, folder / "rows.jsonl", notify)
+        # Rows of an `IterableDataset` hold numbers of classes, and its features their names.
+        features = getattr(content, "features", None)
+        features = features if isinstance(features, Mapping) else {}
+        classes = {name: feature.names for name, feature in features.items() if hasattr(feature, "names")}
+        num_rows, file = 0, folder / "rows.jsonl"
+        lines = (_json_line(row, number, classes) for number, row in enumerate(content, 1))
+        while batch := list(itertools.islice(lines, ROWS_AT_ONCE)):  # outside of `writing`: the iterator is the user's
+            with writing(file), file.open("ab") as out:
+                out.writelines(batch)
+            num_rows += len(batch)
+            notify(Progress("reading", num_rows, None, "texts"))
+    if num_rows == 0:
+        raise CorpusError("there is no text in it, or no rows; an iterator gives its texts once")
 
 
-def _write_rows(rows: Iterable[Any], file: Path, notify: Notify) -> None:
-    # Rows of an `IterableDataset` hold numbers of classes, and its features their names.
-    features = getattr(rows, "features", None)
-    classes = {c: f.names for c, f in features.items() if hasattr(f, "names")} if isinstance(features, Mapping) else {}
+def _json_line(row: Any, number: int, classes: Mapping[str, Sequence[str]]) -> bytes:
+    if row is None or isinstance(row, str) or row != row:  # noqa: PLR0124  (not-a-number, in a column of pandas)
+        row = {"text": row if isinstance(row, str) else None}
+    elif not isinstance(row, Mapping):
+        raise CorpusError(f"text {number} is {type(row).__name__}, neither a string nor a row (a dict)")
+    else:
+        numbers = {name: row[name] for name in classes if isinstance(row.get(name), int)}
+        row = {**row, **{name: classes[name][n] if n >= 0 else None for name, n in numbers.items()}}
 
-    def line(row: Any, number: int) -> bytes:
-        if row is None or isinstance(row, str) or row != row:  # noqa: PLR0124  (not-a-number, in a column of pandas)
-            row = {"text": row if isinstance(row, str) else None}
-        elif not isinstance(row, Mapping):
-            what = f"{type(row).__name__}, neither a string nor a row (a dict)"
-            raise CorpusError(f"text {number} is {what}")
-        else:
-            named = {c: row[c] for c in classes if isinstance(row.get(c), int)}
-            row = {**row, **{c: classes[c][value] if value >= 0 else None for c, value in named.items()}}
-        text = json.dumps(row, ensure_ascii=False, default=_plain)
-        try:
-            return text.encode() + b"\n"
-        except UnicodeEncodeError:  # halves of characters, which reading the row reports by its number
-            return json.dumps(row, default=_plain).encode() + b"\n"
+    def plain(value: Any) -> Any:
+        # arrays and numbers of numpy, dates; other things, such as pictures, are no text
+        if hasattr(value, "tolist"):
+            return value.tolist()
+        return value.isoformat() if hasattr(value, "isoformat") else None
 
-    done = 0
-    lines = (line(row, number) for number, row in enumerate(rows, 1))
-    while batch := list(itertools.islice(lines, ROWS_AT_ONCE)):  # outside of `writing`: the iterator is the user's
-        with writing(file), file.open("ab") as out:
-            out.writelines(batch)
-        done += len(batch)
-        notify(Progress("reading", done, None, "texts"))
-    if not done:
-        raise CorpusError("there is no text in it; an iterator gives its texts once")
-
-
-def _plain(value: Any) -> Any:
-    """What JSON has no form for: arrays and numbers of numpy, dates; other things, such as pictures, are no text."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    return value.isoformat() if hasattr(value, "isoformat") else None
+    try:
+        return json.dumps(row, ensure_ascii=False, default=plain).encode() + b"\n"
+    except UnicodeEncodeError:  # halves of characters, which reading the row reports by its number
+        return json.dumps(row, default=plain).encode() + b"\n"

@@ -1,24 +1,38 @@
-"""Rows of tables, and what their columns say of a document: its text, class, group, id, title, annotations.
+"""Rows of tables as documents: JSON (`json_rows.py`), CSV and TSV, Parquet, and the Arrow files of `datasets`.
 
-Tables are JSON (`json_rows.py`), CSV and TSV, Parquet, and the Arrow files of `datasets`. A document is a row.
+file  ──first rows──▶ columns (columns.py) ──rows──▶ texts, each with its class, group, id, title and annotations
 """
 
 from __future__ import annotations
 
 import csv
-import difflib
 import itertools
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from unmask.core.errors import CorpusError, listed, parse_json, shortened, shown
+from unmask.data.columns import (
+    HEADER_NAMES,
+    NOTHING,
+    PARAGRAPH,
+    USUAL_NAMES,
+    ColumnNames,
+    Fact,
+    fact_of,
+    find_column,
+    has_column,
+    joined,
+    names_in,
+    text_columns,
+    text_in,
+    value_at,
+)
 from unmask.data.json_rows import json_rows
 from unmask.data.reading import (
     BROKEN_LINES,
@@ -27,170 +41,84 @@ from unmask.data.reading import (
     BadInput,
     LinePart,
     Row,
-    Stretch,
     broken_character,
     whole_lines,
 )
 from unmask.data.sources import Source, TextColumn
-from unmask.data.values import (
-    NOTHING,
-    PARAGRAPH,
-    class_name,
-    group_name,
-    has_column,
-    id_of,
-    is_chat,
-    joined,
-    names_in,
-    paths_in,
-    text_in,
-    title_of,
-    value_at,
-)
 from unmask.tokenizer.spans import read_fields, without_returns
 
-ColumnNames = str | int | Sequence[str | int] | None  # as a user names it: a column, several, or none
-_NAME_COLUMN = "corpus.column or the option column"
 LOOK_ROWS = 200  # are looked at to find columns
 UNREADABLE = "rows with values that cannot be read"
 WITHOUT = "rows without text"
 NOT_CSV = "rows that are not CSV"
-
-# ----------------------------------------
-# Names of columns by what they hold, the likeliest first. Every command finds columns by this table.
-
-Role = Literal[
-    "text", "chat", "id", "title", "label", "score", "tags", "words", "query", "answer", "negative", "match"
-]  # fmt: skip
-USUAL: Mapping[Role, tuple[str, ...]] = {
-    "text": (
-        "text", "content", "sentence", "document", "body", "abstract", "article", "review", "sequence", "tweet",
-        "comment", "message", "post", "headline", "description", "utterance", "paragraph",
-    ),
-    "chat": ("messages", "conversations", "conversation"),
-    "id": ("id", "_id"),
-    "title": ("title", "headline", "heading", "subject"),
-    "label": ("label", "labels", "gold_label", "class", "category", "target", "y"),
-    "score": ("score", "label", "similarity_score", "value", "rating", "target", "y"),
-    "tags": ("tags", "ner_tags", "pos_tags", "upos", "upos_tags", "labels"),
-    "words": ("tokens", "words"),
-    "query": ("query", "question", "anchor", "first", "sentence1", "text1", "text_a", "premise", "title"),
-    "answer": (
-        "text", "passage", "positive", "document", "answer", "second", "sentence2", "text2", "text_b", "hypothesis",
-        "body",
-    ),
-    "negative": ("negative", "hard_negative", "negative_1"),
-    "match": ("label", "score", "similarity", "similarity_score"),
-}  # fmt: skip
-# A header of CSV is recognised by these names, or by two names of the table above; the others may also be values.
-_ALSO_VALUES = {
-    "y", "first", "second", "value", "target", "class", "question", "query", "passage", "answer", "positive",
-    "negative", "anchor", "premise", "similarity", "heading", "subject",
-}  # fmt: skip
-_USUAL_NAMES = {name for names in USUAL.values() for name in names}
-_HEADER_NAMES = (_USUAL_NAMES - _ALSO_VALUES) | {
-    "idx", "index", "source", "url", "date", "lang", "split", "question1", "question2", "text2",
-}  # fmt: skip
-
-
-def find_column(
-    rows: Sequence[Row],
-    role: Role,
-    named: str | None = None,
-    *,
-    where: str | Path,
-    taken: Collection[str | None] = (),
-) -> str | None:
-    """The column of a table with a role: the named one, else the first that has a usual name. Letters' case is ignored.
-
-    Args:
-        rows: First rows of the table.
-        role: What it holds.
-        named: As the user named it; a field within a column by its path.
-        where: What errors call the table.
-        taken: Columns that have another role.
-
-    Returns:
-        None where no column has a usual name.
-
-    Raises:
-        CorpusError: There is no column of this name.
-    """
-    if named is not None:
-        if has_column(rows, named):
-            return named
-        close = difflib.get_close_matches(named, paths_in(rows), n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
-        raise CorpusError(f"{where}: there is no column {named!r}; columns are {names_in(rows)}{hint}")
-    by_name = {name.strip().lower(): name for row in reversed(rows) for name in reversed(row) if name not in taken}
-    return next((by_name[name] for name in USUAL[role] if name in by_name), None)
+_NAME_COLUMN = "corpus.column or the option column"
 
 
 def with_columns(
-    sources: Iterable[Source],
-    named: ColumnNames,
+    sources: Sequence[Source],
+    text: ColumnNames,
     bad: BadInput,
     *,
     id: str | bool = False,  # noqa: A002
     title: str | bool = False,
+    label: str | None = None,
+    group: str | None = None,
 ) -> list[Source]:
-    """The sources, tables among them with the columns of their text, ids and titles; each file may have its own.
+    """The sources, tables among them with their columns, which are looked for in the first rows of each file.
 
     The text of a table stands in the named columns, in one with a usual name, or in that with most text, which may be
     the messages of a chat.
 
     Args:
-        sources: Files; of tables the first rows are looked at.
-        named: A column of text, a path into one, several of these as a list or with commas between them; None: none.
+        sources: Files.
+        text: A column of text, a path into one, several of these as a list or with commas between them; None finds it.
         bad: As for reading.
         id, title: Those of ids and titles: a name; True: one with a usual name, if there is any; False: none.
+        label: That of classes, which one of the files must have: documents of others have no class.
+        group: That of groups, which all must have.
+
+    Raises:
+        CorpusError: A column is not there, or no column looks like text.
     """
-    return [_with_columns(s, named, bad, {"id": id, "title": title}) if s.is_table else s for s in sources]
-
-
-def _with_columns(source: Source, named: ColumnNames, bad: BadInput, others: Mapping[Role, str | bool]) -> Source:
-    taken = [name for name in (*others.values(), source.label, source.group) if isinstance(name, str)]
-    rows = first_rows(source, bad, named, known=taken)
-    if named is None:
-        if (likely := _likely_text(rows, taken=taken)) is None:
-            raise CorpusError(
-                f"{source.path}: no column looks like text; columns are {names_in(rows)}; name one with {_NAME_COLUMN}"
-            )
-        names = [likely]
-    else:
-        names = [str(named)] if isinstance(named, str | int) else [str(name) for name in named]
-        if len(names) == 1 and "," in names[0] and not has_column(rows, names[0]):
-            names = [part.strip() for part in names[0].split(",")]
+    no_tables = [source for source in sources if not source.is_table]
+    if no_tables and (group is not None or (label is not None and len(no_tables) == len(sources))):
+        named = f"corpus.label = {label!r}" if group is None else f"corpus.holdout_groups = {group!r}"
+        other = "leave it out" if group is None else "keep near-duplicates together with `near_duplicates`"
+        raise CorpusError(
+            f"{named} names a column of tables (JSON, CSV, TSV, Parquet), but {no_tables[0].path} is "
+            f"{no_tables[0].kind}; give tables, or {other}"
+        )
+    taken = [name for name in (id, title, label, group) if isinstance(name, str)]
+    ready: list[Source] = []
+    no_label = ""  # why the first file without a column of classes has none
+    for source in sources:
+        if not source.is_table:
+            ready.append(source)
+            continue
+        rows, path = first_rows(source, bad, text, known=taken), source.path
+        columns = f"columns are {listed(names_in(rows))}"
+        if group is not None and not has_column(rows, group):
+            raise CorpusError(f"{path}: there is no column {group!r} for corpus.holdout_groups; {columns}")
+        has_label = label is not None and (source.is_json or has_column(rows, label))  # in JSON, it may come later
+        if label is not None and not has_label and not no_label:
+            no_label = f"{path}: there is no column {label!r} for corpus.label; {columns}"
+        names = text_columns(rows, text, where=path, taken=taken)
         if not names:
-            raise CorpusError(f"{source.path}: no column is named in an empty list; name one, or none at all")
-        for name in names:
-            find_column(rows, "text", name, where=source.path)
-    columns: dict[Role, str | None] = {}
-    for role, other in others.items():
-        usual = None if isinstance(other, bool) else other
-        columns[role] = find_column(rows, role, usual, where=source.path, taken=names) if other else None
-    column = names[0] if len(names) == 1 else tuple(names)
-    return replace(source, column=column, id=columns["id"], title=columns["title"])
-
-
-def _likely_text(rows: Sequence[Row], *, taken: Collection[str | None]) -> str | None:
-    """The column with a usual name that mostly holds text, else that with the most text; None where there is none."""
-    texts, chats, num_chars = [], [], Counter[str]()
-    for name in dict.fromkeys(name for row in rows for name in row if name not in taken):
-        values = [row[name] for row in rows if row.get(name)]
-        # letters, so neither numbers nor dates
-        has_letters = [isinstance(value, str) and any(map(str.isalpha, value)) for value in values]
-        if 2 * sum(has_letters) >= max(len(values), 1):
-            texts.append(name)
-        elif name.lower() in USUAL["chat"] and 2 * sum(map(is_chat, values)) >= max(len(values), 1):
-            chats.append(name)
-        for value in values if name in (*texts, *chats) else ():
-            with suppress(ValueError):
-                num_chars[name] += len(text_in(value) or "")
-    for usual in USUAL["text"]:
-        if likely := [name for name in texts if name.lower() == usual]:
-            return likely[0]
-    return max([*texts, *chats], key=lambda name: num_chars[name], default=None)
+            raise CorpusError(no_label or f"{path}: no column looks like text; {columns}; name one with {_NAME_COLUMN}")
+        id_named, title_named = (name if isinstance(name, str) else None for name in (id, title))
+        ready.append(
+            replace(
+                source,
+                column=names[0] if len(names) == 1 else tuple(names),
+                label=label if has_label else None,
+                group=group,
+                id=find_column(rows, "id", id_named, where=path, taken=names) if id else None,
+                title=find_column(rows, "title", title_named, where=path, taken=names) if title else None,
+            )
+        )
+    if no_label and not any(source.label for source in ready):
+        raise CorpusError(no_label)
+    return ready
 
 
 # ----------------------------------------
@@ -242,9 +170,9 @@ _BATCH_ROWS, _BATCH_BYTES = 256, 1 << 24
 
 def _columnar(source: Source, bad: BadInput, used: Collection[str] | None) -> Iterator[tuple[int, Row]]:
     """The rows of a Parquet file, or of an Arrow stream."""
-    path, is_parquet = source.path, source.kind == "parquet"
+    path = source.path
     try:
-        for number, batch in _parquet(path, used, source.stretch) if is_parquet else _arrow(path, used):
+        for number, batch in _batches(source, used):
             names = batch.schema.names
             if used is not None and (twice := [name for name, count in Counter(names).items() if count > 1]):
                 raise CorpusError(f"{path}: there are several columns {twice[0]!r}; rename all but one")
@@ -259,40 +187,39 @@ def _columnar(source: Source, bad: BadInput, used: Collection[str] | None) -> It
                         try:
                             values[place] = scalar.as_py()
                         except _NO_VALUE as error:
-                            kind = f"{shown(str(column.type))}: {_reason(error)}"
-                            unread[place] = f"a value in column {name!r} that cannot be read ({kind})"
+                            unread[place] = f"column {name!r} ({shown(str(column.type))}: {shortened(str(error))})"
                 columns.append(values)
             for place, row in enumerate(zip(*columns, strict=True), number):
                 if used is not None and place - number in unread:
-                    what = f"{path}: row {place} has {unread[place - number]}; mend it, or take the row out"
-                    bad.report(UNREADABLE, what)
+                    what = f"row {place} has a value that cannot be read in {unread[place - number]}"
+                    bad.report(UNREADABLE, f"{path}: {what}; mend it, or take the row out")
                 else:
                     yield place, dict(zip(names, row, strict=True))
     except DAMAGED as error:
-        kind = "a Parquet file" if is_parquet else "an Arrow stream"
-        bad.report(CUT_OFF, f"{path}: damaged or not {kind}: {_reason(error)}")
+        kind = "a Parquet file" if source.kind == "parquet" else "an Arrow stream"
+        bad.report(CUT_OFF, f"{path}: damaged or not {kind}: {shortened(str(error) or type(error).__name__)}")
 
 
-def _parquet(path: Path, used: Collection[str] | None, stretch: Stretch | None) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Batches, each with the number of its first row."""
-    with pq.ParquetFile(path) as file:
-        names = None if used is None else [name for name in file.schema_arrow.names if name in used]
-        groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
-        num_bytes = sum(max(0, group.total_byte_size) for group in groups)
-        batch_rows = min(_BATCH_ROWS, max(1, _BATCH_BYTES * file.metadata.num_rows // max(num_bytes, 1)))
-        read = None if stretch is None else list(range(*stretch))
-        number = 1 + sum(group.num_rows for group in groups[: 0 if stretch is None else stretch.begin])
-        for batch in file.iter_batches(batch_size=batch_rows, row_groups=read, columns=names or None):
-            yield number, batch
-            number += batch.num_rows
-
-
-def _arrow(path: Path, used: Collection[str] | None) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """As `_parquet`. A batch is checked before it is used: it lies in memory as on the disk, and a place in it that a
-    flipped bit has moved ends the process. (Of 12,000 files with a flipped bit, 170 did so unchecked and none checked.
-    Parquet's decoder checks by itself.)"""
+def _batches(source: Source, used: Collection[str] | None) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Batches of rows, each with the number of its first row."""
     number = 1
-    with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
+    if source.kind == "parquet":
+        with pq.ParquetFile(source.path) as file:
+            names = None if used is None else [name for name in file.schema_arrow.names if name in used]
+            groups = [file.metadata.row_group(n) for n in range(file.metadata.num_row_groups)]
+            num_bytes = sum(max(0, group.total_byte_size) for group in groups)
+            batch_rows = min(_BATCH_ROWS, max(1, _BATCH_BYTES * file.metadata.num_rows // max(num_bytes, 1)))
+            begin, end = source.stretch or (0, len(groups))
+            number += sum(group.num_rows for group in groups[:begin])
+            read = list(range(begin, end))
+            for batch in file.iter_batches(batch_size=batch_rows, row_groups=read, columns=names or None):
+                yield number, batch
+                number += batch.num_rows
+        return
+    # A batch of Arrow is checked before it is used: it lies in memory as on the disk, and a place in it that a flipped
+    # bit has moved ends the process. (Of 12,000 files with a flipped bit, 170 did so unchecked and none checked.
+    # Parquet's decoder checks by itself.)
+    with pa.memory_map(str(source.path)) as file, pa.ipc.open_stream(file) as stream:
         names = stream.schema.names
         places = [place for place, name in enumerate(names) if used is None or name in used]
         for batch in stream:
@@ -303,12 +230,6 @@ def _arrow(path: Path, used: Collection[str] | None) -> Iterator[tuple[int, pa.R
             number += len(checked)
 
 
-def _reason(error: BaseException) -> str:
-    """The first line of a library's error, in which names out of the file may stand."""
-    line = next(iter(str(error).splitlines()), type(error).__name__)
-    return shortened("".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in line))
-
-
 def _delimited(
     path: Path, bad: BadInput, *, tabs: bool, header: set[str], used: Collection[str] | None
 ) -> Iterator[tuple[int, Row]]:
@@ -316,7 +237,7 @@ def _delimited(
 
     The first row holds names if one of them is in `header`, or if they look like names.
     """
-    sure = _HEADER_NAMES | {name for name in header if not name.isdigit()}
+    sure = HEADER_NAMES | {name for name in header if not name.isdigit()}
     csv.field_size_limit(LONGEST_ROW)
     lines = (line + "\n" for line in whole_lines(path, bad))
     reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if tabs else csv.reader(lines, strict=True)
@@ -342,7 +263,7 @@ def _delimited(
         if names is None:
             stripped = [cell.strip() for cell in cells]
             lower = {cell.lower() for cell in stripped}
-            is_header = bool(lower & sure) or len(lower & _USUAL_NAMES) > 1
+            is_header = bool(lower & sure) or len(lower & USUAL_NAMES) > 1
             names = stripped if is_header else [str(n) for n in range(len(cells))]
             if twice := [name for name, count in Counter(names).items() if count > 1 and name in (used or ())]:
                 raise CorpusError(f"{path}: there are several columns {twice[0]!r}; rename all but one")
@@ -381,51 +302,48 @@ def read_table(source: Source, bad: BadInput, fields: Mapping[str, str] | None =
     """
     column = source.column
     assert column is not None, "the column of a table is found before it is read"
+    facts: tuple[tuple[Fact, str | None], ...] = (
+        ("label", source.label), ("group", source.group), ("id", source.id), ("title", source.title)
+    )  # fmt: skip
+    column_of = {role: name for role, name in facts if name is not None}
     classes = class_names(source, source.label)
-    converters: dict[str, tuple[str, Callable[[Any], Any]]] = {
-        role: (name, convert)
-        for role, name, convert in (
-            ("label", source.label, lambda value: class_name(value, classes)),
-            ("group", source.group, group_name),
-            ("id", source.id, id_of),
-            ("title", source.title, title_of),
-        )
-        if name is not None
-    }
-    names = [*columns_of(column), *(name for name, _ in converters.values()), *(fields or {}).values()]
+    names = [*columns_of(column), *column_of.values(), *(fields or {}).values()]
+    # Rows of a stretch of lines are counted from where it begins.
+    begin = source.stretch.begin if source.is_json and source.stretch is not None else 0
+    behind = f" behind byte {begin:,}" if begin else ""
     for number, row in rows_of(source, bad, column, only=names):
         value = row.get(column) if isinstance(column, str) else None
         # nearly always a text, and worth being quick at
         is_text = isinstance(value, str) and broken_character(value) is None
-        text = value if is_text else _text_of(source, number, row, column, bad)
+        text = value if is_text else _text_of(source.path, f"row {number}{behind}", row, column, bad)
         if text is None:
             continue
-        if not (converters or fields) and "\r" not in text:
+        if not (column_of or fields) and "\r" not in text:
             yield LinePart(text, True, True)
             continue
         values: dict[str, Any] = {}
-        spans, role = None, "annotations"
+        spans, what = None, "annotations"
         try:
-            for role, (name, convert) in converters.items():
+            for role, name in column_of.items():
                 try:
-                    values[role] = convert(value_at(row, name))
+                    values[role] = fact_of(role, value_at(row, name), classes)
                 except ValueError as error:
+                    what = role
                     raise ValueError(f"has {error} in column {name!r}") from error
-            role = "annotations"
             if fields is not None:
                 if not isinstance(column, str) or not isinstance(value_at(row, column), str):
                     parts = f"joined of parts, in {in_words(column)}; give it as one text"
                     raise ValueError(f"has annotations of a text that is {parts}")
                 spans = read_fields(row, text, fields)
         except ValueError as error:
-            bad.report(f"rows whose {role} cannot be read", f"{source.row(number)} {error}")
+            bad.report(f"rows whose {what} cannot be read", f"{source.path}: row {number}{behind} {error}")
             continue
         if "\r\n" in text:
             text, spans = text.replace("\r\n", "\n"), spans and without_returns(text, spans)
         yield LinePart(text, True, True, spans, **values)
 
 
-def _text_of(source: Source, number: int, row: Row, column: TextColumn, bad: BadInput) -> str | None:
+def _text_of(path: Path, where: str, row: Row, column: TextColumn, bad: BadInput) -> str | None:
     """The text of a row; None where it has none, which `bad` counts. Of several columns each is a paragraph."""
     texts: list[str | None] = []
     for name in columns_of(column):
@@ -434,10 +352,10 @@ def _text_of(source: Source, number: int, row: Row, column: TextColumn, bad: Bad
         try:
             text = text_in(value)
         except ValueError as error:
-            bad.report(WITHOUT, f"{source.path}: column {name!r} of row {number} is {error}")
+            bad.report(WITHOUT, f"{path}: column {name!r} of {where} is {error}")
             return None
         if text is not None and (broken := broken_character(text)):
-            what = f"{source.row(number)} has {broken} in column {name!r}, which is no character; take it out"
+            what = f"{path}: {where} has {broken} in column {name!r}, which is no character; take it out"
             bad.report(BROKEN_LINES, what)
             return None
         texts.append(text)
@@ -446,7 +364,7 @@ def _text_of(source: Source, number: int, row: Row, column: TextColumn, bad: Bad
         what = f"no text in {in_words(column)}"
         if not texts:
             what = f"no {in_words(column)}, only {listed(row)}; name the text's column with {_NAME_COLUMN}"
-        bad.report(WITHOUT, f"{source.row(number)} has {what}")
+        bad.report(WITHOUT, f"{path}: {where} has {what}")
     return whole
 
 

@@ -378,9 +378,8 @@ def _entries(name: str, file: IO[bytes]) -> Iterator[tuple[str, Any]]:
     if first.lstrip().startswith("["):
         text = JsonText(name, chain([first], chunks), way_out=f"{_SHAPE} of such")
         try:
-            for _, number, value in text.elements():
+            for _, number, value in text.rows(way_out=_SHAPE):
                 yield f"{name}: pair {number}", value
-            text.check_end(_SHAPE)
         except NotJsonError as error:
             raise CorpusError(f"{name}: {error}; {_SHAPE}") from error
         return

@@ -23,9 +23,9 @@ from scipy.sparse import vstack
 
 from unmask.core.errors import SettingsError
 from unmask.core.results import Notify, Progress, Result, Sheet, Shown, Styled, margin, over, usual_reporter
+from unmask.data.columns import ColumnNames
 from unmask.data.settings import DocumentUnit
 from unmask.data.sources import Texts, keep_as_files, paths_or_texts
-from unmask.data.tables import ColumnNames
 from unmask.measure.uncertainty import FEW, Uncertain, few_draws, percent, plain_interval, ratio_over_draws
 from unmask.search.encoder import SearchEncoder, Similarity, open_encoder
 from unmask.search.exact import Vectors, blocks_of, search_exactly

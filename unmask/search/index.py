@@ -21,9 +21,9 @@ from unmask.core.errors import ModelError, RunError, SettingsError, UnmaskError,
 from unmask.core.files import write_atomically
 from unmask.core.hub import hub_name
 from unmask.core.results import Notify, Progress, Readable, Result, Shown, Styled, usual_reporter
+from unmask.data.columns import ColumnNames
 from unmask.data.settings import DocumentUnit
 from unmask.data.sources import GIVEN, PIPES, STDIN_FILE, Texts, is_stream, keep_as_files, paths_or_texts
-from unmask.data.tables import ColumnNames
 from unmask.search import blocks
 from unmask.search.blocks import (
     BlockFacts,

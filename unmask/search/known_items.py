@@ -40,13 +40,13 @@ from numpy.typing import NDArray
 
 from unmask.core.errors import CorpusError, DataError, SettingsError, parse_json, shown
 from unmask.core.settings import validated
+from unmask.data.columns import ColumnNames
 from unmask.data.corpus import Corpus
 from unmask.data.data_folder import MANIFEST, load_manifest
 from unmask.data.json_rows import json_rows
 from unmask.data.reading import BadInput, whole_lines
 from unmask.data.settings import CorpusSettings
 from unmask.data.survey import text_hash
-from unmask.data.tables import ColumnNames
 from unmask.search.passages import first_line_title
 
 Crops = Literal["removed", "inside"]

@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 
 from unmask.core.errors import CorpusError
 from unmask.core.settings import validated
+from unmask.data.columns import ColumnNames
 from unmask.data.documents import Documents, in_groups, names_of
 from unmask.data.settings import CorpusSettings, DocumentUnit
 from unmask.data.sources import Source
-from unmask.data.tables import ColumnNames
 from unmask.tokenizer.tokenizer import Tokenizer
 
 LONGEST_TITLE = 120  # letters

@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from unmask.core.errors import CorpusError, ModelError, listed
+from unmask.data.columns import in_order
 from unmask.data.rows import Rows
-from unmask.data.values import in_order
 from unmask.model.encoder import MaskedLM
 from unmask.model.fused import Losses, predicted_positions
 from unmask.model.heads import LabelHead

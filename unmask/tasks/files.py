@@ -17,12 +17,12 @@ from typing import Any, Literal, Protocol
 
 from unmask.core.errors import CorpusError, listed, parse_json, shown, whole_number
 from unmask.core.files import file_sha256
-from unmask.data.json_rows import json_form, rows_of_field
+from unmask.data.columns import Role, class_name, find_column, has_column, text_in, value_at
+from unmask.data.json_rows import json_form, json_rows
 from unmask.data.reading import BadInput, bare_suffix, broken_character, read_lines
 from unmask.data.sources import Source, find_sources, find_split
-from unmask.data.tables import LOOK_ROWS, Role, class_names, find_column, rows_of
+from unmask.data.tables import LOOK_ROWS, class_names, rows_of
 from unmask.data.treebanks import TaggedLine, read_sentences, word_number
-from unmask.data.values import class_name, has_column, text_in, value_at
 from unmask.tasks.settings import Columns
 from unmask.tokenizer.spans import word_spans
 
@@ -193,7 +193,7 @@ def read_labelled(
 class UsualColumns:
     """What the columns of a task are usually called."""
 
-    labels: Role  # role of the column of labels in `unmask.data.tables.USUAL`
+    labels: Role  # role of the column of labels in `unmask.data.columns.USUAL`
     texts: Role = "text"  # role of the column of texts
     # Whether there are two texts: `no`; `named`, where the second is named; `usual`, also where the columns of a pair
     # are there and no text is named; `always`.
@@ -354,7 +354,7 @@ def _squad_rows(path: Path, *, with_labels: bool) -> Rows:
         return value
 
     number = 1
-    for count, article in rows_of_field(path, "data", _BAD, way_out="cut the article"):
+    for count, article in json_rows(path, _BAD, field="data", way_out="cut the article"):
         for paragraph in field(article, "paragraphs", list, f"{path}: article {count}"):
             context = field(paragraph, "context", str, f"{path}: question {number}")
             for question in field(paragraph, "qas", list, f"{path}: question {number}"):

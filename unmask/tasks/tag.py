@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from unmask.core.errors import CorpusError, listed
-from unmask.data.values import in_order
+from unmask.data.columns import in_order
 from unmask.model.layout_names import ClassifierPooling
 from unmask.tasks.classify import class_metrics
 from unmask.tasks.files import Form, Labelled, LabelledRow, UsualColumns, words_of

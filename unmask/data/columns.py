@@ -1,0 +1,316 @@
+"""Columns of tables: which of them holds what, and what a value in it says of a document.
+
+    column                      row                                                         text
+    "text"                      {"text": "One."}                                            One.
+    "content.text"              {"content": {"text": "One.", "url": "..."}}                 One.
+    "paragraphs.text"           {"paragraphs": [{"text": "One."}, {"text": "Two."}]}        One.\nTwo.
+    ["title", "body"]           {"title": "One", "body": "Two."}                            One\n\nTwo.
+    "messages"                  {"messages": [{"role": "user", "content": "One?"}, ...]}    One?\n\n...
+
+A column that is itself called `content.text` has precedence, and one called `title,body` too.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+from unmask.core.errors import CorpusError, listed, shown, whole_number
+from unmask.data.reading import Row, broken_character
+
+ColumnNames = str | int | Sequence[str | int] | None  # as a user names it: a column, several, or none
+LINE, PARAGRAPH = "\n", "\n\n"
+NOTHING: Any = object()  # where there is no value, which may be null
+_SPEAKERS = (("role", "content"), ("from", "value"))  # of a message: who speaks, and what
+_MOST_NAMES = 40
+
+# ----------------------------------------
+# Names of columns by what they hold, the likeliest first. Every command finds columns by this table.
+
+Role = Literal[
+    "text", "chat", "id", "title", "label", "score", "tags", "words", "query", "answer", "negative", "match"
+]  # fmt: skip
+USUAL: Mapping[Role, tuple[str, ...]] = {
+    "text": (
+        "text", "content", "sentence", "document", "body", "abstract", "article", "review", "sequence", "tweet",
+        "comment", "message", "post", "headline", "description", "utterance", "paragraph",
+    ),
+    "chat": ("messages", "conversations", "conversation"),
+    "id": ("id", "_id"),
+    "title": ("title", "headline", "heading", "subject"),
+    "label": ("label", "labels", "gold_label", "class", "category", "target", "y"),
+    "score": ("score", "label", "similarity_score", "value", "rating", "target", "y"),
+    "tags": ("tags", "ner_tags", "pos_tags", "upos", "upos_tags", "labels"),
+    "words": ("tokens", "words"),
+    "query": ("query", "question", "anchor", "first", "sentence1", "text1", "text_a", "premise", "title"),
+    "answer": (
+        "text", "passage", "positive", "document", "answer", "second", "sentence2", "text2", "text_b", "hypothesis",
+        "body",
+    ),
+    "negative": ("negative", "hard_negative", "negative_1"),
+    "match": ("label", "score", "similarity", "similarity_score"),
+}  # fmt: skip
+# A header of CSV is recognised by these names, or by two names of the table above; the others may also be values.
+_ALSO_VALUES = {
+    "y", "first", "second", "value", "target", "class", "question", "query", "passage", "answer", "positive",
+    "negative", "anchor", "premise", "similarity", "heading", "subject",
+}  # fmt: skip
+USUAL_NAMES = {name for names in USUAL.values() for name in names}
+HEADER_NAMES = (USUAL_NAMES - _ALSO_VALUES) | {
+    "idx", "index", "source", "url", "date", "lang", "split", "question1", "question2", "text2",
+}  # fmt: skip
+
+
+def find_column(
+    rows: Sequence[Row],
+    role: Role,
+    named: str | None = None,
+    *,
+    where: str | Path,
+    taken: Collection[str | None] = (),
+) -> str | None:
+    """The column of a table with a role: the named one, else the first that has a usual name. Letters' case is ignored.
+
+    Args:
+        rows: First rows of the table.
+        role: What it holds.
+        named: As the user named it; a field within a column by its path.
+        where: What errors call the table.
+        taken: Columns that have another role.
+
+    Returns:
+        None where no column has a usual name.
+
+    Raises:
+        CorpusError: There is no column of this name.
+    """
+    if named is not None:
+        if has_column(rows, named):
+            return named
+        close = difflib.get_close_matches(named, names_in(rows), n=1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        raise CorpusError(f"{where}: there is no column {named!r}; columns are {listed(names_in(rows))}{hint}")
+    by_name = {name.strip().lower(): name for row in reversed(rows) for name in reversed(row) if name not in taken}
+    return next((by_name[name] for name in USUAL[role] if name in by_name), None)
+
+
+def text_columns(rows: Sequence[Row], named: ColumnNames, *, where: Path, taken: Collection[str]) -> list[str]:
+    """The named columns of a table's text; else the one with a usual name that mostly holds text, or the one with the
+    most text. Empty where no column looks like text."""
+    if named is not None:
+        names = [str(named)] if isinstance(named, str | int) else [str(name) for name in named]
+        if len(names) == 1 and "," in names[0] and not has_column(rows, names[0]):
+            names = [part.strip() for part in names[0].split(",")]
+        if not names:
+            raise CorpusError(f"{where}: no column is named in an empty list; name one, or none at all")
+        for name in names:
+            find_column(rows, "text", name, where=where)
+        return names
+    texts, chats, num_chars = [], [], Counter[str]()
+    for name in dict.fromkeys(name for row in rows for name in row if name not in taken):
+        values = [row[name] for row in rows if row.get(name)]
+        # letters, so neither numbers nor dates
+        has_letters = [isinstance(value, str) and any(map(str.isalpha, value)) for value in values]
+        if 2 * sum(has_letters) >= max(len(values), 1):
+            texts.append(name)
+        elif name.lower() in USUAL["chat"] and 2 * sum(contents_of(v) is not None for v in values) >= max(
+            len(values), 1
+        ):
+            chats.append(name)
+        for value in values if name in (*texts, *chats) else ():
+            with suppress(ValueError):
+                num_chars[name] += len(text_in(value) or "")
+    usual = [name for each in USUAL["text"] for name in texts if name.lower() == each]
+    return usual[:1] or sorted([*texts, *chats], key=lambda name: -num_chars[name])[:1]
+
+
+# ----------------------------------------
+# What stands in a column, or in a field within one
+
+
+def value_at(row: Row, name: str, missing: Any = None) -> Any:
+    """The value of a column, or that of a field within, whose path has dots; of a list on the way it is all values.
+    `missing` where there is no such column or field.
+
+    Example: `a.b` is 1 in `{"a.b": 1}` and in `{"a": {"b": 1}}`, and [1, 2] in `{"a": [{"b": 1}, {"b": 2}]}`.
+    """
+    if name in row:
+        return row[name]
+    for end in range(len(name) - 1, 0, -1):
+        if name[end] != "." or name[:end] not in row:
+            continue
+        outer, rest = row[name[:end]], name[end + 1 :]
+        if outer is None:
+            return None
+        value = NOTHING
+        if isinstance(outer, dict):
+            value = value_at(outer, rest, NOTHING)
+        elif isinstance(outer, list):
+            inner = [value_at(each, rest, NOTHING) for each in outer if isinstance(each, dict)]
+            values = [each for each in inner if each is not NOTHING]
+            flat = [part for each in values for part in (each if isinstance(each, list) else [each])]
+            value = flat if values or not outer else NOTHING
+        if value is not NOTHING:
+            return value
+    return missing
+
+
+def has_column(rows: Sequence[Row], name: str) -> bool:
+    """Whether one of some rows has a column, or a field within one. Nulls on the way say nothing, unless all are."""
+    if any(name in row for row in rows):
+        return True
+    values = [value_at(row, name, NOTHING) for row in rows]
+    missing, nulls = (sum(each is what for each in values) for what in (NOTHING, None))
+    return missing + nulls < len(values) or (nulls > 0 and not missing)
+
+
+def names_in(rows: Sequence[Row]) -> list[str]:
+    """The columns of some rows as they may be named: structures by their fields, up to three levels of them."""
+
+    def paths(row: Row, levels: int) -> Iterator[str]:
+        for name, value in row.items():
+            inner = value[:1] if isinstance(value, list) else [value]
+            if not inner or not isinstance(inner[0], dict) or levels == 1 or contents_of(value) is not None:
+                yield name
+            else:
+                yield from (f"{name}.{path}" for path in paths(inner[0], levels - 1))
+
+    return list(dict.fromkeys(name for row in rows for name in paths(row, 3)))
+
+
+def contents_of(value: Any) -> list[Any] | None:
+    """What the messages of a chat say, each with a role and a content, or with `from` and `value`; None: no chat."""
+    for speaker, content in _SPEAKERS:
+        if isinstance(value, dict):  # as columns, in which `datasets` kept lists of objects
+            who, what = value.get(speaker), value.get(content)
+            if isinstance(who, list) and isinstance(what, list):
+                return what
+        elif (
+            isinstance(value, list)
+            and all(isinstance(each, dict) and speaker in each for each in value)
+            and (contents := [each[content] for each in value if content in each])
+        ):
+            return contents
+    return None
+
+
+def text_in(value: Any) -> str | None:
+    """The text that a value is, or that its parts are together; None where it has none.
+
+    Texts in a list are lines; those of messages paragraphs, in their order and without who speaks. Parts of a message
+    (`{"type": "text", "text": "..."}`) that are no texts are left out.
+
+    Raises:
+        ValueError: It is neither a text nor such a list; the text says what it is.
+    """
+    if value is None or isinstance(value, str):
+        return value
+    contents = contents_of(value)
+    what = "a message with" if contents is not None else "a list of" if isinstance(value, list) else ""
+    paragraphs: list[str | None] = []
+    for content in [value] if contents is None else contents:  # may be a list of parts, or lack where a tool is called
+        lines: list[str | None] = []
+        for part in content if isinstance(content, list) else [content]:
+            text = part
+            if what and isinstance(part, dict) and isinstance(part.get("type"), str):
+                text = part.get("text") if isinstance(part.get("text"), str) else None  # a picture, a call of a tool
+            if text is not None and not isinstance(text, str):
+                names = ", ".join(itertools.islice(part, _MOST_NAMES)) if isinstance(part, dict) else ""
+                fields = f"; its fields are {names}: name the one with the text behind a dot" if names else ""
+                kind = f"{what} {type(part).__name__}, not of texts" if what else f"{type(part).__name__}, not a text"
+                raise ValueError(kind + fields)
+            lines.append(text)
+        paragraphs.append(joined(lines, LINE))
+    return joined(paragraphs, PARAGRAPH)
+
+
+def joined(parts: Iterable[str | None], between: str) -> str | None:
+    """The parts that are not empty; None where there is none at all."""
+    texts = [part for part in parts if part is not None]
+    return between.join(text for text in texts if text and not text.isspace()) if texts else None
+
+
+def class_name(value: Any, names: Sequence[str] | None = None) -> str | None:
+    """The name of a class; None where the value says nothing: null, an empty text, not-a-number.
+
+    Whole numbers may come as 1.0, which is what pandas makes of integers in a column with gaps.
+
+    Args:
+        value: As it stands in the table.
+        names: Of the classes by number, where the table says them (`class_names`); -1 says nothing then, which is what
+            `datasets` writes where there is no label.
+
+    Example: ` spam ` is `spam`, 3 and 3.0 are `3`, True is `true`; with the names `ham`, `spam`, 1 is `spam`.
+
+    Raises:
+        ValueError: It is no text, whole number or boolean, or a number without a name; the text says what it is.
+    """
+    if value is None or isinstance(value, str):
+        return (value or "").strip() or None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    if not isinstance(value, int) and not (isinstance(value, float) and value.is_integer()):
+        what = f"the number {value}" if isinstance(value, float) else type(value).__name__
+        raise ValueError(f"{what}, which is no class (a text, a whole number or a boolean)")
+    number = int(value)
+    if names is None:
+        return str(number)
+    if number == -1:
+        return None
+    if not 0 <= number < len(names):
+        raise ValueError(f"the number {number}, where the file names {len(names)} classes, counted from 0,")
+    return names[number].strip() or None
+
+
+Fact = Literal["label", "group", "id", "title"]
+
+
+def fact_of(role: Fact, value: Any, classes: Sequence[str] | None = None) -> str | int | None:
+    """What a value says of a document: its class, its group, its id, or its title on one line; None where it says
+    nothing (an id is never None).
+
+    Args:
+        role: What the column holds.
+        value: As it stands in the table.
+        classes: Names of classes by number, as in `class_name`.
+
+    Raises:
+        ValueError: It cannot be that; the text says what it is.
+    """
+    if role == "label":
+        return class_name(value, classes)
+    if role == "group":
+        if isinstance(value, float):  # what pandas makes of whole numbers in a column with gaps
+            value = None if math.isnan(value) else int(value) if value.is_integer() else value
+        if isinstance(value, list | dict | bytes):
+            raise ValueError(f"{type(value).__name__}, which names no group (a text, a number or a date does)")
+        return None if value is None else str(value).strip() or None
+    if role == "id" and (isinstance(value, bool) or not isinstance(value, str | int)):
+        raise ValueError(f"{shown(value)}, which is no id (a text or a whole number)")
+    if role == "title" and not (isinstance(value, str) and value.strip()):
+        return None
+    if isinstance(value, str) and (broken := broken_character(value)):
+        raise ValueError(f"{broken}, which is no character,")
+    return " ".join(value.split()) if role == "title" else value
+
+
+def in_order(names: Iterable[str]) -> tuple[str, ...]:
+    """The names of classes in the order of their numbers: whole numbers by their size, else by the alphabet.
+
+    Example: `10`, `9` are 9, 10; `10`, `9`, `x` are 10, 9, x.
+    """
+    numbers: dict[str, int] = {}
+    for name in (distinct := set(names)):
+        number = whole_number(name.removeprefix("-"))
+        if number is None:
+            return tuple(sorted(distinct))
+        numbers[name] = -number if name.startswith("-") else number
+    return tuple(sorted(distinct, key=lambda name: (numbers[name], name)))

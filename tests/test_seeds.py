@@ -16,7 +16,7 @@ import pytest
 from tests import seeds
 from tests.seeds import SEEDS, Seed
 from unmask.core.errors import CorpusError
-from unmask.data.annotations import choose_origins, data_fields
+from unmask.data.annotations import choose_origins
 from unmask.data.corpus import Corpus
 from unmask.data.reading import BadInput
 from unmask.data.settings import AnnotationSettings, CorpusSettings
@@ -35,7 +35,7 @@ def texts(path: Path, *, annotated: bool = False, **settings: object) -> list[st
     fields = None
     if annotated:
         annotation = AnnotationSettings(columns=("pos",), source="data")
-        fields = data_fields(annotation, choose_origins(annotation, find_sources([path])))
+        _, fields = choose_origins(annotation, find_sources([path]))
     corpus = Corpus([path], CorpusSettings.model_validate(settings), hold_out=False, fields=fields)
     return [piece.text for piece in corpus.unsplit()]
 

@@ -15,7 +15,6 @@ from unmask.data.annotations import (
     Gazetteer,
     SpacyPipeline,
     choose_origins,
-    data_fields,
     plan_annotation,
     read_gazetteer,
 )
@@ -66,9 +65,8 @@ def test_a_row_that_leaves_a_field_out_does_not_speak_for_the_file(
     if path.suffix == ".gz":
         path.write_bytes(gzip.compress(path.read_bytes()))
     settings = AnnotationSettings.model_validate({"columns": ["chunks", "entities"], "source": source})
-    origins = choose_origins(settings, find_sources([path]))
+    origins, fields = choose_origins(settings, find_sources([path]))
     assert list(origins.items()) == [("chunks", "data"), ("entities", "data")]
-    fields = data_fields(settings, origins)
     with pytest.raises(CorpusError, match="row 1 has no 'entities'"):
         plan_annotation(settings, origins, Corpus([path], CorpusSettings(), fields=fields))
     plan = plan_annotation(settings, origins, Corpus([path], CorpusSettings(bad_input="skip"), fields=fields))
@@ -79,7 +77,7 @@ def test_a_row_that_leaves_a_field_out_does_not_speak_for_the_file(
 def test_data_without_a_span(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": f"Anna {n}", "entities": []} for n in range(200)])
     settings = AnnotationSettings(columns=("entities",))
-    origins = choose_origins(settings, find_sources([path]))
+    origins, _ = choose_origins(settings, find_sources([path]))
     with pytest.raises(DataError, match="no entities"):
         plan_annotation(settings, origins, Corpus([path], CorpusSettings(), fields={"entities": "entities"}))
 

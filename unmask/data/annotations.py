@@ -6,11 +6,9 @@ imported only here, and only when a pipeline is used.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Literal
@@ -30,11 +28,7 @@ Origin = Literal["data", "pipeline", "gazetteer"]
 
 
 def read_gazetteer(file: Path) -> Phrases:
-    """Reads phrases and their labels.
-
-    Raises:
-        DataError: It cannot be read, holds no phrase, or gives a phrase two labels; with the line.
-    """
+    """Reads phrases and their labels; a DataError where there is none, or one has two labels."""
     try:
         lines = file.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -105,17 +99,11 @@ _MADE_BY: dict[str, tuple[str, ...]] = {
 
 
 class SpacyPipeline:
-    """A loaded pipeline.
-
-    Args:
-        name: The name of its package, or a folder.
-        columns: What it shall annotate; components that none of these needs are not run.
+    """A loaded pipeline, by the name of its package or its folder. Components that none of the columns needs are not
+    run. A SettingsError where it is not installed, or has no component for a column.
 
     Attributes:
-        version: Of spaCy and the pipeline, for fingerprints.
-
-    Raises:
-        SettingsError: spaCy or the pipeline is not installed, or it has no component for a column.
+        version: Of spaCy and the pipeline.
     """
 
     def __init__(self, name: str, columns: Sequence[str]) -> None:
@@ -123,9 +111,8 @@ class SpacyPipeline:
         try:
             import spacy
         except ImportError as error:
-            raise SettingsError(
-                "annotation by a pipeline needs spaCy; install it with pip install 'unmask[spacy]'"
-            ) from error
+            what = "annotation by a pipeline needs spaCy; install it with pip install 'unmask[spacy]'"
+            raise SettingsError(what) from error
         try:
             self._nlp = nlp = spacy.load(name)
         except OSError as error:
@@ -200,15 +187,6 @@ class AnnotationPlan:
     version: str | None = None  # of spaCy and the pipeline
     phrases: Phrases = ()  # of the gazetteer
 
-    @property
-    def fingerprint(self) -> str:
-        """A hash of all of it: equal plans annotate the same text in the same way."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
-
-    def of_origin(self, origin: Origin) -> list[str]:
-        """The columns that come from there."""
-        return [column for column, each in self.origins.items() if each == origin]
-
     def describe(self) -> str:
         """One line for the log."""
         names = {"data": "from the data", "pipeline": f"by {self.pipeline}", "gazetteer": "by the gazetteer"}
@@ -226,7 +204,8 @@ class Annotator:
         """The annotations of each text, every column of the plan; `of_data` came with the texts."""
         if self._annotators is None:
             self._annotators = [Gazetteer(self.plan.phrases)] if self.plan.phrases else []
-            if self.plan.pipeline is not None and (columns := self.plan.of_origin("pipeline")):
+            columns = [column for column, origin in self.plan.origins.items() if origin == "pipeline"]
+            if self.plan.pipeline is not None and columns:
                 self._annotators.insert(0, SpacyPipeline(self.plan.pipeline, columns))
         annotations = [dict(spans or {}) for spans in of_data]
         for annotator in self._annotators:
@@ -235,8 +214,10 @@ class Annotator:
         return [{column: spans.get(column, ()) for column in self.plan.origins} for spans in annotations]
 
 
-def choose_origins(settings: AnnotationSettings, sources: Sequence[Source]) -> dict[str, Origin]:
-    """Where each column comes from.
+def choose_origins(
+    settings: AnnotationSettings, sources: Sequence[Source]
+) -> tuple[dict[str, Origin], dict[str, str] | None]:
+    """Where each column comes from, and the fields that are read with the text, by column; None where there are none.
 
     Raises:
         DataError: Some of the files hold a column and others do not, or it was to be taken from the data and is
@@ -271,35 +252,26 @@ def choose_origins(settings: AnnotationSettings, sources: Sequence[Source]) -> d
                 'of the text: annotation.source="pipeline"'
             )
         origins[column] = "data" if having else "pipeline"
-    return origins
-
-
-def data_fields(settings: AnnotationSettings, origins: Mapping[str, Origin]) -> dict[str, str] | None:
-    """The fields that are read with the text; None where there are none."""
     fields = {column: settings.fields.get(column, column) for column, origin in origins.items() if origin == "data"}
-    return fields or None
+    return origins, fields or None
 
 
 def plan_annotation(settings: AnnotationSettings, origins: Mapping[str, Origin], corpus: Corpus) -> AnnotationPlan:
-    """Settles the labels: those that a pipeline or gazetteer can give, and those that stand in the data.
-
-    Raises:
-        SettingsError: As `SpacyPipeline`.
-        DataError: The gazetteer cannot be used, or the data holds no span of a column.
-        CorpusError: As `Corpus.pieces`.
-    """
-    columns_from = AnnotationPlan(origins, {}).of_origin
+    """Settles the labels: those that a pipeline or gazetteer can give, and those that stand in the data. A DataError
+    where the data holds no span of a column."""
+    columns: dict[Origin, list[str]] = {"pipeline": [], "gazetteer": [], "data": []}
+    for column, origin in origins.items():
+        columns[origin].append(column)
     labels: dict[str, tuple[str, ...]] = {}
-    pipeline = None
+    pipeline = SpacyPipeline(settings.pipeline, columns["pipeline"]) if columns["pipeline"] else None
+    if pipeline is not None:
+        labels |= {column: pipeline.labels(column) for column in columns["pipeline"]}
     phrases: Phrases = ()
-    if columns := columns_from("pipeline"):
-        pipeline = SpacyPipeline(settings.pipeline, columns)
-        labels |= {column: pipeline.labels(column) for column in columns}
-    if settings.gazetteer is not None and columns_from("gazetteer"):
+    if settings.gazetteer is not None and columns["gazetteer"]:
         phrases = read_gazetteer(Path(settings.gazetteer))
         labels["entities"] = tuple(sorted({label for _, label in phrases}))
-    if columns := columns_from("data"):
-        seen: dict[str, set[str]] = {column: set() for column in columns}
+    if columns["data"]:
+        seen: dict[str, set[str]] = {column: set() for column in columns["data"]}
         with closing(corpus.pieces()) as pieces:
             for piece, _ in pieces:
                 for column, spans in (piece.spans or {}).items():
@@ -308,6 +280,5 @@ def plan_annotation(settings: AnnotationSettings, origins: Mapping[str, Origin],
             raise DataError(f"the data holds no {empty}: every list of them is empty; leave {empty} out")
         labels |= {column: tuple(sorted(each)) for column, each in seen.items()}
     by_column = {column: labels[column] for column in origins}
-    if pipeline is None:
-        return AnnotationPlan(origins, by_column, phrases=phrases)
-    return AnnotationPlan(origins, by_column, settings.pipeline, pipeline.version, phrases)
+    name, version = (None, None) if pipeline is None else (settings.pipeline, pipeline.version)
+    return AnnotationPlan(origins, by_column, name, version, phrases)

@@ -75,7 +75,8 @@ def find_column(
     where: str | Path,
     taken: Collection[str | None] = (),
 ) -> str | None:
-    """The column of a table with a role: the named one, else the first that has a usual name. Letters' case is ignored.
+    """The column of a table with a role: the named one, else the first that has a usual name, whatever its letters'
+    case; None where none has.
 
     Args:
         rows: First rows of the table.
@@ -83,9 +84,6 @@ def find_column(
         named: As the user named it; a field within a column by its path.
         where: What errors call the table.
         taken: Columns that have another role.
-
-    Returns:
-        None where no column has a usual name.
 
     Raises:
         CorpusError: There is no column of this name.
@@ -275,16 +273,7 @@ Fact = Literal["label", "group", "id", "title"]
 
 def fact_of(role: Fact, value: Any, classes: Sequence[str] | None = None) -> str | int | None:
     """What a value says of a document: its class, its group, its id, or its title on one line; None where it says
-    nothing (an id is never None).
-
-    Args:
-        role: What the column holds.
-        value: As it stands in the table.
-        classes: Names of classes by number, as in `class_name`.
-
-    Raises:
-        ValueError: It cannot be that; the text says what it is.
-    """
+    nothing (an id is never None). A ValueError says why it cannot be that. `classes` as in `class_name`."""
     if role == "label":
         return class_name(value, classes)
     if role == "group":

@@ -62,10 +62,15 @@ Looked = Sequence[tuple[int, Mapping[str, Any]]]  # number of each task, in thei
 
 @dataclass(frozen=True)
 class Decisions:
-    """What was decided of all documents, as arrays that numpy saves. `duplicates-3` are the places of documents of
-    task 3 that stood before, `near-3` those of near-duplicates of earlier ones, `clusters-3` the keys of its texts'
-    clusters in the order of reading, `end-3` the character from which on it is held out; `pairs` are some
-    near-duplicates, each with the earlier one that stays."""
+    """What was decided of all documents, as arrays that numpy saves.
+
+    duplicates-3    places of documents of task 3 that stood before
+    near-3          those of near-duplicates of earlier ones
+    clusters-3      keys of the clusters of its texts, in the order of reading
+    end-3           the character from which on it is held out
+    pairs           some near-duplicates, each with the earlier one that stays
+    held_...        the groups that are held out, see `HeldGroups`
+    """
 
     arrays: Mapping[str, Any] = field(default_factory=dict)
 
@@ -76,7 +81,9 @@ class Decisions:
     @cached_property
     def groups(self) -> HeldGroups | None:
         """Which groups are held out; None where text is not held out by groups."""
-        return HeldGroups.of(self.arrays) if "held_keys" in self.arrays else None
+        if "held_keys" not in self.arrays:
+            return None
+        return HeldGroups(self.arrays["held_keys"], *json.loads(bytes(self.arrays["held_facts"])))
 
 
 # ----------------------------------------
@@ -98,21 +105,19 @@ class Corpus:
         paths: Files, folders or patterns.
         settings: How it is read, cleaned and split.
         hold_out: Whether a part of it is held out.
-        fields: Annotations that are read with the text: column to the name of the field that holds it; None reads
-            none.
+        fields: Annotations that are read with the text: column to the name of the field that holds it.
         task_bytes: How much of them is read at once; None fits it to their size.
         titles: Column of titles in tables, which documents then carry; True finds it; False reads none.
 
     Attributes:
-        sources: The files.
-        validation_sources: Files that are held out, where these were named, or say so by their names.
+        sources, validation_sources: The files; those that are held out, by name or as named.
         plan: What a document is, and what is held out.
         tasks: The parts of the files, in the order of reading.
         needs: What must be decided about all of the text before any of it is used.
         skipped: What the last reading left out: reason to number.
 
     Raises:
-        CorpusError: As `find_split` and `plan_corpus`; or there is no column of classes or groups.
+        CorpusError: A file or a column is not there, or there is too little text.
         SettingsError: Annotations are read, but cleaning would move the places that they name, or the text is joined of
             several columns; or files are held out by their names and the settings say otherwise.
     """
@@ -179,14 +184,9 @@ class Corpus:
 
     def pieces(self) -> Generator[tuple[Document, bool]]:
         """Every piece with whether it is held out. Where something must be decided about all of the text (`needs`),
-        the first call reads it once more. Closing it closes the file that is being read.
-
-        Raises:
-            CorpusError: A file cannot be read, or there are no groups to choose among.
-        """
+        the first call reads it once more. Closing it closes the file that is being read."""
         self.check_held()
-        decisions = self.decided()
-        self.skipped = Counter()
+        decisions, self.skipped = self.decided(), Counter()
         for task in self.tasks:
             yield from self.read(task, decisions, self.skipped)
 
@@ -331,15 +331,12 @@ class Corpus:
         return ends
 
     def read(self, task: ReadTask, decisions: Decisions, skipped: Counter[str]) -> Generator[tuple[Document, bool]]:
-        """The pieces of a task, each with whether it is held out; `skipped` counts what is left out.
-
-        Raises:
-            CorpusError: A file cannot be read, or has changed since it was looked at.
-        """
+        """The pieces of a task, each with whether it is held out; `skipped` counts what is left out."""
         left_out = dict.fromkeys(decisions.of("duplicates", task.number).tolist(), "duplicates")
         left_out |= dict.fromkeys(decisions.of("near", task.number).tolist(), "near-duplicates")
         pieces = self._read(task, skipped, left_out, first=task.first_document)
         unit, groups = self.plan.holdout_unit, decisions.groups
+        held_keys = frozenset(() if groups is None else groups.keys.tolist())
         clusters = iter(decisions.of("clusters", task.number).tolist())
         share = groups.target if groups is not None else self.plan.threshold if unit in ("document", "part") else 0.0
         left, key, held = int(decisions.of("end", task.number)) if unit == "end" else 0, None, task.is_held
@@ -362,19 +359,14 @@ class Corpus:
                     elif groups is not None:
                         key = None if piece.group is None else group_key(piece.group)
                     if groups is not None and key is not None:
-                        held = key in groups.held
+                        held = key in held_keys
                     else:
                         held = share > 0 and fraction(piece.text) < share
                 yield replace(piece, group=str(key)) if held and "clusters" in self.needs else piece, held
 
     def why(self, document: int) -> Side:
-        """Why a document is held out, or is not: the rule and the reason. Its task is read up to it.
-
-        Args:
-            document: Its number, as documents and shards have it.
-
-        Raises:
-            CorpusError: There is no such document (it may have been left out by cleaning), or a file cannot be read.
+        """Why a document is held out, or is not, by its number, as documents and shards have it. Its task is read up to
+        it. A CorpusError where there is no such document (it may have been left out by cleaning).
         """
         decisions = self.decided()
         task = self.tasks[number] if (number := document >> PLACE_BITS) < len(self.tasks) else None
@@ -420,7 +412,7 @@ class Corpus:
     def describe(self, decisions: Decisions) -> str:
         """One line for the log: what a document is, and what is held out."""
         groups = decisions.groups
-        return self.plan.describe() if groups is None else f"a document is {self.plan.reason}; {groups.describe()}"
+        return self.plan.describe() if groups is None else f"a document is {self.plan.reason}; {groups.description}"
 
     def _read(
         self,

@@ -197,13 +197,7 @@ LOOK_CHARS = 8 << 20
 def choose_unit(
     sources: Sequence[Source], chosen: DocumentUnit | Literal["auto"], bad: BadInput
 ) -> tuple[DocumentUnit, str]:
-    """What a document is in text files and treebanks, and that of every file in words.
-
-    Args:
-        sources: The files; tables with their columns.
-        chosen: As set; `auto` looks.
-        bad: As for reading.
-    """
+    """What a document is in text files and treebanks, and that of every file in words. `auto` looks at the text."""
     reasons = []
     unit: DocumentUnit = "line" if chosen == "auto" else chosen
     kinds = {source.kind for source in sources}
@@ -290,9 +284,6 @@ class Documents:
         unit, unit_in_words: What a document is.
         num_bytes: Size of the files together, where none is compressed or a table.
         skipped: Empty lines and rows so far, where these are documents.
-
-    Raises:
-        CorpusError: It cannot be read, or a column is not there.
     """
 
     def __init__(
@@ -327,8 +318,8 @@ class Documents:
 
     def __iter__(self) -> Iterator[Document]:
         """Yields the documents."""
-        document = None
         self.skipped.clear()
+        document = None
         for document in self.read(*self.sources):
             yield document
         if document is None:
@@ -336,14 +327,8 @@ class Documents:
 
     def read(self, *sources: Source) -> Iterator[Document]:
         """The documents of some of the sources."""
-        return read_documents(
-            sources,
-            self._bad,
-            unit=self.unit,
-            piece_chars=self._piece_chars,
-            skipped=self.skipped,
-            titles_as_text=True,
-        )
+        options: dict[str, Any] = {"piece_chars": self._piece_chars, "skipped": self.skipped, "titles_as_text": True}
+        return read_documents(sources, self._bad, unit=self.unit, **options)
 
 
 Item = TypeVar("Item", bound=Any)

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,55 +32,30 @@ MOST_NEIGHBOURS = 100  # that share a band, and are compared with one text
 WAY_OUT = 'hold files of their own out with corpus.validation=["FILE"]'
 
 
-@dataclass(frozen=True)
-class HeldGroups:
+class HeldGroups(NamedTuple):
     """Which groups are held out."""
 
     keys: Ints  # [held], int64, sorted: keys of the groups that are held out
     num_groups: int  # how many there are
     share: float  # of the text that is held out, in [0, 1]
-    num_large: int  # groups that are too large to be held out
-    largest: float  # share of the text that the largest group has
     target: float  # share that should be held out
-    what: str  # what the groups are, for the log
-    alone: int = 0  # documents without a value in the column: each goes by its text
-
-    @cached_property
-    def held(self) -> frozenset[int]:
-        """The keys of the groups that are held out."""
-        return frozenset(self.keys.tolist())
+    description: str  # for the log
 
     def arrays(self) -> dict[str, Any]:
-        """All of it as arrays, for `of`."""
-        facts = {each.name: getattr(self, each.name) for each in fields(self)[1:]}
-        return {"held_keys": self.keys, "held_facts": np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8)}
-
-    @classmethod
-    def of(cls, arrays: Mapping[str, Any]) -> HeldGroups:
-        """Reads what `arrays` gave."""
-        return cls(arrays["held_keys"], **json.loads(bytes(arrays["held_facts"])))
-
-    def describe(self) -> str:
-        """For the log, what was chosen."""
-        line = f"held out: {len(self.keys):,} of {self.num_groups:,} {self.what}, {self.share:.1%} of the text"
-        if self.alone:
-            line += f"; {self.alone:,} documents without a value there go by their text"
-        if self.num_large:
-            line += (
-                f"; {self.num_large:,} of them too large to be held out: the largest has {self.largest:.1%} of the "
-                "text, all of it trained on, so held-out figures say nothing about such texts"
-            )
-        if abs(self.share - self.target) > FAR * self.target:
-            line += (
-                f"; that is not the {self.target:.1%} of corpus.holdout, since groups are large: more, smaller groups "
-                'would come closer, or files of their own (corpus.validation=["FILE"])'
-            )
-        return line
+        """All of it as arrays."""
+        return {"held_keys": self.keys, "held_facts": np.frombuffer(json.dumps(self[1:]).encode(), dtype=np.uint8)}
 
 
 def choose_groups(keys: Ints, sizes: Ints, share: float, *, what: str = "groups", alone: int = 0) -> HeldGroups:
-    """Chooses the groups that are held out, a share of the text: by their hashes [G], int64, which are all different,
-    two at the least, and how much text each has [G]."""
+    """Chooses the groups that are held out.
+
+    Args:
+        keys: [G], int64: hashes of the groups, all different, two at the least.
+        sizes: [G]: how much text each has.
+        share: Of the text that should be held out.
+        what: What the groups are, for the log.
+        alone: Documents without a value in the column: each goes by its text.
+    """
     total = int(sizes.sum())
     order = np.argsort(keys.view(np.uint64), kind="stable")
     keys, sizes = keys[order], sizes[order]
@@ -95,9 +68,21 @@ def choose_groups(keys: Ints, sizes: Ints, share: float, *, what: str = "groups"
     below = int(np.searchsorted(keys[fitting].view(np.uint64), np.uint64(share * 2**64)))
     if not 0 < below <= most or abs(shares[below - 1] - share) > FAR * share:
         below = int(np.argmin(np.abs(shares[:most] - share))) + 1
-    held = np.sort(keys[fitting[:below]])
-    largest = float(sizes.max() / total)
-    return HeldGroups(held, len(keys), float(shares[below - 1]), int(large.sum()), largest, share, what, alone)
+    realised, num_large = float(shares[below - 1]), int(large.sum())
+    description = f"held out: {below:,} of {len(keys):,} {what}, {realised:.1%} of the text"
+    if alone:
+        description += f"; {alone:,} documents without a value there go by their text"
+    if num_large:
+        description += (
+            f"; {num_large:,} of them too large to be held out: the largest has {sizes.max() / total:.1%} of the text, "
+            "all of it trained on, so held-out figures say nothing about such texts"
+        )
+    if abs(realised - share) > FAR * share:
+        description += (
+            f"; that is not the {share:.1%} of corpus.holdout, since groups are large: more, smaller groups would come "
+            'closer, or files of their own (corpus.validation=["FILE"])'
+        )
+    return HeldGroups(np.sort(keys[fitting[:below]]), len(keys), realised, share, description)
 
 
 def group_key(name: str) -> int:
@@ -199,16 +184,9 @@ class Clusters:
     def choose(
         self, share: float, *, stays: NDArray[np.bool_] | None = None, what: str = "clusters"
     ) -> tuple[HeldGroups, Ints]:
-        """The clusters that are held out, and for each text, in the order in which they came, the key of its cluster.
-
-        Args:
-            share: Of the text that is held out.
-            stays: [num_texts]: which texts count; None: all.
-            what: As in `HeldGroups`.
-
-        Raises:
-            CorpusError: There is one cluster only.
-        """
+        """The clusters that are held out, a share of the text, and for each text, in the order in which they came, the
+        key of its cluster. Texts count that `stays`, [num_texts], says; None: all. A CorpusError where there is one
+        cluster only."""
         texts, root = self.texts(), self.of_texts()
         weights = texts["size"] if stays is None else texts["size"] * stays
         roots, cluster = np.unique(root, return_inverse=True)

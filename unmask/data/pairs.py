@@ -97,16 +97,9 @@ def _draw_tail(fragments: Fragments, one: int, other: int) -> int:
 
 @compiled
 def tails_and_partners(fragments: Fragments, wrong: Ints) -> tuple[Ints, Ints]:
-    """Where fragments are cut, and with which others some exchange their second halves: fragments of two documents,
-    about equally long, that may have equally long tails.
-
-    Args:
-        fragments: All of a window.
-        wrong: Those that look for another, the shortest first; empty where nothing is exchanged.
-
-    Returns:
-        [F] each: the tail, 0 of a fragment of one token; the partner, -1 where there is none.
-    """
+    """[F] each: the tails, 0 of a fragment of one token, and the partners with which fragments exchange their second
+    halves, -1 where there is none: of two documents, about equally long, that may have equally long tails. `wrong` are
+    those that look for a partner, the shortest first."""
     tail = np.zeros(len(fragments.length), dtype=np.int64)
     partner = np.full(len(fragments.length), _NONE, dtype=np.int64)
     waiting = np.empty(len(wrong), dtype=np.int64)
@@ -140,11 +133,7 @@ PAIRS = 5  # sets these hashes apart from others of the same seed
 
 
 def check_pairs(kind: PairKind, store: TokenStore, tokenizer: Tokenizer) -> None:
-    """Checks that pairs can be made.
-
-    Raises:
-        DataError: The tokenizer lacks `[CLS]` or `[SEP]`, or there is no second document to take a wrong half from.
-    """
+    """Raises a DataError where the tokenizer lacks `[CLS]` or `[SEP]`, or wrong halves would need a second document."""
     if tokenizer.special.cls is None or tokenizer.special.sep is None:
         raise DataError(
             f"pairs for {kind} are [CLS] A [SEP] B [SEP], but the tokenizer has no [CLS] or no [SEP]; take another "

@@ -26,7 +26,7 @@ import tokenizers
 
 from unmask.core.errors import CorpusError, DataError, SettingsError, TokenizerError
 from unmask.core.results import Notify, counted, ignore
-from unmask.data.annotations import AnnotationPlan, choose_origins, data_fields, plan_annotation, read_gazetteer
+from unmask.data.annotations import AnnotationPlan, choose_origins, plan_annotation, read_gazetteer
 from unmask.data.columns import in_order
 from unmask.data.corpus import Corpus
 from unmask.data.data_folder import SETTLED, DataFolder, Manifest, load_manifest, stamp
@@ -104,8 +104,8 @@ def open_annotated(
     """
     if not annotation.columns:
         return Corpus(paths, corpus, task_bytes=task_bytes), None
-    origins = choose_origins(annotation, find_sources([*paths, *corpus.validation]))
-    opened = Corpus(paths, corpus, fields=data_fields(annotation, origins), task_bytes=task_bytes)
+    origins, fields = choose_origins(annotation, find_sources([*paths, *corpus.validation]))
+    opened = Corpus(paths, corpus, fields=fields, task_bytes=task_bytes)
     return opened, plan_annotation(annotation, origins, opened)
 
 
@@ -357,7 +357,7 @@ class Preparation:
         return self.work.settled == facts["settled"]
 
     def _settled_by(self, tokenizer: Tokenizer) -> str:
-        annotated = None if self.work.plan is None else self.work.plan.fingerprint
+        annotated = None if self.work.plan is None else dataclasses.asdict(self.work.plan)
         return key_of([self._key, tokenizers.__version__, tokenizer.fingerprint, annotated])
 
     def _settle(self) -> None:

@@ -178,8 +178,8 @@ def read_text(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Iter
 
 
 def decoded(chunks: Iterator[bytes], name: str | Path, bad: BadInput, *, begin: int = 0) -> Iterator[str]:
-    """As `read_text`, of bytes from elsewhere, which errors call `name`, in pieces of any size but 0; `begin` bytes stand
-    before them. A byte-order mark is one at the very beginning only."""
+    """As `read_text`, of bytes from elsewhere, which errors call `name`, in pieces of any size but 0; `begin` bytes
+    stand before them. A byte-order mark is one at the very beginning only."""
     errors = "surrogateescape" if bad.skip else "strict"
     decoder = codecs.getincrementaldecoder("utf-8" if begin else "utf-8-sig")(errors)
     newlines = io.IncrementalNewlineDecoder(None, translate=True)

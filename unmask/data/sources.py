@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -316,39 +316,41 @@ def kept_source(folder: Path, name: str) -> str:
     return str(folder / name.removeprefix(_AS_PIPE).removesuffix(_PIPE_END)) if is_pipe else name
 
 
+@contextmanager
+def open_stream(name: str | Path = STDIN) -> Iterator[IO[bytes]]:
+    """Standard input, or a pipe; a CorpusError where it cannot be read."""
+    is_stdin = str(name) in _ALSO_STDIN
+    if is_stdin and (sys.stdin is None or sys.stdin.isatty()):
+        what = "closed" if sys.stdin is None else "a terminal"
+        raise CorpusError(f"- reads standard input, but that is {what}; pipe a text into the command")
+    try:
+        with nullcontext(sys.stdin.buffer) if is_stdin else Path(name).open("rb") as stream:
+            yield stream
+    except OSError as error:
+        what = "standard input" if is_stdin else f"{name}: this pipe"
+        raise CorpusError(f"{what} cannot be read ({error.strerror or error}); pipe a text in") from error
+
+
 def keep_stream(name: str | Path, file: Path, *, reuse: bool) -> Path:
     """Writes what comes out of standard input or a pipe into a file, which has its name only once all has come. With
-    `reuse`, a file that is there is used where nothing comes now.
-
-    Raises:
-        CorpusError: Nothing comes, or it cannot be read.
-    """
-    reuse = reuse and file.is_file()
-    is_stdin = str(name) in _ALSO_STDIN
-    what = "standard input" if is_stdin else f"{name}: this pipe"
-    if is_stdin and (sys.stdin is None or sys.stdin.isatty()):
-        if reuse:
-            return file
-        problem = "closed" if sys.stdin is None else "a terminal"
-        raise CorpusError(f"- reads standard input, but that is {problem}; pipe a text into the command")
+    `reuse`, a file that is there is used where nothing comes now; else that is a CorpusError."""
+    reuse, is_stdin = reuse and file.is_file(), str(name) in _ALSO_STDIN
+    if is_stdin and reuse and (sys.stdin is None or sys.stdin.isatty()):
+        return file
     partial = file.with_name(file.name + ".partial")
     with writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as out:
-            try:
-                with nullcontext(sys.stdin.buffer) if is_stdin else Path(name).open("rb") as stream:
-                    out.writelines(pieces_of(stream))
-            except OSError as error:
-                raise CorpusError(f"{what} cannot be read ({error.strerror or error}); pipe a text in") from error
+        with partial.open("wb") as out, open_stream(name) as stream:
+            out.writelines(pieces_of(stream))
             out.flush()
             os.fsync(out.fileno())
         if partial.stat().st_size:
             os.replace(partial, file)
             return file
         partial.unlink()
-    if reuse:
-        return file
-    raise CorpusError("standard input is empty" if is_stdin else f"{name}: nothing came out of this pipe")
+    if not reuse:
+        raise CorpusError("standard input is empty" if is_stdin else f"{name}: nothing came out of this pipe")
+    return file
 
 
 @contextmanager

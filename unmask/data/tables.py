@@ -293,13 +293,8 @@ def in_words(column: TextColumn) -> str:
 
 
 def read_table(source: Source, bad: BadInput, fields: Mapping[str, str] | None = None) -> Iterator[LinePart]:
-    """Yields the texts of a table, each with what the source's columns of labels, groups, ids and titles say of it.
-
-    Args:
-        source: A table with the column of its text.
-        bad: What is done about rows without text.
-        fields: Annotations that are read with it: column to the name of the field that holds it.
-    """
+    """Yields the texts of a table, each with what the source's columns of labels, groups, ids and titles say of it, and
+    with the annotations of `fields`: column to the name of the field that holds it."""
     column = source.column
     assert column is not None, "the column of a table is found before it is read"
     facts: tuple[tuple[Fact, str | None], ...] = (
@@ -377,8 +372,7 @@ def class_names(source: Source, column: str | None) -> tuple[str, ...] | None:
         metadata  huggingface   {"info": {"features": {"ner_tags": {"_type": "List", "feature": {
                                 "_type": "ClassLabel", "names": ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]}}}}}
 
-    Returns:
-        None where the file says none, or cannot be read, which reading its rows will report.
+    None where the file says none, or cannot be read, which reading its rows will report.
     """
     if column is None or source.kind not in ("parquet", "arrow"):
         return None

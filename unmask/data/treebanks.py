@@ -40,13 +40,10 @@ class TaggedLine(NamedTuple):
 
 
 def read_conll(source: Source, bad: BadInput, fields: Mapping[str, str] | None) -> Iterator[LinePart]:
-    """Yields sentences, and empty lines where documents begin.
+    """Yields sentences, and empty lines where documents begin, with the annotations that `fields` names.
 
-    Args:
-        source: A file of kind `conll` or `conllu`.
-        bad: What is done about sentences that cannot be read.
-        fields: Annotations to read. For `.conll`, a field is the number of a tab-separated column, counted from 0, or
-            the annotation's own name for the last one. For `.conllu`, `pos` may name the field `xpos`.
+    For `.conll`, a field is the number of a tab-separated column, counted from 0, or the annotation's own name for the
+    last one. For `.conllu`, `pos` may name the field `xpos`.
     """
     is_conllu = source.kind == "conllu"
     readable = {"pos", "dependencies"} if is_conllu else {"entities", "chunks", "pos"}
@@ -113,11 +110,8 @@ def read_sentences(source: Source, bad: BadInput) -> Iterator[list[TaggedLine] |
 
 
 def word_number(line: TaggedLine) -> int | None:
-    """The number of a word of CoNLL-U; None for a multiword token, `3-4`, and for a word that was left out, `5.1`.
-
-    Raises:
-        ValueError: It is no number; the text has the line and what stands there.
-    """
+    """The number of a word of CoNLL-U; None for a multiword token, `3-4`, and for a word that was left out, `5.1`. A
+    ValueError, whose text begins with the line, where it is no number."""
     first, sign, last = line.cells[0].replace(".", "-", 1).partition("-")
     numbers = [whole_number(part) for part in ((first, last) if sign else (first,))]
     if None in numbers:
@@ -191,25 +185,20 @@ def _conllu_sentence(lines: list[TaggedLine], fields: Mapping[str, str]) -> tupl
             text += form + space
     spans: dict[str, tuple[Span, ...]] = {}
     for column, field in fields.items():
-        if column == "dependencies":
-            spans[column] = _dependencies(words, places)
-        else:
+        if column != "dependencies":
             cell = _XPOS if field == "xpos" else _UPOS
             spans[column] = tuple(Span(*p, w.cells[cell]) for w, p in zip(words, places, strict=True))
+            continue
+        index = {line.cells[0]: place for place, line in enumerate(words)}
+        index["0"] = -1  # the root
+        if lost := next((line for line in words if line.cells[_HEAD] not in index), None):
+            raise ValueError(f"{lost.number}: the head {shown(lost.cells[_HEAD])} is no word of the sentence")
+        named = (index[line.cells[_HEAD]] for line in words)
+        heads = [place if head < 0 else head for place, head in enumerate(named)]
+        if words and closed_loop(heads):
+            raise ValueError(f"{words[0].number}: the heads of this sentence run in a circle")
+        roles = (line.cells[_ROLE] for line in words)
+        spans[column] = tuple(
+            Span(*p, role, head - n) for n, (p, role, head) in enumerate(zip(places, roles, heads, strict=True))
+        )
     return text.rstrip(), spans
-
-
-def _dependencies(words: list[TaggedLine], places: list[tuple[int, int]]) -> tuple[Span, ...]:
-    index = {line.cells[0]: number for number, line in enumerate(words)}
-    heads = []
-    for number, line in enumerate(words):
-        head = line.cells[_HEAD]
-        if head != "0" and head not in index:
-            raise ValueError(f"{line.number}: the head {shown(head)} is no word of the sentence")
-        heads.append(number if head == "0" else index[head])
-    if words and closed_loop(heads):
-        raise ValueError(f"{words[0].number}: the heads of this sentence run in a circle")
-    return tuple(
-        Span(*place, line.cells[_ROLE], heads[number] - number)
-        for number, (line, place) in enumerate(zip(words, places, strict=True))
-    )

@@ -33,13 +33,14 @@ from unmask.core.errors import CorpusError, DataError, RunError, shown
 from unmask.core.files import writing
 from unmask.core.hashing import GOLDEN, mix
 from unmask.core.results import Notify, Progress
+from unmask.data.columns import USUAL, Role, find_column
 from unmask.data.corpus import Corpus
 from unmask.data.groups import Clusters
 from unmask.data.near_duplicates import hash_texts
 from unmask.data.reading import BadInput, broken_character
 from unmask.data.settings import CorpusSettings
 from unmask.data.sources import find_sources
-from unmask.data.tables import USUAL, Role, find_column, first_rows, rows_of
+from unmask.data.tables import first_rows, rows_of
 from unmask.tasks.files import check_size
 from unmask.tokenizer.tokenizer import Tokenizer
 

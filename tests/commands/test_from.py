@@ -248,7 +248,7 @@ def test_mistakes_around_the_text(
     ):
         with pytest.raises(error, match=message):
             further(text, out, start, steps=1, **options)  # type: ignore[arg-type]
-        assert not out.exists() or not RunFolder(out).holds_run
+        assert not out.exists() or not RunFolder(out).claimed.is_claimed
     with pytest.raises(RunError, match=str(run.folder)):
         further(new_file, run.folder, run.folder, steps=1, overwrite=True)
 

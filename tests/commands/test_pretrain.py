@@ -174,8 +174,7 @@ def test_a_large_corpus_is_read_for_some_seconds_only(
     monkeypatch.setattr(dry_run, "READ_SECONDS", 0.0)
     monkeypatch.setattr(dry_run, "SAMPLE_BYTES", 20_000)
     (tmp_path / "large.txt").write_text(corpus_file.read_text() * 3)
-    recipe = load_recipe(options={"training.steps": 1})
-    forecast = dry_run.forecast_text([tmp_path / "large.txt", corpus_file], recipe.corpus, recipe.tokenizer, tmp_path)
+    forecast = dry_run.forecast_preparation([tmp_path / "large.txt", corpus_file])
     assert not forecast.complete
     assert forecast.bytes < 3 * corpus_file.stat().st_size
 

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 
 import unmask
 from unmask.commands import pretrain as pretraining
-from unmask.commands import training_run
-from unmask.commands.training_run import TrainingRun
+from unmask.commands.pretrain import TrainingRun
 from unmask.core.errors import UnmaskError
 from unmask.core.interruption import Interrupted
 from unmask.masking.masker import MaskedRows, Masker
@@ -96,7 +95,7 @@ def _run(
     met: list[int] = []
     ended = None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training_run, "Masker", Noting)
+        patch.setattr(pretraining, "Masker", Noting)
         patch.setattr(pretraining, "TrainingRun", NotingRun)
         patch.setattr(trainer, "training_step", troubled)
         try:

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from unmask.commands.prepare import requested_preparation
+from unmask.commands.pretrain import TrainingRun
 from unmask.commands.recipe import Recipe, requested_recipe
+from unmask.commands.recipe_files import LightRecipe
 from unmask.commands.run_data import (
     RunFolder,
     begin_from_checkpoint,
@@ -27,13 +29,11 @@ from unmask.commands.run_data import (
     open_prepared,
     packaged_corpus,
 )
-from unmask.commands.training_run import TrainingRun
 from unmask.core.errors import RunError
 from unmask.core.remote import local_copies
 from unmask.core.results import Reporter, Result, Shown, Styled, duration
-from unmask.data.documents import Document
 from unmask.data.prepare import open_annotated, prepare
-from unmask.data.settings import AnnotationSettings, CorpusSettings
+from unmask.data.settings import CorpusSettings
 from unmask.data.sources import find_sources, is_stream
 from unmask.tokenizer.spans import written_fields
 from unmask.tokenizer.trainers import TokenizerSettings, default_vocab_size
@@ -132,28 +132,27 @@ def _text_facts(text: Mapping[str, Any]) -> list[tuple[str, str]]:
 def forecast_preparation(paths: Sequence[str | Path], **options: Any) -> Forecast:
     """What `unmask.prepare` would do with the same arguments."""
     recipe = requested_preparation(**options)
-    paths = local_copies(*paths)
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
-        return forecast_text(paths, recipe.corpus, recipe.tokenizer, Path(scratch), recipe.annotation)
+        text = _sampled(local_copies(*paths), recipe, recipe.tokenizer, Path(scratch))
+    facts = [
+        *_text_facts(text),
+        ("vocabulary", f"{text['vocab_size']:,}"),
+        ("preparation", f"about {duration(text['seconds'])}"),
+        ("disk", f"about {text['tokens'] * 3 / 2**20:,.1f} MiB"),
+    ]
+    return Forecast(text, facts)
 
 
-def forecast_text(
-    paths: Sequence[str | Path],
-    corpus: CorpusSettings,
-    tokenizer: TokenizerSettings,
-    scratch: Path,
-    annotation: AnnotationSettings | None = None,
-) -> Forecast:
-    """Reads a corpus for some seconds, and prepares a sample of it in `scratch/data`, a new folder."""
+def _sampled(
+    paths: Sequence[str | Path], recipe: LightRecipe, tokenizer: TokenizerSettings, scratch: Path
+) -> dict[str, Any]:
+    """Reads a corpus for some seconds, prepares a sample of it in `scratch/data`, a new folder, and counts for all."""
     _refuse_streams(paths)
-    opened, plan = open_annotated(paths, corpus, annotation or AnnotationSettings())
+    corpus, annotation = recipe.corpus, recipe.annotation
+    opened, plan = open_annotated(paths, corpus, annotation)
     sample_bytes = SAMPLE_BYTES if plan is None or plan.pipeline is None else SLOW_SAMPLE_BYTES
     # Groups to hold out are chosen by a pass over all of the text, which is not for now.
     pieces = opened.pieces() if corpus.holdout_groups is None else ((piece, False) for piece in opened.unsplit())
-
-    def row(piece: Document) -> str:
-        label = {"label": piece.label} if piece.label else {}
-        return json.dumps({"text": piece.text, **label, **written_fields(piece.spans or {})}) + "\n"
 
     # Documents and bytes are counted until the time is over. The sample has the first, and a bit of each further class.
     begin, documents, num_bytes, complete = time.monotonic(), 0, 0, True
@@ -161,10 +160,11 @@ def forecast_text(
     with (scratch / "sample.jsonl").open("w", encoding="utf-8") as sample:
         for piece, _ in pieces:
             documents += piece.offset == 0
-            if num_bytes < sample_bytes:
-                sample.write(row(piece))
-            elif piece.label not in classes:
-                sample.write(row(piece.part(0, CLASS_CHARS)))
+            if num_bytes < sample_bytes or piece.label not in classes:
+                part = piece if num_bytes < sample_bytes else piece.part(0, CLASS_CHARS)
+                label = {"label": part.label} if part.label else {}
+                row = {"text": part.text, **label, **written_fields(part.spans or {})}
+                sample.write(json.dumps(row) + "\n")
             classes.add(piece.label)
             num_bytes += len(piece.text.encode())
             if num_bytes >= sample_bytes and time.monotonic() - begin > READ_SECONDS:
@@ -181,13 +181,12 @@ def forecast_text(
         holdout=corpus.holdout,
         holdout_from=corpus.holdout_from,
     )
-    if annotation is not None:
-        annotation = annotation.model_copy(update={"fields": {}, "source": "auto"})
+    annotation = annotation.model_copy(update={"fields": {}, "source": "auto"})
     manifest = prepare(
         [Path(sample.name)], scratch / "data", corpus=reading, tokenizer=tokenizer, annotation=annotation
     )
     scale = num_bytes / manifest.bytes
-    text: dict[str, Any] = {
+    return {
         "documents": documents,
         "bytes": num_bytes,
         "tokens": round(manifest.tokens * scale),
@@ -197,13 +196,6 @@ def forecast_text(
         "plan": opened.plan.describe(),
         "skipped": dict(opened.skipped),
     }
-    facts = [
-        *_text_facts(text),
-        ("vocabulary", f"{text['vocab_size']:,}"),
-        ("preparation", f"about {duration(text['seconds'])}"),
-        ("disk", f"about {text['tokens'] * 3 / 2**20:,.1f} MiB"),
-    ]
-    return Forecast(text, facts)
 
 
 def _refuse_streams(paths: Sequence[str | Path]) -> None:
@@ -289,7 +281,7 @@ def _sample(sources: Sequence[str | Path], recipe: Recipe, stack: ExitStack) -> 
         text = {**counted, "skipped": manifest.skipped, "complete": True, "seconds": 0.0}
     else:
         check_data(recipe)
-        text = forecast_text(sources, recipe.corpus, tokenizer, scratch, recipe.annotation).to_dict()
+        text = _sampled(sources, recipe, tokenizer, scratch)
         manifest = open_prepared(root).manifest
     if recipe.start is not None:
         check_tokenizer(root, manifest, start, recipe.start.checkpoint)

@@ -1,29 +1,41 @@
-"""From raw text to a trained model: the assembly, in the order in which data flows."""
+"""From raw text to a trained model: the assembly, in the order in which data flows, and what a finished run leaves.
+
+Shape suffixes: T = all positions of a batch in a line, D = hidden size.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from unmask.commands.masking_tables import named_lexicon
-from unmask.commands.recipe import Recipe, find_checkpoint, load_recipe, requested_recipe
+import torch
+
+from unmask.commands.masking_tables import masking_tables, named_lexicon, score_board
+from unmask.commands.recipe import Recipe, find_checkpoint, load_recipe, new_model, requested_recipe
 from unmask.commands.recipe_files import Overrides, apply_overrides, as_overrides
 from unmask.commands.run_data import (
+    FACTS,
     START_ANEW,
+    PreparedData,
     RunFolder,
     data_from_checkpoint,
     is_prepared,
     obtain_data,
+    open_old_text,
     packaged_corpus,
+    start_model,
 )
-from unmask.commands.training_run import TrainingRun
-from unmask.core.errors import RunError, UnmaskError
-from unmask.core.files import typed, write_atomically
+from unmask.core.compiled import is_compiled
+from unmask.core.errors import DataError, DivergedError, RunError, TokenizerError, UnmaskError
+from unmask.core.files import read_object, typed, whole_folder, write_atomically, writing
 from unmask.core.hub import TOKENIZER, local_path
 from unmask.core.interruption import Interruption
 from unmask.core.remote import Output, address_of, lasting_source, output_at, path_at, source_named
@@ -35,22 +47,64 @@ from unmask.core.results import (
     Styled,
     documents,
     duration,
+    legible,
     margin,
     usual_reporter,
 )
 from unmask.core.settings import validated
 from unmask.data.data_folder import DataFolder
 from unmask.data.lexicon import load_lexicon
+from unmask.data.rows import Rows, RowStream
 from unmask.data.sources import InMemory, Named, Texts, find_sources, is_stream, keep_as_files, paths_or_texts
-from unmask.masking.settings import Strategy
+from unmask.data.store import TokenStore
+from unmask.masking.features import rows_from_ids
+from unmask.masking.masker import MaskedRows, Masker
+from unmask.masking.settings import Strategy, span_units
+from unmask.measure.held_out import (
+    HeldOut,
+    HeldOutSet,
+    ObjectiveSet,
+    explain_plateau,
+    fixed_masker,
+    is_stuck,
+    on_plateau,
+    unigram_entropy,
+)
+from unmask.measure.uncertainty import few_draws
 from unmask.model.card_head import CARD, CardSettings, change_card
+from unmask.model.encoder import MaskedLM, initialise
+from unmask.model.folder import save_model, write_checksums
+from unmask.model.fused import predicted_positions
+from unmask.model.loops import losses
+from unmask.report.cards import write_card
+from unmask.report.pages import write_report
 from unmask.tasks.loaded_model import Model, load
 from unmask.tokenizer.loading import load_tokenizer
-from unmask.train.callbacks import Callback
-from unmask.train.distributed import join_group, on_rank_zero, rank_zero_first
+from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.train.callbacks import Callback, StepReport
+from unmask.train.checkpoints import fit, place_model
+from unmask.train.distributed import ALONE, Group, join_group, on_rank_zero, rank_zero_first
+from unmask.train.hardware import works_on_its_own
+from unmask.train.objectives import extra_objectives
+from unmask.train.runner import evaluating, hidden_states, logits_at
+from unmask.train.step import Best
+from unmask.train.trackers import Tracker, read_metrics, service, tensorboard
+from unmask.train.trainer import Trainer
 
-if TYPE_CHECKING:
-    from unmask.train.trainer import Trainer
+NUM_LINES = 8  # of held-out text, predicted before training and after it
+LONGEST_LINE = 48  # tokens
+# Figures of a `HeldOut`, and what summary.json and metrics.jsonl call them.
+FIGURES = {
+    "loss": "validation_loss",
+    "loss_stderr": "validation_loss_stderr",
+    "loss_interval": "validation_loss_interval",
+    "accuracy": "validation_accuracy",
+    "perplexity": "validation_perplexity",
+    "bits_per_token_byte": "bits_per_token_byte",
+    "bits_per_token_byte_interval": "bits_per_token_byte_interval",
+    "predicted_tokens": "predicted_tokens",
+    "documents": "documents",
+}
 
 
 @dataclass(frozen=True, repr=False)
@@ -152,20 +206,10 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
     """
     named = paths_or_texts(paths)
     options: dict[str, Any] = {
-        "recipe": recipe,
-        "minutes": minutes,
-        "steps": steps,
-        "tokens": tokens,
-        "strategy": strategy,
-        "tokenizer": tokenizer,
-        "tokenizer_kind": tokenizer_kind,
-        "vocab_size": vocab_size,
-        "seed": seed,
-        "settings": as_overrides(settings),
-        "from_": from_,
-        "extend_vocab": extend_vocab,
-        "old_data": old_data,
-    }
+        "recipe": recipe, "minutes": minutes, "steps": steps, "tokens": tokens, "strategy": strategy,
+        "tokenizer": tokenizer, "tokenizer_kind": tokenizer_kind, "vocab_size": vocab_size, "seed": seed,
+        "from_": from_, "extend_vocab": extend_vocab, "old_data": old_data,
+    }  # fmt: skip
     group = join_group()
     reporter = (reporter or usual_reporter()) if group.is_main else SilentReporter()
     with Interruption() as interruption, ExitStack() as stack:
@@ -174,8 +218,8 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         def begin() -> dict[str, Any]:
             claim = output_at(out, lambda root: RunFolder(root).claimed, resume=resume, overwrite=overwrite)
             outputs.append(stack.enter_context(claim))
-            folder = RunFolder(outputs[0].path)
-            return _begin(folder, named, options, stack, reporter, resume=resume, overwrite=overwrite)
+            folder, overrides = RunFolder(outputs[0].path), as_overrides(settings)
+            return _begin(folder, named, options, overrides, stack, reporter, resume=resume, overwrite=overwrite)
 
         begun = on_rank_zero(group, begin)
         folder = RunFolder(Path(begun["root"]))
@@ -220,6 +264,7 @@ def _begin(
     folder: RunFolder,
     named: Sequence[Named] | None,
     options: dict[str, Any],
+    overrides: Sequence[str],
     stack: ExitStack,
     reporter: Reporter,
     *,
@@ -231,27 +276,24 @@ def _begin(
     Returns:
         `root`: the folder; `sources`: those of the run; whether it begins (`is_new`), or `is_finished`.
     """
-    # What is asked for; a run may go on without a recipe, and what is said of the card may change at any time.
-    of_card = [setting for setting in options["settings"] if setting.lstrip().startswith("card.")]
-    is_asked = any(value is not None for name, value in options.items() if name != "settings")
-    if resume and folder.holds_run and not is_asked and len(of_card) == len(options["settings"]):
-        recipe = None
+    # A run may go on without a recipe, and its card may change at any time.
+    of_card = [setting for setting in overrides if setting.lstrip().startswith("card.")]
+    is_open = all(value is None for value in options.values()) and len(of_card) == len(overrides)
+    recipe = None
+    if resume and folder.claimed.is_claimed and is_open:
         values: dict[str, Any] = {}
         apply_overrides(values, of_card)
         card = validated(CardSettings, values.get("card", {}), where="card")
     else:
-        recipe = requested_recipe(**options)
+        recipe = requested_recipe(**options, settings=overrides)
         card = recipe.card
 
     # Mistakes are found before the folder is touched, and so before a long preparation.
-    inputs = _check_inputs(named, options["tokenizer"], recipe)
-    folder.claimed.check(resume=resume, overwrite=overwrite, inputs=inputs)
-    stack.enter_context(folder.claimed.held())
-    folder.claimed.check(resume=resume, overwrite=overwrite)  # again: no other process comes from now on
-    if overwrite:
-        folder.claimed.clear(folder.claimed.ours)
+    paths = [path for path in named or () if not isinstance(path, InMemory) and not is_stream(path)]
+    inputs = _check_inputs(paths, options["tokenizer"], recipe)
+    stack.enter_context(folder.claimed.entered(resume=resume, overwrite=overwrite, inputs=inputs))
 
-    if not folder.holds_run:
+    if not folder.claimed.is_claimed:
         if resume:
             reporter.note(f"there is no run in {folder.root} yet: a new one begins")
         assert recipe is not None, "a new run has a recipe"
@@ -263,7 +305,6 @@ def _begin(
 
     # It goes on: with the sources and the settings that it was begun with.
     sources = folder.read_sources()
-    paths = [path for path in named or () if not isinstance(path, InMemory) and not is_stream(path)]
     is_same = [lasting_source(Path(path).absolute()) for path in paths] == sources
     if paths and len(paths) == len(named or ()) and not is_same:
         raise RunError(
@@ -287,10 +328,10 @@ def _begin(
     return {"root": str(folder.root), "sources": sources, "is_new": False, "is_finished": is_finished}
 
 
-def _check_inputs(named: Sequence[Named] | None, tokenizer: str | Path | None, recipe: Recipe | None) -> list[Path]:
+def _check_inputs(paths: Sequence[Any], tokenizer: str | Path | None, recipe: Recipe | None) -> list[Path]:
     """Opens what will be read, and returns its paths."""
-    paths = [path for path in named or () if not isinstance(path, InMemory) and not is_stream(path)]
-    old = recipe.start.old_data if recipe is not None and recipe.start is not None else ()
+    start = None if recipe is None else recipe.start
+    old = () if start is None else start.old_data
     for texts in (paths, old):
         if texts and not is_prepared(texts):
             find_sources(texts, announce=False)
@@ -301,6 +342,332 @@ def _check_inputs(named: Sequence[Named] | None, tokenizer: str | Path | None, r
     if recipe is not None and (lexicon := named_lexicon(recipe.masking)) is not None:
         load_lexicon(lexicon)
         inputs.append(lexicon)
-    if recipe is not None and recipe.start is not None:
-        inputs.append(find_checkpoint(recipe.start.checkpoint))
+    if start is not None:
+        inputs.append(find_checkpoint(start.checkpoint))
     return inputs
+
+
+class TrainingRun(Callback):
+    """From opened data to a finished folder, or to an interruption; rank 0 of the group writes into the folder.
+
+    Of its own trainer it is the callback that evaluates on the same text and masks, as often as the recipe says, asks
+    for a checkpoint where the model is the best so far, and reports what comes of it.
+    """
+
+    def __init__(
+        self, folder: RunFolder, recipe: Recipe, data: PreparedData, reporter: Reporter, group: Group = ALONE
+    ) -> None:
+        self.folder, self.recipe, self.data, self.reporter, self.group = folder, recipe, data, reporter, group
+        training, tokenizer = recipe.training, data.tokenizer
+        tables, lexicon = masking_tables(recipe.masking, data, own_lexicon=folder.lexicon, reporter=reporter)
+        made_of = recipe.fingerprinted() + data.manifest.fingerprint + ("" if lexicon is None else lexicon.fingerprint)
+        self.fingerprint = hashlib.sha256(made_of.encode()).hexdigest()
+
+        labels = tuple(data.manifest.labels)
+        if recipe.start is None:
+            model = new_model(recipe, tokenizer, labels)
+            initialise(model, seed=training.seed, method=recipe.model.initialisation)
+        else:
+            model, notes = start_model(recipe, folder.start, tokenizer, labels)
+            for note in notes:
+                reporter.note(note)
+        self.model, self._uncompiled = model, place_model(model, training, folder.checkpoints)
+        device = model.encoder.device
+
+        pairs = recipe.objectives.pairs
+        stream = RowStream(
+            data.train,
+            tokenizer,
+            length=training.sequence_length,
+            seed=training.seed,
+            pairs=None if pairs is None else pairs.kind,
+            with_labels=recipe.objectives.label is not None,
+            ahead=works_on_its_own(device),
+        )
+        boundaries = recipe.objectives.span_boundary is not None
+        masker = Masker(recipe.masking, tokenizer, seed=training.seed, tables=tables, with_boundaries=boundaries)
+        self.trainer = Trainer(
+            model,
+            stream,
+            training,
+            masker=masker,
+            objectives=extra_objectives(recipe.objectives),
+            board=score_board(recipe.masking, data, device),
+            fingerprint=self.fingerprint,
+            group=group,
+        )
+        self.state = self.trainer.state
+
+        # What is looked at as it trains: held-out text, and the recipe's own lines.
+        self.held_out = HeldOutText(recipe, data, recipe.evaluation.max_tokens, reporter)
+        self.lines: tuple[Rows, MaskedRows] | None = None
+        if prompts := recipe.evaluation.prompts:
+            room = training.sequence_length - len(tokenizer.special.around)
+            try:
+                ids = [line.input_ids.tolist()[:room] for line in tokenizer.encode_corpus(prompts)]
+            except TokenizerError as error:  # lines of a recipe that is used on another text
+                reporter.note(f"the recipe's lines (evaluation.prompts) are not shown: {error}")
+            else:
+                cls, sep = ([] if id_ is None else [id_] for id_ in (tokenizer.special.cls, tokenizer.special.sep))
+                rows = rows_from_ids([[*cls, *line, *sep] for line in ids], tokenizer)
+                self.lines = rows, fixed_masker(tokenizer)(rows)
+        self._evaluations = 0  # that were due so far
+        self._losses: list[float] = []
+        self._is_stuck = False
+
+    def run(self, interruption: Interruption, callbacks: Sequence[Callback] = ()) -> dict[str, Any]:
+        """Trains from the last checkpoint on, writes everything, and returns the summary."""
+        folder, recipe, trainer, reporter = self.folder, self.recipe, self.trainer, self.reporter
+        model, manifest, device = self.model, self.data.manifest, self.model.encoder.device
+        reporter.note(
+            f"{manifest.train.tokens:,} tokens to train on, {manifest.validation.tokens:,} held out, "
+            f"vocabulary {manifest.vocab_size:,}; model with {model.num_parameters:,} parameters, "
+            f"{str(model.encoder.compute_dtype).removeprefix('torch.')} on {device.type}"
+        )
+        if device.type != "cpu" and self._uncompiled is None:
+            reporter.note("blocks are compiled in the first steps, which takes up to a minute")
+        elif device.type != "cpu":
+            reporter.note(f"blocks are not compiled: {self._uncompiled}")
+        elif not is_compiled(losses):
+            reporter.note("loops are compiled for this machine, once: some 20 seconds more")
+        trackers: list[Tracker] = []
+
+        def look_before() -> None:
+            """Keeps what the untrained model makes of some lines and, of a checkpoint, its figures on both texts."""
+            write_atomically(folder.predictions, json.dumps({"before": self._predicted()}))
+            if recipe.start is not None:
+                reporter.note("evaluating the model before the training")
+                figures = {"new": self._domain(self.data.validation), "old": self._domain(open_old_text(folder.old))}
+                write_atomically(folder.before, json.dumps(figures, indent=1) + "\n")
+
+        def begin() -> None:
+            self._evaluations = int(self.state.progress(recipe.training) * recipe.evaluation.times)
+            if self.group.is_main:  # TensorBoard where it is installed, other trackers where the recipe names them
+                config = recipe.model_dump(mode="json", exclude={"card"})
+                names = recipe.evaluation.trackers
+                trackers.extend(service(name, run=folder.root.name, config=config) for name in names)
+                if find_spec("tensorboard") is not None:
+                    trackers.append(tensorboard(folder.tensorboard, step=self.state.step))
+                trainer.callbacks += trackers
+            if self.state.step == 0:
+                on_rank_zero(self.group, look_before)
+                self._evaluate(progress=0.0)
+
+        try:
+            metrics = fit(trainer, folder.root, self, interruption, reporter, recipe.checkpoint, callbacks, begin=begin)
+            reporter.note("evaluating and writing the model")
+            last = [metrics, *trackers] if metrics is not None else []
+            return on_rank_zero(self.group, lambda: self._write_result(last))
+        finally:
+            for tracker in trackers:
+                tracker.close()
+
+    def on_step(self, trainer: Trainer, report: StepReport) -> None:
+        """Evaluates where it is time; a budget in steps or tokens ends with an evaluation."""
+        due = int(report.progress * self.recipe.evaluation.times)
+        if due > self._evaluations or report.progress >= 1.0:
+            self._evaluations = due
+            self._evaluate(progress=report.progress)
+
+    def _evaluate(self, *, progress: float) -> None:
+        """Evaluates on the small set. A loss that is not finite is a DivergedError."""
+        state, entropy, note = self.state, self.held_out.entropy, self.reporter.note
+        result = self.held_out.evaluate(self.model, group=self.group)
+        if not math.isfinite(result.loss):
+            raise DivergedError(f"the held-out loss behind step {state.step} is {result.loss}")
+        self.trainer.evaluated(metrics_of(result))
+        self._say(result)
+        for line in predict_lines(self.model, self.data.tokenizer, *self.lines) if self.lines else ():
+            # What is predicted stands in brackets, green where it is right and red where it is wrong.
+            shown: list[str | Styled] = ["         "]
+            for token in line:
+                space, guess = " " * token["space_before"], token["predicted"]
+                text = token["token"] if guess is None else f"[{guess}]"
+                style = "dim" if guess is None else "bold green" if guess == token["token"] else "bold red"
+                shown.append(Styled(space + text, style))
+            note(tuple(shown))
+
+        self._losses.append(result.loss)
+        if not self._is_stuck and is_stuck(self._losses, entropy, progress=progress, step=state.step):
+            rate = self.recipe.training.learning_rate
+            note(explain_plateau(result.loss, entropy, step=state.step, learning_rate=rate))
+            self._is_stuck = True
+        elif self._is_stuck and not on_plateau(result.loss, entropy):
+            note(f"the plateau of token frequencies is left behind ({result.loss:.2f}, {entropy:.2f})")
+            self._is_stuck = False
+        if state.step and (state.best is None or result.loss < state.best.loss):
+            state.best = Best(state.step, result.loss)
+            self.trainer.request_save()
+
+    def _say(self, result: HeldOut) -> None:
+        self.reporter.note(
+            f"  step {self.state.step:>6,}: held-out loss {result.loss:.3f}, accuracy {result.accuracy:.1%}, "
+            f"{result.bits_per_token_byte:.3f} bits per token byte"
+            + "".join(f"; {name} {figures.accuracy:.1%}" for name, figures in result.objectives.items())
+        )
+
+    def _predicted(self) -> list[Line]:
+        return predict_lines(self.model, self.data.tokenizer, *self.held_out.masked.batches[0])[:NUM_LINES]
+
+    def _domain(self, store: TokenStore | None) -> dict[str, Any] | None:
+        """Figures on the text of a domain, where there is any."""
+        if store is None:
+            return None
+        length, most = self.recipe.training.sequence_length, self.recipe.evaluation.final_max_tokens
+        return figures_of(HeldOutSet(store, self.data.tokenizer, length=length, max_tokens=most).evaluate(self.model))
+
+    def _write_result(self, records: Sequence[Callback]) -> dict[str, Any]:
+        """Evaluates on the large set, and writes the model, the predictions, the report and, last, the summary."""
+        folder, recipe, data, state = self.folder, self.recipe, self.data, self.state
+        manifest, config, tokenizer = data.manifest, self.model.config, data.tokenizer
+        held_out = HeldOutText(recipe, data, recipe.evaluation.final_max_tokens, self.reporter)
+        result, entropy = held_out.evaluate(self.model), held_out.entropy
+        for record in records:
+            record.on_evaluation(self.trainer, metrics_of(result, final=True))
+        self._say(result)
+
+        with writing(folder.model), whole_folder(folder.model) as partial:
+            save_model(self.model, partial)
+            tokenizer.save(partial, max_length=config.max_position_embeddings, with_types=config.num_types > 1)
+            write_checksums(partial)
+        predictions = read_object(folder.predictions, START_ANEW) | {"after": self._predicted()}
+        write_atomically(folder.predictions, json.dumps(predictions))
+
+        summary = {
+            "model": str(folder.model),
+            "num_parameters": self.model.num_parameters,
+            "vocab_size": config.vocab_size,
+            "steps": state.step,
+            "tokens_seen": state.tokens_seen,
+            "epochs": state.tokens_seen / manifest.train.tokens,
+            "seconds": state.seconds,
+            "tokens_per_second": state.tokens_seen / max(state.seconds, 1e-9),
+            **{name: _plain(getattr(result, each)) for each, name in FIGURES.items() if each != "documents"},
+            "validation_documents": result.documents,
+            "validation_unit": result.unit,
+            "validation_warning": few_draws(result.documents, result.unit),
+            "unigram_entropy": entropy,
+            "on_plateau": on_plateau(result.loss, entropy),
+            "objectives": {name: asdict(figures) for name, figures in result.objectives.items()},
+            "best_step": None if state.best is None else state.best.step,
+            "data_fingerprint": manifest.fingerprint,
+            "near_duplicates": manifest.near_duplicates and manifest.near_duplicates.plain(),
+            "torch": torch.__version__,
+            "device": self.model.encoder.device.type,
+        }
+        if recipe.start is not None:  # measured before and after, on the new text and on the old, same masks
+            before = read_object(folder.before, START_ANEW)
+            after = {"new": figures_of(result), "old": self._domain(open_old_text(folder.old))}
+            summary["start"] = read_object(folder.start / FACTS, START_ANEW)
+            summary["domains"] = {
+                name: None if before[name] is None else {"before": before[name], "after": after[name]}
+                for name in ("new", "old")
+            }
+        remark = None
+        if summary["on_plateau"]:
+            rate = recipe.training.learning_rate
+            remark = explain_plateau(result.loss, entropy, step=state.step, learning_rate=rate)
+            self.reporter.note(remark)
+        shared: dict[str, Any] = {"recipe": recipe.model_dump(), "manifest": manifest, "summary": summary}
+        shared["remark"] = remark
+        write_report(folder.report, metrics=read_metrics(folder.metrics), **shared, **predictions)
+        write_card(folder.model, mask_token=tokenizer.token(tokenizer.special.mask), **shared)
+        write_atomically(folder.summary, json.dumps(summary, indent=1) + "\n")
+        return summary
+
+
+# ----------------------------------------
+# Figures on held-out text.
+
+
+def _plain(value: Any) -> Any:
+    """As JSON gives it back, so that results equal what is read from their files."""
+    return list(value) if isinstance(value, tuple) else value
+
+
+def figures_of(result: HeldOut) -> dict[str, Any]:
+    """An evaluation as JSON takes it, by the names of `HeldOut`; what is not a number is None."""
+    values = {name: _plain(getattr(result, name)) for name in FIGURES}
+    return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in values.items()}
+
+
+def metrics_of(result: HeldOut, *, final: bool = False) -> dict[str, Any]:
+    """An evaluation as `metrics.jsonl` has it; the final one is made on more tokens than the others."""
+    objectives = {name: asdict(figures) for name, figures in result.objectives.items()}
+    figures = {name: _plain(getattr(result, each)) for each, name in FIGURES.items()}
+    return figures | {"final": final} | ({"objectives": objectives} if objectives else {})
+
+
+class HeldOutText:
+    """At most some tokens of the validation split, in rows of the training's length, with masks that stay the same.
+
+    Attributes:
+        masked: Rows for masked tokens.
+        objectives: Rows for the objectives beside them; None where the recipe has none, or the text nothing of them.
+        entropy: Of the token frequencies of the training text, on the hidden tokens; in nats per token.
+    """
+
+    def __init__(self, recipe: Recipe, data: PreparedData, max_tokens: int, reporter: Reporter) -> None:
+        settings, store, length = recipe.objectives, data.validation, recipe.training.sequence_length
+        self.masked = HeldOutSet(store, data.tokenizer, length=length, max_tokens=max_tokens)
+        self.entropy = unigram_entropy(self.masked.targets(), data.frequencies, data.tokenizer.ordinary)
+        self.objectives: ObjectiveSet | None = None
+        if not (objectives := extra_objectives(settings)):
+            return
+        pairs = None if settings.pairs is None else settings.pairs.kind
+        spans = span_units(recipe.masking) if settings.span_boundary else None
+        try:
+            self.objectives = ObjectiveSet(
+                store, data.tokenizer, objectives=objectives, length=length, max_tokens=max_tokens, pairs=pairs,
+                spans=spans,
+            )  # fmt: skip
+        except DataError as error:
+            reporter.note(f"the other objectives are not evaluated on the held-out text: {error}")
+        else:
+            for name in self.objectives.without_targets():
+                reporter.note(f"{name} is not evaluated on the held-out text: it has no targets there")
+
+    def evaluate(self, model: MaskedLM, *, group: Group = ALONE) -> HeldOut:
+        """Figures of a model; masked rows are shared out over the processes of a group."""
+        result = self.masked.evaluate(model, group=group)
+        return result if self.objectives is None else replace(result, objectives=self.objectives.evaluate(model))
+
+
+Line = list[dict[str, Any]]
+"""Tokens of a line: `token` is what the text says; `space_before`; `predicted` what the model says and `probability`
+that it gives to the right token, where it was hidden, else None."""
+
+
+def predict_lines(model: MaskedLM, tokenizer: Tokenizer, rows: Rows, masked: MaskedRows) -> list[Line]:
+    """The segments of some rows in which something is hidden, with what the model predicts for it.
+
+    Lines are without special tokens, and cut at `LONGEST_LINE` tokens.
+    """
+    positions = predicted_positions(masked.labels)
+    with evaluating(model):
+        hidden_TD = hidden_states(model, masked.input_ids, rows.segment_ids, rows.position_ids)
+        logits = torch.cat([part.cpu() for part in logits_at(model, hidden_TD, positions)])
+    probability = torch.softmax(logits, -1)
+    targets = masked.labels.flatten()[positions]
+    right = probability.gather(1, targets[:, None])[:, 0].tolist()
+    guesses = dict(zip(positions.tolist(), zip(probability.argmax(-1).tolist(), right, strict=True), strict=True))
+
+    lines: list[Line] = [[]]
+    ids, segments = rows.input_ids.flatten().tolist(), rows.segment_ids.flatten().tolist()
+    length = rows.shape[1]
+    for place, (token_id, segment) in enumerate(zip(ids, segments, strict=True)):
+        if place % length == 0 or segment != segments[place - 1]:
+            lines.append([])
+        if segment < 0 or token_id in tokenizer.special.around:
+            continue
+        predicted, chance = guesses.get(place, (None, None))
+        text = tokenizer.text(token_id)
+        token = {
+            "token": text if predicted is None and text == " " else legible(text),
+            "space_before": tokenizer.space_before(token_id),
+            "predicted": None if predicted is None else legible(tokenizer.text(predicted)),
+            "probability": chance,
+        }
+        lines[-1].append(token)
+    lines = [line[:LONGEST_LINE] for line in lines]
+    return [line for line in lines if any(token["predicted"] is not None for token in line)]

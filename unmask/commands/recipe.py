@@ -279,24 +279,18 @@ def encoder_config(recipe: Recipe, tokenizer: Tokenizer) -> EncoderConfig:
     """Fills in what a recipe leaves open."""
     model, special = recipe.model, tokenizer.special
     parts = PARTS[model.layout]
+    same = "layout", "num_layers", "hidden_size", "num_heads", "activation", "rotary", "dropout", "initializer_range"
+    inner = model.intermediate_size or default_intermediate_size(model.hidden_size, parts.intermediate_ratio)
     return EncoderConfig(
-        layout=model.layout,
+        **{name: getattr(model, name) for name in same},
         vocab_size=tokenizer.vocab_size,
         pad_id=special.pad,
         cls_id=special.cls,
         sep_id=special.sep,
         mask_id=special.mask,
-        num_layers=model.num_layers,
-        hidden_size=model.hidden_size,
-        num_heads=model.num_heads,
-        intermediate_size=model.intermediate_size
-        or default_intermediate_size(model.hidden_size, parts.intermediate_ratio),
-        activation=model.activation,
+        intermediate_size=inner,
         max_position_embeddings=model.max_position_embeddings or recipe.training.sequence_length,
         norm_eps=model.norm_eps or parts.norm_eps,
-        rotary=model.rotary,
         type_vocab_size=model.type_vocab_size or parts.type_vocab_size,
-        dropout=model.dropout,
         classifier_dropout=model.dropout,
-        initializer_range=model.initializer_range,
     )

@@ -98,11 +98,6 @@ class RunFolder:
         names = {path.name for path in vars(self).values() if path != root} | {STDIN_FILE, PIPES, GIVEN}
         self.claimed = ClaimedFolder(root=root, marker=self.recipe.name, what="a run", ours=names)
 
-    @property
-    def holds_run(self) -> bool:
-        """Whether a run was begun here."""
-        return self.claimed.is_claimed
-
     def read_sources(self, way_out: str = START_ANEW) -> list[str]:
         """The sources that the run was begun on, as `unmask.core.remote.lasting_source` names them."""
         try:
@@ -188,15 +183,8 @@ def prepare_by(recipe: Recipe, paths: Sequence[str | Path], folder: Path, report
     corpus, tokenizer, annotation = recipe.corpus, recipe.tokenizer, recipe.annotation
     settings = PreparationInput(paths, corpus, tokenizer, annotation).settings()
     if not (folder / MANIFEST).is_file() or load_manifest(folder).settings != settings:
-        prepare(
-            paths,
-            folder,
-            corpus=corpus,
-            tokenizer=tokenizer,
-            annotation=annotation,
-            notify=reporter.notify,
-            note=reporter.note,
-        )
+        how: dict[str, Any] = {"notify": reporter.notify, "note": reporter.note}
+        prepare(paths, folder, corpus=corpus, tokenizer=tokenizer, annotation=annotation, **how)
 
 
 # ----------------------------------------
@@ -297,19 +285,26 @@ def begin_from_checkpoint(
             f"{sources[0]} is prepared already, with the words that its tokenizer has; new words need the text",
             options=["extend_vocab"],
         )
-    if (start / FACTS).is_file():
-        facts = read_object(start / FACTS, START_ANEW)
-    else:
-        facts = _make_start(start, recipe, settings, _training_texts(sources, recipe.corpus, sample_bytes))
 
+    def training_texts() -> Iterator[str]:
+        num_bytes = 0
+        with closing(Corpus(sources, recipe.corpus).pieces()) as pieces:
+            for text in (piece.text for piece, held in pieces if not held):
+                yield text
+                num_bytes += len(text.encode())
+                if sample_bytes is not None and num_bytes >= sample_bytes:
+                    return
+
+    if not (start / FACTS).is_file():
+        _make_start(start, recipe, settings, training_texts())
+    facts = read_object(start / FACTS, START_ANEW)
     notes = [f"beginning with the model in {facts['checkpoint']}"]
     if facts["new_head"]:
         notes.append("the checkpoint has no head for masked tokens: a new one is made, which knows nothing yet")
     if facts["positions"] is not None:
         notes.append("the model was made longer, from {:,} positions to {:,}".format(*facts["positions"]))
-    if settings.extend_vocab is not None:
+    if (most := settings.extend_vocab) is not None:
         words, before, after = facts["new_words"], facts["tokens_before"], facts["tokens_after"]
-        most = settings.extend_vocab
         fewer = f" ({most:,} were asked for, the text has no more)" if words < most else ""
         notes.append(
             f"{words:,} new words{fewer}, such as {', '.join(facts['examples'])}: {before:,} tokens of the training "
@@ -325,21 +320,8 @@ def begin_from_checkpoint(
     return recipe.model_copy(update={"tokenizer": TokenizerSettings(path=path)}), notes
 
 
-def _training_texts(sources: Sequence[str], settings: CorpusSettings, most_bytes: int | None) -> Iterator[str]:
-    """The training text without what is held out; about so many bytes of it, or all."""
-    num_bytes = 0
-    with closing(Corpus(sources, settings).pieces()) as pieces:
-        for piece, held in pieces:
-            if held:
-                continue
-            yield piece.text
-            num_bytes += len(piece.text.encode())
-            if most_bytes is not None and num_bytes >= most_bytes:
-                return
-
-
-def _make_start(out: Path, recipe: Recipe, settings: StartSettings, texts: Iterable[str]) -> dict[str, Any]:
-    """Writes the checkpoint with what is added to it, and returns what was done, which the summary gives as `start`.
+def _make_start(out: Path, recipe: Recipe, settings: StartSettings, texts: Iterable[str]) -> None:
+    """Writes the checkpoint with what is added to it, and what was done, which the summary gives as `start`.
 
     `checkpoint` is its folder, or its name and commit on the hub; `positions` are the longest sequence before and
     after; `tokens_before` and `tokens_after` those of the training text without the new words and with them.
@@ -386,7 +368,6 @@ def _make_start(out: Path, recipe: Recipe, settings: StartSettings, texts: Itera
         config = model.config
         tokenizer.save(partial, max_length=config.max_position_embeddings, with_types=config.num_types > 1)
         (partial / FACTS).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-    return facts
 
 
 def check_tokenizer(root: Path, manifest: Manifest, start: str | Path, checkpoint: str) -> None:
@@ -409,10 +390,9 @@ def start_model(
     config = old.config.model_copy(update={"dropout": recipe.model.dropout})
     model = new_model(recipe, tokenizer, label_names, config=config)
     initialise(model, seed=recipe.training.seed)
-    weights: dict[str, Tensor] = dict(old.named_parameters())
     same_labels = model.label_names == old.label_names
-    if not same_labels:
-        weights = {name: weight for name, weight in weights.items() if not name.startswith("label_head.")}
+    other = () if same_labels else ("label_head.",)
+    weights = {name: weight for name, weight in old.named_parameters() if not name.startswith(other)}
     pairs: dict[str, Tensor] = {}
     if model.find_head(PairHead) is not None:
         # BERT's pooler and classifier of pairs by our names, if both are there. They were loaded without being used,
@@ -423,13 +403,12 @@ def start_model(
         label_head = old.find_head(LabelHead)
         if label_head is not None and label_head.dense is not None:
             stored |= dict(label_head.dense.named_parameters(prefix="pair_head.pooler"))
-        pairs = {name: weight for name, weight in stored.items() if weight is not None}
-        pairs = pairs if len(pairs) == len(ours) else {}
-        weights |= pairs
+        if all(weight is not None for weight in stored.values()):
+            pairs = {name: weight for name, weight in stored.items() if weight is not None}
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if name in weights:
-                parameter.copy_(weights[name])
+            if (weight := pairs.get(name, weights.get(name))) is not None:
+                parameter.copy_(weight)
     model.kept_weights = old.kept_weights
     old_head = "the checkpoint's"
     heads = (
@@ -440,10 +419,6 @@ def start_model(
     )
     notes = [f"{what} is {origin}" for kind, what, origin in heads if model.find_head(kind) is not None]
     return model, notes
-
-
-# ----------------------------------------
-# Old text.
 
 
 def open_old_text(folder: Path) -> TokenStore | None:
@@ -502,7 +477,7 @@ def _find_old_text(  # noqa: PLR0911  (a case a line)
 
     way_out = "what the model forgets is not measured (old_data names text of its old domain)"
     run = RunFolder(Path(settings.checkpoint).parent)
-    if Path(settings.checkpoint).name != "model" or not run.holds_run:
+    if Path(settings.checkpoint).name != "model" or not run.claimed.is_claimed:
         return f"the old text is not known: {way_out}", None
     root = run.data
     if not (root / MANIFEST).is_file() and run.sources.is_file():  # a prepared folder, if any

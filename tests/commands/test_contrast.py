@@ -203,7 +203,7 @@ def test_rows_tell_what_their_texts_are(tokenizer: Tokenizer) -> None:
     rows, num_tokens = streams["first"].rows(drawn)
     targets = TextTargets.of(rows)
     assert num_tokens == int(drawn.length.sum())
-    pairs, sides, documents, _ = targets.columns().T.tolist()
+    pairs, sides, documents, _ = targets.columns_EK.T.tolist()
     assert sorted(zip(pairs, sides, strict=True)) == [(pair, side) for pair in range(24) for side in (FIRST, SECOND)]
     ids = rows.input_ids.flatten()[targets.positions_N].split(list(targets.lengths))
     for text, pair, side, document in zip(ids, pairs, sides, documents, strict=True):

@@ -18,8 +18,8 @@ from unmask.commands.recipe import load_recipe
 from unmask.core.errors import DataError
 from unmask.core.interruption import Interrupted
 from unmask.data.data_folder import load_manifest
+from unmask.train.callbacks import read_metrics
 from unmask.train.checkpoints import list_checkpoints
-from unmask.train.trackers import read_metrics
 
 PAIRS = ("model.layout=bert", "objectives.pairs.kind=next_sentence")
 RETROMAE = ("objectives.retromae.weight=0.5", "masking.rate=0.3")

@@ -20,8 +20,8 @@ from unmask.core.errors import DataError, DivergedError, RunError, TokenizerErro
 from unmask.measure.held_out import HeldOutSet
 from unmask.model.fused import Losses
 from unmask.model.heads import MLMHead
+from unmask.train.callbacks import read_metrics
 from unmask.train.checkpoints import list_checkpoints
-from unmask.train.trackers import read_metrics
 
 
 def test_metrics_tell_the_story(run: unmask.Run) -> None:

@@ -22,7 +22,6 @@ from unmask.model.encoder import MaskedLM
 from unmask.tasks.embed import sparse_texts
 from unmask.train import contrast as splade
 from unmask.train.contrast import contrast_losses, pair_objective, splade_vectors
-from unmask.train.contrast import sparse as sparse_kind
 
 __all__ = ["base", "corpus"]  # fixtures
 SPARSE = FAST | {
@@ -100,9 +99,9 @@ def test_the_loss_is_that_of_products_and_the_regulariser(make_model: Callable[.
     """At a sixth of the training, of two pairs and a wrong answer."""
     vectors = torch.tensor([[1.0, 0.0], [2.0, 0.5], [0.0, 1.0], [0.5, 3.0], [1.0, 1.0]])
     of = texts([0, 0, 1, 1, 1], [0, 1, 0, 1, 2], [0, 0, 1, 1, 2], [0, 1, 2, 3, 4])
-    objective = pair_objective(sparse_kind(), temperature=2.0, sparse_weights=(0.1, 0.01), progress=lambda: 1 / 6)
+    objective = pair_objective(splade.SPARSE, temperature=2.0, sparse_weights=(0.1, 0.01), progress=lambda: 1 / 6)
     assert objective.joint is not None
-    actual = objective.joint.losses(make_model(), vectors, [of])
+    actual = objective.joint.losses(make_model(), vectors, of.columns_EK, of.num_pairs)
 
     def entropy(right: float, *others: float) -> float:
         return math.log(sum(math.exp(score / 2) for score in (right, *others))) - right / 2

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
-from itertools import islice
 from typing import Any
 
 import pytest
 import torch
 
 from tests.masking.helpers import make_rows, masker_of, masker_with
-from unmask.data.rows import Cursor, Rows, RowStream
-from unmask.data.store import TokenStore
-from unmask.masking.masker import MaskedRows, Masker
-from unmask.masking.settings import STRATEGIES, needed_annotations
+from unmask.masking.settings import STRATEGIES
 from unmask.tokenizer.tokenizer import Tokenizer
 
 ALL = sorted(STRATEGIES)
@@ -57,66 +52,3 @@ def test_a_gpu_masks_as_a_cpu_does(tokenizer: Tokenizer, strategy: str) -> None:
             here, there = masker(rows, epoch=epoch), masker(rows.to(torch.device("cuda")), epoch=epoch)
             assert torch.equal(here.input_ids, there.input_ids.cpu())
             assert torch.equal(here.labels, there.labels.cpu())
-
-
-UNANNOTATED = [name for name in ALL if not needed_annotations(list(STRATEGIES[name].values()))]
-
-
-def pieces(rows: Rows, masked: MaskedRows) -> dict[tuple[int, int], tuple[list[int], list[int]]]:
-    """What became of each document piece, by its key and length."""
-    found = {}
-    for ids, labels, numbers, keys in zip(
-        masked.input_ids, masked.labels, rows.segment_ids, rows.segment_keys, strict=True
-    ):
-        for number in range(int(numbers.max()) + 1):
-            inside = numbers == number
-            name = int(keys[inside][0]), int(inside.sum())
-            found[name] = ids[inside].tolist(), labels[inside].tolist()
-    return found
-
-
-def masked_by(masker: Masker, batches: Iterable[Any]) -> dict[Any, Any]:
-    """Pieces of batches of a stream, by epoch."""
-    found: dict[Any, Any] = {}
-    for batch in batches:
-        masked = pieces(batch.rows, masker(batch.rows, epoch=batch.epoch))
-        found |= {(batch.epoch, name): content for name, content in masked.items()}
-    return found
-
-
-@pytest.mark.parametrize("strategy", UNANNOTATED)
-def test_batches_of_any_size_and_a_resumed_stream(store: TokenStore, tokenizer: Tokenizer, strategy: str) -> None:
-    """One stream read by 3, by 16 and from a cursor amid the second epoch on: the pieces that both have are equal."""
-    masker = masker_of(tokenizer, strategy=strategy, rate=0.3)
-    rows_an_epoch = sum(len(b.rows.input_ids) for b in _epoch(RowStream(store, tokenizer, length=48, seed=1)))
-    small = list(islice(RowStream(store, tokenizer, length=48, seed=1).batches(Cursor(), 3), rows_an_epoch // 2))
-    large = islice(RowStream(store, tokenizer, length=48, seed=1).batches(Cursor(), 16), rows_an_epoch // 10)
-    one, two = masked_by(masker, small), masked_by(masker, large)
-    assert {epoch for epoch, _ in one} == {epoch for epoch, _ in two} == {0, 1}
-    both = one.keys() & two.keys()
-    assert len(both) > 0.9 * min(len(one), len(two)) > 300
-    assert all(one[name] == two[name] for name in both)
-    stop = len(small) - 20
-    resumed = islice(RowStream(store, tokenizer, length=48, seed=1).batches(small[stop].cursor, 3), 19)
-    again = masked_by(masker_of(tokenizer, strategy=strategy, rate=0.3), resumed)
-    assert again == masked_by(masker, small[stop + 1 :])
-
-
-def _epoch(stream: RowStream) -> Iterable[Any]:
-    for batch in stream.batches(Cursor(), 16):
-        if batch.epoch:
-            return
-        yield batch
-
-
-@pytest.mark.parametrize("strategy", ALL)
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_rows_shared_out_over_ranks(tokenizer: Tokenizer, strategy: str, ranks: int) -> None:
-    """Each rank with a masker of its own takes every n-th row; together they make the batch of one."""
-    rows = make_rows(tokenizer, 30, [20, 9])
-    whole = masker_of(tokenizer, strategy=strategy, rate=0.3)(rows, epoch=1)
-    for rank in range(ranks):
-        part = rows.map(lambda tensor, rank=rank: tensor[rank::ranks])  # type: ignore[misc]
-        masked = masker_of(tokenizer, strategy=strategy, rate=0.3)(part, epoch=1)
-        assert torch.equal(masked.input_ids, whole.input_ids[rank::ranks])
-        assert torch.equal(masked.labels, whole.labels[rank::ranks])

@@ -14,9 +14,9 @@ from unmask.core.errors import DivergedError
 from unmask.data.rows import Cursor, RowStream
 from unmask.masking.masker import Masker
 from unmask.train import trainer as loop_module
+from unmask.train.callbacks import MetricsFile
 from unmask.train.optimizer import state_tensors
 from unmask.train.step import TrainState
-from unmask.train.trackers import MetricsFile
 from unmask.train.trainer import with_empty_rows
 
 
@@ -133,7 +133,7 @@ def test_a_loss_that_is_not_finite_is_found_some_steps_later(
         state.model.head.bias[7] = float("nan")
     report = next(training)
     metrics = MetricsFile(tmp_path / "metrics.jsonl", step=0)
-    metrics.on_step(None, report)  # type: ignore[arg-type]
+    metrics.on_figures(None, report)
     with pytest.raises(DivergedError, match="the loss of step 2 is nan"):
         metrics.sync()
     for _ in range(loop_module.STEPS_AHEAD - 1):

@@ -66,16 +66,16 @@ from unmask.report.cards import write_embedder_card
 from unmask.report.pages import write_embedder_report
 from unmask.search.known_items import HELD_OUT
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.train.callbacks import Callback, StepReport
+from unmask.train.callbacks import Callback, StepReport, read_metrics
 from unmask.train.checkpoints import checkpoint_path, fit, load_checkpoint, place_model
 from unmask.train.contrast import (
+    SPARSE,
     TextTargets,
     VectorKind,
     compared,
     contrast_losses,
     dense,
     pair_objective,
-    sparse,
     surplus,
 )
 from unmask.train.distributed import Group, on_every_rank, on_rank_zero, rank_zero_first
@@ -84,7 +84,6 @@ from unmask.train.objectives import PREDICT_MASKED, map_tensors
 from unmask.train.runner import evaluating, hidden_states
 from unmask.train.settings import LinearDecay, TrainingSettings
 from unmask.train.step import Best
-from unmask.train.trackers import read_metrics
 from unmask.train.trainer import Trainer
 
 MAY_DIFFER = {"embedder.card", "model", "corpus_files", "pairs_file"}  # the last three may have moved
@@ -167,7 +166,7 @@ class EmbedderRun(Callback):
         # The first objective contrasts pairs; masked tokens are learned beside them.
         self.kind, weights = dense(settings.pooling), None
         if settings.sparse is not None:
-            self.kind, weights = sparse(), (settings.sparse.first_weight, settings.sparse.second_weight)
+            self.kind, weights = SPARSE, (settings.sparse.first_weight, settings.sparse.second_weight)
         self.masker = None
         if settings.mlm_weight > 0.0:
             self.masker = Masker.from_tokenizer(plan.tokenizer, rate=settings.mask_rate, seed=settings.seed)

@@ -56,13 +56,12 @@ from unmask.tasks.predict import open_fine_tuned, outputs_of, task_named
 from unmask.tasks.settings import Columns, FinetuneSettings
 from unmask.tasks.task import LOWER_IS_BETTER, Metrics, Task
 from unmask.tokenizer.loading import load_tokenizer
-from unmask.train.callbacks import Arrivals, Callback, StepReport
+from unmask.train.callbacks import Callback, StepReport
 from unmask.train.checkpoints import fit
 from unmask.train.distributed import ALONE, Group, on_rank_zero
 from unmask.train.hardware import choose_device, choose_dtype
 from unmask.train.optimizer import build_optimizer
 from unmask.train.settings import AdamWSettings, CheckpointSettings, LinearDecay, TrainingSettings
-from unmask.train.step import TrainState
 from unmask.train.trainer import Trainer
 
 _ORDER = 11  # sets this order apart from those of pretraining
@@ -199,17 +198,18 @@ class FitWatch(Callback):
 
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
-        self._arrivals = Arrivals()
+
+    def on_figures(self, trainer: Trainer, report: StepReport) -> None:
+        trainer.state.recent_losses.append(report.loss)
 
     def on_step(self, trainer: Trainer, report: StepReport) -> None:
         """Evaluates where it is time: so often an epoch, and at its end."""
         runs, state, settings = self._runs, trainer.state, self._runs.settings
-        state.recent_losses += [each.loss for each in self._arrivals.add(report)]
         batches = (trainer.settings.steps or 0) // settings.epochs
         evaluations = min(settings.evaluations_per_epoch, batches)
         if report.step * evaluations // batches == (report.step - 1) * evaluations // batches:
             return
-        self.read_losses(state)
+        trainer.read_figures()
         # Rank 0's for all: by them all end alike.
         metrics = on_rank_zero(runs.group, lambda: runs.evaluate(state.model, runs.learning, "validation")[0])
         state.model.train()
@@ -228,10 +228,6 @@ class FitWatch(Callback):
         runs.reporter.note(f"  epoch {evaluated['epoch']:>4.1f}: loss {loss:.3f}, {figures}")
         if settings.patience is not None and len(ranks) - best >= settings.patience:
             trainer.request_stop()
-
-    def read_losses(self, state: TrainState) -> None:
-        """Waits for the losses that a GPU is still computing."""
-        state.recent_losses += [each.loss for each in self._arrivals.rest()]
 
 
 # ----------------------------------------
@@ -438,7 +434,7 @@ class Runs:
             ends_early = self.settings.patience is not None
             fit(
                 trainer, root, watch, interruption, self.reporter, CheckpointSettings(keep=1), callbacks,
-                sync=partial(watch.read_losses, state), what=what, may_end_early=ends_early,
+                with_metrics=False, what=what, may_end_early=ends_early,
             )  # fmt: skip
             assert state.best_weights is not None, "the last step of an epoch is evaluated"
             state.model.load_state_dict(state.best_weights)

@@ -81,14 +81,13 @@ from unmask.report.pages import write_report
 from unmask.tasks.loaded_model import Model, load
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.train.callbacks import Callback, StepReport
+from unmask.train.callbacks import Callback, StepReport, Tracker, read_metrics, service, tensorboard
 from unmask.train.checkpoints import fit, place_model
 from unmask.train.distributed import ALONE, Group, join_group, on_rank_zero, rank_zero_first
 from unmask.train.hardware import works_on_its_own
 from unmask.train.objectives import extra_objectives
 from unmask.train.runner import evaluating, hidden_states, logits_at
 from unmask.train.step import Best
-from unmask.train.trackers import Tracker, read_metrics, service, tensorboard
 from unmask.train.trainer import Trainer
 
 NUM_LINES = 8  # of held-out text, predicted before training and after it

@@ -1,19 +1,30 @@
-"""What a trainer calls as it trains, progress and signals among them. Nothing heavy is imported here."""
+"""What a trainer calls as it trains: progress, signals, metrics.jsonl, TensorBoard, Trackio, Weights & Biases, MLflow.
+
+Nothing heavy is imported here.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from unmask.core.files import typed
+from unmask.core.errors import SettingsError, parse_json
+from unmask.core.files import typed, write_atomically, writing
 from unmask.core.interruption import Interrupted, Interruption
 from unmask.core.results import Progress, Reporter, duration
 
 Trainer = Any  # `unmask.train.trainer.Trainer`, which stands behind this file in the flow
+EVERY_STEPS = 10  # between lines of metrics.jsonl, and between figures that are sent elsewhere
+_SMOOTHING = 0.05
+_RATE_SECONDS = 15.0  # over which the speed is taken, evaluations included
 
 
 @dataclass(frozen=True)
@@ -25,7 +36,7 @@ class StepReport:
         progress: Share of the budget used up after it, in [0, 1]; 1 at the last step, or by the clock a
             little less where what was done between steps used up the rest.
         epoch: Of its rows.
-        figures: Its losses and the gradient's norm, which a GPU may still be computing.
+        figures: Its losses and the gradient's norm, which a GPU may still be computing (`Figures`).
         tokens: Tokens of text in its rows.
         learning_rate: The peak rate of the settings, times the schedule.
         length: Positions of its rows.
@@ -81,6 +92,10 @@ class Callback:
     def on_step(self, trainer: Trainer, report: StepReport) -> None:
         """A step was made. On a GPU its figures may still be computed: `report.loss` waits for them."""
 
+    def on_figures(self, trainer: Trainer, report: StepReport) -> None:
+        """The figures of a step are there, so that nothing waits for them: before `on_step`, on a GPU a step or two
+        later. All are there before an evaluation, a checkpoint and the end."""
+
     def on_evaluation(self, trainer: Trainer, figures: Mapping[str, Any]) -> None:
         """The model was evaluated behind step `trainer.state.step`; figures are as `metrics.jsonl` has them."""
 
@@ -91,53 +106,20 @@ class Callback:
         """The training is over, was stopped, or has failed with `trainer.error`."""
 
 
-class Arrivals:
-    """Reports in their order, each out when its figures are there.
-
-    A GPU may still be computing a step when it is reported. To read each report at once would let the GPU wait for the
-    host; taken from here they come a step or two later, and on a CPU at once.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: deque[StepReport] = deque()
-
-    def add(self, report: StepReport) -> list[StepReport]:
-        """Takes a report, and gives those whose figures have come, in order."""
-        self._waiting.append(report)
-        here = []
-        while self._waiting and self._waiting[0].figures.arrived:
-            here.append(self._waiting.popleft())
-        return here
-
-    def rest(self) -> list[StepReport]:
-        """All that are left; reading their figures waits."""
-        here = list(self._waiting)
-        self._waiting.clear()
-        return here
-
-
-_SMOOTHING = 0.05
-_RATE_SECONDS = 15.0  # over which the speed is taken, evaluations included
-
-
 class ShowProgress(Callback):
-    """Tells a reporter of the steps: loss, smoothed; the speed of the last seconds; and the time left.
-
-    Args:
-        reporter: Draws a bar, or logs.
-        what: Name of the training.
-        may_end_early: Whether it may end before its budget is used up.
-    """
+    """Draws a bar, or logs: the loss, smoothed; the speed of the last seconds; and the time left."""
 
     def __init__(self, reporter: Reporter, what: str = "training", *, may_end_early: bool = False) -> None:
         self._reporter, self._what = reporter, what
         self._at_most = "at most " if may_end_early else ""
         self._begin, self._begin_progress = time.monotonic(), 0.0
         self._loss: float | None = None
-        self._arrivals = Arrivals()
         self._tokens = 0
         self._marks: deque[tuple[float, int]] = deque()  # seconds of training and tokens at the latest steps
         self._micro_tokens: int | None = None
+
+    def on_figures(self, trainer: Trainer, report: StepReport) -> None:
+        self._loss = report.loss if self._loss is None else self._loss + _SMOOTHING * (report.loss - self._loss)
 
     def on_step(self, trainer: Trainer, report: StepReport) -> None:
         if not self._marks:  # of a run that goes on, or behind the first step
@@ -151,8 +133,6 @@ class ShowProgress(Callback):
                 f"memory ran out: steps are made in parts of {parts:,} positions from now on (the same result, more "
                 "slowly)"
             )
-        for arrived in self._arrivals.add(report):
-            self._loss = arrived.loss if self._loss is None else self._loss + _SMOOTHING * (arrived.loss - self._loss)
         self._tokens += report.tokens
         self._marks.append((report.seconds, self._tokens))
         while len(self._marks) > 2 and self._marks[-1][0] - self._marks[1][0] > _RATE_SECONDS:
@@ -170,12 +150,7 @@ class ShowProgress(Callback):
 
 
 class StopAtSignal(Callback):
-    """Saves and ends the training in all processes, whichever was sent the signal; rank 0 says so.
-
-    Args:
-        interruption: Notes signals.
-        out: Folder of the run, for the way on.
-    """
+    """Saves and ends the training in all processes, whichever was sent the signal; rank 0 names the way on."""
 
     def __init__(self, interruption: Interruption, out: Path) -> None:
         self._interruption, self._out = interruption, out
@@ -188,3 +163,150 @@ class StopAtSignal(Callback):
             text = f"stopped and saved at step {report.step:,}; {way_on}" if group.is_main else ""
             trainer.request_save()
             trainer.request_stop(Interrupted(signum, text))
+
+
+class MetricsFile(Callback):
+    """Appends lines to a file. Steps are gathered: a line gives the mean loss over the steps since the last.
+
+    Args:
+        path: The file.
+        step: The step from which the run goes on; lines of later steps, written before a kill, are removed.
+
+    Raises:
+        WriteError: When it is made, and when lines are written: the file cannot be written.
+    """
+
+    def __init__(self, path: Path, *, step: int) -> None:
+        self.path = path
+        self._gathered: list[StepReport] = []
+        before = [line for line in read_metrics(path) if line["step"] <= step and not line.get("final")] if step else []
+        write_atomically(path, "".join(json.dumps(line) + "\n" for line in before))
+
+    def on_figures(self, trainer: Trainer, report: StepReport) -> None:
+        self._gathered.append(report)
+        if report.step % EVERY_STEPS == 0:
+            self._write()
+
+    def on_evaluation(self, trainer: Trainer, figures: Mapping[str, Any]) -> None:
+        state = trainer.state
+        self._write({"kind": "evaluation", "step": state.step, "seconds": round(state.seconds, 3), **figures})
+
+    def sync(self) -> None:
+        """Writes what has gathered and forces the file to the disk, before a checkpoint that relies on it."""
+        self._write()
+        with writing(self.path), self.path.open("rb+") as file:
+            os.fsync(file.fileno())
+
+    def _write(self, *lines: dict[str, Any]) -> None:
+        """Writes a line of the steps that have gathered, and others behind it."""
+        reports, self._gathered = self._gathered, []
+        if reports:
+            last, predicted = reports[-1], sum(report.predicted_tokens for report in reports)
+            tokens = sum(report.tokens for report in reports)
+            means = {}  # of other objectives, where they had any target
+            for name in last.objectives:
+                losses = [report.objectives[name] for report in reports]
+                if count := sum(each.count for each in losses):
+                    means[name] = sum(each.loss * each.count for each in losses) / count
+            train = {
+                "kind": "train",
+                "step": last.step,
+                "epoch": last.epoch,
+                "seconds": round(last.seconds, 3),
+                "loss": sum(r.loss * r.predicted_tokens for r in reports) / max(predicted, 1),
+                "predicted_share": predicted / max(tokens, 1),
+                "tokens": tokens,
+                "learning_rate": last.learning_rate,
+                "gradient_norm": last.gradient_norm,
+                **({"objectives": means} if means else {}),
+            }
+            lines = (train, *lines)
+        with writing(self.path), self.path.open("a", encoding="utf-8") as file:
+            file.write("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of the file, up to the first that is damaged: a kill may have cut the last one short."""
+    lines = []
+    for text in path.read_bytes().splitlines() if path.is_file() else ():
+        try:
+            line = parse_json(text)
+        except ValueError:  # no JSON, or no UTF-8
+            break
+        if not isinstance(line, dict) or "step" not in line:
+            break
+        lines.append(line)
+    return lines
+
+
+class Tracker(Callback):
+    """Sends figures elsewhere: every tenth step, and each evaluation.
+
+    Args:
+        log: Takes figures by name, and their step.
+        close: Ends the sending. It is for its maker to call, since figures may follow the training.
+    """
+
+    def __init__(self, log: Callable[[dict[str, float], int], object], close: Callable[[], object]) -> None:
+        self._log, self.close = log, close
+
+    def on_figures(self, trainer: Trainer, report: StepReport) -> None:
+        if report.step % EVERY_STEPS == 0:
+            figures = {
+                "loss": report.loss,
+                "learning_rate": report.learning_rate,
+                "gradient_norm": report.gradient_norm,
+                "sequence_length": float(report.length),
+                **{name: mean.loss for name, mean in report.objectives.items() if mean.count},
+            }
+            self._log({f"train/{name}": value for name, value in figures.items()}, report.step)
+
+    def on_evaluation(self, trainer: Trainer, figures: Mapping[str, Any]) -> None:
+        """Sends what is a number, by path: `validation/loss`, `final/objectives/label/accuracy`."""
+        numbers: dict[str, float] = {}
+        tables: list[tuple[str, Mapping[str, Any]]] = [("final" if figures.get("final") else "validation", figures)]
+        for path, table in tables:
+            for name, value in table.items():
+                here = f"{path}/{name.removeprefix('validation_')}"
+                if isinstance(value, Mapping):
+                    tables.append((here, value))
+                elif isinstance(value, int | float) and not isinstance(value, bool):
+                    numbers[here] = float(value)
+        self._log(numbers, trainer.state.step)
+
+
+def tensorboard(folder: Path, *, step: int) -> Tracker:
+    """TensorBoard's files in a folder; what was written of steps behind the one that the run goes on from is hidden."""
+    from torch.utils.tensorboard import SummaryWriter  # slow to import
+
+    writer: Any = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
+
+    def log(figures: dict[str, float], step: int) -> None:
+        for name, value in figures.items():
+            writer.add_scalar(name, value, step)
+
+    return Tracker(log, writer.close)
+
+
+def service(name: str, *, project: str = "unmask", run: str | None = None, config: Any = None) -> Tracker:
+    """Trackio, Weights & Biases or MLflow.
+
+    Args:
+        name: `trackio`, `wandb` or `mlflow`.
+        project: Its project, or MLflow's experiment.
+        run: Name of the run.
+        config: Settings to show with it.
+
+    Raises:
+        SettingsError: The package is not installed.
+    """
+    if find_spec(name) is None:
+        raise SettingsError(f"evaluation.trackers: {name} is not installed; install it with: pip install {name}")
+    module: Any = import_module(name)
+    if name == "mlflow":
+        module.set_experiment(project)
+        module.start_run(run_name=run)
+        module.log_dict(config or {}, "config.json")
+        return Tracker(lambda figures, step: module.log_metrics(figures, step=step), module.end_run)
+    module.init(project=project, name=run, config=config)
+    return Tracker(lambda figures, step: module.log(figures, step=step), module.finish)

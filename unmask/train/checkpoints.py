@@ -13,6 +13,7 @@ Of several processes, all of which have the same state, the first writes; any nu
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import shutil
@@ -32,13 +33,12 @@ from unmask.core.interruption import Interrupted, Interruption
 from unmask.core.results import Reporter
 from unmask.data.rows import Cursor
 from unmask.model.encoder import compile_model
-from unmask.train.callbacks import Callback, ShowProgress, StepReport, StopAtSignal, Trainer
+from unmask.train.callbacks import Callback, MetricsFile, ShowProgress, StepReport, StopAtSignal, Trainer
 from unmask.train.distributed import on_every_rank, on_rank_zero
 from unmask.train.hardware import choose_device, choose_dtype, why_not_compiled
 from unmask.train.optimizer import load_state_tensors, state_tensors
 from unmask.train.settings import CheckpointSettings, TrainingSettings
 from unmask.train.step import Best, TrainState
-from unmask.train.trackers import MetricsFile
 
 _MODEL, _OPTIMIZER, _SCORES = "model.safetensors", "optimizer.safetensors", "scores.safetensors"
 _BEST, _STATE = "best.safetensors", "state.json"
@@ -60,12 +60,6 @@ def checkpoint_path(root: Path, step: int) -> Path:
 def list_checkpoints(root: Path) -> list[Path]:
     """Whole checkpoints, oldest first."""
     return sorted(path for path in root.glob("step-*") if (path / _STATE).is_file())
-
-
-def last_checkpoint(root: Path) -> str | None:
-    """Name of the latest whole checkpoint."""
-    checkpoints = list_checkpoints(root)
-    return checkpoints[-1].name if checkpoints else None
 
 
 def _weights(model: nn.Module) -> dict[str, Tensor]:
@@ -162,6 +156,7 @@ class Checkpoints(Callback):
 
     def save(self, trainer: Trainer) -> None:
         """Begins to write the state as it is now. A state that was saved already is not saved again."""
+        trainer.read_figures()  # a step that diverged on a GPU is never saved
         self._wait(trainer)
         if self._step != trainer.state.step:
             self._sync()
@@ -186,16 +181,6 @@ class Checkpoints(Callback):
             folder = writing.result()
             for callback in trainer.callbacks:
                 callback.on_checkpoint(trainer, folder)
-
-
-def begun_dtype(root: Path) -> torch.dtype | None:
-    """The type that a run with checkpoints computes in; None where there is none, or its state cannot be read."""
-    try:
-        content = parse_json(list_checkpoints(root)[-1] / _STATE)
-        dtype = getattr(torch, content["compute_dtype"])
-    except (OSError, IndexError, KeyError, TypeError, AttributeError, ValueError):  # `load_checkpoint` says why
-        return None
-    return dtype if isinstance(dtype, torch.dtype) else None
 
 
 def load_checkpoint(folder: Path, state: TrainState, *, fingerprint: str) -> None:
@@ -252,10 +237,14 @@ def place_model(model: Any, settings: TrainingSettings, checkpoints: Path) -> st
     """
     device = choose_device()
     model.to(device)
-    model.encoder.compute_dtype = begun_dtype(checkpoints) or choose_dtype(settings.precision, device)
+    model.encoder.compute_dtype = choose_dtype(settings.precision, device)
+    with contextlib.suppress(OSError, IndexError, KeyError, TypeError, AttributeError, ValueError):
+        # None is there yet, or it cannot be read: `load_checkpoint` says why.
+        content = parse_json(list_checkpoints(checkpoints)[-1] / _STATE)
+        if isinstance(dtype := getattr(torch, content["compute_dtype"]), torch.dtype):
+            model.encoder.compute_dtype = dtype
     model.encoder.gradient_checkpointing = settings.gradient_checkpointing
-    compiling = settings.compile_blocks
-    reason = why_not_compiled(compiling, device, minutes=settings.minutes, steps=settings.known_steps)
+    reason = why_not_compiled(settings.compile_blocks, device, minutes=settings.minutes, steps=settings.known_steps)
     if reason is None:
         compile_model(model)
     return reason
@@ -271,30 +260,30 @@ def fit(  # noqa: PLR0913  (what the trainings of all commands do alike)
     callbacks: Sequence[Callback] = (),
     *,
     begin: Callable[[], None] = lambda: None,
-    sync: Callable[[], object] | None = None,
+    with_metrics: bool = True,
     what: str = "training",
     may_end_early: bool = False,
 ) -> MetricsFile | None:
     """Trains from the last checkpoint in a run's folder `root` on; rank 0 writes there. Errors are the trainer's.
 
     `callbacks` are the user's; `watch` comes behind them and before checkpoints, which it may ask for. `begin` is
-    called before the first step, with the state of the checkpoint. `sync` writes what a checkpoint relies on; without
-    it this is metrics.jsonl, whose writer is returned in rank 0.
+    called before the first step, with the state of the checkpoint. Where metrics.jsonl is written, its writer is
+    returned in rank 0.
     """
     state, group, checkpoints = trainer.state, trainer.group, root / "checkpoints"
-    if (name := on_rank_zero(group, lambda: last_checkpoint(checkpoints))) is not None:
-        fingerprint = trainer.fingerprint
+    if names := on_rank_zero(group, lambda: [path.name for path in list_checkpoints(checkpoints)]):
+        name, fingerprint = names[-1], trainer.fingerprint
         on_every_rank(group, lambda: load_checkpoint(checkpoints / name, state, fingerprint=fingerprint))
         reporter.note(f"going on from step {state.step:,} ({name})")
     metrics = None
     if group.is_main:
-        if sync is None:
+        if with_metrics:
             metrics = MetricsFile(root / "metrics.jsonl", step=state.step)
             trainer.callbacks.append(metrics)
         trainer.callbacks.append(ShowProgress(reporter, what, may_end_early=may_end_early))
     trainer.callbacks += [*callbacks, watch, StopAtSignal(interruption, root)]
     if group.is_main:
-        sync = metrics.sync if metrics is not None else sync or (lambda: None)
+        sync = (lambda: None) if metrics is None else metrics.sync
         trainer.callbacks.append(Checkpoints(checkpoints, settings, fingerprint=trainer.fingerprint, sync=sync))
     begin()
     try:

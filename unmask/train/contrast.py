@@ -17,7 +17,7 @@ wrong answers of the user's or mined, D = hidden size.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 from typing import Any
@@ -33,7 +33,7 @@ from unmask.masking.masker import MaskedRows
 from unmask.model.encoder import MaskedLM
 from unmask.model.fused import Losses
 from unmask.model.pooling import pool
-from unmask.train.objectives import JointLoss, Objective
+from unmask.train.objectives import JointLoss, Objective, StepTargets
 
 CONTRAST = "contrast"
 FIRST, SECOND, WRONG = 0, 1, 2  # sides: of a pair, and a wrong answer to its first text
@@ -42,14 +42,13 @@ PAIR, SIDE, DOCUMENT, TEXT = "pair", "side", "document", "text"
 
 
 @dataclass(frozen=True)
-class TextTargets:
-    """The texts of a batch."""
+class TextTargets(StepTargets):
+    """The texts of a batch; `positions_N` are places of their tokens, and its length is how many pairs there are."""
 
-    positions_N: Tensor  # int64: places of their tokens in the flattened batch
-    # int64, of each text: the number of its pair, counted over the whole step; `FIRST`, `SECOND` or `WRONG`; what
-    # document it is of: texts of one are no wrong answers to each other, unless said to be; and a hash of its content:
-    # equal ones are none, either.
-    columns_E4: Tensor
+    # int64 [E, 4], of each text: the number of its pair, counted over the whole step; `FIRST`, `SECOND` or `WRONG`; its
+    # document: texts of one are no wrong answers to each other, unless said to be; and a hash of its content: equal
+    # ones are none, either.
+    columns_EK: Tensor
     num_pairs: int  # whose first text is here
     lengths: tuple[int, ...] = ()  # tokens of each text, on the host
 
@@ -60,34 +59,21 @@ class TextTargets:
         positions_N = torch.nonzero(segment_T >= 0).squeeze(1)
         begins_T = (rows.position_ids.flatten() == 0) & (segment_T >= 0)
         text_N = begins_T[positions_N].long().cumsum(0) - 1
-        columns_E4 = torch.stack([rows.classes[name].flatten()[begins_T] for name in (PAIR, SIDE, DOCUMENT, TEXT)], 1)
-        num_pairs = int((columns_E4[:, 1] == FIRST).sum())
-        return cls(positions_N, columns_E4, num_pairs, tuple(torch.bincount(text_N).tolist()))
+        columns_EK = torch.stack([rows.classes[name].flatten()[begins_T] for name in (PAIR, SIDE, DOCUMENT, TEXT)], 1)
+        num_pairs = int((columns_EK[:, 1] == FIRST).sum())
+        return cls(positions_N, columns_EK, num_pairs, tuple(torch.bincount(text_N).tolist()))
 
     @classmethod
     def joined(cls, parts: Sequence[TextTargets]) -> TextTargets:
         """Texts of several parts, as far as pairs are concerned; their tokens are left out."""
-        return parts[0].of_columns(torch.cat([part.columns_E4 for part in parts]), sum(map(len, parts)))
+        return cls(parts[0].positions_N[:0], torch.cat([part.columns_EK for part in parts]), sum(map(len, parts)))
 
     @property
     def order_E(self) -> Tensor:
         """int64: first texts in the order of their pairs, then second ones, then wrong answers."""
-        return torch.argsort(self.columns_E4[:, 1] * len(self.columns_E4) + self.columns_E4[:, 0], stable=True)
-
-    def columns(self) -> Tensor:
-        """[E, 4], int64: of each text all but its tokens, for other ranks."""
-        return self.columns_E4
-
-    def of_columns(self, columns_E4: Tensor, num_pairs: int) -> TextTargets:
-        """The texts of several ranks, by their columns; their tokens are left out."""
-        return TextTargets(self.positions_N[:0], columns_E4, num_pairs)
+        return torch.argsort(self.columns_EK[:, 1] * len(self.columns_EK) + self.columns_EK[:, 0], stable=True)
 
     def __len__(self) -> int:
-        return self.num_pairs
-
-    @property
-    def total(self) -> float:
-        """What the summed loss is divided by."""
         return self.num_pairs
 
 
@@ -126,7 +112,7 @@ def compared(texts: TextTargets) -> tuple[Tensor, Tensor, Tensor]:
         other_C: int64: likewise the second ones, and behind them the wrong answers.
         barred_PC: bool: which of the others are no choice for each first text.
     """
-    pair_E, _, document_E, hash_E = texts.columns_E4.unbind(1)
+    pair_E, _, document_E, hash_E = texts.columns_EK.unbind(1)
     count, order_E = texts.num_pairs, texts.order_E
     first_P, other_C = order_E[:count], order_E[count:]
     one_P, hash_C = hash_E[first_P], hash_E[other_C]
@@ -234,7 +220,11 @@ class _Pooled(torch.autograd.Function):
         weights_VD = tokens_VD.to(x_ND.dtype)
         vectors, sources = [], []
         begin = first = 0
-        for group in _groups(lengths, max(1, LOGITS // len(weights_VD))):
+        # Texts of about so many positions together at most, or one text.
+        most = max(1, LOGITS // len(weights_VD))
+        ends = zip(lengths, accumulate(lengths), strict=True)
+        for _, some in groupby(ends, key=lambda text: (text[1] - 1) // most):
+            group = [length for length, _ in some]
             end = begin + sum(group)
             products_NV = x_ND[begin:end] @ weights_VD.T
             most_EV = torch.stack([of_text.amax(0) for of_text in products_NV.split(group)])
@@ -289,15 +279,7 @@ def _sums(into_Z: Tensor, from_Z: Tensor, weights_Z: Tensor, rows_RD: Tensor, co
     )
 
 
-def _groups(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
-    """Texts one behind another, of about so many positions together at most, or one text."""
-    for _, group in groupby(zip(lengths, accumulate(lengths), strict=True), key=lambda text: (text[1] - 1) // most):
-        yield [length for length, _ in group]
-
-
-def sparse() -> VectorKind:
-    """Vectors as wide as the vocabulary, compared by their product."""
-    return VectorKind(splade_vectors, unit=False)
+SPARSE = VectorKind(splade_vectors, unit=False)  # as wide as the vocabulary, compared by their product
 
 
 def surplus(vectors_EV: Tensor, num_tokens: int) -> float:
@@ -339,8 +321,8 @@ def pair_objective(
     2021 (SPLADE v2), section 2; the growth: Formal et al. 2021 (SPLADE), section 4.
     """
 
-    def of_parts(model: MaskedLM, vectors_ED: Tensor, parts: Sequence[TextTargets]) -> Losses:
-        texts = TextTargets.joined(parts)
+    def of_all(model: MaskedLM, vectors_ED: Tensor, columns_EK: Tensor, num_pairs: int) -> Losses:
+        texts = TextTargets(columns_EK.new_zeros(0), columns_EK, num_pairs)
         losses = contrast_losses(vectors_ED, texts, temperature=temperature, dimensions=dimensions, unit=kind.unit)
         if sparse_weights is None:
             return losses
@@ -353,6 +335,6 @@ def pair_objective(
         return replace(losses, total=losses.total + texts.num_pairs * rising * cost)
 
     def losses(model: MaskedLM, hidden_TD: Tensor, texts: TextTargets, dropout_seed: int | None) -> Losses:
-        return of_parts(model, kind.vectors(model, hidden_TD, texts), [texts])
+        return of_all(model, kind.vectors(model, hidden_TD, texts), texts.columns_EK, texts.num_pairs)
 
-    return Objective(CONTRAST, 1.0, TextTargets.of, losses, JointLoss(kind.vectors, of_parts))
+    return Objective(CONTRAST, 1.0, TextTargets.of, losses, JointLoss(kind.vectors, of_all))

@@ -9,9 +9,9 @@ Shape suffixes: B = rows, S = positions, T = B x S in a line, D = hidden size, N
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, Protocol, Self, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -45,54 +45,42 @@ def map_tensors(value: Value, change: Callable[[Tensor], Tensor]) -> Value:
     return cast(Value, changed)
 
 
-class StepTargets(Protocol):
-    """What an objective finds in a batch, or in a part of one: a dataclass of tensors."""
-
-    @property
-    def positions_N(self) -> Tensor:
-        """int64: places in the flattened batch (row x S + position) that it looks at."""
-
-    @property
-    def total(self) -> float:
-        """What the summed loss is divided by, as far as these targets add to it."""
-
-    def __len__(self) -> int:
-        """How many targets there are."""
-
-
-class JointTargets(StepTargets, Protocol):
-    """Targets that are compared with each other across the whole step, and so with those of other processes."""
-
-    def columns(self) -> Tensor:
-        """[E, K], int64: what is compared of each vector's target; tokens and places are left out."""
-
-    def of_columns(self, columns_EK: Tensor, count: int) -> Self:
-        """So many targets, as those of all processes, one behind another, from their columns."""
-
-
 @dataclass(frozen=True)
-class Targets:
-    """What is to be predicted in a batch.
+class StepTargets:
+    """What an objective finds in a batch, or in a part of one.
 
     Attributes:
-        positions_N: int64: places in the flattened batch (row x S + position) that it is predicted for.
-        classes_N: int64: the right answers.
-        boundaries_N: Places in the flattened batch of the tokens before and behind each target's span; None where the
-            objective does not ask for them.
-        weights_N: float32: of each target's loss; None: all weigh the same.
+        positions_N: int64: places in the flattened batch (row x S + position) that it looks at.
+        total: What the summed loss is divided by, as far as these targets add to it.
     """
 
     positions_N: Tensor
-    classes_N: Tensor
-    boundaries_N: tuple[Tensor, Tensor] | None = None
-    weights_N: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.positions_N)
 
     @property
     def total(self) -> float:
-        """What the summed loss is divided by: the number of targets, or the sum of their weights."""
+        return len(self)
+
+
+@dataclass(frozen=True)
+class Targets(StepTargets):
+    """What is to be predicted in a batch.
+
+    Attributes:
+        classes_N: int64: the right answers.
+        boundaries_N: Places in the flattened batch of the tokens before and behind each target's span; None where the
+            objective does not ask for them.
+        weights_N: float32: of each target's loss; None: all weigh the same.
+    """
+
+    classes_N: Tensor
+    boundaries_N: tuple[Tensor, Tensor] | None = None
+    weights_N: Tensor | None = None
+
+    @property
+    def total(self) -> float:
         return len(self) if self.weights_N is None else float(self.weights_N.sum())
 
     def filled(self, num_positions: int) -> Targets:
@@ -122,14 +110,14 @@ def capacity(count: int, num_positions: int, device: torch.device) -> int:
 class JointLoss:
     """The loss of an objective whose targets are compared with each other across the whole step, in two halves.
 
-    A step that is computed in parts, or by several processes, needs them apart, see `unmask.train.step`.
-    Its targets are `JointTargets`.
+    A step that is computed in parts, or by several processes, needs them apart, see `unmask.train.step`. Its targets
+    have `columns_EK`, int64: what is compared of each vector's target.
     """
 
     # What is compared of a part, [E, D]: of the model, its hidden states [T, D], and the targets.
     vectors: Callable[[Any, Tensor, Any], Tensor]
-    # Of the model, the vectors of all parts, one behind another, and the targets of each part.
-    losses: Callable[[Any, Tensor, Sequence[Any]], Losses]
+    # Of the model, the vectors of all parts and processes, one behind another, their columns, and how many targets.
+    losses: Callable[[Any, Tensor, Tensor, int], Losses]
 
 
 @dataclass(frozen=True)
@@ -171,7 +159,7 @@ def _token_losses(model: MaskedLM, hidden_TD: Tensor, targets: Targets, dropout_
 PREDICT_MASKED = Objective("masked_tokens", 1.0, _masked_targets, _token_losses)
 
 
-def _classes(name: str, weight: float, logits_of: Callable[[MaskedLM, Tensor], Tensor]) -> Objective:
+def _classes(name: str, weight: float, logits_of: Callable[[Any, Tensor], Tensor]) -> Objective:
     """The class of each segment that has one, from its first token."""
 
     def targets(rows: Rows, masked: MaskedRows) -> Targets:
@@ -211,11 +199,10 @@ def _boundary_losses(model: MaskedLM, hidden_TD: Tensor, targets: Targets, dropo
 
 
 @dataclass(frozen=True)
-class TextsToRebuild:
+class TextsToRebuild(StepTargets):
     """The texts of a batch, and which of their tokens are predicted from their vectors."""
 
-    positions_N: Tensor  # int64: places of these tokens in the flattened batch
-    classes_N: Tensor  # int64: their ids
+    classes_N: Tensor  # int64: the ids of these tokens
     first_E: Tensor  # int64: places of the texts' first tokens
     rows: DecodedRows  # what the decoder knows of the texts
 
@@ -235,13 +222,6 @@ class TextsToRebuild:
         bits_BS = masked.bits + mix_ints(_SEES)
         decoded = DecodedRows(rows.input_ids, text_BS, rows.position_ids, bits_BS)
         return cls(positions_N, rows.input_ids.flatten()[positions_N], first_E, decoded)
-
-    def __len__(self) -> int:
-        return len(self.positions_N)
-
-    @property
-    def total(self) -> float:
-        return len(self)
 
 
 def _retromae(settings: RetroMAESettings) -> Objective:
@@ -283,16 +263,9 @@ def _retromae(settings: RetroMAESettings) -> Objective:
 
 def extra_objectives(settings: ObjectivesSettings) -> tuple[Objective, ...]:
     """The objectives beside masked tokens, by their settings. A model needs the heads for them."""
-
-    def pair_logits(model: MaskedLM, x_ND: Tensor) -> Tensor:
-        head = model.find_head(PairHead)
-        assert head is not None
-        logits_NC: Tensor = head(x_ND)
-        return logits_NC
-
     objectives = []
     if (pairs := settings.pairs) is not None:
-        objectives.append(_classes(pairs.kind, pairs.weight, pair_logits))
+        objectives.append(_classes(pairs.kind, pairs.weight, lambda model, x_ND: model.find_head(PairHead)(x_ND)))
     if (spans := settings.span_boundary) is not None:
         objectives.append(Objective("span_boundary", spans.weight, _boundary_targets, _boundary_losses))
     if (label := settings.label) is not None:

@@ -77,13 +77,6 @@ def adamw_for(
     return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=choice.betas, eps=choice.eps, fused=True)
 
 
-def set_learning_rates(optimizer: torch.optim.Optimizer, scale: float) -> None:
-    """Sets the rate of each group to a share of its peak, which is the rate that the group was made with."""
-    for group in optimizer.param_groups:
-        peak = group.setdefault("initial_lr", group["lr"])
-        group["lr"] = peak * scale * group.get("lr_factor", 1.0)
-
-
 class Together(torch.optim.Optimizer):
     """Several optimizers, each of parameters of its own, as one: groups and state are shared with them."""
 
@@ -297,15 +290,42 @@ class Muon(torch.optim.Optimizer):
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Applies the gradients, which serve as working memory."""
         (group,) = self.param_groups
-        learning_rate, diverged = group["lr"], self.found_inf
+        learning_rate, momentum, diverged = group["lr"], group["momentum"], self.found_inf
+        shrink = 1.0 - learning_rate * group["weight_decay"]
         for reached in self._batches:
             batch = [weight for weight in reached if weight.grad is not None]
             on_cpu = serves(reached[0])
             if not batch or (on_cpu and diverged is not None and diverged.item()):
                 continue
-            directions = self._looped_directions if on_cpu else self._directions
-            update_NRC = orthogonalise(directions(batch, group["momentum"]), self.iterations)
-            shrink = 1.0 - learning_rate * group["weight_decay"]
+            # What has the shape of a weight, as the matrices that are stacked in it: [n, R, C].
+            nums = [self._stacked[weight] for weight in batch]
+            pairs = [(cast(Tensor, weight.grad), self.state[weight]["momentum"]) for weight in batch]
+            gradients, running = (
+                [each.unflatten(0, (num, -1)) for each, num in zip(column, nums, strict=True)]
+                for column in zip(*pairs, strict=True)
+            )
+
+            # 1. The running gradients advance, and give the directions of all matrices, a little shorter than 1.
+            if on_cpu:
+                use_threads_of_torch()
+                direction_NRC = torch.empty(sum(nums), *gradients[0].shape[1:], dtype=self.dtype)
+                sums_NS = torch.empty(sum(nums), STRETCHES)
+                begin = 0
+                for gradient_NRC, running_NRC in zip(gradients, running, strict=True):
+                    own = slice(begin, begin := begin + len(gradient_NRC))
+                    columns = arrays(gradient_NRC, running_NRC, sums_NS[own], direction_NRC[own])
+                    unit_directions(momentum, _ROOM, _EPS, *columns)
+            else:
+                if diverged is not None:  # between a number and itself there is only this number
+                    gradients = [torch.where(diverged > 0, r, g) for r, g in zip(running, gradients, strict=True)]
+                torch._foreach_lerp_(running, gradients, 1.0 - momentum)
+                torch._foreach_lerp_(gradients, running, momentum)
+                direction_NRC = torch.cat(gradients)
+                norm_N11 = torch.linalg.matrix_norm(direction_NRC, keepdim=True)
+                direction_NRC = (direction_NRC / (_ROOM * norm_N11 + _EPS)).to(self.dtype)
+
+            # 2. The update, by directions whose singular values are all near 1.
+            update_NRC = orthogonalise(direction_NRC, self.iterations)
             rate = learning_rate * 0.2 * max(update_NRC.shape[1:]) ** 0.5
             if not on_cpu:  # all at once: each operation on a GPU costs a launch
                 weights: list[Tensor] = list(batch)
@@ -314,40 +334,8 @@ class Muon(torch.optim.Optimizer):
                 else:
                     torch._foreach_mul_(weights, torch.where(diverged > 0, 1.0, shrink))
                     update_NRC.mul_(1.0 - diverged)
-            updates = update_NRC.split([self._stacked[weight] for weight in batch])
-            for weight, update in zip(batch, updates, strict=True):
+            for weight, update in zip(batch, update_NRC.split(nums), strict=True):
                 if on_cpu:
                     apply(shrink, rate, *arrays(update.flatten(0, 1), weight))
                 else:
                     weight.add_(update.flatten(0, 1), alpha=-rate)
-
-    def _directions(self, batch: list[nn.Parameter], momentum: float) -> Tensor:
-        """Advances the running gradients; the directions of all matrices, [N, R, C], a little shorter than 1."""
-        gradients = [cast(Tensor, weight.grad) for weight in batch]
-        running = [self.state[weight]["momentum"] for weight in batch]
-        if (diverged := self.found_inf) is not None:  # between a number and itself there is only this number
-            gradients = [torch.where(diverged > 0, r, g) for r, g in zip(running, gradients, strict=True)]
-        torch._foreach_lerp_(running, gradients, 1.0 - momentum)
-        torch._foreach_lerp_(gradients, running, momentum)
-        direction_NRC = torch.cat([self._apart(w, gradient) for w, gradient in zip(batch, gradients, strict=True)])
-        norm_N11 = torch.linalg.matrix_norm(direction_NRC, keepdim=True)
-        return (direction_NRC / (_ROOM * norm_N11 + _EPS)).to(self.dtype)
-
-    def _looped_directions(self, batch: list[nn.Parameter], momentum: float) -> Tensor:
-        """The same by compiled loops."""
-        use_threads_of_torch()
-        num = sum(self._stacked[weight] for weight in batch)
-        direction_NRC = torch.empty(num, *self._apart(batch[0], batch[0]).shape[1:], dtype=self.dtype)
-        sums_NS = torch.empty(num, STRETCHES)
-        begin = 0
-        for weight in batch:
-            own = slice(begin, begin := begin + self._stacked[weight])
-            gradient_NRC = self._apart(weight, cast(Tensor, weight.grad))
-            running_NRC = self._apart(weight, self.state[weight]["momentum"])
-            columns = arrays(gradient_NRC, running_NRC, sums_NS[own], direction_NRC[own])
-            unit_directions(momentum, _ROOM, _EPS, *columns)
-        return direction_NRC
-
-    def _apart(self, weight: nn.Parameter, tensor: Tensor) -> Tensor:
-        """What has the shape of a weight, as the matrices that are stacked in it: [n, R, C]."""
-        return tensor.unflatten(0, (self._stacked[weight], -1))

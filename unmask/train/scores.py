@@ -111,17 +111,10 @@ class ScoreBoard:
             assert pos_N is not None, "masking by parts of speech refuses rows without them"
             self._of_pos.add(pos_N, loss=losses_N)
 
-    def due(self, step: int) -> bool:
-        return step % self.every_steps == 0
-
-    def sample_rows(self, length: int) -> int:
-        """How many rows of this length a refresh looks at; 0 where it needs none."""
-        return max(1, SAMPLE_POSITIONS // length) if "attention" in self.names else 0
-
     def refresh(self, step: int, model: MaskedLM, sample: Rows | None, *, rate: float) -> None:
         """Makes the scores anew; their version is the step. `rate` is that of masking at present.
 
-        Rows are needed where `sample_rows` says so.
+        The attention received needs a sample of rows, of about `SAMPLE_POSITIONS`.
         """
         begin = time.monotonic()
         self._of_token.fold()
@@ -134,8 +127,22 @@ class ScoreBoard:
             self._of_pos.fold()
             tables["pos_loss"] = self._of_pos.filled("loss")
         if "attention" in self.names:
-            assert sample is not None, "rows are given where the board asks for them"
-            tables["attention"] = _received(model, sample)
+            # What each id receives on average; what is not in the sample gets an even share.
+            assert sample is not None, "the attention is that in a sample of rows"
+            was_training = model.training
+            model.eval()
+            received_BS = attention_received(
+                model.encoder,
+                sample.input_ids,
+                segment_ids_BS=sample.segment_ids,
+                position_ids_BS=sample.position_ids,
+                token_type_ids_BS=sample.token_type_ids,
+            )
+            model.train(was_training)
+            ids, size = sample.input_ids[sample.maskable], len(model.encoder.tokens)
+            total_V = torch.zeros(size, device=ids.device).index_add_(0, ids, received_BS[sample.maskable])
+            count_V = torch.bincount(ids, minlength=size)
+            tables["attention"] = torch.where(count_V > 0, total_V / count_V.clamp(min=1), 1.0)
         if self.names & {"embedding", "anchors"}:
             embedding_VD = main_directions(model.encoder.tokens.detach())
             if "embedding" in self.names:
@@ -166,25 +173,6 @@ class ScoreBoard:
                 tensor.copy_(state[prefix + name])
         tables = {n.removeprefix("scores."): t for n, t in state.items() if n.startswith("scores.")}
         self.scores = Scores(int(state["version"]), {name: t.to(self._device) for name, t in tables.items()})
-
-
-def _received(model: MaskedLM, sample: Rows) -> Tensor:
-    """[V]: the attention that each id receives on average; what is not in the sample gets an even share."""
-    was_training = model.training
-    model.eval()
-    received_BS = attention_received(
-        model.encoder,
-        sample.input_ids,
-        segment_ids_BS=sample.segment_ids,
-        position_ids_BS=sample.position_ids,
-        token_type_ids_BS=sample.token_type_ids,
-    )
-    model.train(was_training)
-    ids = sample.input_ids[sample.maskable]
-    size = len(model.encoder.tokens)
-    total_V = torch.zeros(size, device=ids.device).index_add_(0, ids, received_BS[sample.maskable])
-    count_V = torch.bincount(ids, minlength=size)
-    return torch.where(count_V > 0, total_V / count_V.clamp(min=1), 1.0)
 
 
 def main_directions(table_VD: Tensor) -> Tensor:

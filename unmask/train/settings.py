@@ -26,14 +26,13 @@ class _Warmup(Settings):
 
     def at(self, progress: float) -> float:
         """The factor at a progress in [0, 1]."""
-        return progress / self.warmup if progress < self.warmup else self._after_warmup(progress)
-
-    def _after_warmup(self, progress: float) -> float:
-        raise NotImplementedError
-
-    def _left(self, progress: float) -> float:
-        """The share that is left of what follows the rise."""
-        return (1.0 - progress) / (1.0 - self.warmup) if self.warmup < 1.0 else 1.0
+        if progress < self.warmup:
+            return progress / self.warmup
+        if isinstance(self, WarmupStableDecay):
+            gone = (progress - (1.0 - self.decay)) / self.decay if self.decay > 0.0 else 0.0
+            return 1.0 - min(gone, 1.0) ** 0.5 if gone > 0.0 else 1.0
+        left = (1.0 - progress) / (1.0 - self.warmup) if self.warmup < 1.0 else 1.0  # of what follows the rise
+        return 0.5 - 0.5 * math.cos(math.pi * left) if isinstance(self, Cosine) else left
 
 
 class WarmupStableDecay(_Warmup):
@@ -54,27 +53,17 @@ class WarmupStableDecay(_Warmup):
             raise ValueError(f"warmup {self.warmup} and decay {self.decay} are more than the whole budget")
         return self
 
-    def _after_warmup(self, progress: float) -> float:
-        gone = (progress - (1.0 - self.decay)) / self.decay if self.decay > 0.0 else 0.0
-        return 1.0 - min(gone, 1.0) ** 0.5 if gone > 0.0 else 1.0
-
 
 class LinearDecay(_Warmup):
     """Rises and falls linearly to 0. Source: Devlin et al. 2018, appendix A.2."""
 
     kind: Literal["linear"]
 
-    def _after_warmup(self, progress: float) -> float:
-        return self._left(progress)
-
 
 class Cosine(_Warmup):
     """Rises linearly and falls along half a cosine to 0. Source: Loshchilov and Hutter 2017."""
 
     kind: Literal["cosine"]
-
-    def _after_warmup(self, progress: float) -> float:
-        return 0.5 - 0.5 * math.cos(math.pi * self._left(progress))
 
 
 Schedule = Annotated[WarmupStableDecay | LinearDecay | Cosine, Field(discriminator="kind")]

@@ -12,8 +12,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,8 +26,7 @@ from unmask.model.attention import MOST, Sequences
 from unmask.model.encoder import MaskedLM, uncompile_model
 from unmask.train.distributed import ALONE, Group, Synced
 from unmask.train.hardware import reason_of, says_out_of_memory, sums_dtype, works_on_its_own
-from unmask.train.objectives import PREDICT_MASKED, JointTargets, Objective, StepTargets, Targets, map_tensors
-from unmask.train.optimizer import set_learning_rates
+from unmask.train.objectives import PREDICT_MASKED, Objective, StepTargets, Targets, map_tensors
 from unmask.train.settings import TrainingSettings
 
 if TYPE_CHECKING:
@@ -192,7 +191,11 @@ def parts_of(
         pos_BS = own.annotations.get("pos")
         pos_N = None if pos_BS is None else pos_BS.flatten()[targets[0].positions_N]
         part = StepPart(own_masked.input_ids, inputs, targets, tuple(each.total for each in targets), pos_N)
-        parts.append(part if are_there else map_tensors(part, partial(sent, device=device)))
+        if not are_there:  # from pinned memory, which the copy reads while the host goes on
+            part = map_tensors(
+                part, lambda t: (t.pin_memory() if device.type == "cuda" else t).to(device, non_blocking=True)
+            )
+        parts.append(part)
     return parts
 
 
@@ -206,13 +209,6 @@ def most_rows(rows: Rows, width: int) -> int:
     sequences = int(rows.segment_ids.max()) + 1 + math.ceil(length / _BLOCK)  # of a row at the most, with its padding
     of_row = 4 * width * (length + _BLOCK * _FILLED * sequences)
     return max(1, min(MOST // sequences, int(_BUFFER_BYTES / of_row)))
-
-
-def sent(tensor: Tensor, device: torch.device) -> Tensor:
-    """On its way to a device: from pinned memory, which the copy reads while the host goes on."""
-    if device.type == "cuda":
-        tensor = tensor.pin_memory()
-    return tensor.to(device, non_blocking=True)
 
 
 # ----------------------------------------
@@ -279,7 +275,7 @@ def training_step(  # noqa: PLR0915  (one step, whole)
         SettingsError: Blocks cannot be compiled, which they must.
     """
     model, optimizer, board, step = state.model, state.optimizer, state.board, state.step + 1
-    device, seed = model.encoder.device, mix_ints(settings.seed, step, _DROPOUT)
+    device, seed, first = model.encoder.device, mix_ints(settings.seed, step, _DROPOUT), group.rank * _MOST_PARTS
     attempts = _Attempts(state, settings, rows, masked, objectives)
 
     # What losses are divided by and how many targets they are of: in all parts, and of all processes.
@@ -290,12 +286,11 @@ def training_step(  # noqa: PLR0915  (one step, whole)
     totals = [math.fsum(each) or 1.0 for each in sums[::2]]
     counts = {objective.name: int(sum(each)) for objective, each in zip(objectives, sums[1::2], strict=True)}
 
-    def seed_of(number: int) -> int:
-        return mix_ints(seed, number + group.rank * _MOST_PARTS)
-
     def hidden_of(part: StepPart, number: int) -> Tensor:
         """[T, D]: the hidden states of a part, one row behind another."""
-        hidden_BSD: Tensor = model.encoder(part.input_ids_BS, **part.inputs, dropout_seed=seed_of(number))
+        hidden_BSD: Tensor = model.encoder(
+            part.input_ids_BS, **part.inputs, dropout_seed=mix_ints(seed, first + number)
+        )
         return hidden_BSD.flatten(0, 1)
 
     # Vectors that are compared across parts and processes.
@@ -314,10 +309,13 @@ def training_step(  # noqa: PLR0915  (one step, whole)
         hidden_TD = hidden_of(part, number) if before is None else before[0]
         loss = torch.zeros((), device=device)
         for index, (objective, targets) in enumerate(zip(objectives, part.targets, strict=True)):
-            if index in joint:  # a number with the gradient that the loss of all parts has in this one
-                loss = loss + joint[index].loss_of_part(model, hidden_TD, targets, number)
+            if (each := joint.get(index)) is not None:
+                # A number with the gradient that the loss of all parts has in this one. A graph is gone after that.
+                vectors_ED = each.joint.vectors(model, hidden_TD, targets) if each.graph is None else each.graph[1]
+                each.graph = None
+                loss = loss + (vectors_ED * each.gradients[number]).sum()
                 continue
-            losses = objective.losses(model, hidden_TD, targets, seed_of(number))
+            losses = objective.losses(model, hidden_TD, targets, mix_ints(seed, first + number))
             if board is not None and board.needs_steps and objective is PREDICT_MASKED and isinstance(targets, Targets):
                 predictions.append((targets.classes_N, losses.each_N, losses.wrong_N, part.pos_N))
             mean = losses.total / totals[index]
@@ -351,7 +349,9 @@ def training_step(  # noqa: PLR0915  (one step, whole)
 
     # The update, where the gradient is finite. On a GPU the host does not wait to know, if the optimizer looks at it by
     # itself, as torch's gradient scaler has them do.
-    set_learning_rates(optimizer, learning_rate_scale)
+    for part_of_optimizer in optimizer.param_groups:  # a peak is the rate that they were made with
+        peak = part_of_optimizer.setdefault("initial_lr", part_of_optimizer["lr"])
+        part_of_optimizer["lr"] = peak * learning_rate_scale * part_of_optimizer.get("lr_factor", 1.0)
     diverged = (~values_F.isfinite().all()).float() if works_on_its_own(device) else None
     looks = getattr(optimizer, "_step_supports_amp_scaling", False)
     try:
@@ -400,44 +400,29 @@ class _JointVectors:
                 vectors_ED = self.joint.vectors(model, hidden_TD, part.targets[self.index])
             self.graph = (hidden_TD, vectors_ED) if len(parts) == 1 else None
             vectors.append(vectors_ED.detach())
-        self.every_ED = torch.cat(vectors)
-        self.targets = cast(list[JointTargets], [part.targets[self.index] for part in parts])
+        targets: list[Any] = [part.targets[self.index] for part in parts]
+        self.every_ED, self.columns_EK = torch.cat(vectors), torch.cat([each.columns_EK for each in targets])
+        self.count = sum(map(len, targets))
 
     def gather(self) -> None:
         """Those of all processes, with what is known of each."""
-        sizes = [int(size) for (size,) in self.group.all_gather([len(self.every_ED)])]
-        self.own = slice(sum(sizes[: self.group.rank]), sum(sizes[: self.group.rank + 1]))
-        if self.group.world_size > 1:
-            columns_EK = torch.cat([each.columns() for each in self.targets])
-            counts = self.group.all_gather([sum(map(len, self.targets))])
-            self.every_ED = self.group.all_gather_rows(self.every_ED)
-            columns_EK = self.group.all_gather_rows(columns_EK)
-            self.targets = [self.targets[0].of_columns(columns_EK, int(sum(count for (count,) in counts)))]
+        gathered = self.group.all_gather([len(self.every_ED), self.count])
+        ends = list(accumulate(int(size) for size, _ in gathered))
+        self.own = slice(ends[self.group.rank] - len(self.every_ED), ends[self.group.rank])
+        self.count = int(sum(count for _, count in gathered))
+        self.every_ED = self.group.all_gather_rows(self.every_ED)
+        self.columns_EK = self.group.all_gather_rows(self.columns_EK)
 
     def gradient(self, model: Any, parts: Sequence[StepPart]) -> Tensor:
-        """Computes the gradient of the loss by the vectors, and returns the mean loss, which counts once.
-
-        Parameters that the loss itself has (a temperature) get their gradient in rank 0, once.
-        """
+        """Computes the gradient of the loss by the vectors, and returns the mean loss, which counts once."""
         every_ED = self.every_ED.detach().requires_grad_()
-        mean = self.joint.losses(model, every_ED, self.targets).total / self.total
-        if self.group.is_main:
-            (self.weight * mean).backward()
-            gradient_ED = every_ED.grad
-        else:
-            (gradient_ED,) = torch.autograd.grad(self.weight * mean, every_ED)
-        assert gradient_ED is not None, "the loss is one of the vectors"
-        sizes = [len(cast(JointTargets, part.targets[self.index]).columns()) for part in parts]
-        self.gradients = gradient_ED[self.own].split(sizes)
+        mean = self.joint.losses(model, every_ED, self.columns_EK, self.count).total / self.total
+        (gradient_ED,) = torch.autograd.grad(self.weight * mean, every_ED)
+        targets: list[Any] = [part.targets[self.index] for part in parts]
+        self.gradients = gradient_ED[self.own].split([len(each.columns_EK) for each in targets])
         if len(parts) > 1:
             self.graph = None
         return mean.detach() if self.group.is_main else torch.zeros_like(mean)
-
-    def loss_of_part(self, model: Any, hidden_TD: Tensor, targets: StepTargets, number: int) -> Tensor:
-        """A number whose gradient by the weights is what this part adds to that of the step."""
-        graph, self.graph = self.graph, None  # it is gone after the backward pass
-        vectors_ED = self.joint.vectors(model, hidden_TD, targets) if graph is None else graph[1]
-        return (vectors_ED * self.gradients[number]).sum()
 
 
 class _Attempts:

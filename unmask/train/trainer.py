@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from unmask.core.errors import DivergedError, EndedElsewhereError
-from unmask.data.rows import WHOLE, Cursor, RowBatch, Rows, Share
+from unmask.data.rows import WHOLE, Cursor, Rows, Share
 from unmask.masking.masker import MaskedRows, Masker, unmasked
 from unmask.masking.settings import rate_at
 from unmask.masking.tables import Scores
@@ -25,28 +25,13 @@ from unmask.train.distributed import ALONE, Group, check_same, synced_over
 from unmask.train.hardware import first_micro_tokens, keep_freed_memory, works_on_its_own
 from unmask.train.objectives import PREDICT_MASKED, Objective
 from unmask.train.optimizer import build_optimizer
-from unmask.train.scores import ScoreBoard
+from unmask.train.scores import SAMPLE_POSITIONS, ScoreBoard
 from unmask.train.settings import TrainingSettings
 from unmask.train.step import Figures, TrainState, training_step
 
 BATCHES_AHEAD = 3  # of a GPU: a new window or epoch takes longer than a step of a small model
 STEPS_AHEAD = 2  # of a GPU that the host may be: enough that it never waits for work, and no more memory than needed
 _BEGINNING = 1e-3  # progress of the first step by the clock
-
-
-class BatchSource(Protocol):
-    """What a model is trained on; see `unmask.data.rows.RowStream`.
-
-    Attributes:
-        version: Changes when the batches that are still to come change.
-    """
-
-    @property
-    def version(self) -> int:
-        """See above."""
-
-    def batch(self, cursor: Cursor, num_rows: int, length: int | None = None, *, share: Share = WHOLE) -> RowBatch:
-        """The batch at a place, or a share of it, and the place behind it."""
 
 
 class Trainer:
@@ -57,7 +42,8 @@ class Trainer:
     Args:
         model: An `nn.Module` on its device, with an `encoder` that makes hidden states of rows, and a `pad_id`, as
             `unmask.model.encoder.Trainable` describes them.
-        stream: The training text.
+        stream: The training text: an `unmask.data.rows.RowStream`, or any other with its `batch`, and its `version`, a
+            number that changes when the batches that are still to come change.
         settings: Budget, learning rate, batch.
         masker: What is predicted; None: the model sees the text as it is.
         objective: Whose loss is that of the step: masked tokens, a task, pairs, or one of your own.
@@ -80,7 +66,7 @@ class Trainer:
     def __init__(  # noqa: PLR0913  (what a training is made of)
         self,
         model: nn.Module,
-        stream: BatchSource,
+        stream: Any,
         settings: TrainingSettings,
         *,
         masker: Masker | None = None,
@@ -99,6 +85,7 @@ class Trainer:
         made = build_optimizer(model, settings) if optimizer is None else optimizer(model)
         self.state = TrainState(model, made, board=board)
         self.callbacks, self.group, self.clock = list(callbacks), group, clock
+        self._unread: deque[StepReport] = deque()  # whose figures the callbacks have not seen yet
         self.first_micro_tokens: int | None = None
         self.save_requested = False
         self.error: BaseException | None = None
@@ -118,10 +105,13 @@ class Trainer:
         try:
             for report in self.steps():
                 self.save_requested = False
+                self._unread.append(report)
+                self.read_figures(wait=False)
                 for callback in self.callbacks:
                     callback.on_step(self, report)
                 if self._stopped:
                     break
+            self.read_figures()
             if isinstance(self._stopped, BaseException):
                 raise self._stopped
         except BaseException as error:
@@ -142,9 +132,22 @@ class Trainer:
         self._stopped = error or True
 
     def evaluated(self, result: Any) -> None:
-        """Tells all callbacks of an evaluation."""
+        """Hands an evaluation to all callbacks, behind the figures of the steps before it."""
+        self.read_figures()
         for callback in self.callbacks:
             callback.on_evaluation(self, result)
+
+    def read_figures(self, *, wait: bool = True) -> None:
+        """Hands the figures of steps to all callbacks, in their order: those that are there, or, with a wait, all.
+
+        Raises:
+            DivergedError: One of them is not finite.
+        """
+        while self._unread and (wait or self._unread[0].figures.arrived):
+            report = self._unread.popleft()
+            report.figures.read()
+            for callback in self.callbacks:
+                callback.on_figures(self, report)
 
     def steps(self) -> Iterator[StepReport]:
         """Makes the steps, one whenever the next report is asked for. What is done between two counts as training time.
@@ -212,9 +215,11 @@ class Trainer:
                 )
                 state.tokens_seen += batch.num_tokens
                 state.cursor = batch.cursor
-                if board is not None and masker is not None and board.due(state.step):
-                    num_rows = board.sample_rows(batch.length)
-                    rows = self.stream.batch(state.cursor, num_rows, batch.length).rows.to(device) if num_rows else None
+                if board is not None and masker is not None and state.step % board.every_steps == 0:
+                    rows = None
+                    if "attention" in board.names:
+                        num_rows = max(1, SAMPLE_POSITIONS // batch.length)
+                        rows = self.stream.batch(state.cursor, num_rows, batch.length).rows.to(device)
                     board.refresh(state.step, self.model, rows, rate=rate_at(masker.settings.rate, progress))
                 on_the_way.append(figures)
                 if len(on_the_way) > STEPS_AHEAD:
@@ -285,7 +290,7 @@ class Batches:
 
     def __init__(
         self,
-        stream: BatchSource,
+        stream: Any,
         masker: Masker | None,
         settings: TrainingSettings,
         *,
@@ -307,7 +312,13 @@ class Batches:
         """The batch of the next step: the one that was made for it, or a new one."""
         request = self._request(state.cursor, state.step, state.tokens_seen, state.seconds)
         batch = self._queue.popleft().result() if self._queue else None
-        if batch is None or batch.version != self.stream.version or not self._serves(batch.request, request):
+        # Whether the batch of one request is that of another, too. Progress by the clock never comes again.
+        made_for, now = (
+            (each.cursor, each.step, each.tokens, each.length, each.scores and each.scores.version,
+             None if self.settings.minutes is not None else each.progress)
+            for each in (batch.request if batch else request, request)
+        )  # fmt: skip
+        if batch is None or batch.version != self.stream.version or made_for != now:
             for future in self._queue:  # what was to come behind another one
                 future.cancel()
             wait(self._queue)
@@ -327,22 +338,15 @@ class Batches:
         scores = None if self._board is None else self._board.scores
         return _Request(cursor, step, tokens, seconds, progress, self.settings.length_at(progress), scores)
 
-    def _serves(self, made_for: _Request, request: _Request) -> bool:
-        """Whether the batch of one request is that of another, too. Progress by the clock never comes again."""
-        (a, b), by_clock = (made_for, request), self.settings.minutes is not None
-        versions = [None if each.scores is None else each.scores.version for each in (a, b)]
-        same_place = (a.cursor, a.step, a.tokens, a.length) == (b.cursor, b.step, b.tokens, b.length)
-        return same_place and (by_clock or a.progress == b.progress) and versions[0] == versions[1]
-
     def _make_behind(self, last: Future[MaskedBatch | None], seconds: float) -> MaskedBatch | None:
-        """The batch behind another, as far as so many seconds of training tell; None where that is not known before its
-        step is made, or nothing follows. What time it is when the thread gets here must not matter: other processes
-        would make other batches."""
+        """The batch behind another, by the seconds of training when it was asked for; None where it is not known before
+        its step is made, or nothing follows. What time it is when the thread gets here must not matter: other
+        processes would make other batches."""
         before = last.result()
         if before is None:
             return None
         step = before.request.step + 1
-        if self._board is not None and self._board.due(step):
+        if self._board is not None and step % self._board.every_steps == 0:
             return None
         request = self._request(before.cursor, step, before.request.tokens + before.num_tokens, seconds)
         return None if request.progress >= 1.0 else self._make(request)
@@ -366,10 +370,7 @@ def with_empty_rows(rows: Rows, num_rows: int, pad_id: int) -> Rows:
     if missing <= 0:  # a stream of examples makes as many rows as these need, whatever is asked for
         return rows
 
-    def longer(column: Tensor) -> Tensor:
-        return torch.cat([column, column.new_zeros(missing, column.shape[1])])
-
-    filled = rows.map(longer)
+    filled = rows.map(lambda column: torch.cat([column, column.new_zeros(missing, column.shape[1])]))
     filled.input_ids[-missing:] = pad_id
     for column in (filled.segment_ids, *filled.classes.values()):
         column[-missing:] = -1

@@ -30,10 +30,10 @@ def test_a_step_by_hand() -> None:
     recipe = load_recipe("base")
     model = model_of(recipe)
     memory = step_memory(model, recipe.training, positions=4096, rate=0.3)
-    assert memory.blocks == 22 * 4096 * 2 * (10 * 768 + 3 * 1152)
-    assert memory.attention == 4 * 768 * (4096 + 4096)
-    assert memory.weights == 10 * model.num_parameters
-    assert 100e9 < step_memory(model, recipe.training, positions=262_144, rate=0.3).blocks < 130e9
+    assert memory["blocks"] == 22 * 4096 * 2 * (10 * 768 + 3 * 1152)
+    assert memory["attention"] == 4 * 768 * (4096 + 4096)
+    assert memory["weights"] == 10 * model.num_parameters
+    assert 100e9 < step_memory(model, recipe.training, positions=262_144, rate=0.3)["blocks"] < 130e9
 
 
 def test_parts_fit_and_are_no_smaller_than_they_must_be() -> None:
@@ -45,7 +45,7 @@ def test_parts_fit_and_are_no_smaller_than_they_must_be() -> None:
         fits = fitting_positions(model, settings, memory=memory, rate=0.3)
         assert fits is not None
         assert settings.batch_tokens % fits == 0
-        taken, twice = (step_memory(model, settings, positions=n, rate=0.3).total for n in (fits, 2 * fits))
+        taken, twice = (step_memory(model, settings, positions=n, rate=0.3)["total"] for n in (fits, 2 * fits))
         assert taken <= USED * memory < twice
     assert fitting_positions(model, settings, memory=1 << 30, rate=0.3) is None
     assert fitting_positions(model, settings, memory=1 << 50, rate=0.3) == settings.batch_tokens
@@ -62,7 +62,7 @@ def test_what_a_training_begins_with(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = TrainingSettings.model_validate({"steps": 1, "batch_tokens": 65_536, "sequence_length": 128})
     assert first_micro_tokens(model, settings, gpu, rate=0.2) is None, "all of it fits"
     assert first_micro_tokens(model, settings, torch.device("cpu"), rate=0.2) is None
-    memory = 2 * step_memory(model, settings, positions=8192, rate=0.2).total
+    memory = 2 * step_memory(model, settings, positions=8192, rate=0.2)["total"]
     fits = first_micro_tokens(model, settings, gpu, rate=0.2)
     assert fits in (8192, 16_384)
     memory = 1

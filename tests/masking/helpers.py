@@ -178,9 +178,3 @@ def frequencies_of(tokenizer: Tokenizer) -> np.ndarray:
     """Some frequencies: Zipf's, in a random order."""
     order = np.random.default_rng(5).permutation(tokenizer.vocab_size)
     return 1 + 10_000 // (1 + order)
-
-
-def word_numbers(rows: Rows) -> torch.Tensor:
-    """[B, S]: a number for each word, -1 outside."""
-    numbers = torch.cumsum(rows.word_starts.flatten(), 0).view(rows.shape)
-    return torch.where(rows.maskable, numbers, -1)

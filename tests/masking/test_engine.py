@@ -1,44 +1,17 @@
-"""The budget, whole words, and what a mask depends on."""
+"""What a mask depends on."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from tests.masking.helpers import make_rows, masker_of, word_numbers
+from tests.masking.helpers import make_rows, masker_of
 from unmask.core.errors import SettingsError
-from unmask.data.rows import Rows
 from unmask.masking.masker import Masker
 from unmask.masking.settings import STRATEGIES
 from unmask.tokenizer.tokenizer import Tokenizer
 
 ALL = sorted(STRATEGIES)
-
-
-def chosen(masker: Masker, rows: Rows, **kwargs: float) -> torch.Tensor:
-    return masker(rows, **kwargs).labels != -100  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("length", [4, 40, 400])
-def test_random_masking_fills_the_budget_to_within_one_token(tokenizer: Tokenizer, length: int) -> None:
-    rows = make_rows(tokenizer, 200, [length])
-    counts = chosen(Masker.from_tokenizer(tokenizer, rate=0.15), rows).sum(1)
-    assert ((counts - 0.15 * length).abs() < 1).all()
-
-
-@pytest.mark.parametrize("strategy", ["whole_word", "span"])
-def test_words_are_masked_whole(tokenizer: Tokenizer, strategy: str) -> None:
-    rows = make_rows(tokenizer, 300, [60, 30], mean_word=2.5)
-    masked = chosen(masker_of(tokenizer, strategy=strategy, rate=0.3), rows)
-    words = word_numbers(rows)
-    hit = masked[rows.maskable].double()
-    per_word = torch.zeros(int(words.max()) + 1, dtype=torch.double).scatter_add_(0, words[rows.maskable], hit)
-    sizes = torch.bincount(words[rows.maskable]).double()
-    assert ((per_word == 0) | (per_word == sizes)).all()
-    assert (per_word > 0).sum() > 1000
-    # and no size is favoured: a word's chance does not grow with its pieces
-    shares = [float((per_word[sizes == n] > 0).double().mean()) for n in (1, 2, 3)]
-    assert max(shares) - min(shares) < 0.05
 
 
 @pytest.mark.parametrize("strategy", ALL)
@@ -57,13 +30,6 @@ def test_a_mask_depends_on_seed_epoch_and_content_alone(tokenizer: Tokenizer, st
     assert torch.equal(masker(second, epoch=2).input_ids, whole.input_ids[:, 22:33])
     for other in (masker(rows, epoch=3), masker_of(tokenizer, strategy=strategy, rate=0.3, seed=4)(rows)):
         assert not torch.equal(other.labels, whole.labels)
-
-
-def test_progress_moves_the_rate(tokenizer: Tokenizer) -> None:
-    rows = make_rows(tokenizer, 300, [100])
-    masker = Masker.from_tokenizer(tokenizer, rate={"kind": "linear", "start": 0.4, "end": 0.1})  # type: ignore[arg-type]
-    shares = [float(chosen(masker, rows, progress=p).sum() / rows.maskable.sum()) for p in (0.0, 0.5, 1.0)]
-    assert shares == pytest.approx([0.4, 0.25, 0.1], abs=1e-3)
 
 
 def test_plain_rows_are_keyed_by_their_content_whatever_the_padding(tokenizer: Tokenizer) -> None:

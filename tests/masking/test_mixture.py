@@ -94,13 +94,3 @@ def test_losses_are_weighed_by_the_inverse_of_the_rate(tokenizer: Tokenizer) -> 
     sums = torch.where(masked.labels >= 0, masked.loss_weights, 0.0).sum(1)
     assert float((sums / 400 - 1).abs().max()) < 0.03
     assert masker_of(tokenizer)(rows).loss_weights is None
-
-
-def test_more_is_corrupted_than_predicted(tokenizer: Tokenizer) -> None:
-    rows = make_rows(tokenizer, 500, [100])
-    masked = masker_with(tokenizer, rate=0.4, prediction_rate=0.15, replacement={"shares": [1.0, 0.0, 0.0]})(rows)
-    hidden, target = masked.input_ids != rows.input_ids, masked.labels >= 0
-    assert (hidden | ~target).all(), "every target is hidden"
-    assert hidden.sum(1).double().mean() == 40
-    assert target.sum(1).double().mean() == 15
-    assert torch.equal(masked.labels[target], rows.input_ids[target])

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
-from tests.data.fake_store import FakeStore
 from tests.models import rich_model
-from tests.train.helpers import MakeModel, settings_of, state_of, train
+from tests.train.helpers import MakeModel, settings_of
 from unmask.data.rows import Cursor, Rows, RowStream
 from unmask.data.store import TokenStore
 from unmask.masking.masker import MaskedRows, Masker
@@ -148,49 +146,3 @@ def test_parts_give_the_gradient_of_the_whole(
         assert again.read().objectives[name].count == mean.count
     for name, gradient in whole.items():
         torch.testing.assert_close(in_parts[name], gradient, rtol=1e-3, atol=1e-6, msg=name)
-
-
-class TopicStore(FakeStore):
-    """Documents of 12 tokens, each about one topic of four, that begin with other words than they end with."""
-
-    def __init__(self, tokenizer: Tokenizer, *, seed: int, num_documents: int = 600) -> None:
-        rng = np.random.default_rng(seed)
-        ordinary = np.flatnonzero(tokenizer.ordinary)[:40].reshape(4, 2, 5)
-        topics = rng.integers(0, 4, num_documents)
-        columns = rng.integers(0, 5, (num_documents, 2, 6))
-        ids = np.stack([ordinary[topic, [0, 1]] for topic in topics])
-        ids = np.take_along_axis(ids, columns, 2).reshape(num_documents, 12)
-        super().__init__(ids, starts=np.ones_like(ids), documents=range(num_documents))
-
-
-@pytest.mark.parametrize(("kind", "ceiling"), [("next_sentence", 0.875), ("sentence_order", 1.0)])
-def test_what_can_be_learned_of_pairs_is_learned(
-    make_model: MakeModel, tokenizer: Tokenizer, kind: str, ceiling: float
-) -> None:
-    """A wrong next sentence is of the same topic in a quarter of the cases, so 7/8 is the most there."""
-    objectives = ObjectivesSettings.model_validate({"pairs": {"kind": kind}})
-    stream, unseen = (
-        RowStream(TopicStore(tokenizer, seed=seed), tokenizer, length=32, seed=0, pairs=kind)  # type: ignore[arg-type]
-        for seed in (0, 1)
-    )
-    settings = settings_of(
-        steps=350, sequence_length=32, batch_tokens=1024, learning_rate=3e-3, optimizer={"kind": "adamw"}
-    )
-    model = model_of(make_model, objectives, num_layers=2)
-    state = state_of(model, settings)
-    for _ in train(state, stream, Masker.from_tokenizer(tokenizer), settings, objectives=extra_objectives(objectives)):
-        pass
-    rows = unseen.batch(Cursor(), 300).rows
-    (objective,) = extra_objectives(objectives)
-    masked = Masker.from_tokenizer(tokenizer)(rows)
-    targets = objective.targets(rows, masked)
-    with torch.no_grad():
-        hidden = model.eval().encoder(
-            masked.input_ids,
-            segment_ids_BS=rows.segment_ids,
-            position_ids_BS=rows.position_ids,
-            token_type_ids_BS=rows.token_type_ids,
-        )
-        right = ~objective.losses(model, hidden.flatten(0, 1), targets, None).wrong_N
-    assert len(targets) == 600
-    assert float(right.float().mean()) > 0.5 + 0.6 * (ceiling - 0.5)

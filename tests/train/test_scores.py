@@ -15,7 +15,6 @@ from unmask.data.rows import Cursor, RowStream
 from unmask.data.store import TokenStore, document_frequencies
 from unmask.masking.masker import Masker
 from unmask.masking.settings import MaskingSettings
-from unmask.masking.tables import Scores
 from unmask.model.encoder import attention_received
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.checkpoints import load_checkpoint, save_checkpoint
@@ -85,13 +84,12 @@ def test_resuming_is_exact_with_scores(
     make_model: MakeModel, stream: RowStream, tokenizer: Tokenizer, tmp_path: Path, kind: str
 ) -> None:
     settings = settings_of(steps=9)
-    name = "embedding" if kind == "centrality" else kind
     masking = MaskingSettings.model_validate({"units": {"kind": "words"}, "weights": {"kind": kind}, "rate": 0.3})
     masker = Masker(masking, tokenizer)
 
     def fresh() -> TrainState:
         state = new_state(make_model, settings)
-        state.board = board_of(name, vocab_size=tokenizer.vocab_size)
+        state.board = board_of(kind, vocab_size=tokenizer.vocab_size)
         return state
 
     whole = fresh()
@@ -106,25 +104,6 @@ def test_resuming_is_exact_with_scores(
         for _ in train(second, stream, Masker(masking, tokenizer), settings):
             pass
         assert torch.equal(weights_of(whole), weights_of(second)), f"differs when stopped at step {stop}"
-
-
-def test_masks_follow_the_scores(tokenizer: Tokenizer, stream: RowStream) -> None:
-    """What was hard is masked more; with another version the masks change; the version alone decides."""
-    rows = stream.batch(Cursor(), 200).rows
-    masking = MaskingSettings.model_validate({"units": {"kind": "tokens"}, "weights": {"kind": "loss"}, "rate": 0.2})
-    hard = torch.zeros(tokenizer.vocab_size)
-    hard[::2] = 1.0
-    scores = [Scores(0, {}), Scores(1, {"loss": 1.0 + 9.0 * hard}), Scores(2, {"loss": 10.0 - 9.0 * hard})]
-    masker = Masker(masking, tokenizer)
-    shares = []
-    for version in scores:
-        chosen = masker(rows, scores=version).labels >= 0
-        even = hard[rows.input_ids].bool() & rows.maskable
-        shares.append(float(chosen[even].double().mean()) / float(chosen[rows.maskable & ~even].double().mean()))
-    assert shares[0] == pytest.approx(1.0, abs=0.1)
-    assert shares[1] > 3.0
-    assert shares[2] < 1 / 3.0
-    assert torch.equal(masker(rows, scores=scores[1]).labels, Masker(masking, tokenizer)(rows, scores=scores[1]).labels)
 
 
 def test_document_frequencies_by_an_oracle(

@@ -163,14 +163,10 @@ class MaskingCollator(Readable):
         Args:
             tokenizer: A transformers fast tokenizer, a `tokenizers.Tokenizer`, a folder, or a name on the hub.
             strategy: A name of `unmask.masking.settings.STRATEGIES`; None: `span`, or what units and weights say.
-            units, weights: In place of the strategy's: objects, also of your own, or tables of settings; as
-                `Masker.from_tokenizer` takes them.
+            units, weights, replacement, seed: As of `Masker.from_tokenizer`.
             rate: Expected share of the text's tokens that is predicted, or a schedule of it over the training, such as
                 `{"kind": "linear", "start": 0.3, "end": 0.15}`.
-            replacement: Shares of mask, random and unchanged among them.
-            seed: Masks of different seeds are independent.
-            frequencies: [vocab_size]: how often each id stands in the text, where the strategy needs it;
-                `unmask.count_tokens` counts them.
+            frequencies: [vocab_size], where the strategy needs them; `unmask.count_tokens` counts them.
             tables: These and others, in place of `frequencies`; or a path: of a lexicon (`pmi`), of prepared data
                 (`frequency`, `contextual` and all that needs counts), or of a run.
             pad_to_multiple_of: The length of a batch is a multiple of this.
@@ -267,9 +263,6 @@ class MaskingCollator(Readable):
 
             def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
                 self.epoch = self.counted = None
-
-            def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-                self.counted = None
 
             def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
                 done = state.global_step

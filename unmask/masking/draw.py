@@ -174,19 +174,12 @@ def draw_units(
     prediction_rate: float | None = None,
     least_one: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Chooses units by inclusion probabilities.
+    """Chooses units by inclusion probabilities: [T], bool each, the tokens of those chosen, and of those predicted.
 
-    Args:
-        rows, units: The batch and its partition.
-        log2_T: [T], int64: logarithm of the weight of the unit that begins at each place, to base 2 in 2**-18; None:
-            all are equal.
-        rate: Expected share of the maskable tokens, in [0, 1]; or one for each segment: [T], int64 in 2**-24, the
-            same at all places of a segment.
-        prediction_rate: Expected share that is predicted, at most `rate`; None: all that are chosen.
-        least_one: Whether one unit of a segment is taken however small its share is.
-
-    Returns:
-        [T], bool each: the tokens of the units that are chosen, and of those that are predicted.
+    `log2_T`, int64, is the logarithm of the weight of the unit that begins at each place, to base 2 in 2**-18; None:
+    all are equal. The rate is the expected share of the maskable tokens, in [0, 1]; or one for each segment: [T], int64
+    in 2**-24, the same at all its places. The prediction rate, at most that, is None where all that are chosen are
+    predicted. `least_one` takes one unit of a segment however small its share is.
 
     Source: Madow 1949 (On the theory of systematic sampling, II); Tillé 2006, Sampling Algorithms.
     """

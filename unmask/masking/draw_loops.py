@@ -427,18 +427,6 @@ def _of_units(taken_T: Bools, unit_begin_T: Ints) -> Bools:
 
 
 @compiled
-def _weigh(count: int, places: Ints, log2_T: Ints, powers: tuple[Floats, Floats, Floats], weights: Floats) -> None:
-    # Relative to the largest of the segment.
-    wholes, coarse, fine = powers
-    most = log2_T[places[0]]
-    for u in range(1, count):
-        most = max(most, log2_T[places[u]])
-    for u in range(count):
-        less = min(most - log2_T[places[u]], MOST_DOUBLINGS << POINT)
-        weights[u] = wholes[less >> POINT] * coarse[(less >> _HALF) & _LOW] * fine[less & _LOW]
-
-
-@compiled
 def _capped(budget: float, count: int, sizes: Ints, weights: Floats, chances: Floats) -> None:
     """Turns weights into probabilities: in proportion, at most 1, and so many tokens in expectation.
 
@@ -551,6 +539,7 @@ def take_units(
     for all. `log2_T` has no elements where all weights are equal; `share_T`, [T] or [1], is in 2**-24.
     """
     least_one, predicted_share = how
+    wholes, coarse, fine = powers
     total, some, weighted = len(bits_T), predicted_share >= 0, len(log2_T) > 0
     taken_T = np.zeros(total, dtype=np.bool_)
     predicted_T = np.zeros(total if some else 0, dtype=np.bool_)
@@ -579,7 +568,12 @@ def take_units(
                 places[u] = words[u] & _PLACE
                 sizes[u] = size_T[places[u]]
                 tokens += sizes[u]
-            _weigh(count, places, log2_T, powers, weights)
+            most = log2_T[places[0]]  # weights are relative to the largest of the segment
+            for u in range(1, count):
+                most = max(most, log2_T[places[u]])
+            for u in range(count):
+                less = min(most - log2_T[places[u]], MOST_DOUBLINGS << POINT)
+                weights[u] = wholes[less >> POINT] * coarse[(less >> _HALF) & _LOW] * fine[less & _LOW]
             budgets = (tokens * share / (1 << RATE_BITS), tokens * predicted_share / (1 << RATE_BITS))
             units = (sizes, places, other)
             _take_weighted(budgets, least_one, begin, count, units, (weights, chances), bits_T, (taken_T, predicted_T))

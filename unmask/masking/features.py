@@ -98,8 +98,7 @@ def rows_from_features(
     pad_to_multiple_of: int | None = None,
     pad_to_length: int | None = None,
 ) -> tuple[Rows, dict[str, NDArray[np.int64]], NDArray[np.int64]]:
-    """Makes rows of features, each keyed by its content; a feature is a mapping of columns, or the list of its token
-    ids.
+    """Makes rows of features, each keyed by its content: mappings of columns, or lists of token ids.
 
     Padding is where `attention_mask` says so, or else the pad tokens at the end. Words come from the tokenizer's
     vocabulary, unless there is a column `word_starts`. What `special_tokens_mask` names is not masked either. Other

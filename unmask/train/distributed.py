@@ -255,12 +255,8 @@ def rank_zero_first(group: Group, work: Callable[[], Value]) -> Value:
 # gradients are summed, not averaged.
 
 
-class _Work(nn.Module):
-    """A module whose forward pass is any work with the model: DDP only sees calls of the module that it wraps."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
+class _Work(nn.ModuleList):
+    """A module whose forward pass is any work with the model in it: DDP only sees calls of the module that it wraps."""
 
     def forward(self, work: Callable[[], Any]) -> Any:
         return work()
@@ -283,7 +279,7 @@ def synced_over(model: nn.Module, group: Group) -> Synced:
     if group.world_size == 1:
         return lambda work: work()
     warnings.filterwarnings("ignore", "find_unused_parameters=True was specified", UserWarning)
-    parallel = DistributedDataParallel(_Work(model), broadcast_buffers=False, find_unused_parameters=True)
+    parallel = DistributedDataParallel(_Work([model]), broadcast_buffers=False, find_unused_parameters=True)
     parallel.register_comm_hook(None, _sum)
     return parallel
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -150,25 +149,9 @@ _HALF, _FLOAT = 2, 4  # bytes
 _LEAST = 1024  # positions
 
 
-@dataclass(frozen=True)
-class StepMemory:
-    """Bytes that a step takes at its fullest moment."""
-
-    weights: int  # with their gradients and their copies in bf16
-    optimizer: int  # momentum of Muon, both moments of AdamW
-    blocks: int  # what the layers keep
-    head: int  # predictions: the last layers, logits and their gradients
-    attention: int  # what its backward pass works with
-
-    @property
-    def total(self) -> int:
-        """All of it. Logits are gone when the backward pass of attention begins."""
-        return self.weights + self.optimizer + self.blocks + max(self.head, self.attention)
-
-
-def step_memory(model: MaskedLM, settings: TrainingSettings, *, positions: int, rate: float) -> StepMemory:
-    """What a step in bf16 takes with variable-length attention, for positions that are computed at once, of which a
-    share (`rate`) is predicted."""
+def step_memory(model: MaskedLM, settings: TrainingSettings, *, positions: int, rate: float) -> dict[str, int]:
+    """Bytes that a step in bf16 takes with variable-length attention, by what takes them, and `total` at its fullest
+    moment, for positions that are computed at once, of which a share (`rate`) is predicted."""
     config, hidden = model.config, model.config.hidden_size
     matrices = sum(p.numel() for block in model.encoder.blocks for p in block.parameters() if p.ndim == 2)
     rest = model.num_parameters - matrices
@@ -180,13 +163,16 @@ def step_memory(model: MaskedLM, settings: TrainingSettings, *, positions: int, 
     blocks = config.num_layers * of_layer
     if settings.gradient_checkpointing:  # what enters each layer, and one layer's own
         blocks = 2 * hidden * _HALF * positions * config.num_layers + of_layer
-    return StepMemory(
-        weights=(2 * _FLOAT + _HALF) * model.num_parameters,
-        optimizer=_FLOAT * moments,
-        blocks=blocks,
-        head=int(rate * positions * (_HALF * 2 * config.vocab_size + (_FLOAT + 4 * _HALF) * hidden)),
-        attention=int(_FLOAT * hidden * (positions + 128 * positions / SEGMENT)),
-    )
+    memory = {
+        "weights": (2 * _FLOAT + _HALF) * model.num_parameters,  # with their gradients and their copies in bf16
+        "optimizer": _FLOAT * moments,  # momentum of Muon, both moments of AdamW
+        "blocks": blocks,  # what the layers keep
+        # Predictions: the last layers, logits and their gradients.
+        "head": int(rate * positions * (_HALF * 2 * config.vocab_size + (_FLOAT + 4 * _HALF) * hidden)),
+        "attention": int(_FLOAT * hidden * (positions + 128 * positions / SEGMENT)),  # of its backward pass
+    }
+    # Logits are gone when the backward pass of attention begins.
+    return memory | {"total": sum(memory.values()) - min(memory["head"], memory["attention"])}
 
 
 def fitting_positions(model: MaskedLM, settings: TrainingSettings, *, memory: int, rate: float) -> int | None:
@@ -195,7 +181,7 @@ def fitting_positions(model: MaskedLM, settings: TrainingSettings, *, memory: in
     None where not even a few rows fit.
     """
     positions = settings.batch_tokens
-    while step_memory(model, settings, positions=positions, rate=rate).total > USED * memory:
+    while step_memory(model, settings, positions=positions, rate=rate)["total"] > USED * memory:
         positions //= 2
         if positions < max(_LEAST, settings.sequence_length):
             return None

@@ -84,11 +84,8 @@ class Figures:
     """The figures of a step. A GPU may still be computing them when the host begins the next step: they are sent into
     pinned memory, and reading them waits for this step alone.
 
-    Args:
-        step: Its number, for the error's text.
-        counts: Targets of each objective, by name; the first is the main one.
-        values_F: float64, or float32 of Apple's GPUs: the mean loss of each, and the gradient's norm; on any device.
-        micro_batches: Parts that the step was computed in.
+    `counts` are the targets of each objective, by name, the main one first; `values_F` the mean loss of each, and the
+    gradient's norm, on any device.
     """
 
     def __init__(self, step: int, counts: Mapping[str, int], values_F: Tensor, micro_batches: int) -> None:
@@ -252,19 +249,12 @@ def training_step(  # noqa: PLR0915  (one step, whole)
     however many parts and processes it is computed in: means of parts with unequal numbers of targets must not be
     averaged. What is minimised is the mean loss of the main objective, plus those of the others times their weights.
 
-    On a GPU nothing waits for the device where rows and masks are given on the host, and the figures say later whether
-    they are finite; on a CPU that is known before anything is updated.
+    On a GPU nothing waits for the device where rows and masks are on the host, and the figures say later whether they
+    are finite; on a CPU that is known before anything is updated.
 
-    Args:
-        state: Model, optimizer, and the number of steps, which becomes one more. Where memory runs out, its
-            `micro_tokens` becomes less. Scores that follow predictions are given them.
-        settings: How gradients are clipped, whether blocks must be compiled, and the seed of what is dropped.
-        rows: What the batch holds, or this process's share of it: on the device of the model, or on the host.
-        masked: What the model sees and must predict there, there as well.
-        objectives: What is learned; the loss of the first is that of the step.
-        learning_rate_scale: Factor of the peak learning rates.
-        group: The processes that compute the step together.
-        synced: Wraps the model and the group; None: of one process.
+    `rows` and `masked` are this process's share of the batch, on the device of the model or on the host. The loss of
+    the first objective is that of the step. Where memory runs out, `state.micro_tokens` becomes less. `synced` wraps
+    the model and the group; None: of one process.
 
     Raises:
         DivergedError: The loss or the gradient is not finite; nothing was updated. On a GPU the figures raise it, and

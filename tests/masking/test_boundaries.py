@@ -23,11 +23,11 @@ def test_boundaries_by_hand() -> None:
     """Two rows: [CLS] a bb [SEP] [PAD], and [CLS] ccc [SEP]. The letters are units."""
     begin = torch.tensor([0, 1, 2, 2, 4, 5, 6, 7, 7, 7, 10, 11])
     size = torch.tensor([0, 1, 2, 0, 0, 0, 0, 3, 0, 0, 0, 0])
-    found = boundaries(FlatUnits(begin, size), (2, 6))
-    assert found.before[0, 1:4].tolist() == [0, 1, 1]
-    assert found.behind[0, 1:4].tolist() == [2, 4, 4]
-    assert found.before[1, 1:4].tolist() == [0, 0, 0]
-    assert found.behind[1, 1:4].tolist() == [4, 4, 4]
+    actual = boundaries(FlatUnits(begin, size), (2, 6))
+    assert actual.before[0, 1:4].tolist() == [0, 1, 1]
+    assert actual.behind[0, 1:4].tolist() == [2, 4, 4]
+    assert actual.before[1, 1:4].tolist() == [0, 0, 0]
+    assert actual.behind[1, 1:4].tolist() == [4, 4, 4]
 
 
 @pytest.mark.parametrize("pairs", [None, "next_sentence"])

@@ -32,7 +32,7 @@ def starts_of(rows: Rows, lexicon: set[Collocation], vocab_size: int) -> torch.T
 
 def naive_starts(rows: Rows, lexicon: set[Collocation]) -> list[list[int]]:
     """Walks each row from left to right: at each word the longest entry within the run of words."""
-    found = []
+    actual = []
     for ids, segments, starts, maskable in zip(
         rows.input_ids.tolist(), rows.segment_ids.tolist(), rows.word_starts.tolist(), rows.maskable.tolist(),
         strict=True,
@@ -56,8 +56,8 @@ def naive_starts(rows: Rows, lexicon: set[Collocation]) -> list[list[int]]:
                     if word + n <= len(run) and tuple(tuple(ids_) for _, ids_ in run[word : word + n]) in lexicon:
                         longest = n
                 word += longest
-        found.append(places)
-    return found
+        actual.append(places)
+    return actual
 
 
 def test_by_hand(tokenizer: Tokenizer) -> None:
@@ -86,8 +86,8 @@ def test_any_rows_and_any_lexicon(tokenizer: Tokenizer, data: st.DataObject) -> 
     words = st.sampled_from([(a,), (b,), (a, b), (b, a), (a, a)])
     entries = st.lists(words, min_size=2, max_size=5).map(tuple)
     lexicon = set(data.draw(st.lists(entries, max_size=12)))
-    found = starts_of(rows, lexicon, tokenizer.vocab_size)
-    assert [row.nonzero()[:, 0].tolist() for row in found] == naive_starts(rows, lexicon)
+    actual = starts_of(rows, lexicon, tokenizer.vocab_size)
+    assert [row.nonzero()[:, 0].tolist() for row in actual] == naive_starts(rows, lexicon)
 
 
 @pytest.mark.parametrize(

@@ -59,18 +59,18 @@ def drawn(
     if weights is not None:
         logs = torch.from_numpy(np.round(np.log2(weights) * 2**POINT).astype(np.int64))
         log2_T = logs[number_T]
-    found = draw_units(flat, units, log2_T, rate, **options)  # type: ignore[arg-type]
+    actual = draw_units(flat, units, log2_T, rate, **options)  # type: ignore[arg-type]
     begins_T = units.size_T > 0
-    for chosen_T in found:
+    for chosen_T in actual:
         assert torch.equal(chosen_T, chosen_T[units.begin_T]), "units are masked whole"
-    chosen, predicted = (chosen_T[begins_T].view(copies, len(sizes)).numpy() for chosen_T in found)
+    chosen, predicted = (chosen_T[begins_T].view(copies, len(sizes)).numpy() for chosen_T in actual)
     return chosen, predicted
 
 
-def assert_probabilities(found: np.ndarray, expected: np.ndarray) -> None:
+def assert_probabilities(actual: np.ndarray, expected: np.ndarray) -> None:
     """Column by column, within five standard deviations of independent draws."""
-    deviation = np.sqrt(expected * (1.0 - expected) / len(found))
-    assert (np.abs(found.mean(0) - expected) <= 5.0 * deviation + 1e-9).all(), (found.mean(0), expected)
+    deviation = np.sqrt(expected * (1.0 - expected) / len(actual))
+    assert (np.abs(actual.mean(0) - expected) <= 5.0 * deviation + 1e-9).all(), (actual.mean(0), expected)
 
 
 WEIGHTED = [
@@ -133,8 +133,8 @@ def test_the_audit_asks_for_what_halving_finds(units: list[tuple[int, float]], r
     """Its sorting and this halving know nothing of each other, nor of the masker's rounds."""
     sizes, weights = (np.array(column) for column in zip(*units, strict=True))
     expected = by_halving(weights.astype(float), sizes, rate)
-    found = asked_for(np.log2(weights), sizes, np.zeros(len(sizes), dtype=np.int64), np.full(len(sizes), rate))
-    assert found == pytest.approx(expected, rel=1e-6)
+    actual = asked_for(np.log2(weights), sizes, np.zeros(len(sizes), dtype=np.int64), np.full(len(sizes), rate))
+    assert actual == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
@@ -150,9 +150,9 @@ def test_units_of_every_strategy(tokenizer: Tokenizer, strategy: str) -> None:
             asked_now = asked_of(masker, rows, epoch)
         asked += asked_now
     inside = rows.maskable.numpy()
-    found, expected = hits[inside] / EPOCHS, asked[inside] / EPOCHS
+    actual, expected = hits[inside] / EPOCHS, asked[inside] / EPOCHS
     deviation = np.sqrt(expected * (1.0 - expected) / EPOCHS)
-    assert (np.abs(found - expected) <= 5.0 * deviation + 1e-9).all()
+    assert (np.abs(actual - expected) <= 5.0 * deviation + 1e-9).all()
     if masker.settings.weights == UniformWeights():
         assert expected == pytest.approx(np.full_like(expected, 0.15), abs=1e-12)
 

@@ -87,13 +87,13 @@ def train(
 
 def by_row(batches: list[Batch]) -> dict[tuple[int, ...], list[int]]:
     """The labels of each row, by its original ids."""
-    found = {}
+    actual = {}
     for batch in batches:
         for ids, labels in zip(batch["input_ids"], batch["labels"], strict=True):
             original = torch.where(labels != -100, labels, ids).tolist()
             end = max(n for n, id_ in enumerate(original) if id_) + 1
-            found[tuple(original[:end])] = labels.tolist()[:end]
-    return found
+            actual[tuple(original[:end])] = labels.tolist()[:end]
+    return actual
 
 
 def labels_by_a_falling_rate(out: Path, **options: Any) -> list[torch.Tensor]:
@@ -243,7 +243,7 @@ def evaluated(tmp_path: Path, batch_size: int, **exact: Any) -> dict[str, float]
     with torch.no_grad():  # so that losses differ
         model.cls.predictions.decoder.weight.mul_(20)
     trainer = transformers.Trainer(model, arguments, data_collator=collator, eval_dataset=collator.fixed(rows), **exact)
-    found: dict[str, float] = trainer.evaluate()
+    actual: dict[str, float] = trainer.evaluate()
     batches = [batch for _, batch in model.seen]
     total = count = 0.0
     for batch in batches:
@@ -252,16 +252,16 @@ def evaluated(tmp_path: Path, batch_size: int, **exact: Any) -> dict[str, float]
         chosen = batch["labels"] != -100
         picked = logits[chosen].log_softmax(-1).gather(1, batch["labels"][chosen][:, None])
         total, count = total - picked.sum().item(), count + chosen.sum().item()
-    return found | {"by_hand": total / count, "count": count}
+    return actual | {"by_hand": total / count, "count": count}
 
 
 def test_the_loss_of_an_evaluation_is_that_of_its_masks(tmp_path: Path) -> None:
     exact = {"compute_metrics": evaluation_loss, "preprocess_logits_for_metrics": token_losses}
     by_size = [evaluated(tmp_path, size, **exact) for size in (1, 7, 24)]
-    for found in by_size:
-        assert found["eval_loss"] == pytest.approx(found["by_hand"], rel=1e-5)
-        assert found["eval_predicted_tokens"] == found["count"] == by_size[0]["count"]
-        assert found["eval_perplexity"] == pytest.approx(np.exp(found["by_hand"]), rel=1e-4)
+    for actual in by_size:
+        assert actual["eval_loss"] == pytest.approx(actual["by_hand"], rel=1e-5)
+        assert actual["eval_predicted_tokens"] == actual["count"] == by_size[0]["count"]
+        assert actual["eval_perplexity"] == pytest.approx(np.exp(actual["by_hand"]), rel=1e-4)
     whole = evaluated(tmp_path, 7, compute_metrics=evaluation_loss)
     assert whole["eval_loss"] == pytest.approx(whole["by_hand"], rel=1e-5), "of logits"
     own = [evaluated(tmp_path, size)["eval_loss"] for size in (1, 24)]

@@ -40,10 +40,10 @@ def test_spans_of_tokens_begin_within_words(tokenizer: Tokenizer) -> None:
 def units_of(rows: Rows, units: PlainUnits) -> str:
     """A letter for each unit, a point at tokens that cannot be masked."""
     flat = flatten(rows, 0)
-    found = partition(flat, units.starts(flat, Tables(0)))
-    begins = sorted(set(found.begin_T[flat.maskable_T].tolist()))
+    actual = partition(flat, units.starts(flat, Tables(0)))
+    begins = sorted(set(actual.begin_T[flat.maskable_T].tolist()))
     letters = {begin: "abcdefghijklmnop"[number] for number, begin in enumerate(begins)}
-    pairs = zip(found.begin_T.tolist(), flat.maskable_T.tolist(), strict=True)
+    pairs = zip(actual.begin_T.tolist(), flat.maskable_T.tolist(), strict=True)
     return "".join(letters[begin] if maskable else "." for begin, maskable in pairs)
 
 

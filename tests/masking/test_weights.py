@@ -113,8 +113,8 @@ def test_losses_of_the_latest_version_count_and_none_before_the_first(tokenizer:
 
     assert shares(Scores(0, {})) == pytest.approx([0.2] * 4, abs=0.03)
     for largest, scores in ((2, LOSSES), (1, pos_loss(2.0, 6.0, 2.0, 2.0, version=8))):
-        found = shares(scores)
-        assert found.pop(largest) > 2 * max(found)
+        actual = shares(scores)
+        assert actual.pop(largest) > 2 * max(actual)
 
 
 @pytest.mark.parametrize(("exponent", "prefers"), [(-0.5, "rare"), (0.5, "common"), (0.0, "none")])
@@ -165,25 +165,25 @@ def test_tf_idf_by_hand(tokenizer: Tokenizer) -> None:
     documents[20], documents[21], documents[23] = 900, 10, 1
     tables = Tables(tokenizer.vocab_size, documents_V=documents, num_documents=1000)
     units = partition(flat, WordUnits().starts(flat, tables))
-    found = TfIdfWeights().log2(flat, units, tables).double() / 2**POINT
+    actual = TfIdfWeights().log2(flat, units, tables).double() / 2**POINT
 
     def log2_of(token: int, count: int) -> float:
         return float(np.log2(count) + np.log2(-np.log2((float(documents[token]) + 1) / 1002)))
 
     expected = [log2_of(20, 3), log2_of(21, 1), log2_of(20, 3), log2_of(22, 1), max(log2_of(20, 3), log2_of(23, 1))]
-    assert found[1:6].tolist() == pytest.approx(expected, abs=1e-4)
+    assert actual[1:6].tolist() == pytest.approx(expected, abs=1e-4)
 
 
 def test_counts_stay_within_a_segment(tokenizer: Tokenizer) -> None:
     rows = make_rows(tokenizer, 30, [12, 25])
     flat = flatten(rows, 0)
     counts_T = counts_in_segment(tokenizer.vocab_size, flat.input_ids_T.numpy(), flat.segment_begin_T.numpy())
-    found = torch.from_numpy(counts_T).view(rows.shape)
+    actual = torch.from_numpy(counts_T).view(rows.shape)
     for r in range(30):
         for number in (0, 1):
             inside = rows.segment_ids[r] == number
             ids = rows.input_ids[r][inside].tolist()
-            assert found[r][inside].tolist() == [ids.count(i) for i in ids]
+            assert actual[r][inside].tolist() == [ids.count(i) for i in ids]
 
 
 def test_centrality_prefers_what_resembles_the_document(tokenizer: Tokenizer) -> None:

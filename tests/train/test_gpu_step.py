@@ -144,10 +144,10 @@ class NoDoubles(TorchDispatchMode):
     """Refuses what Apple's GPUs do not have."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
-        for each in found if isinstance(found, tuple | list) else [found]:
+        actual = func(*args, **(kwargs or {}))
+        for each in actual if isinstance(actual, tuple | list) else [actual]:
             assert not isinstance(each, Tensor) or each.dtype != torch.float64, func.__name__
-        return found
+        return actual
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -193,20 +193,20 @@ def test_targets_in_capacity_change_no_loss_and_no_gradient(
     """The step with many more ignored targets than it has real ones."""
     rows = stream.batch(Cursor(), 8).rows
     masked = masker(rows)
-    found = []
+    actual = []
     for size in (None, 512):
         if size is not None:
             monkeypatch.setattr("unmask.train.objectives.capacity", lambda *given, size=size: size)
         settings = settings_of(optimizer={"kind": "adamw"})
         state = new_state(make_model, settings)
         state.board = board = Board()  # type: ignore[assignment]
-        kept: list[Tensor] = []
-        state.optimizer.step = lambda kept=kept, state=state: kept.extend(  # type: ignore[method-assign]
+        saved: list[Tensor] = []
+        state.optimizer.step = lambda saved=saved, state=state: saved.extend(  # type: ignore[method-assign]
             p.grad.flatten() for p in state.model.parameters()
         )
         result = training_step(state, settings, rows, masked)
-        found.append((result, torch.cat(kept), *board.observed))
-    (plain, gradient, targets_N, losses_N, _), (filled, same, same_targets_N, same_losses_N, _) = found
+        actual.append((result, torch.cat(saved), *board.observed))
+    (plain, gradient, targets_N, losses_N, _), (filled, same, same_targets_N, same_losses_N, _) = actual
     assert filled.read().loss == pytest.approx(plain.read().loss, rel=1e-6)
     assert filled.predicted_tokens == plain.predicted_tokens < 256
     assert torch.equal(same_targets_N, targets_N)
@@ -232,9 +232,9 @@ def test_parts_on_the_host_are_counted_there_and_sent(stream: RowStream, masker:
     assert [len(part.input_ids_BS) for part in parts] == [2, 2, 3]
     assert [part.totals for part in parts] == [part.totals for part in here]
     assert sum(part.totals[0] for part in parts) == int((masked.labels >= 0).sum())
-    for sent, kept in zip(parts, here, strict=True):
+    for sent, saved in zip(parts, here, strict=True):
         sequences = sent.inputs.pop("sequences")
-        assert kept.inputs["sequences"] is None, "on CPUs nobody needs them"
+        assert saved.inputs["sequences"] is None, "on CPUs nobody needs them"
         moved = [sent.input_ids_BS, *filter(torch.is_tensor, sent.inputs.values()), sequences.cu_seqlens]
         moved += [sent.targets[0].positions_N, sent.targets[0].classes_N]
         assert all(tensor.is_meta for tensor in moved)
@@ -265,10 +265,10 @@ def test_a_gpu_learns_what_a_cpu_learns(
     there = gpu_state(make_model, settings, dtype)
     if compiled:
         compile_model(there.model)
-    wanted = [report.loss for report in train(here, stream, masker, settings)]
-    found = [report.loss for report in train(there, stream, masker, settings)]
+    expected = [report.loss for report in train(here, stream, masker, settings)]
+    actual = [report.loss for report in train(there, stream, masker, settings)]
     tolerance = 1e-3 if dtype == torch.float32 else 3e-2
-    assert found == pytest.approx(wanted, rel=tolerance)
+    assert actual == pytest.approx(expected, rel=tolerance)
     assert (there.cursor, there.tokens_seen) == (here.cursor, here.tokens_seen)
     assert (there.model.encoder.compiled_block is not None) == compiled, "else it went on without"
 

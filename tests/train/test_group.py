@@ -61,9 +61,9 @@ def two(data_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
     return folder, in_processes(2, PRETRAINED, folder, given)
 
 
-def masks_of(told: list[Told], name: str) -> list[list[str]]:
+def masks_of(results: list[Told], name: str) -> list[list[str]]:
     """Of each step, in the order of its rows."""
-    return [list(chain(*parts)) for parts in zip(*(each[name]["masks"] for each in told), strict=True)]
+    return [list(chain(*parts)) for parts in zip(*(each[name]["masks"] for each in results), strict=True)]
 
 
 def distance(one: Path, other: Path) -> float:
@@ -101,11 +101,11 @@ def test_the_time_is_the_first_ones(two: tuple[Path, list[Told]]) -> None:
 
 def test_memory_that_one_lacks(one: tuple[Path, Told], two: tuple[Path, list[Told]]) -> None:
     """It takes smaller parts, the others do not, and nothing changes but rounding."""
-    first, second = (told["memory"] for told in two[1])
+    first, second = (results["memory"] for results in two[1])
     assert first["micro_batches"] == [1] * 20
     assert second["micro_batches"] == [1] * 4 + [2] * 16
-    for told in (first, second):
-        assert told["losses"] == pytest.approx(one[1]["plain"]["losses"], abs=1e-6)
+    for results in (first, second):
+        assert results["losses"] == pytest.approx(one[1]["plain"]["losses"], abs=1e-6)
     assert first["weights"] == second["weights"]
 
 
@@ -119,11 +119,11 @@ def test_a_gradient_that_is_infinite_in_one_ends_all(two: tuple[Path, list[Told]
 
 
 def test_a_signal_to_one_saves_and_ends_all(two: tuple[Path, list[Told]]) -> None:
-    folder, told = two
-    for each in told:
+    folder, results = two
+    for each in results:
         assert each["signal"]["ended"][0] == "Interrupted"
         assert len(each["signal"]["losses"]) == 5
-    assert "stopped and saved at step 5" in told[0]["signal"]["ended"][1]
+    assert "stopped and saved at step 5" in results[0]["signal"]["ended"][1]
     saved = list_checkpoints(folder / "signal" / "checkpoints")[-1]
     assert sorted(path.name for path in saved.iterdir()) == [
         "model.safetensors", "optimizer.safetensors", "state.json",
@@ -143,8 +143,8 @@ def test_a_run_goes_on_with_other_numbers_of_processes(
 ) -> None:
     shutil.copytree(two[0] / "signal", tmp_path / "signal")
     runs = {"signal": {"settings": ["checkpoint.every_steps=2"], "resume": True}}
-    told = in_processes(1, PRETRAINED, tmp_path, {"data": str(data_folder), "runs": runs})
-    for each in told:
+    results = in_processes(1, PRETRAINED, tmp_path, {"data": str(data_folder), "runs": runs})
+    for each in results:
         assert each["signal"]["losses"] == pytest.approx(one[1]["plain"]["losses"][5:], abs=1e-5)
     suffixes = {path.suffix for path in (tmp_path / "signal" / "checkpoints").rglob("*") if path.is_file()}
     assert suffixes == {".safetensors", ".json"}

@@ -72,8 +72,8 @@ def test_the_loss_is_the_naive_one(make_model: MakeModel, tokenizer: Tokenizer, 
     rows, masked = batch_of(tokenizer)
     result, _ = gradients(model, rows, masked, extra_objectives(LABEL))
     with torch.no_grad():
-        wanted = naive_loss(model, rows, masked)
+        expected = naive_loss(model, rows, masked)
     assert set(result.read().objectives) == {"label"}
-    assert result.read().objectives["label"].loss == pytest.approx(float(wanted), rel=1e-5)
+    assert result.read().objectives["label"].loss == pytest.approx(float(expected), rel=1e-5)
     assert result.read().objectives["label"].count == 3
-    assert float(wanted) == pytest.approx(np.log(3), abs=0.4)
+    assert float(expected) == pytest.approx(np.log(3), abs=0.4)

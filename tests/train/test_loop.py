@@ -177,7 +177,7 @@ def test_a_bit_that_was_turned_is_found(
     state.step = 5
     folder = save_checkpoint(tmp_path, state, fingerprint="x", keep=2)
     load_checkpoint(folder, state, fingerprint="x")
-    kept = [p.detach().clone() for p in state.model.parameters()]
+    saved = [p.detach().clone() for p in state.model.parameters()]
     for file in sorted(folder.iterdir()):
         whole = file.read_bytes()
         for place in (0, len(whole) // 2, len(whole) - 4):
@@ -189,7 +189,7 @@ def test_a_bit_that_was_turned_is_found(
     (folder / "state.json").write_text(json.dumps(content | {"tokens_seen": 1}))
     with pytest.raises(RunError, match="state.json: what it says does not fit its checksum"):
         load_checkpoint(folder, state, fingerprint="x")
-    assert all(torch.equal(a, b) for a, b in zip(kept, state.model.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(saved, state.model.parameters(), strict=True))
     assert state.tokens_seen > 1
 
 
@@ -202,11 +202,11 @@ def test_a_loss_that_is_not_finite_stops_before_the_update(
     next(loop)
     with torch.no_grad():
         state.model.head.bias[7] = float("nan")
-    kept = [p.detach().clone() for p in state.model.parameters()]
+    saved = [p.detach().clone() for p in state.model.parameters()]
     with pytest.raises(DivergedError, match="the loss of step 2 is nan"):
         next(loop)
     assert state.step == 1
-    for before, after in zip(kept, state.model.parameters(), strict=True):
+    for before, after in zip(saved, state.model.parameters(), strict=True):
         assert torch.equal(before, after) or before.isnan().any()
 
 

@@ -50,14 +50,14 @@ def test_where_memory_runs_out_the_step_is_made_in_halves(
     error: Callable[[], Exception],
 ) -> None:
     """Eight rows do not fit, nor four: two do, and the weights are those of a run that was told so."""
-    small, told = settings_of(steps=4), settings_of(steps=4, micro_batch_tokens=64)
+    small, results = settings_of(steps=4), settings_of(steps=4, micro_batch_tokens=64)
     first = new_state(make_model, small)
     small_memory(first, 2, monkeypatch, error)
     reports = list(train(first, stream, masker, small))
     assert [report.micro_batches for report in reports] == [4] * 4
     assert first.micro_tokens == 64
-    second = new_state(make_model, told)
-    assert [report.micro_batches for report in train(second, stream, masker, told)] == [4] * 4
+    second = new_state(make_model, results)
+    assert [report.micro_batches for report in train(second, stream, masker, results)] == [4] * 4
     assert torch.equal(weights_of(first), weights_of(second))
 
 

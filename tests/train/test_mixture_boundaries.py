@@ -51,8 +51,8 @@ def test_each_text_is_that_of_spans_or_has_no_boundaries(rows: Rows, tokenizer: 
             assert torch.equal(mixed.labels[r][inside], alone[name].labels[r][inside])
             if name == "span":
                 for column in ("before", "behind"):
-                    found, wanted = (getattr(m.boundaries, column)[r][inside] for m in (mixed, alone["span"]))
-                    assert torch.equal(found, wanted)
+                    actual, expected = (getattr(m.boundaries, column)[r][inside] for m in (mixed, alone["span"]))
+                    assert torch.equal(actual, expected)
     assert min(seen.values()) > 50
 
 
@@ -60,12 +60,14 @@ def test_targets_are_those_in_spans(rows: Rows, tokenizer: Tokenizer) -> None:
     masked = masked_by(mixture(), tokenizer, rows)
     assert masked.boundaries is not None
     targets = extra_objectives(BOUNDARIES)[0].targets(rows, masked)
-    wanted = [
+    expected = [
         (r * 64 + s, int(masked.labels[r, s]), r * 64 + int(masked.boundaries.before[r, s]))
         for r, s in torch.nonzero(masked.labels >= 0).tolist()
         if masked.boundaries.before[r, s] >= 0
     ]
     assert targets.boundaries_N is not None
-    found = zip(targets.positions_N.tolist(), targets.classes_N.tolist(), targets.boundaries_N[0].tolist(), strict=True)
-    assert list(found) == wanted
-    assert 0.3 < len(wanted) / int((masked.labels >= 0).sum()) < 0.7
+    actual = zip(
+        targets.positions_N.tolist(), targets.classes_N.tolist(), targets.boundaries_N[0].tolist(), strict=True
+    )
+    assert list(actual) == expected
+    assert 0.3 < len(expected) / int((masked.labels >= 0).sum()) < 0.7

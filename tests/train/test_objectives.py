@@ -52,15 +52,15 @@ def gradients(
 ) -> tuple[Figures, dict[str, torch.Tensor]]:
     settings = settings_of(optimizer={"kind": "adamw"}, clip_norm=math.inf)
     optimizer = build_optimizer(model, settings)
-    kept: dict[str, torch.Tensor] = {}
+    saved: dict[str, torch.Tensor] = {}
 
     def keep() -> None:
-        kept.update({n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None})
+        saved.update({n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None})
 
     optimizer.step = keep  # type: ignore[method-assign]
     state = TrainState(model, optimizer, micro_tokens=micro_rows and micro_rows * rows.shape[1])
     result = training_step(state, settings, rows, masked, objectives=(PREDICT_MASKED, *objectives))
-    return result, kept
+    return result, saved
 
 
 @pytest.fixture
@@ -102,12 +102,12 @@ def naive_losses(model: MaskedLM, rows: Rows, masked: MaskedRows) -> dict[str, t
 def test_losses_are_the_naive_ones(make_model: MakeModel, batch: tuple[Rows, MaskedRows]) -> None:
     model = model_of(make_model)
     with torch.no_grad():
-        wanted = naive_losses(model, *batch)
+        expected = naive_losses(model, *batch)
     result = step_of(model, *batch, extra_objectives(BOTH))
-    assert result.read().loss == pytest.approx(float(wanted["masked_tokens"]), rel=1e-5)
+    assert result.read().loss == pytest.approx(float(expected["masked_tokens"]), rel=1e-5)
     assert set(result.read().objectives) == {"next_sentence", "span_boundary"}
     for name, mean in result.read().objectives.items():
-        assert mean.loss == pytest.approx(float(wanted[name]), rel=1e-5), name
+        assert mean.loss == pytest.approx(float(expected[name]), rel=1e-5), name
     assert result.read().objectives["span_boundary"].count == result.predicted_tokens
     assert result.predicted_tokens == int((batch[1].labels >= 0).sum())
     assert result.read().objectives["next_sentence"].count == int((batch[0].classes["next_sentence"] >= 0).sum()) > 8
@@ -116,15 +116,15 @@ def test_losses_are_the_naive_ones(make_model: MakeModel, batch: tuple[Rows, Mas
 def test_the_gradient_is_that_of_the_weighted_sum(make_model: MakeModel, batch: tuple[Rows, MaskedRows]) -> None:
     """And it reaches every parameter of every head."""
     model = model_of(make_model)
-    _, found = gradients(model, *batch, extra_objectives(BOTH))
+    _, actual = gradients(model, *batch, extra_objectives(BOTH))
     losses = naive_losses(model, *batch)
     (losses["masked_tokens"] + 0.5 * losses["next_sentence"] + 0.7 * losses["span_boundary"]).backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
-        torch.testing.assert_close(found[name], parameter.grad, rtol=1e-3, atol=1e-6, msg=name)
-        assert found[name].abs().max() > 0, name
-    assert sum(name.startswith("boundary_head.") for name in found) == 9
-    assert sum(name.startswith("pair_head.") for name in found) == 4
+        torch.testing.assert_close(actual[name], parameter.grad, rtol=1e-3, atol=1e-6, msg=name)
+        assert actual[name].abs().max() > 0, name
+    assert sum(name.startswith("boundary_head.") for name in actual) == 9
+    assert sum(name.startswith("pair_head.") for name in actual) == 4
 
 
 @pytest.mark.parametrize("micro_rows", [1, 3])

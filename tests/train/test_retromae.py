@@ -106,8 +106,8 @@ def test_the_loss_is_the_naive_one(
 
 def decoded_by(head: RetroMAEHead, model: MaskedLM, rows: DecodedRows, vectors: Tensor, rate: float) -> Tensor:
     every = torch.arange(rows.input_ids_BS.numel())
-    found: Tensor = head(vectors, model.encoder.tokens, rows, every, rate=rate).view(*rows.input_ids_BS.shape, -1)
-    return found
+    actual: Tensor = head(vectors, model.encoder.tokens, rows, every, rate=rate).view(*rows.input_ids_BS.shape, -1)
+    return actual
 
 
 def test_nothing_leaks(make_model: MakeModel, rows: Rows, masked: MaskedRows) -> None:
@@ -191,9 +191,9 @@ def test_the_gradient_goes_through_the_vector(make_model: MakeModel, rows: Rows,
     objective = objective_of(prediction_rate=1.0)
     texts = objective.targets(rows, masked)
     hidden_TD = hidden_of(model, rows, masked)
-    found = objective.losses(model, hidden_TD, texts, None)
+    actual = objective.losses(model, hidden_TD, texts, None)
     named = dict(model.named_parameters())
-    of_hidden_TD, *of_named = torch.autograd.grad(found.total, [hidden_TD, *named.values()], allow_unused=True)
+    of_hidden_TD, *of_named = torch.autograd.grad(actual.total, [hidden_TD, *named.values()], allow_unused=True)
     for name, gradient in zip(named, of_named, strict=True):
         assert gradient is not None, name
         assert gradient.abs().max() > 0, name

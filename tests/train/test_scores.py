@@ -57,23 +57,23 @@ def test_attention_received_is_that_of_transformers(make_model: MakeModel, tmp_p
             tmp_path / layout, attn_implementation="eager"
         ).eval()
         ids = torch.randint(5, 100, (3, 20), generator=torch.Generator().manual_seed(0))
-        found = attention_received(
+        actual = attention_received(
             model.encoder, ids, segment_ids_BS=torch.zeros_like(ids), position_ids_BS=torch.arange(20).expand(3, 20)
         )
         with torch.no_grad():
             layers = theirs(input_ids=ids, output_attentions=True).attentions
         expected = torch.stack([layer.mean(1).sum(1) for layer in layers]).mean(0)
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-        assert found.std() > 0.05
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+        assert actual.std() > 0.05
 
 
 def test_attention_stays_within_its_segment(make_model: MakeModel, stream: RowStream) -> None:
     """Within each segment the shares add up to its length; padding receives nothing."""
     rows = stream.batch(Cursor(), 8).rows
-    found = attention_received(
+    actual = attention_received(
         make_model().eval().encoder, rows.input_ids, segment_ids_BS=rows.segment_ids, position_ids_BS=rows.position_ids
     )
-    for ids, received in zip(rows.segment_ids, found, strict=True):
+    for ids, received in zip(rows.segment_ids, actual, strict=True):
         for number in range(int(ids.max()) + 1):
             assert float(received[ids == number].sum()) == pytest.approx(int((ids == number).sum()), rel=1e-4)
         assert (received[ids < 0] == 0).all()

@@ -80,8 +80,8 @@ def test_auto_goes_on_without(
     settings = settings_of(steps=3)
     plain, tried = new_state(make_model, settings), new_state(make_model, settings)
     place(tried)
-    wanted = [report.loss for report in train(plain, stream, masker, settings)]
-    assert [report.loss for report in train(tried, stream, masker, settings)] == wanted
+    expected = [report.loss for report in train(plain, stream, masker, settings)]
+    assert [report.loss for report in train(tried, stream, masker, settings)] == expected
     assert torch.equal(weights_of(plain), weights_of(tried))
     (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert line == (

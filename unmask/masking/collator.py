@@ -400,7 +400,7 @@ class FixedRows(Dataset[dict[str, Any]]):
         if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
             raise SettingsError(
                 f"{type(dataset).__name__} has no rows by number, so their masks cannot be fixed; take as many rows of "
-                "the stream as the evaluation wants into a list first"
+                "the stream as the evaluation needs into a list first"
             )
         self.dataset = dataset
         self.masker = masker

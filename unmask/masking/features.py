@@ -1,6 +1,6 @@
 """Rows from plain token ids and from the features of data sets: each row is one segment, keyed by its content.
 
-Shapes: B = rows, S = tokens of the longest of them, filled up to a multiple where one is asked for.
+Shapes: B = rows, S = tokens of the longest of them, filled up to a multiple where one is set.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def rows_from_features(
     Padding is where `attention_mask` says so, or else the pad tokens at the end. Words come from the tokenizer's
     vocabulary, unless there is a column `word_starts`. What `special_tokens_mask` names is not masked either. Other
     columns that hold one integer a token are annotations. Rows are as long as the longest feature, unless a multiple or
-    a length is asked for.
+    a length is set.
 
     Returns:
         The rows; by name, [B, S], int64, the columns whose meaning is known, padded; and [B], how many tokens each
@@ -143,13 +143,13 @@ def rows_from_features(
             if (own != lengths).any():
                 number = int(np.flatnonzero(own != lengths)[0])
                 raise DataError(
-                    f"feature {number} has {lengths[number]} input_ids but {own[number]} {name}; it wants one a token"
+                    f"feature {number} has {lengths[number]} input_ids but {own[number]} {name}; it needs one a token"
                 )
             wrong = np.flatnonzero((values != 0) & (values != 1)) if name == "attention_mask" else values[:0]
             if len(wrong):
                 number = int(np.searchsorted(np.cumsum(lengths), wrong[0], side="right"))
                 raise DataError(
-                    f"attention_mask of feature {number} holds {values[wrong[0]]}; it wants 1 at tokens and 0 at "
+                    f"attention_mask of feature {number} holds {values[wrong[0]]}; it needs 1 at tokens and 0 at "
                     "padding. Numbers of packed texts cannot be passed on: give each text as a feature of its own"
                 )
             known[name] = padded(name, values)

@@ -69,7 +69,7 @@ class MaskedRows:
         input_ids: [B, S], int64: what the model sees.
         labels: [B, S], int64: the original id where it is to be predicted, -100 elsewhere.
         attention_mask: [B, S], int64: 1 at tokens, 0 at padding.
-        loss_weights: [B, S], float32: of the loss at each target, where the rate asks for weights; else None. It is not
+        loss_weights: [B, S], float32: of the loss at each target, where the rate has weights; else None. It is not
             among the keys.
         boundaries: Of the units in which targets stand, where the masker was made with them; not among the keys.
         bits: [B, S], int64: random bits of each token, a hash of (seed, epoch, segment, position), for whatever else is
@@ -134,8 +134,8 @@ class Masker(Readable):
         with_boundaries: Whether masked rows say where the units end.
 
     Raises:
-        SettingsError: The frequencies are needed and missing, or do not fit the vocabulary; or boundaries are asked
-            for and the tokenizer puts nothing around a text.
+        SettingsError: The frequencies are needed and missing, or do not fit the vocabulary; or boundaries are
+            needed and the tokenizer puts nothing around a text.
     """
 
     def __init__(

@@ -237,7 +237,7 @@ class MixtureUnits(Settings):
         parts: The strategies, with their shares.
         per: Whether each segment (`row`) or each `step` gets one; a row holds several segments, and a mask does
             not depend on what else a row holds. A step is known by its epoch and its progress, or its number where no
-            progress is told.
+            progress is set.
     """
 
     kind: Literal["mixture"] = "mixture"

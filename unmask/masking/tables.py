@@ -61,7 +61,7 @@ class Tables:
     scores: Scores | None = None  # what a model made of the vocabulary
     # int64: hash set of a lexicon's collocations (`unmask.core.hashing.longer`, `hash_set`)
     collocations_P: Tensor | None = None
-    informativeness_V: Tensor | None = None  # float: how much each token tells of its neighbours; from a lexicon
+    informativeness_V: Tensor | None = None  # float: how much each token reveals of its neighbours; from a lexicon
     embedding_VD: Tensor | None = None  # float: embeddings that do not change, of an encoder outside of the training
     # By column of annotation, the names of its labels; a label's number is its place, counted from 1
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)

@@ -128,7 +128,7 @@ class BandWeights(Settings):
 
 
 class InformativeWeights(Settings):
-    """A unit's weight is a power of how much its most informative token tells of its neighbours in the whole corpus.
+    """A unit's weight is a power of how much its most informative token reveals of its neighbours in the whole corpus.
 
     Attributes:
         lexicon: File that `unmask lexicon` has made; None lets `pretrain` make one of the training text. It is read

@@ -37,7 +37,7 @@ from unmask.train.objectives import JointLoss, Objective, StepTargets
 
 CONTRAST = "contrast"
 FIRST, SECOND, WRONG = 0, 1, 2  # sides: of a pair, and a wrong answer to its first text
-# By which rows tell, at the first position of each segment, what text it is.
+# Columns of classes that name, at the first position of each segment, its text.
 PAIR, SIDE, DOCUMENT, TEXT = "pair", "side", "document", "text"
 
 
@@ -46,7 +46,7 @@ class TextTargets(StepTargets):
     """The texts of a batch; `positions_N` are places of their tokens, and its length is how many pairs there are."""
 
     # int64 [E, 4], of each text: the number of its pair, counted over the whole step; `FIRST`, `SECOND` or `WRONG`; its
-    # document: texts of one are no wrong answers to each other, unless said to be; and a hash of its content: equal
+    # document: texts of one are no wrong answers to each other, unless labelled so; and a hash of its content: equal
     # ones are none, either.
     columns_EK: Tensor
     num_pairs: int  # whose first text is here
@@ -54,7 +54,7 @@ class TextTargets(StepTargets):
 
     @classmethod
     def of(cls, rows: Rows, masked: MaskedRows | None = None) -> TextTargets:
-        """Those of rows whose classes tell what their segments are."""
+        """Those of rows whose classes name their segments."""
         segment_T = rows.segment_ids.flatten()
         positions_N = torch.nonzero(segment_T >= 0).squeeze(1)
         begins_T = (rows.position_ids.flatten() == 0) & (segment_T >= 0)
@@ -118,7 +118,7 @@ def compared(texts: TextTargets) -> tuple[Tensor, Tensor, Tensor]:
     one_P, hash_C = hash_E[first_P], hash_E[other_C]
     is_own_PC = pair_E[first_P][:, None] == pair_E[other_C]
     is_near_PC = document_E[first_P][:, None] == document_E[other_C]
-    # A query and its right answer as one number each; what some pair of the step says belongs together is right.
+    # A query and its right answer as one number each; what any pair of the step joins is right.
     right_P = torch.sort(one_P * GOLDEN + hash_C[:count]).values
     both_PC = one_P[:, None] * GOLDEN + hash_C
     place_PC = torch.searchsorted(right_P, both_PC).clamp(max=count - 1)
@@ -180,7 +180,7 @@ def contrast_losses(
 # Texts are compared by the product of their vectors. What makes vectors sparse is a second loss, an estimate of what a
 # search in an index of them costs (FLOPS): of each token the mean over the texts, squared, and the sum of these.
 #
-# Logits of all positions are never there at once: they are made for some whole texts at a time. What is kept is a
+# Logits of all positions are never there at once: they are made for some whole texts at a time. What stays is a
 # vector of each text, and of which positions its numbers are.
 #
 # Shape suffixes: T = positions of a batch, N = positions of texts, E = texts, V = vocabulary, D = hidden size.
@@ -209,7 +209,7 @@ class _Pooled(torch.autograd.Function):
     """Sparse vectors of texts that stand one behind another.
 
     A number that is not 0 comes from one position of its text (of several equal ones the first), and all others have
-    no gradient. So what is kept for the backward pass is where they come from, and sums over these places take the
+    no gradient. So the backward pass needs only where they come from, and sums over these places take the
     place of products with the whole vocabulary: three of four products of a step, and passes over all logits.
     """
 

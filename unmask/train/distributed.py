@@ -231,7 +231,7 @@ def on_every_rank(group: Group, work: Callable[[], Value]) -> Value:
         value = work()
     except UnmaskError as raised:
         error = raised
-    failed = [bool(said) for (said,) in group.all_gather([float(error is not None)])]
+    failed = [bool(failure) for (failure,) in group.all_gather([float(error is not None)])]
     if error is not None and (group.is_main or not failed[0]):
         raise error
     if any(failed):

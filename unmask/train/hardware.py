@@ -111,7 +111,7 @@ def keep_freed_memory() -> None:
 
 
 def peak_memory(device: torch.device) -> int | None:
-    """Bytes that the process held at most, on a GPU of its memory; None where the system does not tell (Windows)."""
+    """Bytes that the process held at most, on a GPU of its memory; None where the system has no count (Windows)."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated()
     if sys.platform == "win32":
@@ -191,7 +191,7 @@ def fitting_positions(model: MaskedLM, settings: TrainingSettings, *, memory: in
 def first_micro_tokens(model: object, settings: TrainingSettings, device: torch.device, *, rate: float) -> int | None:
     """Positions that a training begins to compute at once; None: all of a step.
 
-    On CPUs that is what the settings say. A GPU says too late that it was too much, so there it is also what fits by
+    On CPUs that is what the settings say. A GPU fails too late where it was too much, so there it is also what fits by
     calculation.
     """
     chosen = settings.micro_batch_tokens

@@ -131,7 +131,7 @@ class Objective:
         losses: Of the targets, given the model that it was made for, the hidden states [T, D] of the batch, and the
             seed of what a head drops (None: nothing).
         joint: The same in two halves, where a target's loss depends on targets of other parts; None: it does not.
-        predicted: Share of a batch's positions that the prediction head is asked at, where it is not that of the masks:
+        predicted: Share of a batch's positions that the prediction head predicts, where it is not that of the masks:
             for forecasts of memory.
     """
 

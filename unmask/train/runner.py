@@ -58,7 +58,7 @@ class Predictor(Network, Protocol):
 
 @contextmanager
 def evaluating(network: Network) -> Iterator[None]:
-    """The network is in evaluation mode meanwhile, and nothing is kept for gradients."""
+    """The network is in evaluation mode meanwhile, and no graph is made."""
     was_training = network.training
     network.train(False)
     try:

@@ -20,7 +20,7 @@ from unmask.masking.tables import Scores
 from unmask.model.encoder import MaskedLM, attention_received
 
 NEW = 0.8  # of the mean since the last fold, in the moving average
-EMBEDDING_SIZE = 32  # directions of the embedding that are kept
+EMBEDDING_SIZE = 32  # directions of the embedding
 SAMPLE_POSITIONS = 4096  # for the attention received
 
 

@@ -237,7 +237,7 @@ class TrainingSettings(Settings):
         elif self.tokens is not None:
             used = tokens / self.tokens
         else:
-            assert self.minutes is not None, "one of the three is given"
+            assert self.minutes is not None, "one of the three is set"
             used = seconds / (self.minutes * 60.0)
         return min(used, 1.0)
 

@@ -59,7 +59,7 @@ class Trainer:
     Attributes:
         state: Changed in place; consistent whenever callbacks are called.
         first_micro_tokens: Positions that the first steps compute at once at most; None: all of a step.
-        save_requested: Whether a callback asked for a checkpoint behind this step.
+        save_requested: Whether a callback has requested a checkpoint behind this step.
         error: What the training failed with.
     """
 
@@ -250,7 +250,7 @@ class Trainer:
 #     GPU                [       step 1        ][       step 2        ]
 #
 # Packing and masking are a function of the place in the stream, its version, the progress and the scores, so what is
-# made ahead is what would be made in time; where it is not (by the clock, rows of another length may be asked for by
+# made ahead is what would be made in time; where it is not (by the clock, rows of another length may be due by
 # then), it is made anew. On CPUs batches are made in time: there is no core to spare.
 
 
@@ -260,7 +260,7 @@ class _Request(NamedTuple):
     cursor: Cursor
     step: int  # made before it
     tokens: int  # trained on before it
-    seconds: float  # of training, when it was asked for, or when it was known that it would be
+    seconds: float  # of training, when it was requested
     progress: float
     length: int
     scores: Scores | None
@@ -339,7 +339,7 @@ class Batches:
         return _Request(cursor, step, tokens, seconds, progress, self.settings.length_at(progress), scores)
 
     def _make_behind(self, last: Future[MaskedBatch | None], seconds: float) -> MaskedBatch | None:
-        """The batch behind another, by the seconds of training when it was asked for; None where it is not known before
+        """The batch behind another, by the seconds of training when it was requested; None where it is not known before
         its step is made, or nothing follows. What time it is when the thread gets here must not matter: other
         processes would make other batches."""
         before = last.result()
@@ -367,7 +367,7 @@ class Batches:
 def with_empty_rows(rows: Rows, num_rows: int, pad_id: int) -> Rows:
     """Rows of padding behind the others: they have no targets, and no other row sees them."""
     missing = num_rows - rows.shape[0]
-    if missing <= 0:  # a stream of examples makes as many rows as these need, whatever is asked for
+    if missing <= 0:  # a stream of examples makes as many rows as these need, whatever is requested
         return rows
 
     filled = rows.map(lambda column: torch.cat([column, column.new_zeros(missing, column.shape[1])]))

@@ -158,7 +158,8 @@ def test_cuts_where_hardly_any_is_possible() -> None:
     """No word begins in the middle half: the nearest one does it; a text without words is cut in its middle."""
     store = words([8, 8, 8, 2, 1, 3], ["11000000", "10000001", "10000000", "10", "1", "110"], [0, 1, 2, 3, 4, 5])
     pieces = np.arange(6)
-    one_row = PackedRows.of(np.array([0, 6]), pieces, np.zeros_like(pieces), store.column("lengths"))
+    zeros = np.zeros_like(pieces)
+    one_row = PackedRows(np.array([0, 6]), pieces, zeros, store.column("lengths"), zeros, zeros - 1)
     for key in range(6):
         (row,) = segments_of(make_pairs("sentence_order", one_row, store.gather(pieces), key=key))
         assert [min(parts)[2] for parts, _ in row] == [1, 7, 4, 1, 1, 1]

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from tests.conftest import make_text
-from unmask.data.data_folder import load_manifest
+from unmask.data.data_folder import load_manifest, save_shard, token_rows
 from unmask.data.prepare import prepare
 from unmask.data.rows import Cursor, Rows, RowStream
 from unmask.data.settings import CorpusSettings
-from unmask.data.store import ShardWriter, TokenBatch, TokenStore
+from unmask.data.store import TokenStore
 from unmask.measure.held_out import HeldOutSet, keyed_by_content, unigram_entropy
 from unmask.measure.text import passages_of_store
 from unmask.model.encoder import MaskedLM
@@ -114,10 +114,10 @@ def test_the_standard_error_is_over_source_documents(
     begins = first + 12 * np.array([(7, 4, 11).index(number) for number in document])
     ids = np.repeat(begins, lengths) + generator.integers(0, 12, lengths.sum())
     assert tokenizer.ordinary[ids].all()
-    writer = ShardWriter(tmp_path, "a.arrow", vocab_size=tokenizer.vocab_size)
     nothing = np.zeros(6, dtype=np.int64)
-    writer.write(TokenBatch(ids.astype(np.int32), np.ones(len(ids), dtype=bool), lengths, document, nothing, nothing))
-    writer.save()
+    numbers = {"document": document, "offset": nothing, "num_bytes": nothing}
+    rows = token_rows(ids.astype(np.uint16), np.ones(len(ids), dtype=bool), lengths, numbers)
+    save_shard(tmp_path, "a.arrow", [rows])
     held_out = HeldOutSet(TokenStore([tmp_path / "a.arrow"]), tokenizer, length=64, max_tokens=10**6)
     model = make_model().eval()
     result = held_out.evaluate(model)

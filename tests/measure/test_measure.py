@@ -17,9 +17,10 @@ from tokenizers import decoders, models, pre_tokenizers
 from tests.conftest import make_text
 from tests.tokenizer.families import trained
 from unmask.data.corpus import Corpus
+from unmask.data.data_folder import save_shard, token_rows
 from unmask.data.documents import Document
 from unmask.data.settings import CorpusSettings
-from unmask.data.store import ShardWriter, TokenBatch, TokenStore
+from unmask.data.store import TokenStore
 from unmask.measure.questions import Answer, Question, ask
 from unmask.measure.text import (
     PASSAGE_TOKENS,
@@ -294,12 +295,11 @@ def test_a_share_of_the_text_is_taken_everywhere(tokenizer: Tokenizer, tmp_path:
 def test_a_share_of_equal_tokens_is_taken(rows: int, tokenizer: Tokenizer, tmp_path: Path) -> None:
     """Of many rows, and of stretches of one row."""
     number = 800
-    ids = np.full(number * PASSAGE_TOKENS, tokenizer.vocab_size - 1, dtype=np.int32)
+    ids = np.full(number * PASSAGE_TOKENS, tokenizer.vocab_size - 1, dtype=np.uint16)
     size, nothing = len(ids) // rows, np.zeros(rows, dtype=np.int64)
-    writer = ShardWriter(tmp_path, "a.arrow", vocab_size=tokenizer.vocab_size)
+    numbers = {"document": np.arange(rows), "offset": nothing, "num_bytes": nothing}
     lengths = np.full(rows, size, dtype=np.int64)
-    writer.write(TokenBatch(ids, np.ones(len(ids), dtype=bool), lengths, np.arange(rows), nothing, nothing))
-    writer.save()
+    save_shard(tmp_path, "a.arrow", [token_rows(ids, np.ones(len(ids), dtype=bool), lengths, numbers)])
     store = TokenStore([tmp_path / "a.arrow"])
     taken = list(passages_of_store(store, tokenizer, share=0.25))
     assert len(taken) == pytest.approx(number / 4, abs=4 * math.sqrt(number * 0.25 * 0.75))

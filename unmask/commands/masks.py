@@ -27,10 +27,10 @@ from unmask.core.errors import DataError, SettingsError
 from unmask.core.results import NORMAL, Reporter, Result, Sheet, Shown, Styled, counted, usual_reporter
 from unmask.core.settings import validated
 from unmask.data.annotations import PIPELINES, AnnotationPlan, Annotator, SpacyPipeline
+from unmask.data.data_folder import annotated_tokens
 from unmask.data.lexicon import LexiconSettings, build_lexicon, load_lexicon
 from unmask.data.reading import check_characters
 from unmask.data.rows import Cursor, Rows, RowStream
-from unmask.data.shards import annotated_tokens
 from unmask.data.store import TokenChunk
 from unmask.masking.features import rows_from_ids
 from unmask.masking.masker import MaskedRows, Masker, WeighedRows

@@ -10,8 +10,8 @@ from unmask.commands.recipe_files import LightRecipe, Overrides, as_overrides, l
 from unmask.core.errors import SettingsError
 from unmask.core.remote import address_of, output_at, path_at
 from unmask.core.results import Result, Shown, usual_reporter
-from unmask.data.data_folder import DataFolder, Manifest
-from unmask.data.prepare import PreparationInput, prepare_part
+from unmask.data.data_folder import Manifest, data_folder
+from unmask.data.prepare import Unfinished
 from unmask.data.prepare import prepare as prepare_shards
 from unmask.data.sources import Texts, paths_or_texts
 from unmask.tokenizer.loading import with_commit
@@ -128,23 +128,16 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
     """
     number = _read_part(part, join=join, resume=resume, overwrite=overwrite, ray=ray)
     reporter = reporter or usual_reporter()
-    note, notify = reporter.note, reporter.notify
     recipe = requested_preparation(tokenizer, tokenizer_kind, vocab_size, annotate, settings)
     shared = part is not None or join
     if path_at(out) is None and (shared or ray is not None):
         raise SettingsError(f"{out}: a shared preparation takes a folder on a disk that all see", options=["out"])
-    with output_at(out, lambda root: DataFolder(root).claimed, resume=resume, overwrite=overwrite) as output:
+    with output_at(out, data_folder, resume=resume, overwrite=overwrite) as output:
         root, texts = output.path, paths_or_texts(paths) or []
-        manifest: Manifest | str
-        if shared:
-            source = PreparationInput(texts, recipe.corpus, recipe.tokenizer, recipe.annotation)
-            manifest = prepare_part(source, root, number, workers=workers, notify=notify, note=note)
-            if isinstance(manifest, str):
-                return PreparedPart({"out": str(root), "part": part, "complete": False, "next": manifest})
-        else:
-            folder = DataFolder(root)
-            if folder.is_complete:
-                folder.claimed.check(resume=resume, overwrite=overwrite)
+        folder = data_folder(root)
+        if folder.is_claimed and not shared:
+            folder.check(resume=resume, overwrite=overwrite)
+        try:
             manifest = prepare_shards(
                 texts,
                 root,
@@ -153,13 +146,17 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
                 annotation=recipe.annotation,
                 workers=workers,
                 ray=ray,
+                part=number,
+                join=join,
                 resume=resume,
                 overwrite=overwrite,
-                notify=notify,
-                note=note,
+                notify=reporter.notify,
+                note=reporter.note,
             )
+        except Unfinished as unfinished:
+            return PreparedPart({"out": str(root), "part": part, "complete": False, "next": str(unfinished)})
     for text in describe(manifest):
-        note(text)
+        reporter.note(text)
     return Prepared(
         {
             "out": address_of(out) or str(out),

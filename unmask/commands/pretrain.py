@@ -52,7 +52,7 @@ from unmask.core.results import (
     usual_reporter,
 )
 from unmask.core.settings import validated
-from unmask.data.data_folder import DataFolder
+from unmask.data.data_folder import data_folder
 from unmask.data.lexicon import load_lexicon
 from unmask.data.rows import Rows, RowStream
 from unmask.data.sources import InMemory, Named, Texts, find_sources, is_stream, keep_as_files, paths_or_texts
@@ -240,7 +240,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         except UnmaskError:
             if begun["is_new"] and group.is_main:  # no run was made: the next try shall find none
                 # Parts of a preparation are checked by content when the next try goes on with them; whole data is not.
-                data_name = set() if DataFolder(folder.data).is_complete else {folder.data.name}
+                data_name = set() if data_folder(folder.data).is_claimed else {folder.data.name}
                 folder.claimed.clear(set(folder.claimed.ours) - data_name)
             raise
         summary = training.run(interruption, [*callbacks, *map(SendCheckpoints, outputs)])

@@ -51,11 +51,19 @@ from unmask.core.hub import lasting_name
 from unmask.core.remote import origin_of, source_named
 from unmask.core.results import Reporter
 from unmask.data.corpus import Corpus
-from unmask.data.data_folder import MANIFEST, Manifest, checked_files, load_manifest, open_split
+from unmask.data.data_folder import (
+    MANIFEST,
+    Manifest,
+    checked_files,
+    chunk_bytes,
+    cut_chunks,
+    load_manifest,
+    open_split,
+    write_shards,
+)
 from unmask.data.packing import is_mixed
-from unmask.data.prepare import PreparationInput, prepare
+from unmask.data.prepare import prepare, settings_of
 from unmask.data.settings import CorpusSettings
-from unmask.data.shards import chunk_bytes, cut_chunks, write_shards
 from unmask.data.sources import GIVEN, PIPES, STDIN_FILE, kept_source
 from unmask.data.store import TokenStore
 from unmask.masking.settings import needed_annotations
@@ -181,7 +189,7 @@ def obtain_data(paths: Sequence[str], folder: Path, recipe: Recipe, reporter: Re
 def prepare_by(recipe: Recipe, paths: Sequence[str | Path], folder: Path, reporter: Reporter) -> None:
     """Prepares text as a recipe says, unless the folder holds these sources with these settings already."""
     corpus, tokenizer, annotation = recipe.corpus, recipe.tokenizer, recipe.annotation
-    settings = PreparationInput(paths, corpus, tokenizer, annotation).settings()
+    settings = settings_of(paths, corpus, tokenizer, annotation)
     if not (folder / MANIFEST).is_file() or load_manifest(folder).settings != settings:
         how: dict[str, Any] = {"notify": reporter.notify, "note": reporter.note}
         prepare(paths, folder, corpus=corpus, tokenizer=tokenizer, annotation=annotation, **how)

@@ -11,6 +11,8 @@
 
 The last one is there only while the data is made. A kill at any moment leaves either of two things: whole data with
 its manifest, or tasks that the same command goes on from.
+
+    text of a task ──cut_chunks──▶ TextChunk ──write_shards──▶ a shard a split, TextCounts ──added up──▶ Manifest
 """
 
 from __future__ import annotations
@@ -20,20 +22,32 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, replace
+from itertools import pairwise, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from unmask.core.errors import DataError, parse_json
-from unmask.core.files import ClaimedFolder, file_sha256, locked, sync_folder, write_atomically, writing
-from unmask.data.near_duplicates import LeftOutPair, NearDuplicates, from_plain
-from unmask.data.shards import TRAIN, VALIDATION, Split
-from unmask.data.sources import GIVEN, PIPES, STDIN_FILE, Source
-from unmask.data.store import OPENED_AT_ONCE, ShardFile, TokenStore
-from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.core.files import ClaimedFolder, file_sha256, locked, write_atomically, writing
+from unmask.data.near_duplicates import DuplicateExample, LeftOutPair, NearDuplicates
+from unmask.data.sources import GIVEN, PIPES, STDIN_FILE
+from unmask.data.store import GROUP, LABEL, OPENED_AT_ONCE, ShardFile, TokenStore
+from unmask.tokenizer.spans import Aligned, align, column_types
+from unmask.tokenizer.tokenizer import EncodedText, Tokenizer
+from unmask.tokenizer.words import count_single_words
+
+if TYPE_CHECKING:
+    from unmask.data.annotations import Annotator
+    from unmask.data.documents import Document
+    from unmask.tokenizer.spans import Spans
 
 MANIFEST, TOKENIZER, PARTS, SETTLED = "manifest.json", "tokenizer", "parts", "settled.npz"
 VERSION = 1
@@ -41,6 +55,310 @@ ANY_LENGTH = int(1e9)  # written into the tokenizer that stands beside the data;
 CHECKED_AT_ONCE = 1 << 24  # tokens; some 64 MB
 _PART_LOCK = ".part-"
 _SHARD = re.compile(r"\d{5,}(-\d{5,})?\.arrow(\.partial)?")
+TRAIN, VALIDATION = "train", "validation"
+SMALLEST_CHUNK_BYTES = 1 << 20
+LARGEST_CHUNK_BYTES = 1 << 25  # a process holds some five times as much in memory
+CHUNKS_A_CORPUS = 256
+BATCH_BYTES = 1 << 20
+SLOW_BATCH_BYTES = 1 << 15  # where a pipeline annotates, which takes seconds for so much
+
+# ----------------------------------------
+# The text of a task cut into chunks, and a chunk tokenized into its shards: one a split.
+#
+# How a task is cut depends on the sources alone, never on the number of processes or on what was done before, so that
+# the shards are the same files however the work was shared out, stopped and taken up again.
+
+
+@dataclass(frozen=True)
+class TextChunk:
+    """Consecutive pieces of the corpus."""
+
+    task: int  # number of the task that the text is read in
+    number: int  # of the chunk in its task, counted from 0
+    texts: list[str]
+    document: NDArray[np.int64]  # [num_pieces], as what follows: number of the document
+    offset: NDArray[np.int64]  # byte of the document's text at which the piece begins
+    num_bytes: NDArray[np.int64]  # UTF-8 bytes of the piece
+    held: NDArray[np.bool_]  # whether the piece is held out
+    spans: list[Spans | None] | None = None  # annotations that came with the pieces
+    label: NDArray[np.int64] | None = None  # number of the document's class, -1 where it has none
+    # The group that the piece stays on one side with, a hash below 0; the number of the document where it is in none.
+    group: NDArray[np.int64] | None = None
+
+    def select(self, rows: NDArray[np.bool_]) -> TextChunk:
+        """Some of its pieces."""
+        columns = {entry.name: getattr(self, entry.name) for entry in fields(self)[2:]}
+        for name, column in columns.items():
+            if isinstance(column, list):
+                columns[name] = [value for value, stays in zip(column, rows, strict=True) if stays]
+            elif column is not None:
+                columns[name] = column[rows]
+        return replace(self, **columns)
+
+
+def chunk_bytes(source_bytes: int, *, slow: bool = False) -> int:
+    """How much text a chunk has: about 256 chunks a corpus, of 1 MiB at least and 32 MiB at most; of 128 KiB and 1 MiB
+    where a pipeline annotates the text, some hundred times slower than it is tokenized (`slow`)."""
+    smallest, largest = SMALLEST_CHUNK_BYTES, LARGEST_CHUNK_BYTES
+    if slow:
+        smallest, largest = smallest >> 3, smallest
+    return min(max(source_bytes // CHUNKS_A_CORPUS, smallest), largest)
+
+
+def cut_chunks(
+    pieces: Iterable[tuple[Document, bool]], size_bytes: int, classes: Sequence[str] | None = None, *, task: int = 0
+) -> Iterator[TextChunk]:
+    """Groups the pieces of a task into chunks.
+
+    Args:
+        pieces: Each with whether it is held out.
+        size_bytes: A chunk ends with the piece that reaches this much text.
+        classes: Names of the documents' classes in the order of their numbers; None: documents have no classes.
+    """
+    class_numbers = None if classes is None else {name: number for number, name in enumerate(classes)}
+
+    def made(number: int) -> TextChunk:
+        documents = [piece for piece, _ in rows]
+        labels = groups = None
+        if class_numbers is not None:
+            labels = np.array([class_numbers.get(piece.label or "", -1) for piece in documents], dtype=np.int64)
+        if any(piece.group is not None for piece in documents):
+            groups = np.array([piece.document for piece in documents], dtype=np.int64)
+            for place, piece in enumerate(documents):
+                if piece.group is not None:
+                    digest = hashlib.blake2b(piece.group.encode(errors="surrogatepass"), digest_size=8).digest()
+                    groups[place] = -1 - (int.from_bytes(digest, "little") >> 1)
+        return TextChunk(
+            task,
+            number,
+            [piece.text for piece in documents],
+            np.array([piece.document for piece in documents], dtype=np.int64),
+            np.array([piece.offset for piece in documents], dtype=np.int64),
+            np.array(sizes, dtype=np.int64),
+            np.array([held for _, held in rows], dtype=bool),
+            spans=[p.spans for p in documents] if any(p.spans is not None for p in documents) else None,
+            label=labels,
+            group=groups,
+        )
+
+    number = num_bytes = 0
+    rows: list[tuple[Document, bool]] = []
+    sizes: list[int] = []
+    for piece, held in pieces:
+        rows.append((piece, held))
+        sizes.append(utf8_bytes(piece.text))
+        num_bytes += sizes[-1]
+        if num_bytes >= size_bytes:
+            yield made(number)
+            number, num_bytes, rows, sizes = number + 1, 0, [], []
+    if rows:
+        yield made(number)
+
+
+def utf8_bytes(text: str) -> int:
+    """Bytes of a text in UTF-8, at once where it is ASCII."""
+    return len(text) if text.isascii() else len(text.encode())
+
+
+@dataclass
+class Split:
+    """The training or the validation part of some text."""
+
+    documents: int = 0  # documents with tokens in it; one that is held out in parts counts in both
+    pieces: int = 0  # rows of the shards
+    bytes: int = 0  # UTF-8 bytes of the text
+    tokens: int = 0  # without special tokens
+    unknown_tokens: int = 0  # those that stand for text outside the vocabulary
+    files: tuple[ShardFile, ...] = ()
+    first: int | None = field(default=None, compare=False)  # number of the first document, while the data is made
+    last: int | None = field(default=None, compare=False)
+
+    def add(self, later: Split) -> None:
+        """Adds that of text behind this one. A document may span both; it counts once."""
+        for name in ("documents", "pieces", "bytes", "tokens", "unknown_tokens", "files"):
+            setattr(self, name, getattr(self, name) + getattr(later, name))
+        self.documents -= later.first is not None and later.first == self.last
+        self.first = later.first if self.first is None else self.first
+        self.last = self.last if later.last is None else later.last
+
+
+@dataclass
+class TextCounts:
+    """What some text came to: a chunk, a task, or the corpus."""
+
+    frequencies: NDArray[np.int64]  # [vocab_size]: how often each token stands in the training split
+    documents: int = 0  # those without tokens as well; counted by task
+    bytes: int = 0  # UTF-8 bytes of the text, that of pieces without tokens included
+    without_tokens: int = 0  # pieces that the tokenizer made nothing of
+    texts: int = 0  # pieces of more than one token
+    single_words: int = 0  # those of them that are one word
+    left_out: int = 0  # training texts that were left out since they nearly stand in the held-out text
+    train: Split = field(default_factory=Split)
+    validation: Split = field(default_factory=Split)
+    # By column of annotation: how many spans there were, and to how many of them no token belongs
+    spans: dict[str, list[int]] = field(default_factory=dict)
+    # How many documents begin here without a class, and with each class; empty where none are read
+    labels: list[int] = field(default_factory=list)
+    skipped: dict[str, int] = field(default_factory=dict)  # what was left out: reason to number
+
+    def add(self, later: TextCounts) -> None:
+        """Adds those of text behind this one."""
+        self.frequencies += later.frequencies
+        for name in ("documents", "bytes", "without_tokens", "texts", "single_words", "left_out"):
+            setattr(self, name, getattr(self, name) + getattr(later, name))
+        self.train.add(later.train)
+        self.validation.add(later.validation)
+        for column, (number, lost) in later.spans.items():
+            before = self.spans.get(column, [0, 0])
+            self.spans[column] = [before[0] + number, before[1] + lost]
+        self.labels = [a + b for a, b in zip_longest(self.labels, later.labels, fillvalue=0)]
+        self.skipped = dict(Counter(self.skipped) + Counter(later.skipped))
+
+
+def annotated_tokens(
+    tokenizer: Tokenizer, annotator: Annotator, texts: Sequence[str], read: Sequence[Spans | None]
+) -> tuple[EncodedText, NDArray[np.int64], dict[str, Aligned]]:
+    """Tokenizes texts and annotates the tokens; `read` are annotations that came with each text.
+
+    Returns:
+        The tokens of all texts one behind another, how many each text has, and the columns of annotation.
+
+    Raises:
+        UnmaskError: As `Tokenizer.encode_joined`; a pipeline cannot be used; or a label was not announced.
+    """
+    encoded, places = tokenizer.encode_placed(texts)
+    spans = annotator.annotate(texts, read)
+    return encoded, places.lengths, align(texts, places, spans, annotator.plan.labels)
+
+
+def write_shards(
+    chunk: TextChunk,
+    tokenizer: Tokenizer,
+    root: Path,
+    *,
+    annotator: Annotator | None = None,
+    count: Callable[[int], None] = lambda num_bytes: None,
+) -> TextCounts:
+    """Tokenizes a chunk and writes its shards. The same chunk always gives the same files, byte for byte.
+
+    `count` is called after each batch with its bytes of text.
+
+    Raises:
+        DataError: The shards cannot be written, or annotations do not fit the plan.
+        SettingsError: A pipeline that annotates cannot be loaded.
+    """
+    widths = {} if annotator is None else column_types(annotator.plan.labels)
+    vocab_size, unknown_id = tokenizer.vocab_size, tokenizer.special.unk
+    frequencies = np.zeros((2, vocab_size), dtype=np.int64)
+    counts = TextCounts(frequencies[0], bytes=int(chunk.num_bytes.sum()), spans={column: [0, 0] for column in widths})
+    splits = counts.train, counts.validation
+    written: tuple[list[pa.RecordBatch], list[pa.RecordBatch]] = ([], [])
+
+    # 1. Batches of about a megabyte, so that what the tokenizer holds at once stays small.
+    batch_bytes = BATCH_BYTES if annotator is None or annotator.plan.pipeline is None else SLOW_BATCH_BYTES
+    batch_of = (np.cumsum(chunk.num_bytes) - 1) * max(round(counts.bytes / batch_bytes), 1) // counts.bytes
+    for begin, end in pairwise([0, *(np.flatnonzero(np.diff(batch_of)) + 1).tolist(), len(chunk.texts)]):
+        rows, texts = slice(begin, end), chunk.texts[begin:end]
+        aligned: dict[str, Aligned] = {}
+        if annotator is None:
+            encoded, lengths = tokenizer.encode_joined(texts)
+        else:
+            spans = [None] * len(texts) if chunk.spans is None else chunk.spans[rows]
+            encoded, lengths, aligned = annotated_tokens(tokenizer, annotator, texts, spans)
+        columns = {name: getattr(chunk, name) for name in ("document", "offset", "num_bytes", LABEL, GROUP)}
+        numbers = {name: column[rows] for name, column in columns.items() if column is not None}
+        annotations = {name: aligned[name].values.astype(width) for name, width in widths.items()}
+        ids = encoded.input_ids.astype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
+        batch = token_rows(ids, encoded.word_starts, lengths, numbers, annotations)
+
+        # 2. What each batch came to, and its rows in the shards of the two splits.
+        filled, held = lengths > 0, chunk.held[rows]
+        counts.without_tokens += int((~filled).sum())
+        num_texts, single_words = count_single_words(encoded.word_starts, lengths)
+        counts.texts, counts.single_words = counts.texts + num_texts, counts.single_words + single_words
+        for column, of_tokens in aligned.items():
+            number, lost = counts.spans[column]
+            counts.spans[column] = [number + of_tokens.spans, lost + of_tokens.lost]
+        for side, chosen in enumerate((filled & ~held, filled & held)):
+            if not chosen.any():
+                continue
+            part = batch if chosen.all() else batch.filter(pa.array(chosen))
+            if side == 0:
+                part = part.select([name for name in part.schema.names if name != GROUP])
+            written[side].append(part)
+            frequencies[side] += np.bincount(part["input_ids"].flatten().to_numpy(), minlength=vocab_size)
+            document, num_bytes = part["document"].to_numpy(), int(part["num_bytes"].to_numpy().sum())
+            documents = 1 + int((np.diff(document) != 0).sum())
+            splits[side].add(Split(documents, bytes=num_bytes, first=int(document[0]), last=int(document[-1])))
+        count(int(chunk.num_bytes[rows].sum()))
+    if chunk.label is not None:
+        counts.labels = np.bincount(chunk.label[chunk.offset == 0] + 1).tolist()
+
+    # 3. The shards, each written whole.
+    for name, split, batches, tokens in zip((TRAIN, VALIDATION), splits, written, frequencies, strict=True):
+        split.unknown_tokens = 0 if unknown_id is None else int(tokens[unknown_id])
+        try:
+            shard = save_shard(root, f"{name}/{chunk.task:05d}-{chunk.number:05d}.arrow", batches)
+        except OSError as error:
+            raise cannot_write(root, error) from error
+        if shard is not None:
+            split.pieces, split.tokens, split.files = shard.pieces, shard.tokens, (shard,)
+    return counts
+
+
+def token_rows(
+    input_ids: NDArray[Any],
+    word_starts: NDArray[np.bool_],
+    lengths: NDArray[np.int64],
+    numbers: Mapping[str, NDArray[np.int64]],
+    annotations: Mapping[str, NDArray[np.unsignedinteger]] | None = None,
+) -> pa.RecordBatch:
+    """Rows of a shard; see `unmask.data.store`.
+
+    Args:
+        input_ids, word_starts: [num_tokens], one row behind another.
+        lengths: [num_rows]: tokens of each.
+        numbers: By column, [num_rows]: `document`, `offset` and `num_bytes`, perhaps `label`, perhaps `group`.
+        annotations: By column, [num_tokens].
+    """
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int32)  # of Arrow's lists; a batch is far below 2^31 tokens
+    np.cumsum(lengths, out=offsets[1:])
+
+    def in_lists(columns: Mapping[str, NDArray[Any]]) -> dict[str, pa.Array]:
+        return {name: pa.ListArray.from_arrays(pa.array(offsets), pa.array(values)) for name, values in columns.items()}
+
+    tokens = in_lists({"input_ids": input_ids, "word_starts": word_starts.view(np.uint8)})
+    columns = tokens | {name: pa.array(column) for name, column in numbers.items()} | in_lists(annotations or {})
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def save_shard(root: Path, name: str, batches: Sequence[pa.RecordBatch]) -> ShardFile | None:
+    """Writes rows as a shard, `name` in the data folder, if there are any: a file with its name is complete and on the
+    disk. Raises an OSError where it cannot be written."""
+    if not batches:
+        return None
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batches[0].schema) as stream:
+        for batch in batches:
+            stream.write_batch(batch)
+    content = memoryview(sink.getvalue())
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, content)
+    tokens = sum(len(batch["input_ids"].flatten()) for batch in batches)
+    return ShardFile(name, sum(map(len, batches)), tokens, hashlib.sha256(content).hexdigest())
+
+
+def cannot_write(root: Path, error: OSError) -> DataError:
+    """The error for a full or failing disk."""
+    return DataError(
+        f"{root}: cannot be written ({error.strerror or error}); make room and run the same command again: "
+        "`unmask prepare` goes on from what is done"
+    )
+
+
+# ----------------------------------------
+# The manifest, and the folder while it is made
 
 
 @dataclass(frozen=True)
@@ -128,8 +446,11 @@ def load_manifest(root: Path) -> Manifest:
         for name in ("annotations", "spans"):
             content[name] = {column: tuple(values) for column, values in content[name].items()}
         content["left_out"] = tuple(LeftOutPair(*pair) for pair in content["left_out"])
-        near = content["near_duplicates"]
-        manifest = Manifest(**{**content, "near_duplicates": near and from_plain(near)})
+        if near := content["near_duplicates"]:
+            del near["share"]
+            example = near["example"] and DuplicateExample(**near["example"])
+            content["near_duplicates"] = NearDuplicates(**{**near, "example": example})
+        manifest = Manifest(**content)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise DataError(f"{file}: damaged ({error!r}); prepare the data again") from error
     if version != VERSION or manifest.fingerprint != fingerprint:
@@ -137,114 +458,42 @@ def load_manifest(root: Path) -> Manifest:
     return manifest
 
 
-def stamp(sources: Iterable[Source]) -> list[list[Any]]:
-    """Path, size and time of change of files: where these are the same, so is the content."""
-    stats = ((source.path, source.path.stat()) for source in sources)
-    return [[str(path.absolute()), stat.st_size, stat.st_mtime_ns] for path, stat in stats]
+def data_folder(root: Path) -> ClaimedFolder:
+    """The folder as a whole, while it is made; see the module's docstring. One that is claimed is complete."""
+    ours = (MANIFEST, STDIN_FILE, PIPES, GIVEN, TOKENIZER, PARTS, TRAIN, VALIDATION)
+    return ClaimedFolder(root=root, marker=MANIFEST, what="prepared data", ours=ours, is_shared=False, error=DataError)
 
 
-class DataFolder:
-    """The folder as a whole, while it is made; see the module's docstring."""
+@contextmanager
+def holding(folder: ClaimedFolder, part: tuple[int, int] | None = None) -> Iterator[None]:
+    """While it is entered, no other process writes here, or, with a part (number, of how many), does that part: those
+    of other parts may do theirs. After an error, what no later try goes on from is removed.
 
-    def __init__(self, root: Path) -> None:
-        self.root, self.tokenizer, self.parts = root, root / TOKENIZER, root / PARTS
-        self._manifest, self._settled = root / MANIFEST, self.parts / SETTLED
-        ours = (MANIFEST, STDIN_FILE, PIPES, GIVEN, TOKENIZER, PARTS, TRAIN, VALIDATION)
-        self.claimed = ClaimedFolder(
-            root=root, marker=MANIFEST, what="prepared data", ours=ours, is_shared=False, error=DataError
-        )
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether it holds whole data, and nothing remains to be tidied."""
-        return self.claimed.is_claimed and not self._settled.is_file()
-
-    def check(self) -> None:
-        """Makes sure that no other files are touched.
-
-        Raises:
-            DataError: It is a file, or holds files that are not ours.
-        """
-        self.claimed.check_names()
-        for split in (self.root / TRAIN, self.root / VALIDATION):
-            paths = split.iterdir() if split.is_dir() else [split] if split.exists() else []
-            strangers = sorted(str(path.relative_to(self.root)) for path in paths if not _SHARD.fullmatch(path.name))
-            if strangers:
-                raise DataError(
-                    f"{self.root} holds other files ({', '.join(strangers[:3])}); give a new or empty folder"
-                )
-
-    def begin(self, tokenizer: Tokenizer) -> None:
-        """Makes the folder ready for shards. Only from here on is complete data touched that stood there before.
-
-        Args:
-            tokenizer: Saved in it.
-
-        Raises:
-            WriteError: The folder cannot be written.
-        """
-        with writing(self.root):
-            self._settled.unlink(missing_ok=True)  # it speaks of a tokenizer that goes
-            for folder in (self.tokenizer, self.parts, self.root / TRAIN, self.root / VALIDATION):
-                folder.mkdir(parents=True, exist_ok=True)
-            self._manifest.unlink(missing_ok=True)
-            tokenizer.save(self.tokenizer, max_length=ANY_LENGTH)
-            sync_folder(self.tokenizer)
-
-    @contextmanager
-    def held(self, part: tuple[int, int] | None = None) -> Iterator[None]:
-        """While it is entered, no other process writes here, or, with a part, does that part: those of other parts may
-        do theirs. After an error, what no later try goes on from is removed.
-
-        Args:
-            part: Its number and of how many.
-
-        Raises:
-            DataError: Another process writes here, or the folder holds other files.
-            WriteError: The folder is closed to us.
-        """
-        self.check()
-        lock: AbstractContextManager[None] = self.claimed.held()
-        if part is not None:
-            with writing(self.parts):
-                self.parts.mkdir(parents=True, exist_ok=True)
-            with self.claimed.held(wait=5):  # whether all of it is prepared, or put together; other parts look, too
-                pass
-            own = self.parts / f"{_PART_LOCK}{part[0]}-of-{part[1]}.lock"
-            lock = locked(self.root, lock=own, error=DataError)
-        with lock:
-            self.check()  # again: nothing else comes from now on
-            try:
-                yield
-            except BaseException:
-                if self.is_complete or all(path.name.startswith(_PART_LOCK) for path in self.parts.glob("*")):
-                    shutil.rmtree(self.parts, ignore_errors=True)
-                raise
-
-    def finish(self, manifest: Manifest) -> None:
-        """Removes shards that the manifest does not list, writes it, and removes what it was put together from.
-
-        Raises:
-            WriteError: The folder cannot be written.
-        """
-        listed = {file.name for split in (manifest.train, manifest.validation) for file in split.files}
-        with writing(self.root):
-            for folder in (self.root / TRAIN, self.root / VALIDATION):
-                for path in folder.iterdir():
-                    if f"{folder.name}/{path.name}" not in listed:
-                        path.unlink()
-                sync_folder(folder)
-        manifest.save(self.root)
-        self.tidy()
-
-    def tidy(self) -> None:
-        """Removes what is there only while data is made; where a kill hit this, the next command does it."""
-        for path in self.parts.glob("*"):
-            if path != self._settled:  # which says that this is not done
-                path.unlink(missing_ok=True)
-        for path in self.root.glob("*.partial"):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-        shutil.rmtree(self.parts, ignore_errors=True)
+    Raises:
+        DataError: Another process writes here, or the folder is a file, or holds files that are not ours.
+        WriteError: The folder is closed to us.
+    """
+    root, parts = folder.root, folder.root / PARTS
+    folder.check_names()
+    for split in (root / TRAIN, root / VALIDATION):
+        paths = split.iterdir() if split.is_dir() else [split] if split.exists() else []
+        strangers = sorted(str(path.relative_to(root)) for path in paths if not _SHARD.fullmatch(path.name))
+        if strangers:
+            raise DataError(f"{root} holds other files ({', '.join(strangers[:3])}); give a new or empty folder")
+    lock: AbstractContextManager[None] = folder.held()
+    if part is not None:
+        with writing(parts):
+            parts.mkdir(parents=True, exist_ok=True)
+        with folder.held(wait=5):  # whether all of it is prepared, or put together; other parts look, too
+            pass
+        lock = locked(root, lock=parts / f"{_PART_LOCK}{part[0]}-of-{part[1]}.lock", error=DataError)
+    with lock:
+        try:
+            yield
+        except BaseException:
+            if folder.is_claimed or all(path.name.startswith(_PART_LOCK) for path in parts.glob("*")):
+                shutil.rmtree(parts, ignore_errors=True)
+            raise
 
 
 # ----------------------------------------
@@ -253,12 +502,7 @@ class DataFolder:
 
 
 def open_split(root: Path, manifest: Manifest, split: Split) -> TokenStore:
-    """Opens a split of prepared data.
-
-    Args:
-        root: The data folder.
-        manifest: Its manifest.
-        split: One of its splits.
+    """Opens a split of prepared data, which lies in the folder `root`.
 
     Raises:
         DataError: A file is missing, or, of small data, damaged. Of large data this is found when it is read.

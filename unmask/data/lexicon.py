@@ -1,4 +1,4 @@
-"""The lexicon of a corpus: its collocations, counted, ranked and spelled out, and how much each token tells."""
+"""The lexicon of a corpus: its collocations, counted, ranked and spelled out, and how informative each token is."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -28,6 +29,7 @@ from unmask.data.store import TokenChunk
 from unmask.tokenizer.tokenizer import Tokenizer
 
 Ints = NDArray[np.int64]
+_NONE = np.zeros(0, dtype=np.int64)
 
 # ----------------------------------------
 # Counting 64-bit keys, more than fit into memory: sorted runs on the disk, merged range by range. Exact.
@@ -39,36 +41,24 @@ RUN_KEYS = 1 << 21
 class Counted(NamedTuple):
     """Keys in increasing order, and how often each was seen."""
 
-    keys: NDArray[np.int64]
-    counts: NDArray[np.int64]
+    keys: Ints
+    counts: Ints
 
 
-_NO_KEYS = Counted(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+_NO_KEYS = Counted(_NONE, _NONE)
 
 
 class KeyCounter:
-    """Counts keys. Use it as a context: its files go when it ends.
-
-    Args:
-        folder: Where temporary files may stand.
-        run_keys: Keys that are held in memory.
-    """
+    """Counts keys, of which `run_keys` are held in memory, the others in files in a folder of its own."""
 
     def __init__(self, folder: Path, *, run_keys: int = RUN_KEYS) -> None:
         self.run_keys = run_keys
-        self._files = tempfile.TemporaryDirectory(prefix=".lexicon-", dir=folder, ignore_cleanup_errors=True)
+        self._folder = folder
         self._runs: list[Path] = []
-        self._new: list[NDArray[np.int64]] = []
-        self._num_new = 0
-        self._table = _NO_KEYS
+        self._new: list[Ints] = []
+        self._num_new, self._table = 0, _NO_KEYS
 
-    def __enter__(self) -> KeyCounter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._files.cleanup()
-
-    def add(self, keys: NDArray[np.int64]) -> None:
+    def add(self, keys: Ints) -> None:
         """Counts each of these once more."""
         self._new.append(keys)
         self._num_new += len(keys)
@@ -81,7 +71,7 @@ class KeyCounter:
             new = Counted(*np.unique(np.concatenate(self._new), return_counts=True))
             self._table, self._new, self._num_new = _sum([self._table, new]), [], 0
         if len(self._table.keys) >= most:
-            self._runs.append(Path(self._files.name) / f"{len(self._runs)}.npy")
+            self._runs.append(self._folder / f"{len(self._runs)}.npy")
             np.save(self._runs[-1], np.stack(self._table))
             self._table = _NO_KEYS
 
@@ -108,6 +98,9 @@ class KeyCounter:
         return Counted(*map(np.concatenate, zip(*parts, strict=True)))
 
 
+_temporary = partial(tempfile.TemporaryDirectory, None, ".lexicon-", ignore_cleanup_errors=True)
+
+
 def _sum(parts: Sequence[Counted]) -> Counted:
     """Sorts the keys of several and adds the counts of equal ones."""
     keys, counts = map(np.concatenate, zip(*parts, strict=True))
@@ -128,7 +121,6 @@ def _sum(parts: Sequence[Counted]) -> Counted:
 # of BERT's tokenizer, and `, and` is none.
 
 _JOINERS = frozenset("'’-\u2010\u2011")
-_NONE = np.zeros(0, dtype=np.int64)
 _BROKEN = "\ufffd"  # of a character that several tokens make together
 
 
@@ -159,11 +151,8 @@ class TokenWords:
     num_words: int  # all words of the documents, barriers included
 
     def grams(self, most: int) -> Iterator[tuple[Ints, NDArray[np.bool_]]]:
-        """The n-grams that begin at each word, for n = 1 to `most`.
-
-        Yields:
-            Hashes, and whether nothing stands between the words; [W - n + 1] each.
-        """
+        """The n-grams that begin at each word, for n = 1 to `most`: hashes, and whether nothing stands between the
+        words; [W - n + 1] each."""
         hashes, mixed = self.hashes, mix(self.hashes)
         yield hashes, np.ones(len(hashes), dtype=bool)
         for n in range(2, most + 1):
@@ -181,13 +170,8 @@ class WordReader:
         self.ordinary = tokenizer.ordinary
 
     def read(self, input_ids: NDArray[np.integer[Any]], word_starts: NDArray[Any], lengths: Ints) -> TokenWords:
-        """Finds the words of some documents, or pieces of documents, one behind another.
-
-        Args:
-            input_ids: [num_tokens].
-            word_starts: [num_tokens].
-            lengths: [num_documents]: how many of the tokens each has.
-        """
+        """Finds the words of some documents, or pieces of documents, one behind another, by their tokens, where words
+        begin (both [num_tokens]), and how many of the tokens each has ([num_documents])."""
         if not len(input_ids):
             return TokenWords(_NONE, _NONE, np.zeros(0, dtype=bool), _NONE, _NONE, 0)
         ids = np.asarray(input_ids, dtype=np.int64)
@@ -348,8 +332,7 @@ def _find(keys: Ints, looked_up: Ints) -> tuple[Ints, NDArray[np.bool_]]:
 
 @dataclass(frozen=True)
 class FrequentGrams:
-    """The frequent n-grams for n = 1, 2, ..., and what they consist of. K = how many there are of one n; those of n = 1
-    are words."""
+    """The frequent n-grams for n = 1 (words), 2, ..., and what they consist of. K = how many there are of one n."""
 
     levels: list[Counted]  # for each n, [K]: hashes and counts
     num_words: int  # of the corpus
@@ -365,7 +348,8 @@ def _frequent_grams(words: Words, settings: LexiconSettings, scratch: Path, run_
     levels: list[Counted] = []
     num_words = 0
     for n in range(1, settings.max_words + 1):
-        with KeyCounter(scratch, run_keys=run_keys) as counter:
+        with _temporary(dir=scratch) as folder:
+            counter = KeyCounter(Path(folder), run_keys=run_keys)
             for _, chunk in words("counting words" if n == 1 else f"counting {n} words in a row"):
                 num_words += chunk.num_words if n == 1 else 0
                 grams = list(chunk.grams(n))
@@ -419,10 +403,8 @@ def pmi_of(grams: FrequentGrams) -> list[NDArray[np.float64]]:
     The minimum is what keeps `new york is` out: cut into `new york` and `is`, it is about what chance makes of these.
 
     Cut off the first l words as one part, and cut the rest in the best way or not at all: the best of all l is the best
-    cut. Parts of a frequent n-gram are frequent, so all of them are in the levels below.
-
-    Returns:
-        For n = 1, 2, ...: [K], in nats, of every frequent n-gram; infinite for n = 1, where there is nothing to cut.
+    cut. Parts of a frequent n-gram are frequent, so all of them are in the levels below. Returns for n = 1, 2, ...
+    [K], in nats, of every frequent n-gram; infinite for n = 1, where there is nothing to cut.
 
     Source: Levine et al. 2021 (PMI-Masking), section 4. p is a count divided by the number of words of the corpus, for
     any number of words.
@@ -458,22 +440,15 @@ def informativeness_of(
     scratch: Path,
     run_keys: int = RUN_KEYS,
 ) -> NDArray[np.float32]:
-    """How much each token of the vocabulary tells of its neighbours: the mean of their pointwise mutual information.
+    """How much each token of the vocabulary says of its neighbours: the mean of their pointwise mutual information.
 
         informativeness(w) = sum over c of p(c | w) log( p(c | w) / p(c) )
 
     where c goes over what stands up to five tokens before or behind w, in other words than w's own. The word `Highness`
-    tells much (`Royal` is near), `the` tells nothing.
+    says much (`Royal` is near), `the` says nothing.
 
-    Args:
-        chunks: The corpus, gone through once.
-        tokenizer: Whose tokens they are.
-        frequencies: [vocab_size]: how often each id stands in it.
-        scratch: Folder for temporary files.
-        run_keys: Keys that are counted in memory at a time.
-
-    Returns:
-        [vocab_size], in nats; at least 0.
+    `frequencies` [vocab_size] is how often each id stands in the corpus, which is gone through once. Returns
+    [vocab_size], in nats; at least 0.
 
     Source: Sadeq et al. 2022 (InforMask), section 3, where a token's relevance is the sum of its mutual information
     with the tokens that stay visible. Approximations here, so that counts stay few and no estimate rests on nothing:
@@ -489,7 +464,8 @@ def informativeness_of(
     size, num_kinds = len(frequencies), NEIGHBOURS + 1
     by_kind, by_token = np.zeros(num_kinds, dtype=np.int64), np.zeros(size)
     different, logs = np.zeros(size), np.zeros(size)
-    with KeyCounter(scratch, run_keys=run_keys) as counter:
+    with _temporary(dir=scratch) as folder:
+        counter = KeyCounter(Path(folder), run_keys=run_keys)
         for chunk in chunks:
             ids = chunk.input_ids.astype(np.int64)
             piece = np.repeat(np.arange(len(chunk.lengths)), chunk.lengths)
@@ -541,7 +517,7 @@ def build_lexicon(
         chunks: The corpus, gone through `max_words` + 2 times.
         tokenizer: Whose tokens it has.
         settings: What a collocation is, and how many there are at most.
-        frequencies: [vocab_size]: how often each id stands in it.
+        frequencies: [vocab_size]: how often each id stands in the corpus.
         data_sha256: Its fingerprint.
         scratch: An existing folder for temporary files.
         notify: Called with the progress.

@@ -244,7 +244,7 @@ class HeldTexts:
     With `parts`, parts of documents are held out, so that each piece counts and not the first alone.
     """
 
-    def __init__(self, *, parts: bool) -> None:
+    def __init__(self, *, parts: bool = False) -> None:
         self.parts = parts
         self.number = 0  # of all held-out texts
         self.is_cut = False  # whether a piece among them is not a whole document
@@ -287,16 +287,19 @@ class HeldTexts:
         if len(self.texts) > 2 * MOST_TEXTS:
             self._cut()
 
-    def join(self, other: HeldTexts) -> None:
-        """Takes the texts of another, which come later."""
-        self.number += other.number
-        self.is_cut |= other.is_cut
-        for key, text in other.texts.items():
+    def join(self, arrays: Mapping[str, Any]) -> None:
+        """Takes the texts of other held-out texts as `arrays` gave them, which come later."""
+        self.parts, number, is_cut, most_hash, beginnings = json.loads(bytes(arrays["held"]))
+        self.number += number
+        self.is_cut |= is_cut
+        sketches = np.split(arrays["sketches"], arrays["sketch_ends"])[:-1]
+        keys, normals, numbers = (arrays[name].tolist() for name in ("rank", "normal", "number"))
+        for key, *text in zip(keys, beginnings, normals, arrays["bands"], sketches, numbers, strict=True):
             if key in self.texts:
-                self.texts[key].number += text.number
+                self.texts[key].number += text[-1]
             else:
-                self.texts[key] = dataclasses.replace(text)
-        self._most_hash = min(self._most_hash, other._most_hash)
+                self.texts[key] = HeldText(*text)
+        self._most_hash = min(self._most_hash, most_hash)
         self._cut()
 
     def _cut(self) -> None:
@@ -323,17 +326,6 @@ class HeldTexts:
         }
 
 
-def held_texts(arrays: Any) -> HeldTexts:
-    """Reads what `HeldTexts.arrays` gave."""
-    held = HeldTexts(parts=False)
-    held.parts, held.number, held.is_cut, held._most_hash, beginnings = json.loads(bytes(arrays["held"]))
-    sketches = np.split(arrays["sketches"], arrays["sketch_ends"])[:-1]
-    keys, normals, numbers = (arrays[name].tolist() for name in ("rank", "normal", "number"))
-    for key, *text in zip(keys, beginnings, normals, arrays["bands"], sketches, numbers, strict=True):
-        held.texts[key] = HeldText(*text)
-    return held
-
-
 # ----------------------------------------
 # The search in the training text
 
@@ -350,32 +342,24 @@ KINDS: tuple[SameAs, ...] = ("equal", "normalised", "similar")
 Leaks = dict[SameAs, dict[str, str]]
 
 
-def no_leaks() -> Leaks:
-    """Leaks of no text, which those of tasks are joined to."""
-    return {kind: {} for kind in KINDS}
+class LeakSearch:
+    """Compares training texts, as they go by, with what is held out, and gathers `leaks`.
 
-
-def join_leaks(leaks: Leaks, later: Leaks) -> None:
-    """Adds the leaks of text that comes later, in place."""
-    for kind in KINDS:
-        for key, beginning in later[kind].items():
-            leaks[kind].setdefault(key, beginning)
-
-
-class HeldIndex:
-    """Held-out texts by their normal forms and bands.
+    With `every`, each training text that is like a held-out one is reported; else a held-out text for which one was
+    found is not compared any more.
 
     Attributes:
-        held: The texts.
+        held: The held-out texts.
         forms: [F], int64: their normal forms, sorted.
         sketches: Of each form.
         bands: [B], int64: the bands of all forms, sorted; `form_of[begins[b] : ends[b]]` have the bth.
         known: [power of two]: whether a shingle with these last bits is among the sketches; one in 8 or so that is not
             counts as there.
+        leaks: Of the texts since `begin`.
     """
 
-    def __init__(self, held: HeldTexts) -> None:
-        self.held = held
+    def __init__(self, held: HeldTexts, *, every: bool = False) -> None:
+        self.held, self.every = held, every
         of_form = {text.normal: text for text in held.texts.values()}
         texts = [of_form[form] for form in sorted(of_form)]
         self.forms = np.array([text.normal for text in texts], dtype=np.int64)
@@ -391,73 +375,62 @@ class HeldIndex:
         self.known = np.zeros(num_places, dtype=np.bool_)
         for sketch in self.sketches:
             self.known[sketch & (num_places - 1)] = True
+        self.begin()
 
-
-class LeakSearch:
-    """Compares training texts, as they go by, with what is held out, and gathers `leaks`.
-
-    With `every`, each training text that is like a held-out one is reported; else a held-out text for which one was
-    found is not compared any more.
-    """
-
-    def __init__(self, index: HeldIndex, *, every: bool = False) -> None:
-        self.index, self.every = index, every
-        self.leaks = no_leaks()
-        self._is_open = np.ones(len(index.forms), dtype=np.bool_)  # whether a form is still compared
+    def begin(self) -> None:
+        """Forgets the leaks, so that those of the next task do not depend on others."""
+        self.leaks: Leaks = {kind: {} for kind in KINDS}
+        self._is_open = np.ones(len(self.forms), dtype=np.bool_)  # whether a form is still compared
 
     def look(self, texts: Sequence[str], held: NDArray[np.bool_], offset: Ints) -> NDArray[np.bool_]:
         """Compares the texts of the next pieces [N], of which some are held out [N] and begin at an offset [N] in their
         document. Returns [N]: which training texts are near-duplicates; all of them only with `every`."""
         leaking = np.zeros(len(texts), dtype=np.bool_)
-        if not len(self.index.forms):
+        if not len(self.forms):
             return leaking
-        chosen = np.flatnonzero(~held if self.index.held.parts else ~held & (offset == 0))
+
+        def note(kind: SameAs, form: int, text: str) -> None:
+            self.leaks[kind].setdefault(str(self.forms[form]), text[:SHOWN_CHARS])
+            self._is_open[form] = self.every
+
+        chosen = np.flatnonzero(~held if self.held.parts else ~held & (offset == 0))
         batch = np.cumsum([len(texts[place]) for place in chosen.tolist()]) // BATCH_CHARS
-        for places in np.split(chosen, np.flatnonzero(np.diff(batch)) + 1):
-            if len(places):
-                leaking[places] = self._look_at([texts[place][:PIECE_CHARS] for place in places.tolist()])
+        for places in filter(len, np.split(chosen, np.flatnonzero(np.diff(batch)) + 1)):
+            compared = [texts[place][:PIECE_CHARS] for place in places.tolist()]
+            hashed = hash_texts(compared)
+            # 1. equal to a held-out text, or equal but for numbers, case and signs
+            form = np.searchsorted(self.forms, hashed.normal).clip(max=len(self.forms) - 1)
+            same = self.forms[form] == hashed.normal
+            for row in np.flatnonzero(same).tolist():
+                if (key := text_hash(compared[row])) in self.held.texts:
+                    self.leaks["equal"].setdefault(str(key), compared[row][:SHOWN_CHARS])
+                note("normalised", int(form[row]), compared[row])
+            # 2. of the others those that have many shingles of held-out texts; each normal form once
+            is_known = self.known[hashed.shingles & (len(self.known) - 1)]
+            num_shingles = hashed.ends - hashed.begins
+            likely = np.add.reduceat(is_known, hashed.begins, dtype=np.int64) >= _LIKELY * num_shingles
+            likely |= num_shingles > SKETCH  # of longer ones the sketches do not hold all shingles
+            rows = np.flatnonzero(likely & ~same)
+            rows = np.sort(rows[np.unique(hashed.normal[rows], return_index=True)[1]])
+            # 3. of these those that share a band with a held-out text are compared with it, rare bands first
+            bands = hashed.signatures(rows, NUM_HASHES)[0]
+            number = np.searchsorted(self.bands, bands).clip(max=len(self.bands) - 1)
+            shared = self.bands[number] == bands
+            alike = []
+            for place in np.flatnonzero(shared.any(axis=1)).tolist():
+                row, common = int(rows[place]), number[place, shared[place]]
+                rare_first = common[np.argsort(self.ends[common] - self.begins[common], kind="stable")]
+                candidates: dict[int, None] = {}
+                for band in rare_first.tolist():
+                    forms = self.form_of[self.begins[band] : self.ends[band]]
+                    candidates |= dict.fromkeys(forms[self._is_open[forms]][:MOST_CANDIDATES].tolist())
+                sketch = hashed.sketch(row)
+                for candidate in list(candidates)[:MOST_COMPARED]:
+                    if similarity(sketch, self.sketches[candidate]) >= SIMILAR:
+                        note("similar", candidate, compared[row])
+                        alike.append(int(hashed.normal[row]))
+            leaking[places] = same | np.isin(hashed.normal, alike)
         return leaking
-
-    def _look_at(self, texts: list[str]) -> NDArray[np.bool_]:
-        index, hashed = self.index, hash_texts(texts)
-        # 1. equal to a held-out text, or equal but for numbers, case and signs
-        form = np.searchsorted(index.forms, hashed.normal).clip(max=len(index.forms) - 1)
-        same = index.forms[form] == hashed.normal
-        for text in np.flatnonzero(same).tolist():
-            beginning = texts[text][:SHOWN_CHARS]
-            if (key := text_hash(texts[text])) in index.held.texts:
-                self.leaks["equal"].setdefault(str(key), beginning)
-            self._note("normalised", int(form[text]), beginning)
-        # 2. of the others those that have many shingles of held-out texts; each normal form once
-        is_known = index.known[hashed.shingles & (len(index.known) - 1)]
-        num_shingles = hashed.ends - hashed.begins
-        likely = np.add.reduceat(is_known, hashed.begins, dtype=np.int64) >= _LIKELY * num_shingles
-        likely |= num_shingles > SKETCH  # of longer ones the sketches do not hold all shingles
-        rows = np.flatnonzero(likely & ~same)
-        rows = rows[np.unique(hashed.normal[rows], return_index=True)[1]]
-        rows.sort()
-        # 3. of these those that share a band with a held-out text are compared with it, rare bands first
-        bands = hashed.signatures(rows, NUM_HASHES)[0]
-        number = np.searchsorted(index.bands, bands).clip(max=len(index.bands) - 1)
-        shared = index.bands[number] == bands
-        alike = []
-        for row in np.flatnonzero(shared.any(axis=1)).tolist():
-            text, common = int(rows[row]), number[row, shared[row]]
-            rare_first = common[np.argsort(index.ends[common] - index.begins[common], kind="stable")]
-            candidates: dict[int, None] = {}
-            for band in rare_first.tolist():
-                forms = index.form_of[index.begins[band] : index.ends[band]]
-                candidates |= dict.fromkeys(forms[self._is_open[forms]][:MOST_CANDIDATES].tolist())
-            sketch = hashed.sketch(text)
-            for candidate in list(candidates)[:MOST_COMPARED]:
-                if similarity(sketch, index.sketches[candidate]) >= SIMILAR:
-                    self._note("similar", candidate, texts[text][:SHOWN_CHARS])
-                    alike.append(int(hashed.normal[text]))
-        return same | np.isin(hashed.normal, alike) if alike else same
-
-    def _note(self, kind: SameAs, form: int, beginning: str) -> None:
-        self.leaks[kind].setdefault(str(self.index.forms[form]), beginning)
-        self._is_open[form] = self.every
 
 
 # ----------------------------------------
@@ -553,21 +526,8 @@ class NearDuplicates:
         return {**dataclasses.asdict(self), "share": self.share}
 
 
-def from_plain(content: Mapping[str, Any]) -> NearDuplicates:
-    """Reads what `plain` gave."""
-    values = {name: value for name, value in content.items() if name != "share"}
-    example = values.pop("example")
-    return NearDuplicates(**values, example=None if example is None else DuplicateExample(**example))
-
-
 def near_duplicates(held: HeldTexts, leaks: Leaks, *, left_out: int = 0) -> NearDuplicates:
-    """The figures, and a pair to show.
-
-    Args:
-        held: The held-out texts.
-        leaks: Those that stand in the training text.
-        left_out: Training texts that were left out for it.
-    """
+    """The figures, and a pair to show, of held-out texts and those of them that stand in the training text."""
     numbers: Counter[SameAs] = Counter()
     examples: dict[SameAs, DuplicateExample] = {}
     for key, text in sorted(held.texts.items()):

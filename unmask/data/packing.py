@@ -57,7 +57,7 @@ class EpochOrder:
         self._is_mixed = is_mixed(int(self._counts.pieces.sum()), int(self._counts.tokens.sum()))
         # Of this epoch, and of the one that begins ahead of its end
         self._mixed, self._blocks = lru_cache(maxsize=2)(self._mix), lru_cache(maxsize=2)(self._deal)
-        self._block = lru_cache(maxsize=1)(self._mix_block)
+        self._block: tuple[tuple[int, int], Ints] = (-1, -1), np.zeros(0, dtype=np.int64)  # its place, and its pieces
 
     def num_windows(self, epoch: int) -> int:
         """Windows of an epoch."""
@@ -68,9 +68,15 @@ class EpochOrder:
         if self._is_mixed:
             return self._mixed(epoch)[window]
         # Windows of a block have equally many pieces, and so about equally many tokens.
-        windows = self._blocks(epoch)[1]
+        blocks, windows = self._blocks(epoch)
         block = int(np.searchsorted(windows, window, side="right")) - 1
-        pieces = self._block(epoch, block)
+        place, pieces = self._block
+        if place != (epoch, block):
+            ends = np.cumsum(self._counts.pieces)
+            pieces = np.concatenate([np.arange(ends[n] - self._counts.pieces[n], ends[n]) for n in blocks[block]])
+            if self._shuffle:
+                pieces = pieces[permutation(len(pieces), _BLOCK, self._seed, epoch, block)]
+            self._block = (epoch, block), pieces
         number, of = window - windows[block], windows[block + 1] - windows[block]
         return pieces[len(pieces) * number // of : len(pieces) * (number + 1) // of]
 
@@ -99,12 +105,6 @@ class EpochOrder:
                 windows.append(windows[-1] + min(max(round(tokens / WINDOW_TOKENS), 1), pieces))
                 pieces = tokens = 0
         return blocks, np.array(windows)
-
-    def _mix_block(self, epoch: int, block: int) -> Ints:
-        ends = np.cumsum(self._counts.pieces)
-        shards = self._blocks(epoch)[0][block]
-        pieces = np.concatenate([np.arange(ends[n] - self._counts.pieces[n], ends[n]) for n in shards])
-        return pieces[permutation(len(pieces), _BLOCK, self._seed, epoch, block)] if self._shuffle else pieces
 
 
 # ----------------------------------------
@@ -187,16 +187,8 @@ def _cut_into(rows: _Rows, overhead: int, piece: int, start: int, length: int) -
 
 @compiled
 def best_fit(lengths: Ints, by_length: Ints, row_length: int, overhead: int) -> tuple[Ints, Ints, Ints, Ints]:
-    """See `pack_pieces`.
-
-    Args:
-        lengths: [num_pieces].
-        by_length: Those that fit into a row, the longest first.
-        row_length, overhead: As there.
-
-    Returns:
-        [F] each: row, piece, start and length of every fragment; those of a row in their order.
-    """
+    """See `pack_pieces`; `by_length` are the pieces that fit into a row, the longest first. Returns [F] each: row,
+    piece, start and length of every fragment; those of a row in their order."""
     whole = row_length - overhead
     full = np.zeros(len(lengths), dtype=np.int64)  # rows that a long piece fills alone; the rest is longer than a row
     rest = num_long = 0
@@ -264,15 +256,7 @@ def fill(
     keeps_first: bool,
     into: RowColumns,
 ) -> tuple[Ints, Ints]:
-    """Fills rows with the tokens of their fragments.
-
-    Args:
-        rows: The fragments.
-        ids_N, starts_N: Token ids and word starts.
-        ordinary_V: What may be masked.
-        cls, sep: Ids of `[CLS]` and `[SEP]`; -1 where there is none.
-        keeps_first: Whether the first token of a segment without `[CLS]` is not to be masked.
-        into: The rows.
+    """Fills rows with the tokens of their fragments; see `fill_rows`. `cls` and `sep` are -1 where there is none.
 
     Returns:
         [F] each, in rows that stand in one line: the place of each fragment's first token, and that of its segment.
@@ -338,11 +322,6 @@ class PackedRows:
     half: Ints
     label: Ints
 
-    @classmethod
-    def of(cls, begins: Ints, piece: Ints, start: Ints, length: Ints) -> PackedRows:
-        """Rows in which every fragment is a segment."""
-        return cls(begins, piece, start, length, np.zeros_like(piece), np.full_like(piece, -1))
-
     def __len__(self) -> int:
         return len(self.begins) - 1
 
@@ -402,4 +381,5 @@ def pack_pieces(lengths: Ints, *, row_length: int, overhead: int) -> PackedRows:
     row, piece, start, length = best_fit(lengths, by_length, row_length, overhead)
     order = np.argsort(row, kind="stable")
     begins = np.concatenate([[0], np.cumsum(np.bincount(row))]) if len(row) else np.zeros(1, dtype=np.int64)
-    return PackedRows.of(begins, piece[order], start[order], length[order])
+    each_a_segment = np.zeros_like(piece), np.full_like(piece, -1)
+    return PackedRows(begins, piece[order], start[order], length[order], *each_a_segment)

@@ -2,14 +2,12 @@
 
     corpus ──▶ tasks ──look──▶ decisions ──survey──▶ tokenizer, held-out texts ──shards──▶ counts ──add up──▶ manifest
 
-A task is a function of the sources (`unmask.data.work`), and any process or machine may run it
-(`unmask.data.executors`). What needs all of the text is put together here, between the tasks; most corpora need no
-look. `DataFolder` tells what stands in the folder that comes out.
+A task is a function of the sources, and any process or machine may run it (`unmask.data.work`). What needs all of the
+text is put together here, between the tasks; most corpora need no look. `unmask.data.data_folder` says what comes out.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import os
@@ -17,38 +15,56 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import tokenizers
 
 from unmask.core.errors import CorpusError, DataError, SettingsError, TokenizerError
+from unmask.core.files import writing
 from unmask.core.results import Notify, counted, ignore
 from unmask.data.annotations import AnnotationPlan, choose_origins, plan_annotation, read_gazetteer
 from unmask.data.columns import in_order
 from unmask.data.corpus import Corpus
-from unmask.data.data_folder import SETTLED, DataFolder, Manifest, load_manifest, stamp
-from unmask.data.executors import Executor, OnRay, WorkerProcesses, usable_cores
-from unmask.data.near_duplicates import HeldTexts, held_texts, join_leaks, near_duplicates, no_leaks
+from unmask.data.data_folder import (
+    ANY_LENGTH,
+    MANIFEST,
+    PARTS,
+    SETTLED,
+    SMALLEST_CHUNK_BYTES,
+    TOKENIZER,
+    TRAIN,
+    VALIDATION,
+    Manifest,
+    TextCounts,
+    chunk_bytes,
+    data_folder,
+    holding,
+    load_manifest,
+)
+from unmask.data.near_duplicates import KINDS, HeldTexts, Leaks, near_duplicates
 from unmask.data.reading import COMPRESSIONS
 from unmask.data.settings import AnnotationSettings, CorpusSettings
-from unmask.data.shards import SMALLEST_CHUNK_BYTES, TextCounts, chunk_bytes
 from unmask.data.sources import InMemory, Named, find_sources, is_stream, keep_as_files, names_to_keep
 from unmask.data.survey import ReadTask
 from unmask.data.work import (
     DECISIONS,
+    SAMPLE,
     VERSION,
+    Executor,
     Kind,
+    OnRay,
     Sample,
     Work,
+    WorkerProcesses,
     changed,
     json_array,
     key_of,
     load_arrays,
     read_counts,
-    sample_texts,
     save_arrays,
 )
 from unmask.tokenizer.loading import load_tokenizer
@@ -64,30 +80,8 @@ DOING = {"look": "comparing documents", "survey": "reading words for the tokeniz
 RUN_PARTS = "when all parts have come so far, join their results (--join), then run the parts again"
 
 
-@dataclass(frozen=True)
-class PreparationInput:
-    """What is prepared, and how; as the arguments of `prepare`."""
-
-    paths: Sequence[Named]
-    corpus: CorpusSettings
-    tokenizer: TokenizerSettings
-    annotation: AnnotationSettings
-    size_bytes: int | None = None
-    task_bytes: int | None = None
-
-    def settings(self) -> dict[str, Any]:
-        """What shapes the data, as the manifest keeps it: sources and settings; those of annotation where there is
-        any."""
-        settings: dict[str, Any] = {
-            "sources": names_to_keep(self.paths),
-            "corpus": self.corpus.model_dump(mode="json"),
-            "tokenizer": self.tokenizer.model_dump(mode="json"),
-        }
-        if self.annotation.columns:
-            settings["annotation"] = self.annotation.model_dump(mode="json")
-        if self.annotation.gazetteer is not None:  # its content, since the file may change under its name
-            settings["gazetteer"] = [list(phrase) for phrase in read_gazetteer(Path(self.annotation.gazetteer))]
-        return settings
+class Unfinished(Exception):
+    """A part, or a join, is done as far as it can be by now. It says what is to be done next, in words."""
 
 
 def open_annotated(
@@ -109,6 +103,22 @@ def open_annotated(
     return opened, plan_annotation(annotation, origins, opened)
 
 
+def settings_of(
+    paths: Sequence[Named], corpus: CorpusSettings, tokenizer: TokenizerSettings, annotation: AnnotationSettings
+) -> dict[str, Any]:
+    """What shapes the data, as the manifest has it: sources and settings; those of annotation where there is any."""
+    settings: dict[str, Any] = {
+        "sources": names_to_keep(paths),
+        "corpus": corpus.model_dump(mode="json"),
+        "tokenizer": tokenizer.model_dump(mode="json"),
+    }
+    if annotation.columns:
+        settings["annotation"] = annotation.model_dump(mode="json")
+    if annotation.gazetteer is not None:  # its content, since the file may change under its name
+        settings["gazetteer"] = [list(phrase) for phrase in read_gazetteer(Path(annotation.gazetteer))]
+    return settings
+
+
 def prepare(  # noqa: PLR0913  (what goes in, how it is done, and what hears of it)
     paths: Sequence[Named],
     out: Path,
@@ -118,6 +128,8 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and what hears of 
     annotation: AnnotationSettings | None = None,
     workers: int | None = None,
     ray: str | None = None,
+    part: tuple[int, int] | None = None,
+    join: bool = False,
     size_bytes: int | None = None,
     task_bytes: int | None = None,
     resume: bool = False,
@@ -136,6 +148,13 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and what hears of 
         workers: Processes that read and tokenize; None takes as many as there are cores. 1 works in this process, with
             the threads of the tokenizers library. The data is the same for any number.
         ray: Address of a Ray cluster whose nodes do the work instead, and see text and folder.
+        part: Which of several parts of the work is done, counted from 1, and of how many; each as far as it can be done
+            by now, in a folder that all see. None does all of it.
+        join: Joins what the parts came to, in turns with them:
+
+                parts 1 to n ──▶ join: the tokenizer ──▶ parts 1 to n ──▶ join: the manifest
+
+            Where documents are left out, or groups or the end of the text held out, they come once more before that.
         size_bytes: Text of a shard; None fits it to the sources.
         task_bytes: What is read at once; None fits it to the sources.
         resume: Data that is complete, and was made with the same settings, is returned as it is.
@@ -144,98 +163,73 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and what hears of 
         note: Called with remarks, a line each.
 
     Raises:
+        Unfinished: Parts, or a join, have come as far as they can by now.
         CorpusError: A file cannot be read, there is too little text, or the column of labels holds no classes.
         TokenizerError: The tokenizer cannot be used, or not be trained with these settings.
         DataError: The tokenizer does not know most of the text; the folder is a file, holds other files or, with
             `resume`, data made with other settings or of other sources; a worker died; the disk is full; or an
             annotation of `annotation` is missing.
         SettingsError: A number of workers that cannot be; both `resume` and `overwrite`; workers and a cluster; a
-            cluster that is not there; or a pipeline that annotates is not installed.
+            cluster that is not there; parts of text from a pipe or from memory; or a pipeline that is not installed.
     """
+    # 1. What excludes each other
+    shared = part is not None or join
     if resume and overwrite:
         raise SettingsError("resume goes on with what is there, overwrite replaces it: leave one out")
     if workers is not None and ray is not None:
         raise SettingsError("workers are processes of this machine, ray takes the cores of a cluster: leave one out")
-    source = PreparationInput(paths, corpus, tokenizer, annotation or AnnotationSettings(), size_bytes, task_bytes)
-    folder = DataFolder(out)
-    with folder.held(), ExitStack() as stack:
-        if resume and folder.is_complete:
-            return _complete(folder, source.settings(), note, options=folder.claimed.options)
-        if overwrite:
-            shutil.rmtree(folder.parts, ignore_errors=True)
-        executor = OnRay(ray) if ray is not None else stack.enter_context(_processes(source, workers))
-        preparation = Preparation(folder, source, notify=notify, note=note)
-        manifest = preparation.go_on(executor, preparation.tasks, until="the end")
-        assert isinstance(manifest, Manifest), "all tasks were done"
-        return manifest
-
-
-def prepare_part(
-    source: PreparationInput,
-    out: Path,
-    part: tuple[int, int] | None,
-    *,
-    workers: int | None = None,
-    notify: Notify = ignore,
-    note: Callable[[str], None] = log.info,
-) -> Manifest | str:
-    """Does one of several parts of a preparation, as far as it can be done by now, or joins their results.
-
-        parts 1 to n ──▶ join: the tokenizer ──▶ parts 1 to n ──▶ join: the manifest
-
-    Where documents are left out, or groups or the end of the text held out, parts and join come once more before that.
-
-    Args:
-        source, out, workers, notify, note: As for `prepare`; the folder is one that all parts see.
-        part: Which, counted from 1, and of how many; None joins.
-
-    Returns:
-        The manifest, or what is to be done next, in words.
-
-    Raises:
-        UnmaskError: As `prepare`; or text comes by standard input, a pipe or from memory, or, where they are joined,
-            something of a part is missing.
-    """
     if part is not None and not 1 <= part[0] <= part[1]:
         raise SettingsError(f"part {part[0]}/{part[1]}: give the number of the part, from 1 on, and how many there are")
-    if any(isinstance(path, InMemory) or is_stream(path) for path in source.paths):
+    if shared and any(isinstance(path, InMemory) or is_stream(path) for path in paths):
         raise SettingsError("parts of a preparation read files, which all of them see; write the text into some")
-    folder = DataFolder(out)
-    if folder.is_complete:
-        manifest = _complete(folder, source.settings(), note, options=())
-        return manifest if part is None else f"{out} is complete already"
-    with folder.held(part), _processes(source, workers, early=part is not None) as executor:
-        preparation = Preparation(folder, source, notify=notify, note=note)
-        if part is None:
-            return preparation.go_on(executor, [], until="joined")
-        result = preparation.go_on(executor, preparation.tasks[part[0] - 1 :: part[1]], until="to join")
-        return f"{out} is complete already" if isinstance(result, Manifest) else result
+
+    # 2. Data that needs no more work
+    annotation = annotation or AnnotationSettings()
+    folder, settings = data_folder(out), settings_of(paths, corpus, tokenizer, annotation)
+    if (resume or shared) and folder.is_claimed:
+        manifest = load_manifest(out)
+        replace(folder, options=() if shared else folder.options).check_same(manifest.settings, settings)
+        for source in manifest.sources:
+            path = Path(source["path"])
+            if path.is_file() and path.stat().st_size != source["bytes"]:
+                raise DataError(f"{path} has changed since {out} was prepared; prepare it again", options=["overwrite"])
+        note(f"{out} is complete already")
+        if part is not None:
+            raise Unfinished(f"{out} is complete already")
+        return manifest
+
+    # 3. The work, which a part ends before something is joined, and a join behind it
+    with holding(folder, part), ExitStack() as stack:
+        if overwrite:
+            shutil.rmtree(out / PARTS, ignore_errors=True)
+        executor: Executor | None = None
+        if ray is not None:
+            executor = OnRay(ray)
+        elif not join:
+            executor = stack.enter_context(_processes(paths, workers, early=size_bytes is None))
+        preparation = Preparation(
+            out, paths, corpus, tokenizer, annotation, size_bytes=size_bytes, task_bytes=task_bytes,
+            settings=settings, notify=notify, note=note,
+        )  # fmt: skip
+        tasks = preparation.tasks if part is None else preparation.tasks[part[0] - 1 :: part[1]]
+        result = preparation.go_on(executor, tasks, is_part=part is not None)
+    if isinstance(result, str):
+        raise Unfinished(result)
+    return result
 
 
-def _processes(source: PreparationInput, workers: int | None, *, early: bool = True) -> WorkerProcesses:
-    """Worker processes, started at once where the files that are named are large enough to need them."""
+def _processes(paths: Sequence[Named], workers: int | None, *, early: bool) -> WorkerProcesses:
+    """Worker processes, with `early` started at once where the files that are named are large enough to need them."""
     if workers is not None and workers < 1:
         raise SettingsError(f"{workers} workers: there must be one at least", options=["workers"])
-    processes = WorkerProcesses(usable_cores() if workers is None else workers)
-    named = (Path(path) for path in source.paths if not isinstance(path, InMemory))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    processes = WorkerProcesses(cores if workers is None else workers)
+    named = (Path(path) for path in paths if not isinstance(path, InMemory))
     num_bytes = sum(path.stat().st_size for path in named if os.path.isfile(path))
-    if early and processes.workers > 1 and source.size_bytes is None and num_bytes >= 2 * SMALLEST_CHUNK_BYTES:
-        processes.start()
+    if early and processes.workers > 1 and num_bytes >= 2 * SMALLEST_CHUNK_BYTES:
+        for _ in range(processes.workers):  # they import what they need while this process has other things to do
+            processes.submit(os.getpid)
     return processes
-
-
-def _complete(
-    folder: DataFolder, settings: dict[str, Any], note: Callable[[str], None], *, options: tuple[str, ...]
-) -> Manifest:
-    """The manifest of data that needs no more work; by which options it may be written otherwise."""
-    out, manifest = folder.root, load_manifest(folder.root)
-    dataclasses.replace(folder.claimed, options=options).check_same(manifest.settings, settings)
-    for source in manifest.sources:
-        path = Path(source["path"])
-        if path.is_file() and path.stat().st_size != source["bytes"]:
-            raise DataError(f"{path} has changed since {out} was prepared; prepare it again", options=["overwrite"])
-    note(f"{out} is complete already")
-    return manifest
 
 
 class Preparation:
@@ -245,73 +239,80 @@ class Preparation:
                    │                      │
              decisions.npz     settled.npz, tokenizer/
 
-    These files say what they were made of, so that any process that comes next knows how far the work is.
+    These files say what they were made of, so that any process that comes next knows how far the work is. Arguments are
+    those of `prepare`, with the folder, which is held, and the settings that the manifest has.
     """
 
-    def __init__(
-        self, folder: DataFolder, source: PreparationInput, *, notify: Notify, note: Callable[[str], None]
+    def __init__(  # noqa: PLR0913  (those of `prepare`)
+        self,
+        root: Path,
+        paths: Sequence[Named],
+        corpus: CorpusSettings,
+        tokenizer: TokenizerSettings,
+        annotation: AnnotationSettings,
+        *,
+        size_bytes: int | None,
+        task_bytes: int | None,
+        settings: dict[str, Any],
+        notify: Notify,
+        note: Callable[[str], None],
     ) -> None:
-        self._folder, self._settings, self._notify, self._note = folder, source.settings(), notify, note
-        self._tokenizer_settings = source.tokenizer
-        goes_on = any(folder.parts.glob("*.npz"))
-        files = list(keep_as_files(source.paths, folder.root, reuse=goes_on, notify=notify))
-        self.corpus, plan = open_annotated(files, source.corpus, source.annotation, task_bytes=source.task_bytes)
+        self._root, self._settings, self._tokenizer_settings = root, settings, tokenizer
+        self._notify, self._note = notify, note
+        goes_on = any((root / PARTS).glob("*.npz"))
+        files = list(keep_as_files(paths, root, reuse=goes_on, notify=notify))
+        self.corpus, plan = open_annotated(files, corpus, annotation, task_bytes=task_bytes)
         self.corpus.check_held()
         self.tasks = self.corpus.tasks
         log.info("corpus: %s", self.corpus.plan.describe())
         if plan is not None:
             note(plan.describe())
-        self._sources = stamp(self.corpus.all_sources())
         # Decisions and the tokenizer are made of all of the text.
-        self._key = key_of([VERSION, self._settings, [task.stamp for task in self.tasks]])
-        settled = folder.parts / SETTLED
+        self._key = key_of([VERSION, settings, [task.stamp for task in self.tasks]])
+        settled = root / PARTS / SETTLED
         if load_arrays(settled) is not None and load_arrays(settled, self._key) is None:
             note("the settings or the files have changed since the last try; what still fits is kept")
         # The tokenizer is trained on all of the text, or some of very much; of characters always on all, since each
         # may be met once.
-        sample = None
-        if source.tokenizer.path is None:
-            sizes = (
-                each.path.stat().st_size * (UNPACKED if each.path.suffix.lower() in COMPRESSIONS else 1)
-                for each in self.corpus.all_sources()
-            )
-            share = min(1.0, source.tokenizer.sample_bytes / max(sum(sizes), 1))
-            sample = Sample(1.0 if source.tokenizer.kind == "char" else share, bool(source.tokenizer.bare))
+        sample, sizes = None, [(each.path, each.path.stat().st_size) for each in self.corpus.all_sources()]
+        if tokenizer.path is None:
+            text = (size * (UNPACKED if path.suffix.lower() in COMPRESSIONS else 1) for path, size in sizes)
+            share = min(1.0, tokenizer.sample_bytes / max(sum(text), 1))
+            sample = Sample(1.0 if tokenizer.kind == "char" else share, bool(tokenizer.bare))
         slow = plan is not None and plan.pipeline is not None
-        size_bytes = source.size_bytes or chunk_bytes(sum(size for _, size, _ in self._sources), slow=slow)
+        size_bytes = size_bytes or chunk_bytes(sum(size for _, size in sizes), slow=slow)
         decided = self._key if self.corpus.needs else ""
-        self.work = Work(folder.root, self.corpus.without_files(), size_bytes, sample, plan, decided)
+        self.work = Work(root, self.corpus.without_files(), size_bytes, sample, plan, decided)
 
-    def go_on(
-        self, executor: Executor, tasks: Sequence[ReadTask], *, until: Literal["to join", "joined", "the end"]
-    ) -> Manifest | str:
-        """Does some of the tasks, and joins the results of all of them: a part ends before something is joined, a join
-        behind it, with what is to be done next in words; all else ends with the manifest."""
-        if self._folder.claimed.is_claimed and self._is_settled():  # a try was stopped when only tidying remained
-            self._folder.tidy()
-            return load_manifest(self._folder.root)
+    def go_on(self, executor: Executor | None, tasks: Sequence[ReadTask], *, is_part: bool) -> Manifest | str:
+        """Does some of the tasks, and joins the results of all of them, unless this is a part of the work.
+
+        Without an executor, which does tasks, it ends where some must be done next.
+
+        Returns:
+            The manifest, or what is to be done next, in words.
+        """
         self._run(executor, "look", tasks)
         if self.corpus.needs and load_arrays(self.work.file(DECISIONS), self._key) is None:
-            if until == "to join":
+            if is_part:
                 return RUN_PARTS
             decisions = self.corpus.decide([(task.number, arrays) for task, arrays in self._results("look")])
             save_arrays(self.work.file(DECISIONS), decisions.arrays, self._key)
-            if until == "joined":
+            if executor is None:
                 return "decided what is left out and what is held out; run the parts again, then this"
         self._run(executor, "survey", tasks)
         if not self._is_settled():
-            if until == "to join":
+            if is_part:
                 return RUN_PARTS
             self._settle()
-            if until == "joined":
+            if executor is None:
                 return "the tokenizer is there; run the parts again, then this"
         self._run(executor, "shards", tasks)
-        is_part = until == "to join"
         return "when all parts have come so far, put the data together (--join)" if is_part else self._finish()
 
-    def _run(self, executor: Executor, kind: Kind, tasks: Sequence[ReadTask]) -> None:
+    def _run(self, executor: Executor | None, kind: Kind, tasks: Sequence[ReadTask]) -> None:
         """Does some of the tasks, as far as they are not done."""
-        if not tasks or (kind == "look" and not self.corpus.needs):
+        if executor is None or (kind == "look" and not self.corpus.needs):
             return
         if kind == "shards" and (done := sum(self.work.result("shards", task) is not None for task in tasks)):
             self._note(f"going on: {done:,} of {len(tasks):,} tasks were done before")
@@ -349,7 +350,7 @@ class Preparation:
             return False
         facts = json.loads(bytes(arrays["facts"]))
         try:
-            tokenizer = load_tokenizer(self._tokenizer_settings.path or self._folder.tokenizer)
+            tokenizer = load_tokenizer(self._tokenizer_settings.path or self._root / TOKENIZER)
         except TokenizerError:  # where the trained one is damaged, it is trained again
             return False
         classes = None if facts["classes"] is None else tuple(facts["classes"])
@@ -357,15 +358,25 @@ class Preparation:
         return self.work.settled == facts["settled"]
 
     def _settled_by(self, tokenizer: Tokenizer) -> str:
-        annotated = None if self.work.plan is None else dataclasses.asdict(self.work.plan)
+        annotated = None if self.work.plan is None else asdict(self.work.plan)
         return key_of([self._key, tokenizers.__version__, tokenizer.fingerprint, annotated])
 
     def _settle(self) -> None:
         """Joins the results of the survey, trains the tokenizer, and makes the folder ready for shards."""
-        held, labels = HeldTexts(parts=self.corpus.plan.holdout_unit in ("part", "end")), set[str]()
+        held, labels = HeldTexts(), set[str]()
         for _, arrays in self._results("survey"):
-            held.join(held_texts(arrays))
+            held.join(arrays)
             labels |= set(json.loads(bytes(arrays["labels"])))
+
+        def samples() -> Iterator[str]:
+            for path in [self.work.file(SAMPLE, task) for task in self.tasks]:
+                try:
+                    with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
+                        for batch in stream:
+                            yield from batch["text"].to_pylist()
+                except (OSError, pa.ArrowException) as error:
+                    raise changed(path) from error
+
         column, settings = self.corpus.settings.label, self._tokenizer_settings
         if column is not None and not labels:
             raise CorpusError(
@@ -373,11 +384,12 @@ class Preparation:
                 "leave corpus.label out"
             )
         classes = None if column is None else in_order(labels)
-        if settings.path is not None:
-            tokenizer = load_tokenizer(settings.path)
-        else:
-            tokenizer = train_tokenizer(lambda: sample_texts(map(self.work.sample_of, self.tasks)), settings)
-        self._folder.begin(tokenizer)
+        tokenizer = load_tokenizer(settings.path) if settings.path is not None else train_tokenizer(samples, settings)
+        with writing(self._root):  # only from here on is complete data touched that stood there before
+            for name in (TOKENIZER, PARTS, TRAIN, VALIDATION):
+                (self._root / name).mkdir(parents=True, exist_ok=True)
+            (self._root / MANIFEST).unlink(missing_ok=True)
+            tokenizer.save(self._root / TOKENIZER, max_length=ANY_LENGTH)
         self.work = replace(self.work, settled=self._settled_by(tokenizer), classes=classes)
         facts = json_array({"settled": self.work.settled, "classes": classes})
         save_arrays(self.work.file(SETTLED), {**held.arrays(), "facts": facts}, self._key)
@@ -385,14 +397,14 @@ class Preparation:
     def _finish(self) -> Manifest:
         """Adds up what the tasks came to, and writes the manifest."""
         # 1. The counts of all tasks
-        tokenizer = load_tokenizer(self._folder.tokenizer)
-        text, leaks = TextCounts(np.zeros(tokenizer.vocab_size, dtype=np.int64)), no_leaks()
+        tokenizer = load_tokenizer(self._root / TOKENIZER)
+        text = TextCounts(np.zeros(tokenizer.vocab_size, dtype=np.int64))
+        leaks: Leaks = {kind: {} for kind in KINDS}
         for _, arrays in self._results("shards"):
             of_task, leaks_of_task = read_counts(arrays, tokenizer.vocab_size)
             text.add(of_task)
-            join_leaks(leaks, leaks_of_task)
-        if stamp(self.corpus.all_sources()) != self._sources:
-            raise changed(self.work.root)
+            for kind, texts in leaks.items():  # those that came first stay
+                leaks[kind] = leaks_of_task[kind] | texts
 
         # 2. What is odd about them
         if text.texts > 0 and text.single_words >= ALMOST_ALL * text.texts:
@@ -437,5 +449,16 @@ class Preparation:
             near_duplicates=near,
             left_out=self.corpus.left_out_examples(decisions),
         )
-        self._folder.finish(manifest)
+
+        # 4. The manifest is written where nothing but what it lists is left, and then all that led to it goes.
+        listed = {file.name for split in (train, validation) for file in split.files}
+        with writing(self._root):
+            for folder in (self._root / TRAIN, self._root / VALIDATION):
+                for path in folder.iterdir():
+                    if f"{folder.name}/{path.name}" not in listed:
+                        path.unlink()
+        manifest.save(self._root)
+        for path in self._root.glob("*.partial"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        shutil.rmtree(self._root / PARTS, ignore_errors=True)
         return manifest

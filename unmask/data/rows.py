@@ -105,20 +105,6 @@ class Rows:
         return num_rows, length
 
 
-class FilledRows(NamedTuple):
-    """Packed rows with their tokens. F fragments, in rows that stand in one line.
-
-    Attributes:
-        rows: [B, S].
-        at: [F]: the place of each fragment's first token.
-        first: [F]: the place where its segment begins.
-    """
-
-    rows: Rows
-    at: Ints
-    first: Ints
-
-
 def fill_rows(
     packed: PackedRows,
     length: int,
@@ -129,7 +115,7 @@ def fill_rows(
     text: tuple[NDArray[Any], NDArray[np.uint8]],
     with_types: bool = False,
     keeps_first: bool = False,
-) -> FilledRows:
+) -> tuple[Rows, Ints, Ints]:
     """Puts packed fragments of a text into rows, with the tokenizer's special tokens around them; see `Rows`.
 
     Args:
@@ -141,6 +127,10 @@ def fill_rows(
         text: Token ids without special tokens, and word starts: [num_tokens] each.
         with_types: Whether segments are pairs, so that rows have types of tokens.
         keeps_first: Whether the first token of a segment without `[CLS]` is not to be masked.
+
+    Returns:
+        Rows [B, S], and, in rows that stand in one line, the place of each fragment's first token [F] and that where
+        its segment begins [F].
     """
     special, size = tokenizer.special, len(packed) * length
     cls, sep = (-1 if id_ is None else id_ for id_ in (special.cls, special.sep))
@@ -160,7 +150,7 @@ def fill_rows(
     }
     if not with_types:
         del tensors["token_type_ids"]
-    return FilledRows(Rows(**tensors), at, first)
+    return Rows(**tensors), at, first
 
 
 @dataclass(frozen=True)
@@ -181,11 +171,11 @@ class TextRows:
 
     def places(self, within: Sequence[Ints]) -> Tensor:
         """Places in the rows in a line, one text's after the other's, of places within each of all the texts."""
-        each = [begin + within[number] for number, begin in zip(self.numbers, self.begins, strict=True)]
-        return torch.from_numpy(np.concatenate(each))
+        each = (begin + within[number] for number, begin in zip(self.numbers, self.begins, strict=True))
+        return torch.from_numpy(np.concatenate(list(each)))
 
 
-def fill_texts(
+def text_rows(
     texts: Sequence[NDArray[Any]],
     layout: Sequence[Sequence[int]],
     length: int,
@@ -193,42 +183,40 @@ def fill_texts(
     pad_id: int,
     types: Sequence[NDArray[Any]] | None = None,
 ) -> TextRows:
-    """Puts whole texts into rows as they were shared out. No loop is compiled for it, which takes a second.
+    """Puts whole texts into rows of a length as they were shared out. No loop is compiled for it, which takes a second.
 
     Args:
-        texts: Token ids of each, with special tokens.
+        texts, types: Token ids of each, with special tokens, and token types, if any.
         layout: Numbers of the texts that stand in each row, as segments (`PackedRows.pieces`).
-        length: Positions of a row.
-        pad_id: What fills up.
-        types: Token types of each text, or None.
     """
-    numbers = np.array([number for row in layout for number in row], dtype=np.int64)
-    lengths = np.array([len(texts[number]) for number in numbers], dtype=np.int64)
-    counts = np.array([len(row) for row in layout], dtype=np.int64)
-    row_begins = np.cumsum(counts) - counts
-    segments = np.arange(len(numbers)) - np.repeat(row_begins, counts)
-    ends = np.cumsum(lengths)
-    of_row = np.repeat(np.concatenate([[0], ends])[row_begins], counts)  # tokens of all rows before
-    begins = ends - lengths - of_row + np.repeat(np.arange(len(layout)) * length, counts)
-    within = np.arange(lengths.sum()) - np.repeat(ends - lengths, lengths)
-    places = np.repeat(begins, lengths) + within
-
-    def in_rows(values: NDArray[Any], padding: int, dtype: type) -> Tensor:
-        column: NDArray[Any] = np.full(len(layout) * length, padding, dtype=dtype)
-        column[places] = values
-        return torch.from_numpy(column).view(len(layout), length)
-
-    nothing = torch.zeros((len(layout), length), dtype=torch.bool)
+    shape = len(layout), length
+    input_ids = np.full(shape, pad_id, dtype=np.int64)
+    segment_ids, position_ids = np.full(shape, -1, dtype=np.int32), np.zeros(shape, dtype=np.int64)
+    token_types = None if types is None else np.zeros(shape, dtype=np.int64)
+    numbers = [number for row in layout for number in row]
+    begins, lengths, counting = list[int](), [len(texts[number]) for number in numbers], np.arange(length)
+    for r, row in enumerate(layout):
+        begin = 0
+        for segment, number in enumerate(row):
+            end = begin + len(texts[number])
+            begins.append(r * length + begin)
+            input_ids[r, begin:end] = texts[number]
+            segment_ids[r, begin:end] = segment
+            position_ids[r, begin:end] = counting[: end - begin]
+            if token_types is not None and types is not None:
+                token_types[r, begin:end] = types[number]
+            begin = end
+    nothing = torch.zeros(shape, dtype=torch.bool)
     rows = Rows(
-        input_ids=in_rows(np.concatenate([texts[number] for number in numbers]), pad_id, np.int64),
-        segment_ids=in_rows(np.repeat(segments, lengths), -1, np.int32),
-        position_ids=in_rows(within, 0, np.int64),
+        input_ids=torch.from_numpy(input_ids),
+        segment_ids=torch.from_numpy(segment_ids),
+        position_ids=torch.from_numpy(position_ids),
         word_starts=nothing,
         maskable=nothing,
-        segment_keys=torch.zeros(nothing.shape, dtype=torch.int64),
-        token_type_ids=None if types is None else in_rows(np.concatenate([types[n] for n in numbers]), 0, np.int64),
+        segment_keys=torch.zeros(shape, dtype=torch.int64),
+        token_type_ids=None if token_types is None else torch.from_numpy(token_types),
     )
-    return TextRows(rows, numbers, begins, lengths)
+    return TextRows(rows, *(np.array(column, dtype=np.int64) for column in (numbers, begins, lengths)))
 
 
 # ----------------------------------------
@@ -265,11 +253,7 @@ class Cursor:
 
     @classmethod
     def from_plain(cls, content: dict[str, Any]) -> Cursor:
-        """Takes back what `dataclasses.asdict` and JSON made of one.
-
-        Raises:
-            TypeError, ValueError: It is something else.
-        """
+        """Takes back what `dataclasses.asdict` and JSON made of one; a TypeError or ValueError of anything else."""
         lengths = tuple((int(row), int(length)) for row, length in content["lengths"])
         places = {name: int(number) for name, number in content.items() if name != "lengths"}
         return cls(**places, lengths=lengths)
@@ -284,10 +268,6 @@ class Share(NamedTuple):
     def part(self, size: int) -> slice:
         """Which of `size` rows; empty, maybe, where there are fewer rows than processes."""
         return slice(size * self.rank // self.world_size, size * (self.rank + 1) // self.world_size)
-
-    def most(self, size: int) -> int:
-        """The most of `size` rows that any process takes."""
-        return math.ceil(size / self.world_size)
 
 
 WHOLE = Share()
@@ -375,12 +355,7 @@ class RowStream:
         self._next: tuple[Cursor, Future[Window]] | None = None
 
     def batches(self, cursor: Cursor, num_rows: int) -> Iterator[RowBatch]:
-        """Gives batches for ever, from a place on. A batch never mixes epochs, so that its masks have one epoch.
-
-        Args:
-            cursor: Where to begin.
-            num_rows: Rows of a batch; see `batch`.
-        """
+        """Gives batches for ever, from a place on. A batch never mixes epochs, so that its masks have one epoch."""
         while True:
             batch = self.batch(cursor, num_rows)
             cursor = batch.cursor
@@ -426,7 +401,17 @@ class RowStream:
                 filled.append(self._filled(part, texts, length))
                 draws.append(texts.draw[texts.number(part.piece[part.half == 0])])
         num_tokens = sum(int(rows.length.sum()) for rows, _ in taken)
-        return RowBatch(_joined(filled), epoch, num_tokens, cursor, np.concatenate(draws))
+        joined = filled[0]
+        if len(filled) > 1:  # rows of several windows
+            columns: dict[str, Any] = {}
+            for name in (entry.name for entry in fields(Rows)):
+                parts = [getattr(rows, name) for rows in filled]
+                if isinstance(parts[0], Mapping):
+                    columns[name] = {column: torch.cat([part[column] for part in parts]) for column in parts[0]}
+                elif parts[0] is not None:
+                    columns[name] = torch.cat(parts)
+            joined = Rows(**columns)
+        return RowBatch(joined, epoch, num_tokens, cursor, np.concatenate(draws))
 
     def _behind(self, cursor: Cursor) -> Cursor:
         """Where the window behind that of a cursor begins."""
@@ -506,17 +491,3 @@ class RowStream:
             for columns in (annotations, classes)
         )
         return replace(rows, annotations=said, classes=classed)
-
-
-def _joined(parts: Sequence[Rows]) -> Rows:
-    """Rows of several windows as one batch."""
-    if len(parts) == 1:
-        return parts[0]
-    joined: dict[str, Any] = {}
-    for entry in fields(Rows):
-        columns = [getattr(part, entry.name) for part in parts]
-        if isinstance(columns[0], Mapping):
-            joined[entry.name] = {name: torch.cat([column[name] for column in columns]) for name in columns[0]}
-        elif columns[0] is not None:
-            joined[entry.name] = torch.cat(columns)
-    return Rows(**joined)

@@ -1,4 +1,4 @@
-"""Token shards, written and read: Arrow IPC stream files, a row a document or a piece of a long one.
+"""Token shards, read: Arrow IPC stream files, a row a document or a piece of a long one.
 
 They open with `datasets.Dataset.from_file` and are memory-mapped without copies. Columns:
 
@@ -17,7 +17,6 @@ They open with `datasets.Dataset.from_file` and are memory-mapped without copies
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +32,6 @@ from numpy.typing import NDArray
 
 from unmask.core.compiled import bytes_at, compiled
 from unmask.core.errors import DataError
-from unmask.core.files import write_atomically
 from unmask.core.hashing import GOLDEN, mix
 
 COLUMNS = ("input_ids", "word_starts", "document", "offset", "num_bytes")
@@ -103,7 +101,7 @@ class GatheredPieces:
 # Shards as files that are mapped into memory, each when something of it is read: they are their own index.
 #
 # What is known of every piece (its length, document, place in it, bytes, class, draw) stands in a shard's columns. Of a
-# shard that is open only where its record batches begin is kept, and numbers are read from the mapped file:
+# shard that is open only where its record batches begin stays in memory, and numbers are read from the mapped file:
 #
 #     piece 70,123 ──▶ shard 4 ──▶ its record batch 2 ──▶ address of `document` + 8 x (70,123 - first piece) ──▶ number
 #
@@ -166,37 +164,6 @@ class MappedShard:
         return (batch for batch in pa.ipc.open_stream(self._content) if len(batch))
 
 
-Widths = Mapping[str, type[np.unsignedinteger]]
-
-
-@dataclass(frozen=True)
-class TokenBatch:
-    """Some rows of a shard, one behind another; see the module's docstring."""
-
-    input_ids: NDArray[np.int32]  # [num_tokens]
-    word_starts: NDArray[np.bool_]  # [num_tokens]
-    lengths: NDArray[np.int64]  # [num_rows]: tokens of each row
-    document: NDArray[np.int64]  # [num_rows], as the next two
-    offset: NDArray[np.int64]
-    num_bytes: NDArray[np.int64]
-    annotations: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)  # by column, [num_tokens]
-    label: NDArray[np.int64] | None = None  # [num_rows]; None where no classes are read
-    group: NDArray[np.int64] | None = None  # [num_rows]; None where there are no groups
-
-    def select(self, rows: NDArray[np.bool_]) -> TokenBatch:
-        """Some of the rows."""
-        tokens = np.repeat(rows, self.lengths)
-        columns = (self.lengths, self.document, self.offset, self.num_bytes, self.label, self.group)
-        lengths, document, offset, num_bytes, label, group = (
-            None if column is None else column[rows] for column in columns
-        )
-        annotations = {name: values[tokens] for name, values in self.annotations.items()}
-        return TokenBatch(
-            self.input_ids[tokens], self.word_starts[tokens], lengths, document, offset, num_bytes,  # type: ignore[arg-type]
-            annotations, label, group,
-        )  # fmt: skip
-
-
 @dataclass(frozen=True)
 class ShardFile:
     """A finished shard, as the manifest lists it."""
@@ -205,86 +172,6 @@ class ShardFile:
     pieces: int
     tokens: int
     sha256: str
-
-
-class ShardWriter:
-    """Gathers one shard in memory and writes it whole: a file with its name is complete and on the disk.
-
-    Args:
-        root: The data folder.
-        name: Path of the shard relative to it.
-        vocab_size: Number of ids of the tokenizer.
-        annotations: The type of each column of annotation.
-        labelled: Whether there is a column of labels.
-        grouped: Whether there is a column of groups.
-    """
-
-    def __init__(
-        self,
-        root: Path,
-        name: str,
-        *,
-        vocab_size: int,
-        annotations: Widths | None = None,
-        labelled: bool = False,
-        grouped: bool = False,
-    ) -> None:
-        self.root = root
-        self.name = name
-        self.schema = pa.schema(
-            {
-                "input_ids": pa.list_(pa.uint16() if vocab_size <= 1 << 16 else pa.uint32()),
-                "word_starts": pa.list_(pa.uint8()),
-                **dict.fromkeys(("document", "offset", "num_bytes"), pa.int64()),
-                **({LABEL: pa.int64()} if labelled else {}),
-                **({GROUP: pa.int64()} if grouped else {}),
-                **{name: pa.list_(pa.from_numpy_dtype(width)) for name, width in (annotations or {}).items()},
-            }
-        )
-        self._sink = pa.BufferOutputStream()
-        self._writer = pa.ipc.new_stream(self._sink, self.schema)
-        self._pieces = self._tokens = 0
-
-    def write(self, batch: TokenBatch) -> None:
-        """Appends rows, as one record batch."""
-        if not len(batch.lengths):
-            return
-        offsets = np.zeros(len(batch.lengths) + 1, dtype=np.int32)  # of Arrow's lists; a batch is far below 2^31 tokens
-        np.cumsum(batch.lengths, out=offsets[1:])
-
-        def in_lists(name: str, values: NDArray[Any]) -> pa.Array:
-            width = self.schema.field(name).type.value_type.to_pandas_dtype()
-            return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values.astype(width, copy=False)))
-
-        columns = {
-            "input_ids": in_lists("input_ids", batch.input_ids),
-            "word_starts": in_lists("word_starts", batch.word_starts.view(np.uint8)),
-            "document": pa.array(batch.document),
-            "offset": pa.array(batch.offset),
-            "num_bytes": pa.array(batch.num_bytes),
-            LABEL: None if batch.label is None else pa.array(batch.label),
-            GROUP: pa.array(batch.document if batch.group is None else batch.group),
-            **{name: in_lists(name, values) for name, values in batch.annotations.items()},
-        }
-        arrays = [columns[name] for name in self.schema.names]
-        self._writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self.schema))
-        self._pieces += len(batch.lengths)
-        self._tokens += len(batch.input_ids)
-
-    def save(self) -> ShardFile | None:
-        """Writes the file, if there is anything to write.
-
-        Raises:
-            OSError: It cannot be written.
-        """
-        self._writer.close()
-        if not self._pieces:
-            return None
-        content = memoryview(self._sink.getvalue())
-        path = self.root / self.name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, content)
-        return ShardFile(self.name, self._pieces, self._tokens, hashlib.sha256(content).hexdigest())
 
 
 class TokenStore:
@@ -378,15 +265,9 @@ class TokenStore:
         return any(self._shard(number).is_grouped for number in range(len(self._files)))
 
     def column(self, name: str) -> NDArray[np.int64]:
-        """A number of every piece, for splits that are known to be small: `gather` is for those of any size.
-
-        Args:
-            name: `lengths` (tokens of each), a column of numbers of the shards, or `draw`: what a piece is a draw of,
-                its group where groups were held out, else its document.
-
-        Returns:
-            [num_pieces], int64. It stays in memory, 8 bytes a piece.
-        """
+        """A number of every piece [num_pieces], for splits that are known to be small, since it stays in memory:
+        `lengths` (tokens of each), a column of numbers of the shards, or `draw`: what a piece is a draw of, its group
+        where groups were held out, else its document."""
         if name not in self._columns:
             self._check_shards(range(len(self._files)))
             parts = []
@@ -401,11 +282,7 @@ class TokenStore:
         return self._columns[name]
 
     def gather(self, pieces: NDArray[np.int64]) -> GatheredPieces:
-        """Copies of some pieces, whose order does not matter.
-
-        Raises:
-            DataError: A shard of theirs is missing or damaged.
-        """
+        """Copies of some pieces, whose order does not matter; a DataError where a shard of theirs is damaged."""
         pieces = np.sort(pieces)
         columns = ["document", "offset", DRAW, *([LABEL] if self.is_labelled else [])]
         numbers = {name: np.empty(len(pieces), dtype=np.int64) for name in columns}
@@ -415,7 +292,14 @@ class TokenStore:
         shards = np.unique(shard_of)
         for first in range(0, len(shards), MOST_OPEN):
             some = shards[first : first + MOST_OPEN]
-            table = self._addresses(some)
+            table = self._table  # of the last call, where it has all of these
+            if table is None or not np.isin(some, table.shards, assume_unique=True).all():
+                self._check_shards(some.tolist())
+                opened = [self._shard(number) for number in some.tolist()]
+                pieces_before = [each.first[:-1] + self._before[n] for n, each in zip(some, opened, strict=True)]
+                names = set(opened[0].addresses).intersection(*(each.addresses for each in opened))
+                addresses = {name: np.concatenate([each.addresses[name] for each in opened]) for name in names}
+                table = self._table = _Table(some, opened, np.concatenate(pieces_before), addresses)
             chosen = np.flatnonzero((shard_of >= some[0]) & (shard_of <= some[-1]))
             batch = np.searchsorted(table.first, pieces[chosen], side="right") - 1
             local = pieces[chosen] - table.first[batch]
@@ -444,18 +328,6 @@ class TokenStore:
             label=numbers.get(LABEL),
             annotations=joined,
         )
-
-    def _addresses(self, shards: NDArray[np.int64]) -> _Table:
-        """The addresses of some shards' record batches, those of the last call where they have all of them."""
-        table = self._table
-        if table is None or not np.isin(shards, table.shards, assume_unique=True).all():
-            self._check_shards(shards.tolist())
-            opened = [self._shard(number) for number in shards.tolist()]
-            first = [each.first[:-1] + self._before[n] for n, each in zip(shards, opened, strict=True)]
-            names = set(opened[0].addresses).intersection(*(each.addresses for each in opened))
-            addresses = {name: np.concatenate([each.addresses[name] for each in opened]) for name in names}
-            table = self._table = _Table(shards, opened, np.concatenate(first), addresses)
-        return table
 
     def chunks(self, num_tokens: int) -> Iterator[TokenChunk]:
         """All pieces in order, some at a time: as many as have `num_tokens` tokens together, or one that has more."""

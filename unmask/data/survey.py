@@ -49,7 +49,15 @@ def clean(
     gone = duplicates = 0
     seen: set[bytes] = set()  # 100 bytes a text, where all of the corpus is not looked at first
     for piece in pieces:
-        text = clean_text(piece.text, settings)
+        # 1. The text, with what is changed
+        text = piece.text
+        if settings.unicode is not None:
+            text = unicodedata.normalize(settings.unicode, text)
+        if settings.control_characters == "drop" and not text.isprintable():
+            text = "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf"))
+        if settings.white_space == "collapse":
+            text = _AROUND_LINE_END.sub("\n", _SPACES.sub(" ", text)).strip()
+        # 2. Whether it is left out
         whole = piece.offset == 0 and piece.last
         if whole and len(text) < settings.min_chars:
             skipped["documents that are too short"] += 1
@@ -71,17 +79,6 @@ def clean(
         else:
             skipped[reason] += 1
             duplicates += 1
-
-
-def clean_text(text: str, settings: CleaningSettings) -> str:
-    """Normalised characters, without control characters, with single spaces: as far as the settings say."""
-    if settings.unicode is not None:
-        text = unicodedata.normalize(settings.unicode, text)
-    if settings.control_characters == "drop" and not text.isprintable():
-        text = "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf"))
-    if settings.white_space == "collapse":
-        text = _AROUND_LINE_END.sub("\n", _SPACES.sub(" ", text)).strip()
-    return text
 
 
 def content_digest(text: str) -> bytes:
@@ -135,14 +132,9 @@ class ReadTask:
 def plan_reading(
     sources: Sequence[Source], held: Sequence[Source], *, unit: DocumentUnit, size_bytes: int | None = None
 ) -> list[ReadTask]:
-    """Cuts files into tasks.
-
-    Args:
-        sources: In the order in which they are read; tables with their columns.
-        held: Files that are held out, likewise.
-        unit: What a document is in text files: those are cut between lines or at empty lines, or not at all.
-        size_bytes: Of a task, about; None: a thousandth of the files, 32 MiB at the least and 1 GiB at the most.
-    """
+    """Cuts files, and behind them those that are held out, into tasks of about `size_bytes`: by default a thousandth of
+    the files, 32 MiB at the least and 1 GiB at the most. Text files are cut between lines or at empty lines, or not at
+    all, as the `unit` of documents says."""
     if size_bytes is None:
         total = sum(source.path.stat().st_size for source in (*sources, *held))
         size_bytes = min(max(total // TASKS_A_CORPUS, SMALLEST_TASK_BYTES), LARGEST_TASK_BYTES)
@@ -194,7 +186,7 @@ def _stretches(source: Source, unit: DocumentUnit, size_bytes: int) -> list[tupl
             with pq.ParquetFile(source.path) as file:
                 groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
                 of_groups = [sum(g.column(n).total_compressed_size for n in range(g.num_columns)) for g in groups]
-        except DAMAGED:  # reading tells of it
+        except DAMAGED:  # an error of reading
             return [(source, num_bytes)]
         begins = []
         for number, size in enumerate(of_groups):
@@ -253,13 +245,7 @@ class CorpusPlan:
 def plan_corpus(
     sources: Sequence[Source], settings: CorpusSettings, *, hold_out: bool, has_files: bool = False
 ) -> CorpusPlan:
-    """Looks at the corpus and decides how to read it.
-
-    Args:
-        sources: The files; tables with their columns.
-        settings: Of the corpus.
-        hold_out: Whether a part is held out.
-        has_files: Whether that is files of their own.
+    """Looks at the corpus and decides how to read it; `has_files`: what is held out are files of their own.
 
     Raises:
         CorpusError: A file cannot be read, there is no text at all, or too little to hold a part out.
@@ -287,10 +273,16 @@ def plan_corpus(
     if settings.holdout_from == "end" or isinstance(settings.holdout_groups, ColumnGroups):
         where: Literal["end", "group"] = "end" if settings.holdout_from == "end" else "group"
         return CorpusPlan(unit, reason, where, settings.holdout, PIECE_CHARS)
+
+    def threshold(hashes: list[float]) -> float:
+        """The share itself, moved only where none or all of the texts would fall below it."""
+        lowest, second, *_ = sorted(set(hashes))
+        return min(settings.holdout if lowest < settings.holdout else (lowest + second) / 2, max(hashes))
+
     begins = (fraction(piece.text) for piece in pieces(PIECE_CHARS) if piece.offset == 0)
     hashes = list(islice(begins, MANY_DOCUMENTS))
     if len(hashes) > FEW_DOCUMENTS and len(set(hashes)) > 1:
-        return CorpusPlan(unit, reason, "document", _threshold(settings.holdout, hashes), PIECE_CHARS)
+        return CorpusPlan(unit, reason, "document", threshold(hashes), PIECE_CHARS)
     part_chars = PART_CHARS
     hashes = [fraction(piece.text) for piece in pieces(part_chars)]
     if len(hashes) * settings.holdout < 4:  # little text: smaller parts, so that the share is met
@@ -304,13 +296,7 @@ def plan_corpus(
             f"documents, or {2 * SMALL_PART_CHARS:,} characters, at the least), or files of its own with "
             'corpus.validation=["FILE"]'
         )
-    return CorpusPlan(unit, reason, "part", _threshold(settings.holdout, hashes), part_chars)
-
-
-def _threshold(share: float, hashes: list[float]) -> float:
-    """The share itself, moved only where none or all of the texts would fall below it."""
-    lowest, second, *_ = sorted(set(hashes))
-    return min(share if lowest < share else (lowest + second) / 2, max(hashes))
+    return CorpusPlan(unit, reason, "part", threshold(hashes), part_chars)
 
 
 def fraction(text: str) -> float:

@@ -1,4 +1,6 @@
-"""What is done with one task of a preparation: a function of the sources, wherever it runs, that leaves one file.
+"""The tasks of a preparation, and where they run.
+
+A task is a function of the sources, wherever it runs, that leaves one file:
 
     look     parts/look-00003.npz       what decisions about all of the text need, where there are any
     survey   parts/survey-00003.npz     held-out texts and names of classes
@@ -7,6 +9,13 @@
 
 A task is done if its file is there with its key: a hash of the text's stamp, of the settings, and of what was decided
 before. So a task that was stopped, or is done twice, does no harm, and any other text or setting does it anew.
+
+Tasks run in this process and worker processes of this machine, or on a Ray cluster; what comes out is the same. Workers
+do whole tasks where there are enough of them for all. Few tasks, and long files that cannot be read from their middle,
+are read here, and workers tokenize their chunks:
+
+    tasks ─────────────────────────▶ worker processes ──▶ shards
+    chunks of what is read here ──▶
 """
 
 from __future__ import annotations
@@ -15,26 +24,48 @@ import dataclasses
 import hashlib
 import io
 import json
+import multiprocessing
 import os
+import signal
+import socket
+import sys
+import threading
 import zipfile
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import wait as wait_for
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, islice
+from multiprocessing.connection import Connection
+from operator import attrgetter
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from unmask.core.errors import CorpusError, DataError
+from unmask.core.errors import CorpusError, DataError, SettingsError, UnmaskError
 from unmask.core.files import file_sha256, write_atomically, writing
 from unmask.data.annotations import AnnotationPlan, Annotator
 from unmask.data.corpus import Corpus, Decisions
-from unmask.data.data_folder import PARTS, SETTLED, TOKENIZER
-from unmask.data.near_duplicates import HeldIndex, HeldTexts, Leaks, LeakSearch, held_texts
-from unmask.data.shards import Split, TextChunk, TextCounts, cannot_write, cut_chunks, utf8_bytes, write_shards
+from unmask.data.data_folder import (
+    PARTS,
+    SETTLED,
+    TOKENIZER,
+    Split,
+    TextChunk,
+    TextCounts,
+    cannot_write,
+    cut_chunks,
+    utf8_bytes,
+    write_shards,
+)
+from unmask.data.near_duplicates import HeldTexts, Leaks, LeakSearch
 from unmask.data.store import ShardFile
 from unmask.data.survey import ReadTask, text_hash
 from unmask.tokenizer.loading import load_tokenizer
@@ -43,8 +74,8 @@ from unmask.tokenizer.tokenizer import Tokenizer
 Kind = Literal["look", "survey", "shards"]
 Count = Callable[[int], None]
 """Called with how many more bytes of text are done."""
-VERSION = 4  # raised whenever the same text, settings and tokenizer come to other files, so that no older one is kept
-DECISIONS = "decisions.npz"
+VERSION = 4  # raised whenever the same text, settings and tokenizer come to other files, so that no older one stays
+DECISIONS, SAMPLE = "decisions.npz", "sample-{}.arrow"
 MOST_CLASSES = 10_000
 COUNT_BYTES = 1 << 18  # of text, after which the survey counts
 LEAKS = "training documents that nearly stand in the held-out text"
@@ -66,7 +97,8 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class Work:
-    """What each task of a preparation must know. It travels with the task, so it is small."""
+    """What each task of a preparation must know. It travels with the task, without what a process has loaded for it, so
+    it is small."""
 
     root: Path  # the data folder
     corpus: Corpus  # how text is read; without its files, which the task names
@@ -89,19 +121,15 @@ class Work:
             content += [self.settled, self.size_bytes]
         return key_of(content)
 
-    def file(self, name: str) -> Path:
-        """A file that is there only while the data is made."""
-        return self.root / PARTS / name
-
-    def sample_of(self, task: ReadTask) -> Path:
-        """The file of a task's share of the sample."""
-        return self.file(f"sample-{task.number:05d}.arrow")
+    def file(self, name: str, task: ReadTask | None = None) -> Path:
+        """A file that is there only while the data is made, perhaps of a task."""
+        return self.root / PARTS / (name if task is None else name.format(f"{task.number:05d}"))
 
     def result(self, kind: Kind, task: ReadTask) -> Mapping[str, Any] | None:
         """What a task came to; None where it was not done, or of other text."""
-        arrays = load_arrays(self.file(f"{kind}-{task.number:05d}.npz"), self.key(kind, task))
-        if arrays is not None and kind == "survey" and self.sample is not None:
-            sample = self.sample_of(task)
+        arrays = load_arrays(self.file(f"{kind}-{{}}.npz", task), self.key(kind, task))
+        if arrays is not None and kind == "survey":
+            sample = self.file(SAMPLE, task)
             if not sample.is_file() or sample.stat().st_size != int(arrays["sample_bytes"]):
                 return None
         return arrays
@@ -110,56 +138,55 @@ class Work:
         """What was decided about all of the text, or about a task's documents."""
         if not self.corpus.needs:
             return Decisions()
-        return Decisions(self._joined(DECISIONS, None if task is None else task.number))
+        arrays = load_arrays(self.file(DECISIONS), of_task=None if task is None else task.number)
+        if arrays is None:
+            raise changed(self.file(DECISIONS))
+        return Decisions(arrays)
 
     def held(self) -> HeldTexts:
         """What is held out."""
-        return held_texts(self._joined(SETTLED))
-
-    def _joined(self, name: str, of_task: int | None = None) -> Mapping[str, Any]:
-        arrays = load_arrays(self.file(name), of_task=of_task)
+        arrays = load_arrays(self.file(SETTLED))
         if arrays is None:
-            raise changed(self.file(name))
-        return arrays
+            raise changed(self.file(SETTLED))
+        held = HeldTexts()
+        held.join(arrays)
+        return held
 
-
-class Tools:
-    """What is loaded once for many tasks of some work."""
-
-    def __init__(self, work: Work) -> None:
-        self.work = work
+    # What a process loads once for many tasks
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The one in the folder."""
-        return load_tokenizer(self.work.root / TOKENIZER)
+        return load_tokenizer(self.root / TOKENIZER)
 
     @cached_property
     def annotator(self) -> Annotator | None:
         """None where nothing is annotated."""
-        return None if self.work.plan is None else Annotator(self.work.plan)
+        return None if self.plan is None else Annotator(self.plan)
 
     @cached_property
-    def index(self) -> HeldIndex:
-        """Of what is held out."""
-        return HeldIndex(self.work.held())
+    def search(self) -> LeakSearch:
+        """Of training text in what is held out."""
+        return LeakSearch(self.held(), every=self.corpus.settings.leaks == "drop")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
 
     def write(self, chunk: TextChunk, count: Count) -> TextCounts:
         """Writes the shards of a chunk; see `write_shards`."""
-        return write_shards(chunk, self.tokenizer, self.work.root, annotator=self.annotator, count=count)
+        return write_shards(chunk, self.tokenizer, self.root, annotator=self.annotator, count=count)
 
 
 EachChunk = Callable[[Iterator[TextChunk]], Iterator[TextCounts]]
 """Writes the shards of chunks, here or elsewhere, and gives what each came to, in their order."""
 
 
-def do_task(tools: Tools, kind: Kind, task: ReadTask, count: Count, each: EachChunk | None = None) -> None:
+def do_task(work: Work, kind: Kind, task: ReadTask, count: Count, each: EachChunk | None = None) -> None:
     """Does a task, unless that was done; `each` tokenizes its chunks, or this process where that is None.
 
     Raises:
         UnmaskError: The text cannot be read or tokenized, or a file not be written.
     """
-    work = tools.work
     done = work.result(kind, task)
     if done is not None and kind == "shards":  # another try may have made other shards of the same names
         files = [file for split in ("train", "validation") for file in getattr(read_counts(done)[0], split).files]
@@ -173,24 +200,22 @@ def do_task(tools: Tools, kind: Kind, task: ReadTask, count: Count, each: EachCh
         arrays = work.corpus.look(task)
         count(task.num_bytes)
     elif kind == "survey":
-        arrays = _survey(tools, task, count)
+        arrays = _survey(work, task, count)
     else:
-        arrays = _make_shards(tools, task, count, each)
+        arrays = _make_shards(work, task, count, each)
     if work.key(kind, task) != key:
         names = ", ".join(str(source.path) for source in task.sources[:3])
         raise CorpusError(f"{names}: has changed while it was read; run the same command again")
-    save_arrays(work.file(f"{kind}-{task.number:05d}.npz"), arrays, key)
+    save_arrays(work.file(f"{kind}-{{}}.npz", task), arrays, key)
 
 
-def _survey(tools: Tools, task: ReadTask, count: Count) -> dict[str, Any]:
-    """Held-out texts, names of classes, and the text that the tokenizer is trained on."""
-    work = tools.work
-    sample, path = work.sample, work.sample_of(task)
-    held = HeldTexts(parts=work.corpus.plan.holdout_unit in ("part", "end"))
-    labels: set[str] = set()
-    texts: list[str] = []
-    takes, num_chars, uncounted = False, 0, 0
-    with nullcontext(list[str].clear) if sample is None else _sample_file(path) as write:
+def _survey(work: Work, task: ReadTask, count: Count) -> dict[str, Any]:
+    """Held-out texts, names of classes, and the text that the tokenizer is trained on, which goes into a file."""
+    sample, path = work.sample, work.file(SAMPLE, task)
+    held, labels = HeldTexts(parts=work.corpus.plan.holdout_unit in ("part", "end")), set[str]()
+
+    def sampled() -> Iterator[str]:
+        takes, uncounted = False, 0
         for piece, is_held in held.collect(work.corpus.read(task, work.decisions(task), Counter())):
             uncounted += utf8_bytes(piece.text)
             if uncounted >= COUNT_BYTES:
@@ -206,58 +231,28 @@ def _survey(tools: Tools, task: ReadTask, count: Count) -> dict[str, Any]:
             if sample is not None and (not is_held or sample.held_too):
                 takes = sample.takes(piece.text) if piece.offset == 0 else takes
                 if takes or sample.share >= 1.0:
-                    texts.append(piece.text)
-                    num_chars += len(piece.text)
-                    if num_chars >= _SAMPLE_BATCH_CHARS:
-                        write(texts)
-                        num_chars = 0
-        write(texts)
-    count(uncounted)
-    sample_bytes = 0 if sample is None else path.stat().st_size
+                    yield piece.text
+        count(uncounted)
+
+    with writing(path, pa.ArrowException):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, _SAMPLE_SCHEMA) as stream:
+            texts, num_chars = list[str](), 0
+            for text in chain(sampled(), [None]):
+                if text is not None:
+                    texts.append(text)
+                    num_chars += len(text)
+                if text is None or num_chars >= _SAMPLE_BATCH_CHARS:
+                    stream.write_batch(pa.record_batch([pa.array(texts, pa.large_string())], schema=_SAMPLE_SCHEMA))
+                    texts, num_chars = [], 0
+        sample_bytes = path.stat().st_size
     return {**held.arrays(), "labels": json_array(sorted(labels)), "sample_bytes": np.array(sample_bytes)}
 
 
-@contextmanager
-def _sample_file(path: Path) -> Iterator[Callable[[list[str]], None]]:
-    """Gives what moves texts into an Arrow stream; the file has its name only once it is whole."""
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        with writing(path, pa.ArrowException):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with pa.OSFile(str(partial), "wb") as file, pa.ipc.new_stream(file, _SAMPLE_SCHEMA) as stream:
-
-                def write(texts: list[str]) -> None:
-                    stream.write_batch(pa.record_batch([pa.array(texts, pa.large_string())], schema=_SAMPLE_SCHEMA))
-                    texts.clear()
-
-                yield write
-            with partial.open("rb") as written:
-                os.fsync(written.fileno())
-            partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def sample_texts(files: Iterable[Path]) -> Iterator[str]:
-    """The texts of samples, one after another.
-
-    Raises:
-        DataError: The files were changed meanwhile.
-    """
-    for path in files:
-        try:
-            with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
-                for batch in stream:
-                    yield from batch["text"].to_pylist()
-        except (OSError, pa.ArrowException) as error:
-            raise changed(path) from error
-
-
-def _make_shards(tools: Tools, task: ReadTask, count: Count, each: EachChunk | None) -> dict[str, Any]:
+def _make_shards(work: Work, task: ReadTask, count: Count, each: EachChunk | None) -> dict[str, Any]:
     """The shards of a task's chunks, compared with what is held out as they go by."""
-    work = tools.work
-    search = LeakSearch(tools.index, every=work.corpus.settings.leaks == "drop")
-    skipped: Counter[str] = Counter()
+    search, skipped = work.search, Counter[str]()
+    search.begin()
     documents = left_out = 0
 
     def chunks() -> Iterator[TextChunk]:
@@ -269,7 +264,7 @@ def _make_shards(tools: Tools, task: ReadTask, count: Count, each: EachChunk | N
                 leaks = search.look(chunk.texts, chunk.held, chunk.offset)
                 gone = leaks.copy() if search.every else np.zeros(len(leaks), dtype=np.bool_)
                 left_out += int(gone.sum())
-                if search.every and not search.index.held.parts:  # what goes on behind a leak is left out, too
+                if search.every and not search.held.parts:  # what goes on behind a leak is left out, too
                     number, offset = chunk.document.tolist(), chunk.offset.tolist()
                     for place in np.flatnonzero(leaks | (chunk.offset > 0)).tolist():
                         if leaks[place]:
@@ -278,8 +273,8 @@ def _make_shards(tools: Tools, task: ReadTask, count: Count, each: EachChunk | N
                 if not gone.all():
                     yield chunk.select(~gone) if gone.any() else chunk
 
-    text = TextCounts(np.zeros(tools.tokenizer.vocab_size, dtype=np.int64))
-    for counts in (tools.write(chunk, count) for chunk in chunks()) if each is None else each(chunks()):
+    text = TextCounts(np.zeros(work.tokenizer.vocab_size, dtype=np.int64))
+    for counts in (work.write(chunk, count) for chunk in chunks()) if each is None else each(chunks()):
         text.add(counts)
     if left_out:
         skipped[LEAKS] += left_out
@@ -343,3 +338,263 @@ def save_arrays(path: Path, arrays: Mapping[str, Any], key: str) -> None:
         write_atomically(path, content.getvalue())
     except OSError as error:
         raise cannot_write(path.parent.parent, error) from error
+
+
+# ----------------------------------------
+# Worker processes of this machine
+
+ONE_THREAD = {
+    **dict.fromkeys(("RAYON_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
+    "TOKENIZERS_PARALLELISM": "false",
+}
+WAITING_CHUNKS = 2  # that are read ahead of the workers
+LOOK_SECONDS = 0.05
+
+
+class WorkerProcesses:
+    """Does tasks in this process and in worker processes, which are started as there is work, or before.
+
+    A worker is a fresh interpreter, never a fork: a fork of a process that has threads may hang. It does not outlive
+    this process, even where that is killed: it waits for the other end of a pipe to close.
+
+    Args:
+        workers: Most processes; 1 does all in this one.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self._pool: ProcessPoolExecutor | None = None
+        self._counted = 0
+
+    def run(self, work: Work, kind: Kind, tasks: Sequence[ReadTask], count: Count) -> None:
+        """Does tasks, those that were done before excepted.
+
+        Raises:
+            UnmaskError: The text cannot be read or tokenized, a file not be written, or a worker died.
+        """
+        share = sum(task.num_bytes for task in tasks) / self.workers
+        short = [task for task in tasks if task.num_bytes <= share]
+        for_workers = short if len(short) >= self.workers > 1 else []
+        pending = {self.submit(_do, work, kind, task) for task in for_workers}
+
+        def listen(seconds: float = 0.0) -> None:
+            """Counts what workers have done; an error of one of them ends what is done here, too."""
+            done = wait_for(pending, seconds, "FIRST_COMPLETED").done if pending else set()
+            if self._pool is not None:
+                # Without its lock, which a worker may have held when it was killed.
+                before, self._counted = self._counted, self._done_bytes.get_obj().value
+                if self._counted > before:
+                    count(self._counted - before)
+            for future in done:
+                pending.remove(future)
+                with _death_of_workers():
+                    future.result()
+
+        def count_here(num_bytes: int) -> None:
+            count(num_bytes)
+            listen()
+
+        def each_chunk(chunks: Iterator[TextChunk]) -> Iterator[TextCounts]:
+            """Has workers write the shards of chunks; a text of one chunk is not worth starting them."""
+            first_two = list(islice(chunks, 2))
+            if len(first_two) < 2 and self._pool is None:
+                yield from (work.write(chunk, count) for chunk in first_two)
+                return
+            waiting: deque[Future[TextCounts]] = deque()
+            following = chain(iter(first_two), chunks, [None])
+            del first_two  # so that the texts are not held to the end
+            for chunk in following:
+                if chunk is not None:
+                    waiting.append(self.submit(_do, work, kind, chunk))
+                most = 0 if chunk is None else self.workers + WAITING_CHUNKS
+                del chunk
+                while len(waiting) > most:
+                    future = waiting.popleft()
+                    while not future.done():
+                        wait_for([future], LOOK_SECONDS)
+                        listen()
+                    listen()
+                    with _death_of_workers():
+                        yield future.result()
+
+        for task in tasks:
+            if task not in for_workers:
+                do_task(work, kind, task, count_here, each_chunk if self.workers > 1 else None)
+        while pending:
+            listen(LOOK_SECONDS)
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Has a worker call a function. Workers use one core, import no `__main__`, and leave Ctrl-C to this one."""
+        if self._pool is None:
+            context = multiprocessing.get_context("spawn")
+            ending, self._alive = context.Pipe(duplex=False)
+            self._done_bytes = context.Value("q", 0)
+            self._pool = ProcessPoolExecutor(self.workers, context, _begin, (ending, self._done_bytes))
+        environment, main = {name: os.environ.get(name) for name in ONE_THREAD}, sys.modules["__main__"]
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if in_main_thread else None
+        os.environ.update(ONE_THREAD)
+        sys.modules["__main__"] = ModuleType("__main__")  # a script without a guard would run again
+        try:
+            with _death_of_workers():
+                return self._pool.submit(function, *arguments)  # it may start a process
+        finally:
+            sys.modules["__main__"] = main
+            for name, value in environment.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
+            if in_main_thread:
+                signal.signal(signal.SIGINT, handler)
+
+    def __enter__(self) -> WorkerProcesses:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ends the workers: they have nothing to do, or what they do is of no use any more."""
+        if self._pool is not None:
+            self._alive.close()
+            self._pool.shutdown()
+
+
+@contextmanager
+def _death_of_workers() -> Iterator[None]:
+    try:
+        yield
+    except BrokenProcessPool as error:
+        raise DataError(
+            "a worker process ended, perhaps for want of memory; `unmask prepare` goes on from what is done: run it "
+            "again, with fewer workers if memory is short (1 works without further processes)",
+            options=["workers"],
+        ) from error
+
+
+_worker: dict[str, Any] = {}
+"""In a worker: `work`, with what was loaded for it, and `done_bytes`, those that all workers here have done."""
+
+
+def _begin(ending: Connection, done_bytes: Any) -> None:
+    """Makes a worker of this process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with suppress(OSError):  # stderr may be closed
+        os.dup2(2, 1)  # what a library prints is no result of the command
+    _worker["done_bytes"] = done_bytes
+
+    def end() -> None:
+        with suppress(EOFError, OSError):
+            ending.recv()
+        os._exit(1)
+
+    threading.Thread(target=end, daemon=True).start()
+
+
+def _do(work: Work, kind: Kind, what: ReadTask | TextChunk) -> TextCounts | None:
+    """Does a task, or writes the shards of a chunk, in a worker, with what it has loaded for the same work."""
+    shape = attrgetter("root", "decided", "settled", "sample", "corpus.settings", "corpus.plan", "corpus.fields")
+    loaded: Work = _worker.setdefault("work", work)
+    if shape(loaded) != shape(work):
+        _worker["work"] = loaded = work
+
+    def count(num_bytes: int) -> None:
+        if "done_bytes" in _worker:
+            with _worker["done_bytes"].get_lock():
+                _worker["done_bytes"].value += num_bytes
+
+    if isinstance(what, TextChunk):
+        return loaded.write(what, count)
+    do_task(loaded, kind, what, count)
+    return None
+
+
+# ----------------------------------------
+# A Ray cluster. A task of ours is a task of Ray's. No text travels: a node reads the files and writes into the data
+# folder, so all nodes must see both. What a node that dies was at, another one does again.
+
+RAY_LOOK_SECONDS = 0.5
+_REACHED_SECONDS, _CANCELLED_SECONDS = 10.0, 30.0
+RETRIES = 5  # of a task whose node dies
+AUTO = "auto"
+
+
+class OnRay:
+    """Does tasks on the nodes of a Ray cluster.
+
+    Args:
+        address: Of the cluster (`ray://host:10001`, `host:6379`); `auto` takes the one that this machine belongs to, or
+            starts one here.
+
+    Raises:
+        SettingsError: Ray is not installed, or there is no such cluster.
+    """
+
+    def __init__(self, address: str = AUTO) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            raise SettingsError("ray needs Ray: pip install 'unmask[ray]'") from error
+        self._ray: Any = ray
+        if ray.is_initialized():
+            return
+        options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+        if address == AUTO:
+            try:
+                ray.init(address=AUTO, **options)
+            except ConnectionError:  # there is none that this machine belongs to
+                ray.init(include_dashboard=False, **options)
+            return
+        try:
+            host, _, port = address.removeprefix("ray://").rpartition(":")
+            if not host or not port.isdecimal():
+                raise ValueError("that is no host:port")
+            socket.create_connection((host, int(port)), timeout=_REACHED_SECONDS).close()  # Ray tries for minutes
+            ray.init(address=address, **options)
+        except (OSError, ValueError, RuntimeError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise SettingsError(
+                f"{address}: there is no Ray cluster ({reason}); start it with ray start, and name host:port",
+                options=["ray"],
+            ) from error
+
+    def run(self, work: Work, kind: Kind, tasks: Sequence[ReadTask], count: Count) -> None:
+        """As `WorkerProcesses.run`."""
+        ray = self._ray
+
+        @ray.remote(num_cpus=1, max_retries=RETRIES)  # type: ignore[untyped-decorator]
+        def do_on_node(work: Work, kind: Kind, task: ReadTask, folder: str) -> None:
+            if os.path.isdir(folder):  # paths may be relative to where the command was started
+                os.chdir(folder)
+            os.environ.update(ONE_THREAD)
+            for path in (work.root, task.sources[0].path):
+                if not path.exists():
+                    raise DataError(
+                        f"{path}: a node of the cluster does not see it; data and text must lie on a disk of all"
+                    )
+            _do(work, kind, task)
+
+        shared = ray.put(work)
+        waiting = {do_on_node.remote(shared, kind, task, os.getcwd()): task for task in tasks}
+        try:
+            while waiting:
+                for reference in ray.wait(list(waiting), timeout=RAY_LOOK_SECONDS)[0]:
+                    task = waiting.pop(reference)
+                    try:
+                        ray.get(reference)
+                    except ray.exceptions.RayTaskError as error:
+                        if isinstance(error.cause, UnmaskError):
+                            raise error.cause from error
+                        raise RuntimeError(f"on a node of the cluster:\n{error}") from error
+                    except ray.exceptions.RayError as error:
+                        raise DataError(
+                            f"Ray could not carry a task out ({type(error).__name__}); what is done is kept: run the "
+                            "same command again"
+                        ) from error
+                    count(task.num_bytes)
+        finally:  # nothing is written into the folder afterwards
+            for reference in waiting:
+                ray.cancel(reference, force=True)
+            if waiting:
+                ray.wait(list(waiting), num_returns=len(waiting), timeout=_CANCELLED_SECONDS)
+
+
+Executor = WorkerProcesses | OnRay

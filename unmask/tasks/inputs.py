@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from unmask.core.errors import CorpusError, ModelError, SettingsError
 from unmask.data.packing import pack_pieces
-from unmask.data.rows import Rows, fill_texts
+from unmask.data.rows import Rows, text_rows
 from unmask.model.transformers import TaskConfig
 from unmask.tokenizer.tokenizer import SpecialIds, Tokenizer
 
@@ -254,7 +254,7 @@ def pack_examples(examples: Sequence[Example], *, pad_id: int, max_length: int, 
     else:
         length = min(max(ROW, -(-longest // _STEP) * _STEP), max_length)
         packed = pack_pieces(lengths, row_length=length, overhead=0).pieces()
-    filled = fill_texts(
+    filled = text_rows(
         [example.input_ids for example in examples], packed, length, pad_id=pad_id, types=types_of(examples)
     )
     begins = np.zeros(len(examples), dtype=np.int64)

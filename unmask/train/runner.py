@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.data.packing import pack_pieces
-from unmask.data.rows import TextRows, fill_texts
+from unmask.data.rows import TextRows, text_rows
 from unmask.model.encoder import Trainable
 
 Ids = NDArray[np.int32] | NDArray[np.int64]
@@ -161,4 +161,4 @@ def in_rows(
                 batches.append((rest[:num_rows], row_length))
                 rest = rest[num_rows:]
     for rows, row_length in batches:
-        yield fill_texts(texts, rows, row_length, pad_id=pad_id, types=types)
+        yield text_rows(texts, rows, row_length, pad_id=pad_id, types=types)

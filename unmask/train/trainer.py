@@ -355,7 +355,8 @@ class Batches:
         version = self.stream.version  # looked at first: if it changes meanwhile, the batch is made anew
         num_rows = self.settings.batch_tokens // request.length
         batch = self.stream.batch(request.cursor, num_rows, request.length, share=self._share)
-        rows = with_empty_rows(batch.rows, 1 if self._thread is None else self._share.most(num_rows), self._pad_id)
+        most_rows = 1 if self._thread is None else -(-num_rows // self._share.world_size)  # of any process
+        rows = with_empty_rows(batch.rows, most_rows, self._pad_id)
         if self.masker is None:
             masked = unmasked(rows)
         else:

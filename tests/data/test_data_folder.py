@@ -1,0 +1,315 @@
+"""Shards: the same tokens and files however the work is cut, shared out or stopped, and damage is noticed."""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.command_line import PATIENCE
+from tests.conftest import make_text
+from tests.data.corpora import SMALL, contents
+from tests.tokenizer.families import FAMILIES, SENTENCE, trained
+from unmask.commands.run_data import open_prepared
+from unmask.core.errors import CorpusError, DataError, SettingsError
+from unmask.core.files import file_sha256
+from unmask.core.results import Progress
+from unmask.data.data_folder import (
+    Manifest,
+    cut_chunks,
+    load_manifest,
+    open_split,
+    save_shard,
+    token_rows,
+    write_shards,
+)
+from unmask.data.documents import Document
+from unmask.data.prepare import prepare
+from unmask.data.settings import CorpusSettings
+from unmask.data.store import TokenStore
+
+
+def pieces_of(texts: list[str], held: list[bool]) -> list[tuple[Document, bool]]:
+    """Every second text continues the document before it."""
+    pieces, offset = [], 0
+    for number, (text, side) in enumerate(zip(texts, held, strict=True)):
+        offset = offset if number % 2 else 0
+        pieces.append((Document(number // 2, offset, text, last=number % 2 == 1), side))
+        offset += len(text.encode())
+    return pieces
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.tuples(st.text(alphabet=SENTENCE + "áβ\u0301👍\u200b", min_size=1), st.booleans()), min_size=1),
+    st.integers(1, 60),
+)
+def test_every_token_arrives_exactly_once(
+    family: str, tmp_path: Path, rows: list[tuple[str, bool]], size_bytes: int
+) -> None:
+    tokenizer = trained(family)
+    texts, held = [text for text, _ in rows], [side for _, side in rows]
+    made = [write_shards(chunk, tokenizer, tmp_path) for chunk in cut_chunks(pieces_of(texts, held), size_bytes)]
+    for split, side in (("train", False), ("validation", True)):
+        alone = [tokenizer.encode_corpus([text])[0] for text, which in rows if which == side]
+        alone = [encoded for encoded in alone if len(encoded.input_ids)]
+        files = [file.name for counts in made for file in getattr(counts, split).files]
+        assert bool(files) == bool(alone)
+        if not files:
+            continue
+        store = TokenStore([tmp_path / name for name in files])
+        stored = [store.gather(np.array([n])) for n in range(len(store))]
+        assert [text.input_ids.tolist() for text in stored] == [encoded.input_ids.tolist() for encoded in alone]
+        assert [text.word_starts.tolist() for text in stored] == [encoded.word_starts.tolist() for encoded in alone]
+    assert sum(counts.bytes for counts in made) == sum(len(text.encode()) for text in texts)
+    for counts in made:
+        assert counts.frequencies.sum() == sum(file.tokens for file in counts.train.files)
+
+
+@pytest.mark.parametrize("unit", ["block", "file"])
+def test_counts_do_not_depend_on_how_the_corpus_is_cut(tmp_path: Path, unit: str) -> None:
+    """Documents of several pieces span chunks, and are held out in parts; each counts once in each split."""
+    path = tmp_path / "a.txt"
+    path.write_text("\n\n".join(make_text(1200, seed=s).replace("\n\n", "\n") for s in range(3)))
+    corpus = CorpusSettings.model_validate({"documents": unit})
+    manifests = [
+        prepare([path], tmp_path / str(size), corpus=corpus, tokenizer=SMALL, workers=1, size_bytes=size)
+        for size in (1, 40_000, 10**9)
+    ]
+
+    def plain(manifest: Manifest) -> Manifest:
+        splits = {name: dataclasses.replace(getattr(manifest, name), files=()) for name in ("train", "validation")}
+        return dataclasses.replace(manifest, **splits)
+
+    assert plain(manifests[0]) == plain(manifests[1]) == plain(manifests[2])
+    assert [len(m.train.files) for m in manifests] == sorted((len(m.train.files) for m in manifests), reverse=True)
+    assert manifests[0].documents == manifests[0].train.documents == (3 if unit == "block" else 1)
+    assert 1 <= manifests[0].validation.documents <= 3
+
+
+@pytest.mark.parametrize(
+    ("stop", "error"),
+    [
+        (lambda out: (out / "train").rename(out / "gone") and (out / "train").touch(), DataError),
+        (lambda out: [worker.kill() for worker in multiprocessing.active_children()], DataError),
+        (lambda out: 1 / 0, ZeroDivisionError),
+    ],
+    ids=["a full disk", "a kill", "a defect of the caller"],
+)
+def test_one_error_ends_all_workers(
+    corpus_file: Path, tmp_path: Path, stop: Callable[..., Any], error: type[Exception]
+) -> None:
+    out, seen = tmp_path / "out", set[Any]()
+    make = partial(prepare, [corpus_file], corpus=CorpusSettings(), tokenizer=SMALL, workers=2, size_bytes=2000)
+
+    def notify(progress: Progress) -> None:
+        seen.update(multiprocessing.active_children())
+        if progress.what == "tokenizing" and progress.done > 20_000 and not (out / "gone").exists():
+            stop(out)
+
+    with pytest.raises(error):
+        make(out, notify=notify)
+    assert len(seen) == 2
+    assert not multiprocessing.active_children()
+    assert not (out / "manifest.json").exists()
+    if (out / "gone").exists():
+        (out / "train").unlink()
+        (out / "gone").rename(out / "train")
+    make(out)
+    make(tmp_path / "whole")
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+def test_a_shard_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    lengths = np.array([5, 1, 3])
+    ids = np.arange(9, dtype=np.uint32) + 70_000
+    starts = np.array([True, False, False, True, False, True, True, False, True])
+    columns = {"document": [3, 3, 8], "offset": [0, 10, 0], "num_bytes": [10, 2, 6]}
+    rows = token_rows(ids, starts, lengths, {name: np.array(column) for name, column in columns.items()})
+    file = save_shard(tmp_path, "train/00000.arrow", [rows, rows.slice(1)])
+    assert file is not None
+    assert (file.pieces, file.tokens, file.sha256) == (5, 13, file_sha256(tmp_path / file.name))
+    store = TokenStore([tmp_path / file.name])
+    everything, some = store.gather(np.arange(5)), store.gather(np.array([4, 0, 3]))
+    assert everything.input_ids.tolist() == [*range(70_000, 70_009), *range(70_005, 70_009)]
+    assert everything.word_starts.tolist() == [1, 0, 0, 1, 0, 1, 1, 0, 1, 1, 1, 0, 1]
+    assert some.input_ids.tolist() == [*range(70_000, 70_009)], "in the order of the pieces: 0, 3 and 4"
+    assert some.word_starts.tolist() == [1, 0, 0, 1, 0, 1, 1, 0, 1]
+    stored = [store.column(name).tolist() for name in ("document", "offset", "num_bytes")]
+    assert stored == [[3, 3, 8, 3, 8], [0, 10, 0, 10, 0], [10, 2, 6, 2, 6]]
+    assert save_shard(tmp_path, "train/00001.arrow", []) is None
+    assert [path.name for path in (tmp_path / "train").iterdir()] == ["00000.arrow"]
+
+
+def test_damage_is_found(data_folder: Path, manifest: Manifest, tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    shutil.copytree(data_folder, root)
+    shard, file = root / manifest.train.files[0].name, root / "manifest.json"
+    text, content = file.read_text(), bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(DataError, match="checksum"):
+        open_split(root, manifest, manifest.train)
+    shard.unlink()
+    with pytest.raises(DataError, match=shard.name):
+        open_prepared(root)
+    changed = text.replace(manifest.train.files[0].sha256, "0")
+    for damaged in (text[:-200].encode(), b"\xff\xfe\x80", changed.encode()):
+        file.write_bytes(damaged)
+        with pytest.raises(DataError, match=r"manifest\.json"):
+            load_manifest(root)
+    with pytest.raises(DataError, match=r"manifest\.json; .*unmask prepare"):
+        load_manifest(tmp_path)
+
+
+def test_chunks_are_the_store_in_order(store: TokenStore) -> None:
+    """Whole pieces, as many as fit, whatever the size; together they are everything."""
+    whole = store.gather(np.arange(len(store)))
+    for size in (1, 50, 999, 10**9):
+        chunks = list(store.chunks(size))
+        for name in ("lengths", "input_ids", "word_starts"):
+            column = np.concatenate([getattr(chunk, name) for chunk in chunks])
+            assert np.array_equal(column, getattr(whole, name))
+        for chunk in chunks:
+            assert len(chunk.input_ids) == len(chunk.word_starts) == chunk.lengths.sum()
+            assert len(chunk.input_ids) <= size or len(chunk.lengths) == 1
+    assert len(list(store.chunks(1))) == len(store)
+
+
+# Many small tasks of several shards each; no guard of `__main__` is needed.
+# What a shell starts in the background ignores interrupts, and so do its children, unless they say otherwise.
+SCRIPT = """
+import signal
+import sys
+from pathlib import Path
+from unmask.data.settings import CorpusSettings
+from unmask.data.prepare import prepare
+from unmask.tokenizer.trainers import TokenizerSettings
+signal.signal(signal.SIGINT, signal.default_int_handler)
+prepare(
+    sys.argv[1:2], Path(sys.argv[2]), corpus=CorpusSettings(), tokenizer=TokenizerSettings(vocab_size=200),
+    workers=2, resume=True, size_bytes=2500, task_bytes=6000, note=print,
+)
+"""
+SIZES = {"size_bytes": 2500, "task_bytes": 6000}
+
+
+def start(source: Path | str, out: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", SCRIPT, str(source), str(out)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_until(is_true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def start_tasks(source: Path, out: Path, number: int) -> subprocess.Popen[str]:
+    """A process in the middle of its work: some tasks are done."""
+    process = start(source, out)
+    wait_until(lambda: process.poll() is not None or len(list((out / "parts").glob("shards-*.npz"))) >= number)
+    return process
+
+
+@pytest.fixture(scope="module")
+def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text(make_text(3000, seed=3))
+    return path
+
+
+def undisturbed(source: Path, out: Path) -> dict[str, bytes]:
+    prepare([source], out, corpus=CorpusSettings(), tokenizer=SMALL, workers=1, **SIZES)
+    return contents(out)
+
+
+def test_after_a_kill_the_files_are_the_same(text_file: Path, tmp_path: Path) -> None:
+    """And a source that has changed meanwhile is read anew."""
+    source, out = tmp_path / "text.txt", tmp_path / "out"
+    source.write_bytes(text_file.read_bytes())
+    whole = undisturbed(source, tmp_path / "whole")
+    num_tasks = len({name.split("-")[0] for name in whole if name.startswith("train/")})
+    process = start_tasks(source, out, num_tasks // 3)
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    shutil.copytree(out, tmp_path / "changed")
+    (out / "tokenizer" / "tokenizer.json").write_text("{}")  # trained again, it is the same
+    output, errors = start(source, out).communicate(timeout=PATIENCE)
+    assert output.startswith("going on: "), errors
+    assert output.split()[4] == f"{num_tasks:,}"
+    assert contents(out) == whole
+    source.write_text(make_text(500, seed=4))
+    output, _ = start(source, tmp_path / "changed").communicate(timeout=PATIENCE)
+    assert "the settings or the files have changed since the last try" in output
+    assert contents(tmp_path / "changed") == undisturbed(source, tmp_path / "other")
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT])
+def test_workers_end_with_the_process_that_started_them(text_file: Path, tmp_path: Path, signum: int) -> None:
+    process = start_tasks(text_file, tmp_path / "out", 3)
+    workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    assert len(workers) >= 2
+    process.send_signal(signum)
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == (-signum if signum != signal.SIGINT else process.returncode) != 0
+    assert errors.count("Traceback") == (signum == signal.SIGINT), "of the caller alone"
+    wait_until(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in workers))
+
+
+def test_resume_and_overwrite(corpus_file: Path, tmp_path: Path) -> None:
+    source, out = tmp_path / "a.txt", tmp_path / "out"
+    source.write_bytes(corpus_file.read_bytes())
+    notes: list[str] = []
+
+    def run(vocab_size: int = 200, **options: bool) -> Manifest:
+        tokenizer = SMALL.model_copy(update={"vocab_size": vocab_size})
+        return prepare([source], out, corpus=CorpusSettings(), tokenizer=tokenizer, note=notes.append, **options)
+
+    shard = out / "train" / "00000-00000.arrow"
+    first = run(resume=True)
+    made = shard.stat().st_mtime_ns
+    assert run(resume=True) == first
+    assert notes == [f"{out} is complete already"]
+    assert shard.stat().st_mtime_ns == made
+    with pytest.raises(DataError, match=r"tokenizer\.vocab_size = 200.* 150"):
+        run(vocab_size=150, resume=True)
+    with pytest.raises(SettingsError, match="overwrite"):
+        run(resume=True, overwrite=True)
+    with pytest.raises(CorpusError):
+        prepare(["none"], out, corpus=CorpusSettings(), tokenizer=SMALL, overwrite=True)
+    assert shard.stat().st_mtime_ns == made, "a mistake in overwriting loses nothing"
+    assert run(overwrite=True) == first
+    assert shard.stat().st_mtime_ns > made
+    source.write_text(make_text(100))
+    with pytest.raises(DataError, match=r"a\.txt"):
+        run(resume=True)
+    assert run(overwrite=True).documents == 100
+
+
+@pytest.mark.parametrize("name", ["notes.md", "train/mine.txt", "validation/0.arrow"])
+def test_other_files_are_not_touched(corpus_file: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("mine")
+    (tmp_path / "tokenizer").mkdir()
+    for out in (tmp_path, tmp_path / name):  # a folder with other files, and a file
+        with pytest.raises(DataError, match=name):
+            prepare([corpus_file], out, corpus=CorpusSettings(), tokenizer=SMALL)
+    assert (tmp_path / name).read_text() == "mine"

@@ -396,7 +396,7 @@ def begin_runs(
     data = plan.data
     with folder.held(wait=-1):
         if not folder.is_claimed:
-            folder.check_names()
+            folder.check()
             folder.claim(json.dumps(content, indent=1) + "\n")
         else:
             begun = read_state(folder)

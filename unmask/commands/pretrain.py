@@ -61,12 +61,13 @@ from unmask.masking.features import rows_from_ids
 from unmask.masking.masker import MaskedRows, Masker
 from unmask.masking.settings import Strategy, span_units
 from unmask.measure.held_out import (
+    FEW_STEPS,
+    LEAST_PROGRESS,
     HeldOut,
     HeldOutSet,
     ObjectiveSet,
     explain_plateau,
     fixed_masker,
-    is_stuck,
     on_plateau,
     unigram_entropy,
 )
@@ -487,7 +488,8 @@ class TrainingRun(Callback):
             note(tuple(shown))
 
         self._losses.append(result.loss)
-        if not self._is_stuck and is_stuck(self._losses, entropy, progress=progress, step=state.step):
+        is_late = state.step >= FEW_STEPS and progress >= LEAST_PROGRESS and len(self._losses) > 2
+        if not self._is_stuck and is_late and all(on_plateau(loss, entropy) for loss in self._losses[-2:]):
             rate = self.recipe.training.learning_rate
             note(explain_plateau(result.loss, entropy, step=state.step, learning_rate=rate))
             self._is_stuck = True
@@ -623,7 +625,7 @@ class HeldOutText:
         except DataError as error:
             reporter.note(f"the other objectives are not evaluated on the held-out text: {error}")
         else:
-            for name in self.objectives.without_targets():
+            for name in self.objectives.without_targets:
                 reporter.note(f"{name} is not evaluated on the held-out text: it has no targets there")
 
     def evaluate(self, model: MaskedLM, *, group: Group = ALONE) -> HeldOut:

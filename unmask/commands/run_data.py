@@ -48,7 +48,7 @@ from unmask.commands.recipe import (
 from unmask.core.errors import DataError, RunError, SettingsError, parse_json
 from unmask.core.files import ClaimedFolder, read_object, typed, whole_folder, writing
 from unmask.core.hub import lasting_name
-from unmask.core.remote import origin_of, source_named
+from unmask.core.remote import source_named
 from unmask.core.results import Reporter
 from unmask.data.corpus import Corpus
 from unmask.data.data_folder import (
@@ -61,7 +61,6 @@ from unmask.data.data_folder import (
     open_split,
     write_shards,
 )
-from unmask.data.packing import is_mixed
 from unmask.data.prepare import prepare, settings_of
 from unmask.data.settings import CorpusSettings
 from unmask.data.sources import GIVEN, PIPES, STDIN_FILE, kept_source
@@ -172,13 +171,6 @@ def obtain_data(paths: Sequence[str], folder: Path, recipe: Recipe, reporter: Re
     manifest = data.manifest
     check_data(recipe, manifest, root if root != folder else None)
 
-    # Of data at an address, what the first step waits for.
-    missing = sum(not (root / file.name).is_file() for file in manifest.train.files)
-    if missing and (origin := origin_of(root)) is not None:
-        when = "while the training goes on"
-        if is_mixed(manifest.train.pieces, manifest.train.tokens):
-            when = "before the first step, since a text of this size is shuffled as a whole"
-        reporter.note(f"{missing:,} shards are fetched from {origin} {when}")
     for text in describe(manifest):
         reporter.note(text)
     if manifest.labels and recipe.objectives.label is None:

@@ -172,23 +172,18 @@ class ClaimedFolder:
                     f"{path} lies in {self.root}, which would be removed; give another folder",
                     options=("overwrite", "out"),
                 )
-        self.check_names()
+        if self.root.exists() and not self.root.is_dir():
+            raise self.error(f"{self.root} is a file; give a folder", options=("out",))
+        if not (self.is_shared and self.is_claimed):
+            others = [name for name in self._names() if name not in self.ours and not name.endswith(".partial")]
+            if others:
+                names = ", ".join(others[:3])
+                raise self.error(f"{self.named or self.root} holds other files ({names}); give a new or empty folder")
         if self.is_claimed and not resume and not overwrite:
             ways = ", ".join([_WAYS[option] for option in self.options] + ["or give another folder"])
             raise self.error(
                 f"{self.named or self.root} already holds {self.what}: {ways}", options=(*self.options, "out")
             )
-
-    def check_names(self) -> None:
-        """Makes sure that it is no file, and that no file of others would be touched."""
-        if self.root.exists() and not self.root.is_dir():
-            raise self.error(f"{self.root} is a file; give a folder", options=("out",))
-        if self.is_shared and self.is_claimed:
-            return
-        others = [name for name in self._names() if name not in self.ours and not name.endswith(".partial")]
-        if others:
-            names = ", ".join(others[:3])
-            raise self.error(f"{self.named or self.root} holds other files ({names}); give a new or empty folder")
 
     def check_same(
         self, before: Mapping[str, Any], now: Mapping[str, Any], *, but_for: Collection[str] = (), of: str = ""

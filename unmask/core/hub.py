@@ -18,7 +18,7 @@ import logging
 import re
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from unmask.core.errors import ModelError, TokenizerError, UnmaskError, parse_json
@@ -160,15 +160,12 @@ def local_path(source: str | Path, need: Need) -> Path:
     import huggingface_hub
     from huggingface_hub import errors
 
-    def snapshot(*, local_files_only: bool) -> Path:
-        folder = huggingface_hub.snapshot_download(
-            model.name, revision=model.revision, allow_patterns=list(need.files), local_files_only=local_files_only
-        )
-        return Path(str(folder))
-
+    snapshot = partial(
+        huggingface_hub.snapshot_download, model.name, revision=model.revision, allow_patterns=list(need.files)
+    )
     copy = None
     try:
-        copy = snapshot(local_files_only=True)
+        copy = Path(str(snapshot(local_files_only=True)))
         if need.lack(copy) is None:
             return copy
     except errors.LocalEntryNotFoundError as error:  # no copy, or one that is known to lack files
@@ -177,7 +174,7 @@ def local_path(source: str | Path, need: Need) -> Path:
     log.info("fetching %s from the hub", model)
     failures: tuple[type[Exception], ...] = (OSError, RuntimeError, *errors.HfHubHTTPError.__bases__)
     try:
-        folder = snapshot(local_files_only=False)
+        folder = Path(str(snapshot(local_files_only=False)))
     except failures as error:  # which ones, depends on its HTTP client
         lack = None if copy is None else need.lack(copy)
         if copy and lack is None and isinstance(error, errors.LocalEntryNotFoundError | ConnectionError):

@@ -194,18 +194,12 @@ def tried(
     raise AssertionError("the last try returns or raises")
 
 
-def origin_of(path: Path) -> str | None:
-    """The address that a file or a folder of the cache was fetched from; None: it is something else."""
-    file = path.parent / _ORIGIN
-    if not path.is_absolute() or cache() not in path.parents or not file.is_file():
-        return None
-    return str(parse_json(file)["address"])
-
-
 def lasting_source(path: str | Path) -> str:
     """A path as records name it: `ADDRESS#KEY` of what was fetched, where the key tells its content."""
-    origin = origin_of(Path(path))
-    return str(path) if origin is None else f"{origin}#{Path(path).parent.name}"
+    file = Path(path).parent / _ORIGIN
+    if not file.is_absolute() or cache() not in file.parents or not file.is_file():
+        return str(path)
+    return f"{parse_json(file)['address']}#{file.parent.name}"
 
 
 def source_named(name: str) -> str:

@@ -474,7 +474,7 @@ def holding(folder: ClaimedFolder, part: tuple[int, int] | None = None) -> Itera
         WriteError: The folder is closed to us.
     """
     root, parts = folder.root, folder.root / PARTS
-    folder.check_names()
+    folder.check(resume=True)
     for split in (root / TRAIN, root / VALIDATION):
         paths = split.iterdir() if split.is_dir() else [split] if split.exists() else []
         strangers = sorted(str(path.relative_to(root)) for path in paths if not _SHARD.fullmatch(path.name))

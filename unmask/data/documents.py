@@ -34,7 +34,7 @@ from unmask.data.sources import (
 )
 from unmask.data.tables import columns_of, read_table, with_columns
 from unmask.data.treebanks import DOCUMENT_BEGIN, read_conll
-from unmask.tokenizer.spans import Spans, cut_spans, join_spans, shift_spans
+from unmask.tokenizer.spans import Spans, cut_spans, join_spans
 
 PIECE_CHARS = 1 << 18
 _LINES = ("text", "conll", "conllu")  # kinds whose lines are grouped into documents (a sentence is a line)
@@ -149,7 +149,7 @@ def split_lines(
             ends = line is _END or (unit == "block" and is_whole and not line.text.strip())
             if not ends:
                 if line.spans is not None:
-                    spans.append(shift_spans(line.spans, num_chars))
+                    spans.append((num_chars, line.spans))
                 parts.append(line.text + "\n" if line.ends else line.text)
                 num_chars += len(parts[-1])
                 head, ends = line, unit == "line" and line.ends

@@ -237,11 +237,8 @@ class ObjectiveSet:
         stream = RowStream(store, tokenizer, length=length, seed=SEED, pairs=pairs, with_labels=with_labels)
         masker = fixed_masker(tokenizer, spans=spans)
         self.batches = [batch[1:] for batch in _fixed_rows(stream, masker, max_tokens)]
-
-    def without_targets(self) -> list[str]:
-        """Names of the objectives that these rows have no target for."""
-        counts = {o.name: sum(len(o.targets(*batch)) for batch in self.batches) for o in self.objectives}
-        return [name for name, count in counts.items() if not count]
+        # Names of the objectives that these rows have no target for.
+        self.without_targets = [o.name for o in objectives if not any(len(o.targets(*batch)) for batch in self.batches)]
 
     def evaluate(self, model: MaskedLM) -> dict[str, ObjectiveFigures]:
         """Evaluates a model, which is in evaluation mode meanwhile."""
@@ -272,20 +269,13 @@ class ObjectiveSet:
 # frequencies, and stays there until attention has learned to look at the neighbours. Then the loss falls again.
 
 MARGIN = 0.1  # nats: less than this under the entropy is the plateau
-_LEAST_PROGRESS = 0.15  # before, a model is on its way to it
+LEAST_PROGRESS = 0.15  # of the budget: before, a model is on its way to it
 FEW_STEPS = 100
 
 
 def on_plateau(loss: float, entropy: float) -> bool:
     """Whether a held-out loss says no more than token frequencies do. Both in nats per predicted token."""
     return loss > entropy - MARGIN
-
-
-def is_stuck(losses: Sequence[float], entropy: float, *, progress: float, step: int) -> bool:
-    """Whether training does not get away from the plateau: by the held-out losses so far, that of the untrained model
-    first, the entropy of the token frequencies on the same tokens, the progress of the budget, and the steps made."""
-    is_late = step >= FEW_STEPS and progress >= _LEAST_PROGRESS and len(losses) > 2
-    return is_late and all(on_plateau(loss, entropy) for loss in losses[-2:])
 
 
 def explain_plateau(loss: float, entropy: float, *, step: int, learning_rate: float) -> str:

@@ -55,11 +55,6 @@ _WORD = re.compile(rf"[{_UNSPACED}]{{1,16}}|[^\s{_UNSPACED}]{{1,32}}")
 _HALF = 1 << 63
 
 
-def text_key(text: str) -> int:
-    """A hash of a text, a signed 64-bit integer."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
-
-
 def spaced_words(text: str) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Where the words of a text begin and end, in characters, and their UTF-8 bytes; each [num_words]."""
     words = [(match.start(), match.end(), len(match.group().encode())) for match in _WORD.finditer(text)]
@@ -191,8 +186,10 @@ def passages_of_text(corpus: Corpus, tokenizer: Tokenizer, *, share: float, labe
     """
     unk = tokenizer.special.unk
     with closing(corpus.pieces()) as pieces:
-        blocks = ((block, text_key(block.text)) for piece, _ in pieces for block in cut(piece))
-        taken = ((block, key) for block, key in blocks if _is_taken(share, key, block.document, block.offset))
+        blocks = (block for piece, _ in pieces for block in cut(piece))
+        hashes = ((block, hashlib.blake2b(block.text.encode(), digest_size=8).digest()) for block in blocks)
+        keyed = ((block, int.from_bytes(bits, "little", signed=True)) for block, bits in hashes)
+        taken = ((block, key) for block, key in keyed if _is_taken(share, key, block.document, block.offset))
         while batch := list(islice(taken, _BATCH)):
             encoded, places = tokenizer.encode_placed([block.text for block, _ in batch])
             stops = np.cumsum(places.lengths)

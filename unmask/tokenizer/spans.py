@@ -80,20 +80,13 @@ def cut_spans(spans: Spans, begin: int, end: int) -> Spans:
     return cut
 
 
-def shift_spans(spans: Spans, by: int) -> Spans:
-    """The same annotations where so many characters stand before the text."""
-    return {
-        column: tuple(span._replace(begin=span.begin + by, end=span.end + by) for span in entries)
-        for column, entries in spans.items()
-    }
-
-
-def join_spans(parts: Iterable[Spans]) -> Spans:
-    """The annotations of several stretches of one text, in its order."""
+def join_spans(parts: Iterable[tuple[int, Spans]]) -> Spans:
+    """The annotations of several stretches of one text, in its order; each with the characters before it."""
     joined: dict[str, list[Span]] = {}
-    for part in parts:
+    for offset, part in parts:
         for column, entries in part.items():
-            joined.setdefault(column, []).extend(entries)
+            moved = (span._replace(begin=span.begin + offset, end=span.end + offset) for span in entries)
+            joined.setdefault(column, []).extend(moved)
     return {column: tuple(entries) for column, entries in joined.items()}
 
 

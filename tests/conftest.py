@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -25,6 +25,7 @@ from unmask.data.settings import CorpusSettings
 from unmask.data.store import TokenStore
 from unmask.model.config import PARTS, EncoderConfig
 from unmask.model.encoder import MaskedLM, initialise
+from unmask.model.heads import heads_for
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.trainers import TokenizerSettings
@@ -161,6 +162,19 @@ def make_model(tokenizer: Tokenizer) -> Callable[..., MaskedLM]:
         return model.eval()
 
     return make
+
+
+def rich_model(
+    config: EncoderConfig,
+    *,
+    pairs: bool = False,
+    boundary_length: int | None = None,
+    label_names: Sequence[str] | None = None,
+    retromae: bool = False,
+) -> MaskedLM:
+    """With the heads of these objectives; weights are not drawn yet."""
+    heads = heads_for(config, pairs=pairs, boundary_length=boundary_length, label_names=label_names, retromae=retromae)
+    return MaskedLM(config, heads)
 
 
 @pytest.fixture(scope="session")

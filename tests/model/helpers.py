@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from tests.models import rich_model
+from tests.conftest import rich_model
 from unmask.model.encoder import MaskedLM, initialise
 from unmask.model.folder import save_model
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.conftest import rich_model
 from tests.model.helpers import LAYOUTS, MakeModel, all_logits, some_ids, their_logits, with_heads
-from tests.models import rich_model
 from unmask.data.rows import Cursor, RowStream
 from unmask.data.store import TokenStore
 from unmask.model.encoder import MaskedLM, initialise

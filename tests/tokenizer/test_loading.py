@@ -150,8 +150,6 @@ def test_other_files_are_converted_as_transformers_does(tmp_path: Path) -> None:
         ({"vocab.txt": "a\n[MASK]"}, r"vocab\.txt: 2 entries, .*\[PAD\]"),
         ({"vocab.txt": b"\xff\xfe"}, r"vocab\.txt: not UTF-8"),
         ({"do_lower_case": "no"}, r"tokenizer_config\.json: do_lower_case is 'no'"),
-        ({"strip_accents": "no"}, r"tokenizer_config\.json: strip_accents is 'no'"),
-        ({"tokenize_chinese_chars": "no"}, r"tokenizer_config\.json: tokenize_chinese_chars is 'no'"),
         ({"tokenizer_config.json": "{"}, r"tokenizer_config\.json: .*JSON"),
         ({"tokenizer_class": "EsmTokenizer"}, r"vocab\.txt: 13 entries, .*<cls>"),
         ({"tokenizer_class": "EsmTokenizer", "vocab.txt": "\n".join([*RESIDUES, "A"])}, "line 34 repeats 'A'"),

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.conftest import rich_model
 from tests.model.on_gpu import tensor_operations
-from tests.models import rich_model
 from tests.train.helpers import new_state, settings_of, state_of, train
 from unmask.data.rows import Cursor, RowStream
 from unmask.masking.masker import Masker

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.nn import functional
 
+from tests.conftest import rich_model
 from tests.masking.helpers import make_rows
-from tests.models import rich_model
 from tests.train.helpers import MakeModel
 from tests.train.test_objectives import gradients
 from unmask.data.rows import Rows

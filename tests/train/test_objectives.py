@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from tests.models import rich_model
+from tests.conftest import rich_model
 from tests.train.helpers import MakeModel, settings_of
 from unmask.data.rows import Cursor, Rows, RowStream
 from unmask.data.store import TokenStore

@@ -28,10 +28,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def printable(text: str) -> str:
-    """A text that does nothing to a terminal: control characters but line breaks and tabs are spelled out.
-
-    Example: a file whose name begins with the sequence that clears the screen is `\\x1b[2Jname`.
-    """
+    """A text that does nothing to a terminal: control characters but line breaks and tabs are spelled out (`\\x1b`)."""
     return _CONTROL.sub(lambda match: f"\\x{ord(match.group()):02x}", text)
 
 
@@ -132,10 +129,7 @@ _SEAL = "sha256"
 def parse_json(source: str | bytes | Path, parse: Callable[[Any], Any] = json.loads) -> Any:
     """The value of a JSON text of settings, states and the like, or of such a file; bytes and files are UTF-8.
 
-    Raises:
-        ValueError: It is not JSON, not UTF-8, nested too deep, or holds a number of too many digits; the text says
-            which.
-        OSError: The file cannot be read.
+    A ValueError says why it is none: not JSON, not UTF-8, nested too deep, or a number of too many digits.
     """
     text = source.read_text(encoding="utf-8") if isinstance(source, Path) else source
     try:
@@ -154,11 +148,7 @@ def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unsealed(content: Any) -> dict[str, Any]:
-    """What was sealed, without its checksum.
-
-    Raises:
-        ValueError: It is no object, or has changed since it was sealed.
-    """
+    """What was sealed, without its checksum. Raises a ValueError where it has changed since, or is no object."""
     if not isinstance(content, dict):
         raise ValueError("it is no JSON object")
     plain = {name: value for name, value in content.items() if name != _SEAL}
@@ -168,10 +158,7 @@ def unsealed(content: Any) -> dict[str, Any]:
 
 
 def whole_number(text: str) -> int | None:
-    """The number that up to 18 of the digits 0 to 9 spell; None for anything else: signs, digits of other scripts.
-
-    Example: `07` is 7; `-5`, `²` and the empty text are None.
-    """
+    """The number that up to 18 of the digits 0 to 9 spell; None for anything else, such as `-5` and `²`."""
     return int(text) if len(text) <= 18 and text.isascii() and text.isdigit() else None
 
 

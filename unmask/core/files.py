@@ -38,8 +38,7 @@ def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
 def write_atomically(path: Path, content: str | bytes | memoryview) -> None:
     """Writes a file under another name, forces it to the disk, and gives it its name in one step.
 
-    Raises:
-        WriteError: It cannot be written; nothing of it is left.
+    Where it cannot be written, nothing of it is left, and a WriteError says why.
     """
     partial = path.with_name(path.name + ".partial")
     data = content.encode() if isinstance(content, str) else content
@@ -99,10 +98,7 @@ def absence(path: Path, kind: str = "file") -> str:
 
 
 def typed(path: str | Path) -> str:
-    """A path as it is typed in a shell, for commands that are suggested.
-
-    Example: `my runs/a` is `'my runs/a'`, and `-x`, which would be an option, `./-x`.
-    """
+    """A path as it is typed in a shell, for commands that are suggested; `-x`, which would be an option, is `./-x`."""
     return shlex.quote(f"./{path}" if str(path).startswith("-") else str(path))
 
 

@@ -150,9 +150,7 @@ def lasting_name(source: str | Path, folder: Path) -> str:
 def local_path(source: str | Path, need: Need) -> Path:
     """A path as it is; for the name of a model on the hub, the folder of its copy, with all that is needed.
 
-    Raises:
-        UnmaskError: Of the need's class: there is no such model, or it lacks what is needed; access is denied; or there
-            is no copy, and the hub cannot be reached.
+    An error of the need's class says why there is none: no such model, no access, or no copy and no network.
     """
     model = hub_name(source)
     if model is None:

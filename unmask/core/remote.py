@@ -170,11 +170,8 @@ def tried(
     how: str = "it could not be read",
     raising: type[UnmaskError] = CorpusError,
 ) -> Value:
-    """Does some work with a server at an address (`what`), again for two minutes while it does not answer.
-
-    Raises:
-        UnmaskError: It cannot be done: an error of the class `raising` that says `how`.
-    """
+    """Does some work with a server at an address (`what`), again for two minutes while it does not answer; where it
+    cannot be done, an error of the class `raising` says `how`."""
     for number in range(TRIES):
         try:
             return work()
@@ -234,10 +231,7 @@ class Output:
     def put(self) -> None:
         """Sends the files that are new or have changed, in the order of `_LAST`; removes what is gone.
 
-        To be called while no file is being written, such as after a checkpoint.
-
-        Raises:
-            RunError: It cannot be done; what was made is kept.
+        To be called while no file is being written, such as after a checkpoint. After a RunError what was made is kept.
         """
         if self.address is None:
             return
@@ -288,10 +282,6 @@ def output_at(
     Args:
         out: Path or address.
         claim: Makes the claim to the folder; None: a file is written.
-
-    Raises:
-        UnmaskError: The address cannot be read or written, holds something else, or another process of this machine
-            writes there.
     """
     if (here := path_at(out)) is not None:
         yield Output(here)

@@ -37,29 +37,19 @@ Column = Literal["entities", "pos", "dependencies", "chunks"]
 
 
 class Span(NamedTuple):
-    """A labelled stretch of a text.
+    """A labelled stretch of a text."""
 
-    Attributes:
-        begin: First character.
-        end: Character behind the last.
-        label: What it is.
-        head: For `dependencies`: by how many spans further on (negative: before) the word's head stands; 0 for a root.
-    """
-
-    begin: int
-    end: int
+    begin: int  # first character
+    end: int  # character behind the last
     label: str
-    head: int = 0
+    head: int = 0  # for `dependencies`: by how many spans further on (negative: before) its head stands; 0 for a root
 
 
 Spans = Mapping[str, tuple[Span, ...]]
 
 
 def outermost(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """Sorts spans and leaves out those that begin within another.
-
-    Example: (0, 15, ORG), (11, 15, LOC) leaves the first: `University of Bonn` is masked as one.
-    """
+    """Sorts spans and leaves out those that begin within another: `University of Bonn` is masked as one."""
     outer: list[Span] = []
     for span in sorted(spans, key=lambda s: (s.begin, -s.end)):
         if not outer or span.begin >= outer[-1].end:
@@ -106,11 +96,7 @@ def closed_loop(heads: list[int]) -> bool:
 
 
 def read_fields(row: Mapping[str, Any], text: str, fields: Mapping[str, str]) -> Spans:
-    """The annotations of a row's text, from the field of each column.
-
-    Raises:
-        ValueError: A field is missing or malformed; the text says which and how it must be.
-    """
+    """The annotations of a row's text, from the field of each column. A ValueError says which is malformed, and how."""
     annotations: dict[str, tuple[Span, ...]] = {}
     for column, field in fields.items():
         if row.get(field) is None:
@@ -261,11 +247,7 @@ class Aligned:
 
 
 def column_types(labels: Mapping[str, Sequence[str]]) -> dict[str, type[np.unsignedinteger]]:
-    """The smallest unsigned integer that holds each column, by the labels of each.
-
-    Raises:
-        DataError: There are more labels than fit.
-    """
+    """The smallest unsigned integer that holds each column, by its labels; a DataError where there are too many."""
     types: dict[str, type[np.unsignedinteger]] = {}
     for column, names in labels.items():
         if column == "dependencies" and len(names) > MOST_ROLES:

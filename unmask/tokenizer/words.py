@@ -48,16 +48,12 @@ _DROP_SPACES = {"Whitespace", "WhitespaceSplit", "BertPreTokenizer", "CharDelimi
 
 @dataclass(frozen=True)
 class Spelling:
-    """How a vocabulary spells text.
+    """How a vocabulary spells text."""
 
-    Attributes:
-        family: `wordpiece` marks continuations (or ends of words), `byte_level` and `metaspace` mark spaces, `plain`
-            spells white space out, and entries of `whole` are words by themselves.
-        spell: The UTF-8 of an entry's text, with spaces where the entry's marks stand.
-    """
-
+    # `wordpiece` marks continuations (or ends of words), `byte_level` and `metaspace` mark spaces, `plain` spells white
+    # space out, and entries of `whole` are words by themselves.
     family: Family
-    spell: Callable[[str], bytes]
+    spell: Callable[[str], bytes]  # the UTF-8 of an entry's text, with spaces where the entry's marks stand
 
     def text_bytes(self, token: str) -> bytes:
         """The UTF-8 of an entry's text without its marks. White space that is spelled out is text."""

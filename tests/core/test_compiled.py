@@ -30,28 +30,28 @@ def test_the_process_that_compiles_a_loop_gets_the_bits_of_those_after_it(tmp_pa
         "import hashlib, numpy as np; from unmask.model.loops import STRETCHES, norm_backward;"
         "draw = np.random.default_rng(0).standard_normal; numbers = lambda *shape: draw(shape).astype(np.float32);"
         "result, sums = numbers(50, 256), np.zeros((2, STRETCHES, 256), dtype=np.float32);"
-        "given = numbers(50, 256), numbers(0, 0), numbers(50, 256), numbers(256), np.abs(numbers(50, 2));"
-        "norm_backward(*given, result, sums);"
+        "inputs = numbers(50, 256), numbers(0, 0), numbers(50, 256), numbers(256), np.abs(numbers(50, 2));"
+        "norm_backward(*inputs, result, sums);"
         "print(hashlib.sha256(result.tobytes() + sums.tobytes()).hexdigest())"
     )
-    kept, printed = [], []
+    cached, printed = [], []
     for _ in range(2):
         done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
         printed.append(done.stdout)
-        kept.append({path: path.read_bytes() for path in tmp_path.rglob("*.nbc")})
-    assert len(kept[0]) == 1, "the first process compiled"
-    assert kept[0] == kept[1], "and the second did not"
+        cached.append({path: path.read_bytes() for path in tmp_path.rglob("*.nbc")})
+    assert len(cached[0]) == 1, "the first process compiled"
+    assert cached[0] == cached[1], "and the second did not"
     assert printed[0] == printed[1]
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"), [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "None")]
+    ("variables", "expected"), [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "None")]
 )
-def test_threads_do_not_count_for_long_while_they_wait(given: dict[str, str], expected: str) -> None:
-    """Unless somebody has said how they wait. It must be there before torch is."""
+def test_threads_do_not_count_for_long_while_they_wait(variables: dict[str, str], expected: str) -> None:
+    """Unless the environment says how they wait. It must be there before torch is."""
     code = "import unmask, os, sys; print('torch' in sys.modules, os.environ.get('GOMP_SPINCOUNT'))"
     environment = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
-    told = subprocess.run(
-        [sys.executable, "-c", code], env=environment | given, capture_output=True, text=True, check=True
+    printed = subprocess.run(
+        [sys.executable, "-c", code], env=environment | variables, capture_output=True, text=True, check=True
     ).stdout
-    assert told.split() == ["False", expected]
+    assert printed.split() == ["False", expected]

@@ -58,6 +58,6 @@ def test_what_is_there_is_a_path_and_so_is_what_would_stand_beside_it(
 
 @given(st.text("ab-._/@A0~ ", min_size=1, max_size=12))
 def test_no_name_is_found_that_the_library_refuses(text: str) -> None:
-    if (found := hub_name(text)) is not None:
-        validate_repo_id(found.name)
-        assert str(found) == text
+    if (name := hub_name(text)) is not None:
+        validate_repo_id(name.name)
+        assert str(name) == text

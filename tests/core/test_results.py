@@ -22,22 +22,22 @@ class Weather(Result):
 
 
 def test_figures_are_attributes_that_do_not_change() -> None:
-    found = Weather({"degrees": 9.75, "wet": {"monday": True}})
-    assert (found.degrees, found["degrees"], found.wet) == (9.75, 9.75, {"monday": True})
-    assert found.to_dict() == {"degrees": 9.75, "wet": {"monday": True}}
-    assert "wet" in dir(found)
-    assert "snow" not in found
+    weather = Weather({"degrees": 9.75, "wet": {"monday": True}})
+    assert (weather.degrees, weather["degrees"], weather.wet) == (9.75, 9.75, {"monday": True})
+    assert weather.to_dict() == {"degrees": 9.75, "wet": {"monday": True}}
+    assert "wet" in dir(weather)
+    assert "snow" not in weather
     with pytest.raises(AttributeError, match="Weather has no 'snow'; it has degrees, wet"):
-        print(found.snow)
+        print(weather.snow)
     with pytest.raises(AttributeError, match="cannot be changed"):
-        found.degrees = 20.0
-    assert pickle.loads(pickle.dumps(found)) == found != Weather({"degrees": 1.0})
+        weather.degrees = 20.0
+    assert pickle.loads(pickle.dumps(weather)) == weather != Weather({"degrees": 1.0})
 
 
 def test_it_reads_as_a_table_in_a_terminal_and_in_a_notebook() -> None:
-    found = Weather({"degrees": 9.75})
-    assert repr(found) == "the week\nday     degrees\nMonday        7\n<b>        12.5\nmean 9.8"
-    page = found._repr_html_()
+    weather = Weather({"degrees": 9.75})
+    assert repr(weather) == "the week\nday     degrees\nMonday        7\n<b>        12.5\nmean 9.8"
+    page = weather._repr_html_()
     assert "<caption>the week</caption>" in page
     assert "<td style='text-align: right'>12.5</td>" in page
     assert "&lt;b&gt;" in page

@@ -20,7 +20,7 @@ def test_rows_that_come_out_alike_are_not_broken(rows: int) -> None:
 
 
 def test_the_error_by_hand() -> None:
-    found = ratio_of_sums(np.array([10, 30]), np.array([100, 100]))
-    assert found.rate == pytest.approx(0.2)
-    assert found.stderr == pytest.approx((10**2 + 10**2) ** 0.5 / 200)
+    ratio = ratio_of_sums(np.array([10, 30]), np.array([100, 100]))
+    assert ratio.rate == pytest.approx(0.2)
+    assert ratio.stderr == pytest.approx((10**2 + 10**2) ** 0.5 / 200)
     assert ratio_of_sums(np.array([19, 0]), np.array([126, 0])).stderr == pytest.approx(0.5 / 126)

@@ -33,12 +33,12 @@ def draw(rng: np.random.Generator, documents: int, spread: float, effects: Effec
     return ratio_over_draws(means * tokens, tokens)
 
 
-def held(found: list[Uncertain], true: float) -> float:
+def held(estimates: list[Uncertain], true: float) -> float:
     """Of 100 intervals. Quantiles are scipy's, which are quicker; the product's are compared with them."""
-    error = np.array([each.value - true for each in found])
-    stderr, degrees = (np.array([getattr(each, name) for each in found]) for name in ("stderr", "degrees"))
+    error = np.array([each.value - true for each in estimates])
+    stderr, degrees = (np.array([getattr(each, name) for each in estimates]) for name in ("stderr", "degrees"))
     margins = stats.t.ppf(0.975, degrees) * stderr
-    halves = [(each.interval[1] - each.interval[0]) / 2 for each in found[:20] if each.interval]
+    halves = [(each.interval[1] - each.interval[0]) / 2 for each in estimates[:20] if each.interval]
     assert halves == pytest.approx(margins[:20].tolist(), rel=1e-4)
     return float(100 * (np.abs(error) <= margins).mean())
 

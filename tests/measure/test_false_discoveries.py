@@ -65,8 +65,8 @@ DRAWS: dict[str, tuple[Draw, int | None]] = {
 
 
 def shows(figures: Figures, look: int, **options: object) -> bool:
-    found = compare_figures({str(place): of.tolist() for place, of in enumerate(figures)}, look=look, **options)  # type: ignore[arg-type]
-    return bool(pairs_shown(found))
+    comparison = compare_figures({str(place): of.tolist() for place, of in enumerate(figures)}, look=look, **options)  # type: ignore[arg-type]
+    return bool(pairs_shown(comparison))
 
 
 def pairs_shown(compared: dict[str, Any]) -> set[tuple[str, str]]:
@@ -76,11 +76,11 @@ def pairs_shown(compared: dict[str, Any]) -> set[tuple[str, str]]:
 def shown(draw: Draw, looks: Sequence[int], recipes: int = 2, **options: object) -> int:
     """In how many comparisons a difference shows, when seeds are added until it does."""
     rng = np.random.default_rng(0)
-    found = 0
+    number = 0
     for _ in range(COMPARISONS):
         figures = draw(rng, (recipes, max(looks)))
-        found += any(shows(figures[:, :seeds], look, **options) for look, seeds in enumerate(looks, 1))
-    return found
+        number += any(shows(figures[:, :seeds], look, **options) for look, seeds in enumerate(looks, 1))
+    return number
 
 
 @pytest.mark.slow
@@ -94,10 +94,10 @@ def shown(draw: Draw, looks: Sequence[int], recipes: int = 2, **options: object)
 def test_two_recipes(name: str, looks: tuple[int, ...]) -> None:
     """A number of seeds that was named beforehand, and seeds that are added until a difference shows."""
     draw, items = DRAWS[name]
-    found = shown(draw, looks, items=items)
-    assert found <= MOST
+    number = shown(draw, looks, items=items)
+    assert number <= MOST
     if draw is normal:
-        assert found > 0.02 * COMPARISONS, "the simulation can show any"
+        assert number > 0.02 * COMPARISONS, "the simulation can show any"
 
 
 @pytest.mark.slow
@@ -128,14 +128,14 @@ def _claims(figures: Sequence[Figures], look: int) -> list[bool]:
 @pytest.mark.slow
 def test_a_long_tail_beside_runs_that_hardly_vary() -> None:
     """What the docs admit, and that the verdict says so."""
-    rng, found = np.random.default_rng(0), list[str]()
+    rng, verdicts = np.random.default_rng(0), list[str]()
     for _ in range(COMPARISONS):
         tailed, steady = rng.lognormal(size=10) - np.e**0.5, 0.05 * rng.normal(size=10)
         result = compare_figures({"tailed": tailed.tolist(), "steady": steady.tolist()})
-        found += [result["verdict"]] if pairs_shown(result) else []
-    assert 0.08 * COMPARISONS < len(found) < 0.16 * COMPARISONS
-    said = ["runs of tailed vary more than 4 times as much as those of steady" in verdict for verdict in found]
-    assert sum(said) > 0.95 * len(found)
+        verdicts += [result["verdict"]] if pairs_shown(result) else []
+    assert 0.08 * COMPARISONS < len(verdicts) < 0.16 * COMPARISONS
+    said = ["runs of tailed vary more than 4 times as much as those of steady" in verdict for verdict in verdicts]
+    assert sum(said) > 0.95 * len(verdicts)
 
 
 @pytest.mark.slow

@@ -49,7 +49,7 @@ def test_the_loss_is_per_predicted_token(
 def test_masks_do_not_depend_on_the_training_text(tokenizer: Tokenizer, data_folder: Path, tmp_path: Path) -> None:
     """Held-out documents are numbered behind those of the training, of which there may be more."""
     (tmp_path / "held.txt").write_text(make_text(30, seed=3))
-    found = []
+    batches = []
     for number in (40, 41):
         (tmp_path / "a.txt").write_text(make_text(number, seed=4))
         out = tmp_path / str(number)
@@ -61,8 +61,8 @@ def test_masks_do_not_depend_on_the_training_text(tokenizer: Tokenizer, data_fol
             tokenizer=settings,
         )
         store = TokenStore([out / file.name for file in load_manifest(out).validation.files])
-        found.append(HeldOutSet(store, tokenizer, length=32, max_tokens=10**6).batches)
-    for one, other in zip(*found, strict=True):
+        batches.append(HeldOutSet(store, tokenizer, length=32, max_tokens=10**6).batches)
+    for one, other in zip(*batches, strict=True):
         assert torch.equal(one[0].input_ids, other[0].input_ids)
         assert torch.equal(one[1].labels, other[1].labels)
         assert torch.equal(one[0].segment_keys, other[0].segment_keys)
@@ -97,8 +97,8 @@ def test_unigram_entropy_by_hand() -> None:
     frequencies = np.array([5, 3, 0])
     ordinary = np.array([False, True, True])
     # One is added to each ordinary count: probabilities 4/5 and 1/5.
-    found = unigram_entropy(np.array([1, 1, 1, 2]), frequencies, ordinary)
-    assert found == pytest.approx(-(3 * math.log(0.8) + math.log(0.2)) / 4)
+    entropy = unigram_entropy(np.array([1, 1, 1, 2]), frequencies, ordinary)
+    assert entropy == pytest.approx(-(3 * math.log(0.8) + math.log(0.2)) / 4)
 
 
 def test_the_standard_error_is_over_source_documents(

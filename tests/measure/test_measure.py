@@ -91,13 +91,13 @@ def test_shares_of_tokens_by_hand() -> None:
     """Words `aaaa` and `bé`, tokens `aa`, `aab`, ` `, `é` and an empty one within the first word."""
     begin, end, _ = spaced_words("aaaa bé")
     places = np.array([[0, 2], [2, 6], [4, 5], [6, 7], [1, 1]])
-    found = standing_of("aaaa bé", places[:, 0], places[:, 1], begin, end)
-    assert found.token.tolist() == [0, 1, 1, 3, 4]
-    assert found.word.tolist() == [0, 0, 1, 1, 0]
-    assert found.share.tolist() == pytest.approx([1, 2 / 3, 1 / 3, 1, 1])
-    assert found.num_crossing == 1
-    assert found.share_in(np.array([False, True]), 5).tolist() == pytest.approx([0, 1 / 3, 0, 1, 0])
-    assert found.share_in(np.array([True, True]), 5).tolist() == pytest.approx([1, 1, 0, 1, 1])
+    standing = standing_of("aaaa bé", places[:, 0], places[:, 1], begin, end)
+    assert standing.token.tolist() == [0, 1, 1, 3, 4]
+    assert standing.word.tolist() == [0, 0, 1, 1, 0]
+    assert standing.share.tolist() == pytest.approx([1, 2 / 3, 1 / 3, 1, 1])
+    assert standing.num_crossing == 1
+    assert standing.share_in(np.array([False, True]), 5).tolist() == pytest.approx([0, 1 / 3, 0, 1, 0])
+    assert standing.share_in(np.array([True, True]), 5).tolist() == pytest.approx([1, 1, 0, 1, 1])
 
 
 def test_masks_are_nested_and_turned_against_each_other() -> None:
@@ -116,16 +116,16 @@ def test_the_same_words_are_hidden_for_every_tokenizer(kind: str, tmp_path: Path
     """And the figure is what a model that knows nothing has: pieces times its loss, by the words' bytes."""
     tokenizer = trained(kind)
     text = make_text(40, seed=3)
-    found = passages(text, tokenizer, tmp_path)
+    measurable = passages(text, tokenizer, tmp_path)
     network = Guessing(2.0)
-    bits = measure_words(measured(network, tokenizer, masks=2), found, 0.2)
+    bits = measure_words(measured(network, tokenizer, masks=2), measurable, 0.2)
     chosen = {}
-    for passage in found:
+    for passage in measurable:
         for mask in range(2):
             draws = uniform(passage.key, len(passage.word_bytes), 20181011, 2)
             chosen[passage.key, mask] = hidden(draws, 0.2, mask, 2)
     expected_bytes = sum(
-        int(passage.word_bytes[chosen[passage.key, mask]].sum()) for passage in found for mask in range(2)
+        int(passage.word_bytes[chosen[passage.key, mask]].sum()) for passage in measurable for mask in range(2)
     )
     assert bits.denominator == expected_bytes
     pieces = sum(len(question.places) for question in network.questions)
@@ -133,11 +133,11 @@ def test_the_same_words_are_hidden_for_every_tokenizer(kind: str, tmp_path: Path
     # What is hidden is spelled by the tokens that stand there: nothing of a chosen word stays to be seen.
     spelled = sum(int(tokenizer.token_bytes[question.targets].sum()) for question in network.questions)
     assert spelled == pytest.approx(expected_bytes, abs=0)
-    assert not any(passage.standing.num_crossing for passage in found)
+    assert not any(passage.standing.num_crossing for passage in measurable)
     reference = passages(text, trained("wordpiece"), tmp_path)
-    assert [passage.key for passage in found] == [passage.key for passage in reference]
-    assert [passage.word_bytes.tolist() for passage in found] == [p.word_bytes.tolist() for p in reference]
-    assert len(found) >= 40
+    assert [passage.key for passage in measurable] == [passage.key for passage in reference]
+    assert [passage.word_bytes.tolist() for passage in measurable] == [p.word_bytes.tolist() for p in reference]
+    assert len(measurable) >= 40
 
 
 def ideographs(num_lines: int) -> list[str]:
@@ -159,12 +159,12 @@ def test_words_of_ideographs_are_hidden_whole_and_paid_for_once(tmp_path: Path) 
     lines = ideographs(60)
     pairs = sorted({(line[15], line[16]) for line in lines})  # tokens that stand on two words
     tokenizer = pairs_tokenizer("".join(lines), pairs)
-    found = passages("\n".join(lines) + "\n", tokenizer, tmp_path)
+    measurable = passages("\n".join(lines) + "\n", tokenizer, tmp_path)
     network = Guessing(2.0)
-    bits = measure_words(measured(network, tokenizer, masks=2), found, 0.5)
-    wanted: Counter[tuple[tuple[int, ...], tuple[int, ...]]] = Counter()
+    bits = measure_words(measured(network, tokenizer, masks=2), measurable, 0.5)
+    expected: Counter[tuple[tuple[int, ...], tuple[int, ...]]] = Counter()
     num_tokens = num_crossing = 0
-    for line, passage in zip(lines, found, strict=True):
+    for line, passage in zip(lines, measurable, strict=True):
         encoding = tokenizer.backend.encode(line)
         assert passage.input_ids.tolist() == encoding.ids
         num_tokens += len(encoding.ids)
@@ -180,16 +180,16 @@ def test_words_of_ideographs_are_hidden_whole_and_paid_for_once(tmp_path: Path) 
                 for place, (begin, end) in enumerate(encoding.offsets, 1)
                 if any(begin < last and first < end for first, last in shown)
             )
-            wanted[tuple(encoding.ids), places] += bool(places)
+            expected[tuple(encoding.ids), places] += bool(places)
     asked = Counter[tuple[tuple[int, ...], tuple[int, ...]]]()
     for question in network.questions:
         ids = question.input_ids.copy()
         ids[question.places] = question.targets
         asked[tuple(ids[1:-1].tolist()), tuple(question.places.tolist())] += 1
-    assert asked == +wanted, "all tokens that show anything of a hidden word, and no others"
+    assert asked == +expected, "all tokens that show anything of a hidden word, and no others"
     assert bits.denominator == sum(len(line.encode()) for line in lines)
     assert bits.result.value == pytest.approx(2.0 / math.log(2.0) * num_tokens / bits.denominator)
-    assert sum(passage.standing.num_crossing for passage in found) == num_crossing
+    assert sum(passage.standing.num_crossing for passage in measurable) == num_crossing
     assert num_crossing > 20
     assert sum(len(question.places) for question in network.questions) > num_tokens
 
@@ -205,12 +205,14 @@ def words_tokenizer(*words: str) -> Tokenizer:
 def test_unknown_words_are_paid_for_by_the_byte(tmp_path: Path) -> None:
     """Every word is hidden: `bb` costs 8 bits a byte beside its [UNK]."""
     tokenizer = words_tokenizer("aaa")
-    found = passages("aaa bb", tokenizer, tmp_path)
+    measurable = passages("aaa bb", tokenizer, tmp_path)
     network = Guessing(math.log(2.0))
-    bits = measure_words(measured(network, tokenizer), found, 0.999999)
+    bits = measure_words(measured(network, tokenizer), measurable, 0.999999)
     assert bits.denominator == 5
     assert bits.result.value == pytest.approx((1 + 1 + 2 * 8) / 5)
-    tokens = measure_tokens(measured(network, tokenizer), found, kinds_of(found, with_pos=False), {}, 0.999999)
+    tokens = measure_tokens(
+        measured(network, tokenizer), measurable, kinds_of(measurable, with_pos=False), {}, 0.999999
+    )
     assert tokens.loss.denominator == 1, "unknown tokens are no text to predict"
     assert tokens.accuracy.result.value == 0.0
     assert tokens.accuracy_top5.result.value == 1.0
@@ -221,7 +223,7 @@ def test_a_real_model_one_text_at_a_time(
 ) -> None:
     """Loss, accuracy and standard error against a pass for each text, each alone."""
     model = make_model()
-    found = passages(make_text(12, seed=2), tokenizer, tmp_path)
+    measurable = passages(make_text(12, seed=2), tokenizer, tmp_path)
     monkeypatch.setattr("unmask.train.runner.BATCH_POSITIONS", 300)
     asked: list[Question] = []
 
@@ -230,7 +232,7 @@ def test_a_real_model_one_text_at_a_time(
         return ask(model, asked)
 
     settings = MeasuredPassages(watched, tokenizer, 64, 2, lambda _: None)
-    figures = measure_tokens(settings, found, kinds_of(found, with_pos=False), {}, 0.3)
+    figures = measure_tokens(settings, measurable, kinds_of(measurable, with_pos=False), {}, 0.3)
     losses, right, among = [], 0, 0
     for question in asked:
         with torch.no_grad():
@@ -248,18 +250,18 @@ def test_a_real_model_one_text_at_a_time(
 
 def test_long_passages_are_cut_and_nothing_is_lost(tmp_path: Path, tokenizer: Tokenizer) -> None:
     text = " ".join(["mountaineer"] * 900)
-    found = passages(text, tokenizer, tmp_path)
-    assert len(found) == 6, "166 words each"
+    measurable = passages(text, tokenizer, tmp_path)
+    assert len(measurable) == 6, "166 words each"
     network = Guessing(1.0)
     figures = measure_tokens(
-        measured(network, tokenizer, length=20, masks=4), found, kinds_of(found, with_pos=False), {}, 0.25
+        measured(network, tokenizer, length=20, masks=4), measurable, kinds_of(measurable, with_pos=False), {}, 0.25
     )
-    assert figures.loss.denominator == sum(len(passage.input_ids) for passage in found)
+    assert figures.loss.denominator == sum(len(passage.input_ids) for passage in measurable)
     assert max(len(question.input_ids) for question in network.questions) <= 20
     for question in network.questions:
         assert question.input_ids[0] == tokenizer.special.cls
         assert (question.input_ids[question.places] == tokenizer.special.mask).all()
-    pseudo = measure_pseudo(measured(Guessing(3.0), tokenizer, length=20), found, 300)
+    pseudo = measure_pseudo(measured(Guessing(3.0), tokenizer, length=20), measurable, 300)
     assert pseudo.result.value == 3.0
     assert pseudo.denominator == pytest.approx(300, abs=4 * math.sqrt(300))
 

@@ -52,9 +52,9 @@ def test_files_folders_and_archives_hold_the_same_pairs(tmp_path: Path) -> None:
             for name in ("b.jsonl", "readme.md"):
                 tar.add(folder / name, arcname=f"data/{name}")
             tar.addfile(tarfile.TarInfo("data/._b.jsonl"), io.BytesIO())
-        found = read_pairs(archive)
-        assert [(p.good, p.bad, p.paradigm) for p in found] == [(p.good, p.bad, p.paradigm) for p in from_folder[1:]]
-        assert found[0].where == f"{archive}:data/b.jsonl: line 1"
+        members = read_pairs(archive)
+        assert [(p.good, p.bad, p.paradigm) for p in members] == [(p.good, p.bad, p.paradigm) for p in from_folder[1:]]
+        assert members[0].where == f"{archive}:data/b.jsonl: line 1"
 
 
 @pytest.mark.parametrize(
@@ -145,10 +145,10 @@ def test_a_trained_model_knows_the_order_of_words(run: unmask.Run, tmp_path: Pat
         assert result["interval"][0] < result["accuracy"] < result["interval"][1]
         assert result["form"] == form
     few = score(run.model, tmp_path / "p.jsonl", pairs_per_paradigm=2)
-    assert {name: found["pairs"] for name, found in few["paradigms"].items()} == {"order": 2, "same": 2}
+    assert {name: figures["pairs"] for name, figures in few["paradigms"].items()} == {"order": 2, "same": 2}
     assert few["num_paradigms"] == len(few["paradigms"])
-    for found in (*few["paradigms"].values(), *few["by_phenomenon"].values()):
-        assert found.keys() == {"accuracy", "interval", "interval_over", "pairs", "num_paradigms", "ties"}
+    for figures in (*few["paradigms"].values(), *few["by_phenomenon"].values()):
+        assert figures.keys() == {"accuracy", "interval", "interval_over", "pairs", "num_paradigms", "ties"}
 
 
 def test_pairs_that_cannot_be_scored(run: unmask.Run, tmp_path: Path) -> None:

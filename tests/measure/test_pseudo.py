@@ -27,32 +27,32 @@ def test_the_naive_loop_gives_the_same(
     make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, layout: str, form: str
 ) -> None:
     model = make_model(layout=layout)
-    found = pseudo_log_likelihoods(model, tokenizer, SENTENCES, form=form)  # type: ignore[arg-type]
-    for sentence, total, count in zip(SENTENCES, found.totals, found.num_tokens, strict=True):
+    likelihoods = pseudo_log_likelihoods(model, tokenizer, SENTENCES, form=form)  # type: ignore[arg-type]
+    for sentence, total, count in zip(SENTENCES, likelihoods.totals, likelihoods.num_tokens, strict=True):
         losses = list(naive_losses(model, tokenizer, sentence, l2r=form == "word_l2r"))
         assert count == len(losses)
         assert total == pytest.approx(-sum(losses), rel=1e-4)
-    assert found.totals[1] == found.totals[3], "equal sentences, equal to the last bit"
+    assert likelihoods.totals[1] == likelihoods.totals[3], "equal sentences, equal to the last bit"
 
 
 @pytest.mark.parametrize("form", ["plain", "word_l2r"])
 def test_sentences_of_the_same_tokens_are_scored_once(
     make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, form: str
 ) -> None:
-    told: list[tuple[int, int | None]] = []
+    reports: list[tuple[int, int | None]] = []
     same = ["The cat sees the dog.", "The  cat sees the dog. ", "The cat sees the dog"]
     ids = [encoded.input_ids.tolist() for encoded in tokenizer.encode_corpus(same)]
     assert ids[0] == ids[1] != ids[2]
-    found = pseudo_log_likelihoods(
+    likelihoods = pseudo_log_likelihoods(
         make_model(),
         tokenizer,
         same,
         form=form,
-        notify=lambda progress: told.append((progress.done, progress.total)),
+        notify=lambda progress: reports.append((progress.done, progress.total)),
     )
-    assert told == [(len(ids[0]) + len(ids[2]),) * 2]
-    assert found.totals[0] == found.totals[1] != found.totals[2]
-    assert found.num_tokens.tolist() == [len(each) for each in ids]
+    assert reports == [(len(ids[0]) + len(ids[2]),) * 2]
+    assert likelihoods.totals[0] == likelihoods.totals[1] != likelihoods.totals[2]
+    assert likelihoods.num_tokens.tolist() == [len(each) for each in ids]
 
 
 def test_what_is_hidden_by_hand(tokenizer: Tokenizer) -> None:
@@ -75,8 +75,8 @@ def test_what_is_hidden_by_hand(tokenizer: Tokenizer) -> None:
 
 
 def test_pseudo_perplexity_by_hand() -> None:
-    found = Likelihoods(np.array([-np.log(4.0), -np.log(4.0)]), np.array([1, 1]))
-    assert found.pseudo_perplexity == pytest.approx(4.0)
+    likelihoods = Likelihoods(np.array([-np.log(4.0), -np.log(4.0)]), np.array([1, 1]))
+    assert likelihoods.pseudo_perplexity == pytest.approx(4.0)
 
 
 def test_a_mask_in_a_sentence_is_text(run: unmask.Run) -> None:

@@ -18,24 +18,24 @@ from unmask.measure.uncertainty import (
 
 def test_two_documents_by_hand() -> None:
     """Losses 1 + 3 and 5: the ratio is 3; without one document it is 5, without the other 2."""
-    found = ratio_over_draws([4.0, 5.0], [2.0, 1.0])
-    assert found.value == 3.0
-    assert found.stderr == pytest.approx(math.sqrt((5 - 3) ** 2 + (2 - 3) ** 2))
-    assert found.degrees == pytest.approx(1.0)
-    assert found.draws == 2
-    assert found.interval == pytest.approx((3 - 12.7062 * math.sqrt(5), 3 + 12.7062 * math.sqrt(5)), rel=1e-4)
-    assert found.share_interval == (0.0, 1.0)
+    estimate = ratio_over_draws([4.0, 5.0], [2.0, 1.0])
+    assert estimate.value == 3.0
+    assert estimate.stderr == pytest.approx(math.sqrt((5 - 3) ** 2 + (2 - 3) ** 2))
+    assert estimate.degrees == pytest.approx(1.0)
+    assert estimate.draws == 2
+    assert estimate.interval == pytest.approx((3 - 12.7062 * math.sqrt(5), 3 + 12.7062 * math.sqrt(5)), rel=1e-4)
+    assert estimate.share_interval == (0.0, 1.0)
 
 
 def test_equal_documents_have_students_interval() -> None:
     """But for the factor (G - 1) / G of the variance, which is left out."""
     values = [2.0, 3.0, 7.0, 4.5, 4.0]
-    found = ratio_over_draws([3 * value for value in values], [3.0] * 5)
+    estimate = ratio_over_draws([3 * value for value in values], [3.0] * 5)
     usual = mean_interval(values)
     assert usual is not None
-    assert found.degrees == pytest.approx(4.0)
-    assert found.interval is not None
-    assert found.interval[1] - found.value == pytest.approx((usual[1] - usual[0]) / 2 * math.sqrt(5 / 4))
+    assert estimate.degrees == pytest.approx(4.0)
+    assert estimate.interval is not None
+    assert estimate.interval[1] - estimate.value == pytest.approx((usual[1] - usual[0]) / 2 * math.sqrt(5 / 4))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -45,11 +45,11 @@ def test_against_leaving_out_each_document_in_turn(seed: int) -> None:
     size = int(rng.integers(2, 40))
     below = np.exp(rng.standard_normal(size) * rng.uniform(0, 2)) * 100
     above = below * (3 + rng.standard_normal(size))
-    found = ratio_over_draws(above, below)
+    estimate = ratio_over_draws(above, below)
     keep = ~np.eye(size, dtype=bool)
     without = [above[kept].sum() / below[kept].sum() for kept in keep]
-    assert found.value == pytest.approx(above.sum() / below.sum())
-    assert found.stderr == pytest.approx(math.sqrt(sum((one - found.value) ** 2 for one in without)))
+    assert estimate.value == pytest.approx(above.sum() / below.sum())
+    assert estimate.stderr == pytest.approx(math.sqrt(sum((one - estimate.value) ** 2 for one in without)))
     # Each change as a linear form of the documents' own ratios, of which the variance is the sum of squares.
     share = below / below.sum()
     rows = []
@@ -57,17 +57,19 @@ def test_against_leaving_out_each_document_in_turn(seed: int) -> None:
         weights = np.where(kept, share, 0) / share[kept].sum()
         rows.append(weights - share)
     eigenvalues = np.linalg.eigvalsh(np.array(rows) @ np.array(rows).T)
-    assert found.degrees == pytest.approx(eigenvalues.sum() ** 2 / (eigenvalues**2).sum())
-    assert 1 <= found.degrees <= size - 1 + 1e-9
-    assert found.interval is not None
-    assert found.interval[1] - found.value == pytest.approx(stats.t.ppf(0.975, found.degrees) * found.stderr, rel=1e-5)
+    assert estimate.degrees == pytest.approx(eigenvalues.sum() ** 2 / (eigenvalues**2).sum())
+    assert 1 <= estimate.degrees <= size - 1 + 1e-9
+    assert estimate.interval is not None
+    assert estimate.interval[1] - estimate.value == pytest.approx(
+        stats.t.ppf(0.975, estimate.degrees) * estimate.stderr, rel=1e-5
+    )
 
 
 def test_a_document_that_outweighs_all_others_leaves_one_degree_of_freedom() -> None:
     rng = np.random.default_rng(0)
     below = np.array([1e6, *[100.0] * 30])
-    found = ratio_over_draws(below * rng.random(31), below)
-    assert found.degrees == pytest.approx(1.0, abs=1e-3)
+    estimate = ratio_over_draws(below * rng.random(31), below)
+    assert estimate.degrees == pytest.approx(1.0, abs=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -86,10 +88,10 @@ def test_a_document_that_outweighs_all_others_leaves_one_degree_of_freedom() -> 
 )
 def test_where_there_is_no_standard_error(above: list[float], below: list[float], value: float, draws: int) -> None:
     """It is None, and never 0."""
-    found = ratio_over_draws(above, below)
-    assert found.value == pytest.approx(value, nan_ok=True)
-    assert (found.stderr, found.degrees, found.interval, found.share_interval) == (None,) * 4
-    assert found.draws == draws
+    estimate = ratio_over_draws(above, below)
+    assert estimate.value == pytest.approx(value, nan_ok=True)
+    assert (estimate.stderr, estimate.degrees, estimate.interval, estimate.share_interval) == (None,) * 4
+    assert estimate.draws == draws
 
 
 def test_degrees_of_freedom_need_not_be_whole() -> None:
@@ -100,11 +102,11 @@ def test_degrees_of_freedom_need_not_be_whole() -> None:
 
 def test_a_document_with_nothing_below_the_line_counts_by_what_is_above() -> None:
     """As one whose hidden tokens have no bytes: 12 / 4 = 3; without each in turn 8 / 2, 6 / 2 and 10 / 4."""
-    found = ratio_over_draws([4.0, 6.0, 2.0, 0.0], [2.0, 2.0, 0.0, 0.0])
-    assert (found.value, found.draws) == (3.0, 3)
-    assert found.stderr == pytest.approx(math.sqrt((4 - 3) ** 2 + (3 - 3) ** 2 + (2.5 - 3) ** 2))
-    assert found.interval is not None
-    assert sum(found.interval) / 2 == pytest.approx(3.0), "centred on the figure that is shown"
+    estimate = ratio_over_draws([4.0, 6.0, 2.0, 0.0], [2.0, 2.0, 0.0, 0.0])
+    assert (estimate.value, estimate.draws) == (3.0, 3)
+    assert estimate.stderr == pytest.approx(math.sqrt((4 - 3) ** 2 + (3 - 3) ** 2 + (2.5 - 3) ** 2))
+    assert estimate.interval is not None
+    assert sum(estimate.interval) / 2 == pytest.approx(3.0), "centred on the figure that is shown"
 
 
 def test_few_draws_are_warned_of_by_their_name() -> None:

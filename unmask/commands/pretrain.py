@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,7 +36,7 @@ from unmask.commands.run_data import (
 from unmask.core.compiled import is_compiled
 from unmask.core.errors import DataError, DivergedError, RunError, TokenizerError, UnmaskError
 from unmask.core.files import read_object, typed, whole_folder, write_atomically, writing
-from unmask.core.hub import TOKENIZER, local_path
+from unmask.core.hub import local_path
 from unmask.core.interruption import Interruption
 from unmask.core.remote import Output, address_of, lasting_source, output_at, path_at, source_named
 from unmask.core.results import (
@@ -338,7 +338,7 @@ def _check_inputs(paths: Sequence[Any], tokenizer: str | Path | None, recipe: Re
     inputs = [Path(path) for path in (*paths, *old)]
     if tokenizer is not None:
         load_tokenizer(tokenizer)
-        inputs.append(local_path(tokenizer, TOKENIZER))
+        inputs.append(local_path(tokenizer, weights=False))
     if recipe is not None and (lexicon := named_lexicon(recipe.masking)) is not None:
         load_lexicon(lexicon)
         inputs.append(lexicon)
@@ -504,7 +504,7 @@ class TrainingRun(Callback):
         self.reporter.note(
             f"  step {self.state.step:>6,}: held-out loss {result.loss:.3f}, accuracy {result.accuracy:.1%}, "
             f"{result.bits_per_token_byte:.3f} bits per token byte"
-            + "".join(f"; {name} {figures.accuracy:.1%}" for name, figures in result.objectives.items())
+            + "".join(f"; {name} {figures['accuracy']:.1%}" for name, figures in result.objectives.items())
         )
 
     def _predicted(self) -> list[Line]:
@@ -549,7 +549,7 @@ class TrainingRun(Callback):
             "validation_warning": few_draws(result.documents, result.unit),
             "unigram_entropy": entropy,
             "on_plateau": on_plateau(result.loss, entropy),
-            "objectives": {name: asdict(figures) for name, figures in result.objectives.items()},
+            "objectives": dict(result.objectives),
             "best_step": None if state.best is None else state.best.step,
             "data_fingerprint": manifest.fingerprint,
             "near_duplicates": manifest.near_duplicates and manifest.near_duplicates.plain(),
@@ -594,9 +594,8 @@ def figures_of(result: HeldOut) -> dict[str, Any]:
 
 def metrics_of(result: HeldOut, *, final: bool = False) -> dict[str, Any]:
     """An evaluation as `metrics.jsonl` has it; the final one is made on more tokens than the others."""
-    objectives = {name: asdict(figures) for name, figures in result.objectives.items()}
     figures = {name: _plain(getattr(result, each)) for each, name in FIGURES.items()}
-    return figures | {"final": final} | ({"objectives": objectives} if objectives else {})
+    return figures | {"final": final} | ({"objectives": dict(result.objectives)} if result.objectives else {})
 
 
 class HeldOutText:

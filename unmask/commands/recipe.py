@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from unmask.commands.recipe_files import CONTINUING, DEFAULT, LightRecipe, Overrides, as_overrides, recipe_values
 from unmask.core.errors import ModelError, RunError, SettingsError
 from unmask.core.files import file_sha256
-from unmask.core.hub import MODEL, hub_name, lasting_name
+from unmask.core.hub import OF_MODELS, hub_name, lasting_name
 from unmask.core.settings import Settings, validated
 from unmask.masking.settings import MaskingSettings, span_units
 from unmask.model.config import PARTS, EncoderConfig, ModelSettings, Rotary, default_intermediate_size
@@ -157,7 +157,7 @@ def requested_recipe(recipe: str | None = None, *, settings: Overrides = (), **o
 # ----------------------------------------
 # The checkpoint that a training begins with.
 
-_FILES = (*MODEL.files, "pytorch_model*.bin")  # the last are of folders that only transformers reads
+_FILES = (*OF_MODELS, "pytorch_model*.bin")  # the last are of folders that only transformers reads
 _SAME_NAMES = (
     "layout", "num_layers", "hidden_size", "num_heads", "intermediate_size", "activation", "norm_eps",
     "type_vocab_size", "initializer_range",

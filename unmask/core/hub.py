@@ -71,39 +71,26 @@ _VOCABULARIES = (
 _OF_TOKENIZERS = (
     *_VOCABULARIES, "merges.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
 )  # fmt: skip
-_OF_NETWORKS = (CONFIG, WEIGHTS, INDEX, "model-*-of-*.safetensors", "checksums.json")
-_OF_SENTENCES = (MODULES, POOLING, SPARSE_POOLING, "sentence_bert_config.json", "config_sentence_transformers.json")
+OF_MODELS = (
+    CONFIG, WEIGHTS, INDEX, "model-*-of-*.safetensors", "checksums.json", *_OF_TOKENIZERS,
+    MODULES, POOLING, SPARSE_POOLING, "sentence_bert_config.json", "config_sentence_transformers.json",
+)  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Need:
-    """Which files of a model are needed."""
-
-    files: tuple[str, ...]  # names and patterns of all that is fetched, where it is there
-    weights: bool  # whether a network must be there, beside a vocabulary
-    absent: str  # what errors say of a string that is no path
-    error: type[UnmaskError]  # their class
-
-    def lack(self, folder: Path) -> str | None:
-        """The file that a folder must have and has not; None: it has what is needed."""
-        needed = []
-        if self.weights:
-            needed = [CONFIG, WEIGHTS]
-            if not (folder / WEIGHTS).is_file() and (index := folder / INDEX).is_file():
-                try:  # the files that share the weights
-                    names = sorted(set(parse_json(index)["weight_map"].values()))
-                    needed = [CONFIG, *(Path(name).name for name in names)]
-                except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-                    raise ModelError(f"{index}: damaged ({error}); remove the model from the hub's cache") from error
-        if not any((folder / name).is_file() for name in _VOCABULARIES):
-            needed.append(_VOCABULARIES[0])
-        return next((name for name in needed if not (folder / name).is_file()), None)
-
-
-TOKENIZER = Need(
-    _OF_TOKENIZERS, weights=False, absent="there is no tokenizer.json and no vocab.txt", error=TokenizerError
-)
-MODEL = Need((*_OF_NETWORKS, *_OF_TOKENIZERS, *_OF_SENTENCES), weights=True, absent="no such folder", error=ModelError)
+def _lack(folder: Path, *, weights: bool) -> str | None:
+    """The file that a folder must have and has not: of a vocabulary, and of a network where `weights` are needed."""
+    needed = []
+    if weights:
+        needed = [CONFIG, WEIGHTS]
+        if not (folder / WEIGHTS).is_file() and (index := folder / INDEX).is_file():
+            try:  # the files that share the weights
+                names = sorted(set(parse_json(index)["weight_map"].values()))
+                needed = [CONFIG, *(Path(name).name for name in names)]
+            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+                raise ModelError(f"{index}: damaged ({error}); remove the model from the hub's cache") from error
+    if not any((folder / name).is_file() for name in _VOCABULARIES):
+        needed.append(_VOCABULARIES[0])
+    return next((name for name in needed if not (folder / name).is_file()), None)
 
 
 def _cause(error: Exception) -> str:
@@ -147,10 +134,13 @@ def lasting_name(source: str | Path, folder: Path) -> str:
     return str(folder.resolve()) if model is None else f"{model.name}@{folder.name}"
 
 
-def local_path(source: str | Path, need: Need) -> Path:
+def local_path(source: str | Path, *, weights: bool) -> Path:
     """A path as it is; for the name of a model on the hub, the folder of its copy, with all that is needed.
 
-    An error of the need's class says why there is none: no such model, no access, or no copy and no network.
+    That is a tokenizer and, where `weights` says so, a network.
+
+    A ModelError, or a TokenizerError without weights, says why there is none: no such model, no access, or no copy and
+    no network.
     """
     model = hub_name(source)
     if model is None:
@@ -158,13 +148,14 @@ def local_path(source: str | Path, need: Need) -> Path:
     import huggingface_hub
     from huggingface_hub import errors
 
-    snapshot = partial(
-        huggingface_hub.snapshot_download, model.name, revision=model.revision, allow_patterns=list(need.files)
-    )
+    patterns = list(OF_MODELS if weights else _OF_TOKENIZERS)
+    kind: type[UnmaskError] = ModelError if weights else TokenizerError
+    absent = "no such folder" if weights else "there is no tokenizer.json and no vocab.txt"
+    snapshot = partial(huggingface_hub.snapshot_download, model.name, revision=model.revision, allow_patterns=patterns)
     copy = None
     try:
         copy = Path(str(snapshot(local_files_only=True)))
-        if need.lack(copy) is None:
+        if _lack(copy, weights=weights) is None:
             return copy
     except errors.LocalEntryNotFoundError as error:  # no copy, or one that is known to lack files
         if part := getattr(error, "snapshot_path", None):
@@ -174,16 +165,16 @@ def local_path(source: str | Path, need: Need) -> Path:
     try:
         folder = Path(str(snapshot(local_files_only=False)))
     except failures as error:  # which ones, depends on its HTTP client
-        lack = None if copy is None else need.lack(copy)
+        lack = None if copy is None else _lack(copy, weights=weights)
         if copy and lack is None and isinstance(error, errors.LocalEntryNotFoundError | ConnectionError):
             return copy  # the hub has more files, but none that must be there
-        raise need.error(f"{model}: {need.absent}, {_reason(model, error, lack)}") from error
-    if (lack := need.lack(folder)) is not None:
+        raise kind(f"{model}: {absent}, {_reason(model, error, lack)}") from error
+    if (lack := _lack(folder, weights=weights)) is not None:
         pickles = (
             "; weights in pickles (pytorch_model.bin) are not fetched, since reading one can run code: take a revision "
             f"with safetensors ({model.name}@refs/pr/1 or so, where one was proposed), or another model"
         )
-        raise need.error(f"{model}: on the hub it has no {lack}{pickles if lack == WEIGHTS else ''}")
+        raise kind(f"{model}: on the hub it has no {lack}{pickles if lack == WEIGHTS else ''}")
     return folder
 
 

@@ -131,7 +131,7 @@ def split_lines(
     for lines, unit in files:
         number = num_chars = offset = 0  # of the document in its file; characters gathered; where they begin
         parts: list[str] = []
-        spans: list[Spans] = []
+        spans: list[tuple[int, Spans]] = []  # with the characters before them
         head = DOCUMENT_BEGIN  # what the last line said of the document
         for line in chain(lines, [_END]):
             is_whole = line.starts and line.ends
@@ -167,7 +167,7 @@ def split_lines(
                 number += not offset and (ends or bool(pieces))
                 if not ends:
                     parts, num_chars, offset = [rest.text], len(rest.text), rest.offset
-                    spans = [] if rest.spans is None else [rest.spans]
+                    spans = [] if rest.spans is None else [(0, rest.spans)]
                     continue
                 if text := rest.text.rstrip("\n"):
                     yield replace(rest, text=text)

@@ -71,15 +71,6 @@ DOCUMENTS, GROUPS = "documents", "groups"  # what figures are drawn from
 
 
 @dataclass(frozen=True)
-class ObjectiveFigures:
-    """Figures of another objective than masked tokens: nats per target, and the share of right ones."""
-
-    loss: float
-    accuracy: float
-    count: int
-
-
-@dataclass(frozen=True)
 class HeldOut:
     """The result of an evaluation; losses in nats per predicted token."""
 
@@ -97,8 +88,9 @@ class HeldOut:
     bits_per_token_byte_interval: tuple[float, float] | None  # as for the loss
     predicted_tokens: int  # how many there were
     documents: int  # in how many source documents, or groups of them, they stand
-    # Figures of other objectives, by name, where the model was trained on them.
-    objectives: Mapping[str, ObjectiveFigures] = field(default_factory=dict)
+    # Of other objectives than masked tokens, by name, where the model was trained on them: `loss` in nats per target,
+    # `accuracy`, the share of right ones, and `count`, how many there were.
+    objectives: Mapping[str, dict[str, float]] = field(default_factory=dict)
     unit: str = DOCUMENTS  # what these are: `documents` or `groups`
 
     @property
@@ -240,7 +232,7 @@ class ObjectiveSet:
         # Names of the objectives that these rows have no target for.
         self.without_targets = [o.name for o in objectives if not any(len(o.targets(*batch)) for batch in self.batches)]
 
-    def evaluate(self, model: MaskedLM) -> dict[str, ObjectiveFigures]:
+    def evaluate(self, model: MaskedLM) -> dict[str, dict[str, float]]:
         """Evaluates a model, which is in evaluation mode meanwhile."""
         device = model.encoder.tokens.device
         sums = {each.name: np.zeros(3) for each in self.objectives}  # losses, right ones, targets
@@ -256,7 +248,7 @@ class ObjectiveSet:
                     right = float((~losses.wrong_N).sum())
                     sums[objective.name] += (float(losses.each_N.sum()), right, len(targets))
         return {
-            name: ObjectiveFigures(loss / count, right / count, int(count))
+            name: {"loss": loss / count, "accuracy": right / count, "count": int(count)}
             for name, (loss, right, count) in ((name, each.tolist()) for name, each in sums.items())
             if count
         }

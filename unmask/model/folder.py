@@ -28,7 +28,7 @@ from torch import Tensor
 from unmask.core.errors import ModelError, parse_json, shown
 from unmask.core.files import absence, file_sha256, write_atomically, writing
 from unmask.core.hashing import mix_ints
-from unmask.core.hub import CONFIG, INDEX, MODEL, WEIGHTS, local_path
+from unmask.core.hub import CONFIG, INDEX, WEIGHTS, local_path
 from unmask.model.config import EncoderConfig, Layout
 from unmask.model.encoder import MaskedLM, draw, draw_task_head, initialise
 from unmask.model.heads import (
@@ -52,7 +52,7 @@ _WAY_OUT = "give the folder of a model, such as RUN/model"
 
 def find_model(model: str | Path, *, way_out: str = _WAY_OUT) -> Path:
     """The folder of a model: it, that of a run, or a model on the hub (`unmask.core.hub`). Errors advise `way_out`."""
-    path = local_path(model, MODEL)
+    path = local_path(model, weights=True)
     if not os.path.isdir(path):
         raise ModelError(f"{path}: {absence(path, 'folder')}; {way_out}, or the name of a model on the hub")
     if not (path / CONFIG).is_file() and (path / "model" / CONFIG).is_file():

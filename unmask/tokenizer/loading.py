@@ -26,7 +26,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from unmask.core.errors import TokenizerError, parse_json, shown
 from unmask.core.files import absence
-from unmask.core.hub import TOKENIZER, hub_name, lasting_name, local_path
+from unmask.core.hub import hub_name, lasting_name, local_path
 from unmask.tokenizer.tokenizer import (
     ANY_CLASS,
     CONFIG,
@@ -62,7 +62,7 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
             `vocab.txt` says of its text what is neither true nor false, or it needs transformers, which is not
             installed or has no fast tokenizer of this kind.
     """
-    file = source = local_path(source, TOKENIZER)
+    file = source = local_path(source, weights=False)
     is_folder = os.path.isdir(source)
     if is_folder:
         file = next((f for name in ("tokenizer.json", "vocab.txt") if (f := source / name).is_file()), source)
@@ -106,7 +106,7 @@ def with_commit(settings: TokenizerSettings) -> TokenizerSettings:
     """The settings with the commit behind the name of a tokenizer on the hub, so that they always mean the same."""
     if settings.path is None or hub_name(settings.path) is None:
         return settings
-    return settings.model_copy(update={"path": lasting_name(settings.path, local_path(settings.path, TOKENIZER))})
+    return settings.model_copy(update={"path": lasting_name(settings.path, local_path(settings.path, weights=False))})
 
 
 def as_tokenizer(source: Any) -> Tokenizer:

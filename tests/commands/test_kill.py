@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.command_line import PATIENCE
-from tests.forked import Forked, start_command
+from tests.processes import Forked, start_command
 from unmask.core.interruption import Interrupted, Interruption
 from unmask.train.checkpoints import list_checkpoints
 

@@ -12,7 +12,7 @@ import pytest
 from huggingface_hub import constants, errors
 
 import unmask
-from tests.core.hub_helpers import COMMIT, FakeHub, denied, put_in_cache
+from tests.core.conftest import COMMIT, FakeHub, denied, put_in_cache
 from unmask.core.errors import ModelError, TokenizerError, UnmaskError
 from unmask.core.hub import lasting_name
 from unmask.model.folder import find_model, find_weights

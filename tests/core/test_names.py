@@ -9,7 +9,7 @@ from huggingface_hub.utils import validate_repo_id
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.core.hub_helpers import COMMIT
+from tests.core.conftest import COMMIT
 from unmask.core.hub import HubName, hub_name
 
 BASE = "answerdotai/ModernBERT-base"

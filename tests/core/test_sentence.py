@@ -14,7 +14,7 @@ import pytest
 from huggingface_hub import constants, errors
 
 import unmask
-from tests.core.hub_helpers import COMMIT, denied, put_in_cache
+from tests.core.conftest import COMMIT, denied, put_in_cache
 from unmask.core.hub import MODULES, POOLING, SPARSE_POOLING
 from unmask.search.encoder import open_encoder
 

@@ -17,7 +17,7 @@ import pytest
 
 import unmask
 from tests.command_line import Main
-from tests.core.hub_helpers import put_in_cache
+from tests.core.conftest import put_in_cache
 from unmask.commands.embedder_pairs import EmbedderSettings
 from unmask.commands.recipe import Recipe
 from unmask.tasks.settings import FinetuneSettings

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+import torch
 
 import unmask
-from tests.measure.oracle import naive_losses
 from unmask.core.errors import SettingsError
 from unmask.measure.questions import Likelihoods, one_by_one, pseudo_log_likelihoods
 from unmask.model.encoder import MaskedLM
@@ -19,6 +19,26 @@ SENTENCES = [
     "The cat sees the dog.",
     "Balo and the philosopher photographs the embroidery under the bridge at sea.",
 ]
+
+
+def naive_losses(model: MaskedLM, tokenizer: Tokenizer, sentence: str, *, l2r: bool = False) -> Iterator[float]:
+    """The naive way, one hidden token a pass: nats of each token of a sentence."""
+    special = tokenizer.special
+    assert special.cls is not None
+    assert special.sep is not None
+    [tokens] = tokenizer.encode_corpus([sentence])
+    ids = [special.cls, *tokens.input_ids.tolist(), special.sep]
+    starts = [True, *tokens.word_starts.tolist(), True]
+    for place in range(1, len(ids) - 1):
+        hidden = list(ids)
+        hidden[place] = special.mask
+        behind = place + 1
+        while l2r and not starts[behind]:
+            hidden[behind] = special.mask
+            behind += 1
+        with torch.no_grad():
+            logits = model(torch.tensor([hidden]), positions_N=torch.tensor([place]))
+        yield -float(torch.log_softmax(logits[0].float(), -1)[ids[place]])
 
 
 @pytest.mark.parametrize("layout", ["modernbert", "bert"])

@@ -46,7 +46,7 @@ from tables import append_line, circumstances, made, read_lines, shown, write_ta
 from turns import own_output
 
 import unmask
-from unmask.commands.masking_tables import wanted_lexicons
+from unmask.commands.masking_tables import needed_lexicons
 from unmask.commands.recipe import load_recipe
 from unmask.core.files import file_sha256
 from unmask.data.reading import bare_suffix, open_bytes
@@ -161,7 +161,7 @@ def measure(work: Work) -> dict[str, Any]:
     """Trains a cell's model, measures it, and leaves nothing behind."""
     out, settings = Path(work.out), tuple(work.overrides)
     shutil.rmtree(out, ignore_errors=True)
-    if wanted_lexicons(load_recipe("tiny", options={"masking.strategy": work.strategy}, overrides=settings).masking):
+    if needed_lexicons(load_recipe("tiny", options={"masking.strategy": work.strategy}, overrides=settings).masking):
         settings = (*settings, f"masking.units.lexicon={work.lexicon}")
     began = time.perf_counter()
     run = unmask.pretrain(

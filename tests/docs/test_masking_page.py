@@ -17,7 +17,6 @@ import torch
 import unmask
 from tests.command_line import Main
 from tests.masking.helpers import make_rows, tables_of
-from unmask.commands.masks import row_and_masker
 from unmask.core.settings import validated
 from unmask.masking.masker import Masker
 from unmask.masking.settings import STRATEGIES, MaskingSettings, rate_at
@@ -120,33 +119,3 @@ def test_pictures_are_what_the_engine_makes_today(drawing: types.ModuleType, tmp
     for name in ("span", "pmi", "contextual"):
         drawn = drawing.draw(name, drawing.all_settings()[name], data.tokenizer, tables)
         assert drawn == (DOCS / "pictures" / f"{name}.svg").read_text(encoding="utf-8"), name
-
-
-def test_a_picture_shows_what_the_masker_did(drawing: types.ModuleType, run: unmask.Run) -> None:
-    """Colours are the targets of the first epoch, lines are the units, bars the shares of many."""
-    text = "The philosopher remembers the embroidery in Constantinople."
-    tokenizer = run.model.tokenizer
-    settings = validated(MaskingSettings, {"strategy": "whole_word", "rate": 0.4}, where="")
-    rows, masker = row_and_masker(text, tokenizer, settings, "whole_word", tables=tables_of(tokenizer), seed=0)
-    masked = masker(rows)
-    tokens = drawing.tokens_of(rows, masker, 0, torch.arange(rows.shape[1]) / 100)
-    assert "".join(token.text for token in tokens) == text.replace(" ", "")
-    assert [token.begins_word for token in tokens] == [token.begins_unit for token in tokens]
-    sizes = [token.unit_size for token in tokens if token.begins_unit]
-    assert sum(sizes) == len(tokens) > len(sizes)
-    inner = rows.maskable[0]
-    assert [bool(token.state) for token in tokens] == (masked.labels[0] >= 0)[inner].tolist()
-    hidden = (masked.input_ids[0] == tokenizer.special.mask)[inner].tolist()
-    assert [token.state == "mask" for token in tokens] == hidden
-    assert [token.share for token in tokens] == pytest.approx([place / 100 for place in range(1, len(tokens) + 1)])
-    assert all(bool(token.shown) == (token.state == "random") for token in tokens)
-    for name in ("span", "mixture", "pmi"):  # none is masked in part: units are those of the masker
-        settings = validated(MaskingSettings, {"strategy": name, "rate": 0.4}, where="")
-        rows, masker = row_and_masker(text, tokenizer, settings, name, tables=tables_of(tokenizer), seed=0)
-        for epoch in range(20):
-            units: list[set[bool]] = []
-            for token in drawing.tokens_of(rows, masker, epoch, torch.zeros(rows.shape[1])):
-                if token.begins_unit:
-                    units.append(set())
-                units[-1].add(bool(token.state))
-            assert all(len(states) == 1 for states in units), (name, epoch)

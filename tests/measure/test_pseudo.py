@@ -8,7 +8,7 @@ import torch
 
 import unmask
 from unmask.core.errors import SettingsError
-from unmask.measure.questions import Likelihoods, one_by_one, pseudo_log_likelihoods
+from unmask.measure.questions import one_by_one, pseudo_log_likelihoods
 from unmask.model.encoder import MaskedLM
 from unmask.tokenizer.tokenizer import Tokenizer
 
@@ -47,32 +47,30 @@ def test_the_naive_loop_gives_the_same(
     make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, layout: str, form: str
 ) -> None:
     model = make_model(layout=layout)
-    likelihoods = pseudo_log_likelihoods(model, tokenizer, SENTENCES, form=form)  # type: ignore[arg-type]
-    for sentence, total, count in zip(SENTENCES, likelihoods.totals, likelihoods.num_tokens, strict=True):
-        losses = list(naive_losses(model, tokenizer, sentence, l2r=form == "word_l2r"))
-        assert count == len(losses)
+    totals = pseudo_log_likelihoods(model, tokenizer, SENTENCES, form=form)  # type: ignore[arg-type]
+    for sentence, total in zip(SENTENCES, totals, strict=True):
+        losses = naive_losses(model, tokenizer, sentence, l2r=form == "word_l2r")
         assert total == pytest.approx(-sum(losses), rel=1e-4)
-    assert likelihoods.totals[1] == likelihoods.totals[3], "equal sentences, equal to the last bit"
+    assert totals[1] == totals[3], "equal sentences, equal to the last bit"
 
 
 @pytest.mark.parametrize("form", ["plain", "word_l2r"])
 def test_sentences_of_the_same_tokens_are_scored_once(
     make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, form: str
 ) -> None:
-    reports: list[tuple[int, int | None]] = []
+    notes: list[tuple[int, int | None]] = []
     same = ["The cat sees the dog.", "The  cat sees the dog. ", "The cat sees the dog"]
     ids = [encoded.input_ids.tolist() for encoded in tokenizer.encode_corpus(same)]
     assert ids[0] == ids[1] != ids[2]
-    likelihoods = pseudo_log_likelihoods(
+    totals = pseudo_log_likelihoods(
         make_model(),
         tokenizer,
         same,
-        form=form,
-        notify=lambda progress: reports.append((progress.done, progress.total)),
+        form=form,  # type: ignore[arg-type]
+        notify=lambda progress: notes.append((progress.done, progress.total)),
     )
-    assert reports == [(len(ids[0]) + len(ids[2]),) * 2]
-    assert likelihoods.totals[0] == likelihoods.totals[1] != likelihoods.totals[2]
-    assert likelihoods.num_tokens.tolist() == [len(each) for each in ids]
+    assert notes == [(len(ids[0]) + len(ids[2]),) * 2]
+    assert totals[0] == totals[1] != totals[2]
 
 
 def test_what_is_hidden_by_hand(tokenizer: Tokenizer) -> None:
@@ -92,11 +90,6 @@ def test_what_is_hidden_by_hand(tokenizer: Tokenizer) -> None:
     assert [question.places.tolist() for question in l2r] == [[1], [2], [3], [4]]
     some = one_by_one(ids, starts, tokenizer, places=np.array([2]))
     assert [question.targets.tolist() for question in some] == [[12]]
-
-
-def test_pseudo_perplexity_by_hand() -> None:
-    likelihoods = Likelihoods(np.array([-np.log(4.0), -np.log(4.0)]), np.array([1, 1]))
-    assert likelihoods.pseudo_perplexity == pytest.approx(4.0)
 
 
 def test_a_mask_in_a_sentence_is_text(run: unmask.Run) -> None:

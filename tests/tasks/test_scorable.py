@@ -42,8 +42,8 @@ def save(name: str, kind: str, settings: dict[str, Any], folder: Path, tokenizer
 def check_totals(loaded: Model, theirs: Any) -> None:
     """Each token hidden in turn, by transformers alone, is the oracle."""
     tokenizer = loaded.tokenizer
-    found = pseudo_log_likelihoods(loaded.predictor, loaded.tokenizer, SENTENCES)
-    for sentence, total in zip(SENTENCES, found.totals, strict=True):
+    totals = pseudo_log_likelihoods(loaded.predictor, loaded.tokenizer, SENTENCES)
+    for sentence, total in zip(SENTENCES, totals, strict=True):
         ids = torch.tensor([[2, *tokenizer.encode_corpus([sentence])[0].input_ids.tolist(), 3]])
         expected = 0.0
         for place in range(1, ids.shape[1] - 1):
@@ -53,7 +53,7 @@ def check_totals(loaded: Model, theirs: Any) -> None:
                 logits = theirs(input_ids=hidden).logits[0, place]
             expected += float(torch.log_softmax(logits, -1)[ids[0, place]])
         assert total == pytest.approx(expected, rel=1e-4)
-    assert len({round(float(total), 3) for total in found.totals}) == 3
+    assert len({round(float(total), 3) for total in totals}) == 3
 
 
 @pytest.mark.parametrize(

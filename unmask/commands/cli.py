@@ -112,7 +112,7 @@ COMMANDS = {  # in the order of --help
 }
 OPTION_NAMES = {"from_": "from", "settings": "set", "every": "all"}  # where they are not the parameters' names
 METAVARS = {"settings": "SECTION.KEY=VALUE", "search": "KEY=LOW..HIGH", "part": "I/N", "ray": "[ADDRESS]"}
-TABLES = {"pooling": ("model.pooling", "POOLINGS")}  # parameters that are names in a table
+TABLES = {"pooling": ("model.pooling", "POOLINGS")}  # whose names are shown, since own ones may be added
 OUTPUT = ("out", "resume", "overwrite", "workers", "ray", "part", "join")  # what a dry run has no use for
 CHANNELS = ("reporter", "note", "notify")  # parameters that say what is done, and how far it is
 IN_PYTHON = ("callbacks",)  # parameters that only Python can give
@@ -131,7 +131,7 @@ class Parameter:
     name: str
     kind: str  # bool, int, float or str
     many: str  # empty: one value; list: may be repeated; commas: a list with commas
-    choices: tuple[str, ...]  # the values of a Literal
+    choices: tuple[str, ...]  # the values of a Literal, or the names in a table
     positional: bool
     required: bool
     can_be_none: bool
@@ -160,18 +160,42 @@ def read_parameters(function: str) -> dict[str, Parameter]:
     positional = [each for each in arguments.args if each.arg != "cls"]
     defaults: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
     defaults += arguments.defaults
-    every = [*zip(positional, defaults, strict=True), *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
-    return {
-        each.arg: _parameter(
-            module,
-            each,
-            None if each.arg in CHANNELS else default,
-            helps.get(each.arg, ""),
-            positional=each in positional,
+    parameters = {}
+    for each, default in zip([*positional, *arguments.kwonlyargs], [*defaults, *arguments.kw_defaults], strict=True):
+        if (name := each.arg) in IN_PYTHON:
+            continue
+        assert each.annotation is not None, f"{module}: {name} has a type"
+        names = set(re.findall(r"\w+", ast.unparse(each.annotation)))
+        numbers = ("float", "int") if "str" not in names else ()
+        is_positional = each in positional
+        choices: tuple[str, ...] = ()
+        if name in TABLES:
+            table = _assigned(*TABLES[name])
+            assert isinstance(table, ast.Dict), f"{name} is a name in a table"
+            choices = tuple(ast.literal_eval(key) for key in table.keys if key is not None)
+        for alias in sorted(names) if "str" not in names else ():
+            value = _assigned(module, alias)
+            if isinstance(value, ast.Subscript) and ast.unparse(value.value) == "Literal":
+                values = value.slice.elts if isinstance(value.slice, ast.Tuple) else [value.slice]
+                choices = tuple(str(ast.literal_eval(value)) for value in values)
+                break
+        many = ""
+        if "Texts" in names and is_positional:
+            many = "list"
+        elif "Sequence" in names or name in ("settings", "search"):
+            many = "list" if names & {"Path", "Overrides"} or is_positional or name == "search" else "commas"
+        parameters[name] = Parameter(
+            name=name,
+            kind=next((kind for kind in ("bool", *numbers) if kind in names), "str"),
+            many=many,
+            choices=choices,
+            positional=is_positional and name != "out",
+            required=default is None and name not in CHANNELS,
+            can_be_none="None" in names,
+            default="" if default is None or name in CHANNELS else _default(module, default),
+            help=helps.get(name, ""),
         )
-        for each, default in every
-        if each.arg not in IN_PYTHON
-    }
+    return parameters
 
 
 @cache
@@ -191,40 +215,6 @@ def read_summary(function: str) -> str:
     match = re.search(begin, _source(module), re.MULTILINE | re.DOTALL)
     assert match is not None, f"{function} has a docstring"
     return " ".join(match[1].replace("`", "").split())
-
-
-def _parameter(module: str, node: ast.arg, default: ast.expr | None, text: str, *, positional: bool) -> Parameter:
-    assert node.annotation is not None, f"{module}: {node.arg} has a type"
-    names = set(re.findall(r"\w+", ast.unparse(node.annotation)))
-    numbers = ("float", "int") if "str" not in names else ()
-    kind = next((each for each in ("bool", *numbers) if each in names), "str")
-    choices: tuple[str, ...] = ()
-    for name in sorted(names) if "str" not in names else ():
-        value = _assigned(module, name)  # an alias of a Literal
-        if isinstance(value, ast.Subscript) and ast.unparse(value.value) == "Literal":
-            values = value.slice.elts if isinstance(value.slice, ast.Tuple) else [value.slice]
-            choices = tuple(str(ast.literal_eval(each)) for each in values)
-            break
-    if node.arg in TABLES:
-        table = _assigned(*TABLES[node.arg])
-        assert isinstance(table, ast.Dict), f"{node.arg} is a name in a table"
-        choices = tuple(ast.literal_eval(key) for key in table.keys if key is not None)
-    many = ""
-    if "Texts" in names and positional:
-        many = "list"
-    elif "Sequence" in names or node.arg in ("settings", "search"):
-        many = "list" if names & {"Path", "Overrides"} or positional or node.arg == "search" else "commas"
-    return Parameter(
-        name=node.arg,
-        kind=kind,
-        many=many,
-        choices=choices,
-        positional=positional and node.arg != "out",
-        required=default is None,
-        can_be_none="None" in names,
-        default="" if default is None else _default(module, default),
-        help=text,
-    )
 
 
 def _assigned(module: str, name: str) -> ast.expr | None:
@@ -254,7 +244,7 @@ def _default(module: str, node: ast.expr) -> str:
 
 
 def _add(app: typer.Typer, name: str, command: Command) -> None:
-    """Adds a command with the options that its function declares; None stands for one that was not given."""
+    """Adds a command with the options that its function declares; None stands for an absent one."""
     parameters = dict(read_parameters(command.function))
     flags = {
         "json": ("Print one JSON object on stdout.",),
@@ -276,12 +266,13 @@ def _add(app: typer.Typer, name: str, command: Command) -> None:
         kind: Any = {"bool": bool, "int": int, "float": float, "str": str}[each.kind]
         if each.many:
             kind = list[str] if each.many == "list" else str
-        elif each.choices:
+        elif each.choices and each.name not in TABLES:
             enum: Any = Enum  # whose members mypy wants to know
             kind = enum("Choice", [(value, value) for value in each.choices])
         text = f"{each.help} [default: {each.default}]" if each.default else each.help
         spelled = OPTION_NAMES.get(each.name, each.name).replace("_", "-")
         metavar = METAVARS.get(each.name) or {"commas": "LIST", "list": spelled.upper(), "": None}[each.many]
+        metavar = "|".join(each.choices) if each.name in TABLES else metavar
         if each.positional:
             made = typer.Argument(help=text, show_default=False, metavar=each.name.upper())
         else:
@@ -547,7 +538,7 @@ def make_app(names: Iterable[str] = COMMANDS, *, listed_only: bool = False) -> t
     return app
 
 
-def main() -> None:
+def main() -> None:  # noqa: PLR0912  (each way to end)
     """Runs the command line and leaves.
 
     The exit code is 0; 1 where a check has failed, or the reader of the results has gone; 2 for a user's mistake;
@@ -560,37 +551,37 @@ def main() -> None:
         "--ray=auto" if each == "--ray" and next_.startswith("-") else each
         for each, next_ in zip(arguments, following, strict=True)
     ]
-    code, message = _exit_code(arguments)
-    if message:
-        sys.stderr.write(f"unmask: {printable(' '.join(message.split()))}\n")
-    sys.exit(code)
-
-
-def _exit_code(arguments: list[str]) -> tuple[int, str]:
-    """Runs the commands, as far as the arguments need them: the exit code, and what is said at the end."""
+    code, message = 2, ""
     try:
         names = [name for name in COMMANDS if name.split()[0] == arguments[0]]
         if "_UNMASK_COMPLETE" in os.environ:
             app = make_app()
-        else:
+        else:  # as far as the arguments need it
             app = make_app(names) if names else make_app(listed_only=True)
         code = app(args=arguments, prog_name="unmask", standalone_mode=False) or 0
+        message = "stopped" if code == 130 else ""
         sys.stdout.flush()
+    except EndedElsewhereError:
+        pass
     except UnmaskError as error:
-        return 2, "" if isinstance(error, EndedElsewhereError) else error.for_command_line()
+        message = error.for_command_line()
     except OSError as error:
         if error.filename is None and error.errno == errno.ENOSPC:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # where Python still writes at its end
-            return 2, "standard output is full: results were not printed"
-        if error.filename is None or isinstance(error, FileNotFoundError | FileExistsError):
+            code, message = 2, "standard output is full: results were not printed"
+        elif error.filename is None or isinstance(error, FileNotFoundError | FileExistsError):
             raise  # a defect of ours
-        return 2, f"{error.filename}: {error.strerror}; mind its name, and the rights and room that there are"
+        else:
+            message = f"{error.filename}: {error.strerror}; mind its name, and the rights and room that there are"
     except Exception as error:
         if (signum := getattr(error, "signum", None)) is not None:
-            return 128 + signum, str(error)
-        if not hasattr(error, "format_message"):  # of click's usage errors, which typer may bring with it
+            code, message = 128 + signum, str(error)
+        elif hasattr(error, "format_message"):  # of click's usage errors, which typer may bring with it
+            context = getattr(error, "ctx", None)
+            command = "unmask" if context is None else context.command_path
+            message = f"{error.format_message().rstrip('.')}; see {command} --help"
+        else:
             raise
-        context = getattr(error, "ctx", None)
-        command = "unmask" if context is None else context.command_path
-        return 2, f"{error.format_message().rstrip('.')}; see {command} --help"
-    return code, "stopped" if code == 130 else ""
+    if message:
+        sys.stderr.write(f"unmask: {printable(' '.join(message.split()))}\n")
+    sys.exit(code)

@@ -1,7 +1,7 @@
 """Comparing recipes: each trained at equal budget with the same seeds in turn, measured alike, and judged by pairs.
 
     OUT/compare.json     what was compared, and the looks that were taken; a folder with it holds a comparison
-        data/            the text, prepared once for all, unless prepared data was given
+        data/            the text, prepared once for all, unless the data is prepared
         runs/NAME-SEED/  the runs; evaluation.json in each holds its figures or why it failed, and is written last
         result.json      figures, differences and the verdict
         result.svg       the deciding figure with its intervals
@@ -176,7 +176,7 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
     folder = ClaimedFolder(root=root, marker=STATE, what="a comparison", options=())
     purpose = {"recipes": list(recipes), "primary": deciding}
     prepared, items = begin_runs(folder, plan, loaded, purpose, loaded, reporter)
-    with folder.held(wait=-1):  # how many seeds are asked for is written down before the first run
+    with folder.held(wait=-1):  # the number of seeds is written down before the first run
         state = read_state(folder)
         most_seeds = max(state.get("most_seeds", 0), seeds)
         folder.claim(json.dumps({**state, "most_seeds": most_seeds}, indent=1) + "\n")
@@ -211,7 +211,7 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
     look = _look(folder, deciding, values, seeds=seeds, most_seeds=most_seeds)
     if seeds < most_seeds:
         reporter.note(
-            f"{most_seeds} seeds were asked for before, and runs show their figures as they end: a verdict on {seeds} "
+            f"{most_seeds} seeds were planned before, and runs show their figures as they end: a verdict on {seeds} "
             f"counts as look {look}"
         )
     by_figure = _judged(deciding, values, look, items)
@@ -234,7 +234,7 @@ def _check(labels: Mapping[str, str], plan: RunPlan, deciding: str, *, number: i
         raise SettingsError(f"primary {deciding}: no such figure; known are {', '.join(FIGURES)}")
     for figure, option in (("pairs_error", "pairs"), ("task_error", "task")):
         if deciding == figure and getattr(plan, option) is None:
-            raise SettingsError(f"primary {figure}: no {option} given", options=[option])
+            raise SettingsError(f"primary {figure}: there is no {option} option", options=[option])
 
 
 # ----------------------------------------
@@ -252,9 +252,9 @@ def _look(
     """The number of this look, from 1 on; one that is new is written down.
 
     To see the same figures again is the same look, also where others came between. Where no two seeds can be judged by
-    the deciding figure, it is not counted yet. One on fewer seeds than were ever asked for may have been chosen by what
+    the deciding figure, it is not counted yet. One on fewer seeds than were ever planned may have been chosen by what
     runs printed: it counts as if every number of seeds up to it had been looked at, which leaves look 1 to the number
-    that was asked for.
+    that was planned.
     """
     pairs = combinations(values.get(deciding, {}).values(), 2)
     if max((sum(None not in pair for pair in zip(a, b, strict=True)) for a, b in pairs), default=0) < 2:
@@ -361,7 +361,7 @@ def run_plan(
         raise SettingsError("give either minutes or steps for each run", options=["minutes", "steps"])
     check_rates(plan.rates)
     if task is None and plan.of_finetuning:
-        raise SettingsError(f"{plan.of_finetuning[0]}: no task is given", options=["task"])
+        raise SettingsError(f"{plan.of_finetuning[0]}: there is no task", options=["task"])
     if seed := next((setting for setting in plan.settings if setting.startswith("training.seed=")), None):
         raise SettingsError(f"{seed}: runs differ by their seeds, which are 0, 1, ...; leave it out")
     return plan

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from unmask.core.errors import CorpusError, ModelError, RunError
+from unmask.core.errors import CorpusError, RunError
 from unmask.core.files import check_file, locked, writing
 from unmask.core.remote import address_of, output_at
 from unmask.core.results import Notify, Progress, Result, Shown, usual_reporter
@@ -124,14 +124,7 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
             raise RunError(f"{out}: {reason}; give this ending, or another pooling", options=["out", "pooling"])
         vectors_of: Callable[..., Embedded]
         if is_sparse:
-            try:
-                loaded.check_head()
-            except ModelError as error:
-                raise ModelError(
-                    f"{loaded.folder}: its files ask for sparse vectors, which are made by a head for masked tokens, "
-                    "and it has none; give another pooling",
-                    options=["pooling"],
-                ) from error
+            loaded.check_head()
             network, pooling, normalize = loaded.predictor, SPLADE, bool(normalize)
             config, dimension = network.config, network.config.vocab_size
             vectors_of = partial(sparse_texts, network, loaded.tokenizer, long_texts=long_texts, unit=normalize)

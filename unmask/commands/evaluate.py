@@ -47,11 +47,6 @@ from unmask.measure.text import (
 from unmask.measure.uncertainty import few_draws, plain_interval
 from unmask.tasks.loaded_model import Model, as_predictor
 
-MAX_TOKENS = 200_000
-MASKS = 2
-PSEUDO_TOKENS = 1_000
-LENGTH = 512
-
 
 class Evaluation(Result):
     """What a model came to on a text; each figure at the first rate, and all of them in `by_rate`.
@@ -149,10 +144,10 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
     paths: Texts,
     *,
     rates: Sequence[float] = (RATE,),
-    masks: int = MASKS,
-    max_tokens: int = MAX_TOKENS,
+    masks: int = 2,
+    max_tokens: int = 200_000,
     length: int | None = None,
-    pseudo_tokens: int = PSEUDO_TOKENS,
+    pseudo_tokens: int = 1_000,
     column: ColumnNames = None,
     strict: bool = False,
     notify: Notify | None = None,
@@ -184,7 +179,7 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
             raise SettingsError(f"{name}: a number from {least} on, not {value}", options=[name])
     loaded = as_predictor(model, strict=strict)
     longest, least = loaded.predictor.config.max_position_embeddings, len(loaded.tokenizer.special.around) + 1
-    size = min(longest, LENGTH) if length is None else length
+    size = min(longest, 512) if length is None else length
     if not least <= size <= longest:
         reason = f"length: {loaded.folder} takes {least} to {longest} positions, not {size}"
         raise SettingsError(reason, options=["length"])
@@ -194,10 +189,10 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
     facts["columns"] = {path.removeprefix(f"{scratch}/"): name for path, name in facts["columns"].items()}
     tokens = sum(len(passage.input_ids) for passage in passages)
 
-    tell = notify or usual_reporter().notify
+    notify = notify or usual_reporter().notify
 
     def measured(what: str, total: int) -> MeasuredPassages:
-        count = counted(tell, what, total)
+        count = counted(notify, what, total)
         return MeasuredPassages(partial(ask, loaded.predictor), loaded.tokenizer, size, masks, count)
 
     names = {"word_frequency": FREQUENCY_NAMES, "word_pieces": LENGTH_NAMES, "piece": PIECE_NAMES}
@@ -369,5 +364,5 @@ def score(
     check_lengths(read, loaded.tokenizer, longest=loaded.predictor.config.max_position_embeddings)
     sentences = [sentence for pair in read for sentence in (pair.good, pair.bad)]
     notify = notify or usual_reporter().notify
-    scores = pseudo_log_likelihoods(loaded.predictor, loaded.tokenizer, sentences, form=known, notify=notify).totals
+    scores = pseudo_log_likelihoods(loaded.predictor, loaded.tokenizer, sentences, form=known, notify=notify)
     return Scored({**tally(read, scores[0::2] - scores[1::2]), "form": known})

@@ -53,7 +53,7 @@ def masking_tables(
             tables = replace(tables, documents_V=torch.from_numpy(documents), num_documents=len(data.train))
         if isinstance(weights, CentralityWeights) and weights.encoder is not None:
             tables = replace(tables, embedding_VD=word_embeddings(Path(weights.encoder), data.tokenizer))
-    if not wanted_lexicons(settings):
+    if not needed_lexicons(settings):
         return tables, None
     if (path := named_lexicon(settings)) is not None:
         lexicon = load_lexicon(path)
@@ -71,8 +71,8 @@ def masking_tables(
     return with_lexicon(tables, lexicon), lexicon
 
 
-def wanted_lexicons(masking: MaskingSettings) -> set[str | None]:
-    """The files that the settings of masking name; None where a lexicon is needed and no file named. Empty: none is."""
+def needed_lexicons(masking: MaskingSettings) -> set[str | None]:
+    """The lexicons that the settings of masking name; None among them where one is needed and none named."""
     return {
         part.lexicon for part in settings_within(masking) if isinstance(part, CollocationUnits | InformativeWeights)
     }
@@ -80,7 +80,7 @@ def wanted_lexicons(masking: MaskingSettings) -> set[str | None]:
 
 def named_lexicon(masking: MaskingSettings) -> Path | None:
     """The file that the settings name."""
-    files = sorted(file for file in wanted_lexicons(masking) if file is not None)
+    files = sorted(file for file in needed_lexicons(masking) if file is not None)
     if len(files) > 1:
         raise SettingsError(f"masking: a run has one lexicon, but the settings name {' and '.join(files)}")
     return Path(files[0]) if files else None

@@ -70,8 +70,8 @@ class ShownMasks(Result):
                 style = "bold red" if seen == self.mask_token else "bold green" if seen == true else "bold yellow"
                 line += [Styled(seen, style if place in targets else ""), " "]
             yield tuple(line)
-        colours = (Styled(self.mask_token, "bold red"), Styled("random", "bold yellow"), Styled("kept", "bold green"))
-        yield "\n", colours[0], "  ", colours[1], "  ", colours[2]
+        unlike, same = Styled("random", "bold yellow"), Styled("unchanged", "bold green")
+        yield "\n", Styled(self.mask_token, "bold red"), "  ", unlike, "  ", same
         for name, why in self.left_out.items():
             yield Styled(f"{name:>12}  not shown: {why}", "dim")
 
@@ -148,7 +148,21 @@ def row_and_masker(
     rows = rows_from_ids([ids], tokenizer)
     labels: Mapping[str, Sequence[str]] = {}
     if columns := needed_annotations(settings):
-        plan = _plan(columns, name)
+        reason: SettingsError | None = None
+        for pipeline_name in PIPELINES:
+            try:
+                pipeline = SpacyPipeline(pipeline_name, columns)
+                break
+            except SettingsError as error:
+                reason = error
+        else:
+            raise SettingsError(f"{name} needs the annotation {', '.join(columns)} of the text: {reason}") from reason
+        plan = AnnotationPlan(
+            dict.fromkeys(columns, "pipeline"),
+            {column: pipeline.labels(column) for column in columns},
+            pipeline=pipeline_name,
+            version=pipeline.version,
+        )
         _, _, aligned = annotated_tokens(tokenizer, Annotator(plan), [text], [None])
         annotations = {}
         for column, spans in aligned.items():
@@ -156,20 +170,6 @@ def row_and_masker(
             annotations[column][0, len(before) : len(before) + len(spans.values)] = torch.from_numpy(spans.values)
         rows, labels = replace(rows, annotations=annotations), plan.labels
     return rows, Masker(settings, tokenizer, seed=seed, tables=replace(tables, labels=labels))
-
-
-def _plan(columns: Sequence[str], name: str) -> AnnotationPlan:
-    for pipeline_name in PIPELINES:
-        try:
-            pipeline = SpacyPipeline(pipeline_name, columns)
-        except SettingsError as error:
-            why = error
-            continue
-        labels = {column: pipeline.labels(column) for column in columns}
-        return AnnotationPlan(
-            dict.fromkeys(columns, "pipeline"), labels, pipeline=pipeline_name, version=pipeline.version
-        )
-    raise SettingsError(f"{name} needs the annotation {', '.join(columns)} of the text: {why}") from why
 
 
 def _tables(tokenizer: Tokenizer, corpus: list[str], lexicon: str | Path | None) -> Tables:

@@ -126,10 +126,22 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
         UnmaskError: The text cannot be read, a setting is off, options exclude each other, or the folder holds
             prepared data already.
     """
-    number = _read_part(part, join=join, resume=resume, overwrite=overwrite, ray=ray)
+    shared, place = part is not None or join, None  # its number, and of how many
+    if part is not None:
+        if join:
+            raise SettingsError("a part is done alone, a join puts all together", options=["part", "join"])
+        number, _, of = part.partition("/")
+        if not (number.isdecimal() and of.isdecimal()):
+            raise SettingsError(
+                f"part {part}: give its number, counted from 1, and of how many, as 2/8", options=["part"]
+            )
+        place = int(number), int(of)
+    alone = {"resume": resume, "overwrite": overwrite, "ray": ray}
+    if shared and (excluded := [name for name, value in alone.items() if value]):
+        reason = f"{excluded[0]} is for a preparation in one piece; parts go on with what is in the folder"
+        raise SettingsError(reason, options=excluded)
     reporter = reporter or usual_reporter()
     recipe = requested_preparation(tokenizer, tokenizer_kind, vocab_size, annotate, settings)
-    shared = part is not None or join
     if path_at(out) is None and (shared or ray is not None):
         raise SettingsError(f"{out}: a shared preparation takes a folder on a disk that all see", options=["out"])
     with output_at(out, data_folder, resume=resume, overwrite=overwrite) as output:
@@ -146,7 +158,7 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
                 annotation=recipe.annotation,
                 workers=workers,
                 ray=ray,
-                part=number,
+                part=place,
                 join=join,
                 resume=resume,
                 overwrite=overwrite,
@@ -198,21 +210,6 @@ def requested_preparation(
     }
     recipe = light_recipe(options=options, overrides=as_overrides(settings))
     return recipe.model_copy(update={"tokenizer": with_commit(recipe.tokenizer)})
-
-
-def _read_part(part: str | None, *, join: bool, **others: object) -> tuple[int, int] | None:
-    """The number of a part, counted from 1, and of how many; options may exclude each other."""
-    if part is not None and join:
-        raise SettingsError("a part is done alone, a join puts all together; leave one out", options=["part", "join"])
-    if (part is not None or join) and (whole := [name for name, value in others.items() if value]):
-        reason = f"{whole[0]} is for a preparation in one piece; parts go on with what is in the folder"
-        raise SettingsError(reason, options=whole)
-    if part is None:
-        return None
-    number, _, of = part.partition("/")
-    if not (number.isdecimal() and of.isdecimal()):
-        raise SettingsError(f"part {part}: give its number, counted from 1, and of how many, as 2/8", options=["part"])
-    return int(number), int(of)
 
 
 def describe(manifest: Manifest) -> list[str]:

@@ -1,7 +1,7 @@
 """Searching a recipe's numbers with Optuna: many short runs, each with numbers that the runs before it suggest.
 
     OUT/tune.json       what is searched; a folder with it holds a search
-        data/           the text, prepared once for all, unless prepared data was given
+        data/           the text, prepared once for all, unless the data is prepared
         study.db        all trials, Optuna's: several processes with the same call share the search
         trials/NUMBER/  the trials' runs; only the best one keeps its model
         best.toml       the recipe with the best numbers

@@ -158,18 +158,6 @@ Form = Literal["plain", "word_l2r"]
 _REPORT_EVERY = 256  # tokens
 
 
-class Likelihoods(NamedTuple):
-    """Of some sentences."""
-
-    totals: NDArray[np.float64]  # [num_sentences]: in nats: sums over the tokens, never above 0
-    num_tokens: NDArray[np.int64]  # [num_sentences]: without special tokens
-
-    @property
-    def pseudo_perplexity(self) -> float:
-        """exp of the mean loss of a token over all sentences. Source: Salazar et al. 2020, section 2."""
-        return float(np.exp(min(-self.totals.sum() / self.num_tokens.sum(), 700.0)))
-
-
 def checked_form(form: str) -> Form:
     """Raises: SettingsError: It is no form of the pseudo-log-likelihood."""
     if form not in get_args(Form):
@@ -185,8 +173,8 @@ def pseudo_log_likelihoods(
     *,
     form: Form = "plain",
     notify: Notify = ignore,
-) -> Likelihoods:
-    """Scores sentences, each by itself.
+) -> NDArray[np.float64]:
+    """Scores sentences, each by itself: in nats the sums over their tokens, never above 0.
 
     Every token of the text is predicted once, an unknown token too; special tokens are not. Sentences of the same
     tokens are scored once, so that what a model cannot tell apart (white space, letters that the tokenizer lowers,
@@ -237,7 +225,7 @@ def pseudo_log_likelihoods(
             notify(Progress("each token hidden in turn", number + 1, total))
     owner = np.repeat(np.arange(len(first)), lengths[first])
     totals = -np.bincount(owner, weights=losses, minlength=len(first)).astype(np.float64)
-    return Likelihoods(totals[which], lengths)
+    return totals[which]
 
 
 def one_by_one(

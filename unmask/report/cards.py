@@ -75,7 +75,7 @@ def write_card(
 ) -> None:
     """Writes the card of a pretrained model, with what the reader must know of the result as a remark, if anything.
 
-    The recipe is given by section. Licence and language are those of its section `card`: only the user knows them.
+    `recipe` holds settings by section. Licence and language are those of its section `card`: only the user knows them.
     """
     start, masking = summary.get("start"), recipe["masking"]
     origin = None

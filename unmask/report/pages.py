@@ -88,12 +88,28 @@ def write_report(
         (f"{summary['steps']:,}", "steps"),
         (f"{summary['seconds'] / 60:.1f} min", f"of training on {summary['device']}"),
     ]
+    # The gain of a further training on the new text and its cost on the old.
+    domains = [
+        (
+            name,
+            [
+                f"{shown.format(figures[when][key])}{margin(figures[when].get(f'{key}_interval'))}"
+                for key, _, shown in _COLUMNS
+                for when in ("before", "after")
+            ],
+        )
+        for name, figures in summary.get("domains", {}).items()
+        if figures is not None
+    ]
     page = TEMPLATES.get_template("report.html").render(
         title=f"{summary['num_parameters'] / 1e6:.1f}M parameters, {recipe['masking']['strategy'] or 'own'} masking",
         sources=", ".join(Path(source["path"]).name for source in manifest.sources),
         headline=headline,
         remarks=[sentence(each) for each in (remark, summary["validation_warning"]) if each],
-        **_before_and_after(summary),
+        start=summary["start"] if domains else None,
+        over=f" ({over(summary['validation_unit'])})" if "±" in str(domains) else "",
+        domain_columns=[title for _, title, _ in _COLUMNS],
+        domains=dict(domains),
         plots=as_markup(*training_curves(metrics, summary["unigram_entropy"])),
         lines=list(zip(before, after, strict=True)),
         manifest=manifest,
@@ -104,40 +120,6 @@ def write_report(
         ],
     )
     write_atomically(path, page)
-
-
-def _before_and_after(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """The gain of a further training on the new text and its cost on the old; nothing where weights were new."""
-    if "domains" not in summary:
-        return {"start": None}
-    start, domains = summary["start"], summary["domains"]
-    changes = []
-    if start["new_head"]:
-        changes.append("a new head for masked tokens")
-    if start["positions"]:
-        changes.append("{:,} positions instead of {:,}".format(*reversed(start["positions"])))
-    if start["new_words"]:
-        change = start["tokens_after"] / start["tokens_before"] - 1.0
-        changes.append(f"{start['new_words']:,} new words ({', '.join(start['examples'])}), {change:+.1%} tokens")
-    rows, has_margin = [], False
-    for name, figures in domains.items():
-        if figures is None:
-            continue
-        cells = []
-        for key, _, shown in _COLUMNS:
-            for when in ("before", "after"):
-                interval = figures[when].get(f"{key}_interval")
-                cells.append(f"{shown.format(figures[when][key])}{margin(interval)}")
-                has_margin |= key == "loss" and interval is not None
-        rows.append((name, cells))
-    return {
-        "start": start,
-        "changes": "".join(f"; {change}" for change in changes),
-        "over": f" ({over(summary['validation_unit'])})" if has_margin else "",
-        "domain_columns": [title for _, title, _ in _COLUMNS],
-        "domains": rows,
-        "old_text": bool(domains["old"]),
-    }
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> list[str]:

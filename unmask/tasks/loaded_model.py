@@ -270,7 +270,7 @@ class Model(Readable):
         """
         from unmask.measure.questions import checked_form, pseudo_log_likelihoods
 
-        return pseudo_log_likelihoods(self.predictor, self.tokenizer, sentences, form=checked_form(form)).totals
+        return pseudo_log_likelihoods(self.predictor, self.tokenizer, sentences, form=checked_form(form))
 
     def predict(self, inputs: Sequence[Any]) -> list[Any]:
         """What a fine-tuned model says of each input; see `unmask.tasks.predict.TaskModel.predict`.

@@ -44,7 +44,7 @@ def test_files_folders_and_archives_hold_the_same_pairs(tmp_path: Path) -> None:
     assert from_folder[2].where == f"{folder / 'b.jsonl'}: line 3"
     assert read_pairs(folder / "b.jsonl") == from_folder[1:]
     (tmp_path / "b.json").write_text(json.dumps([json.loads(each) for each in AGREEMENT.splitlines()] * 2, indent=1))
-    assert [pair.where[-8:] for pair in read_pairs(tmp_path / "b.json")] == [": pair 1", ": pair 2"]
+    assert [pair.where[-8:] for pair in read_pairs(tmp_path / "b.json")] == ["n: row 1", "n: row 2"]
     assert [pair.good for pair in read_pairs(tmp_path / "b.json")] == ["The cat sees."] * 2
     for kind in ("gz", "xz"):
         archive = tmp_path / f"pairs.tar.{kind}"

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import lzma
 import os
+import shutil
 import tarfile
+import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -29,17 +31,8 @@ from torch.nn import functional
 from unmask.core.errors import CorpusError, ModelError, SettingsError
 from unmask.core.files import absence
 from unmask.core.results import Notify, Progress, ignore
-from unmask.data.json_rows import JsonText, NotJsonError, parsed_line
-from unmask.data.reading import (
-    BadInput,
-    bare_suffix,
-    broken_character,
-    check_characters,
-    decoded,
-    line_parts,
-    open_bytes,
-    pieces_of,
-)
+from unmask.data.json_rows import json_form, json_rows
+from unmask.data.reading import BadInput, bare_suffix, broken_character, check_characters
 from unmask.measure.uncertainty import FEW, ratio_over_draws, wilson
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.runner import Predictor, evaluating, logits_at, run
@@ -272,7 +265,6 @@ def with_special(input_ids: NDArray[np.int32] | NDArray[np.int64], tokenizer: To
 
 _LINES = (".jsonl", ".ndjson", ".json")
 _TARS = (".tar", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2")
-_SHAPE = "minimal pairs are a JSON object a line, or an array"
 
 
 class Pair(NamedTuple):
@@ -286,19 +278,44 @@ class Pair(NamedTuple):
 
 
 def read_pairs(path: Path) -> list[Pair]:
-    """Reads minimal pairs.
+    """Reads minimal pairs, of several files in their order by name.
 
     Args:
         path: A file of JSON lines or of an array (also compressed), a folder of such, or a tar archive of such.
 
     Raises:
-        CorpusError: There is no such file, no pair in it, or a line is not in BLiMP's format or longer than a million
-            characters; with file and line.
+        CorpusError: There is no such file, no pair in it, or a row is not in BLiMP's format; with file and row.
     """
     if not (os.path.isdir(path) or os.path.isfile(path)):
         raise CorpusError(f"{path}: {absence(path)}; give a file, a folder or a tar archive of minimal pairs")
-    is_archive = path.name.lower().endswith(_TARS) and not path.is_dir()
-    pairs = list(_in_archive(path) if is_archive else _in_files(path))
+    pairs = []
+    with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
+        files = {str(path): path}  # by what errors call them
+        if path.is_dir():
+            entries = sorted(entry for entry in path.rglob("*") if entry.is_file() and bare_suffix(entry) in _LINES)
+            files = {str(entry): entry for entry in entries}
+        elif path.name.lower().endswith(_TARS):
+            files = _unpacked(path, Path(scratch))
+        for name, file in files.items():
+            row = "line" if json_form(file) == "lines" else "row"
+            try:
+                for number, entry in json_rows(file, BadInput(skip=False, way_out=None)):
+                    good, bad = entry.get("sentence_good"), entry.get("sentence_bad")
+                    if not (isinstance(good, str) and isinstance(bad, str) and good.strip() and bad.strip()):
+                        raise CorpusError(
+                            f"{file}: {row} {number}: not in BLiMP's format; a pair is a JSON object with the texts "
+                            "sentence_good and sentence_bad"
+                        )
+                    paradigm = str(entry.get("UID") or file.name.split(".")[0])
+                    phenomenon = str(entry.get("linguistics_term") or paradigm)
+                    if broken := broken_character(good + bad + paradigm + phenomenon):
+                        raise CorpusError(
+                            f"{file}: {row} {number}: a sentence or a name holds {broken}, which is no character; take "
+                            "the pair out"
+                        )
+                    pairs.append(Pair(good, bad, paradigm, phenomenon, f"{name}: {row} {number}"))
+            except CorpusError as error:
+                raise CorpusError(str(error).replace(str(file), name)) from error
     if not pairs:
         raise CorpusError(
             f"{path}: there are no minimal pairs in it; expected lines like "
@@ -307,79 +324,23 @@ def read_pairs(path: Path) -> list[Pair]:
     return pairs
 
 
-def _in_files(path: Path) -> Iterator[Pair]:
-    """The pairs of a file, or of those in a folder in their order by name."""
-    files = [path]
-    if path.is_dir():
-        files = sorted(entry for entry in path.rglob("*") if entry.is_file() and bare_suffix(entry) in _LINES)
-    for each in files:
-        with open_bytes(each) as content:
-            yield from _pairs_of(str(each), content)
-
-
-def _in_archive(path: Path) -> Iterator[Pair]:
-    """The pairs of an archive, file by file in their order by name. It is read in one go and never unpacked."""
-    files: list[tuple[str, list[Pair]]] = []
+def _unpacked(path: Path, folder: Path) -> dict[str, Path]:
+    """The files of an archive that may hold pairs, by what errors call them."""
+    files = {}
     try:
         with tarfile.open(path) as archive:
-            for member in archive:
-                if member.size < 0:  # behind which Python's own reader would go round in a circle
-                    raise tarfile.ReadError("a file of negative size")
-                hidden = Path(member.name).name.startswith("._")  # what macOS puts beside files
-                if member.isfile() and not hidden and bare_suffix(Path(member.name)) in _LINES:
-                    content = archive.extractfile(member)
-                    assert content is not None, "a file has content"
-                    name = f"{path}:{member.name}"
-                    files.append((name, list(_pairs_of(name, content))))
-    except CorpusError:  # of a file in it
-        raise
+            for number, member in enumerate(archive):
+                name = Path(member.name).name  # which macOS puts beside files as ._name
+                content = archive.extractfile(member) if member.isfile() else None
+                if content is not None and not name.startswith("._") and bare_suffix(Path(name)) in _LINES:
+                    (folder / str(number)).mkdir()
+                    files[f"{path}:{member.name}"] = folder / str(number) / name
+                    with (folder / str(number) / name).open("wb") as file:
+                        shutil.copyfileobj(content, file)
     except (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError, ValueError, OverflowError) as error:
         reason = next(iter(str(error).splitlines()), "it ends too early").rstrip(":")  # the rest lists all methods
         raise CorpusError(f"{path}: not a readable tar archive, or a cut-off one ({reason})") from error
-    for _, pairs in sorted(files, key=lambda each: each[0]):
-        yield from pairs
-
-
-def _pairs_of(name: str, file: IO[bytes]) -> Iterator[Pair]:
-    own_name = Path(name).name.split(".")[0]
-    for where, entry in _entries(name, file):
-        good, bad = (entry.get(f"sentence_{which}") if isinstance(entry, dict) else None for which in ("good", "bad"))
-        if not (isinstance(good, str) and isinstance(bad, str) and good.strip() and bad.strip()):
-            raise CorpusError(
-                f"{where}: not in BLiMP's format; a pair is a JSON object with the texts sentence_good and sentence_bad"
-            )
-        paradigm = str(entry.get("UID") or own_name)
-        phenomenon = str(entry.get("linguistics_term") or paradigm)
-        if broken := broken_character(good + bad + paradigm + phenomenon):
-            raise CorpusError(f"{where}: a sentence or a name holds {broken}, which is no character; take the pair out")
-        yield Pair(good, bad, paradigm, phenomenon, where)
-
-
-def _entries(name: str, file: IO[bytes]) -> Iterator[tuple[str, Any]]:
-    """What stands in each line, or in the array that the file is, and where."""
-    chunks = decoded(pieces_of(file), name, BadInput(skip=False, way_out=None))
-    begin, first = 1, ""
-    for first in chunks:
-        if first.strip():
-            break
-        begin += first.count("\n")
-    if first.lstrip().startswith("["):
-        text = JsonText(name, chain([first], chunks), way_out=f"{_SHAPE} of such")
-        try:
-            for _, number, value in text.rows(way_out=_SHAPE):
-                yield f"{name}: pair {number}", value
-        except NotJsonError as error:
-            raise CorpusError(f"{name}: {error}; {_SHAPE}") from error
-        return
-    for number, part in enumerate(line_parts(chain([first], chunks)), begin):
-        where = f"{name}: line {number}"
-        if not (part.starts and part.ends):
-            raise CorpusError(f"{where} is longer than a million characters; {_SHAPE}")
-        if part.text.strip():
-            try:
-                yield where, parsed_line(part.text)
-            except ValueError as error:
-                raise CorpusError(f"{where} {error}; {_SHAPE}") from error
+    return dict(sorted(files.items()))
 
 
 TIE = 1e-4  # nats: what the order in which numbers are added up may change

@@ -22,7 +22,7 @@ from unmask.data.store import TokenStore
 from unmask.masking.masker import MaskedRows, Masker
 from unmask.masking.settings import STRATEGIES, MaskingSettings
 from unmask.masking.tables import Tables
-from unmask.measure.masking import audit
+from unmask.measure.masking import audit, ratio_of_sums
 from unmask.tokenizer.tokenizer import Tokenizer
 
 
@@ -206,3 +206,21 @@ def test_a_recipe_with_pairs_is_audited_with_pairs(data_folder: Path, tmp_path: 
         assert abs(pairs[f"{half}_rate"] - entry["expected_rate"]) < 4.5 * pairs[f"{half}_rate_stderr"]
     for text in (repr(report), (tmp_path / "audit.html").read_text()):
         assert f"some in both of {pairs['with_both']:,} of {pairs['pairs']:,} pairs" in text
+
+
+@pytest.mark.parametrize("rows", [1, 5, 30, 400])
+def test_rows_that_come_out_alike_are_not_broken(rows: int) -> None:
+    """Of 126 tokens at 15 % each row hides 18 or 19; that all of them have 19 is chance where they are few."""
+    generator = np.random.default_rng(rows)
+    for _ in range(300):
+        targets = 18 + (generator.random(rows) < 0.9)
+        assert not ratio_of_sums(targets, np.full(rows, 126)).differs_from(0.15)
+    assert ratio_of_sums(np.full(4000, 19), np.full(4000, 126)).differs_from(0.15)
+    assert ratio_of_sums(np.full(1, 40), np.full(1, 126)).differs_from(0.15)
+
+
+def test_the_error_by_hand() -> None:
+    ratio = ratio_of_sums(np.array([10, 30]), np.array([100, 100]))
+    assert ratio.rate == pytest.approx(0.2)
+    assert ratio.stderr == pytest.approx((10**2 + 10**2) ** 0.5 / 200)
+    assert ratio_of_sums(np.array([19, 0]), np.array([126, 0])).stderr == pytest.approx(0.5 / 126)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from html import escape
 from pathlib import Path
 
 import unmask
@@ -59,14 +58,6 @@ def test_text_is_escaped(run: unmask.Run, tmp_path: Path) -> None:
     assert "<b>" not in html
     assert "<i>" not in html
     assert "&lt;i&gt;</span>x" in html, "no space within a word"
-
-
-def test_near_duplicates_of_held_out_text_are_told(run: unmask.Run) -> None:
-    near = load_manifest(run.folder / "data").near_duplicates
-    assert near is not None
-    assert run.summary["near_duplicates"] == json.loads(json.dumps(near.plain()))
-    assert escape(near.sentence) in (run.folder / "report.html").read_text(encoding="utf-8")
-    assert near.sentence in (run.folder / "model" / "README.md").read_text(encoding="utf-8")
 
 
 def test_an_example_of_near_duplicates_is_escaped(run: unmask.Run, manifest: Manifest, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_files_folders_and_archives_hold_the_same_pairs(tmp_path: Path) -> None:
         (AGREEMENT + "{oops\n", "line 2"),
         (AGREEMENT + '["a", "b"]\n', "line 2"),
         (AGREEMENT + '{"good": "a", "bad": "b"}\n', "line 2"),
-        ("[" + AGREEMENT + ", {}]", "pair 2"),
+        ("[" + AGREEMENT + ", {}]", "row 2"),
         ("[" * 5000, "line 1 .* too deep"),
         ('{"n": ' + "1" * 5000 + "}", "line 1 .* too many digits"),
         (line("a", " "), "line 1"),

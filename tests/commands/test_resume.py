@@ -1,4 +1,4 @@
-"""Fine-tuning that was stopped, or is done by two processes, comes to what one process in one go comes to."""
+"""What was stopped, is done by two processes, or goes on from an address comes to what one go comes to."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ import pytest
 from safetensors.torch import load_file
 
 import unmask
+from tests.command_line import Main
 from tests.commands.finetune_helpers import FAST, MakeModel, save_encoder, write_classes
 from tests.commands.stopping import Stopping
+from tests.elsewhere import Elsewhere
 from tests.processes import in_processes
-from unmask.commands.finetune import forecast_finetune
 from unmask.core.errors import RunError
 from unmask.core.interruption import Interrupted
+from unmask.core.remote import cache
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.callbacks import StepReport
 
@@ -110,18 +112,6 @@ def test_what_is_another_fine_tuning_does_not_go_on(options: dict[str, Any], tmp
     assert content(out) == before
 
 
-def test_a_dry_run_says_what_would_happen_and_writes_nothing(options: dict[str, Any], tmp_path: Path) -> None:
-    files = sorted(tmp_path.rglob("*"))
-    forecast = forecast_finetune(**options, settings=settings(2, "finetune.epochs=3"))
-    assert (forecast["task"], forecast["labels"], forecast["seeds"]) == ("classify", ["garden", "sea"], 2)
-    assert forecast["steps"] == 9  # 40 examples, 16 a step: 3 steps an epoch
-    assert forecast["examples"]["train"] == {"records": 40, "inputs": 40, "truncated": 0, "split": 0}
-    assert sorted(tmp_path.rglob("*")) == files
-
-
-pytest.importorskip("sklearn")
-
-
 def finetuned(folder: Path, *, options: dict[str, str], seeds: int, resume: bool) -> dict[str, Any]:
     """What a process of a group has at the end."""
     settings = (*FAST, "finetune.epochs=3", "finetune.precision=float32")
@@ -151,3 +141,54 @@ def test_two_processes_fine_tune_as_one(make_model: MakeModel, tokenizer: Tokeni
     models = [load_file(tmp_path / count / "out" / "model" / "model.safetensors") for count in ("1", "2")]
     for name, weight in models[0].items():
         assert (weight - models[1][name]).norm() <= 1e-3 * weight.norm()
+
+
+# ----------------------------------------
+# At an address; tests/core/test_bucket.py kills one, with a server.
+
+SMALL = ("model.num_layers=1", "model.hidden_size=32", "model.num_heads=2", "training.batch_tokens=256")
+ADDRESS = "elsewhere://bucket/runs/a"
+
+
+def test_a_run_is_finished_there(server: Elsewhere, data_folder: Path, main: Main) -> None:
+    run = unmask.pretrain([data_folder], out=ADDRESS, steps=2, settings=SMALL)
+    assert server.sent[-1] == "/bucket/runs/a/summary.json"
+    assert json.loads(server.cat_file("/bucket/runs/a/summary.json")) == run.summary
+    assert run.folder.is_relative_to(cache())
+    weights = server.cat_file("/bucket/runs/a/model/model.safetensors")
+    with pytest.raises(RunError, match=ADDRESS):
+        unmask.pretrain([data_folder], out=ADDRESS, steps=2, settings=SMALL)
+    shutil.rmtree(cache())
+    server.sent.clear()
+    code, _, errors = main("pretrain", "--out", ADDRESS, "--resume", "--set", "card.license=mit")
+    assert code == 0, errors
+    assert {"/bucket/runs/a/model/README.md", "/bucket/runs/a/recipe.toml"} <= set(server.sent)
+    assert server.cat_file("/bucket/runs/a/model/model.safetensors") == weights
+
+
+def test_more_seeds_of_a_result_are_made_elsewhere(
+    server: Elsewhere, make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    encoder = save_encoder(make_model, tokenizer, tmp_path / "encoder")
+    train, dev = write_classes(tmp_path / "train.jsonl", 24, 0), write_classes(tmp_path / "dev.jsonl", 12, 1)
+    given = {"task": "classify", "train": train, "validation": dev, "out": ADDRESS}
+    settings = (*FAST, "finetune.epochs=1")
+    unmask.finetune(encoder, **given, seeds=1, settings=settings)
+    (first,) = server.cat_file("/bucket/runs/a/runs.jsonl").splitlines()
+    shutil.rmtree(cache())
+    unmask.finetune(encoder, **given, seeds=2, settings=settings, resume=True)
+    lines = server.cat_file("/bucket/runs/a/runs.jsonl").splitlines()
+    assert len(lines) == 2
+    assert lines[0] == first
+    assert len(json.loads(server.cat_file("/bucket/runs/a/summary.json"))["seeds"]) == 2
+    unmask.finetune(encoder, **given, seeds=1, settings=settings, overwrite=True)
+    assert len(server.cat_file("/bucket/runs/a/runs.jsonl").splitlines()) == 1
+
+
+def test_vectors_are_sent(server: Elsewhere, make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    encoder = save_encoder(make_model, tokenizer, tmp_path / "encoder")
+    (tmp_path / "texts.txt").write_text("The cat sees the ship.\nThe dog follows.\n")
+    assert unmask.embed(encoder, tmp_path / "texts.txt", out="elsewhere://bucket/vectors.npy").texts == 2
+    assert server.cat_file("/bucket/vectors.npy")[:6] == b"\x93NUMPY"
+    with pytest.raises(RunError, match="is already there"):
+        unmask.embed(encoder, tmp_path / "texts.txt", out="elsewhere://bucket/vectors.npy")

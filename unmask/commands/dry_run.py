@@ -87,15 +87,11 @@ class Forecast(Result):
     """What a command would do: figures for `--json`, and facts that are shown, a name and a sentence each."""
 
     def __init__(self, figures: Mapping[str, Any], facts: Sequence[tuple[str, str]]) -> None:
-        super().__init__(figures)
-        object.__setattr__(self, "_facts", facts)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.to_dict(), self.__dict__["_facts"])
+        super().__init__({**figures, "_facts": facts})
 
     def shown(self) -> Iterator[Shown]:
         """A fact a line."""
-        yield from (f"{name:<12} {value}" for name, value in self.__dict__["_facts"])
+        yield from (f"{name:<12} {value}" for name, value in self["_facts"])
         yield Styled("nothing was written (--dry-run)", "dim")
 
 

@@ -150,7 +150,7 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
             held.enter_context(claimed.entered(resume=resume, overwrite=overwrite, inputs=inputs))
             goes_on = resume and claimed.is_claimed
             if goes_on and (root / "summary.json").is_file():
-                if change_card(root / "model", plan.fitted.card):
+                if change_card(root / "model", plan.settings.card):
                     reporter.note(f"{root / 'model' / CARD} was changed")
                 reporter.note(f"the embedder in {root} is finished: nothing is left to do")
                 return None
@@ -192,7 +192,7 @@ def forecast_embedder(
         "pairs": pairs,
         "num_parameters": run.state.model.num_parameters,
         "dimension": run.dimension,
-        "sparse": plan.fitted.sparse is not None,
+        "sparse": plan.settings.sparse is not None,
         "pairs_a_step": run.stream.pairs_a_step,
         **measured,
     }
@@ -296,8 +296,7 @@ def plan_embedder(  # noqa: PLR0913  (as `embedder`)
         texts=texts,
         files=files,
         pairs=None if pairs is None else Path(pairs),
-        settings=chosen,
-        fitted=fitted,
+        settings=fitted,
         corpus=validated(CorpusSettings, {**rule.model_dump(), **share, **values["corpus"]}, where="corpus"),
         minutes=MINUTES if minutes is None and steps is None else minutes,
         steps=steps,

@@ -108,8 +108,7 @@ class EmbedderPlan:
     texts: Sequence[Named]  # to learn from beside pairs, as the user named them
     files: Sequence[Path]  # those of them that are files
     pairs: Path | None  # of the user's own
-    settings: EmbedderSettings  # as the user set them
-    fitted: EmbedderSettings  # the same with crops that fit the model
+    settings: EmbedderSettings  # with crops that fit the model
     corpus: CorpusSettings  # how text is read and held out
     minutes: float | None  # the budget, or
     steps: int | None
@@ -128,7 +127,7 @@ class EmbedderRun(Callback):
         self, claimed: ClaimedFolder, plan: EmbedderPlan, reporter: Reporter, group: Group, *, goes_on: bool
     ) -> None:
         self.root, self.plan, self.reporter, self.group = claimed.root, plan, reporter, group
-        settings = self.settings = plan.fitted
+        settings = self.settings = plan.settings
         with files_checked(plan.model):
             model = load_model(plan.model, mask_id=plan.tokenizer.special.mask)
         config = model.config

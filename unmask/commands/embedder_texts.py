@@ -168,14 +168,8 @@ def read_texts(
     if is_prepared(paths):
         note("the data is prepared, so nothing is known of titles and paragraphs: pairs are crops of documents")
         return _from_prepared(Path(paths[0]), answers, tokenizer)
-    titles = settings.column is None  # a user who names the column of the text means no other
-    try:
-        corpus = Corpus(paths, settings, titles=titles)
-    except CorpusError as error:  # too little to hold something out
-        if settings != settings.model_copy(update={"holdout_from": "hash", "holdout_groups": None, "validation": ()}):
-            raise
-        corpus = Corpus(paths, settings, hold_out=False, titles=titles)
-        note(f"nothing is held out: {error}")
+    # A user who names the column of the text means no other for titles.
+    corpus = Corpus(paths, settings, titles=settings.column is None)
     texts, num_near = _tokenize(corpus, tokenizer, answers, notify)
     note(corpus.describe(corpus.decided()))
     if num_near:

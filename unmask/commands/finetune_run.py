@@ -192,44 +192,6 @@ def rank(metrics: Metrics, name: str) -> float:
     return -math.inf if value is None else -value if name in LOWER_IS_BETTER else value
 
 
-class FitWatch(Callback):
-    """Evaluates a model as it learns, keeps the best weights, and ends the training where the metric has not risen for
-    too long."""
-
-    def __init__(self, runs: Runs) -> None:
-        self._runs = runs
-
-    def on_figures(self, trainer: Trainer, report: StepReport) -> None:
-        trainer.state.recent_losses.append(report.loss)
-
-    def on_step(self, trainer: Trainer, report: StepReport) -> None:
-        """Evaluates where it is time: so often an epoch, and at its end."""
-        runs, state, settings = self._runs, trainer.state, self._runs.settings
-        batches = (trainer.settings.steps or 0) // settings.epochs
-        evaluations = min(settings.evaluations_per_epoch, batches)
-        if report.step * evaluations // batches == (report.step - 1) * evaluations // batches:
-            return
-        trainer.read_figures()
-        # Rank 0's for all: by them all end alike.
-        metrics = on_rank_zero(runs.group, lambda: runs.evaluate(state.model, runs.learning, "validation")[0])
-        state.model.train()
-        loss = math.fsum(state.recent_losses) / len(state.recent_losses)
-        evaluated = {"step": report.step, "epoch": report.step / batches, "loss": loss, "metrics": metrics}
-        state.recent_losses = []
-        ranks = [rank(each["metrics"], runs.metric) for each in state.history]
-        if not ranks or rank(metrics, runs.metric) > max(ranks):
-            state.best_weights = {name: tensor.detach().clone() for name, tensor in state.model.state_dict().items()}
-            best = len(ranks)
-        else:
-            best = ranks.index(max(ranks))
-        state.history.append(evaluated)
-        trainer.evaluated(evaluated)
-        figures = ", ".join(f"{name} {'undefined' if v is None else f'{v:.3f}'}" for name, v in metrics.items())
-        runs.reporter.note(f"  epoch {evaluated['epoch']:>4.1f}: loss {loss:.3f}, {figures}")
-        if settings.patience is not None and len(ranks) - best >= settings.patience:
-            trainer.request_stop()
-
-
 # ----------------------------------------
 # All runs.
 
@@ -293,8 +255,11 @@ def selecting_metric(task: Task, named: str | None) -> str:
     return named or names[0]
 
 
-class Runs:
+class Runs(Callback):
     """All runs of a fine-tuning: an encoder and the files of a task, read and checked against each other.
+
+    Of each run's trainer it is the callback that evaluates, keeps the best weights, and ends the training where the
+    metric has not risen for too long.
 
     Attributes:
         pretrained: The encoder; it stays as it is.
@@ -396,6 +361,36 @@ class Runs:
             group=self.group,
         )
 
+    def on_figures(self, trainer: Trainer, report: StepReport) -> None:
+        trainer.state.recent_losses.append(report.loss)
+
+    def on_step(self, trainer: Trainer, report: StepReport) -> None:
+        """Evaluates where it is time: so often an epoch, and at its end."""
+        state, settings = trainer.state, self.settings
+        batches = (trainer.settings.steps or 0) // settings.epochs
+        evaluations = min(settings.evaluations_per_epoch, batches)
+        if report.step * evaluations // batches == (report.step - 1) * evaluations // batches:
+            return
+        trainer.read_figures()
+        # Rank 0's for all: by them all end alike.
+        metrics = on_rank_zero(self.group, lambda: self.evaluate(state.model, self.learning, "validation")[0])
+        state.model.train()
+        loss = math.fsum(state.recent_losses) / len(state.recent_losses)
+        evaluated = {"step": report.step, "epoch": report.step / batches, "loss": loss, "metrics": metrics}
+        state.recent_losses = []
+        ranks = [rank(each["metrics"], self.metric) for each in state.history]
+        if not ranks or rank(metrics, self.metric) > max(ranks):
+            state.best_weights = {name: tensor.detach().clone() for name, tensor in state.model.state_dict().items()}
+            best = len(ranks)
+        else:
+            best = ranks.index(max(ranks))
+        state.history.append(evaluated)
+        trainer.evaluated(evaluated)
+        figures = ", ".join(f"{name} {'undefined' if v is None else f'{v:.3f}'}" for name, v in metrics.items())
+        self.reporter.note(f"  epoch {evaluated['epoch']:>4.1f}: loss {loss:.3f}, {figures}")
+        if settings.patience is not None and len(ranks) - best >= settings.patience:
+            trainer.request_stop()
+
     def evaluate(self, model: TaskNetwork, task: Task, name: str) -> tuple[Metrics, list[Any]]:
         """Metrics and predictions of a file, in the type that the model computes in; it is in evaluation mode then."""
         records, examples = self.files[name].records, self.examples[name]
@@ -429,11 +424,11 @@ class Runs:
             if seeds > 1:
                 what = f"seed {seed} ({number + 1} of {seeds})"
                 self.reporter.note(what)
-            trainer, watch = self.trainer(seed), FitWatch(self)
+            trainer = self.trainer(seed)
             state, trainer.fingerprint = trainer.state, f"{fingerprint}, seed {seed}"
             ends_early = self.settings.patience is not None
             fit(
-                trainer, root, watch, interruption, self.reporter, CheckpointSettings(keep=1), callbacks,
+                trainer, root, self, interruption, self.reporter, CheckpointSettings(keep=1), callbacks,
                 with_metrics=False, what=what, may_end_early=ends_early,
             )  # fmt: skip
             assert state.best_weights is not None, "the last step of an epoch is evaluated"

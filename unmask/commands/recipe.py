@@ -11,7 +11,7 @@ from typing import Any
 import tomli_w
 from pydantic import Field, model_validator
 
-from unmask.commands.recipe_files import CONTINUING, DEFAULT, LightRecipe, Overrides, as_overrides, recipe_values
+from unmask.commands.recipe_files import CONTINUING, DEFAULT, LightRecipe, Overrides, as_overrides, read_recipe
 from unmask.core.errors import ModelError, RunError, SettingsError
 from unmask.core.files import file_sha256
 from unmask.core.hub import OF_MODELS, hub_name, lasting_name
@@ -107,7 +107,7 @@ def load_recipe(
     that begins with a checkpoint is filled in by what the checkpoint says, and checked against it, and names of the hub
     get their commits. The recipe of a run is complete already, and its checkpoint need not be there any more.
     """
-    values, where = recipe_values(source, options, overrides)
+    values, where = read_recipe(source, options, overrides)
     for section in ("start", "model", "training"):
         if not isinstance(values.get(section, {}), dict):
             raise SettingsError(f"{where}: {section} = {values[section]!r}: expected a table of settings, [{section}]")
@@ -230,6 +230,7 @@ def _fill_from_checkpoint(values: dict[str, Any], *, where: str) -> None:
 
     # The architecture is the checkpoint's.
     architecture = {name: getattr(config, name) for name in _SAME_NAMES}
+    architecture["initialisation"] = ModelSettings.model_fields["initialisation"].default  # none is drawn
     if config.rotary is not None:
         architecture |= {name: getattr(config.rotary, name) for name in Rotary.model_fields}
     architecture = {name: value for name, value in architecture.items() if value is not None}
@@ -240,12 +241,6 @@ def _fill_from_checkpoint(values: dict[str, Any], *, where: str) -> None:
                 f"{where}: model.{key} = {value!r}, but the checkpoint has {architecture[key]!r}; the architecture is "
                 f"the checkpoint's: leave model.{key} away, or take a recipe without [model], such as continue"
             )
-    usual = ModelSettings.model_fields["initialisation"].default
-    if (initialisation := model.get("initialisation", usual)) != usual:
-        raise SettingsError(
-            f"{where}: model.initialisation = {initialisation!r} means nothing to a training that begins with a "
-            "checkpoint's weights; leave it away"
-        )
     model |= {"dropout": config.dropout, **model, **architecture}
     optimizer = training.get("optimizer")
     if isinstance(optimizer, dict) and optimizer.get("kind") == "adamw":

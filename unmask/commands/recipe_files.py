@@ -58,8 +58,13 @@ def recipe_names() -> list[str]:
     return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
 
 
-def read_recipe(source: str) -> tuple[dict[str, Any], str]:
-    """The values of a packaged recipe, by its name, or of a TOML file, by section; and what it is, for errors."""
+def read_recipe(
+    source: str, options: Mapping[str, Any] | None = None, overrides: Sequence[str] = ()
+) -> tuple[dict[str, Any], str]:
+    """The values of a packaged recipe, by its name, or of a TOML file, by section; and what it is, for errors.
+
+    On top are options, by dotted key (None is passed over), and then overrides.
+    """
     path = Path(source)
     if path.suffix == ".toml":
         if not path.is_file():
@@ -80,9 +85,14 @@ def read_recipe(source: str) -> tuple[dict[str, Any], str]:
         text = (resources.files("unmask") / "recipes" / f"{source}.toml").read_text(encoding="utf-8")
         where = f"recipe {source}"
     try:
-        return parse_json(text, tomllib.loads), where
+        values = parse_json(text, tomllib.loads)
     except ValueError as error:
         raise SettingsError(f"{where}: not TOML: {error}") from error
+    for key, value in (options or {}).items():
+        if value is not None:
+            set_value(values, key, value)
+    apply_overrides(values, overrides)
+    return values, where
 
 
 # ----------------------------------------
@@ -227,26 +237,11 @@ class LightRecipe(Settings):
     card: CardSettings = CardSettings()
 
 
-def recipe_values(
-    source: str, options: Mapping[str, Any] | None, overrides: Sequence[str]
-) -> tuple[dict[str, Any], str]:
-    """The values of a recipe by section with options (by dotted key; None is passed over) and then overrides on top.
-
-    With what the recipe is, for errors, which are those of `read_recipe` and `apply_overrides`.
-    """
-    values, where = read_recipe(source)
-    for key, value in (options or {}).items():
-        if value is not None:
-            set_value(values, key, value)
-    apply_overrides(values, overrides)
-    return values, where
-
-
 def light_recipe(
     source: str = DEFAULT, *, options: Mapping[str, Any] | None = None, overrides: Sequence[str] = ()
 ) -> LightRecipe:
-    """Reads a recipe in less time than torch takes to load; arguments are those of `recipe_values`."""
-    values, where = recipe_values(source, options, overrides)
+    """Reads a recipe in less time than torch takes to load; arguments are those of `read_recipe`."""
+    values, where = read_recipe(source, options, overrides)
     if values.get("start"):
         values.setdefault("training", {})  # which the checkpoint fills in
     return validated(LightRecipe, values, where=where)

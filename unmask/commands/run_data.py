@@ -25,7 +25,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -45,7 +45,7 @@ from unmask.commands.recipe import (
     new_model,
     read_fitting_config,
 )
-from unmask.core.errors import DataError, RunError, SettingsError, parse_json
+from unmask.core.errors import CorpusError, DataError, RunError, SettingsError, parse_json
 from unmask.core.files import ClaimedFolder, read_object, typed, whole_folder, writing
 from unmask.core.hub import lasting_name
 from unmask.core.remote import source_named
@@ -487,10 +487,10 @@ def _find_old_text(  # noqa: PLR0911  (a case a line)
     manifest = load_manifest(root)
     if manifest.tokenizer_sha256 == tokenizer.fingerprint:
         return f"old text: the validation split of {root}", root
-    sizes = {Path(source["path"]).resolve(): source["bytes"] for source in manifest.sources}
-    if all(path.is_file() and path.stat().st_size == size for path, size in sizes.items()):
+    with suppress(CorpusError):  # a file may be gone, and a folder hold more by now
         sources = [kept_source(root, source) for source in manifest.settings["sources"]]
         corpus = Corpus(sources, CorpusSettings.model_validate(manifest.settings["corpus"]))
-        if {source.path.resolve() for source in corpus.all_sources()} == sizes.keys():  # a folder may hold more by now
+        sizes = {source.path.resolve(): source.path.stat().st_size for source in corpus.all_sources()}
+        if sizes == {Path(source["path"]).resolve(): source["bytes"] for source in manifest.sources}:
             return f"old text: what {root} holds out, read again", corpus
     return f"the text that {root} was made from is not there any more as it was: {way_out}", None

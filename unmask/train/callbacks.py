@@ -38,6 +38,8 @@ class StepReport:
         epoch: Of its rows.
         figures: Its losses and the gradient's norm, which a GPU may still be computing (`Figures`).
         tokens: Tokens of text in its rows.
+        predicted_tokens: Targets of the main objective.
+        micro_batches: Parts that it was computed in; more than before where memory ran out.
         learning_rate: The peak rate of the settings, times the schedule.
         length: Positions of its rows.
         seconds: Training time so far, this step included.
@@ -48,19 +50,11 @@ class StepReport:
     epoch: int
     figures: Any
     tokens: int
+    predicted_tokens: int
+    micro_batches: int
     learning_rate: float
     length: int
     seconds: float
-
-    @property
-    def predicted_tokens(self) -> int:
-        """Targets of the main objective."""
-        return int(self.figures.predicted_tokens)
-
-    @property
-    def micro_batches(self) -> int:
-        """Parts that it was computed in; more than before where memory ran out."""
-        return int(self.figures.micro_batches)
 
     @property
     def loss(self) -> float:

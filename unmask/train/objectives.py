@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import torch
@@ -230,9 +231,6 @@ def _retromae(settings: RetroMAESettings) -> Objective:
     The prediction head is that of masked tokens, all of it, as in the released code of the paper.
     """
 
-    def targets(rows: Rows, masked: MaskedRows) -> TextsToRebuild:
-        return TextsToRebuild.of(rows, masked, rate=settings.prediction_rate)
-
     def losses(model: MaskedLM, hidden_TD: Tensor, texts: TextsToRebuild, dropout_seed: int | None = None) -> Losses:
         head, count, num_texts = model.find_head(RetroMAEHead), len(texts), len(texts.first_E)
         assert head is not None
@@ -258,7 +256,8 @@ def _retromae(settings: RetroMAESettings) -> Objective:
         each_N, wrong_N = (torch.cat([getattr(part, name) for part in parts])[:count] for name in ("each_N", "wrong_N"))
         return Losses(torch.stack([part.total for part in parts]).sum(), each_N, wrong_N)
 
-    return Objective("retromae", settings.weight, targets, losses, predicted=settings.prediction_rate)
+    rate = settings.prediction_rate
+    return Objective("retromae", settings.weight, partial(TextsToRebuild.of, rate=rate), losses, predicted=rate)
 
 
 def extra_objectives(settings: ObjectivesSettings) -> tuple[Objective, ...]:

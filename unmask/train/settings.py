@@ -150,10 +150,6 @@ class LengthSchedule(Settings):
             raise ValueError(f"places must begin with 0 and rise, not {list(self.places)}")
         return self
 
-    def at(self, progress: float) -> int:
-        """The length at a progress in [0, 1]."""
-        return [n for place, n in zip(self.places, self.lengths, strict=True) if place <= progress][-1]
-
 
 class TrainingSettings(Settings):
     """How the model is trained.
@@ -243,7 +239,9 @@ class TrainingSettings(Settings):
 
     def length_at(self, progress: float) -> int:
         """Positions of a row at a progress in [0, 1]."""
-        return self.sequence_length if self.length_schedule is None else self.length_schedule.at(progress)
+        if (schedule := self.length_schedule) is None:
+            return self.sequence_length
+        return [n for place, n in zip(schedule.places, schedule.lengths, strict=True) if place <= progress][-1]
 
 
 class CheckpointSettings(Settings):

@@ -231,6 +231,8 @@ class Trainer:
                     epoch=batch.epoch,
                     figures=figures,
                     tokens=batch.num_tokens,
+                    predicted_tokens=figures.predicted_tokens,
+                    micro_batches=figures.micro_batches,
                     learning_rate=settings.learning_rate * scale,
                     length=batch.length,
                     seconds=state.seconds,

@@ -6,7 +6,7 @@ import math
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import islice
@@ -16,10 +16,9 @@ import torch
 from torch import nn
 
 from unmask.core.errors import DivergedError, EndedElsewhereError
-from unmask.data.rows import WHOLE, Cursor, Rows, Share
+from unmask.data.rows import Cursor, Rows
 from unmask.masking.masker import MaskedRows, Masker, unmasked
 from unmask.masking.settings import rate_at
-from unmask.masking.tables import Scores
 from unmask.train.callbacks import Callback, StepReport
 from unmask.train.distributed import ALONE, Group, check_same, synced_over
 from unmask.train.hardware import first_micro_tokens, keep_freed_memory, works_on_its_own
@@ -186,18 +185,10 @@ class Trainer:
             seconds = self.clock() - begin
             return group.all_gather([seconds])[0][0] if by_clock else seconds
 
-        batches = Batches(
-            self.stream,
-            masker,
-            settings,
-            pad_id=self.model.pad_id,
-            share=group.share,
-            board=board,
-            ahead=BATCHES_AHEAD if ahead else 0,
-        )
+        batches = masked_batches(self, ahead=BATCHES_AHEAD if ahead else 0)
         try:
             while (progress := state.progress(settings)) < 1.0:
-                batch = batches.take(state)
+                batch = next(batches)
                 # The rate is that of the step's middle, so that no step has rate 0; by the clock, where how long it
                 # takes is not known, that of its beginning.
                 behind = settings.progress(state.step + 1, state.tokens_seen + batch.num_tokens, state.seconds)
@@ -259,13 +250,13 @@ class Trainer:
 class _Request(NamedTuple):
     """What a batch is made of: its place in the stream and in the training, and what follows from that."""
 
+    version: int  # of the stream: if it changes while the batch is made, the batch is made anew
     cursor: Cursor
     step: int  # made before it
     tokens: int  # trained on before it
-    seconds: float  # of training, when it was requested
     progress: float
     length: int
-    scores: Scores | None
+    scores_version: int | None
 
 
 @dataclass(frozen=True)
@@ -279,92 +270,68 @@ class MaskedBatch:
     length: int  # positions of a row
     cursor: Cursor  # the place behind it
     request: _Request
-    version: int  # of the stream that it was made of
 
 
-class Batches:
-    """Makes masked batches, or a process's share of them.
+def masked_batches(trainer: Trainer, *, ahead: int) -> Generator[MaskedBatch, None, None]:
+    """The batch of the next step, by the trainer's state whenever one is taken; or this process's share of it.
 
-    Where some are made `ahead`, in a thread, every batch is filled up with empty rows of `pad_id` (an epoch's last
-    batches have fewer), so that a GPU meets one shape. Nothing else may take batches of the stream then, but for when
-    it is not known which batch comes next.
+    Where some are made `ahead`, every batch is filled up with empty rows (an epoch's last batches have fewer), so that
+    a GPU meets one shape. Nothing else may take batches of the stream then, but for when it is not known which batch
+    comes next.
     """
+    stream, masker, settings, state = trainer.stream, trainer.masker, trainer.settings, trainer.state
+    share, board, by_clock = trainer.group.share, trainer.state.board, settings.minutes is not None
 
-    def __init__(
-        self,
-        stream: Any,
-        masker: Masker | None,
-        settings: TrainingSettings,
-        *,
-        pad_id: int,
-        share: Share = WHOLE,
-        board: ScoreBoard | None = None,
-        ahead: int = 0,
-    ) -> None:
-        self.stream, self.masker, self.settings = stream, masker, settings
-        self._pad_id, self._share, self._board, self._ahead = pad_id, share, board, ahead
-        self._thread = ThreadPoolExecutor(1, "unmask-batches") if ahead else None
-        self._queue: deque[Future[MaskedBatch | None]] = deque()
+    def request(cursor: Cursor, step: int, tokens: int, seconds: float) -> _Request:
+        progress = settings.progress(step, tokens, seconds)
+        length, scores_version = settings.length_at(progress), None if board is None else board.scores.version
+        return _Request(stream.version, cursor, step, tokens, progress, length, scores_version)
 
-    def close(self) -> None:
-        if self._thread is not None:
-            self._thread.shutdown(cancel_futures=True)
+    def make(own: _Request) -> MaskedBatch:
+        num_rows = settings.batch_tokens // own.length
+        batch = stream.batch(own.cursor, num_rows, own.length, share=share)
+        most_rows = -(-num_rows // share.world_size) if ahead else 1  # of any process
+        rows = with_empty_rows(batch.rows, most_rows, trainer.model.pad_id)
+        if masker is None:
+            masked = unmasked(rows)
+        else:
+            scores = None if board is None else board.scores
+            masked = masker(rows, epoch=batch.epoch, progress=own.progress, scores=scores)
+        return MaskedBatch(rows, masked, batch.epoch, batch.num_tokens, rows.shape[1], batch.cursor, own)
 
-    def take(self, state: TrainState) -> MaskedBatch:
-        """The batch of the next step: the one that was made for it, or a new one."""
-        request = self._request(state.cursor, state.step, state.tokens_seen, state.seconds)
-        batch = self._queue.popleft().result() if self._queue else None
-        # Whether the batch of one request is that of another, too. Progress by the clock never comes again.
-        made_for, now = (
-            (each.cursor, each.step, each.tokens, each.length, each.scores and each.scores.version,
-             None if self.settings.minutes is not None else each.progress)
-            for each in (batch.request if batch else request, request)
-        )  # fmt: skip
-        if batch is None or batch.version != self.stream.version or made_for != now:
-            for future in self._queue:  # what was to come behind another one
-                future.cancel()
-            wait(self._queue)
-            self._queue.clear()
-            batch = self._make(request)
-        if self._thread is not None:
-            last: Future[MaskedBatch | None] = self._queue[-1] if self._queue else Future()
-            if not self._queue:
-                last.set_result(batch)
-            while len(self._queue) < self._ahead:
-                last = self._thread.submit(self._make_behind, last, request.seconds)
-                self._queue.append(last)
-        return batch
-
-    def _request(self, cursor: Cursor, step: int, tokens: int, seconds: float) -> _Request:
-        progress = self.settings.progress(step, tokens, seconds)
-        scores = None if self._board is None else self._board.scores
-        return _Request(cursor, step, tokens, seconds, progress, self.settings.length_at(progress), scores)
-
-    def _make_behind(self, last: Future[MaskedBatch | None], seconds: float) -> MaskedBatch | None:
+    def make_behind(last: Future[MaskedBatch | None], seconds: float) -> MaskedBatch | None:
         """The batch behind another, by the seconds of training when it was requested; None where it is not known before
         its step is made, or nothing follows. What time it is when the thread gets here must not matter: other
         processes would make other batches."""
-        before = last.result()
-        if before is None:
+        if (before := last.result()) is None:
             return None
         step = before.request.step + 1
-        if self._board is not None and step % self._board.every_steps == 0:
+        if board is not None and step % board.every_steps == 0:
             return None
-        request = self._request(before.cursor, step, before.request.tokens + before.num_tokens, seconds)
-        return None if request.progress >= 1.0 else self._make(request)
+        own = request(before.cursor, step, before.request.tokens + before.num_tokens, seconds)
+        return None if own.progress >= 1.0 else make(own)
 
-    def _make(self, request: _Request) -> MaskedBatch:
-        version = self.stream.version  # looked at first: if it changes meanwhile, the batch is made anew
-        num_rows = self.settings.batch_tokens // request.length
-        batch = self.stream.batch(request.cursor, num_rows, request.length, share=self._share)
-        most_rows = 1 if self._thread is None else -(-num_rows // self._share.world_size)  # of any process
-        rows = with_empty_rows(batch.rows, most_rows, self._pad_id)
-        if self.masker is None:
-            masked = unmasked(rows)
-        else:
-            masked = self.masker(rows, epoch=batch.epoch, progress=request.progress, scores=request.scores)
-        length = rows.shape[1]
-        return MaskedBatch(rows, masked, batch.epoch, batch.num_tokens, length, batch.cursor, request, version)
+    queue: deque[Future[MaskedBatch | None]] = deque()
+    thread = ThreadPoolExecutor(1, "unmask-batches")
+    try:
+        while True:
+            # The batch that was made for this step, if it is made of the same. Progress by the clock never comes again.
+            own = request(state.cursor, state.step, state.tokens_seen, state.seconds)
+            batch = queue.popleft().result() if queue else None
+            if batch is None or batch.request != (own._replace(progress=batch.request.progress) if by_clock else own):
+                for future in queue:  # what was to come behind another one
+                    future.cancel()
+                wait(queue)
+                queue.clear()
+                batch = make(own)
+            last: Future[MaskedBatch | None] = queue[-1] if queue else Future()
+            if not queue:
+                last.set_result(batch)
+            while len(queue) < ahead:
+                queue.append(last := thread.submit(make_behind, last, state.seconds))
+            yield batch
+    finally:
+        thread.shutdown(cancel_futures=True)
 
 
 def with_empty_rows(rows: Rows, num_rows: int, pad_id: int) -> Rows:

@@ -25,7 +25,7 @@ from unmask.data.settings import CorpusSettings
 from unmask.data.store import TokenStore
 from unmask.model.config import PARTS, EncoderConfig
 from unmask.model.encoder import MaskedLM, initialise
-from unmask.model.heads import heads_for
+from unmask.model.layers import heads_for
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.trainers import TokenizerSettings

@@ -194,7 +194,7 @@ def test_heads_of_other_objectives(make_model: MakeModel, tokenizer: Tokenizer, 
     """Pairs go on with the checkpoint's head where it has one; heads that no folder holds are new."""
     model = make_model(layout="bert")
     pooler, classifier = torch.randn(32, 32), torch.randn(2, 32)
-    model.kept_weights = {
+    model.unused_weights = {
         "bert.pooler.dense.weight": pooler, "bert.pooler.dense.bias": torch.ones(32),
         "cls.seq_relationship.weight": classifier, "cls.seq_relationship.bias": torch.ones(2),
     }  # fmt: skip
@@ -208,7 +208,7 @@ def test_heads_of_other_objectives(make_model: MakeModel, tokenizer: Tokenizer, 
     assert torch.equal(made.pair_head.pooler.weight, pooler)
     assert torch.equal(made.pair_head.classifier.weight, classifier)
     assert torch.equal(made.head.dense.weight, model.head.dense.weight)
-    model.kept_weights = {}
+    model.unused_weights = {}
     _, notes = start_model(recipe, released(model, tokenizer, tmp_path / "other"), tokenizer)
     assert notes[0].endswith("new")
 

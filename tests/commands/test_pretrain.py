@@ -19,7 +19,7 @@ from unmask.commands.recipe import load_recipe
 from unmask.core.errors import DataError, DivergedError, RunError, TokenizerError
 from unmask.measure.held_out import HeldOutSet
 from unmask.model.fused import Losses
-from unmask.model.heads import MLMHead
+from unmask.model.layers import MLMHead
 from unmask.train.callbacks import read_metrics
 from unmask.train.checkpoints import list_checkpoints
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from unmask.model.attention import choose_attention
+from unmask.model.fused import choose_attention
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 BF16, HALF, FULL = torch.bfloat16, torch.float16, torch.float32

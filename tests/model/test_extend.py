@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.model.helpers import MakeModel, all_logits, their_logits
-from unmask.model.encoder import MaskedLM, with_positions, with_words
+from unmask.model.encoder import MaskedLM, extended
 from unmask.model.folder import load_model, save_model
 
 
@@ -18,7 +18,7 @@ def logits(model: MaskedLM, ids: list[int]) -> torch.Tensor:
 
 def test_a_word_is_the_mean_of_its_pieces(make_model: MakeModel) -> None:
     model = make_model(vocab_size=20)
-    grown = with_words(model, [(5, 6), (7, 7, 10)], first_id=20)
+    grown = extended(model, words=[(5, 6), (7, 7, 10)], first_id=20)
     old, new = model.encoder.tokens, grown.encoder.tokens
     assert grown.config.vocab_size == len(new) == len(grown.head.bias) == 22
     assert torch.equal(new[:20], old)
@@ -34,19 +34,19 @@ def test_a_word_is_the_mean_of_its_pieces(make_model: MakeModel) -> None:
 def test_rows_that_fill_the_table_up_are_used_first(make_model: MakeModel) -> None:
     """Released models have more rows than their tokenizer has ids."""
     model = make_model(vocab_size=64)
-    grown = with_words(model, [(5, 6)], first_id=50)
+    grown = extended(model, words=[(5, 6)], first_id=50)
     assert len(grown.encoder.tokens) == 64
     torch.testing.assert_close(grown.encoder.tokens[50], model.encoder.tokens[[5, 6]].mean(0))
     kept = torch.arange(64) != 50
     assert torch.equal(grown.encoder.tokens[kept], model.encoder.tokens[kept])
-    assert len(with_words(model, [(5, 6)] * 3, first_id=63).encoder.tokens) == 66
+    assert len(extended(model, words=[(5, 6)] * 3, first_id=63).encoder.tokens) == 66
 
 
 @pytest.mark.parametrize(("layout", "first"), [("bert", 0), ("roberta", 1), ("roberta-prelayernorm", 1)])
 def test_learned_positions_are_copied_in_turn(make_model: MakeModel, layout: str, first: int) -> None:
     """16 positions become 40; RoBERTa's rows for padding (ids 0 to the padding's) stand before them once."""
     model = make_model(layout=layout, max_position_embeddings=16)
-    longer = with_positions(model, 40)
+    longer = extended(model, num_positions=40)
     old, new = model.encoder.positions, longer.encoder.positions
     assert old is not None
     assert new is not None
@@ -63,9 +63,9 @@ def test_learned_positions_are_copied_in_turn(make_model: MakeModel, layout: str
 def test_what_was_extended_is_the_same_in_transformers(make_model: MakeModel, tmp_path: Path, layout: str) -> None:
     transformers = pytest.importorskip("transformers")
     model = make_model(layout=layout, vocab_size=30, max_position_embeddings=16)
-    model.kept_weights = {"bert.pooler.dense.bias": torch.ones(32)} if layout == "bert" else {}
-    grown = with_positions(with_words(model, [(5, 6), (7, 8, 9)], first_id=30), 24)
-    assert grown.kept_weights == model.kept_weights
+    model.unused_weights = {"bert.pooler.dense.bias": torch.ones(32)} if layout == "bert" else {}
+    grown = extended(model, words=[(5, 6), (7, 8, 9)], first_id=30, num_positions=24)
+    assert grown.unused_weights == model.unused_weights
     save_model(grown, tmp_path)
     theirs = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path).eval()
     ids = [2, 30, 31, *range(10, 28), 3]

@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tests.model.on_gpu import tensor_operations
-from unmask.model import attention as tiles
 from unmask.model import fused
-from unmask.model.attention import AttentionPlan, rotary_table
 from unmask.model.config import Activation
+from unmask.model.fused import AttentionPlan, rotary_table
 from unmask.model.layers import Attention, Norm
 
 SEGMENTS = {
@@ -121,12 +120,12 @@ def test_attention(segments: str, window: int | None, rotary: bool, dtype: torch
     check(Attending(plan), draw(3, 300, 16, dtype=dtype), dtype=dtype)
 
 
-@pytest.mark.parametrize("kept_length", [0, 256])
+@pytest.mark.parametrize("stored_length", [0, 256])
 @pytest.mark.parametrize("scores", [1, 40_000, 1 << 22])
 @pytest.mark.parametrize("length", [1, 5, 100])
-def test_attention_in_any_tiles(length: int, scores: int, kept_length: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiles, "SCORES", scores)
-    monkeypatch.setattr(fused, "KEPT_LENGTH", kept_length)
+def test_attention_in_any_tiles(length: int, scores: int, stored_length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "SCORES", scores)
+    monkeypatch.setattr(fused, "STORED_LENGTH", stored_length)
     plan = plan_of([[0] * length, [0] * (length // 2) + [1] * (length - length // 2)] * 2, window=None, rotary=True)
     assert len(plan.tiles) == (4 if scores == 1 else 1 if scores > 40_000 or length < 100 else 2)
     check(Attending(plan), draw(4, length, 16))
@@ -136,7 +135,7 @@ def test_attention_in_any_tiles(length: int, scores: int, kept_length: int, monk
 def test_queries_of_global_layers_are_cut_where_rows_are_very_long(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tiles, "LARGEST", 2 * 300 * 150)
+    monkeypatch.setattr(fused, "LARGEST", 2 * 300 * 150)
     plan = plan_of([[0] * 300, [0] * 140 + [1] * 160], window=None, rotary=True)
     assert [(tile.queries.start, tile.queries.stop) for tile in plan.tiles] == [(0, 128), (128, 256), (256, 300)]
     check(Attending(plan), draw(2, 300, 16, dtype=dtype), dtype=dtype)
@@ -156,8 +155,8 @@ def test_what_is_not_a_number_stays_so() -> None:
     """A training that diverges must be seen to."""
     x, tokens, bias = draw(4, 8), draw(50, 8, seed=1), draw(50, seed=2)
     x[1, 3] = float("nan")
-    found = fused.losses_of_decoder(x, tokens, bias, torch.arange(4))
-    assert found.each_N.isfinite().tolist() == [True, False, True, True]
+    actual = fused.losses_of_decoder(x, tokens, bias, torch.arange(4))
+    assert actual.each_N.isfinite().tolist() == [True, False, True, True]
     assert not fused.losses_of_decoder(draw(4, 8), tokens, bias * x[1, 3], torch.arange(4)).each_N.isfinite().any()
     norm = Norm(8, eps=1e-5)
     assert norm(x).isfinite().all(1).tolist() == [True, False, True, True]
@@ -171,9 +170,9 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
     before = torch.get_num_threads()
     for threads in (1, 2):
         torch.set_num_threads(threads)
-        given = x.clone().requires_grad_()
-        out = norm(module(given))
-        results.append([out, *torch.autograd.grad(out.square().sum(), [given, norm.weight])])
+        rows = x.clone().requires_grad_()
+        out = norm(module(rows))
+        results.append([out, *torch.autograd.grad(out.square().sum(), [rows, norm.weight])])
     torch.set_num_threads(before)
     for one, two in zip(*results, strict=True):
         assert torch.equal(one, two)

@@ -53,11 +53,11 @@ def test_packed_pairs(
             for n in range(last + 1):
                 inside = rows.segment_ids[r] == n
                 with torch.no_grad():
-                    wanted = theirs(
+                    expected = theirs(
                         input_ids=rows.input_ids[r][inside][None], token_type_ids=rows.token_type_ids[r][inside][None]
                     )
-                assert (tokens[r][inside] - wanted.prediction_logits[0]).abs().max() < 1e-4
-                assert (pairs[r][inside][0] - wanted.seq_relationship_logits[0]).abs().max() < 1e-4
+                assert (tokens[r][inside] - expected.prediction_logits[0]).abs().max() < 1e-4
+                assert (pairs[r][inside][0] - expected.seq_relationship_logits[0]).abs().max() < 1e-4
                 compared += 1
     assert compared > 10
     assert packed_with_others > 3
@@ -104,8 +104,8 @@ def test_a_folder_with_classes_is_of_both_kinds(
         automatic = getattr(transformers, f"AutoModelFor{kind}")
         theirs, loading = automatic.from_pretrained(tmp_path, output_loading_info=True)
         assert not loading["missing_keys"]
-        found = their_logits(theirs.eval(), ids, attention_mask=torch.ones_like(ids))
-        torch.testing.assert_close(logits, found, rtol=1e-4, atol=1e-5 if kind != "MaskedLM" else 1e-4)
+        actual = their_logits(theirs.eval(), ids, attention_mask=torch.ones_like(ids))
+        torch.testing.assert_close(logits, actual, rtol=1e-4, atol=1e-5 if kind != "MaskedLM" else 1e-4)
         if kind == "SequenceClassification":
             assert theirs.config.id2label == dict(enumerate(NAMES))
             assert theirs.config.label2id == {name: number for number, name in enumerate(NAMES)}

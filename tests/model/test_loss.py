@@ -39,11 +39,11 @@ def test_loss_and_gradients_are_those_of_the_plain_loss(
     expected = (each if weights is None else each * weights).sum()
     gradients = torch.autograd.grad(expected / 3.0, (x, tokens, bias))
 
-    found = losses_of_decoder(x, tokens, bias, targets, weights)
-    torch.testing.assert_close(found.total, expected)
-    torch.testing.assert_close(found.each_N, each.detach())
-    assert torch.equal(found.wrong_N, logits.argmax(1) != targets)
-    for ours, theirs in zip(torch.autograd.grad(found.total / 3.0, (x, tokens, bias)), gradients, strict=True):
+    actual = losses_of_decoder(x, tokens, bias, targets, weights)
+    torch.testing.assert_close(actual.total, expected)
+    torch.testing.assert_close(actual.each_N, each.detach())
+    assert torch.equal(actual.wrong_N, logits.argmax(1) != targets)
+    for ours, theirs in zip(torch.autograd.grad(actual.total / 3.0, (x, tokens, bias)), gradients, strict=True):
         torch.testing.assert_close(ours, theirs)
 
 
@@ -52,28 +52,28 @@ def test_ignored_rows_have_no_loss_and_pass_no_gradient_on() -> None:
     alone = losses_of_decoder(x[:4], tokens, bias, targets[:4])
     expected = torch.autograd.grad(alone.total, (x, tokens, bias))
     targets[4:] = IGNORED
-    found = losses_of_decoder(x, tokens, bias, targets)
-    assert found.each_N[4:].tolist() == [0.0, 0.0]
-    torch.testing.assert_close(found.total, alone.total)
-    for ours, theirs in zip(torch.autograd.grad(found.total, (x, tokens, bias)), expected, strict=True):
+    actual = losses_of_decoder(x, tokens, bias, targets)
+    assert actual.each_N[4:].tolist() == [0.0, 0.0]
+    torch.testing.assert_close(actual.total, alone.total)
+    for ours, theirs in zip(torch.autograd.grad(actual.total, (x, tokens, bias)), expected, strict=True):
         torch.testing.assert_close(ours, theirs)
 
 
 def test_losses_and_hits_of_a_few_classes() -> None:
     logits, targets = torch.tensor([[0.0, 1.0], [2.0, 0.0]]), torch.tensor([1, 1])
-    found = losses_of(logits, targets, torch.tensor([1.0, 0.5]))
+    actual = losses_of(logits, targets, torch.tensor([1.0, 0.5]))
     each = functional.cross_entropy(logits, targets, reduction="none")
-    torch.testing.assert_close(found.each_N, each)
-    torch.testing.assert_close(found.total, each[0] + each[1] / 2)
-    assert found.wrong_N.tolist() == [False, True]
+    torch.testing.assert_close(actual.each_N, each)
+    torch.testing.assert_close(actual.total, each[0] + each[1] / 2)
+    assert actual.wrong_N.tolist() == [False, True]
 
 
 def test_in_bf16_the_loss_is_computed_in_float32() -> None:
     x, tokens, bias, targets = (tensor.detach() for tensor in parts(20, hidden=64, vocab=1000))
     half = [x.bfloat16().requires_grad_(), tokens.bfloat16().requires_grad_(), bias.requires_grad_()]
-    found = losses_of_decoder(*half, targets)
+    actual = losses_of_decoder(*half, targets)
     logits = half[0] @ half[1].T + half[2]
-    torch.testing.assert_close(found.total, functional.cross_entropy(logits.float(), targets, reduction="sum"))
+    torch.testing.assert_close(actual.total, functional.cross_entropy(logits.float(), targets, reduction="sum"))
     expected = torch.autograd.grad(functional.cross_entropy(logits.float(), targets, reduction="sum"), half)
-    for ours, theirs in zip(torch.autograd.grad(found.total, half), expected, strict=True):
+    for ours, theirs in zip(torch.autograd.grad(actual.total, half), expected, strict=True):
         torch.testing.assert_close(ours.float(), theirs.float(), rtol=0.05, atol=0.05)

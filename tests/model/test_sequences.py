@@ -6,15 +6,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unmask.model.attention import MOST, Sequences
+from unmask.model.fused import MOST, Sequences
 
 
 def test_the_drawing_in_the_file() -> None:
     rows = torch.tensor([[0, 0, 0, 0, 1, 1, 1, -1], [0] * 8], dtype=torch.int32)
-    found = Sequences.of(rows)
-    assert found.cu_seqlens.tolist() == [0, 4, 7, 8, 16]
-    assert found.cu_seqlens.dtype == torch.int32
-    assert found.max_length == 8
+    actual = Sequences.of(rows)
+    assert actual.cu_seqlens.tolist() == [0, 4, 7, 8, 16]
+    assert actual.cu_seqlens.dtype == torch.int32
+    assert actual.max_length == 8
 
 
 def test_the_capacity_is_rounded_up_and_what_is_over_is_empty() -> None:
@@ -28,9 +28,9 @@ def test_the_capacity_is_rounded_up_and_what_is_over_is_empty() -> None:
 def test_the_longest_is_told_by_its_bucket_and_padding_is_cut() -> None:
     """The row of 700 has 60 + 130 tokens and 510 of padding, cut where multiples of 256 stand."""
     marks = torch.tensor([0] * 60 + [1] * 130 + [-1] * 510)
-    found = Sequences.of(marks[None])
-    assert found.max_length == 256
-    assert found.cu_seqlens.diff().tolist()[:5] == [60, 130, 66, 256, 188]
+    actual = Sequences.of(marks[None])
+    assert actual.max_length == 256
+    assert actual.cu_seqlens.diff().tolist()[:5] == [60, 130, 66, 256, 188]
     for longest, bucket in ((5, 128), (128, 128), (129, 256), (257, 512), (520, 700)):
         rows = torch.tensor([0] * longest + [-1] * (700 - longest))[None]
         assert Sequences.of(rows).max_length == bucket
@@ -43,12 +43,12 @@ def test_lengths_come_back(rows: list[list[int]], padding: int) -> None:
     """An oracle that walks over the rows."""
     length = max(map(sum, rows)) + padding
     segments = torch.full((len(rows), length), -1)
-    wanted = []
+    expected = []
     for number, lengths in enumerate(rows):
         marks = [segment for segment, size in enumerate(lengths) for _ in range(size)]
         segments[number, : len(marks)] = torch.tensor(marks)
-        wanted += [*lengths, length - len(marks)] if len(marks) < length else lengths
+        expected += [*lengths, length - len(marks)] if len(marks) < length else lengths
     lengths_found = Sequences.of(segments).cu_seqlens.diff()
     capacity = len(lengths_found)
-    assert lengths_found.tolist() == wanted + [0] * (capacity - len(wanted))
-    assert len(wanted) <= capacity <= 1.25 * len(wanted)
+    assert lengths_found.tolist() == expected + [0] * (capacity - len(expected))
+    assert len(expected) <= capacity <= 1.25 * len(expected)

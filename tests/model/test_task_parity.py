@@ -69,9 +69,9 @@ def their_logits(model: torch.nn.Module, info: Task) -> torch.Tensor:
 def test_transformers_loads_what_is_saved(make_model: MakeModel, tmp_path: Path, layout: str, info: Task) -> None:
     ours = model_for(make_model, layout, info)
     save_task_model(ours, info.task_head, tmp_path)
-    theirs, found = auto_class(info).from_pretrained(tmp_path, output_loading_info=True)
-    assert not found["missing_keys"]
-    assert not found["unexpected_keys"]
+    theirs, actual = auto_class(info).from_pretrained(tmp_path, output_loading_info=True)
+    assert not actual["missing_keys"]
+    assert not actual["unexpected_keys"]
     expected = our_logits(ours, info)
     assert expected.std() > 0.05
     torch.testing.assert_close(their_logits(theirs, info), expected, rtol=1e-4, atol=1e-5)
@@ -93,13 +93,13 @@ def test_transformers_pools_by_the_mean_as_we_do(make_model: MakeModel, tmp_path
     ours = model_for(make_model, "modernbert", info)
     by_mean = replace(info, pooling="mean")
     save_task_model(ours, by_mean.task_head, tmp_path)
-    again, found = loaded(tmp_path)
-    assert found == by_mean
+    again, actual = loaded(tmp_path)
+    assert actual == by_mean
     lengths = (5, 20, 11)
     examples = [
         Example(n, IDS[n, :length].numpy(), None, np.arange(length), np.arange(1)) for n, length in enumerate(lengths)
     ]
-    outputs = np.concatenate(outputs_of(again.eval(), found, examples))
+    outputs = np.concatenate(outputs_of(again.eval(), actual, examples))
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
     assert theirs.config.classifier_pooling == "mean"
     attended = (torch.arange(20) < torch.tensor(lengths)[:, None]).long()
@@ -118,7 +118,7 @@ def test_what_transformers_has_fine_tuned(make_model: MakeModel, tmp_path: Path,
         model = auto_class(info).from_pretrained(tmp_path / "ours")
         del model.config.unmask_task
         model.save_pretrained(tmp_path / info.kind)
-        again, found = loaded(tmp_path / info.kind)
-        assert found.kind == ("classify" if info.kind == "pairs" else info.kind)
-        assert found.names == info.names
+        again, actual = loaded(tmp_path / info.kind)
+        assert actual.kind == ("classify" if info.kind == "pairs" else info.kind)
+        assert actual.names == info.names
         torch.testing.assert_close(our_logits(again, info), our_logits(ours, info), rtol=1e-6, atol=1e-6)

@@ -147,8 +147,8 @@ def test_what_is_saved_is_loaded(kind: str, tokenizer: Tokenizer, tmp_path: Path
     assert str(tmp_path) not in json.dumps(content)
     del content["unmask_task"]
     (tmp_path / "saved" / "config.json").write_text(json.dumps(content))
-    _, found = load_task(tmp_path / "saved", tokenizer.vocab_size)
-    assert (found.kind, found.names) == ("classify" if kind == "pairs" else kind, info.names)
+    _, actual = load_task(tmp_path / "saved", tokenizer.vocab_size)
+    assert (actual.kind, actual.names) == ("classify" if kind == "pairs" else kind, info.names)
 
 
 def test_the_encoder_is_the_folders_and_the_head_the_seeds(tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -249,11 +249,11 @@ def test_rates_by_layer(tokenizer: Tokenizer, tmp_path: Path) -> None:
         ("DebertaV2", {0.125: "embeddings", 0.25: "layer.0", 0.5: "layer.1", 1.0: "classifier"}),
     ):
         network = network_of(name, INFOS["classify"], tokenizer, tmp_path / name)
-        found: dict[float, list[str]] = {}
+        actual: dict[float, list[str]] = {}
         factor = factors_of(network, 0.5)
         for parameter, _ in network.named_parameters():
-            found.setdefault(factor(parameter), []).append(parameter)
-        assert found.keys() == expected.keys(), name
+            actual.setdefault(factor(parameter), []).append(parameter)
+        assert actual.keys() == expected.keys(), name
         for share, part in expected.items():
-            for parameter in found[share]:
+            for parameter in actual[share]:
                 assert any(word in parameter for word in (part, "pooler", "encoder.LayerNorm")), (share, parameter)

@@ -10,11 +10,10 @@ from torch import Tensor
 
 from tests.model.helpers import MakeModel
 from tests.model.on_gpu import attend_in_line, tensor_operations
-from unmask.model.attention import Sequences
 from unmask.model.config import PARTS
 from unmask.model.encoder import MaskedLM, compile_model
-from unmask.model.fused import losses_of_decoder
-from unmask.model.heads import run_transform
+from unmask.model.fused import Sequences, losses_of_decoder
+from unmask.model.layers import run_transform
 
 SEGMENTS = torch.tensor([[0] * 40, [0] * 13 + [1] * 20 + [-1] * 7, [0] * 3 + [1] * 3 + [2] * 34], dtype=torch.int32)
 
@@ -26,10 +25,10 @@ def batch(seed: int = 0) -> dict[str, Tensor]:
     return {"input_ids_BS": ids, "segment_ids_BS": SEGMENTS, "position_ids_BS": places - first}
 
 
-def values_and_gradients(model: MaskedLM, given: dict[str, Tensor], **more: Any) -> dict[str, Tensor]:
+def values_and_gradients(model: MaskedLM, rows: dict[str, Tensor], **more: Any) -> dict[str, Tensor]:
     model.zero_grad()
-    hidden_BSD = model.encoder(**given, **more)
-    real = given["segment_ids_BS"] >= 0
+    hidden_BSD = model.encoder(**rows, **more)
+    real = rows["segment_ids_BS"] >= 0
     (hidden_BSD[real] * torch.linspace(0.5, 1.5, hidden_BSD.shape[-1])).square().sum().backward()
     return {
         "hidden": hidden_BSD.detach()[real],
@@ -43,11 +42,11 @@ def test_segments_in_a_line_equal_the_loops(
 ) -> None:
     """Local and global layers, rows of one segment and of several, padding: the same values and gradients."""
     model = make_model(layout=layout)
-    given = batch()
-    loops = values_and_gradients(model, given)
+    rows = batch()
+    loops = values_and_gradients(model, rows)
     attend_in_line(monkeypatch)
-    in_line = values_and_gradients(model, given)
-    made_before = values_and_gradients(model, given, sequences=Sequences.of(SEGMENTS))
+    in_line = values_and_gradients(model, rows)
+    made_before = values_and_gradients(model, rows, sequences=Sequences.of(SEGMENTS))
     assert loops.keys() == in_line.keys()
     assert len(loops) > 20
     for name, expected in loops.items():
@@ -112,7 +111,7 @@ def test_compiled_blocks_are_few_and_whole(
     )
     # Each batch has its own capacity for sequences.
     more = [{"sequences": _with_capacity(20 + seed)} if in_line else {} for seed in range(3)]
-    wanted = [values_and_gradients(model, batch(seed), dropout_seed=seed, **more[seed]) for seed in range(3)]
+    expected = [values_and_gradients(model, batch(seed), dropout_seed=seed, **more[seed]) for seed in range(3)]
     names = list(model.state_dict())
     compile_model(model)
     assert list(model.state_dict()) == names
@@ -120,9 +119,9 @@ def test_compiled_blocks_are_few_and_whole(
     kinds = 1 if changes else 3 if in_line else 2
     kinds += 1  # the norm of the embeddings
     for seed in range(3):
-        found = values_and_gradients(model, batch(seed), dropout_seed=seed, **more[seed])
-        for name, value in wanted[seed].items():
-            torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-6, msg=name)
+        actual = values_and_gradients(model, batch(seed), dropout_seed=seed, **more[seed])
+        for name, value in expected[seed].items():
+            torch.testing.assert_close(actual[name], value, rtol=1e-5, atol=1e-6, msg=name)
         assert counter.count == kinds
     model.eval()
     with torch.no_grad():
@@ -144,10 +143,10 @@ def test_the_compiled_loss_is_the_loss(
     tensor_operations(monkeypatch)
     compile_model(model)
     for count in (12, 12, 11, 10):  # as targets become fewer while a mask rate falls
-        found = model.head.losses(x_ND[:count], model.encoder.tokens, targets_N[:count], weights_N[:count])
-        (gradient,) = torch.autograd.grad(found.total, x_ND)
-        torch.testing.assert_close(found.each_N, loops.each_N[:count], rtol=1e-5, atol=1e-5)
-        assert torch.equal(found.wrong_N, loops.wrong_N[:count])
+        actual = model.head.losses(x_ND[:count], model.encoder.tokens, targets_N[:count], weights_N[:count])
+        (gradient,) = torch.autograd.grad(actual.total, x_ND)
+        torch.testing.assert_close(actual.each_N, loops.each_N[:count], rtol=1e-5, atol=1e-5)
+        assert torch.equal(actual.wrong_N, loops.wrong_N[:count])
         torch.testing.assert_close(gradient, of_loops, rtol=1e-4, atol=1e-5)
         assert gradient[9:].abs().max() == 0
     assert counter.count == 1

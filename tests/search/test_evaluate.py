@@ -94,25 +94,25 @@ def test_a_model_beside_words_and_itself(main: Main, model_folder: Path, story: 
     command = ("evaluate-search", model_folder, story, "--all", "--queries", 50, "--crop-chars", 40, "--json")
     code, printed, err = main(*command, "--against", tmp_path / "same")
     assert code == 0, err
-    found = json.loads(printed)
-    crop, title = found["tasks"]["crop"], found["tasks"]["title"]
+    actual = json.loads(printed)
+    crop, title = actual["tasks"]["crop"], actual["tasks"]["title"]
     assert (crop["queries"], crop["documents"], title["queries"]) == (50, 400, 50)
-    assert found["passed_over"]["documents with the text of another"] == 1
-    assert "titles: column 'title', 400 of 400" in found["described"]
+    assert actual["passed_over"]["documents with the text of another"] == 1
+    assert "titles: column 'title', 400 of 400" in actual["described"]
     ours, theirs, bm25 = (crop["systems"][name] for name in (str(model_folder), str(tmp_path / "same"), "bm25"))
     assert ours == theirs
     assert crop["differences"][str(tmp_path / "same")]["ndcg_at_10"] == 0.0
     assert crop["differences"][str(tmp_path / "same")]["ndcg_at_10_interval"] is None
-    assert f"no difference shown to {tmp_path / 'same'}" in found["verdict"]["crop"]
+    assert f"no difference shown to {tmp_path / 'same'}" in actual["verdict"]["crop"]
     difference = crop["differences"]["bm25"]
     assert difference["mrr_at_10"] == pytest.approx(ours["mrr_at_10"] - bm25["mrr_at_10"])
     low, high = difference["ndcg_at_10_interval"]
     assert low < difference["ndcg_at_10"] < high
     assert crop["confidence"] == pytest.approx(1 - 0.05 / 3)
-    vectors = found["vectors"][str(model_folder)]
+    vectors = actual["vectors"][str(model_folder)]
     assert 1.0 < vectors["effective_rank"] < 32
     assert vectors["uniformity"] < 0.0 < vectors["alignment"]["crop"]
-    shown = repr(unmask.SearchEvaluation(found))
+    shown = repr(unmask.SearchEvaluation(actual))
     for text in ("crops find the documents that they were taken out of: 50 queries, 400 documents", "nDCG@10", "of 32"):
         assert text in shown
     inside = json.loads(main(*command, "--crops", "inside")[1])["tasks"]["crop"]["systems"]
@@ -175,10 +175,10 @@ def test_a_folder_of_beir(main: Main, model_folder: Path, tmp_path: Path) -> Non
     folder = write_beir(tmp_path / "beir")
     code, printed, err = main("evaluate-search", model_folder, folder, "--json")
     assert code == 0, err
-    found = json.loads(printed)
-    task = found["tasks"]["judged"]
-    assert (task["queries"], task["documents"], found["unit"], found["crops"]) == (2, 4, "queries", None)
-    assert found["passed_over"] == {
+    actual = json.loads(printed)
+    task = actual["tasks"]["judged"]
+    assert (task["queries"], task["documents"], actual["unit"], actual["crops"]) == (2, 4, "queries", None)
+    assert actual["passed_over"] == {
         "judged documents that corpus.jsonl lacks, counted as not found": 1,
         "judged queries without a relevant document in the corpus": 1,
         "judged queries that queries.jsonl lacks": 1,
@@ -191,15 +191,15 @@ def test_a_folder_of_beir(main: Main, model_folder: Path, tmp_path: Path) -> Non
     bm25 = task["systems"]["bm25"]
     assert bm25["ndcg_at_10"] == pytest.approx((first + second) / 2)
     assert (bm25["mrr_at_10"], bm25["recall_at_1"], bm25["recall_at_10"]) == (1.0, 0.5, 0.75)
-    assert found["warning"] is not None
-    assert "judged queries: 2 queries, 4 documents" in repr(unmask.SearchEvaluation(found))
+    assert actual["warning"] is not None
+    assert "judged queries: 2 queries, 4 documents" in repr(unmask.SearchEvaluation(actual))
     one = unmask.evaluate_search(model_folder, folder, queries=1, baselines=())
     assert one.tasks["judged"]["queries"] == 1
     assert "one query, so that" in (one.warning or "")
     (folder / "corpus.jsonl").write_text('{"_id": "d1", "text": "the king"}\n')
     code, printed, err = main("evaluate-search", model_folder, folder, "--json")
     assert code == 0, err
-    assert [found["uniformity"] for found in json.loads(printed)["vectors"].values()] == [None]
+    assert [actual["uniformity"] for actual in json.loads(printed)["vectors"].values()] == [None]
     assert one.verdict["judged"] == "there is nothing to compare with"
 
 

@@ -6,8 +6,16 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from unmask.search.evaluate import alignment, cosines, effective_rank, ranking_figures, sampled, uniformity
-from unmask.search.words import lexical_scores, rank_lexically
+from unmask.search.evaluate import (
+    alignment,
+    cosines,
+    effective_rank,
+    lexical_scores,
+    rank_lexically,
+    ranking_figures,
+    sampled,
+    uniformity,
+)
 
 NONE = [-1] * 10
 
@@ -17,14 +25,14 @@ def test_figures_are_those_of_hand() -> None:
         [[9, 1, 8, 2, *range(20, 26)], [5, *range(20, 29)], NONE, [*range(20, 31)][:10], [3, *NONE[1:]]]
     )
     relevant = [{1: 2, 2: 1, 3: 1, 8: 0}, {5: 1}, {7: 1}, {30: 1}, dict.fromkeys(range(12), 1)]
-    found = ranking_figures(rankings, relevant)
+    actual = ranking_figures(rankings, relevant)
     log = math.log2
     best_of_twelve = sum(1 / log(rank + 1) for rank in range(1, 11))
     first = (2 / log(3) + 1 / log(5)) / (2 / log(2) + 1 / log(3) + 1 / log(4))
-    np.testing.assert_allclose(found["ndcg_at_10"], [first, 1.0, 0.0, 0.0, 1 / best_of_twelve])
-    np.testing.assert_allclose(found["mrr_at_10"], [1 / 2, 1.0, 0.0, 0.0, 1.0])
-    np.testing.assert_allclose(found["recall_at_1"], [0.0, 1.0, 0.0, 0.0, 1 / 12])
-    np.testing.assert_allclose(found["recall_at_10"], [2 / 3, 1.0, 0.0, 0.0, 1 / 12])
+    np.testing.assert_allclose(actual["ndcg_at_10"], [first, 1.0, 0.0, 0.0, 1 / best_of_twelve])
+    np.testing.assert_allclose(actual["mrr_at_10"], [1 / 2, 1.0, 0.0, 0.0, 1.0])
+    np.testing.assert_allclose(actual["recall_at_1"], [0.0, 1.0, 0.0, 0.0, 1 / 12])
+    np.testing.assert_allclose(actual["recall_at_10"], [2 / 3, 1.0, 0.0, 0.0, 1 / 12])
 
 
 DOCUMENTS = ["the cat sat", "The dog, the dog!", "a bird", "the cat sat", "猫は魚を食べる"]
@@ -34,8 +42,8 @@ DOCUMENTS = ["the cat sat", "The dog, the dog!", "a bird", "the cat sat", "猫�
 def test_words_find_what_shares_them(kind: str) -> None:
     pytest.importorskip("sklearn" if kind == "tfidf" else "bm25s")
     queries = ["a CAT", "dog", "whale", "?!", "魚"]
-    found = rank_lexically(kind, DOCUMENTS, queries, 3).tolist()
-    assert found == [[2, 0, 3], [1, -1, -1], [-1, -1, -1], [-1, -1, -1], [4, -1, -1]]
+    actual = rank_lexically(kind, DOCUMENTS, queries, 3).tolist()
+    assert actual == [[2, 0, 3], [1, -1, -1], [-1, -1, -1], [-1, -1, -1], [4, -1, -1]]
     assert rank_lexically(kind, ["?", "!"], ["cat", "!"], 1).tolist() == [[-1], [-1]]
 
 
@@ -50,8 +58,8 @@ def test_bm25_is_the_formula() -> None:
         return idf * count / (count + 1.2 * (1 - 0.75 + 0.75 * words / mean))
 
     mean = (3 + 4 + 2 + 3) / 4
-    wanted = [weight(1, 3, 3) + weight(1, 2, 3), weight(2, 3, 4), 0.0, weight(1, 3, 3) + weight(1, 2, 3)]
-    np.testing.assert_allclose(scores, wanted, rtol=1e-5)
+    expected = [weight(1, 3, 3) + weight(1, 2, 3), weight(2, 3, 4), 0.0, weight(1, 3, 3) + weight(1, 2, 3)]
+    np.testing.assert_allclose(scores, expected, rtol=1e-5)
 
 
 def test_geometry_of_vectors() -> None:

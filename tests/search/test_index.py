@@ -17,8 +17,7 @@ from unmask.core.errors import CorpusError, DataError, ModelError, RunError, Set
 from unmask.search import blocks
 from unmask.search import index as index_building
 from unmask.search.encoder import SearchEncoder, open_encoder
-from unmask.search.passages import DocumentFiles, first_line_title
-from unmask.search.words import find_snippet
+from unmask.search.passages import DocumentFiles, find_snippet, first_line_title
 from unmask.tokenizer.tokenizer import Tokenizer
 
 NOUNS = ["cat", "dog", "king", "queen", "ship", "winter", "garden", "bridge"]

@@ -20,8 +20,8 @@ from tests.train.helpers import new_state, settings_of, state_of, train
 from unmask.data.rows import Cursor, RowStream
 from unmask.masking.masker import Masker
 from unmask.model import encoder as encoder_module
-from unmask.model.attention import choose_attention
 from unmask.model.encoder import MaskedLM
+from unmask.model.fused import choose_attention
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train import step as step_module
 from unmask.train.hardware import choose_dtype, sums_dtype, works_on_its_own

@@ -16,7 +16,7 @@ from tests.train.test_objectives import gradients
 from unmask.data.rows import Rows
 from unmask.masking.masker import MaskedRows, Masker
 from unmask.model.encoder import MaskedLM, initialise
-from unmask.model.heads import PairHead
+from unmask.model.layers import PairHead
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.objectives import extra_objectives
 from unmask.train.settings import ObjectivesSettings

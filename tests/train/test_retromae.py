@@ -17,7 +17,7 @@ from unmask.core.hashing import REBUILT, SEEN
 from unmask.data.rows import Rows
 from unmask.masking.masker import MaskedRows, Masker
 from unmask.model.encoder import MaskedLM, initialise
-from unmask.model.heads import DecodedRows, RetroMAEHead
+from unmask.model.layers import DecodedRows, RetroMAEHead
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.objectives import Objective, TextsToRebuild, extra_objectives
 from unmask.train.settings import ObjectivesSettings
@@ -95,7 +95,7 @@ def test_the_loss_is_the_naive_one(
     with torch.no_grad():
         wanted = naive_loss(model, rows, masked, kind, 0.6)
     for most in (1 << 20, 5 * rows.shape[1]):
-        monkeypatch.setattr("unmask.model.heads._PAIRS", most)
+        monkeypatch.setattr("unmask.model.layers._PAIRS", most)
         result = step_of(model, rows, masked, [objective])
         assert result.read().objectives["retromae"].loss == pytest.approx(wanted, rel=1e-4)
         assert result.read().objectives["retromae"].count == int(rows.maskable.sum()) > 80

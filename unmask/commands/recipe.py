@@ -20,7 +20,7 @@ from unmask.masking.settings import MaskingSettings, span_units
 from unmask.model.config import PARTS, EncoderConfig, ModelSettings, Rotary, default_intermediate_size
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import find_weights, read_config_file
-from unmask.model.heads import heads_for
+from unmask.model.layers import heads_for
 from unmask.tokenizer.loading import load_tokenizer, with_commit
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.trainers import TokenizerSettings

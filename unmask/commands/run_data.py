@@ -68,9 +68,9 @@ from unmask.data.store import TokenStore
 from unmask.masking.settings import needed_annotations
 from unmask.masking.tables import Tables
 from unmask.model.card_head import base_models
-from unmask.model.encoder import MaskedLM, initialise, with_positions, with_words
+from unmask.model.encoder import MaskedLM, extended, initialise
 from unmask.model.folder import files_checked, has_prediction_head, load_model, save_model
-from unmask.model.heads import BoundaryHead, LabelHead, PairHead, RetroMAEHead
+from unmask.model.layers import BoundaryHead, LabelHead, PairHead, RetroMAEHead
 from unmask.model.layout_names import LAYOUTS
 from unmask.tokenizer.extension import extend_vocabulary
 from unmask.tokenizer.loading import load_tokenizer
@@ -352,7 +352,7 @@ def _make_start(out: Path, recipe: Recipe, settings: StartSettings, texts: Itera
     if settings.extend_vocab is not None:
         extension = extend_vocabulary(tokenizer, texts, settings.extend_vocab)
         tokenizer = extension.tokenizer
-        model = with_words(model, [word.pieces for word in extension.words], first_id=extension.first_id)
+        model = extended(model, words=[word.pieces for word in extension.words], first_id=extension.first_id)
         facts |= {
             "new_words": len(extension.words),
             "examples": [tokenizer.text(extension.first_id + n) for n, _ in enumerate(extension.words[:_SHOWN])],
@@ -362,7 +362,7 @@ def _make_start(out: Path, recipe: Recipe, settings: StartSettings, texts: Itera
     longest, length = config.max_position_embeddings, recipe.training.sequence_length
     if length > longest:
         facts["positions"] = [longest, length]
-        model = with_positions(model, length)
+        model = extended(model, num_positions=length)
     with writing(out), whole_folder(out) as partial:
         save_model(model, partial)
         config = model.config
@@ -399,7 +399,7 @@ def start_model(
         # but for the pooler where classes of documents are predicted from it.
         names = LAYOUTS[old.config.layout]
         ours = [f"pair_head.{part}.{kind}" for part in ("pooler", "classifier") for kind in ("weight", "bias")]
-        stored = {name: old.kept_weights.get(names.theirs(name)[0]) for name in ours}
+        stored = {name: old.unused_weights.get(names.theirs(name)[0]) for name in ours}
         label_head = old.find_head(LabelHead)
         if label_head is not None and label_head.dense is not None:
             stored |= dict(label_head.dense.named_parameters(prefix="pair_head.pooler"))
@@ -409,7 +409,7 @@ def start_model(
         for name, parameter in model.named_parameters():
             if (weight := pairs.get(name, weights.get(name))) is not None:
                 parameter.copy_(weight)
-    model.kept_weights = old.kept_weights
+    model.unused_weights = old.unused_weights
     old_head = "the checkpoint's"
     heads = (
         (PairHead, "the head for pairs", old_head if pairs else "new"),

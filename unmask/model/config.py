@@ -14,52 +14,41 @@ Layout = Literal["modernbert", "bert", "roberta", "xlm-roberta", "camembert", "r
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of a layout, and its own values for what a recipe leaves open. The encoder asks for parts, never for a
-    layout's name."""
+    """The parts of a layout, and its own values for what a recipe leaves open: by default BERT's. The encoder asks for
+    parts, never for a layout's name.
+
+    Source of the defaults: Devlin et al. 2019 (BERT), section 3 and appendix A.2.
+    """
 
     # Positions turn queries and keys, and layers alternate between global and local attention. Otherwise positions
     # are learned, and every layer is global.
-    rotary: bool
-    positions_after_padding: bool  # learned positions begin at the padding's id + 1, and the table is that much longer
+    rotary: bool = False
+    # Learned positions begin at the padding's id + 1, and the table is that much longer
+    positions_after_padding: bool = False
     # A norm stands behind each addition to the residual stream; otherwise before each part that adds to it, and once
     # more behind the last block
-    post_norm: bool
-    first_norm: bool  # the first block has a norm before its attention, though the embeddings are normalised already
-    bias: bool  # products and norms have biases
-    gated: bool  # the MLP is gated
-    gelu_head: bool  # the prediction head uses gelu, whatever the blocks use
+    post_norm: bool = True
+    # The first block has a norm before its attention, though the embeddings are normalised already
+    first_norm: bool = True
+    bias: bool = True  # products and norms have biases
+    gated: bool = False  # the MLP is gated
+    gelu_head: bool = False  # the prediction head uses gelu, whatever the blocks use
     # The head for classes of documents has a layer with tanh before its classifier; otherwise it shares those of the
     # prediction head
-    label_dense: bool
+    label_dense: bool = True
     # Classifiers of tasks begin with a standard deviation of hidden_size^-1/2; otherwise with `initializer_range`
-    wide_classifier: bool
-    type_vocab_size: int | None  # usual number of token types; None where the layout has none
-    intermediate_ratio: float  # usual width of the MLP's inner layer, in hidden sizes
-    norm_eps: float  # what is usually added to the variance in norms
+    wide_classifier: bool = False
+    type_vocab_size: int | None = 2  # usual number of token types; None where the layout has none
+    intermediate_ratio: float = 4.0  # usual width of the MLP's inner layer, in hidden sizes
+    norm_eps: float = 1e-12  # what is usually added to the variance in norms
 
 
-# Devlin et al. 2019 (BERT), section 3 and appendix A.2.
-_BERT = Parts(
-    rotary=False,
-    positions_after_padding=False,
-    post_norm=True,
-    first_norm=True,
-    bias=True,
-    gated=False,
-    gelu_head=False,
-    label_dense=True,
-    wide_classifier=False,
-    type_vocab_size=2,
-    intermediate_ratio=4.0,
-    norm_eps=1e-12,
-)
 # Liu et al. 2019 (RoBERTa); the positions are fairseq's. Conneau et al. 2020 (XLM-R) and Martin et al. 2020 (CamemBERT)
 # have the same network, and transformers has it once more under the name of each.
-_ROBERTA = replace(_BERT, positions_after_padding=True, gelu_head=True, type_vocab_size=1, norm_eps=1e-5)
+_ROBERTA = Parts(positions_after_padding=True, gelu_head=True, type_vocab_size=1, norm_eps=1e-5)
 # Warner et al. 2024 (ModernBERT), section 2.1.
 _MODERNBERT = Parts(
     rotary=True,
-    positions_after_padding=False,
     post_norm=False,
     first_norm=False,
     bias=False,
@@ -73,7 +62,7 @@ _MODERNBERT = Parts(
 )
 PARTS: dict[Layout, Parts] = {
     "modernbert": _MODERNBERT,
-    "bert": _BERT,
+    "bert": Parts(),
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,
     "camembert": _ROBERTA,

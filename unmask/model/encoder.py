@@ -1,4 +1,4 @@
-"""The encoder, and the masked language model made of it and its heads. The encoder knows no task.
+"""The encoder, the masked language model made of it and its heads, and its initial weights. The encoder knows no task.
 
 Shape suffixes: B = rows, S = positions, T = B x S in a line, D = hidden size, N = predicted positions,
 V = vocabulary, H = heads, K = size of a head.
@@ -7,7 +7,7 @@ V = vocabulary, H = heads, K = size of a head.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -17,20 +17,25 @@ from torch.utils.checkpoint import checkpoint
 
 from unmask.core.errors import ModelError
 from unmask.core.hashing import mix_ints
-from unmask.model.attention import AttentionPlan, Sequences, choose_attention, rotary_table
 from unmask.model.config import EncoderConfig, Initialisation
-from unmask.model.fused import heads_of, losses_of_part
-from unmask.model.heads import (
+from unmask.model.fused import AttentionPlan, Sequences, choose_attention, heads_of, losses_of_part, rotary_table
+from unmask.model.layers import (
+    Attention,
+    Block,
     BoundaryHead,
     Head,
     LabelHead,
+    Linear,
     MLMHead,
+    Norm,
     PairHead,
     RetroMAEHead,
+    Seeds,
+    dropout,
     heads_for,
+    run_block,
     run_transform,
 )
-from unmask.model.layers import Attention, Block, Linear, Norm, Seeds, dropout, run_block
 
 _CLASSIFIER = 1 << 20  # sets its dropout apart from that of the layers
 H = TypeVar("H", bound=nn.Module)
@@ -226,11 +231,11 @@ class MaskedLM(nn.Module):
 
     Args:
         config: Of the encoder.
-        heads: Each stands in the model under its own name (`unmask.model.heads`); the order is that in which weights
+        heads: Each stands in the model under its own name (`unmask.model.layers`); the order is that in which weights
             are drawn.
 
     Attributes:
-        kept_weights: Weights of the folder that it was loaded from which are neither used nor trained, but written
+        unused_weights: Weights of the folder that it was loaded from which are neither used nor trained, but written
             back (BERT's pooler), by the names they have there.
         pad_id: Fills rows up.
     """
@@ -243,7 +248,7 @@ class MaskedLM(nn.Module):
         self.head = MLMHead(config)
         for head in heads:
             self.add_module(head.name, head)
-        self.kept_weights: dict[str, Tensor] = {}
+        self.unused_weights: dict[str, Tensor] = {}
 
     def find_head(self, kind: type[H]) -> H | None:
         """The head of a kind, where the model has one."""
@@ -311,28 +316,24 @@ def compile_model(model: MaskedLM, *, backend: str = "inductor", tuned: bool = F
     from torch._dynamo import config, maybe_mark_dynamic  # takes longer to import than torch itself
 
     config.recompile_limit = max(config.recompile_limit, _VARIANTS)
-    named: dict[str, Any] = {"dynamic": False, "backend": backend, "mode": _TUNED if tuned else None}
-    block, losses = torch.compile(run_block, **named), torch.compile(losses_of_part, **named)
-    norm, transform = torch.compile(run_embedding_norm, **named), torch.compile(run_transform, **named)
 
-    def any_sequences(
-        layer: nn.Module, x_BSD: Tensor, added_BSD: Tensor | None, plan: AttentionPlan, seeds: Seeds
-    ) -> Any:
-        if plan.sequences is not None:
-            maybe_mark_dynamic(plan.sequences.cu_seqlens, 0)
-        return block(layer, x_BSD, added_BSD, plan, seeds)
+    def compiled(function: Callable[..., Any], of_any_length: Callable[..., Sequence[Tensor]]) -> Callable[..., Any]:
+        """`of_any_length` names those of its arguments' tensors whose length may change without compiling again."""
+        run = torch.compile(function, dynamic=False, backend=backend, mode=_TUNED if tuned else None)
 
-    def any_rows(bias_V: Tensor, *of_rows: Tensor) -> None:
-        for each in of_rows:
-            maybe_mark_dynamic(each, 0)
-        losses(bias_V, *of_rows)
+        def marked(*arguments: Any) -> Any:
+            for tensor in of_any_length(*arguments):
+                maybe_mark_dynamic(tensor, 0)
+            return run(*arguments)
 
-    def any_positions(head: nn.Module, hidden_ND: Tensor) -> Any:
-        maybe_mark_dynamic(hidden_ND, 0)
-        return transform(head, hidden_ND)
+        return marked
 
-    model.encoder.compiled_norm, model.encoder.compiled_block = norm, any_sequences
-    model.head.compiled_transform, model.head.compiled_losses = any_positions, any_rows
+    model.encoder.compiled_norm = compiled(run_embedding_norm, lambda *_: ())
+    model.encoder.compiled_block = compiled(
+        run_block, lambda layer, x, added, plan, seeds: () if plan.sequences is None else (plan.sequences.cu_seqlens,)
+    )
+    model.head.compiled_transform = compiled(run_transform, lambda head, hidden_ND: (hidden_ND,))
+    model.head.compiled_losses = compiled(losses_of_part, lambda bias_V, *of_rows: of_rows)
 
 
 def uncompile_model(model: MaskedLM) -> None:
@@ -427,51 +428,40 @@ def draw_task_head(head: nn.Module, config: EncoderConfig, generator: torch.Gene
             nn.init.normal_(module.weight, 0.0, config.initializer_range, generator=generator)
 
 
-def with_words(model: MaskedLM, pieces: Sequence[Sequence[int]], *, first_id: int) -> MaskedLM:
-    """The model with rows of new words, each the mean of the rows of the pieces that spelled the word before.
+def extended(
+    model: MaskedLM, *, words: Sequence[Sequence[int]] = (), first_id: int = 0, num_positions: int | None = None
+) -> MaskedLM:
+    """The model with rows of new words, or for longer sequences; it is left as it is.
 
-    The embedding is the decoder too, so the new word's logit is the mean of its pieces' logits; the decoder's bias is
-    their mean as well. Rows beyond the old vocabulary that only fill the table up are used before it grows. The new
-    words' ids begin with `first_id`; the model is left as it is.
+    The embedding is the decoder too, so a new word's logit is the mean of its pieces' logits; the decoder's bias is
+    their mean as well. Rows beyond the old vocabulary that only fill the table up are used before it grows. Learned
+    positions are copied periodically; rotary ones need no table. A copy keeps what neighbours mean to each other,
+    everywhere but at the seams, and is trained from there.
 
-    Source: Gee et al. 2022 (Fast vocabulary transfer for language model compression; FVT): mean of the pieces.
+    Args:
+        model: Without a head for pairs.
+        words: Of each new word the ids that spelled it before.
+        first_id: Of the new words.
+        num_positions: With special tokens, more than the model's; None: they stay.
+
+    Source: Gee et al. 2022 (Fast vocabulary transfer for language model compression; FVT): the mean of the pieces.
+    Beltagy et al. 2020 (Longformer), section 5: the copies.
     """
-    size = max(model.config.vocab_size, first_id + len(pieces))
-    weights = dict(model.state_dict())
-    for name in ("encoder.tokens", "head.bias"):
-        old = weights[name]
-        new = old.new_zeros(size, *old.shape[1:])
-        new[: len(old)] = old
-        for number, ids in enumerate(pieces):
-            new[first_id + number] = old[torch.tensor(list(ids), dtype=torch.int64)].mean(0)
-        weights[name] = new
-    return _rebuilt(model, weights, vocab_size=size)
-
-
-def with_positions(model: MaskedLM, num_positions: int) -> MaskedLM:
-    """The model for longer sequences. Learned positions are copied periodically; rotary ones need no table.
-
-    A copy keeps what neighbours mean to each other, everywhere but at the seams, and is trained from there. The number
-    includes special tokens and is larger than the model's, which is left as it is.
-
-    Source: Beltagy et al. 2020 (Longformer), section 5.
-    """
-    config = model.config
-    assert num_positions > config.max_position_embeddings
-    weights = dict(model.state_dict())
-    if model.encoder.positions is not None:
-        table = weights["encoder.positions"]
-        first = config.first_position  # rows before it stand for padding
-        copies = torch.arange(num_positions) % config.max_position_embeddings
-        weights["encoder.positions"] = torch.cat([table[:first], table[first + copies]])
-    return _rebuilt(model, weights, max_position_embeddings=num_positions)
-
-
-def _rebuilt(model: MaskedLM, weights: Mapping[str, Tensor], **changes: int) -> MaskedLM:
-    """A model of another size with these weights."""
     assert model.find_head(PairHead) is None, "a model that was loaded keeps these weights without using them"
-    config = model.config.model_copy(update=changes)
-    built = MaskedLM(config, heads_for(config, label_names=model.label_names))
-    built.load_state_dict(weights)
-    built.kept_weights = model.kept_weights
-    return built.train(model.training)
+    old, weights = model.config, dict(model.state_dict())
+    size = max(old.vocab_size, first_id + len(words))
+    for name in ("encoder.tokens", "head.bias"):
+        rows = weights[name]
+        weights[name] = functional.pad(rows, (0, 0) * (rows.ndim - 1) + (0, size - len(rows)))
+        for number, ids in enumerate(words):
+            weights[name][first_id + number] = rows[torch.tensor(list(ids), dtype=torch.int64)].mean(0)
+    longest = num_positions or old.max_position_embeddings
+    if model.encoder.positions is not None and longest > old.max_position_embeddings:
+        table, first = weights["encoder.positions"], old.first_position  # rows before it stand for padding
+        copies = torch.arange(longest) % old.max_position_embeddings
+        weights["encoder.positions"] = torch.cat([table[:first], table[first + copies]])
+    config = old.model_copy(update={"vocab_size": size, "max_position_embeddings": longest})
+    larger = MaskedLM(config, heads_for(config, label_names=model.label_names))
+    larger.load_state_dict(weights)
+    larger.unused_weights = model.unused_weights
+    return larger.train(model.training)

@@ -31,7 +31,7 @@ from unmask.core.hashing import mix_ints
 from unmask.core.hub import CONFIG, INDEX, WEIGHTS, local_path
 from unmask.model.config import EncoderConfig, Layout
 from unmask.model.encoder import MaskedLM, draw, draw_task_head, initialise
-from unmask.model.heads import (
+from unmask.model.layers import (
     OF_TASKS,
     ONLY_TRAINED,
     BoundaryHead,
@@ -295,8 +295,8 @@ def load_model(folder: Path, *, mask_id: int) -> MaskedLM:
     # What is not used is written back, or left out and named.
     used = {theirs for name, _ in model.named_parameters() for theirs in layout.theirs(name)}
     rest = {name: tensor for name, tensor in weights.items() if name not in used and name not in layout.known}
-    model.kept_weights = {name: tensor for name, tensor in rest.items() if name.startswith(layout.unused)}
-    if left_out := sorted(rest.keys() - model.kept_weights.keys()):
+    model.unused_weights = {name: tensor for name, tensor in rest.items() if name.startswith(layout.unused)}
+    if left_out := sorted(rest.keys() - model.unused_weights.keys()):
         names_of_some = ", ".join(name[:100] for name in left_out[:8])
         more = f" and {len(left_out) - 8} more" if len(left_out) > 8 else ""
         log.warning("%s: left out, since a masked language model has no place for it: %s%s", where, names_of_some, more)
@@ -321,13 +321,13 @@ def save_model(model: MaskedLM, folder: Path, *, with_head: bool = True) -> None
     if model.find_head(RetroMAEHead) is not None:
         log.info("the decoder that rebuilds texts is not saved with the model, since it serves the training alone")
     content = layout.write_config(model.config)
-    if model.find_head(PairHead) is not None or "cls.seq_relationship.weight" in model.kept_weights:
+    if model.find_head(PairHead) is not None or "cls.seq_relationship.weight" in model.unused_weights:
         content["architectures"] = [layout.pair_architecture]
     if model.label_names is not None:
         content |= label_content(model.label_names) | layout.pooling_content("first")
     with writing(folder, SafetensorError):
         names = [name for name, _ in model.named_parameters() if not name.startswith(left_out)]
-        _write(model, names, content, folder, model.kept_weights)
+        _write(model, names, content, folder, model.unused_weights)
 
 
 def _write(
@@ -358,7 +358,7 @@ _POOLER = "bert.pooler.dense."
 class TaskHead:
     """The head of a fine-tuned model, as its folder has it."""
 
-    head: str  # its name in `unmask.model.heads`
+    head: str  # its name in `unmask.model.layers`
     architecture: str  # what transformers' class is called after `For`
     names: tuple[str, ...]  # of its outputs; empty where they have none
     problem_type: str | None  # what transformers calls the task of a head for whole texts; None: a head for tokens
@@ -406,8 +406,8 @@ def with_task_head(
         old_head = model.find_head(LabelHead)
         if config.layout == "bert" and old_head is not None and old_head.dense is not None:
             new_head.dense.load_state_dict(old_head.dense.state_dict())
-        elif f"{_POOLER}weight" in model.kept_weights:
-            new_head.dense.load_state_dict({kind: model.kept_weights[_POOLER + kind] for kind in ("weight", "bias")})
+        elif f"{_POOLER}weight" in model.unused_weights:
+            new_head.dense.load_state_dict({kind: model.unused_weights[_POOLER + kind] for kind in ("weight", "bias")})
     return new
 
 

@@ -1,18 +1,26 @@
-"""Leaf modules. Weights are kept in float32; a matrix product runs in the type of its input.
+"""Modules: the layers of the encoder, and the heads on it.
 
-Shape suffixes: B = rows, S = positions, D = hidden size, I = intermediate size, H = heads, K = size of a head.
+Weights are kept in float32; a matrix product runs in the type of its input.
+
+Shape suffixes: B = rows, S = positions, D = hidden size, I = intermediate size, H = heads, K = size of a head,
+N = places (predicted positions, for masked tokens), V = vocabulary, C = outputs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
-from unmask.core.hashing import DROPPED, GOLDEN, mix
+from unmask.core.hashing import DROPPED, GOLDEN, SEEN, mix, mix_ints
 from unmask.model import fused
-from unmask.model.attention import AttentionPlan
-from unmask.model.config import EncoderConfig
+from unmask.model.config import Activation, EncoderConfig
+from unmask.model.fused import AttentionPlan, Losses, activate, losses_of_decoder
 
 
 class Linear(nn.Module):
@@ -163,3 +171,318 @@ def run_block(
     """A block as a function of itself, so that what is compiled for one layer serves all that are alike."""
     out: tuple[Tensor, Tensor | None] = block(x_BSD, added_BSD, plan, seeds)
     return out
+
+
+# ----------------------------------------
+# Heads: for masked tokens, and for what is learned beside them or instead of them.
+#
+# Each head beside that for masked tokens is a module with a name, under which it stands in the model. Where a model's
+# folder has a place for it, `unmask.model.layout_names` says under which names.
+#
+#     name            what it predicts                       as transformers has it
+#     pair_head       right pairs from wrong ones            BertForPreTraining
+#     boundary_head   a span's tokens from beside the span   nowhere: checkpoints alone hold it
+#     label_head      classes, or a number, of whole texts   ...ForSequenceClassification
+#     tag_head        tags of tokens                         ...ForTokenClassification
+#     answer_head     where an answer begins and ends        ...ForQuestionAnswering
+#     retromae_head   texts from their vectors               nowhere: checkpoints alone hold it
+#
+# Heads of tasks share what stands before the classifier with other heads, where transformers' classes of the layout do:
+#
+#     bert        tanh(pooler) -> classifier          the pooler is that of the head for pairs, where there is one
+#     roberta     tanh(dense) -> classifier
+#     modernbert  norm(gelu(dense)) -> classifier     dense and norm are those of the masked-language-model head
+#
+# A head for single tokens has no layer of its own before the classifier but ModernBERT's, which is shared, too.
+
+
+def run_transform(head: Any, hidden_ND: Tensor) -> Tensor:
+    """The layers of a head before its decoder, as a function that can be compiled."""
+    x_ND: Tensor = head.norm(activate(head.dense(hidden_ND), head.kind, gated=False))
+    return x_ND
+
+
+class MLMHead(nn.Module):
+    """Hidden states to logits over the vocabulary, through the embedding matrix (tied) and a bias of its own.
+
+    Attributes:
+        compiled_losses: `fused.losses_of_part`, compiled, for training (`unmask.model.encoder`); None: it is not.
+        compiled_transform: `run_transform`, compiled; None: it is not.
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        parts, hidden = config.parts, config.hidden_size
+        self.kind: Activation = "gelu" if parts.gelu_head else config.activation
+        self.dense = Linear(hidden, hidden, bias=parts.bias)
+        self.norm = Norm(hidden, eps=config.norm_eps, bias=parts.bias)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        self.compiled_losses: Callable[..., Any] | None = None
+        self.compiled_transform: Callable[..., Any] | None = None
+
+    def forward(self, hidden_ND: Tensor, tokens_VD: Tensor) -> Tensor:
+        """Logits [N, V] of the hidden states [N, D], given the embedding matrix."""
+        return self.decode(self.transform(hidden_ND), tokens_VD)
+
+    def decode(self, x_ND: Tensor, tokens_VD: Tensor) -> Tensor:
+        """Logits [N, V] of what `transform` made."""
+        return functional.linear(x_ND, tokens_VD.to(x_ND.dtype), self.bias.to(x_ND.dtype))
+
+    def transform(self, hidden_ND: Tensor) -> Tensor:
+        """What the decoder compares with the embedding matrix: [N, D]."""
+        run = self.compiled_transform if self.training and self.compiled_transform is not None else run_transform
+        x_ND: Tensor = run(self, hidden_ND)
+        return x_ND
+
+    def losses(self, x_ND: Tensor, tokens_VD: Tensor, targets_N: Tensor, weights_N: Tensor | None = None) -> Losses:
+        """Losses of what the decoder makes of the transformed [N, D]; arguments as for `losses_of_decoder`."""
+        compiled = self.compiled_losses if self.training else None
+        return losses_of_decoder(x_ND, tokens_VD.to(x_ND.dtype), self.bias, targets_N, weights_N, compiled=compiled)
+
+
+class PairHead(nn.Module):
+    """The hidden state of `[CLS]` to two logits: right, wrong. BERT's pooler and the classifier after it.
+
+    Source: Devlin et al. 2018 (BERT), section 3.1, task 2; the pooler is that of the released code.
+    """
+
+    name: ClassVar[str] = "pair_head"
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.pooler = Linear(config.hidden_size, config.hidden_size, bias=True)
+        self.classifier = Linear(config.hidden_size, 2, bias=True)
+
+    def forward(self, hidden_ND: Tensor) -> Tensor:
+        """Logits [N, 2] of the first tokens' hidden states."""
+        return self.classifier(self.pool(hidden_ND))
+
+    def pool(self, hidden_ND: Tensor) -> Tensor:
+        """What the classifier reads: [N, D]."""
+        return torch.tanh(self.pooler(hidden_ND))
+
+
+class BoundaryHead(nn.Module):
+    """Two hidden states and a place to what the decoder makes logits of: a token of a span from what stands beside it.
+
+    Args:
+        config: Of the encoder.
+        max_length: Places with an embedding; what stands further on in a span shares the last one.
+
+    Source: Joshi et al. 2020 (SpanBERT), section 3.2: two layers, each with GELU and layer norm. Its place embeddings
+    have 200 dimensions in the released code; here they are as wide as the hidden states.
+    """
+
+    name: ClassVar[str] = "boundary_head"
+
+    def __init__(self, config: EncoderConfig, max_length: int) -> None:
+        super().__init__()
+        hidden = config.hidden_size
+        self.places = nn.Parameter(torch.empty(max_length, hidden))
+        self.into = Linear(3 * hidden, hidden, bias=True)
+        self.into_norm = Norm(hidden, eps=config.norm_eps, bias=True)
+        self.dense = Linear(hidden, hidden, bias=True)
+        self.norm = Norm(hidden, eps=config.norm_eps, bias=True)
+
+    def forward(self, before_ND: Tensor, behind_ND: Tensor, place_N: Tensor) -> Tensor:
+        """Representations [N, D] of tokens, of the hidden states before and behind their spans, and of which token of
+        its span each one is (int64, from 0)."""
+        place_ND = functional.embedding(place_N.clamp(max=len(self.places) - 1), self.places)
+        x_ND = torch.cat([before_ND, behind_ND, place_ND.to(before_ND.dtype)], -1)
+        x_ND = self.into_norm(functional.gelu(self.into(x_ND)))
+        return self.norm(functional.gelu(self.dense(x_ND)))
+
+
+class LabelHead(nn.Module):
+    """Whole texts to logits of classes.
+
+    Args:
+        config: Of the encoder.
+        names: Of the classes.
+        own_dense: Whether it has a layer before the classifier, or shares another head's; None: as the layout has it.
+
+    Source: the classification of single sentences in Devlin et al. 2018 (BERT), section 4.1.
+    """
+
+    name: ClassVar[str] = "label_head"
+
+    def __init__(self, config: EncoderConfig, names: Sequence[str], *, own_dense: bool | None = None) -> None:
+        super().__init__()
+        self.names = tuple(names)
+        with_dense = config.parts.label_dense if own_dense is None else own_dense
+        self.dense = Linear(config.hidden_size, config.hidden_size, bias=True) if with_dense else None
+        self.rate, self.drops_twice = config.classifier_dropout, config.layout != "bert"
+        self.classifier = Linear(config.hidden_size, len(self.names), bias=True)
+
+    def forward(self, x_ND: Tensor, *, dropout_seed: int | None = None) -> Tensor:
+        """Logits [N, C] of hidden states [N, D]; of what the other head makes of these, without a layer of its own.
+
+        The input of the classifier is dropped where there is a seed; in RoBERTa, that of the layer too.
+        """
+        if self.dense is not None:
+            if self.drops_twice and dropout_seed is not None:
+                x_ND = dropout(x_ND, self.rate, seed=mix_ints(dropout_seed, 0))
+            x_ND = torch.tanh(self.dense(x_ND))
+        return self.classifier(dropout(x_ND, self.rate, seed=dropout_seed))
+
+
+class TokenHead(Linear):
+    """Tokens to logits [N, C]: of tags (`tag_head`), or that an answer begins there and that it ends there
+    (`answer_head`).
+
+    Source: Devlin et al. 2018, sections 5.3 and 4.2.
+    """
+
+    def __init__(self, name: str, config: EncoderConfig, names: Sequence[str]) -> None:
+        super().__init__(config.hidden_size, 2 if name == "answer_head" else len(names), bias=True)
+        self.name = name
+        # transformers drops something before the head for answers in ModernBERT alone.
+        self.rate = 0.0 if name == "answer_head" and config.parts.label_dense else config.classifier_dropout
+
+    def forward(self, x_ND: Tensor, *, dropout_seed: int | None = None) -> Tensor:
+        """Logits [N, C]; the input is dropped where there is a seed."""
+        return super().forward(dropout(x_ND, self.rate, seed=dropout_seed if self.rate else None))
+
+
+# ----------------------------------------
+# The decoder of RetroMAE: rebuilds texts from their vectors. It is for training; no model's folder holds it.
+#
+# Each token is predicted from the text's vector, its place, and what the place sees of the other tokens: a random
+# set of them, its own. The vector goes where the text's first token stands, so that rows stay as long as they are:
+#
+#     text           [CLS]    the     cat     sat    [SEP]
+#     queries         v+p0    v+p1    v+p2    v+p3    v+p4     what a place asks with: the vector, and where it is
+#     keys, values     v     the+p1  cat+p2  sat+p3  [SEP]+p4
+#
+#     "the" sees       v       -      cat      -       -       the vector always, its own token never,
+#     "cat" sees       v       -       -      sat    [SEP]     others by chance, and nothing of other texts
+#     "sat" sees       v      the     cat      -       -
+#
+# There is one layer, so that what is seen has seen nothing itself.
+#
+# Source: Xiao et al. 2022 (RetroMAE: Pre-Training Retrieval-oriented Language Models Via Masked Auto-Encoder), section
+# 3.3, "enhanced decoding". As there, texts are whole in the decoder, whatever the encoder does not see, and the vector
+# stands without a position among keys. Here tokens are seen one by one; the released code draws whole words, and up to
+# 256 sets for a text that its places share.
+#
+# Shape suffixes: B = rows, S = positions, E = texts, N = predicted positions, D = hidden size, H = heads, K = size of a
+# head, V = vocabulary; b, q = rows and queries of a tile.
+
+_PAIRS, _GPU_PAIRS = 1 << 20, 1 << 25  # of a tile: a hash takes 8 and 256 MB for each of its steps
+
+
+@dataclass(frozen=True)
+class DecodedRows:
+    """What the decoder knows of packed rows."""
+
+    input_ids_BS: Tensor  # int64: the tokens, none of them hidden
+    text_BS: Tensor  # int64: which text each is of, counted from 0 over all rows; at padding the number of texts
+    place_BS: Tensor  # int64: where in its text each stands, from 0; 0 at padding
+    bits_BS: Tensor  # int64: random bits of each position, by which it sees others
+
+    def seen(self, queries: slice, *, rate: float) -> Tensor:
+        """What some places see of their rows: bool [B, q, S]; `rate` is the share of the tokens that is hidden from
+        each. Padding sees the padding of its row, so that no place sees nothing."""
+        text_BS1, place_BS1, bits_BS1 = (each[:, queries, None] for each in (self.text_BS, self.place_BS, self.bits_BS))
+        text_B1S, place_B1S = self.text_BS[:, None], self.place_BS[:, None]
+        by_chance_BqS = SEEN.of(mix(bits_BS1 + place_B1S * GOLDEN)) >= round(rate * 2**SEEN.size)
+        return (text_BS1 == text_B1S) & ((place_B1S == 0) | (by_chance_BqS & (place_BS1 != place_B1S)))
+
+
+class RetroMAEHead(nn.Module):
+    """Vectors of texts, and what each place sees, to what the prediction head makes logits of.
+
+    A layer like one of the encoder (its MLP, heads and biases), with norms behind what it adds, as BERT has them. It
+    has positions of its own: some layouts have no table of them, and the encoder's are not to bend to the decoder.
+    Nothing is dropped in it.
+    """
+
+    name: ClassVar[str] = "retromae_head"
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        hidden, eps, bias = config.hidden_size, config.norm_eps, config.parts.bias
+        self.num_heads = config.num_heads
+        self.places = nn.Parameter(torch.empty(config.max_position_embeddings, hidden))
+        self.vector_norm = Norm(hidden, eps=eps, bias=bias)
+        self.token_norm = Norm(hidden, eps=eps, bias=bias)
+        self.query = Linear(hidden, hidden, bias=bias)
+        self.key_value = Linear(hidden, 2 * hidden, bias=bias, num_fused=2)
+        self.out = Linear(hidden, hidden, bias=bias)
+        self.attention_norm = Norm(hidden, eps=eps, bias=bias)
+        self.mlp = MLP(config)
+        self.norm = Norm(hidden, eps=eps, bias=bias)
+
+    def forward(
+        self, vectors_ED: Tensor, tokens_VD: Tensor, rows: DecodedRows, positions_N: Tensor, *, rate: float
+    ) -> Tensor:
+        """Representations [N, D] of the tokens at some places of the flattened rows (int64, row x S + position); only
+        attention is computed for all of a row. `vectors_ED` are in the compute type, `rate` is as for
+        `DecodedRows.seen`."""
+        dtype = vectors_ED.dtype
+        vectors_ED = functional.pad(self.vector_norm(vectors_ED), (0, 0, 0, 1))  # and one of padding
+        vector_BSD = functional.embedding(rows.text_BS, vectors_ED)
+        place_BSD = functional.embedding(rows.place_BS, self.places)
+        token_BSD = self.token_norm((functional.embedding(rows.input_ids_BS, tokens_VD) + place_BSD).to(dtype))
+        queried_BSD = vector_BSD + place_BSD.to(dtype)
+        seen_BSD = torch.where(rows.place_BS[..., None] == 0, vector_BSD, token_BSD)
+        query_BSD, (key_BSD, value_BSD) = self.query(queried_BSD), self.key_value(seen_BSD).chunk(2, -1)
+
+        # Attention, tile by tile. What is seen is not stored, but drawn again in the backward pass.
+        def attend_tile(
+            query_bHqK: Tensor, key_bHSK: Tensor, value_bHSK: Tensor, of_rows: DecodedRows, queries: slice
+        ) -> Tensor:
+            seen_b1qS = of_rows.seen(queries, rate=rate)[:, None]
+            return functional.scaled_dot_product_attention(query_bHqK, key_bHSK, value_bHSK, attn_mask=seen_b1qS)
+
+        num_rows, length = rows.input_ids_BS.shape
+        most = (_PAIRS if query_BSD.device.type == "cpu" else _GPU_PAIRS) // max(1, length)  # queries of a tile
+        num_queries = max(1, min(length, most))
+        heads = [x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in (query_BSD, key_BSD, value_BSD)]
+        mixed = [] if num_rows else [query_BSD + key_BSD + value_BSD]  # nothing, of which all have a gradient
+        num = max(1, most // num_queries)
+        for begin in range(0, num_rows, num):
+            part = slice(begin, begin + num)
+            query_bHSK, key_bHSK, value_bHSK = (each[part] for each in heads)
+            of_rows = DecodedRows(rows.input_ids_BS[part], rows.text_BS[part], rows.place_BS[part], rows.bits_BS[part])
+            tiles = []
+            for at in range(0, length, num_queries):
+                queries = slice(at, at + num_queries)
+                inputs = (query_bHSK[:, :, queries], key_bHSK, value_bHSK, of_rows, queries)
+                tiles.append(checkpoint(attend_tile, *inputs, use_reentrant=False, preserve_rng_state=False))
+            mixed.append(torch.cat(tiles, 2).transpose(1, 2).flatten(2))
+        mixed_BSD = torch.cat(mixed)
+
+        queried_ND, mixed_ND = (each.flatten(0, 1).index_select(0, positions_N) for each in (queried_BSD, mixed_BSD))
+        _, x_ND = self.attention_norm.of_sum(queried_ND, self.out(mixed_ND))
+        return self.norm.of_sum(x_ND, self.mlp(x_ND))[1]
+
+
+Head = PairHead | BoundaryHead | LabelHead | TokenHead | RetroMAEHead
+ONLY_TRAINED = (BoundaryHead, RetroMAEHead)  # heads that no model's folder holds
+OF_TASKS = ("label_head", "tag_head", "answer_head")
+
+
+def heads_for(
+    config: EncoderConfig,
+    *,
+    pairs: bool = False,
+    boundary_length: int | None = None,
+    label_names: Sequence[str] | None = None,
+    retromae: bool = False,
+) -> list[Head]:
+    """Those of the objectives beside masked tokens, in the order in which their weights are drawn.
+
+    `boundary_length` is the number of places in a span that the span-boundary head distinguishes, `label_names` the
+    classes of documents; None: there is no such head.
+    """
+    heads: list[Head] = []
+    if pairs:
+        heads.append(PairHead(config))
+    if boundary_length is not None:
+        heads.append(BoundaryHead(config, boundary_length))
+    if label_names is not None:
+        heads.append(LabelHead(config, label_names, own_dense=config.parts.label_dense and not pairs))
+    if retromae:
+        heads.append(RetroMAEHead(config))
+    return heads

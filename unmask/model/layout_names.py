@@ -201,18 +201,12 @@ def _bert_fields(content: Mapping[str, Any], layout: Layout) -> dict[str, Any]:
     }
 
 
-def _bert_layout(
-    layout: Layout,
-    architecture: str,
-    root: str,
-    heads: Mapping[str, tuple[str, ...]],
-    *,
-    attention_norm: str = "attention.output.LayerNorm",
-    mlp_norm: str = "output.LayerNorm",
-    **more: Any,
-) -> FolderLayout:
-    """A layout of the family: `root` is the encoder's name, such as `bert`; norms stand in one of two places."""
-    block = f"{root}.encoder.layer.{{}}"
+def _bert_layout(layout: Layout, name: str) -> FolderLayout:
+    """A layout of the family; `name` begins transformers' names of its classes."""
+    # transformers calls the weights of XLM-R and CamemBERT as RoBERTa's, too.
+    root = {"bert": "bert", "roberta-prelayernorm": "roberta_prelayernorm"}.get(layout, "roberta")
+    block, is_bert, post_norm = f"{root}.encoder.layer.{{}}", layout == "bert", PARTS[layout].post_norm
+    head = "cls.predictions" if is_bert else "lm_head"
     rows = {
         "encoder.tokens": (f"{root}.embeddings.word_embeddings.weight",),
         "encoder.positions": (f"{root}.embeddings.position_embeddings.weight",),
@@ -220,14 +214,21 @@ def _bert_layout(
         "encoder.norm": (f"{root}.embeddings.LayerNorm",),
         "encoder.blocks.{}.attention.qkv": tuple(f"{block}.attention.self.{x}" for x in ("query", "key", "value")),
         "encoder.blocks.{}.attention.out": (f"{block}.attention.output.dense",),
-        "encoder.blocks.{}.attention_norm": (f"{block}.{attention_norm}",),
+        "encoder.blocks.{}.attention_norm": (f"{block}.attention.{'output.' if post_norm else ''}LayerNorm",),
         "encoder.blocks.{}.mlp.into": (f"{block}.intermediate.dense",),
         "encoder.blocks.{}.mlp.out": (f"{block}.output.dense",),
-        "encoder.blocks.{}.mlp_norm": (f"{block}.{mlp_norm}",),
+        "encoder.blocks.{}.mlp_norm": (f"{block}.{'output' if post_norm else 'intermediate'}.LayerNorm",),
         "encoder.final_norm": (f"{root}.LayerNorm",),
+        "head.dense": (f"{head}.transform.dense" if is_bert else "lm_head.dense",),
+        "head.norm": (f"{head}.transform.LayerNorm" if is_bert else "lm_head.layer_norm",),
+        "head.bias": (f"{head}.bias",),
+        "label_head.dense": ("bert.pooler.dense" if is_bert else "classifier.dense",),
+        "label_head.classifier": ("classifier" if is_bert else "classifier.out_proj",),
         "answer_head": ("qa_outputs",),
         "tag_head": ("classifier",),
     }
+    if is_bert:
+        rows |= {"pair_head.pooler": ("bert.pooler.dense",), "pair_head.classifier": ("cls.seq_relationship",)}
     keys = {
         "activation": "hidden_act",
         "dropout": "hidden_dropout_prob",
@@ -236,9 +237,9 @@ def _bert_layout(
     }
     return FolderLayout(
         layout=layout,
-        architecture=architecture,
+        architecture=f"{name}ForMaskedLM",
         prefix=f"{root}.",
-        rows={**rows, **heads},
+        rows=rows,
         keys=_KEYS | keys,
         # A decoder predicts no masked tokens; and transformers 5 ignores relative positions: another model would run.
         must_be={"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False},
@@ -253,28 +254,12 @@ def _bert_layout(
             "bos_token_id": 0,
             "eos_token_id": 2,
         },
-        **more,
-    )
-
-
-def _roberta_layout(layout: Layout, architecture: str, root: str, **norms: str) -> FolderLayout:
-    heads = {
-        "head.dense": ("lm_head.dense",),
-        "head.norm": ("lm_head.layer_norm",),
-        "head.bias": ("lm_head.bias",),
-        "label_head.dense": ("classifier.dense",),
-        "label_head.classifier": ("classifier.out_proj",),
-    }
-    return _bert_layout(
-        layout,
-        architecture,
-        root,
-        heads,
-        unused=(f"{root}.pooler.",),
-        aliases={"lm_head.decoder.bias": "lm_head.bias"},
-        known=("lm_head.decoder.weight", f"{root}.embeddings.position_ids"),
-        write_aliases=True,  # transformers 4.48 loses the bias (its own, too) where it stands only under one name
-        **norms,
+        unused=("bert.pooler.", "cls.seq_relationship.") if is_bert else (f"{root}.pooler.",),
+        aliases={f"{head}.decoder.bias": f"{head}.bias"},
+        known=(f"{head}.decoder.weight", f"{root}.embeddings.position_ids"),
+        # transformers 4.48 loses RoBERTa's bias (its own, too) where it stands only under one name.
+        write_aliases=not is_bert,
+        pair_architecture="BertForPreTraining" if is_bert else None,
     )
 
 
@@ -397,41 +382,11 @@ MODERNBERT = FolderLayout(
     pooling_key="classifier_pooling",
 )
 
-# ----------------------------------------
-# A layout is named as transformers names it in `model_type`.
-
-BERT = _bert_layout(
-    "bert",
-    "BertForMaskedLM",
-    "bert",
-    {
-        "head.dense": ("cls.predictions.transform.dense",),
-        "head.norm": ("cls.predictions.transform.LayerNorm",),
-        "head.bias": ("cls.predictions.bias",),
-        "pair_head.pooler": ("bert.pooler.dense",),
-        "pair_head.classifier": ("cls.seq_relationship",),
-        "label_head.dense": ("bert.pooler.dense",),
-        "label_head.classifier": ("classifier",),
-    },
-    unused=("bert.pooler.", "cls.seq_relationship."),
-    aliases={"cls.predictions.decoder.bias": "cls.predictions.bias"},
-    known=("cls.predictions.decoder.weight", "bert.embeddings.position_ids"),
-    pair_architecture="BertForPreTraining",
-)
-LAYOUTS: dict[Layout, FolderLayout] = {
-    each.layout: each
-    for each in (
-        MODERNBERT,
-        BERT,
-        _roberta_layout("roberta", "RobertaForMaskedLM", "roberta"),
-        _roberta_layout("xlm-roberta", "XLMRobertaForMaskedLM", "roberta"),  # transformers calls its weights so, too
-        _roberta_layout("camembert", "CamembertForMaskedLM", "roberta"),
-        _roberta_layout(
-            "roberta-prelayernorm",
-            "RobertaPreLayerNormForMaskedLM",
-            "roberta_prelayernorm",
-            attention_norm="attention.LayerNorm",
-            mlp_norm="intermediate.LayerNorm",
-        ),
-    )
+LAYOUTS: dict[Layout, FolderLayout] = {  # named as transformers names them in `model_type`
+    "modernbert": MODERNBERT,
+    "bert": _bert_layout("bert", "Bert"),
+    "roberta": _bert_layout("roberta", "Roberta"),
+    "xlm-roberta": _bert_layout("xlm-roberta", "XLMRoberta"),
+    "camembert": _bert_layout("camembert", "Camembert"),
+    "roberta-prelayernorm": _bert_layout("roberta-prelayernorm", "RobertaPreLayerNorm"),
 }

@@ -25,18 +25,6 @@ def bits_of_float(context: Any, number: Any) -> Any:
     return types.uint32(types.float32), lambda _, builder, __, values: builder.bitcast(values[0], ir.IntType(32))
 
 
-@inlined
-def _from_bf16(bits: int) -> float:
-    return float_of_bits(np.uint32(np.uint32(bits) << np.uint32(16)))
-
-
-@inlined
-def _to_bf16(number: float) -> int:
-    """Rounded to the nearest, halves to even."""
-    bits = bits_of_float(np.float32(number))
-    return np.uint16((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16))
-
-
 def load(element: Any) -> float:
     """An element of an array as float32, whether it is one or 16 bits of bf16."""
     raise NotImplementedError("for compiled loops only")
@@ -49,32 +37,25 @@ def store(array: Any, place: int, number: float) -> None:
 
 @overload(load, inline="always")
 def _load(element: Any) -> Any:
-    if element == types.uint16:
+    def read(element: Any) -> Any:
+        return element
 
-        def read(element: Any) -> Any:
-            return _from_bf16(element)
+    def read_bf16(element: Any) -> Any:
+        return float_of_bits(np.uint32(np.uint32(element) << np.uint32(16)))
 
-    else:
-
-        def read(element: Any) -> Any:
-            return element
-
-    return read
+    return read_bf16 if element == types.uint16 else read
 
 
 @overload(store, inline="always")
 def _store(array: Any, place: Any, number: Any) -> Any:
-    if array.dtype == types.uint16:
+    def write(array: Any, place: Any, number: Any) -> Any:
+        array[place] = number
 
-        def write(array: Any, place: Any, number: Any) -> Any:
-            array[place] = _to_bf16(number)
+    def write_bf16(array: Any, place: Any, number: Any) -> Any:  # to the nearest, halves to even
+        bits = bits_of_float(np.float32(number))
+        array[place] = np.uint16((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16))
 
-    else:
-
-        def write(array: Any, place: Any, number: Any) -> Any:
-            array[place] = number
-
-    return write
+    return write_bf16 if array.dtype == types.uint16 else write
 
 
 @inlined

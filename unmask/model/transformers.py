@@ -37,7 +37,6 @@ from torch.nn import functional
 
 from unmask.core.errors import ModelError, SettingsError, UnsupportedError, shown
 from unmask.core.hub import CONFIG, WEIGHTS
-from unmask.model.attention import Sequences
 from unmask.model.config import EncoderConfig
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import (
@@ -50,6 +49,7 @@ from unmask.model.folder import (
     read_content,
     stored_tensors,
 )
+from unmask.model.fused import Sequences
 from unmask.model.layout_names import LAYOUTS
 from unmask.model.pooling import read_side_file
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -42,8 +43,7 @@ from unmask.search.known_items import (
     read_items,
     title_task,
 )
-from unmask.search.passages import DocumentPart
-from unmask.search.words import check_lexical, rank_lexically
+from unmask.search.passages import DocumentPart, words_of
 from unmask.tasks.loaded_model import Model, Precision
 
 DECIDES = "ndcg_at_10"
@@ -385,6 +385,71 @@ def _verdict(model: str, task: dict[str, Any]) -> str:
     # One verb for all of them, as it was first.
     said = "; ".join([facts[0], *(fact.removeprefix("is ").removeprefix("has ") for fact in facts[1:])])
     return f"{model} {said} ({NAMES[DECIDES]}; intervals of differences at {percent(task['confidence'])})"
+
+
+# ----------------------------------------
+# Search by shared words, which a model should beat. BM25, and TF-IDF with cosines, see whole documents. There are no
+# stop words and no stems, which belong to a language; frequent words weigh little in either. A document that shares no
+# word with a query is not ranked.
+#
+# Source: Robertson and Zaragoza 2009 (The probabilistic relevance framework), in the form of Lucene, which bm25s has as
+# `lucene` (Lù 2024, BM25S); Salton and Buckley 1988 (Term-weighting approaches) for TF-IDF, with logarithms of counts.
+
+_NEEDS: dict[str, tuple[str, str]] = {"bm25": ("bm25s", "bm25s"), "tfidf": ("sklearn", "scikit-learn")}
+_K1, _B = 1.2, 0.75  # Lucene's own
+
+
+def check_lexical(names: Sequence[str]) -> tuple[str, ...]:
+    """The baselines of these names, each once. Raises `SettingsError` where there is none of this name, or its package
+    is not installed."""
+    for name in names:
+        if name not in _NEEDS:
+            raise SettingsError(f"baselines {name}: there are {', '.join(_NEEDS)}, and none", options=("baselines",))
+        module, package = _NEEDS[name]
+        if find_spec(module) is None:
+            raise SettingsError(
+                f"{name} takes {package}, which is not installed: pip install 'unmask[search]', or go without",
+                options=("baselines",),
+            )
+    return tuple(dict.fromkeys(names))
+
+
+def rank_lexically(kind: str, documents: Sequence[str], queries: Sequence[str], top_k: int) -> NDArray[np.int64]:
+    """The documents [queries, top_k] that share most with each query, the best first; -1 where no more do.
+
+    Documents that share equally much come in the order of their numbers.
+    """
+    ranking = np.full((len(queries), top_k), -1, dtype=np.int64)
+    for query, scores_N in enumerate(lexical_scores(kind, documents, queries)):
+        shares = np.flatnonzero(scores_N > 0.0)
+        if len(shares) > top_k:
+            kth = np.partition(scores_N[shares], len(shares) - top_k)[len(shares) - top_k]
+            shares = shares[scores_N[shares] >= kth]
+        best = shares[np.argsort(-scores_N[shares], kind="stable")][:top_k]
+        ranking[query, : len(best)] = best
+    return ranking
+
+
+def lexical_scores(kind: str, documents: Sequence[str], queries: Sequence[str]) -> Iterator[NDArray[np.float64]]:
+    """Scores [documents] of each query, one after the other."""
+    words = [words_of(text) for text in documents]
+    if not any(words):
+        yield from np.zeros((len(queries), len(documents)))
+    elif kind == "bm25":
+        import bm25s
+
+        index = bm25s.BM25(method="lucene", k1=_K1, b=_B)
+        index.index(words, show_progress=False)
+        for query in queries:
+            query_words = words_of(query)
+            yield index.get_scores(query_words) if query_words else np.zeros(len(documents))
+    else:
+        from sklearn.feature_extraction.text import TfidfVectorizer
+
+        vectorizer = TfidfVectorizer(analyzer=words_of, sublinear_tf=True)
+        of_documents = vectorizer.fit_transform(documents).T.tocsr()
+        for query_1V in vectorizer.transform(queries):
+            yield (query_1V @ of_documents).toarray()[0]
 
 
 # ----------------------------------------

@@ -40,8 +40,7 @@ from unmask.search.blocks import (
 )
 from unmask.search.encoder import SearchEncoder, Similarity, open_encoder
 from unmask.search.exact import search_exactly
-from unmask.search.passages import DocumentFiles, DocumentPart
-from unmask.search.words import find_snippet
+from unmask.search.passages import DocumentFiles, DocumentPart, find_snippet
 from unmask.tasks.loaded_model import Model, Precision
 
 APPROXIMATE_FROM = 1_000_000  # passages

@@ -18,7 +18,7 @@ equal titles are no queries.
 What is held out goes by the rule of pretraining (`CorpusSettings`): that of the run or the embedder which made the
 model, where its folder says one, and else the default. Equal text always falls on the same side, so documents that a
 run has held out are held out here, wherever the text lies now. A document of more than some 16,000 characters (a book)
-is searched in stretches of about so many, each of which is an item; figures are drawn from documents.
+is searched in chunks of about so many, each of which is an item; figures are drawn from documents.
 
 Source: Lee, Chang and Toutanova 2019 (Latent retrieval for weakly supervised open domain question answering), section
 4, whose inverse cloze task this is, there for training; Izacard et al. 2022 (Unsupervised dense information retrieval
@@ -55,7 +55,7 @@ DOCUMENTS = 10_000
 CROP_CHARS = 120  # about twenty words of English
 CORPUS_FILE, QUERY_FILE, QRELS = "corpus.jsonl", "queries.jsonl", "qrels"  # of a BEIR folder
 HELD_OUT = "held_out"  # in settings.json of an embedder: the settings of its text
-STRETCH_CHARS = 16_384  # of a long document: about the 4,096 tokens that an embedder is trained on
+CHUNK_CHARS = 16_384  # of a long document: about the 4,096 tokens that an embedder is trained on
 _ROOM = 40  # letters that a crop's ends move, at most, to the beginning of a word
 
 
@@ -92,7 +92,7 @@ class ItemSettings:
 class ItemDocument(NamedTuple):
     """A text that is searched."""
 
-    text: str  # a document or a stretch of a long one, without its title
+    text: str  # a document or a chunk of a long one, without its title
     title: str | None
     draw: int  # number of the source document: what figures are drawn from
     is_held_out: bool  # whether it may be queried for, or is only searched among
@@ -275,7 +275,7 @@ def _read(file: Path, way_out: str) -> Any:
 
 
 def _items(corpus: Corpus) -> Iterator[ItemDocument]:
-    """Documents, long ones in stretches, in the order of the text; titles are still within."""
+    """Documents, long ones in chunks, in the order of the text; titles are still within."""
     in_parts = corpus.plan.holdout_unit in ("part", "end")
     text, title, draw, is_held, begins = "", None, -1, False, True
 
@@ -285,8 +285,8 @@ def _items(corpus: Corpus) -> Iterator[ItemDocument]:
         return next(filter(None, ends), near)
 
     def rest() -> Iterator[ItemDocument]:
-        """The rest of a document: whole, or in two where it is much longer than a stretch."""
-        end = len(text) if len(text) < 3 * STRETCH_CHARS // 2 else good_end(len(text) // 2)
+        """The rest of a document: whole, or in two where it is much longer than a chunk."""
+        end = len(text) if len(text) < 3 * CHUNK_CHARS // 2 else good_end(len(text) // 2)
         yield ItemDocument(text[:end], title if begins else None, draw, is_held, begins)
         if end < len(text):
             yield ItemDocument(text[end:], None, draw, is_held, False)
@@ -298,8 +298,8 @@ def _items(corpus: Corpus) -> Iterator[ItemDocument]:
         if not text:
             begins = piece.offset == 0
         text, title, draw, is_held = text + piece.text, piece.title, piece.document, held
-        while len(text) >= 2 * STRETCH_CHARS:
-            end = good_end(STRETCH_CHARS)
+        while len(text) >= 2 * CHUNK_CHARS:
+            end = good_end(CHUNK_CHARS)
             yield ItemDocument(text[:end], title if begins else None, draw, is_held, begins)
             text, begins = text[end:], False
     if text:

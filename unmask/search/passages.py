@@ -1,4 +1,4 @@
-"""Documents to search in, and the passages of them that a model takes at once.
+"""Documents to search in, the passages of them that a model takes at once, and snippets of these.
 
 A document is what it is for a corpus: a line, a block between empty lines or a file; a row of a table; a sequence. Its
 id is the number in its file, counted from 1, or the value of the table's column of ids. Its title is a column of the
@@ -16,6 +16,8 @@ of them, so that a passage from the middle of a document still says what it is a
 from __future__ import annotations
 
 import os
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -199,3 +201,58 @@ def _windows(tokens: slice, length: int, overlap: int, breaks: Sequence[Flags]) 
         least = begin + max(1, length // 4)  # each passage goes on by this much at least
         begin = last_break(least, max(least, end - overlap)) if overlap else end
     yield begin, tokens.stop
+
+
+# ----------------------------------------
+# The place in a passage that shares most with a query: the span, in whole words, that holds most letters of the
+# query's words: each word counts once, and long words, which are mostly rare, count more. Without a word in common it
+# is the beginning.
+
+SNIPPET_CHARS = 200
+# Words are runs of letters and digits in lower case; ideographs and kana are words one by one: no space separates them.
+WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+")
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text, by which queries and documents are compared."""
+    return WORD.findall(text.lower())
+
+
+class Snippet(NamedTuple):
+    """A span of a passage, on one line."""
+
+    text: str  # each run of white space as one space
+    marks: tuple[tuple[int, int], ...]  # begin and end of each word of the query in it, sorted
+
+
+def find_snippet(passage: str, query: str, size: int = SNIPPET_CHARS) -> Snippet:
+    """The first span of a passage that shares most with a query: `size` characters at most, or one longer word."""
+    text = " ".join(passage.split())
+    query_words = set(words_of(query))
+    shared = [(m.start(), m.end(), m[0].lower()) for m in WORD.finditer(text) if m[0].lower() in query_words]
+    # The best span from one shared word to another, and then as much around it on either side.
+    inside: Counter[str] = Counter()
+    best, span = -1, (0, 0)
+    first = weight = 0
+    for begin, end, word in shared:
+        weight += len(word) * (inside[word] == 0)
+        inside[word] += 1
+        while end - shared[first][0] > size and shared[first][0] < begin:
+            leaving = shared[first][2]
+            inside[leaving] -= 1
+            weight -= len(leaving) * (inside[leaving] == 0)
+            first += 1
+        if weight > best:
+            best, span = weight, (shared[first][0], end)
+    room = max(0, size - (span[1] - span[0])) // 2
+    begin = max(0, min(span[0] - room, len(text) - size))
+    end = min(len(text), begin + size)
+    # Leave out the halves of words at both ends, where there is a space near.
+    if begin > 0 and not text[begin - 1].isspace() and (space := text.find(" ", begin, begin + size // 4)) >= 0:
+        begin = space + 1
+    if end < len(text) and not text[end].isspace() and (space := text.rfind(" ", end - size // 4, end)) > begin:
+        end = space
+    before, after = "… " if begin > 0 else "", " …" if end < len(text) else ""
+    shift = len(before) - begin
+    marks = tuple((b + shift, e + shift) for b, e, _ in shared if begin <= b and e <= end)
+    return Snippet(before + text[begin:end] + after, marks)

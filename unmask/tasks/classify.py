@@ -24,7 +24,7 @@ from unmask.data.columns import in_order
 from unmask.data.rows import Rows
 from unmask.model.encoder import MaskedLM
 from unmask.model.fused import Losses, predicted_positions
-from unmask.model.heads import LabelHead
+from unmask.model.layers import LabelHead
 from unmask.model.layout_names import ClassifierPooling
 from unmask.model.transformers import TaskNetwork
 from unmask.tasks.files import Form, Labelled, LabelledRow, UsualColumns

@@ -51,7 +51,7 @@ class Task(ABC):
 
     kind: ClassVar[str]  # its name for users
     title: ClassVar[str]  # what it does, in words
-    head: ClassVar[str]  # that of `unmask.model.heads` which does it
+    head: ClassVar[str]  # that of `unmask.model.layers` which does it
     architecture: ClassVar[str]  # what transformers' classes for it are called after `For`
     pipeline: ClassVar[str]  # what the hub, and transformers' pipelines, call it
     problem_type: ClassVar[str | None] = None  # what transformers calls it, of tasks of whole texts

@@ -23,7 +23,7 @@ from unmask.data.rows import LABEL, Rows
 from unmask.masking.masker import MaskedRows
 from unmask.model.encoder import MaskedLM
 from unmask.model.fused import IGNORED, Losses, losses_of, predicted_positions
-from unmask.model.heads import BoundaryHead, DecodedRows, LabelHead, PairHead, RetroMAEHead
+from unmask.model.layers import BoundaryHead, DecodedRows, LabelHead, PairHead, RetroMAEHead
 from unmask.train.settings import ObjectivesSettings, RetroMAESettings
 
 Value = TypeVar("Value")
@@ -226,7 +226,7 @@ class TextsToRebuild(StepTargets):
 
 
 def _retromae(settings: RetroMAESettings) -> Objective:
-    """Texts from their vectors; see `unmask.model.heads`.
+    """Texts from their vectors; see `unmask.model.layers`.
 
     The prediction head is that of masked tokens, all of it, as in the released code of the paper.
     """

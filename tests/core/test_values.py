@@ -29,10 +29,7 @@ def test_values_are_read_as_the_standard_library_reads_them() -> None:
     value = {"a": [1, -2.5e3, None, True, "x", {"b": []}], "n": 10**4000}
     assert parse_json(json.dumps(value)) == parse_json(json.dumps(value).encode()) == value
     toml = "a.b = 1\n[c]\nd = [1, {e = 0xff}]"
-    assert parse_json(toml, tomllib.loads) == {
-        "a": {"b": 1},
-        "c": {"d": [1, {"e": 255}]},
-    }
+    assert parse_json(toml, tomllib.loads) == {"a": {"b": 1}, "c": {"d": [1, {"e": 255}]}}
     with pytest.raises(json.JSONDecodeError):
         parse_json("{oops")
     with pytest.raises(UnicodeDecodeError):
@@ -50,10 +47,7 @@ def test_json_that_python_cannot_hold(tmp_path: Path, text: str, what: str) -> N
         read_object(tmp_path / "a.json", "make it anew")
 
 
-@pytest.mark.parametrize(
-    ("value", "what"),
-    [(DEEP, "too deep"), (DIGITS, "too many digits")],
-)
+@pytest.mark.parametrize(("value", "what"), [(DEEP, "too deep"), (DIGITS, "too many digits")])
 def test_toml_that_python_cannot_hold(tmp_path: Path, value: str, what: str) -> None:
     recipe = tmp_path / "r.toml"
     recipe.write_text(f"training.steps = {value}\n")

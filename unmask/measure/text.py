@@ -159,11 +159,7 @@ class Passage(NamedTuple):
 
 
 def share_of_text(corpus: Corpus, max_tokens: int) -> float:
-    """What share of a text is about so many tokens, at four bytes each; 1 where there are no more.
-
-    Raises:
-        CorpusError: A file cannot be read.
-    """
+    """What share of a text is about so many tokens, at four bytes each; 1 where there are no more."""
     total = corpus.num_bytes
     if total is None:
         with closing(corpus.pieces()) as pieces:
@@ -174,15 +170,7 @@ def share_of_text(corpus: Corpus, max_tokens: int) -> float:
 def passages_of_text(corpus: Corpus, tokenizer: Tokenizer, *, share: float, labels: list[str]) -> Iterator[Passage]:
     """Takes a share of the passages of raw text.
 
-    Args:
-        corpus: The text; where it is read with the annotation `pos`, passages have parts of speech.
-        tokenizer: Of the model.
-        share: How much of the text is taken, from 0 to 1.
-        labels: Of parts of speech; new ones are put at its end.
-
-    Raises:
-        CorpusError: A file cannot be read.
-        TokenizerError: A character is unknown to a tokenizer without `[UNK]`.
+    Where it is read with the annotation `pos`, they have parts of speech; new ones are put at the end of `labels`.
     """
     unk = tokenizer.special.unk
     with closing(corpus.pieces()) as pieces:

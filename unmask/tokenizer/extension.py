@@ -1,8 +1,6 @@
 """A tokenizer with entries for the new words of a text: those that it has often and the tokenizer spells in pieces.
 
-Old entries keep their ids, and text in which no new word stands its tokens. Longer words in which one stands may be
-spelled with it, too: in WordPiece, which takes the longest entry first, and in Unigram where that is the likelier
-spelling (`unigram_scores`). In BPE they stay as they were.
+Old entries keep their ids, and text in which no new word stands its tokens.
 """
 
 from __future__ import annotations
@@ -100,12 +98,7 @@ def extend_vocabulary(tokenizer: Tokenizer, texts: Iterable[str], most: int) -> 
       likely old entry (`unigram_scores`); where that is more than a hair, some longer words are spelled with it too.
 
     New entries are pieces like others, not added tokens: these would be cut out of the middle of words, and would go
-    on where whole-word masking begins a word.
-
-    Args:
-        tokenizer: Of the model; left as it is.
-        texts: The new domain; gone through once, only distinct words are held in memory.
-        most: How many words at most.
+    on where whole-word masking begins a word. There are at most `most`.
 
     Raises:
         TokenizerError: Words cannot be added to this kind of tokenizer, or the text has no such words.

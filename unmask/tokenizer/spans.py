@@ -264,14 +264,7 @@ def align(
 ) -> dict[str, Aligned]:
     """Annotates the tokens of some texts with their annotations, column by column.
 
-    Args:
-        texts: The texts.
-        places: Of their tokens.
-        spans: The annotations of each text.
-        labels: Of each column, in the order of their numbers.
-
-    Raises:
-        DataError: A span's label is none of these.
+    `spans` are those of each text; `labels` of each column, in the order of their numbers: a DataError names another.
     """
     text_begin = np.cumsum([0, *map(len, texts)])
     inked = ~np.isin(np.frombuffer("".join(texts).encode("utf-32-le"), dtype=np.uint32), _SPACES)

@@ -192,10 +192,7 @@ class Index(Readable):
         folder, notify = IndexFolder(Path(out)), notify or usual_reporter().notify
         named = paths_or_texts(texts) or []
         inputs = [Path(name) for name in named if isinstance(name, str | Path) and not is_stream(name)]
-        folder.claimed.check(resume=resume, overwrite=overwrite, inputs=inputs)
-        with folder.claimed.held():
-            if overwrite:
-                folder.claimed.clear(folder.ours)
+        with folder.claimed.entered(resume=resume, overwrite=overwrite, inputs=inputs):
             paths = list(keep_as_files(named, folder.root, reuse=resume, notify=notify))
             reading = {"column": column, "id_column": id_column, "title_column": title_column, "documents": documents}
             files = DocumentFiles(paths, **reading, within=folder.root)  # type: ignore[arg-type]

@@ -42,23 +42,15 @@ H = TypeVar("H", bound=nn.Module)
 
 
 class RowEncoder(Protocol):
-    """Makes hidden states, or logits, of each position of rows: ours, or one that transformers runs.
+    """Makes hidden states, or logits, of each position of rows: ours, or one that transformers runs."""
 
-    Attributes:
-        compute_dtype: Of the activations.
-        device: Of its weights.
-        shares_rows: Whether several texts may stand in a row, as segments that do not see each other; else one does.
-        takes_padding: Whether the output for a text is independent of the padding behind it.
-        width: Numbers of a position in the output: D.
-    """
-
-    compute_dtype: torch.dtype
-    shares_rows: bool
-    takes_padding: bool
-    width: int
+    compute_dtype: torch.dtype  # of the activations
+    shares_rows: bool  # whether several texts may stand in a row, as segments that do not see each other; else one does
+    takes_padding: bool  # whether the output for a text is independent of the padding behind it
+    width: int  # numbers of a position in the output: D
 
     @property
-    def device(self) -> torch.device: ...
+    def device(self) -> torch.device: ...  # of its weights
 
     def __call__(
         self,
@@ -74,18 +66,14 @@ class RowEncoder(Protocol):
 
 
 class Trainable(Protocol):
-    """What the training loop asks of a model. Objectives know what to make of its encoder's output, the loop does not.
-
-    Attributes:
-        encoder: Makes hidden states, or logits, of each position.
-        pad_id: Fills rows up.
-    """
+    """What the training loop needs of a model. Objectives know what to make of its encoder's output, the loop does
+    not."""
 
     @property
     def encoder(self) -> RowEncoder: ...
 
     @property
-    def pad_id(self) -> int: ...
+    def pad_id(self) -> int: ...  # fills rows up
 
     def train(self, mode: bool = True) -> nn.Module: ...
 

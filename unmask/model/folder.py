@@ -259,11 +259,7 @@ def load_model(folder: Path, *, mask_id: int) -> MaskedLM:
     """Loads a model that unmask or transformers wrote.
 
     A folder of a bare encoder, such as a sentence encoder, gets a new head, and the log says so. A head for classes is
-    loaded where it stands beside that for masked tokens.
-
-    Args:
-        folder: With config.json and model.safetensors.
-        mask_id: The tokenizer's.
+    loaded where it stands beside that for masked tokens. `mask_id` is the tokenizer's.
     """
     content, layout = read_config_file(folder)
     config, where = layout.read_config(content, mask_id=mask_id), folder / WEIGHTS
@@ -385,8 +381,7 @@ def with_task_head(
     use for it.
 
     Args:
-        model: A masked language model.
-        head: The new one.
+        model, head: A masked language model, and the new head.
         seed: Of the weights that are drawn.
         dropout: Replaces the model's own, of the encoder and before the classifier.
         trained: Whether the model's weights are taken; otherwise all are drawn, and norms and biases begin at 1 and 0.

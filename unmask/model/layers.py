@@ -24,15 +24,8 @@ from unmask.model.fused import AttentionPlan, Losses, activate, losses_of_decode
 
 
 class Linear(nn.Module):
-    """A matrix product.
-
-    Args:
-        in_features: Columns of the weight.
-        out_features: Rows of the weight.
-        bias: Whether something is added to the product.
-        num_fused: How many matrices of equal size are stacked in the rows: an optimizer that treats matrices as a
-            whole must take them apart.
-    """
+    """A matrix product. `num_fused` matrices of equal size are stacked in the rows of the weight: an optimizer that
+    treats matrices as a whole must take them apart."""
 
     def __init__(self, in_features: int, out_features: int, *, bias: bool = False, num_fused: int = 1) -> None:
         super().__init__()
@@ -203,12 +196,7 @@ def run_transform(head: Any, hidden_ND: Tensor) -> Tensor:
 
 
 class MLMHead(nn.Module):
-    """Hidden states to logits over the vocabulary, through the embedding matrix (tied) and a bias of its own.
-
-    Attributes:
-        compiled_losses: `fused.losses_of_part`, compiled, for training (`unmask.model.encoder`); None: it is not.
-        compiled_transform: `run_transform`, compiled; None: it is not.
-    """
+    """Hidden states to logits over the vocabulary, through the embedding matrix (tied) and a bias of its own."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -217,6 +205,7 @@ class MLMHead(nn.Module):
         self.dense = Linear(hidden, hidden, bias=parts.bias)
         self.norm = Norm(hidden, eps=config.norm_eps, bias=parts.bias)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        # `losses_of_part` and `run_transform`, compiled, for training (`compile_model`)
         self.compiled_losses: Callable[..., Any] | None = None
         self.compiled_transform: Callable[..., Any] | None = None
 
@@ -264,10 +253,7 @@ class PairHead(nn.Module):
 
 class BoundaryHead(nn.Module):
     """Two hidden states and a place to what the decoder makes logits of: a token of a span from what stands beside it.
-
-    Args:
-        config: Of the encoder.
-        max_length: Places with an embedding; what stands further on in a span shares the last one.
+    `max_length` places have an embedding; what stands further on in a span shares the last one.
 
     Source: Joshi et al. 2020 (SpanBERT), section 3.2: two layers, each with GELU and layer norm. Its place embeddings
     have 200 dimensions in the released code; here they are as wide as the hidden states.
@@ -294,12 +280,8 @@ class BoundaryHead(nn.Module):
 
 
 class LabelHead(nn.Module):
-    """Whole texts to logits of classes.
-
-    Args:
-        config: Of the encoder.
-        names: Of the classes.
-        own_dense: Whether it has a layer before the classifier, or shares another head's; None: as the layout has it.
+    """Whole texts to logits of classes. `own_dense` is whether it has a layer before the classifier, or shares another
+    head's; None: as the layout has it.
 
     Source: the classification of single sentences in Devlin et al. 2018 (BERT), section 4.1.
     """

@@ -292,8 +292,7 @@ def transformers_with_head(
     """A network with the same weights and a new head, as transformers draws it.
 
     Args:
-        pretrained: The encoder.
-        head: The new one.
+        pretrained, head: The encoder, and the new head.
         seed: Of the head's weights; of all, where they are not taken over.
         dropout: Replaces every rate of dropout that the model's configuration has; None: they stay.
         trained: Whether the encoder's weights are taken over; else they are drawn anew.

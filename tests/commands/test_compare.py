@@ -161,7 +161,7 @@ def test_each_new_state_of_the_figures_is_a_look(
     assert look(3) == (1, 0.97, "span")
     assert look(3) == (1, 0.97, "span"), "the same figures again"
     assert look(5) == (2, 0.9925, "span")
-    assert look(4) == (4, 0.99875, "span"), "of fewer seeds than were asked for: as if 2 and 3 had been looked at too"
+    assert look(4) == (4, 0.99875, "span"), "of fewer seeds than were planned: as if 2 and 3 had been looked at too"
     assert look(5) == (2, 0.9925, "span")
     assert look(3) == (1, 0.97, "span")
     monkeypatch.setattr(comparing, "measured_run", lambda *a, seed, **k: drawn(*a, seed=seed + 7, **k))

@@ -85,17 +85,17 @@ def encoder(tmp_path: Path, tokenizer: Tokenizer) -> Path:
 
 
 def test_tokens_get_the_mean_of_their_pieces(encoder: Path, tokenizer: Tokenizer) -> None:
-    """Angles between centred embeddings are kept, whatever directions they are told in."""
+    """Angles between centred embeddings stay, whatever their directions."""
     table = torch.randn(tokenizer.vocab_size, 8, generator=torch.Generator().manual_seed(0))
     ids = torch.from_numpy(tokenizer.ordinary).nonzero().flatten()
     pieces = [tokenizer.backend.encode(tokenizer.text(int(id_)), add_special_tokens=False).ids for id_ in ids]
     assert any(len(own) == 1 for own in pieces)
     expected = torch.stack([table[own].mean(0) for own in pieces])
     expected = expected - expected.mean(0)
-    found = word_embeddings(encoder, tokenizer)
-    assert found.shape == (tokenizer.vocab_size, 8)
-    torch.testing.assert_close(found[ids] @ found[ids].T, expected @ expected.T, rtol=1e-3, atol=1e-3)
-    assert (found[[tokenizer.special.mask, tokenizer.special.pad]] == 0).all()
+    vectors = word_embeddings(encoder, tokenizer)
+    assert vectors.shape == (tokenizer.vocab_size, 8)
+    torch.testing.assert_close(vectors[ids] @ vectors[ids].T, expected @ expected.T, rtol=1e-3, atol=1e-3)
+    assert (vectors[[tokenizer.special.mask, tokenizer.special.pad]] == 0).all()
 
 
 def test_the_syntax_strategy_with_losses_of_parts_of_speech(tmp_path: Path) -> None:

@@ -11,28 +11,30 @@ def test_two_recipes_by_hand() -> None:
 
     With two degrees, t at the probability p is (2p - 1) sqrt(2 / (4p (1 - p))).
     """
-    found = compare_figures({"span": [2.0, 2.3, 2.9], "random": [3.0, 3.5, 3.7]})
-    [difference] = found["differences"]
+    compared = compare_figures({"span": [2.0, 2.3, 2.9], "random": [3.0, 3.5, 3.7]})
+    [difference] = compared["differences"]
     half = 0.97 * (2 / (4 * 0.985 * 0.015)) ** 0.5 * 0.2 / 3**0.5
     assert difference["mean"] == pytest.approx(-1.0)
     assert difference["interval"] == pytest.approx([-1 - half, -1 + half], abs=1e-4)
     assert difference["better"] == "span"
-    assert found["recipes"]["span"]["mean"] == pytest.approx(2.4)
-    assert found["recipes"]["span"]["interval"] is not None
-    assert found["recipes"]["span"]["interval"][0] < 2.4 < found["recipes"]["span"]["interval"][1]
-    assert found["confidence"] == pytest.approx(0.97)
-    assert found["verdict"] == (
+    assert compared["recipes"]["span"]["mean"] == pytest.approx(2.4)
+    assert compared["recipes"]["span"]["interval"] is not None
+    assert compared["recipes"]["span"]["interval"][0] < 2.4 < compared["recipes"]["span"]["interval"][1]
+    assert compared["confidence"] == pytest.approx(0.97)
+    assert compared["verdict"] == (
         "span has a lower loss than random by 1.000 (0.348 to 1.652) (3 seeds; look 1 of this comparison, "
         "interval at 97 %)"
     )
     turned = compare_figures({"random": [3.0, 3.5, 3.7], "span": [2.0, 2.3, 2.9]})
-    assert turned["verdict"] == found["verdict"]
+    assert turned["verdict"] == compared["verdict"]
 
 
 def test_one_seed_shows_nothing() -> None:
-    found = compare_figures({"a": [2.0], "b": [1.0]})
-    assert found["recipes"]["a"]["interval"] is None
-    assert found["verdict"].startswith("no difference shown: one seed says nothing of chance (b has the lowest loss)")
+    compared = compare_figures({"a": [2.0], "b": [1.0]})
+    assert compared["recipes"]["a"]["interval"] is None
+    assert compared["verdict"].startswith(
+        "no difference shown: one seed says nothing of chance (b has the lowest loss)"
+    )
 
 
 def test_several_recipes_widen_the_intervals() -> None:
@@ -92,8 +94,8 @@ def test_figures_in_steps_that_are_equal_by_accident_show_nothing() -> None:
     """
     a, b = [0.35, 0.30, 0.40], [0.30, 0.25, 0.35]
     assert len({x - y for x, y in zip(a, b, strict=True)}) > 1, "floating-point numbers"
-    found = compare_figures({"a": a, "b": b}, what="share of wrong pairs", items=20)
-    [difference] = found["differences"]
+    compared = compare_figures({"a": a, "b": b}, what="share of wrong pairs", items=20)
+    [difference] = compared["differences"]
     t = 0.97 * (2 / (4 * 0.985 * 0.015)) ** 0.5
     half = t * (0.05 / 20 / 3) ** 0.5
     assert difference["better"] is None
@@ -107,14 +109,14 @@ def test_figures_in_steps_that_are_equal_by_accident_show_nothing() -> None:
 
 
 def test_runs_that_failed_are_left_out_by_pairs() -> None:
-    found = compare_figures({"a": [1.0, 1.1, 1.3], "b": [2.0, None, 2.3], "c": [None, None, 1.0]})
-    by_pair = {(each["first"], each["second"]): each for each in found["differences"]}
+    compared = compare_figures({"a": [1.0, 1.1, 1.3], "b": [2.0, None, 2.3], "c": [None, None, 1.0]})
+    by_pair = {(each["first"], each["second"]): each for each in compared["differences"]}
     assert by_pair["a", "b"]["values"] == pytest.approx([-1.0, -1.0])
     assert by_pair["a", "c"]["values"] == pytest.approx([0.3])
     assert by_pair["a", "c"]["interval"] is None
-    assert found["recipes"]["b"]["mean"] == pytest.approx(2.15)
-    assert found["verdict"].endswith("; 1 of 3 runs of b failed; 2 of 3 runs of c failed")
-    assert [each["interval"] for each in found["differences"]] == [None, None, None]
+    assert compared["recipes"]["b"]["mean"] == pytest.approx(2.15)
+    assert compared["verdict"].endswith("; 1 of 3 runs of b failed; 2 of 3 runs of c failed")
+    assert [each["interval"] for each in compared["differences"]] == [None, None, None]
     apart = compare_figures({"a": [1.0, 1.1, 1.3], "b": [2.0, None, 2.4]})["differences"][0]
     alone = compare_figures({"a": [1.0, 1.3], "b": [2.0, 2.4]})["differences"][0]
     assert apart == alone, "the same seeds of both"
@@ -131,22 +133,22 @@ def test_runs_that_failed_are_left_out_by_pairs() -> None:
             compare_figures(figures)
 
 
-def test_runs_that_vary_very_unlike_are_told_of() -> None:
+def test_runs_that_vary_very_unlike_are_warned_of() -> None:
     """Deviations of 0.2 and 0.1 are alike enough; of 0.5 and 0.1 they are not."""
     steady = [2.1, 2.0, 1.9]
-    told = "; runs of long vary more than 4 times as much as those of steady, so that the interval of 3 seeds may be"
+    unlike = "; runs of long vary more than 4 times as much as those of steady, so that the interval of 3 seeds may be"
     wide = compare_figures({"long": [9.5, 9.0, 8.5], "steady": steady})
     assert wide["differences"][0]["better"] == "steady"
-    assert told in wide["verdict"]
+    assert unlike in wide["verdict"]
     assert (
-        told
+        unlike
         in compare_figures(
             {"steady": steady, "long": [9.5, 9.0, 8.5, None], "x": steady}
             | {"steady": [*steady, 5.0], "x": [*steady, 2.0]}
         )["verdict"]
     ), "by the seeds that both have"
     assert "vary" not in compare_figures({"long": [9.2, 9.0, 8.8], "steady": steady})["verdict"]
-    assert told in compare_figures({"long": [9.5, 9.0, 8.5], "steady": [2.0, 2.0, 2.0]})["verdict"]
+    assert unlike in compare_figures({"long": [9.5, 9.0, 8.5], "steady": [2.0, 2.0, 2.0]})["verdict"]
     unshown = compare_figures({"long": [3.5, 2.0, 1.5], "steady": steady})
     assert unshown["differences"][0]["better"] is None
     assert "vary" not in unshown["verdict"], "nothing is claimed"

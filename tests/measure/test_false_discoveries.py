@@ -1,6 +1,6 @@
 """How often a comparison of recipes that do not differ shows a difference: at most 5 %, whatever way it is used.
 
-Comparisons are simulated by what they are told: figures of runs. Where recipes do not differ, their runs have the same
+Comparisons are simulated by figures of runs. Where recipes do not differ, their runs have the same
 distribution; runs of one seed share a part of their noise.
 """
 
@@ -134,8 +134,8 @@ def test_a_long_tail_beside_runs_that_hardly_vary() -> None:
         result = compare_figures({"tailed": tailed.tolist(), "steady": steady.tolist()})
         verdicts += [result["verdict"]] if pairs_shown(result) else []
     assert 0.08 * COMPARISONS < len(verdicts) < 0.16 * COMPARISONS
-    said = ["runs of tailed vary more than 4 times as much as those of steady" in verdict for verdict in verdicts]
-    assert sum(said) > 0.95 * len(verdicts)
+    warned = ["runs of tailed vary more than 4 times as much as those of steady" in verdict for verdict in verdicts]
+    assert sum(warned) > 0.95 * len(verdicts)
 
 
 @pytest.mark.slow

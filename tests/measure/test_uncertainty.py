@@ -47,14 +47,14 @@ def test_against_leaving_out_each_document_in_turn(seed: int) -> None:
     above = below * (3 + rng.standard_normal(size))
     estimate = ratio_over_draws(above, below)
     keep = ~np.eye(size, dtype=bool)
-    without = [above[kept].sum() / below[kept].sum() for kept in keep]
+    without = [above[rest].sum() / below[rest].sum() for rest in keep]
     assert estimate.value == pytest.approx(above.sum() / below.sum())
     assert estimate.stderr == pytest.approx(math.sqrt(sum((one - estimate.value) ** 2 for one in without)))
     # Each change as a linear form of the documents' own ratios, of which the variance is the sum of squares.
     share = below / below.sum()
     rows = []
-    for kept in keep:
-        weights = np.where(kept, share, 0) / share[kept].sum()
+    for rest in keep:
+        weights = np.where(rest, share, 0) / share[rest].sum()
         rows.append(weights - share)
     eigenvalues = np.linalg.eigvalsh(np.array(rows) @ np.array(rows).T)
     assert estimate.degrees == pytest.approx(eigenvalues.sum() ** 2 / (eigenvalues**2).sum())

@@ -48,11 +48,11 @@ def test_mistakes_are_found_before_training(setting: str, field: str) -> None:
 
 
 def test_the_card_is_no_part_of_what_is_trained(tmp_path: Path) -> None:
-    plain, said = load_recipe(), load_recipe(overrides=(*SAID, "card.language=['no', 'code']"))
-    assert said.fingerprinted() == plain.fingerprinted()
+    plain, described = load_recipe(), load_recipe(overrides=(*SAID, "card.language=['no', 'code']"))
+    assert described.fingerprinted() == plain.fingerprinted()
     assert "card" not in plain.to_toml()
-    (tmp_path / "r.toml").write_text(said.to_toml())
-    assert load_recipe(str(tmp_path / "r.toml")) == said
+    (tmp_path / "r.toml").write_text(described.to_toml())
+    assert load_recipe(str(tmp_path / "r.toml")) == described
 
 
 def test_a_finished_run_is_told_its_licence(
@@ -60,8 +60,8 @@ def test_a_finished_run_is_told_its_licence(
 ) -> None:
     """Without another training; a run that was stopped behind its last step writes its card so, too."""
     caplog.set_level("INFO", logger="unmask")
-    asked = {"out": tmp_path, "steps": 2}
-    unmask.pretrain([data_folder], **asked, settings=(*SMALL, "card.license=mit"))
+    options = {"out": tmp_path, "steps": 2}
+    unmask.pretrain([data_folder], **options, settings=(*SMALL, "card.license=mit"))
     weights, before = (tmp_path / "model" / "model.safetensors").read_bytes(), card_in(tmp_path)
     assert said_in(tmp_path) == ("mit", None)
     unmask.pretrain(out=tmp_path, resume=True, settings={"card": {"license": "apache-2.0", "language": ["no", "fin"]}})
@@ -74,12 +74,12 @@ def test_a_finished_run_is_told_its_licence(
 
     (tmp_path / "summary.json").unlink()
     (tmp_path / "model" / "README.md").unlink()
-    unmask.pretrain(**asked, resume=True, settings=(*SMALL, "card.license=none"))
+    unmask.pretrain(**options, resume=True, settings=(*SMALL, "card.license=none"))
     assert "going on from step 2" in caplog.text
     assert said_in(tmp_path) == (None, ["no", "fin"]), "what was not named now is as it was"
     assert (tmp_path / "model" / "model.safetensors").read_bytes() == weights
     with pytest.raises(RunError, match=r"training\.seed"):
-        unmask.pretrain(**asked, resume=True, seed=7, settings=(*SMALL, "card.license=mit"))
+        unmask.pretrain(**options, resume=True, seed=7, settings=(*SMALL, "card.license=mit"))
 
     path = tmp_path / "model" / "README.md"
     path.write_text(path.read_text().replace("language:", "license: wtfpl\nlanguage:"))
@@ -100,24 +100,24 @@ def test_a_finished_fine_tuning_is_told_its_licence(
     train = write_classes(tmp_path / "dev.jsonl", 20, 0)
     encoder, out = save_encoder(make_model, tokenizer, tmp_path / "encoder"), tmp_path / "out"
     (encoder / "README.md").write_text("---\nbase_model: owner/first\n---\n")
-    given = {"task": "classify", "train": train, "validation": train, "out": out}
+    options = {"task": "classify", "train": train, "validation": train, "out": out}
     fast = (*FAST, "finetune.epochs=1")
-    unmask.finetune(encoder, **given, settings=(*fast, *SAID))
+    unmask.finetune(encoder, **options, settings=(*fast, *SAID))
     data = card_in(out).data
     assert (data.license, data.language) == ("mit", ["fi"])
     assert (data.base_model, data["base_model_relation"]) == ("owner/first", "finetune"), "as the encoder's card says"
     monkeypatch.setattr(Runs, "trainer", None)
-    unmask.finetune(encoder, **given, settings=(*fast, "finetune.card.license=cc-by-4.0"), resume=True)
+    unmask.finetune(encoder, **options, settings=(*fast, "finetune.card.license=cc-by-4.0"), resume=True)
     assert said_in(out) == ("cc-by-4.0", ["fi"]), "what was not named now is as it was"
     own = ("card.license=other", "card.license_name=mine")
-    unmask.finetune(encoder, **given, settings=(*fast, *own), resume=True)
+    unmask.finetune(encoder, **options, settings=(*fast, *own), resume=True)
     with pytest.raises(SettingsError, match="license_name"):
-        unmask.finetune(encoder, **given, settings=(*fast, "card.license=mit"), resume=True)
+        unmask.finetune(encoder, **options, settings=(*fast, "card.license=mit"), resume=True)
     assert unmask.verify(out).passed
 
 
 @pytest.mark.parametrize(
-    ("said", "found"),
+    ("base_model", "names"),
     [
         ("owner/first", ("owner/first",)),
         (["owner/first", "bert-base-uncased"], ("owner/first", "bert-base-uncased")),
@@ -127,16 +127,16 @@ def test_a_finished_fine_tuning_is_told_its_licence(
     ],
 )
 def test_what_the_hub_knows_a_folder_by(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: object, found: tuple[str, ...]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base_model: object, names: tuple[str, ...]
 ) -> None:
     """A card's base model, unless it is a path; and of a config.json nothing, since paths look like names there."""
     (tmp_path / "folder").mkdir()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"_name_or_path": "owner/other"}))
     assert base_models(str(tmp_path), tmp_path) == ()
-    head = ModelCardData(base_model=said).to_yaml()  # type: ignore[arg-type]
+    head = ModelCardData(base_model=base_model).to_yaml()  # type: ignore[arg-type]
     (tmp_path / "README.md").write_text(f"---\n{head}\n---\n\n# A model\n")
-    assert base_models(str(tmp_path), tmp_path) == found
+    assert base_models(str(tmp_path), tmp_path) == names
     assert base_models("owner/name@0123", tmp_path) == ("owner/name",), "its own name comes first"
 
 

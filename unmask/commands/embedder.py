@@ -45,7 +45,7 @@ from unmask.tokenizer.loading import load_tokenizer
 from unmask.train.callbacks import Callback
 from unmask.train.distributed import join_group, on_every_rank, on_rank_zero
 
-MINUTES = 10.0  # where no budget is given
+MINUTES = 10.0  # the usual budget
 _OURS = {
     "data", "negatives.safetensors", "checkpoints", "metrics.jsonl", "model", "summary.json", "report.html",
     GIVEN, PIPES, STDIN_FILE,

@@ -51,8 +51,8 @@ class PairKinds(Settings):
     """Which pairs are made of documents, and how often each kind is where a document has several.
 
     Attributes:
-        crops: Two stretches of the same part of a document.
-        titles: The title, and a stretch of the document.
+        crops: Two spans of the same part of a document.
+        titles: The title, and a span of the document.
         neighbours: What stands before the border of two paragraphs, and what stands after it; that may be more than
             one paragraph, or a part of one.
 
@@ -72,11 +72,11 @@ class PairKinds(Settings):
 
 
 class PairColumns(Settings):
-    """Columns of a file of pairs, by name; None: found by usual names.
+    """Columns of a file of pairs, by name; None: looked for by usual names.
 
     Attributes:
         query: What is searched with.
-        text: What is to be found.
+        text: What is searched for.
         negative: What is not.
         label: 1 where query and text belong together, 0 where they do not; or a score from 0 to 1.
     """
@@ -94,7 +94,7 @@ class HardNegatives(Settings):
         after: Share of the training after which they are looked for, once, among all texts.
         margin: A text counts as wrong only below this share of the right answer's similarity: what is more alike may
             well be right.
-        each: How many of the likeliest such texts are kept for each text; one of them is drawn whenever the text comes.
+        each: How many of the likeliest such texts each text has; one of them is drawn whenever the text comes.
 
     Source: Moreira et al. 2024 (NV-Retriever), section 3.2 (TopK-PercPos).
     """
@@ -123,7 +123,7 @@ class EmbedderSettings(Settings):
     Attributes:
         kinds: Which pairs are made of documents.
         first_lengths, second_lengths: Tokens of the two crops of a pair, from the least to the most; in between all
-            orders of magnitude are equally likely. Searches are short and what is found is long.
+            orders of magnitude are equally likely. Queries are short and passages are long.
         part_tokens: Documents are gone through in parts of about so many tokens, and crops of a pair are of one part.
         overlap: Whether the crops of a pair may have words in common that stand at the same place.
         batch_size: Pairs of a step. Each is contrasted with all others, so a large batch is a harder task, for which a

@@ -46,7 +46,7 @@ from unmask.commands.embedder_pairs import (
     pair_data,
 )
 from unmask.commands.embedder_texts import Ints, TokenTexts, read_pairs, read_texts
-from unmask.commands.run_data import is_prepared
+from unmask.commands.run_data import is_prepared, save_with_tokenizer
 from unmask.core.errors import DivergedError, RunError
 from unmask.core.files import ClaimedFolder, file_sha256, read_object, whole_folder, write_atomically, writing
 from unmask.core.hashing import mix_ints
@@ -60,7 +60,7 @@ from unmask.data.sources import Named, keep_as_files
 from unmask.masking.masker import Masker
 from unmask.model.card_head import Origin
 from unmask.model.encoder import MaskedLM
-from unmask.model.folder import files_checked, load_model, save_model, write_checksums
+from unmask.model.folder import files_checked, load_model, write_checksums
 from unmask.model.pooling import SPLADE, write_sentence_files
 from unmask.report.cards import write_embedder_card
 from unmask.report.pages import write_embedder_report
@@ -362,8 +362,7 @@ class EmbedderRun(Callback):
         model.encoder.compute_dtype = torch.float32
         model.eval()
         with writing(folder), whole_folder(folder) as partial:
-            save_model(model, partial, with_head=plan.has_head)
-            plan.tokenizer.save(partial, max_length=length, with_types=config.num_types > 1)
+            save_with_tokenizer(model, plan.tokenizer, partial, with_head=plan.has_head)
             pooling = settings.pooling if settings.sparse is None else SPLADE
             write_sentence_files(partial, max_length=length, width=self.dimension, pooling=pooling)
             write_checksums(partial)

@@ -5,7 +5,7 @@
     document    0                 1
 
 A document of more than 4,096 tokens is several here, since what stands far apart in a book has little in common. Text
-is tokenized once; the arrays are kept in the run's folder. The user's own pairs stand in a table:
+is tokenized once; the arrays stay in the run's folder. The user's own pairs stand in a table:
 
     query, text                two texts that belong together
     query, text, negative      and one that does not belong to the query
@@ -271,7 +271,7 @@ def _cut(
     """Puts documents together, long ones as several.
 
     By paragraph [U]: `lengths`, and in `heads` what begins a document, as `_TITLE` and the others say, else 0.
-    `cluster` and `held` are of each document as it was read; of near-duplicates the n-th stretches have the same key.
+    `cluster` and `held` are of each document as it was read; the n-th parts of near-duplicates have the same key.
     """
     # Paragraphs that are longer than a document may be become several.
     num_parts = np.maximum(1, -(-lengths // DOCUMENT_TOKENS))
@@ -342,7 +342,7 @@ def _from_prepared(root: Path, answers: Sequence[str], tokenizer: Tokenizer) -> 
 
 
 def read_pairs(path: Path, columns: Mapping[str, str], note: Callable[[str], None]) -> tuple[list[str], list[str]]:
-    """Reads a table of pairs; columns that are not named are found by usual names.
+    """Reads a table of pairs; columns that are not named are looked for by usual names.
 
     Returns:
         The queries; and the right answer of each, and after them a wrong one of each, empty where there is none.

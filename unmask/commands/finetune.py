@@ -103,7 +103,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
         validation: File that chooses the best model. By default the validation part of a folder in `train`.
         out: Folder of the result, or an address (s3://bucket/runs/a).
         test: File that the best model is measured on besides.
-        text: Column of the text; a number, counted from 0, where columns have no names. By default it is found.
+        text: Column of the text; a number, counted from 0, where columns have no names. By default a usual name.
         second: Column of the other text of a pair.
         label: Column of the class, the number or the tags.
         seeds: Runs, each with the next seed. By default 1.

@@ -31,6 +31,7 @@ from unmask.commands.run_data import (
     obtain_data,
     open_old_text,
     packaged_corpus,
+    save_with_tokenizer,
     start_model,
 )
 from unmask.core.compiled import is_compiled
@@ -74,7 +75,7 @@ from unmask.measure.held_out import (
 from unmask.measure.uncertainty import few_draws
 from unmask.model.card_head import CARD, CardSettings, change_card
 from unmask.model.encoder import MaskedLM, initialise
-from unmask.model.folder import save_model, write_checksums
+from unmask.model.folder import write_checksums
 from unmask.model.fused import predicted_positions
 from unmask.model.loops import losses
 from unmask.report.cards import write_card
@@ -288,7 +289,7 @@ def _begin(
         recipe = requested_recipe(**options, settings=overrides)
         card = recipe.card
 
-    # Mistakes are found before the folder is touched, and so before a long preparation.
+    # Inputs are opened before the folder is touched, and so before a long preparation.
     paths = [path for path in named or () if not isinstance(path, InMemory) and not is_stream(path)]
     inputs = _check_inputs(paths, options["tokenizer"], recipe)
     stack.enter_context(folder.claimed.entered(resume=resume, overwrite=overwrite, inputs=inputs))
@@ -323,7 +324,7 @@ def _begin(
         folder.claimed.claim(old.model_copy(update={"card": new_card}).to_toml())
     if is_finished := folder.summary.is_file():
         if change_card(folder.model, card):
-            reporter.note(f"{folder.model / CARD} was changed as asked for")
+            reporter.note(f"{folder.model / CARD} was changed")
         reporter.note(f"the run in {folder.root} is finished: nothing is left to do")
     return {"root": str(folder.root), "sources": sources, "is_new": False, "is_finished": is_finished}
 
@@ -528,8 +529,7 @@ class TrainingRun(Callback):
         self._say(result)
 
         with writing(folder.model), whole_folder(folder.model) as partial:
-            save_model(self.model, partial)
-            tokenizer.save(partial, max_length=config.max_position_embeddings, with_types=config.num_types > 1)
+            save_with_tokenizer(self.model, tokenizer, partial)
             write_checksums(partial)
         predictions = read_object(folder.predictions, START_ANEW) | {"after": self._predicted()}
         write_atomically(folder.predictions, json.dumps(predictions))

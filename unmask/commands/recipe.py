@@ -32,7 +32,7 @@ class StartSettings(Settings):
     Attributes:
         checkpoint: Folder of a BERT, RoBERTa or ModernBERT model that unmask or transformers wrote, or of a run; or the
             name of such a model on the hub, with the commit (`owner/name@commit`) when a run has begun.
-        sha256: Of its content. Filled in when a run begins; where it is given, the checkpoint must have it.
+        sha256: Of its content. Filled in when a run begins; where a recipe has it, the checkpoint must match.
         extend_vocab: How many words of the training text get an entry of their own; None adds none.
         extend_positions: Whether the model is made longer where `training.sequence_length` goes beyond it.
         old_data: Text of the domain that the model comes from, whole, or one prepared folder (its validation split):
@@ -68,8 +68,8 @@ class Recipe(LightRecipe):
         if self.objectives.pairs is not None:
             if self.model.layout != "bert":
                 raise ValueError(
-                    f"objectives.pairs: the layout {self.model.layout!r} has no place for a head that tells pairs "
-                    "apart; set model.layout to 'bert', or remove objectives.pairs (objectives.pairs=none)"
+                    f"objectives.pairs: the layout {self.model.layout!r} has no place for a head for pairs; "
+                    "set model.layout to 'bert', or remove objectives.pairs (objectives.pairs=none)"
                 )
             if (self.model.type_vocab_size or 2) < 2:
                 raise ValueError(
@@ -136,7 +136,7 @@ OPTIONS = {  # of `unmask.pretrain`: the settings that they stand for
 
 
 def requested_recipe(recipe: str | None = None, *, settings: Overrides = (), **options: Any) -> Recipe:
-    """The recipe that the options of `unmask.pretrain` stand for; None is an option that was not given."""
+    """The recipe that the options of `unmask.pretrain` stand for; None is an option that was not set."""
     budgets = ["minutes", "steps", "tokens"]
     if sum(options.get(budget) is not None for budget in budgets) > 1:
         raise RunError("give one of minutes, steps and tokens", options=budgets)
@@ -168,7 +168,7 @@ RATE_AT_WIDTH = 1e-4 * 768
 
 
 def find_checkpoint(path: str | Path) -> Path:
-    """The folder of a model, given as it, as the folder of a run, or as a name on the hub."""
+    """The folder of a model, named by it, by the folder of its run, or by a name on the hub."""
     return find_weights(path, way_out="a training begins with the folder of a model, such as RUN/model")
 
 

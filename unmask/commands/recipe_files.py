@@ -25,7 +25,7 @@ from unmask.tokenizer.trainers import TokenizerSettings
 from unmask.train.settings import CheckpointSettings, EvaluationSettings, ObjectivesSettings, TrainingSettings
 
 DEFAULT = "tiny"
-CONTINUING = "continue"  # where a checkpoint is given and no recipe
+CONTINUING = "continue"  # the usual recipe of a training from a checkpoint
 _OURS = ("tiny", "mini", "small", "base", CONTINUING)
 
 # ----------------------------------------

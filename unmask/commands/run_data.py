@@ -1,15 +1,15 @@
-"""The folder of a run, the data that it trains on (prepared there, or given), and the checkpoint that it begins with.
+"""The folder of a run, the data that it trains on, prepared there or elsewhere, and the checkpoint it begins with.
 
 recipe.toml          every setting; a folder with it holds a run
 sources.json         the files that the text comes from
 stdin.txt            what came on standard input, if that was one of them
 pipes/               what came out of pipes, if some of them were
-given/               texts that were in memory, if they were given so
-lexicon.safetensors  collocations of the training text, where masking needs them and no other lexicon was given
+given/               texts that were in memory, if some of them were
+lexicon.safetensors  collocations of the training text, where masking needs them and names no other lexicon
 start/               where the training begins from a checkpoint: the model and tokenizer that it begins with
 old/                 held-out text of the checkpoint's own domain, as tokens, where there is any
 before.json          what that model came to before the training, on the new and on the old text
-data/                prepared shards, unless the run was given a prepared folder
+data/                prepared shards, unless the sources are a prepared folder
 checkpoints/         the latest states
 metrics.jsonl        a line every few steps and at every evaluation
 tensorboard/         the same for TensorBoard, where it is installed
@@ -117,7 +117,7 @@ class RunFolder:
 
 
 def packaged_corpus() -> Path:
-    """Tiny Shakespeare (1.1 MB, public domain), which stands in where no files are given."""
+    """Tiny Shakespeare (1.1 MB, public domain), the text of a run without paths."""
     return Path(str(resources.files("unmask") / "data" / "tinyshakespeare.txt"))
 
 
@@ -162,7 +162,7 @@ def open_prepared(root: Path) -> PreparedData:
 
 
 def obtain_data(paths: Sequence[str], folder: Path, recipe: Recipe, reporter: Reporter) -> PreparedData:
-    """Opens the prepared folder that was given, or prepares the files in `folder` unless that was done before."""
+    """Opens the prepared folder among the paths, or prepares the files in `folder` unless that was done before."""
     root = Path(paths[0]) if is_prepared(paths) else folder
     if root == folder:
         check_data(recipe)
@@ -174,7 +174,7 @@ def obtain_data(paths: Sequence[str], folder: Path, recipe: Recipe, reporter: Re
     for text in describe(manifest):
         reporter.note(text)
     if manifest.labels and recipe.objectives.label is None:
-        reporter.note("the classes are not learned: that is asked for with the setting objectives.label.weight=1")
+        reporter.note("the classes are not learned; set objectives.label.weight=1 to learn them")
     return data
 
 
@@ -228,7 +228,7 @@ def check_data(recipe: Recipe, manifest: Manifest | None = None, root: Path | No
     elif len(manifest.labels) < 2:
         (name,) = manifest.labels
         raise DataError(
-            f"objectives.label tells classes from each other, but all labelled documents are {name!r}; name another "
+            f"objectives.label learns to predict classes, but all labelled documents are {name!r}; name another "
             f"column in corpus.label, {without}"
         )
 
@@ -252,9 +252,9 @@ def check_annotations(recipe: Recipe, manifest: Manifest | None = None) -> None:
 
 
 # ----------------------------------------
-# What a training from a checkpoint begins with: its tokenizer and model, extended where that is asked for, in `start/`,
-# so that the run goes on without the checkpoint, and other tools can compare what was there before with what came of
-# it. Old text, in `old/`, is held-out text of the domain that the checkpoint comes from: it shows what is forgotten.
+# What a training from a checkpoint begins with: its tokenizer and model, extended as the recipe says, in `start/`,
+# so that the run goes on without the checkpoint, and other tools can compare the model before and after. Old text, in
+# `old/`, is held-out text of the domain that the checkpoint comes from: it shows what is forgotten.
 
 
 def data_from_checkpoint(sources: Sequence[str], folder: RunFolder, recipe: Recipe, reporter: Reporter) -> PreparedData:
@@ -305,7 +305,7 @@ def begin_from_checkpoint(
         notes.append("the model was made longer, from {:,} positions to {:,}".format(*facts["positions"]))
     if (most := settings.extend_vocab) is not None:
         words, before, after = facts["new_words"], facts["tokens_before"], facts["tokens_after"]
-        fewer = f" ({most:,} were asked for, the text has no more)" if words < most else ""
+        fewer = f" (of at most {most:,}; the text has no more)" if words < most else ""
         notes.append(
             f"{words:,} new words{fewer}, such as {', '.join(facts['examples'])}: {before:,} tokens of the training "
             f"text become {after:,} ({after / before - 1:+.1%})"
@@ -364,10 +364,15 @@ def _make_start(out: Path, recipe: Recipe, settings: StartSettings, texts: Itera
         facts["positions"] = [longest, length]
         model = extended(model, num_positions=length)
     with writing(out), whole_folder(out) as partial:
-        save_model(model, partial)
-        config = model.config
-        tokenizer.save(partial, max_length=config.max_position_embeddings, with_types=config.num_types > 1)
+        save_with_tokenizer(model, tokenizer, partial)
         (partial / FACTS).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+
+
+def save_with_tokenizer(model: MaskedLM, tokenizer: Tokenizer, folder: Path, *, with_head: bool = True) -> None:
+    """Writes a model as `save_model` does, and its tokenizer, so that transformers uses both as they were trained."""
+    save_model(model, folder, with_head=with_head)
+    config = model.config
+    tokenizer.save(folder, max_length=config.max_position_embeddings, with_types=config.num_types > 1)
 
 
 def check_tokenizer(root: Path, manifest: Manifest, start: str | Path, checkpoint: str) -> None:

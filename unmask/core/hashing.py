@@ -91,12 +91,8 @@ def permutation(size: int, *key: int) -> NDArray[np.int64]:
 
 
 def token_in_word(input_ids: Words, place: Words) -> Words:
-    """A token's share in the hash of its word, which is the sum over the word's tokens.
-
-    Args:
-        input_ids: int64, any shape.
-        place: int64, the same shape: which token of its word it is, counted from 0.
-    """
+    """A token's share in the hash of its word, which is the sum over the word's tokens; int64 of any shape. `place`:
+    which token of its word it is, counted from 0."""
     return mix(mix(input_ids + 1) + place * GOLDEN)
 
 
@@ -106,8 +102,7 @@ def longer(sequence: Words, mixed_word: Words) -> Words:
     With 64 bits, two of a million sequences get the same hash with a probability below one in ten million; then one of
     them is taken for the other, and nothing worse happens.
 
-    Args:
-        sequence: int64, any shape: hashes of sequences of words.
-        mixed_word: int64, the same shape: hashes of the words that follow, each through `mix`.
+    `sequence` are hashes of sequences of words, `mixed_word` those of the words that follow, each through `mix`; int64
+    of the same shape, whatever it is.
     """
     return mix(sequence + GOLDEN) + mixed_word

@@ -38,12 +38,7 @@ def settings_within(value: object) -> Iterator[Settings]:
 
 
 def validated(kind: type[Kind], values: dict[str, Any], *, where: str) -> Kind:
-    """Makes settings of plain values.
-
-    Args:
-        kind: The settings class.
-        values: Nested dictionaries, as TOML gives them.
-        where: What the values are, for the error's text: a file, or the name of a section.
+    """Makes settings of plain values, nested dictionaries as TOML gives them; `where`: of which file or section.
 
     Raises:
         SettingsError: The first thing that is wrong: key, value, what is allowed, the nearest known key.

@@ -43,10 +43,8 @@ def keyed_by_content(rows: Rows, seen: Counter[int]) -> Rows:
     Training rows are keyed by document and place (`unmask.data.rows`), which one more document in front moves.
     Held-out figures of two runs compare only where equal text is masked alike.
 
-    Args:
-        rows: On the CPU; halves of a pair share a key.
-        seen: How often segments stood in earlier rows, by their hash; these are added. Equal segments have keys, and so
-            masks, of their own.
+    The rows are on the CPU; halves of a pair share a key. `seen` counts segments of earlier rows by their hash, and
+    these are added: equal segments have keys, and so masks, of their own.
     """
     segments = rows.segment_ids.numpy()
     row_begins = np.zeros(segments.shape, dtype=bool)

@@ -110,10 +110,7 @@ def with_commit(settings: TokenizerSettings) -> TokenizerSettings:
 
 
 def as_tokenizer(source: Any) -> Tokenizer:
-    """Takes a tokenizer in any of the forms that users have.
-
-    Args:
-        source: Ours, a `tokenizers.Tokenizer`, a transformers fast tokenizer, or what `load_tokenizer` takes.
+    """Takes ours, a `tokenizers.Tokenizer`, a transformers fast tokenizer, or what `load_tokenizer` takes.
 
     Raises:
         TokenizerError: It is none of these (a slow transformers tokenizer has no `tokenizers` backend).

@@ -373,9 +373,6 @@ class Tokenizer:
             folder: The folder.
             max_length: Longest sequence of the model, special tokens included.
             with_types: Whether the model has token types, so that transformers is to give it those of pairs.
-
-        Raises:
-            WriteError: The files cannot be written.
         """
         names = {f"{role}_token": token for role, token in self.special_names.items() if token is not None}
         config = {

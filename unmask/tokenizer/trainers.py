@@ -69,12 +69,9 @@ COVERED = 0.9995
 def count_letters(
     normalizer: Normalizer | None, texts: Iterable[str], *, spaces: bool = False
 ) -> tuple[list[str], int, int]:
-    """Counts the letters of normalised text, white space among them if `spaces`.
-
-    Returns:
-        The letters, most frequent first, among equally frequent ones the smaller code point; how many of these make up
-        nearly all of the text (99.95 %), so that hardly a word has others; and the UTF-8 bytes of the text.
-    """
+    """The letters of normalised text, white space among them if `spaces`, most frequent first, among equally frequent
+    ones the smaller code point; how many of these make up nearly all of the text (99.95 %), so that hardly a word has
+    others; and the UTF-8 bytes of the text."""
     counts: Counter[str] = Counter()
     num_bytes = 0
     for text in texts:
@@ -246,9 +243,6 @@ def train_chars(
         vocab_size: The most entries: rarer characters become `[UNK]`. None takes all.
         bare: Whether `[PAD]` and `[MASK]` are the only special tokens (ids 0 and 1): nothing stands around a text, and
             a character that was not met is an error.
-
-    Raises:
-        TokenizerError: There is no text, or the characters do not fit a bare tokenizer.
     """
     special = BARE_TOKENS if bare else SPECIAL_TOKENS
     tokenizer = tokenizers.Tokenizer(models.BPE())

@@ -209,11 +209,6 @@ def test_what_joins_may_stand_within_but_not_at_the_ends(tokenizer: Tokenizer, t
     assert plain(build(small, [[don, mark, t], [x], [x]] * 4, tmp_path)).keys() == {(don, mark, t)}
 
 
-def test_the_size_follows_the_corpus() -> None:
-    assert [LexiconSettings().size_for(n) for n in (0, 2_105_710, 10**10)] == [0, 8225, 800_000]
-    assert LexiconSettings(size=5).size_for(10**10) == 5
-
-
 def informativeness(tokenizer: Tokenizer, documents: list[Document], scratch: Path, **cut: int) -> np.ndarray:
     chunks, frequencies = chunks_of(documents, cut.get("chunk"))(), frequencies_of(tokenizer, documents)
     return informativeness_of(chunks, tokenizer, frequencies, scratch=scratch, run_keys=cut.get("run_keys", 1 << 20))
@@ -302,17 +297,13 @@ def test_hashes_are_those_of_the_text(lexicon: Lexicon, tokenizer: Tokenizer) ->
         assert whole.tolist() == [hashes[number]]
 
 
-def stored(**facts: object) -> bytes:
-    return safetensors.numpy.save({"x": np.zeros(2)}, metadata={"facts": json.dumps(facts)})
-
-
 def test_files_that_are_no_lexicon(lexicon: Lexicon, tmp_path: Path) -> None:
     file, content = tmp_path / "file", lexicon.to_bytes()
     with pytest.raises(DataError, match=r"file: .*unmask lexicon DATA --out .*file"):
         load_lexicon(file)
-    other = safetensors.numpy.save({"x": np.zeros(2)})
-    foreign, later = stored(format="x", version=1), stored(format="unmask lexicon", version=99)
-    for damaged in (b"", b"text", content[:-9], content[:50], other, foreign, later):
+    kinds: list[dict[str, object]] = [{}, {"format": "x", "version": 1}, {"format": "unmask lexicon", "version": 99}]
+    others = [safetensors.numpy.save({"x": np.zeros(2)}, metadata={"facts": json.dumps(kind)}) for kind in kinds]
+    for damaged in (b"", b"text", content[:-9], content[:50], *others):
         file.write_bytes(damaged)
         with pytest.raises(DataError, match="file"):
             load_lexicon(file)

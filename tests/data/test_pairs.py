@@ -10,8 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from tests.data.fake_store import FakeStore
-from tests.data.segments import drawn_segments, epoch_of, segments_of
+from tests.data.fake_store import FakeStore, drawn_segments, epoch_of, segments_of
 from tests.tokenizer.families import bare_characters
 from unmask.core.errors import DataError
 from unmask.core.hashing import GOLDEN, mix

@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import make_text
 from tests.data.corpora import write_jsonl
-from tests.data.fake_store import FakeStore
-from tests.data.segments import drawn_segments, epoch_of, segments_of
+from tests.data.fake_store import FakeStore, drawn_segments, epoch_of, segments_of
 from unmask.core.errors import DataError
 from unmask.core.hashing import mix
 from unmask.data import data_folder as folder_module

@@ -17,7 +17,6 @@ its manifest, or tasks that the same command goes on from.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import re
@@ -26,7 +25,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -218,10 +217,8 @@ class TextCounts:
 def annotated_tokens(
     tokenizer: Tokenizer, annotator: Annotator, texts: Sequence[str], read: Sequence[Spans | None]
 ) -> tuple[EncodedText, NDArray[np.int64], dict[str, Aligned]]:
-    """Tokenizes texts and annotates the tokens; `read` are annotations that came with each text.
-
-    Returns:
-        The tokens of all texts one behind another, how many each text has, and the columns of annotation.
+    """Tokenizes texts and annotates the tokens; `read` are annotations that came with each text. Returns the tokens of
+    all texts one behind another, how many each text has, and the columns of annotation.
 
     Raises:
         UnmaskError: As `Tokenizer.encode_joined`; a pipeline cannot be used; or a label was not announced.
@@ -363,50 +360,31 @@ def cannot_write(root: Path, error: OSError) -> DataError:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a data folder holds: what went in, what came out, and how to check it.
+    """What a data folder holds: what went in, what came out, and how to check it."""
 
-    Attributes:
-        sources: The files it was made from: path, size in bytes.
-        settings: The settings that shaped it.
-        plan: What a document is and what is held out, in words.
-        tokenizer_sha256: Fingerprint of the tokenizer, which stands beside it in `tokenizer/`.
-        vocab_size: Number of ids.
-        documents: Documents in the sources.
-        bytes: UTF-8 bytes of their text.
-        tokens: Tokens of both splits.
-        skipped: What was left out: reason to number of documents. Empty when nothing was.
-        overlap: Held-out documents, or parts, that are equal to a training text: `near_duplicates.equal`.
-        train: The training split.
-        validation: The held-out split.
-        token_frequencies: [vocab_size]: how often each id stands in the training split.
-        annotations: By column of annotation, its labels, in the order of their numbers from 1 on.
-        spans: By column of annotation: how many spans there were, and to how many of them no token belongs.
-        labels: Names of the documents' classes in the order of their numbers from 0 on, and how many documents each
-            has; empty where there are none.
-        unlabelled: Documents without a class, where classes were read.
-        near_duplicates: What of the held-out text nearly stands in the training text.
-        left_out: Some near-duplicates that were left out, each with the earlier text that stays.
-    """
-
-    sources: tuple[dict[str, Any], ...]
-    settings: dict[str, Any]
-    plan: str
-    tokenizer_sha256: str
+    sources: tuple[dict[str, Any], ...]  # the files it was made from: path, size in bytes
+    settings: dict[str, Any]  # that shaped it
+    plan: str  # what a document is and what is held out, in words
+    tokenizer_sha256: str  # fingerprint of the tokenizer, which stands beside it in `tokenizer/`
     vocab_size: int
-    documents: int
-    bytes: int
-    tokens: int
-    skipped: dict[str, int]
-    overlap: int
+    documents: int  # in the sources
+    bytes: int  # UTF-8 bytes of their text
+    tokens: int  # of both splits
+    skipped: dict[str, int]  # what was left out: reason to number of documents
+    overlap: int  # held-out documents, or parts, that are equal to a training text: `near_duplicates.equal`
     train: Split
     validation: Split
-    token_frequencies: tuple[int, ...]
-    annotations: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    spans: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
-    labels: dict[str, int] = dataclasses.field(default_factory=dict)
-    unlabelled: int = 0
-    near_duplicates: NearDuplicates | None = None
-    left_out: tuple[LeftOutPair, ...] = ()
+    token_frequencies: tuple[int, ...]  # [vocab_size]: how often each id stands in the training split
+    # By column of annotation: its labels, in the order of their numbers from 1 on; how many spans there were, and to
+    # how many of them no token belongs
+    annotations: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    spans: dict[str, tuple[int, int]] = field(default_factory=dict)
+    # Names of the documents' classes in the order of their numbers from 0 on, and how many documents each has; empty
+    # where there are none
+    labels: dict[str, int] = field(default_factory=dict)
+    unlabelled: int = 0  # documents without a class, where classes were read
+    near_duplicates: NearDuplicates | None = None  # what of the held-out text nearly stands in the training text
+    left_out: tuple[LeftOutPair, ...] = ()  # some near-duplicates, each with the earlier text that stays
 
     @property
     def fingerprint(self) -> str:
@@ -419,7 +397,7 @@ class Manifest:
 
     def save(self, root: Path) -> None:
         """Writes `manifest.json`, last of all files: a folder with a manifest is complete."""
-        content = {"version": VERSION, "fingerprint": self.fingerprint, **dataclasses.asdict(self)}
+        content = {"version": VERSION, "fingerprint": self.fingerprint, **asdict(self)}
         content["near_duplicates"] = self.near_duplicates and self.near_duplicates.plain()
         for split in (TRAIN, VALIDATION):
             del content[split]["first"], content[split]["last"]
@@ -427,11 +405,7 @@ class Manifest:
 
 
 def load_manifest(root: Path) -> Manifest:
-    """Reads the manifest of a data folder.
-
-    Raises:
-        DataError: There is none, or it is damaged or of another version.
-    """
+    """Reads the manifest of a data folder; a DataError where there is none, or it is damaged or of another version."""
     file = root / MANIFEST
     if not file.is_file():
         raise DataError(f"{root}: there is no {MANIFEST}; make the folder with `unmask prepare`")
@@ -502,11 +476,8 @@ def holding(folder: ClaimedFolder, part: tuple[int, int] | None = None) -> Itera
 
 
 def open_split(root: Path, manifest: Manifest, split: Split) -> TokenStore:
-    """Opens a split of prepared data, which lies in the folder `root`.
-
-    Raises:
-        DataError: A file is missing, or, of small data, damaged. Of large data this is found when it is read.
-    """
+    """Opens a split of the prepared data in `root`; a DataError where a file is missing, or, of small data, damaged. Of
+    large data that is an error when it is read."""
     is_small = manifest.tokens <= CHECKED_AT_ONCE
     files = checked_files(root, split, content=is_small)
     check = (lambda number: None) if is_small else (lambda number: _check_shard(root, split.files[number]))
@@ -514,11 +485,8 @@ def open_split(root: Path, manifest: Manifest, split: Split) -> TokenStore:
 
 
 def checked_files(root: Path, split: Split, *, content: bool = True) -> list[Path]:
-    """The files of a split, all there and, with `content`, checked against their checksums, several at a time.
-
-    Raises:
-        DataError: One is missing or damaged; the first such is named.
-    """
+    """The files of a split, all there and, with `content`, checked against their checksums, several at a time; a
+    DataError names the first that is missing or damaged."""
     with ThreadPoolExecutor(OPENED_AT_ONCE) as threads:
         list(threads.map(lambda entry: _check_shard(root, entry, content=content), split.files))
     return [root / entry.name for entry in split.files]

@@ -220,10 +220,6 @@ class LexiconSettings(Settings):
     min_count: Annotated[int, Field(ge=1)] = 10
     max_words: Annotated[int, Field(ge=2, le=MOST_WORDS)] = 5
 
-    def size_for(self, num_words: int) -> int:
-        """Most collocations for a corpus of so many words."""
-        return self.size or min(LARGEST_SIZE, num_words // _WORDS_PER_ENTRY)
-
 
 VERSION = 1
 _FORMAT = "unmask lexicon"
@@ -556,7 +552,8 @@ def build_lexicon(
         keys.append(level.keys[good])
         tables.append(np.pad(table[good], ((0, 0), (0, settings.max_words - n - 1)), constant_values=-1))
     score, count, key = np.concatenate(scores), np.concatenate(counts), np.concatenate(keys)
-    order = np.lexsort((key, -count, -score))[: settings.size_for(num_words)]
+    size = settings.size or min(LARGEST_SIZE, num_words // _WORDS_PER_ENTRY)
+    order = np.lexsort((key, -count, -score))[:size]
     table = np.concatenate(tables)[order]
     each = table[table >= 0]  # the words of all collocations, one behind another
     sizes = np.diff(grams.begins)[each]

@@ -253,8 +253,7 @@ class HeldTexts:
 
     def collect(self, pieces: Iterable[tuple[Document, bool]]) -> Iterator[tuple[Document, bool]]:
         """Hands pieces through, each with whether it is held out, and remembers those that are."""
-        batch: list[str] = []
-        num_chars = 0
+        batch, num_chars = list[str](), 0
         for piece, held in pieces:
             if held and (self.parts or piece.offset == 0):
                 self.is_cut |= piece.offset > 0 or not piece.last
@@ -457,28 +456,20 @@ class LeftOutPair(NamedTuple):
 class NearDuplicates:
     """How much of the held-out text stands in the training text as well, or nearly so.
 
-    Attributes:
-        unit: What is compared: whole `documents` (of long ones the first 262,144 characters), or `parts` of
-            documents, where these are held out: part by part, so a passage that begins elsewhere in its part is found
-            only if most of both parts is in it.
-        held_out: How many of them are held out.
-        compared: How many of these were looked at; the others are left to chance.
-        equal: Those that are equal to a training text.
-        normalised: Those that are not, but are equal but for case, numbers, white space, punctuation and signs.
-        similar: Further ones whose five-word sequences have a Jaccard similarity of 0.8 at the least with those of a
-            training text. About 1 in 20 of these at the very border is missed, 1 in 10,000 from 0.9 on.
-        example: Of the most frequent kind; None where there is none.
-        left_out: Training texts that were left out since they nearly stand in the held-out text (`corpus.leaks`).
+    Compared are whole documents (of long ones the first 262,144 characters) or, where these are held out, parts of
+    documents: part by part, so a passage that begins elsewhere in its part counts only if most of both parts is in it.
     """
 
     unit: Literal["documents", "parts"]
-    held_out: int
-    compared: int
-    equal: int
-    normalised: int
+    held_out: int  # how many of them are held out
+    compared: int  # how many of these were looked at; the others are left to chance
+    equal: int  # to a training text
+    normalised: int  # not equal, but equal but for case, numbers, white space, punctuation and signs
+    # Further ones whose five-word sequences have a Jaccard similarity of 0.8 at the least with those of a training
+    # text. About 1 in 20 of these at the very border is missed, 1 in 10,000 from 0.9 on.
     similar: int
-    example: DuplicateExample | None = None
-    left_out: int = 0
+    example: DuplicateExample | None = None  # of the most frequent kind; None where there is none
+    left_out: int = 0  # training texts that were left out since they nearly stand in held-out text (`corpus.leaks`)
 
     @property
     def share(self) -> float:

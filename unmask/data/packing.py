@@ -306,21 +306,14 @@ def fill_column(at: Ints, source: Ints, length: Ints, values_N: NDArray[Any], in
 
 @dataclass(frozen=True)
 class PackedRows:
-    """Rows of fragments, as columns. F fragments, row by row, in the order in which they stand.
+    """Rows of fragments, as columns. F fragments, row by row, in the order in which they stand."""
 
-    Attributes:
-        begins: [num_rows + 1]: where each row's fragments begin.
-        piece, start, length: [F]: what tokens they are.
-        half: [F]: 1 where a fragment is the second half of a pair, else 0: there a segment begins.
-        label: [F]: class of the pair that begins with it; -1 where none does.
-    """
-
-    begins: Ints
-    piece: Ints
+    begins: Ints  # [num_rows + 1]: where each row's fragments begin
+    piece: Ints  # [F], as what follows: what tokens they are
     start: Ints
     length: Ints
-    half: Ints
-    label: Ints
+    half: Ints  # 1 where a fragment is the second half of a pair, else 0: there a segment begins
+    label: Ints  # class of the pair that begins with it; -1 where none does
 
     def __len__(self) -> int:
         return len(self.begins) - 1

@@ -91,11 +91,7 @@ def open_annotated(
     *,
     task_bytes: int | None = None,
 ) -> tuple[Corpus, AnnotationPlan | None]:
-    """Opens a corpus and settles what is annotated in it.
-
-    Raises:
-        UnmaskError: As for `prepare`.
-    """
+    """Opens a corpus and settles what is annotated in it. Its errors are those of `prepare`."""
     if not annotation.columns:
         return Corpus(paths, corpus, task_bytes=task_bytes), None
     origins, fields = choose_origins(annotation, find_sources([*paths, *corpus.validation]))
@@ -323,11 +319,7 @@ class Preparation:
         executor.run(self.work, kind, tasks, counted(self._notify, what, total, "bytes"))
 
     def _results(self, kind: Kind) -> Iterator[tuple[ReadTask, Mapping[str, Any]]]:
-        """What the tasks came to, one by one.
-
-        Raises:
-            DataError: Some are not done; said in the end, of all of them.
-        """
+        """What the tasks came to, one by one; in the end a DataError that names all that are not done."""
         missing = []
         for task in self.tasks:
             arrays = self.work.result(kind, task)

@@ -155,19 +155,12 @@ def fill_rows(
 
 @dataclass(frozen=True)
 class TextRows:
-    """Whole texts in rows, which are not masked. E texts, row by row.
+    """Whole texts in rows, which are not masked. E texts, row by row."""
 
-    Attributes:
-        rows: [B, S].
-        numbers: [E]: which of the texts they are.
-        begins: [E]: where each begins in the rows in a line.
-        lengths: [E]: tokens of each, special tokens included.
-    """
-
-    rows: Rows
-    numbers: Ints
-    begins: Ints
-    lengths: Ints
+    rows: Rows  # [B, S]
+    numbers: Ints  # [E]: which of the texts they are
+    begins: Ints  # [E]: where each begins in the rows in a line
+    lengths: Ints  # [E]: tokens of each, special tokens included
 
     def places(self, within: Sequence[Ints]) -> Tensor:
         """Places in the rows in a line, one text's after the other's, of places within each of all the texts."""
@@ -236,19 +229,12 @@ _SHUFFLE = 2  # sets these hashes apart from others of the same seed
 
 @dataclass(frozen=True)
 class Cursor:
-    """A place in the stream.
+    """A place in the stream."""
 
-    Attributes:
-        epoch: How often the corpus has been gone through.
-        window: Number of the window in the epoch.
-        row: Number of the next row in the window.
-        lengths: Lengths of this window's rows, as (first row, length); more than one where the length was changed
-            within the window.
-    """
-
-    epoch: int = 0
-    window: int = 0
-    row: int = 0
+    epoch: int = 0  # how often the corpus has been gone through
+    window: int = 0  # number of the window in the epoch
+    row: int = 0  # number of the next row in the window
+    # Lengths of this window's rows, as (first row, length); more than one where the length was changed within it
     lengths: tuple[tuple[int, int], ...] = ()
 
     @classmethod
@@ -274,21 +260,14 @@ WHOLE = Share()
 
 
 class RowBatch(NamedTuple):
-    """Some rows and where they come from.
+    """Some rows and where they come from."""
 
-    Attributes:
-        rows: The rows, or a share of them.
-        epoch: The epoch that all of them belong to.
-        num_tokens: Tokens of text in all of them, without special tokens and padding.
-        cursor: The place behind them.
-        documents: [num_segments], int64: number of the document that each segment is of (of a pair, its first half),
-            row by row, or of its group where groups were held out; None where the rows are of no store.
-    """
-
-    rows: Rows
-    epoch: int
-    num_tokens: int
-    cursor: Cursor
+    rows: Rows  # or a share of them
+    epoch: int  # that all of them belong to
+    num_tokens: int  # tokens of text in all of them, without special tokens and padding
+    cursor: Cursor  # the place behind them
+    # [num_segments]: number of the document that each segment is of (of a pair, its first half), row by row, or of its
+    # group where groups were held out; None where the rows are of no store
     documents: NDArray[np.int64] | None = None
 
 

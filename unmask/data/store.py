@@ -124,8 +124,7 @@ class MappedShard:
         annotations: Names of its columns of annotation.
         types: By column of lists, the type of their values.
         is_labelled, is_grouped: Whether there are columns of classes and of groups.
-        first: [num_batches + 1], int64: the first piece of each record batch, counted in the shard, and how many there
-            are in all.
+        first: [num_batches + 1], int64: the first piece of each record batch, counted in the shard, then `num_pieces`.
         addresses: By column, [num_batches], int64: where its numbers begin in each; of columns of lists where their
             values do. `lengths` are the lists' offsets, `draw` the groups, or the documents where there are none.
     """
@@ -155,9 +154,7 @@ class MappedShard:
             raise DataError(f"{file}: not a readable token shard ({error}); prepare the data again") from error
         self.is_labelled, self.is_grouped = LABEL in names, GROUP in names
         self.first = np.cumsum([0, *map(len, batches)])
-
-    def __len__(self) -> int:
-        return int(self.first[-1])
+        self.num_pieces = int(self.first[-1])
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Its record batches, without a copy."""
@@ -190,15 +187,11 @@ class TokenStore:
         *,
         check: Callable[[int], None] = lambda number: None,
     ) -> None:
-        """Opens the shards of a split, in order.
-
-        Args:
-            files: Their paths.
-            entries: What the manifest says of them; None: all are opened at once.
-            check: Called with the number of a shard before it is first opened.
+        """Opens the shards of a split, in order: all at once, or, with what the manifest says of them, the first one.
+        `check` is called with the number of a shard before it is first opened.
 
         Raises:
-            DataError: The first one is missing or is not a token shard; without entries, any.
+            DataError: One that is opened is missing or is not a token shard.
         """
         self._files, self._check = files, check
         self._entries, self._checked = entries, set[int]()
@@ -209,7 +202,7 @@ class TokenStore:
         self._table: _Table | None = None
         if entries is None:
             shards = [self._shard(number) for number in range(len(files))]
-            pieces = [len(shard) for shard in shards]
+            pieces = [shard.num_pieces for shard in shards]
             tokens = [sum(int(each["input_ids"].offsets[-1].as_py()) for each in shard.batches()) for shard in shards]
         else:
             pieces, tokens = ([getattr(entry, name) for entry in entries] for name in ("pieces", "tokens"))
@@ -235,9 +228,9 @@ class TokenStore:
             shard = self._open.get(number)
             if shard is None:
                 shard = MappedShard(self._files[number])
-                if self._entries is not None and len(shard) != self._entries[number].pieces:
+                if self._entries is not None and shard.num_pieces != self._entries[number].pieces:
                     raise DataError(
-                        f"{shard.file}: it holds {len(shard):,} pieces, and the manifest says "
+                        f"{shard.file}: it holds {shard.num_pieces:,} pieces, and the manifest says "
                         f"{self._entries[number].pieces:,}; prepare the data again"
                     )
                 self._first = self._first or shard

@@ -212,22 +212,15 @@ SMALL_PART_CHARS = 1 << 11
 
 @dataclass(frozen=True)
 class CorpusPlan:
-    """How this corpus is read. The same files and settings always give the same plan.
+    """How this corpus is read. The same files and settings always give the same plan."""
 
-    Attributes:
-        unit: What a document is in text files and treebanks.
-        reason: Why, in words.
-        holdout_unit: Whether whole documents are held out or, where there are few, parts of them; or groups of
-            documents by a column, the end of the text, files of their own, or nothing.
-        threshold: A document or part is held out if its hash, in [0, 1), is below this.
-        piece_chars: Longest piece that is read at once, in characters.
-    """
-
-    unit: DocumentUnit
-    reason: str
+    unit: DocumentUnit  # what a document is in text files and treebanks
+    reason: str  # why, in words
+    # Whether whole documents are held out or, where there are few, parts of them; or groups of documents by a column,
+    # the end of the text, files of their own, or nothing
     holdout_unit: Literal["document", "part", "group", "end", "file", "nothing"]
-    threshold: float
-    piece_chars: int
+    threshold: float  # a document or part is held out if its hash, in [0, 1), is below this
+    piece_chars: int  # longest piece that is read at once
 
     def describe(self) -> str:
         """One line for the reader of a log."""

@@ -326,11 +326,7 @@ def load_arrays(path: Path, key: str | None = None, *, of_task: int | None = Non
 
 
 def save_arrays(path: Path, arrays: Mapping[str, Any], key: str) -> None:
-    """Writes arrays with what they were made of.
-
-    Raises:
-        DataError: They cannot be written.
-    """
+    """Writes arrays with what they were made of; a DataError where they cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         content = io.BytesIO()  # equal arrays, equal bytes
@@ -352,13 +348,10 @@ LOOK_SECONDS = 0.05
 
 
 class WorkerProcesses:
-    """Does tasks in this process and in worker processes, which are started as there is work, or before.
+    """Does tasks in this process and in worker processes (`workers` at most), started as there is work, or before.
 
     A worker is a fresh interpreter, never a fork: a fork of a process that has threads may hang. It does not outlive
     this process, even where that is killed: it waits for the other end of a pipe to close.
-
-    Args:
-        workers: Most processes; 1 does all in this one.
     """
 
     def __init__(self, workers: int) -> None:
@@ -367,32 +360,25 @@ class WorkerProcesses:
         self._counted = 0
 
     def run(self, work: Work, kind: Kind, tasks: Sequence[ReadTask], count: Count) -> None:
-        """Does tasks, those that were done before excepted.
-
-        Raises:
-            UnmaskError: The text cannot be read or tokenized, a file not be written, or a worker died.
-        """
+        """Does tasks, those that were done before excepted; errors are those of `do_task`, or that a worker died."""
         share = sum(task.num_bytes for task in tasks) / self.workers
         short = [task for task in tasks if task.num_bytes <= share]
         for_workers = short if len(short) >= self.workers > 1 else []
         pending = {self.submit(_do, work, kind, task) for task in for_workers}
 
-        def listen(seconds: float = 0.0) -> None:
-            """Counts what workers have done; an error of one of them ends what is done here, too."""
+        def listen(num_bytes: int = 0, seconds: float = 0.0) -> None:
+            """Counts what is done here and what workers have done; an error of one of them ends the former, too."""
             done = wait_for(pending, seconds, "FIRST_COMPLETED").done if pending else set()
             if self._pool is not None:
                 # Without its lock, which a worker may have held when it was killed.
                 before, self._counted = self._counted, self._done_bytes.get_obj().value
-                if self._counted > before:
-                    count(self._counted - before)
+                num_bytes += self._counted - before
+            if num_bytes:
+                count(num_bytes)
             for future in done:
                 pending.remove(future)
                 with _death_of_workers():
                     future.result()
-
-        def count_here(num_bytes: int) -> None:
-            count(num_bytes)
-            listen()
 
         def each_chunk(chunks: Iterator[TextChunk]) -> Iterator[TextCounts]:
             """Has workers write the shards of chunks; a text of one chunk is not worth starting them."""
@@ -415,13 +401,14 @@ class WorkerProcesses:
                         listen()
                     listen()
                     with _death_of_workers():
-                        yield future.result()
+                        counts = future.result()
+                    yield counts
 
         for task in tasks:
             if task not in for_workers:
-                do_task(work, kind, task, count_here, each_chunk if self.workers > 1 else None)
+                do_task(work, kind, task, listen, each_chunk if self.workers > 1 else None)
         while pending:
-            listen(LOOK_SECONDS)
+            listen(seconds=LOOK_SECONDS)
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Has a worker call a function. Workers use one core, import no `__main__`, and leave Ctrl-C to this one."""
@@ -518,15 +505,8 @@ AUTO = "auto"
 
 
 class OnRay:
-    """Does tasks on the nodes of a Ray cluster.
-
-    Args:
-        address: Of the cluster (`ray://host:10001`, `host:6379`); `auto` takes the one that this machine belongs to, or
-            starts one here.
-
-    Raises:
-        SettingsError: Ray is not installed, or there is no such cluster.
-    """
+    """Does tasks on the nodes of the Ray cluster at an address (`ray://host:10001`, `host:6379`); `auto` takes the one
+    that this machine belongs to, or starts one here. Without Ray, or a cluster, it is a SettingsError."""
 
     def __init__(self, address: str = AUTO) -> None:
         try:

@@ -23,9 +23,8 @@ from unmask.data.settings import AnnotationSettings, CorpusSettings
 from unmask.data.sources import Source, find_sources
 from unmask.data.tables import rows_of
 from unmask.measure.questions import read_pairs
-from unmask.tasks.files import read_labelled
-from unmask.tasks.predict import TASKS
-from unmask.tasks.settings import Columns
+from unmask.tasks.files import Columns, read_labelled
+from unmask.tasks.loaded_model import TASKS
 
 MOST_BYTES = 200 << 20
 

@@ -74,10 +74,10 @@ if TYPE_CHECKING:
     from unmask.search.index import Index as Index
     from unmask.tasks.fill import Filled as Filled
     from unmask.tasks.loaded_model import Model as Model
+    from unmask.tasks.loaded_model import TaskModel as TaskModel
     from unmask.tasks.loaded_model import fill as fill
     from unmask.tasks.loaded_model import load as load
     from unmask.tasks.predict import Predictions as Predictions
-    from unmask.tasks.predict import TaskModel as TaskModel
     from unmask.tasks.predict import predict as predict
     from unmask.train.callbacks import Callback as Callback
     from unmask.train.objectives import Objective as Objective

@@ -16,10 +16,9 @@ from unmask.tasks.answer import AnswerPrediction, AnswerSpan, AnswerTask, Questi
 from unmask.tasks.classify import Classify, ClassPrediction, NumberPrediction, Regress, TextRecord
 from unmask.tasks.files import Labelled, Record
 from unmask.tasks.inputs import Example
-from unmask.tasks.predict import task_named
-from unmask.tasks.settings import FinetuneSettings
+from unmask.tasks.loaded_model import task_named
 from unmask.tasks.tag import Tag, TagsPrediction, WordsRecord, are_entities
-from unmask.tasks.task import Task
+from unmask.tasks.task import FinetuneSettings, Task
 
 
 def labelled(*records: Record, name: str = "train.csv") -> Labelled:

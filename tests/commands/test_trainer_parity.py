@@ -26,9 +26,8 @@ from unmask.model.folder import load_model, save_model, save_task_model, with_ta
 from unmask.tasks.answer import AnswerTask
 from unmask.tasks.classify import Classify, MultiLabel, Pairs
 from unmask.tasks.inputs import Example, pack_examples
-from unmask.tasks.settings import FinetuneSettings
 from unmask.tasks.tag import Tag
-from unmask.tasks.task import Task
+from unmask.tasks.task import FinetuneSettings, Task
 from unmask.train.settings import LinearDecay
 
 transformers = pytest.importorskip("transformers")
@@ -143,7 +142,7 @@ def test_the_same_loss_and_gradient(make_model: MakeModel, tmp_path: Path, layou
     info = pooled(info, layout)
     ours, theirs = both(make_model, layout, info, tmp_path)
     examples = some_examples(info, SIZE, layout)
-    rows = pack_examples(examples, pad_id=0, max_length=64).rows
+    rows = pack_examples(examples, pad_id=0, max_length=64)
     objective = info.objective()
     targets = objective.targets(rows, MaskedRows(rows.input_ids, rows.input_ids, rows.segment_ids >= 0))
     hidden = ours.encoder(

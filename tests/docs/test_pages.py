@@ -20,7 +20,7 @@ from tests.command_line import Main
 from tests.core.conftest import put_in_cache
 from unmask.commands.embedder_pairs import EmbedderSettings
 from unmask.commands.recipe import Recipe
-from unmask.tasks.settings import FinetuneSettings
+from unmask.tasks.task import FinetuneSettings
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

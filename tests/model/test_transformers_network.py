@@ -27,9 +27,9 @@ from unmask.model.transformers import (
 from unmask.tasks.answer import BEGIN, END, AnswerSpan, AnswerTask, QuestionRecord
 from unmask.tasks.classify import Classify, Pairs, Regress, TextRecord
 from unmask.tasks.inputs import Example, InputEncoder, pack_examples
-from unmask.tasks.predict import outputs_of, task_of
+from unmask.tasks.loaded_model import task_of
 from unmask.tasks.tag import Tag, WordsRecord
-from unmask.tasks.task import Task
+from unmask.tasks.task import Task, outputs_of
 from unmask.tokenizer.tokenizer import Tokenizer
 
 transformers = pytest.importorskip("transformers")
@@ -121,7 +121,7 @@ def test_alone_equals_padded_equals_theirs(name: str, kind: str, tokenizer: Toke
         expected = logits[example.places] if kind in ("tag", "answer") else logits[None]
         np.testing.assert_allclose(padded, expected.numpy(), rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(padded, outputs_of(network, task, [example])[0], rtol=1e-4, atol=1e-5)
-    rows = pack_examples(examples, pad_id=0, max_length=64, alone=True).rows
+    rows = pack_examples(examples, pad_id=0, max_length=64, alone=True)
     logits = network.encoder(
         rows.input_ids, segment_ids_BS=rows.segment_ids, token_type_ids_BS=rows.token_type_ids
     ).flatten(0, 1)

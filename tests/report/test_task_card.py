@@ -10,9 +10,8 @@ from huggingface_hub import ModelCard
 from unmask.model.card_head import Origin
 from unmask.report.cards import MOST_CLASSES, write_task_card
 from unmask.tasks.classify import Classify
-from unmask.tasks.settings import FinetuneSettings
 from unmask.tasks.tag import Tag
-from unmask.tasks.task import Task
+from unmask.tasks.task import FinetuneSettings, Task
 
 COUNTS = {"records": 1200, "inputs": 1201, "truncated": 2, "split": 3}
 

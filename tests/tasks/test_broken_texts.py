@@ -10,10 +10,8 @@ import pytest
 
 import unmask
 from unmask.core.errors import CorpusError, SettingsError
-from unmask.tasks.files import read_labelled
-from unmask.tasks.loaded_model import Model
-from unmask.tasks.predict import task_named
-from unmask.tasks.settings import Columns
+from unmask.tasks.files import Columns, read_labelled
+from unmask.tasks.loaded_model import Model, task_named
 
 BROKEN = "the king \udcff"
 

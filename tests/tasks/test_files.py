@@ -17,9 +17,8 @@ from unmask.commands.finetune_run import read_files
 from unmask.core.errors import CorpusError
 from unmask.tasks.answer import AnswerSpan, QuestionRecord
 from unmask.tasks.classify import Classify, TextRecord
-from unmask.tasks.files import Labelled, read_labelled
-from unmask.tasks.predict import task_named
-from unmask.tasks.settings import Columns
+from unmask.tasks.files import Columns, Labelled, read_labelled
+from unmask.tasks.loaded_model import task_named
 from unmask.tasks.tag import Tag, WordsRecord
 
 NONE = Columns()

@@ -14,8 +14,8 @@ import unmask
 from tests.commands.finetune_helpers import FAST, MakeModel, check_card, save_encoder, texts, write_jsonl
 from unmask.core.errors import CorpusError
 from unmask.tasks.classify import LabelsPrediction, MultiLabel, TextRecord
-from unmask.tasks.files import Labelled, read_labelled
-from unmask.tasks.settings import Columns, FinetuneSettings
+from unmask.tasks.files import Columns, Labelled, read_labelled
+from unmask.tasks.task import FinetuneSettings
 from unmask.tokenizer.tokenizer import Tokenizer
 
 

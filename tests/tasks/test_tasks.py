@@ -15,9 +15,8 @@ from unmask.model.folder import with_task_head
 from unmask.tasks.answer import BEGIN, END, AnswerPrediction, AnswerSpan, AnswerTask, QuestionRecord
 from unmask.tasks.classify import Classify, MultiLabel, Pairs, Regress, TextRecord
 from unmask.tasks.inputs import Example, InputEncoder, first_pieces, pack_examples
-from unmask.tasks.predict import outputs_of
 from unmask.tasks.tag import Tag, WordsRecord
-from unmask.tasks.task import Task
+from unmask.tasks.task import Task, outputs_of
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.runner import in_rows
 
@@ -85,7 +84,7 @@ def test_packed_equals_alone(make_model: MakeModel, tokenizer: Tokenizer, layout
     for batch in ([examples], [[example] for example in examples]):
         sums = []
         for part in batch:
-            rows = pack_examples(part, pad_id=0, max_length=64).rows
+            rows = pack_examples(part, pad_id=0, max_length=64)
             hidden = model.encoder(
                 rows.input_ids, segment_ids_BS=rows.segment_ids, position_ids_BS=rows.position_ids,
                 token_type_ids_BS=rows.token_type_ids,
@@ -109,14 +108,13 @@ def test_a_row_each() -> None:
         for n, size in enumerate(sizes)
     ]  # fmt: skip
     packed = pack_examples(examples, pad_id=7, max_length=64, alone=True)
-    assert packed.rows.shape == (3, 12)
-    assert packed.begins.tolist() == [0, 12, 24]
+    assert packed.shape == (3, 12)
     for row, size in enumerate(sizes):
-        assert packed.rows.input_ids[row].tolist() == [*range(10, 10 + size), *[7] * (12 - size)]
-        assert packed.rows.segment_ids[row].tolist() == [0] * size + [-1] * (12 - size)
-        assert packed.rows.token_type_ids is not None
-        assert packed.rows.token_type_ids[row].sum() == size
-        found = packed.rows.classes["target"][row].tolist()
+        assert packed.input_ids[row].tolist() == [*range(10, 10 + size), *[7] * (12 - size)]
+        assert packed.segment_ids[row].tolist() == [0] * size + [-1] * (12 - size)
+        assert packed.token_type_ids is not None
+        assert packed.token_type_ids[row].sum() == size
+        found = packed.classes["target"][row].tolist()
         assert (found[0], found[size - 1], sum(found)) == (1, 2, 3 - (12 - 2))
     ids = [example.input_ids for example in examples]
     for tokens, batches in ((24, [[1, 0], [2]]), (36, [[1, 0, 2]]), (35, [[1, 0], [2]]), (1, [[1], [0], [2]])):
@@ -131,7 +129,7 @@ def test_losses_equal_the_naive_ones(make_model: MakeModel, tokenizer: Tokenizer
     """From the outputs at each place, one example after another."""
     model = with_task_head(make_model(layout="bert"), info.task_head, seed=0).eval()
     examples = examples_of(info, InputEncoder(tokenizer, model.config))
-    rows = pack_examples(examples, pad_id=0, max_length=64).rows
+    rows = pack_examples(examples, pad_id=0, max_length=64)
     hidden = model.encoder(
         rows.input_ids, segment_ids_BS=rows.segment_ids, position_ids_BS=rows.position_ids,
         token_type_ids_BS=rows.token_type_ids,
@@ -283,10 +281,14 @@ def test_rows_and_batches() -> None:
     zero = np.zeros(1, dtype=np.int64)
     examples = [Example(n, np.full(size, n + 5), None, zero, zero) for n, size in enumerate((100, 30, 90, 20))]
     packed = pack_examples(examples, pad_id=0, max_length=512)
-    assert packed.rows.shape == (2, 128)
-    for example, begin in zip(examples, packed.begins.tolist(), strict=True):
-        assert packed.rows.input_ids.flatten()[begin : begin + len(example)].tolist() == example.input_ids.tolist()
-    assert int((packed.rows.segment_ids >= 0).sum()) == 240
-    assert pack_examples(examples, pad_id=0, max_length=100).rows.shape[1] == 100
+    assert packed.shape == (2, 128)
+    shown = [
+        row[places == n].tolist()
+        for row, places in zip(packed.input_ids, packed.segment_ids, strict=True)
+        for n in (0, 1, 2)
+    ]
+    assert sorted(filter(None, shown)) == sorted(example.input_ids.tolist() for example in examples)
+    assert int((packed.segment_ids >= 0).sum()) == 240
+    assert pack_examples(examples, pad_id=0, max_length=100).shape[1] == 100
     long = Example(0, np.ones(140, dtype=np.int64), None, zero, zero)
-    assert pack_examples([long], pad_id=0, max_length=512).rows.shape == (1, 160)
+    assert pack_examples([long], pad_id=0, max_length=512).shape == (1, 160)

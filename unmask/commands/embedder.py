@@ -35,12 +35,12 @@ from unmask.data.sources import (
     paths_or_texts,
 )
 from unmask.model.card_head import CARD, Origin, base_models, change_card
-from unmask.model.folder import find_weights, has_prediction_head
+from unmask.model.folder import find_weights, has_prediction_head, read_content
 from unmask.model.pooling import module_file
 from unmask.model.transformers import why_in_transformers
 from unmask.report.pages import RECALL_HEADS, recall_rows
 from unmask.search.known_items import held_out_rule
-from unmask.tasks.predict import is_fine_tuned
+from unmask.tasks.loaded_model import does_task
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.train.callbacks import Callback
 from unmask.train.distributed import join_group, on_every_rank, on_rank_zero
@@ -253,7 +253,7 @@ def plan_embedder(  # noqa: PLR0913  (as `embedder`)
 
     # The model, and crops that fit it.
     folder = find_weights(model, way_out="give the folder of a masked language model, such as RUN/model")
-    if is_fine_tuned(folder):
+    if does_task(read_content(folder)):
         raise ModelError(
             f"{folder}: fine-tuned for a task, and no masked language model any more; give the model that it was made "
             "from"

@@ -26,9 +26,9 @@ from unmask.core.settings import validated
 from unmask.data.sources import InMemory, Texts, paths_or_texts, readable
 from unmask.model.card_head import CardSettings, Origin, base_models
 from unmask.model.folder import find_model
-from unmask.tasks.files import ExampleFiles, example_files
-from unmask.tasks.predict import TaskModel, load_fine_tuned, outputs_of
-from unmask.tasks.settings import Columns, FinetuneSettings
+from unmask.tasks.files import Columns, ExampleFiles, example_files
+from unmask.tasks.loaded_model import Model, load
+from unmask.tasks.task import FinetuneSettings, outputs_of
 from unmask.train.callbacks import Callback
 from unmask.train.distributed import join_group, on_every_rank, on_rank_zero
 
@@ -46,9 +46,9 @@ class FineTuned(Finished):
     """A finished fine-tuning. What its summary says stands in attributes, too: `result.metrics`."""
 
     @cached_property
-    def model(self) -> TaskModel:
+    def model(self) -> Model:
         """The best model."""
-        return load_fine_tuned(self.folder / "model")
+        return load(self.folder / "model")
 
     def shown(self) -> Iterator[Shown]:
         """A line a metric, and what to do next."""
@@ -221,7 +221,7 @@ def forecast_finetune(
     trainer = runs.trainer(chosen.seed)
     measured = measure_steps(trainer, NUM_STEPS)
     begin, examples = time.monotonic(), runs.examples["validation"]
-    outputs_of(trainer.state.model.eval(), runs.learning, examples[:NUM_PREDICTED])
+    outputs_of(trainer.state.model.eval(), runs.task, examples[:NUM_PREDICTED])
     evaluation = (time.monotonic() - begin) * max(1.0, len(examples) / NUM_PREDICTED)
     evaluations = chosen.epochs * min(chosen.evaluations_per_epoch, measured["steps"] // chosen.epochs)
     figures: dict[str, Any] = {

@@ -50,11 +50,10 @@ from unmask.model.transformers import (
 )
 from unmask.report.cards import write_task_card
 from unmask.report.pages import write_finetune_report
-from unmask.tasks.files import ExampleFiles, Labelled, read_labelled
+from unmask.tasks.files import Columns, ExampleFiles, Labelled, read_labelled
 from unmask.tasks.inputs import ROW, Example, InputEncoder, pack_examples
-from unmask.tasks.predict import open_fine_tuned, outputs_of, task_named
-from unmask.tasks.settings import Columns, FinetuneSettings
-from unmask.tasks.task import LOWER_IS_BETTER, Metrics, Task
+from unmask.tasks.loaded_model import load, task_named
+from unmask.tasks.task import LOWER_IS_BETTER, FinetuneSettings, Metrics, Task, outputs_of
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.train.callbacks import Callback, StepReport
 from unmask.train.checkpoints import fit
@@ -263,7 +262,7 @@ class Runs(Callback):
 
     Attributes:
         pretrained: The encoder; it stays as it is.
-        task: What the model will do; `learning` is what it learns.
+        task: What it learns.
         files: `train`, `validation` and, where there is one, `test`; `examples` and `counts` are of each.
         metric: By which the best model is chosen.
         weights: Of the losses by class; None: all 1.
@@ -315,7 +314,6 @@ class Runs(Callback):
                 names = ", ".join(part.path.name for part in each.sources[:3])
                 reporter.note(f"{name}: {names} ({len(each.sources)}) of {each.path}")
         self.files, self.task = read_files(task_class, paths, settings, reporter.note, pooling=pooling)
-        self.learning = self.task.while_learning(self.files["train"])
         self.metric = selecting_metric(self.task, settings.metric)
         self.weights = class_weights(self.files["train"], self.task, settings.class_weights)
         encoder = InputEncoder(self.tokenizer, self.pretrained.config, max_length=settings.max_length)
@@ -325,7 +323,7 @@ class Runs(Callback):
         are_longer = f"texts are longer than {self.max_length} tokens"
         for name, file in self.files.items():
             is_train = name == "train"
-            encoded = (self.learning if is_train else self.task).encode(file.records, encoder, with_targets=is_train)
+            encoded = self.task.encode(file.records, encoder, with_targets=is_train)
             self.examples[name] = encoded.examples
             total, num_inputs = len(file.records), len(encoded.examples)
             self.counts[name] = {
@@ -350,10 +348,10 @@ class Runs(Callback):
             model = transformers_with_head(self.pretrained, head, **how)  # type: ignore[arg-type]
         else:
             model = with_task_head(self.pretrained, head, **how)  # type: ignore[arg-type]
-        self.learning.check_network(model)
+        self.task.check_network(model)
         return begin_training(
             model.to(choose_device()),
-            self.learning,
+            self.task,
             self.examples["train"],
             settings,
             seed=seed,
@@ -373,7 +371,7 @@ class Runs(Callback):
             return
         trainer.read_figures()
         # Rank 0's for all: by them all end alike.
-        metrics = on_rank_zero(self.group, lambda: self.evaluate(state.model, self.learning, "validation")[0])
+        metrics = on_rank_zero(self.group, lambda: self.evaluate(state.model, self.task, "validation")[0])
         state.model.train()
         loss = math.fsum(state.recent_losses) / len(state.recent_losses)
         evaluated = {"step": report.step, "epoch": report.step / batches, "loss": loss, "metrics": metrics}
@@ -433,19 +431,19 @@ class Runs(Callback):
             )  # fmt: skip
             assert state.best_weights is not None, "the last step of an epoch is evaluated"
             state.model.load_state_dict(state.best_weights)
-            self.learning.finish(state.model.eval())
+            finished_task = self.task.finish(state.model.eval())
             state.model.encoder.compute_dtype = torch.float32  # figures are those of the saved model elsewhere
-            on_rank_zero(self.group, partial(self._keep, trainer, seed, root, finished))
+            on_rank_zero(self.group, partial(self._keep, trainer, finished_task, seed, root, finished))
         return on_rank_zero(self.group, lambda: self._finish(root, finished, origin))
 
-    def _keep(self, trainer: Trainer, seed: int, root: Path, finished: list[dict[str, Any]]) -> None:
+    def _keep(self, trainer: Trainer, task: Task, seed: int, root: Path, finished: list[dict[str, Any]]) -> None:
         """Writes down what a seed has come to, and its model where it is better than those before it."""
         state = trainer.state
         model, history = state.model, state.history
         best = max(history, key=lambda each: rank(each["metrics"], self.metric))  # the first of equal ones
         figures: dict[str, Any] = {
             "seed": seed,
-            "metrics": self.evaluate(model, self.task, "validation")[0],  # once more, with the weights that are saved
+            "metrics": self.evaluate(model, task, "validation")[0],  # once more, with the weights that are saved
             "epochs": history[-1]["epoch"],
             "best_epoch": best["epoch"],
             "steps": history[-1]["step"],
@@ -453,14 +451,14 @@ class Runs(Callback):
             "stopped_early": state.step < (trainer.settings.steps or 0),
         }
         if "test" in self.files:
-            figures["test_metrics"] = self.evaluate(model, self.task, "test")[0]
+            figures["test_metrics"] = self.evaluate(model, task, "test")[0]
         best_before = max((rank(other["figures"]["metrics"], self.metric) for other in finished), default=None)
         if best_before is None or rank(figures["metrics"], self.metric) > best_before:
             with writing(root / "model", SafetensorError), whole_folder(root / "model") as folder:
                 if isinstance(model, TransformersNetwork):
-                    save_transformers_task(model, self.task.task_head, folder)
+                    save_transformers_task(model, task.task_head, folder)
                 else:
-                    save_task_model(model, self.task.task_head, folder)
+                    save_task_model(model, task.task_head, folder)
                 # so that transformers gives the model the token types that it was trained with
                 with_types = self.pretrained.config.num_types > 1
                 self.tokenizer.save(folder, max_length=self.max_length, with_types=with_types)
@@ -476,7 +474,9 @@ class Runs(Callback):
         """The summary, the report and the card, all of the model as it was saved."""
         runs = [run["figures"] for run in finished]
         own = max(runs, key=lambda figures: rank(figures["metrics"], self.metric))
-        best = open_fine_tuned(root / "model", self.tokenizer).network.to(choose_device())
+        model = load(root / "model")
+        model.to(choose_device())
+        best, task = model.fine_tuned
         summary: dict[str, Any] = {
             "model": str(root / "model"),
             "task": self.task.kind,
@@ -492,7 +492,7 @@ class Runs(Callback):
         }
         if "test" in self.files:
             summary |= {"test_metrics": own["test_metrics"], **spread("test_metrics", runs, prefix="test_")}
-        _, predictions = self.evaluate(best, self.task, "validation")
+        _, predictions = self.evaluate(best, task, "validation")
         names = {name: file.path.name for name, file in self.files.items()}
         write_finetune_report(
             root / "report.html",

@@ -22,7 +22,6 @@ from unmask.exporting.graphs import VECTORS, CheckedModel, Graph, GraphKind, spl
 from unmask.model.folder import CHECKSUMS, KEY, read_checksums
 from unmask.model.pooling import MODULES, check_splade, module_file, read_pooling
 from unmask.tasks.embed import pooled
-from unmask.tasks.predict import task_of
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import SPELLINGS, Tokenizer
 
@@ -248,7 +247,7 @@ def transformers_equals_ours(subject: CheckedModel) -> Check:
     theirs = load_network(subject)
     rows = subject.padded()
     real, segments = rows["attention_mask"].bool(), {"segment_ids_BS": rows["attention_mask"] - 1}
-    if subject.model.network.config.num_types > 1:
+    if subject.network.config.num_types > 1:
         segments["token_type_ids_BS"] = rows["token_type_ids"]
     else:
         del rows["token_type_ids"]
@@ -307,14 +306,14 @@ def task_head_equals_ours(subject: CheckedModel) -> Check | str:
     if architecture and not hasattr(transformers, architecture):
         return f"transformers {transformers.__version__} has no {architecture}"
     try:
-        head = task_of(subject.config, subject.folder).task_head
+        head = subject.task.task_head
         ours = subject.task_outputs()
     except ModelError as error:
         if KEY in subject.config:
             raise
         return str(error)
     rows, auto = subject.padded(), f"AutoModelFor{head.architecture}"
-    if subject.fine_tuned.network.config.num_types == 1:
+    if subject.network.config.num_types == 1:
         del rows["token_type_ids"]
     theirs = load_network(subject, auto)(rows)
     checks = []
@@ -444,7 +443,7 @@ def compared_outputs(subject: CheckedModel, file: Path, kind: GraphKind) -> list
             compared.append(("sparse vectors as in training", subject.sparse_vectors(), vectors))
         else:
             ids, owners = [each.numpy().astype(np.int32) for each in texts], np.arange(len(texts))
-            ours_BD = pooled(subject.model.network, ids, owners, graph.settings, len(texts))
+            ours_BD = pooled(subject.network, ids, owners, graph.settings, len(texts))
             what = "vectors as of embed (export anew if the pooling has changed)"
             compared.append((what, torch.from_numpy(ours_BD), vectors))
     elif graph.task_head is not None:

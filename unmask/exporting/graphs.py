@@ -32,8 +32,8 @@ from unmask.model.folder import find_weights, read_config_file, read_content, re
 from unmask.model.layout_names import LAYOUTS, FolderLayout
 from unmask.model.pooling import POOLINGS, check_splade, module_file
 from unmask.tasks.inputs import Example
-from unmask.tasks.loaded_model import Model, load
-from unmask.tasks.predict import TaskModel, does_task, open_fine_tuned, outputs_of
+from unmask.tasks.loaded_model import Model, does_task, load
+from unmask.tasks.task import Task, outputs_of
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.contrast import splade_vectors
@@ -62,15 +62,17 @@ class CheckedModel:
 
     @cached_property
     def model(self) -> Model:
-        """The loaded model, on the CPU, in float32."""
         model = load(self.folder)
         model.hub = self.hub
-        model.network.to("cpu", torch.float32).encoder.compute_dtype = torch.float32
         return model
 
     @cached_property
-    def fine_tuned(self) -> TaskModel:  # with the head of its task, in float32
-        return open_fine_tuned(self.folder, self.tokenizer)
+    def network(self) -> MaskedLM:  # ours, on the CPU, in float32
+        return self.model.network.to("cpu", torch.float32)
+
+    @property
+    def task(self) -> Task:  # of a fine-tuned model; a ModelError says why its head cannot be used
+        return self.model.fine_tuned[1]
 
     @cached_property
     def raw_weights(self) -> dict[str, Tensor]:  # under the names in the file
@@ -108,7 +110,7 @@ class CheckedModel:
         alone changes logits by hundredths (measured on a model of ten minutes' training: 0.05 between transformers and
         us without masks, 0.00005 with them).
         """
-        config = self.model.network.config
+        config = self.network.config
         length = min(config.max_position_embeddings, 192)  # more than the usual local window of 128 reaches
         ids = np.flatnonzero(self.tokenizer.ordinary)
         ids = ids[ids < config.vocab_size]
@@ -141,14 +143,14 @@ class CheckedModel:
 
         With gradients, so that the compiled loops run that trained it.
         """
-        network = self.model.network
+        network = self.network
         hidden_BSD = network.encoder(input_ids_BS, **rows)
         return (network.head(hidden_BSD, network.encoder.tokens) if self.has_head else hidden_BSD).detach()
 
     @torch.no_grad()
     def sparse_vectors(self) -> Tensor:
         """Sparse vectors [B, V] of the probe's texts, packed, as the training of them makes them."""
-        network = self.model.network
+        network = self.network
         return splade_vectors(network, network.encoder(**self.packed())[0], tuple(map(len, self.probe)))
 
     def task_outputs(self) -> list[Tensor]:
@@ -156,14 +158,12 @@ class CheckedModel:
 
         N are the positions that the task's head looks at: the first one, or all of the text.
         """
-        network, task = self.fine_tuned.network, self.fine_tuned.task
-        assert isinstance(network, MaskedLM), "transformers runs all others"
         types_BS, examples = self.padded()["token_type_ids"].numpy(), []
         for row, ids in enumerate(self.probe):
-            positions = np.arange(1 if task.task_head.pooling == "first" else len(ids))
-            types = types_BS[row, : len(ids)] if network.config.num_types > 1 else None
+            positions = np.arange(1 if self.task.task_head.pooling == "first" else len(ids))
+            types = types_BS[row, : len(ids)] if self.network.config.num_types > 1 else None
             examples.append(Example(row, ids.numpy(), types, positions, positions))
-        return [torch.from_numpy(output) for output in outputs_of(network, task, examples)]
+        return [torch.from_numpy(output) for output in outputs_of(self.network, self.task, examples)]
 
 
 def open_checked_model(folder: str | Path) -> CheckedModel:
@@ -230,7 +230,7 @@ def kinds_of(subject: CheckedModel) -> tuple[GraphKind, ...]:
     Where vectors are sparse, both are one graph. A head of a task that cannot be read is a ModelError.
     """
     if subject.purpose == "task":
-        return (TASKS[subject.fine_tuned.task.task_head.architecture],)
+        return (TASKS[subject.task.architecture],)
     if subject.purpose == "sparse":
         return (SPLADE,)
     return (EMBED, FILL) if subject.has_head else (EMBED,)
@@ -247,20 +247,14 @@ class Graph(nn.Module):
     def __init__(self, subject: CheckedModel, kind: GraphKind) -> None:
         super().__init__()
         self.kind = kind
-        network = subject.fine_tuned.network if kind.short == "task" else subject.model.network
-        if not isinstance(network, MaskedLM):
-            raise ModelError(
-                f"{subject.folder}: transformers runs this model, so there is no graph of ours; write one with "
-                "optimum-cli export onnx"
-            )
         if kind is SPLADE:
             check_splade(subject.folder)
             if not subject.has_head:
                 raise ModelError(f"{subject.folder}: holds no masked-language-model head to make sparse vectors of")
-        self.model = network
+        self.model = subject.network
         self.settings = subject.model.embed_settings() if kind is EMBED else None
-        self.task_head = subject.fine_tuned.task.task_head if kind.short == "task" else None
-        types = ("token_type_ids",) if network.config.num_types > 1 else ()
+        self.task_head = subject.task.task_head if kind.short == "task" else None
+        types = ("token_type_ids",) if self.model.config.num_types > 1 else ()
         self.inputs = ("input_ids", "attention_mask", *types)
         self.eval()
 

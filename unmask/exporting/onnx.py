@@ -133,7 +133,7 @@ def export(
         log.warning("%s holds no masked-language-model head: only %s is written", subject.folder, EMBED.task)
     ours = (*_OTHERS, ONNX, *dict.fromkeys(kind.task for kind in KINDS), *POOLING_FOLDERS, SPARSE_FOLDER)
     place = ClaimedFolder(root=out, marker=None, what="an export", ours=ours, is_shared=False, options=("overwrite",))
-    log.info("exporting %s, %s parameters", subject.folder, f"{subject.model.network.num_parameters:,}")
+    log.info("exporting %s, %s parameters", subject.folder, f"{subject.network.num_parameters:,}")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with (
@@ -154,7 +154,7 @@ def export(
 
 def _write(subject: CheckedModel, folder: Path, kinds: Sequence[GraphKind], *, int8: bool) -> dict[str, GraphFile]:
     """Writes all files, and compares each graph with the model."""
-    files, length = {}, subject.model.network.config.max_position_embeddings
+    files, length = {}, subject.network.config.max_position_embeddings
     for kind in kinds:
         place = folder / kind.task if len(kinds) > 1 else folder
         (place / ONNX).mkdir(parents=True)

@@ -15,8 +15,7 @@ from unmask.core.results import documents, margin, over, sentence
 from unmask.data.data_folder import Manifest
 from unmask.model.card_head import CARD, CardSettings, Origin, card_head, encodable, name_of_folder
 from unmask.report.pages import RECALL_HEADS, TEMPLATES, defined, recall_rows
-from unmask.tasks.settings import FinetuneSettings
-from unmask.tasks.task import Task
+from unmask.tasks.task import FinetuneSettings, Task
 
 # Parts of cards in Markdown, whatever a user's files and labels are called: names, tables, settings.
 

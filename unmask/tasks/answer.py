@@ -26,11 +26,9 @@ from unmask.core.errors import CorpusError, shown
 from unmask.data.rows import Rows
 from unmask.model.fused import Losses, losses_of, predicted_positions
 from unmask.model.layout_names import ClassifierPooling
-from unmask.model.transformers import TaskNetwork
-from unmask.tasks.files import Form, Labelled, LabelledRow
+from unmask.tasks.files import Columns, Form, Labelled, LabelledRow
 from unmask.tasks.inputs import EncodedInput, Example, InputEncoder
-from unmask.tasks.settings import Columns, FinetuneSettings
-from unmask.tasks.task import Metrics, Task, tokens_of
+from unmask.tasks.task import FinetuneSettings, Metrics, Task, tokens_of
 from unmask.train.objectives import Targets as BatchTargets
 
 BEGIN, END = "begin", "end"
@@ -186,34 +184,36 @@ class AnswerTask(Task):
         for example, output in zip(examples, outputs, strict=True):
             if len(example.places) > 1:
                 windows[example.record].append((example, output.astype(np.float64)))
-        return [self._answer(record, some) for record, some in zip(records, windows, strict=True)]
-
-    def _answer(
-        self, record: QuestionRecord, windows: Sequence[tuple[Example, NDArray[np.float64]]]
-    ) -> AnswerPrediction:
-        if not windows:
-            return AnswerPrediction(record.id, "", None, 1.0)
-        width = len(record.context) + 1
-        keys, window_scores = [], []  # of all spans of all windows: begin x width + end, and the score
-        for example, output in windows:
-            items, begins, ends = example.items[1:], output[1:, 0], output[1:, 1]  # behind that of [CLS]
-            place = np.arange(len(begins))
-            reach = place[None, :] - place[:, None]
-            first, last = np.nonzero((reach >= 0) & (reach < self.longest_answer))
-            keys.append(items[first, 0] * width + items[last, 1])
-            window_scores.append(begins[first] + ends[last])
-        spans, which = np.unique(np.concatenate(keys), return_inverse=True)
-        scores = np.full(len(spans), -np.inf)
-        np.maximum.at(scores, which, np.concatenate(window_scores))
-        best = int(scores.argmax())
-        no_answer = min(float(output[0].sum()) for _, output in windows)
-        total = float(np.logaddexp.reduce(np.append(scores, no_answer) if self.may_be_missing else scores))
-        if self.may_be_missing and no_answer > scores[best]:
-            return AnswerPrediction(record.id, "", None, float(np.exp(no_answer - total)))
-        first_char, end = divmod(int(spans[best]), width)
-        text = record.context[first_char:end]  # tokens may begin with the space before a word
-        begin = first_char + len(text) - len(text.lstrip()) if text.strip() else None
-        return AnswerPrediction(record.id, text.strip(), begin, float(np.exp(scores[best] - total)))
+        predictions = []
+        for record, some in zip(records, windows, strict=True):
+            if not some:
+                predictions.append(AnswerPrediction(record.id, "", None, 1.0))
+                continue
+            # All spans of all windows, as begin x width + end, and their scores.
+            width = len(record.context) + 1
+            keys, window_scores = [], []
+            for example, scored in some:
+                items, begins, ends = example.items[1:], scored[1:, 0], scored[1:, 1]  # behind that of [CLS]
+                place = np.arange(len(begins))
+                reach = place[None, :] - place[:, None]
+                first, last = np.nonzero((reach >= 0) & (reach < self.longest_answer))
+                keys.append(items[first, 0] * width + items[last, 1])
+                window_scores.append(begins[first] + ends[last])
+            spans, which = np.unique(np.concatenate(keys), return_inverse=True)
+            scores = np.full(len(spans), -np.inf)
+            np.maximum.at(scores, which, np.concatenate(window_scores))
+            best = int(scores.argmax())
+            # The likeliest one, or none.
+            no_answer = min(float(scored[0].sum()) for _, scored in some)
+            total = float(np.logaddexp.reduce(np.append(scores, no_answer) if self.may_be_missing else scores))
+            text, begin, score = "", None, no_answer
+            if not self.may_be_missing or no_answer <= scores[best]:
+                first_char, end = divmod(int(spans[best]), width)
+                text, score = record.context[first_char:end], float(scores[best])
+                if text.strip():  # tokens may begin with the space before a word
+                    begin = first_char + len(text) - len(text.lstrip())
+            predictions.append(AnswerPrediction(record.id, text.strip(), begin, float(np.exp(score - total))))
+        return predictions
 
     # While learning, places are [N, L], those of all tokens of each window, and classes [N, 2], the tokens at which the
     # answer begins and ends; the loss is the mean of the cross-entropies of both, each among all tokens of the window.
@@ -224,13 +224,10 @@ class AnswerTask(Task):
         classes_N2 = torch.stack([begins_BS.flatten()[first_N], ends_BS.flatten()[first_N]], 1)
         return BatchTargets(tokens_of(rows, first_N), classes_N2)
 
-    def logits_at(self, model: TaskNetwork, hidden_TD: Tensor, places: Tensor, dropout_seed: int | None) -> Tensor:
-        """[2, N, L]: minus infinity where a window is shorter than others."""
-        logits_NL2 = model.outputs(self.head, hidden_TD[places.clamp(min=0)], dropout_seed=dropout_seed).float()
-        return logits_NL2.masked_fill((places < 0)[..., None], float("-inf")).permute(2, 0, 1)
-
     def losses(self, logits: Tensor, targets: BatchTargets, weights_C: Tensor | None) -> Losses:
-        of_both = losses_of(logits.flatten(0, 1), targets.classes_N.T.flatten())
+        behind_NL1 = (targets.positions_N < 0)[..., None]  # where a window is shorter than others
+        logits_2NL = logits.float().masked_fill(behind_NL1, float("-inf")).permute(2, 0, 1)
+        of_both = losses_of(logits_2NL.flatten(0, 1), targets.classes_N.T.flatten())
         begin_N, end_N = of_both.each_N.chunk(2)
         wrong_begin_N, wrong_end_N = of_both.wrong_N.chunk(2)
         return Losses(of_both.total / 2, (begin_N + end_N) / 2, wrong_begin_N | wrong_end_N)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -19,24 +19,24 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from unmask.core.errors import CorpusError, ModelError, listed
-from unmask.data.columns import in_order
+from unmask.core.errors import CorpusError, ModelError, listed, parse_json, shown
+from unmask.data.columns import Role, in_order
 from unmask.data.rows import Rows
 from unmask.model.encoder import MaskedLM
 from unmask.model.fused import Losses, predicted_positions
 from unmask.model.layers import LabelHead
 from unmask.model.layout_names import ClassifierPooling
 from unmask.model.transformers import TaskNetwork
-from unmask.tasks.files import Form, Labelled, LabelledRow, UsualColumns
+from unmask.tasks.files import Form, Labelled, LabelledRow, Pairing
 from unmask.tasks.inputs import EncodedInput, Example, InputEncoder
-from unmask.tasks.settings import FinetuneSettings
-from unmask.tasks.task import TARGET, Metrics, Task
+from unmask.tasks.task import TARGET, FinetuneSettings, Metrics, Task
 from unmask.train.objectives import Targets as BatchTargets
 
 CLASS_METRICS = ("accuracy", "macro_f1", "micro_f1", "matthews")
 _FIRST = np.zeros(1, dtype=np.int64)
 _BITS = 62  # of a column: all values are positive, and -1 stands where there is no target
 _LIKELY = 0.5
+_SEPARATOR = ";"  # between several labels in a cell
 Targets = Mapping[str, NDArray[np.int64] | NDArray[np.float32]]
 
 
@@ -76,7 +76,11 @@ class TextTask(Task):
     architecture: ClassVar[str] = "SequenceClassification"
     pipeline: ClassVar[str] = "text-classification"
     of_texts: ClassVar[bool] = True
-    label_of: ClassVar[Callable[[LabelledRow], Any]]
+
+    @classmethod
+    @abstractmethod
+    def label_of(cls, row: LabelledRow) -> Any:
+        """The label of a row."""
 
     @abstractmethod
     def targets_of(self, record: TextRecord) -> Targets:
@@ -162,8 +166,11 @@ class Classify(TextTask):
     title: ClassVar[str] = "classes of texts"
     problem_type: ClassVar[str | None] = "single_label_classification"
     metrics: ClassVar[tuple[str, ...]] = CLASS_METRICS
-    usual: ClassVar[UsualColumns] = UsualColumns("label", pairs="named")
-    label_of: ClassVar[Callable[[LabelledRow], Any]] = LabelledRow.class_name
+    pairing: ClassVar[Pairing] = "named"
+
+    @classmethod
+    def label_of(cls, row: LabelledRow) -> str:
+        return row.class_name(*row.cell("label"))
 
     @classmethod
     def classes_of(cls, record: TextRecord) -> Sequence[str]:
@@ -202,7 +209,7 @@ class Pairs(Classify):
 
     kind: ClassVar[str] = "pairs"
     title: ClassVar[str] = "classes of pairs of texts"
-    usual: ClassVar[UsualColumns] = UsualColumns("label", pairs="always")
+    pairing: ClassVar[Pairing] = "always"
     forms: ClassVar[tuple[Form, ...]] = ("table",)
 
 
@@ -235,8 +242,23 @@ class MultiLabel(TextTask):
     title: ClassVar[str] = "labels of texts, any number each"
     problem_type: ClassVar[str | None] = "multi_label_classification"
     metrics: ClassVar[tuple[str, ...]] = ("micro_f1", "macro_f1", "subset_accuracy", "ranking_precision")
-    usual: ClassVar[UsualColumns] = UsualColumns("label", pairs="named")
-    label_of: ClassVar[Callable[[LabelledRow], Any]] = LabelledRow.class_names
+    pairing: ClassVar[Pairing] = "named"
+
+    @classmethod
+    def label_of(cls, row: LabelledRow) -> tuple[str, ...]:
+        """A list, or in a text a JSON list, or names with `;` between them."""
+        value, place = row.cell("label")
+        if isinstance(value, str) and value.strip().startswith("["):
+            try:
+                value = list(parse_json(value.strip()))
+            except ValueError as error:
+                what = f"{value.strip()[:40]!r}, which begins like a JSON list and is none"
+                raise CorpusError(f"{place} has {what}") from error
+        elif isinstance(value, str):
+            value = [part.strip() for part in value.split(_SEPARATOR) if part.strip()]
+        elif not isinstance(value, list | tuple):
+            value = [] if value is None else [value]
+        return tuple(row.class_name(each, place) for each in value)
 
     @classmethod
     def classes_of(cls, record: TextRecord) -> Sequence[str]:
@@ -252,15 +274,11 @@ class MultiLabel(TextTask):
         return f"{file.path}: {unseen.total():,} labels are none that {train} has ({names}); they count as wrong"
 
     def targets_of(self, record: TextRecord) -> Targets:
-        columns = dict.fromkeys(self._columns, 0)
+        columns = [0] * -(-len(self.names) // _BITS)
         for label in record.label or ():
             number = self.names.index(label)
-            columns[self._columns[number // _BITS]] |= 1 << number % _BITS
-        return {name: np.array([bits]) for name, bits in columns.items()}
-
-    @property
-    def _columns(self) -> list[str]:
-        return [f"labels{number}" for number in range(-(-len(self.names) // _BITS))]
+            columns[number // _BITS] |= 1 << number % _BITS
+        return {f"labels{number}": np.array([bits]) for number, bits in enumerate(columns)}
 
     def prediction(self, logits_C: NDArray[np.float32]) -> LabelsPrediction:
         shares = torch.sigmoid(torch.from_numpy(logits_C).double()).tolist()
@@ -269,7 +287,7 @@ class MultiLabel(TextTask):
         return LabelsPrediction(likely, dict(zip(self.names, shares, strict=True)))
 
     def targets_in(self, rows: Rows, weights_C: Tensor | None) -> BatchTargets:
-        columns = [rows.classes[name] for name in self._columns]
+        columns = [rows.classes[f"labels{number}"] for number in range(-(-len(self.names) // _BITS))]
         positions_N = predicted_positions(columns[0])
         words_NW = torch.stack([column.flatten()[positions_N] for column in columns], 1)
         bits = torch.arange(_BITS, device=words_NW.device)
@@ -338,39 +356,50 @@ class Regress(TextTask):
     title: ClassVar[str] = "numbers for texts"
     problem_type: ClassVar[str | None] = "regression"
     metrics: ClassVar[tuple[str, ...]] = ("pearson", "spearman", "rmse")
-    usual: ClassVar[UsualColumns] = UsualColumns("score", pairs="usual")
-    label_of: ClassVar[Callable[[LabelledRow], Any]] = LabelledRow.value
+    label_role: ClassVar[Role] = "score"
+    pairing: ClassVar[Pairing] = "usual"
 
     names: tuple[str, ...] = ("value",)
     mean: float = 0.0  # what outputs are moved by; a finished model holds both in its head
     deviation: float = 1.0  # and multiplied with
 
     @classmethod
-    def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: ClassifierPooling) -> Self:
-        """Numbers are not all equal."""
-        values = {record.label for record in train.records}
-        if len(values) == 1:
-            raise CorpusError(f"{train.path}: every example has the number {values.pop()}; there is nothing to learn")
-        columns = train.columns
-        return cls((columns.get("label", "value"),), train.is_paired, settings.max_length, pooling, columns)
+    def label_of(cls, row: LabelledRow) -> float:
+        value, place = row.cell("label")
+        text = value.strip().lower() if isinstance(value, str) else value
+        if text in (None, "", "null", "none", "n/a", "na"):
+            raise CorpusError(f"{place} has no number; give it one, or take the row out")
+        try:
+            number = float(text)
+        except (TypeError, ValueError, OverflowError):
+            raise CorpusError(f"{place} has {shown(value)}, which is no number") from None
+        if not math.isfinite(number):
+            what = "NaN" if math.isnan(number) else str(number)
+            raise CorpusError(f"{place} has {what}; give it a number, or take the row out")
+        return number
 
-    def while_learning(self, train: Labelled) -> Self:
-        """Standardised numbers; the deviation is that of the sample."""
+    @classmethod
+    def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: ClassifierPooling) -> Self:
+        """Numbers are not all equal; the deviation is that of the sample."""
         values = [record.label for record in train.records]
+        if len(set(values)) == 1:
+            raise CorpusError(f"{train.path}: every example has the number {values[0]}; there is nothing to learn")
         mean = math.fsum(values) / len(values)
         deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
-        return replace(self, mean=mean, deviation=deviation)
+        names = (train.columns.get("label", "value"),)
+        return cls(names, train.is_paired, settings.max_length, pooling, train.columns, mean, deviation)
 
     def check_network(self, model: TaskNetwork) -> None:
         """Its last layer can hold the scale of the numbers."""
         last_layer(model)
 
-    def finish(self, model: TaskNetwork) -> None:
+    def finish(self, model: TaskNetwork) -> Self:
         """A head that predicts standardised numbers predicts the numbers themselves."""
         weight, bias = last_layer(model)
         with torch.no_grad():
             weight.mul_(self.deviation)
             bias.mul_(self.deviation).add_(self.mean)
+        return replace(self, mean=0.0, deviation=1.0)
 
     def targets_of(self, record: TextRecord) -> Targets:
         value = np.array([record.label], dtype=np.float64)

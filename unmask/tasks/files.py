@@ -7,26 +7,28 @@ wrote, or one in the hub's layout, is a table of several files, or parts of them
 from __future__ import annotations
 
 import hashlib
-import math
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from unmask.core.errors import CorpusError, listed, parse_json, shown, whole_number
+from unmask.core.errors import CorpusError, listed, shown, whole_number
 from unmask.core.files import file_sha256
-from unmask.data.columns import Role, class_name, find_column, has_column, text_in, value_at
+from unmask.core.settings import Settings
+from unmask.data.columns import NOTHING, class_name, find_column, text_in, value_at
 from unmask.data.json_rows import json_form, json_rows
 from unmask.data.reading import BadInput, bare_suffix, broken_character, read_lines
 from unmask.data.sources import Source, find_sources, find_split
 from unmask.data.tables import LOOK_ROWS, class_names, rows_of
 from unmask.data.treebanks import TaggedLine, read_sentences, word_number
-from unmask.tasks.settings import Columns
-from unmask.tokenizer.spans import word_spans
 
 Form = Literal["table", "lines", "treebank", "squad"]
+# Whether a table has two texts: `named`, where the second is named; `usual`, also where the columns of a pair are there
+# and no text is named.
+Pairing = Literal["no", "named", "usual", "always"]
 Part = Literal["train", "validation"]
 Rows = Iterator[tuple[int, dict[str, Any]]]  # numbers, counted from 1, and cells by column
 PAIRS = (
@@ -39,7 +41,6 @@ PAIRS = (
     ("question", "sentence"),
     ("query", "passage"),
 )
-SEPARATOR = ";"  # between several labels in a cell
 MOST_EXAMPLES = 5_000_000
 MOST_CHARS = 1 << 31
 _BAD = BadInput(skip=False, way_out=None)
@@ -58,6 +59,19 @@ class Record(Protocol):
     @property
     def texts(self) -> tuple[str, ...]:
         """All its texts."""
+
+
+class Columns(Settings):
+    """Columns of the files, by name; by number, counted from 0, where a file has no names. None: found, and announced.
+
+    `doc.text` is the field `text` within the column `doc`.
+    """
+
+    # The text; for tags the list of words; in CoNLL files the words stand in column 0, or 1 of CoNLL-U.
+    text: str | None = None
+    second: str | None = None  # the other text of a pair
+    # Class, number, or list of tags; in CoNLL files the last column, in CoNLL-U `upos` (or `xpos`).
+    label: str | None = None
 
 
 @dataclass(frozen=True)
@@ -145,7 +159,7 @@ def read_labelled(
     """
     files = example_files(examples) if isinstance(examples, Path) else examples
     path = files.path
-    source, *others = files.sources
+    source = files.sources[0]
     form: Form = "table"
     if source.kind in ("conll", "conllu"):
         form = "treebank"
@@ -162,7 +176,7 @@ def read_labelled(
     names: Sequence[str] | None = None
     roles = task.fixed or Columns(text="text", label="label")
     if form == "table":
-        rows, roles, names = _table_rows(path, [source, *others], task, columns, usual or Columns(), with_labels)
+        rows, roles, names = _table_rows(files, task, columns, usual or Columns(), with_labels)
     elif form == "treebank":
         rows = _treebank_rows(source, columns.label, with_labels=with_labels)
     else:
@@ -189,104 +203,79 @@ def read_labelled(
 # Tables, and which of their columns hold texts and labels.
 
 
-@dataclass(frozen=True)
-class UsualColumns:
-    """What the columns of a task are usually called."""
-
-    labels: Role  # role of the column of labels in `unmask.data.columns.USUAL`
-    texts: Role = "text"  # role of the column of texts
-    # Whether there are two texts: `no`; `named`, where the second is named; `usual`, also where the columns of a pair
-    # are there and no text is named; `always`.
-    pairs: Literal["no", "named", "usual", "always"] = "no"
-
-
 def _table_rows(
-    path: Path,
-    sources: Sequence[Source],
-    task: Any,
-    named: Columns,
-    usual: Columns,
-    with_labels: bool,
+    files: ExampleFiles, task: Any, named: Columns, usual: Columns, with_labels: bool
 ) -> tuple[Rows, Columns, Sequence[str] | None]:
     """The rows of a table that goes on over all sources; its columns; names of the classes by number, if it has any."""
-    mentioned = [name for columns in (named, usual) for name in vars(columns).values() if name is not None]
-    fields = [name for name in mentioned if "." in name]  # within columns: `content.text`
+    known = [name for columns in (named, usual) for name in vars(columns).values() if name is not None]
 
     def read(only: Iterable[str] | None) -> Rows:
-        begin = 0
-        for source in sources:
-            number = 0
-            for number, row in rows_of(source, _BAD, named.text, known=mentioned, only=only):
-                inner = {name: value_at(row, name) for name in fields if has_column([row], name)}
-                yield begin + number, row | inner
-            begin += number
+        begin = number = 0
+        for source in files.sources:
+            for number, row in rows_of(source, _BAD, named.text, known=known, only=only):
+                yield begin + number, row
+            begin, number = begin + number, 0
 
     look = [row for _, row in islice(read(None), LOOK_ROWS)]
     if not look:
         return iter(()), Columns(), None
     if task.fixed is not None:
-        used = [name for role, name in vars(task.fixed).items() if with_labels or role != "label"]
-        return read([name for name in (_ID, *used) if name in look[0]]), task.fixed, None
-    kinds = task.usual
-    if not isinstance(task, type) and task.paired:
-        kinds = replace(kinds, pairs="always")
-    # Columns of an earlier file serve where no others are named, if they hold text here.
-    holding = {
-        role: name
-        for role, name in (("text", usual.text), ("second", usual.second))
-        if getattr(named, role) is None and any(isinstance(row.get(name or ""), str | list) for row in look)
-    }
-    columns = _find_columns(look, kinds, named.model_copy(update=holding), path, with_label=with_labels)
-    names = class_names(sources[0], columns.label)
-    return read([name for name in vars(columns).values() if name is not None]), columns, names
+        columns = task.fixed
+    else:
+        # Columns of an earlier file serve where no others are named, if they hold text here.
+        holding = {
+            role: name
+            for role, name in (("text", usual.text), ("second", usual.second))
+            if name and any(isinstance(value_at(row, name), str | list) for row in look)
+        }
+        columns = Columns(**holding | named.model_dump(exclude_none=True))
+        columns = _find_columns(look, task, columns, files.path, with_label=with_labels)
+    used = [name for role, name in vars(columns).items() if name is not None and (with_labels or role != "label")]
+    if task.fixed is not None:
+        used = [name for name in (_ID, *used) if name in look[0]]
+    return read(used), columns, class_names(files.sources[0], columns.label)
 
 
 def _find_columns(
-    rows: Sequence[dict[str, Any]], usual: UsualColumns, named: Columns, path: Path, *, with_label: bool
+    rows: Sequence[dict[str, Any]], task: Any, named: Columns, path: Path, *, with_label: bool
 ) -> Columns:
     """The columns of a table: as named, else by usual names, else by what stands in its first rows."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     by_name = {name.lower(): name for name in names}
+    pairing: Pairing = "always" if not isinstance(task, type) and task.paired else task.pairing
     for role, name in vars(named).items():
         if name is not None and (role != "label" or with_label):
             find_column(rows, "text", name, where=path)
-    label = named.label or find_column(rows, usual.labels, where=path)
-    text, second = named.text, None
-    if usual.pairs == "always" or (usual.pairs != "no" and named.second) or (usual.pairs == "usual" and not named.text):
-        if named.text is not None or named.second is not None:  # the other one of the pair that one belongs to
-            pair = next((pair for pair in PAIRS if {named.text, named.second} & set(pair)), ())
-            other = next((name for name in pair if name in names and name not in {named.text, named.second}), None)
-            text, second = named.text or other, named.second or other
-        else:
-            pairs = (pair for pair in PAIRS if pair[0] in by_name and pair[1] in by_name)
-            text, second = next(((by_name[first], by_name[other]) for first, other in pairs), (None, None))
-    if text is None and usual.pairs != "always":
-        taken = {label, named.second}
-        text = find_column(rows, usual.texts, where=path, taken=taken)
+    text, second = named.text, None if pairing == "no" else named.second
+    label = named.label or find_column(rows, task.label_role, where=path)
+    # A pair with usual names, or the other one of the pair that a named column belongs to.
+    named_texts = {text, second} - {None}
+    if len(named_texts) < 2 and (pairing == "always" or second or (pairing == "usual" and not text)):
+        pairs = ([by_name[name] for name in pair if name in by_name] for pair in PAIRS)
+        pair = next((pair for pair in pairs if len(pair) == 2 and named_texts <= set(pair)), [])
+        if others := [name for name in pair if name not in named_texts]:
+            text, second = text or others[0], second or others[-1]
+    if text is None and pairing != "always":
+        taken = {label, second}
+        text = find_column(rows, task.text_role, where=path, taken=taken)
         # The longest, if it is twice as long as any other: of a table without names. Words are never guessed.
-        if text is None and usual.texts == "text":
-            sizes = {
-                name: sum(len(row[name]) for row in rows if isinstance(row.get(name), str))
-                for name in names
-                if name not in taken
-            }
-            ranked = sorted(sizes, key=lambda name: -sizes[name])
-            if ranked and sizes[ranked[0]] and all(sizes[ranked[0]] >= 2 * sizes[name] for name in ranked[1:2]):
-                text = ranked[0]
-        second = None if usual.pairs == "no" else named.second
+        if text is None and task.text_role == "text":
+            lengths = Counter[str]()
+            for row in rows:
+                lengths.update({name: len(cell) for name, cell in row.items() if isinstance(cell, str)})
+            ranked = [(name, length) for name, length in lengths.most_common() if name not in taken]
+            if ranked and ranked[0][1] >= max(1, 2 * sum(length for _, length in ranked[1:2])):
+                text = ranked[0][0]
     if label is None and with_label and len(rest := [name for name in names if name not in {text, second}]) == 1:
         label = rest[0]
-    needed = {
-        "text": text,
-        **({"second": second} if usual.pairs == "always" else {}),
-        **({"label": label} if with_label else {}),
-    }
-    if missing := [role for role, name in needed.items() if name is None]:
+    columns = {"text": text, "second": second, "label": label if with_label else None}
+    needed = ["text", *["second"] * (pairing == "always"), *["label"] * with_label]
+    if missing := [role for role in needed if columns[role] is None]:
         raise CorpusError(
             f"{path}: the column for --{missing[0]} is not found among {listed(names)}; name it with "
             f"--{missing[0]} COLUMN"
         )
-    return Columns(text=text, second=second, label=label if with_label else None)
+    return Columns(**columns)
 
 
 # ----------------------------------------
@@ -385,12 +374,19 @@ class LabelledRow:
 
     number: int  # counted from 1; of a text file, its line
     where: str  # file and row, for errors
-    cells: Mapping[str, Any]  # by column
+    cells: dict[str, Any]  # by column
     columns: Columns  # which column has which role
     names: Sequence[str] | None = None  # of the classes by number, where the file says them
 
+    def cell(self, role: Literal["text", "second", "label"]) -> tuple[Any, str]:
+        """The value, and its place, for errors."""
+        column = getattr(self.columns, role)
+        if (value := value_at(self.cells, column, NOTHING)) is NOTHING:
+            raise CorpusError(f"{self.where} has no column {column!r}, only {listed(self.cells)}")
+        return value, f"{self.where}, column {column!r}:"
+
     def text(self, role: Literal["text", "second"] = "text") -> str:
-        value, place = self._cell(role)
+        value, place = self.cell(role)
         try:
             text = text_in(value)
         except ValueError:
@@ -399,65 +395,8 @@ class LabelledRow:
             raise CorpusError(f"{place} has {type(value).__name__}, not a text")
         return text
 
-    def words(self) -> tuple[str, ...]:
-        """A list of words; where no tags are needed, also a text, which is split."""
-        value, place = self._cell("text")
-        if isinstance(value, str) and self.columns.label is None:
-            return words_of(value)
-        if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
-            raise CorpusError(f"{place} has {shown(value)}, not a list of words")
-        if not value:
-            raise CorpusError(f"{place} has no words")
-        return tuple(value)
-
-    def class_name(self) -> str:
-        return self._class(*self._cell("label"))
-
-    def class_names(self) -> tuple[str, ...]:
-        """Any number of classes: a list, or in a text a JSON list, or names with `;` between them."""
-        value, place = self._cell("label")
-        if isinstance(value, str) and value.strip().startswith("["):
-            try:
-                value = list(parse_json(value.strip()))
-            except ValueError as error:
-                what = f"{value.strip()[:40]!r}, which begins like a JSON list and is none"
-                raise CorpusError(f"{place} has {what}") from error
-        elif isinstance(value, str):
-            value = [part.strip() for part in value.split(SEPARATOR) if part.strip()]
-        elif value is None:
-            value = []
-        return tuple(self._class(each, place) for each in (value if isinstance(value, list | tuple) else [value]))
-
-    def tags(self, num_words: int) -> tuple[str, ...]:
-        value, place = self._cell("label")
-        if not isinstance(value, list):
-            raise CorpusError(f"{place} has {type(value).__name__}, not a list")
-        if len(value) != num_words:
-            raise CorpusError(f"{place} has {len(value)} tags for {num_words} words")
-        return tuple(self._class(tag, place) for tag in value)
-
-    def value(self) -> float:
-        value, place = self._cell("label")
-        text = value.strip().lower() if isinstance(value, str) else value
-        if text in (None, "", "null", "none", "n/a", "na"):
-            raise CorpusError(f"{place} has no number; give it one, or take the row out")
-        try:
-            number = float(text)
-        except (TypeError, ValueError, OverflowError):
-            raise CorpusError(f"{place} has {shown(value)}, which is no number") from None
-        if not math.isfinite(number):
-            what = "NaN" if math.isnan(number) else str(number)
-            raise CorpusError(f"{place} has {what}; give it a number, or take the row out")
-        return number
-
-    def _cell(self, role: Literal["text", "second", "label"]) -> tuple[Any, str]:
-        """The value, and where it stands."""
-        column = getattr(self.columns, role)
-        if column not in self.cells:
-            raise CorpusError(f"{self.where} has no column {column!r}, only {listed(self.cells)}")
-        return self.cells[column], f"{self.where}, column {column!r}:"
-
-    def _class(self, value: Any, place: str) -> str:
+    def class_name(self, value: Any, place: str) -> str:
+        """The name of the class that a label, or one of several, is."""
         try:
             name = class_name(value, self.names)
         except ValueError as error:
@@ -466,8 +405,3 @@ class LabelledRow:
             what = "no label" if name is None and not isinstance(value, float) else "NaN"
             raise CorpusError(f"{place} has {what}; give it a label, or take the row out")
         return name
-
-
-def words_of(text: str) -> tuple[str, ...]:
-    """The words of a raw text: runs of letters and digits with the marks on them, and signs one by one."""
-    return tuple(text[begin:end] for begin, end in word_spans(text))

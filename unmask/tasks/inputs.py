@@ -42,32 +42,28 @@ def cut(input_ids: Ids, longest: int, special: SpecialIds) -> list[Ids]:
     """All of a text, with special tokens, in as few windows as can be, about equally long, that follow each other."""
     if len(input_ids) <= longest:
         return [input_ids]
-    before, behind = _special_around(input_ids, special)
-    length = len(input_ids) - before - behind
-    number = -(-length // (longest - before - behind))
-    bounds = [before + length * n // number for n in range(number + 1)]
-    return [_window(input_ids, begin, end, before, behind) for begin, end in pairwise(bounds)]
+    before, text, behind = _without_special(input_ids, special)
+    number = -(-len(text) // (longest - len(before) - len(behind)))
+    bounds = [len(text) * n // number for n in range(number + 1)]
+    return [np.concatenate([before, text[begin:end], behind]) for begin, end in pairwise(bounds)]
 
 
 def around(input_ids: Ids, place: int, longest: int, special: SpecialIds) -> tuple[Ids, int]:
     """As much of a text as the model takes, a place near the middle where the ends allow it; and the place in it."""
     if len(input_ids) <= longest:
         return input_ids, place
-    before, behind = _special_around(input_ids, special)
-    room, end = longest - before - behind, len(input_ids) - behind
-    begin = min(max(place - room // 2, before), end - room)
-    return _window(input_ids, begin, begin + room, before, behind), place - begin + before
+    before, text, behind = _without_special(input_ids, special)
+    room = longest - len(before) - len(behind)
+    begin = min(max(place - len(before) - room // 2, 0), len(text) - room)
+    return np.concatenate([before, text[begin : begin + room], behind]), place - begin
 
 
-def _special_around(input_ids: Ids, special: SpecialIds) -> tuple[int, int]:
-    # How many special tokens stand before and behind the text: 1 or 0 each.
-    before = int(len(input_ids) > 0 and special.cls is not None and input_ids[0] == special.cls)
-    behind = int(len(input_ids) > before and special.sep is not None and input_ids[-1] == special.sep)
-    return before, behind
-
-
-def _window(input_ids: Ids, begin: int, end: int, before: int, behind: int) -> Ids:
-    return np.concatenate([input_ids[:before], input_ids[begin:end], input_ids[len(input_ids) - behind :]])
+def _without_special(input_ids: Ids, special: SpecialIds) -> tuple[Ids, Ids, Ids]:
+    """The special token before a text, its own tokens, and the special token behind it."""
+    begin = int(len(input_ids) > 0 and special.cls is not None and input_ids[0] == special.cls)
+    end = len(input_ids)
+    end -= int(end > begin and special.sep is not None and input_ids[-1] == special.sep)
+    return input_ids[:begin], input_ids[begin:end], input_ids[end:]
 
 
 class InputEncoder:
@@ -234,15 +230,9 @@ class EncodedInput(NamedTuple):
     lost: int = 0  # records whose answer no example holds as a whole: for the network they have none
 
 
-class Packed(NamedTuple):
-    """Examples in rows; targets stand in `classes`, by name, at their places."""
-
-    rows: Rows
-    begins: NDArray[np.int64]  # of each example its first place in the flattened batch
-
-
-def pack_examples(examples: Sequence[Example], *, pad_id: int, max_length: int, alone: bool = False) -> Packed:
-    """Puts examples into as few rows as possible, none longer than the model's `max_length`.
+def pack_examples(examples: Sequence[Example], *, pad_id: int, max_length: int, alone: bool = False) -> Rows:
+    """Puts examples into as few rows as possible, none longer than the model's `max_length`; their targets stand in
+    `classes`, by name, at their places.
 
     With `alone` each has a row of its own, in their order, and rows are as long as the longest.
     """
@@ -269,7 +259,7 @@ def pack_examples(examples: Sequence[Example], *, pad_id: int, max_length: int, 
             places = example.places if len(right) == len(example.places) else np.zeros(1, dtype=np.int64)
             column[begin + places] = right
     classes = {name: torch.from_numpy(column).view(filled.rows.shape) for name, column in targets.items()}
-    return Packed(replace(filled.rows, classes=classes), begins)
+    return replace(filled.rows, classes=classes)
 
 
 def types_of(examples: Sequence[Example]) -> list[NDArray[np.int64]] | None:

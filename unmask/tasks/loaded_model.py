@@ -1,19 +1,23 @@
-"""A loaded model, as users hold it."""
+"""A loaded model, as users hold it, and which task a fine-tuned one does."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args, overload
+from typing import Any, Literal, get_args, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import ConfigDict, Field
 
-from unmask.core.errors import ModelError, SettingsError
-from unmask.core.hub import HubName, fetch_sentence_files, hub_name
-from unmask.core.results import Readable, Shown
+from unmask.core.errors import ModelError, SettingsError, shown
+from unmask.core.hub import CONFIG, HubName, fetch_sentence_files, hub_name
+from unmask.core.results import Notify, Readable, Shown, ignore
+from unmask.core.settings import Settings, validated
+from unmask.data.reading import check_characters
 from unmask.model.config import EncoderConfig
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import (
@@ -21,41 +25,129 @@ from unmask.model.folder import (
     files_checked,
     find_model,
     has_prediction_head,
+    label_names_of,
     load_model,
+    load_task_model,
     read_content,
 )
+from unmask.model.layout_names import LAYOUTS, ClassifierPooling
 from unmask.model.pooling import check_splade, module_file, read_pooling
 from unmask.model.transformers import (
+    TaskNetwork,
     TransformersNetwork,
     check_transformers,
     load_transformers_model,
+    load_transformers_task,
     why_in_transformers,
 )
+from unmask.tasks.answer import AnswerTask
+from unmask.tasks.classify import Classify, MultiLabel, Pairs, Regress
 from unmask.tasks.embed import EmbedSettings, LongTexts, embed_texts
+from unmask.tasks.files import Columns, Record
 from unmask.tasks.fill import Filled, fill_texts
+from unmask.tasks.inputs import EncodedInput, InputEncoder
+from unmask.tasks.tag import Tag
+from unmask.tasks.task import Task, outputs_of
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.hardware import choose_device, choose_dtype
 
-if TYPE_CHECKING:  # what fills a mask loads neither tasks nor measurements
-    from unmask.tasks.predict import TaskModel
-
 log = logging.getLogger("unmask")
+
+TASKS: Mapping[str, type[Task]] = {task.kind: task for task in (Regress, MultiLabel, Classify, Pairs, Tag, AnswerTask)}
+
+
+def task_named(name: str) -> type[Task]:
+    """The task of a name; raises `SettingsError` where there is none."""
+    if name not in TASKS:
+        raise SettingsError(f"unknown task {name!r}; known are {', '.join(sorted(TASKS))}")
+    return TASKS[name]
+
+
+class _Own(Settings):
+    """What stands under our key, as finetune writes it."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    paired: bool = False
+    max_length: int | None = Field(default=None, ge=8, lt=2**31)
+    columns: Columns | None = None
+    may_be_missing: bool = False
+    stride: int = Field(default=64, ge=0, lt=2**31)
+    longest_answer: int = Field(default=30, ge=1, lt=2**31)
+
+
+def does_task(content: Mapping[str, Any]) -> bool:
+    """Whether a config.json is that of a model that is fine-tuned for a task."""
+    ends = tuple(f"For{task.architecture}" for task in TASKS.values())
+    return isinstance(content.get(KEY), dict) or any(end in _architecture(content) for end in ends)
+
+
+def _architecture(content: Mapping[str, Any]) -> str:
+    names = content.get("architectures")
+    first = names[0] if isinstance(names, list) and names else ""
+    return first if isinstance(first, str) else ""
+
+
+def task_of(content: Mapping[str, Any], folder: Path, *, pools_itself: bool = False) -> Task:
+    """The task of a config.json, under our own key or by its architecture.
+
+    `pools_itself` says that the network makes one output of a whole text (those that transformers runs do), so that the
+    task has no pooling to choose.
+
+    Raises:
+        ModelError: The model is not fine-tuned for a task, or its labels cannot be read.
+    """
+    architecture, content_own = _architecture(content), content.get(KEY)
+    names = label_names_of(content, folder) or ("LABEL_0", "LABEL_1")  # transformers' own
+    own = _Own()
+    if isinstance(content_own, dict):
+        kind = TASKS.get(str(content_own.get("kind")))
+        if kind is None:
+            raise ModelError(
+                f"{folder}: fine-tuned for {shown(content_own.get('kind'))}, which this version of unmask does not know"
+            )
+        try:
+            own = validated(_Own, content_own, where=f"{folder / CONFIG}: {KEY}")
+        except SettingsError as error:
+            raise ModelError(f"{error}; finetune writes no such thing: give another copy of the model") from error
+    else:
+        # Of other tools, which do not tell pairs from single texts.
+        problem = content.get("problem_type")
+        name = architecture.removesuffix("Simple")
+        tasks = [task for task in TASKS.values() if name.endswith(f"For{task.architecture}")]
+        if tasks and tasks[0].of_texts:
+            problem = Regress.problem_type if len(names) == 1 else problem or Classify.problem_type
+            tasks = [task for task in tasks if task.problem_type == problem]
+        kind = next(iter(tasks), None)
+        if kind is None:
+            raise ModelError(
+                f"{folder}: this model is not fine-tuned for a task (it is {architecture[:100] or 'a bare encoder'}); "
+                "fine-tune it with unmask finetune, and give the folder that is written there"
+            )
+    pooling: ClassifierPooling = "first"
+    if kind.of_texts and not pools_itself and (layout := LAYOUTS.get(content["model_type"])) is not None:
+        pooling = layout.pooling_of(content, str(folder / CONFIG))
+    stored = {name: value for name, value in own.model_dump(exclude_none=True).items() if name in kind.stored}
+    return kind(names if kind is not AnswerTask else (), own.paired, own.max_length, pooling, **stored)
+
 
 Precision = Literal["float32", "bf16", "auto"]
 
 
 class Model(Readable):
-    """An encoder with its tokenizer.
+    """An encoder with its tokenizer and, where it is fine-tuned, the head of its task; all in evaluation mode.
 
     Args:
         network: Ours, or one of transformers' that predicts tokens; None: a model that transformers runs predicts none.
         embedder: The encoder of a model that transformers runs; our network is one itself.
+        fine_tuned: What does the task of a fine-tuned model, and the task; or why the head cannot be used, though the
+            encoder beneath it can.
 
     Attributes:
         folder: Where it was loaded from.
         tokenizer: Its tokenizer.
-        fine_tuned: What does the task of a fine-tuned model, with the same network; None for others.
+        task: That of a fine-tuned model; None for others.
         has_head: Whether the folder holds a head for masked tokens. Our network has one in any case, but of a bare
             encoder it is untrained.
         precision: Of the activations: `float32`, `bf16` or `auto`.
@@ -67,7 +159,7 @@ class Model(Readable):
         folder: Path,
         network: MaskedLM | TransformersNetwork | None,
         tokenizer: Tokenizer,
-        fine_tuned: TaskModel | None = None,
+        fine_tuned: tuple[TaskNetwork, Task] | ModelError | None = None,
         *,
         embedder: TransformersNetwork | None = None,
         has_head: bool = True,
@@ -75,11 +167,16 @@ class Model(Readable):
         hub: HubName | None = None,
     ) -> None:
         self.folder = folder
-        self._predictor = None if network is None else network.eval()
-        encoder = network if isinstance(network, MaskedLM) else embedder
-        self._embedder = None if encoder is None else encoder.eval()
+        self._predictor = network
+        self._embedder = network if isinstance(network, MaskedLM) else embedder
+        self._fine_tuned = fine_tuned
+        self.task = fine_tuned[1] if isinstance(fine_tuned, tuple) else None
+        # All that there are, each once; those that transformers runs share their weights.
+        there = [each for each in (network, self._embedder) if each is not None]
+        if isinstance(fine_tuned, tuple):
+            there.append(fine_tuned[0])
+        self._networks = list({id(each): each.eval() for each in there}.values())
         self.tokenizer = tokenizer
-        self.fine_tuned = fine_tuned
         self.has_head = has_head
         self.precision: Precision = precision
         self.hub = hub
@@ -95,7 +192,7 @@ class Model(Readable):
             "vocab_size": config.vocab_size,
             "max_position_embeddings": config.max_position_embeddings,
             "num_parameters": sum(parameter.numel() for parameter in network.parameters()),
-            "task": None if self.fine_tuned is None else self.fine_tuned.task.kind,
+            "task": None if self.task is None else self.task.kind,
             "has_head": self.has_head,
         }
 
@@ -105,8 +202,10 @@ class Model(Readable):
             f"{facts['runs']} of width {facts['hidden_size']}, {facts['num_parameters']:,} parameters, "
             f"{facts['vocab_size']:,} entries, {facts['max_position_embeddings']:,} positions; {self.folder}"
         )
-        if self.fine_tuned is not None:
-            yield from self.fine_tuned.shown()
+        if self.task is not None:
+            names = self.task.names
+            labels = f" ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})" if names else ""
+            yield f"fine-tuned: {self.task.kind}{labels}, for {self.task.takes}"
         elif not self.has_head:
             yield "a bare encoder: it embeds, and fills nothing"
 
@@ -118,7 +217,7 @@ class Model(Readable):
             ModelError: transformers runs the model.
         """
         if not isinstance(self._embedder, MaskedLM):
-            done = "predicts and embeds" if self.fine_tuned else "fills, embeds, is evaluated, scored and fine-tuned"
+            done = "predicts and embeds" if self.task else "fills, embeds, is evaluated, scored and fine-tuned"
             raise ModelError(
                 f"{self.folder}: transformers runs this model, and not our encoder: "
                 f"{why_in_transformers(self.folder)}; here it {done}, but it is not exported, and no pretraining "
@@ -152,11 +251,18 @@ class Model(Readable):
         return self._embedder
 
     @property
-    def _networks(self) -> list[MaskedLM | TransformersNetwork]:
-        """All that there are, each once; those that transformers runs share their weights."""
-        task = None if self.fine_tuned is None else self.fine_tuned.network
-        there = [network for network in (self._predictor, self._embedder, task) if network is not None]
-        return list({id(network): network for network in there}.values())
+    def fine_tuned(self) -> tuple[TaskNetwork, Task]:
+        """What does the task of a fine-tuned model, and the task.
+
+        Raises:
+            ModelError: The model is not fine-tuned for a task, or the head in its folder cannot be used.
+        """
+        if isinstance(self._fine_tuned, tuple):
+            return self._fine_tuned
+        raise self._fine_tuned or ModelError(
+            f"{self.folder}: this model is not fine-tuned for a task; fine-tune it with unmask finetune, and give the "
+            "folder that is written there"
+        )
 
     def to(self, device: torch.device | None = None) -> None:
         """Moves the network. The type of its activations is chosen anew, since `auto` depends on the device."""
@@ -248,9 +354,9 @@ class Model(Readable):
 
     def check_head(self) -> None:
         """Raises `ModelError` unless the model predicts tokens."""
-        if self.fine_tuned is not None:
+        if self.task is not None:
             raise ModelError(
-                f"{self.folder}: fine-tuned ({self.fine_tuned.task.kind}), so it predicts no tokens any more; use "
+                f"{self.folder}: fine-tuned ({self.task.kind}), so it predicts no tokens any more; use "
                 "predict or embed, or give the model that it was made from"
             )
         if not self.has_head:
@@ -273,17 +379,48 @@ class Model(Readable):
         return pseudo_log_likelihoods(self.predictor, self.tokenizer, sentences, form=checked_form(form))
 
     def predict(self, inputs: Sequence[Any]) -> list[Any]:
-        """What a fine-tuned model says of each input; see `unmask.tasks.predict.TaskModel.predict`.
+        """What a fine-tuned model says of each input: predictions, frozen dataclasses of its task.
+
+        The end of a text that is longer than the model is not seen, and the log says so.
+
+        Args:
+            inputs: Texts; for a model of pairs (text, text); for tags sentences, as texts or lists of words; for
+                answers (question, text).
 
         Raises:
             ModelError: The folder is not that of a fine-tuned model.
             SettingsError: An input does not fit the model's task, or holds what is no character.
         """
-        if self.fine_tuned is None:  # says why, unless it was fine-tuned into this folder since
-            from unmask.tasks.predict import load_fine_tuned
+        task = self.fine_tuned[1]
+        records = []
+        for number, value in enumerate(inputs, 1):
+            if (record := task.of_input(number, value)) is None:
+                raise SettingsError(f"input {number} is {type(value).__name__}, but this model takes {task.takes}")
+            for text in record.texts:
+                check_characters(text, f"input {number}")
+            records.append(record)
+        predictions, encoded = self.predict_records(records)
+        if encoded.truncated:
+            log.warning(
+                "texts longer than the model's %d tokens: %d; their ends are not seen",
+                self._input_encoder.max_length, encoded.truncated,
+            )  # fmt: skip
+        return predictions
 
-            self.fine_tuned = load_fine_tuned(self.folder)
-        return self.fine_tuned.predict(inputs)
+    def predict_records(self, records: Sequence[Record], *, notify: Notify = ignore) -> tuple[list[Any], EncodedInput]:
+        """Predictions for records of the task's kind, as they are read from files, one a record; and their inputs."""
+        network, task = self.fine_tuned
+        encoded = task.encode(records, self._input_encoder, with_targets=False)
+        outputs = outputs_of(network, task, encoded.examples, notify=notify)
+        return task.decode(records, encoded.examples, outputs), encoded
+
+    @cached_property
+    def _input_encoder(self) -> InputEncoder:
+        network, task = self.fine_tuned
+        return InputEncoder(self.tokenizer, network.config, max_length=task.max_length)
+
+
+TaskModel = Model  # a fine-tuned model is a model
 
 
 def fill(
@@ -337,48 +474,47 @@ def load(folder: str | Path, *, precision: Precision = "float32", strict: bool =
     with files_checked(path, strict=strict):
         in_transformers = why_in_transformers(path) is not None
         content = read_content(path)
-        is_fine_tuned = False
-        if KEY in content or "ForMaskedLM" not in str(content.get("architectures")):
-            from unmask.tasks.predict import does_task, open_fine_tuned
-
-            is_fine_tuned = does_task(content)
+        is_fine_tuned = does_task(content)
         if in_transformers and not is_fine_tuned:
             check_transformers(path)
         tokenizer = load_tokenizer(path)
-        fine_tuned: TaskModel | None = None
+        special, vocab_size = tokenizer.special, tokenizer.vocab_size
+        fine_tuned: tuple[TaskNetwork, Task] | ModelError | None = None
+        network: MaskedLM | TransformersNetwork | None = None  # of the task, then of masked tokens
         if is_fine_tuned:
             try:
-                fine_tuned = open_fine_tuned(path, tokenizer)
+                task = task_of(content, path, pools_itself=in_transformers)
+                if in_transformers:
+                    network = load_transformers_task(
+                        path, task.task_head, vocab_size=vocab_size, pad_id=special.pad, max_length=task.max_length
+                    )
+                else:
+                    network = load_task_model(path, task.task_head, mask_id=special.mask)
+                fine_tuned = network, task
             except ModelError as error:
                 if in_transformers:
                     raise
                 # of another make: the encoder beneath it can still embed, and be trained
                 log.warning("the head of a task is passed over: %s", error)
-        network = None if fine_tuned is None else fine_tuned.network
-        masked: MaskedLM | TransformersNetwork | None
-        if not in_transformers:
-            masked = network if isinstance(network, MaskedLM) else load_model(path, mask_id=tokenizer.special.mask)
-            if tokenizer.vocab_size > masked.config.vocab_size:
-                raise ModelError(
-                    f"{path}: the tokenizer has {tokenizer.vocab_size} ids, but the model only "
-                    f"{masked.config.vocab_size}"
-                )
-            bare, has_head = None, has_prediction_head(path, masked.config.layout)
-        elif isinstance(network, TransformersNetwork):
-            masked, bare, has_head = None, network.bare(), False
+                fine_tuned = error
+        bare: TransformersNetwork | None = None
+        if isinstance(network, TransformersNetwork):
+            bare, network, has_head = network.bare(), None, False
+        elif in_transformers:
+            network, bare = load_transformers_model(path, vocab_size=vocab_size, pad_id=special.pad)
+            has_head = network is not None
         else:
-            masked, bare = load_transformers_model(path, vocab_size=tokenizer.vocab_size, pad_id=tokenizer.special.pad)
-            has_head = masked is not None
-        model = Model(
-            path,
-            masked,
-            tokenizer,
-            fine_tuned,
-            embedder=bare,
-            has_head=has_head,
-            precision=precision,
-            hub=hub_name(folder),
-        )
+            network = network or load_model(path, mask_id=special.mask)
+            assert isinstance(network, MaskedLM)
+            if vocab_size > network.config.vocab_size:
+                raise ModelError(
+                    f"{path}: the tokenizer has {vocab_size} ids, but the model only {network.config.vocab_size}"
+                )
+            has_head = has_prediction_head(path, network.config.layout)
+    model = Model(
+        path, network, tokenizer, fine_tuned, embedder=bare, has_head=has_head, precision=precision,
+        hub=hub_name(folder),
+    )  # fmt: skip
     model.to()
     return model
 

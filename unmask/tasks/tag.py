@@ -16,14 +16,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unmask.core.errors import CorpusError, listed
-from unmask.data.columns import in_order
+from unmask.core.errors import CorpusError, listed, shown
+from unmask.data.columns import Role, in_order
 from unmask.model.layout_names import ClassifierPooling
 from unmask.tasks.classify import class_metrics
-from unmask.tasks.files import Form, Labelled, LabelledRow, UsualColumns, words_of
+from unmask.tasks.files import Form, Labelled, LabelledRow
 from unmask.tasks.inputs import EncodedInput, Example, InputEncoder, first_pieces
-from unmask.tasks.settings import FinetuneSettings
-from unmask.tasks.task import TARGET, Metrics, Task
+from unmask.tasks.task import TARGET, FinetuneSettings, Metrics, Task
+from unmask.tokenizer.spans import word_spans
 
 _ENTITY = re.compile(r"(B|I|E|L|S|U)-.+")
 _ENTITIES = ("entity_f1", "entity_precision", "entity_recall")
@@ -63,20 +63,34 @@ class Tag(Task):
     architecture: ClassVar[str] = "TokenClassification"
     pipeline: ClassVar[str] = "token-classification"
     takes_form: ClassVar[str] = "a text or a list of words"
-    usual: ClassVar[UsualColumns] = UsualColumns("tags", "words")
+    text_role: ClassVar[Role] = "words"
+    label_role: ClassVar[Role] = "tags"
     forms: ClassVar[tuple[Form, ...]] = ("table", "lines", "treebank")
 
     @classmethod
     def of_row(cls, row: LabelledRow) -> WordsRecord:
-        """A list of words, and one of tags as long."""
-        words = row.words()
-        return WordsRecord(row.number, words, None if row.columns.label is None else row.tags(len(words)))
+        """A list of words, and one of tags as long. Where no tags are needed, also a text, which is split."""
+        words, place = row.cell("text")
+        has_tags = row.columns.label is not None
+        if isinstance(words, str) and not has_tags:
+            words = _words_of(words)
+        elif not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            raise CorpusError(f"{place} has {shown(words)}, not a list of words")
+        elif not words:
+            raise CorpusError(f"{place} has no words")
+        if not has_tags:
+            return WordsRecord(row.number, tuple(words))
+        tags, place = row.cell("label")
+        if not isinstance(tags, list):
+            raise CorpusError(f"{place} has {type(tags).__name__}, not a list")
+        if len(tags) != len(words):
+            raise CorpusError(f"{place} has {len(tags)} tags for {len(words)} words")
+        return WordsRecord(row.number, tuple(words), tuple(row.class_name(tag, place) for tag in tags))
 
     def of_input(self, number: int, value: Any) -> WordsRecord | None:
-        if isinstance(value, str):
-            return WordsRecord(number, words_of(value))
-        is_list = isinstance(value, list | tuple) and all(isinstance(word, str) for word in value)
-        return WordsRecord(number, tuple(value)) if is_list else None
+        words = _words_of(value) if isinstance(value, str) else value
+        is_list = isinstance(words, list | tuple) and all(isinstance(word, str) for word in words)
+        return WordsRecord(number, tuple(words)) if is_list else None
 
     @classmethod
     def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: ClassifierPooling) -> Self:
@@ -172,6 +186,11 @@ class Tag(Task):
         """Of all words. A word without prediction has an empty one."""
         right = [tag for record in records for tag in record.tags or ()]
         return right, [tag or "" for each in predictions for tag in each.tags]
+
+
+def _words_of(text: str) -> tuple[str, ...]:
+    """The words of a raw text: runs of letters and digits with the marks on them, and signs one by one."""
+    return tuple(text[begin:end] for begin, end in word_spans(text))
 
 
 def are_entities(names: Sequence[str]) -> bool:

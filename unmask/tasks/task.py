@@ -1,4 +1,4 @@
-"""What a task is: all that it does to labelled rows, inputs, outputs and figures, in one class.
+"""What a task is: all that it does to labelled rows, inputs, outputs and figures, in one class; and how it is learned.
 
     file -> LabelledRow -> record -> encode -> Example -> network, head -> outputs -> decode -> prediction -> measure
                                        |                                     |
@@ -7,7 +7,7 @@
 A task is a frozen value: what is learned from the training file (its labels, whether texts come in pairs) is in it, and
 so it is what a model's folder says of itself under its own key. Training, prediction, evaluation and reports call the
 task's methods, and never ask which task it is. A new one is a class like those of `classify.py` and its name in `TASKS`
-of `predict.py`.
+of `loaded_model.py`.
 
 Shape suffixes: T = positions of a batch in a line, N = places, L = tokens of a text, D = hidden size, C = outputs.
 """
@@ -18,31 +18,89 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from unmask.core.results import Notify, counted, ignore
+from unmask.core.settings import Settings
+from unmask.data.columns import Role
 from unmask.data.rows import Rows
 from unmask.masking.masker import MaskedRows
+from unmask.model.card_head import CardSettings
 from unmask.model.folder import TaskHead
 from unmask.model.fused import Losses, losses_of, predicted_positions
 from unmask.model.layout_names import ClassifierPooling
 from unmask.model.transformers import TaskNetwork
-from unmask.tasks.files import Form, Labelled, LabelledRow, Record, UsualColumns
-from unmask.tasks.inputs import EncodedInput, Example, InputEncoder
-from unmask.tasks.settings import Columns, FinetuneSettings
+from unmask.tasks.files import Columns, Form, Labelled, LabelledRow, Pairing, Record
+from unmask.tasks.inputs import EncodedInput, Example, InputEncoder, types_of
 from unmask.train.objectives import Objective
 from unmask.train.objectives import Targets as BatchTargets
+from unmask.train.runner import run
 
 Metrics = dict[str, float | None]
 """Figures by name; shares lie in [0, 1]. One that is not defined (a correlation with equal predictions) is None."""
 LOWER_IS_BETTER = {"rmse"}
-NAME = "task"  # of every task's objective
 TARGET = "target"  # what is right for an example, or at its places
+
+
+class FinetuneSettings(Settings):
+    """How a model is fine-tuned.
+
+    Source: Devlin et al. 2018, appendix A.3 (the range of rates, warm-up and decay); Howard and Ruder 2018, section 3.2
+    (rates by layer), with the factor of Clark et al. 2020 (ELECTRA), appendix B, in place of their 2.6; Mosbach et al.
+    2021 (why short fine-tuning from one seed says little).
+    """
+
+    columns: Columns = Columns()  # where texts and labels stand
+    epochs: int = Field(default=5, ge=1)  # times that the training file is gone through at most
+    batch_size: int = Field(default=32, ge=1)  # examples of a step
+    # Peak rate; None: 5e-5 x (768 / hidden size)^2, at most 1e-3: BERT's largest at its size, less for larger models,
+    # and more for small ones.
+    learning_rate: float | None = Field(default=None, gt=0.0)
+    # Share of the steps in which it rises; then it falls in a line to 0.
+    warmup: float = Field(default=0.1, ge=0.0, le=1.0)
+    # Factor from each layer to the one below it; the head has the peak rate, the embedding the least. Layers that share
+    # their weights (ALBERT) are one.
+    layer_decay: float = Field(default=1.0, gt=0.0, le=1.0)
+    weight_decay: float = Field(default=0.01, ge=0.0)  # decoupled, on matrices and embeddings
+    clip_norm: float = Field(default=1.0, gt=0.0)  # largest norm of the whole gradient
+    # Of hidden states and before the classifier; None: the model's own rates. In models that transformers runs this is
+    # every rate that config.json names, that of attention too.
+    dropout: float | None = Field(default=None, ge=0.0, lt=1.0)
+    evaluations_per_epoch: int = Field(default=1, ge=1)  # how often the validation file is predicted
+    # Evaluations without a better metric after which training ends; None: never.
+    patience: int | None = Field(default=3, ge=1)
+    # What the best model is chosen by; None: accuracy, pearson, entity_f1 (of tags that are entities) or f1.
+    metric: str | None = None
+    # Weights of the losses by class: `balanced` (examples / classes / examples of the class), or a table; None: all 1.
+    class_weights: Literal["balanced"] | dict[str, Annotated[float, Field(gt=0.0)]] | None = None
+    # A class with fewer examples in the training file is an error, of classes of texts.
+    least_examples: int = Field(default=2, ge=1)
+    max_length: int | None = Field(default=None, ge=8)  # longest input in tokens; None: the model's
+    # What represents whole texts: the `first` token, or the `mean` of all, which needs less pretraining to be good.
+    # None: `mean` where the layout has it (ModernBERT's), `first` in those of BERT and RoBERTa. Models that
+    # transformers runs have their own way.
+    pooling: ClassifierPooling | None = None
+    stride: int = Field(default=64, ge=0)  # tokens that neighbouring windows of a text share, for answers
+    longest_answer: int = Field(default=30, ge=1)  # tokens of an answer at most
+    # `model` begins with the folder's; `random` draws all anew, to learn what pretraining brought.
+    initial_weights: Literal["model", "random"] = "model"
+    # Of the activations while training; what is reported is computed in float32.
+    precision: Literal["auto", "bf16", "float32"] = "auto"
+    seed: int = Field(default=0, ge=0, lt=2**31 - 1000)  # of the first run: its head, order and dropout
+    seeds: int = Field(default=1, ge=1, le=1000)  # runs, each with the next seed; the best one's model is saved
+    # What the user says of the model for its card; as in recipes, `card.license` is short for `finetune.card.license`.
+    card: CardSettings = CardSettings()
+
+    def learning_rate_for(self, hidden_size: int) -> float:
+        """The peak rate of a model of this width."""
+        return self.learning_rate or min(1e-3, 5e-5 * (768 / hidden_size) ** 2)
 
 
 @dataclass(frozen=True)
@@ -50,7 +108,7 @@ class Task(ABC):
     """A task with what it knows of its labels."""
 
     kind: ClassVar[str]  # its name for users
-    title: ClassVar[str]  # what it does, in words
+    title: ClassVar[str]  # what it does, in words, for cards
     head: ClassVar[str]  # that of `unmask.model.layers` which does it
     architecture: ClassVar[str]  # what transformers' classes for it are called after `For`
     pipeline: ClassVar[str]  # what the hub, and transformers' pipelines, call it
@@ -59,7 +117,10 @@ class Task(ABC):
     # Its metrics; by the first one the best model is chosen, unless the settings say otherwise.
     metrics: ClassVar[tuple[str, ...]] = ()
     of_texts: ClassVar[bool] = False  # whether it is about whole texts, pooled to one vector, and not about tokens
-    usual: ClassVar[UsualColumns]  # what the columns of its tables are called
+    # Roles of its columns in `unmask.data.columns.USUAL`, and whether there is one of second texts.
+    text_role: ClassVar[Role] = "text"
+    label_role: ClassVar[Role] = "label"
+    pairing: ClassVar[Pairing] = "no"
     fixed: ClassVar[Columns | None] = None  # its columns, where they are always the same
     forms: ClassVar[tuple[Form, ...]] = ("table", "lines")  # the forms of files that it reads
     # The fields that config.json holds under our key, beside kind, `paired` and `max_length`.
@@ -116,7 +177,11 @@ class Task(ABC):
         """The right classes of a record, whose losses `finetune.class_weights` may weigh; empty: there are none."""
         return ()
 
-    # The model's folder
+    # Inputs and outputs
+
+    @abstractmethod
+    def encode(self, records: Sequence[Any], encoder: InputEncoder, *, with_targets: bool) -> EncodedInput:
+        """Inputs of the network; with their right answers, where these are needed and known."""
 
     @property
     def task_head(self) -> TaskHead:
@@ -126,21 +191,14 @@ class Task(ABC):
         pooling = self.pooling if self.of_texts else None
         return TaskHead(self.head, self.architecture, self.names, self.problem_type, pooling, own)
 
-    # Inputs and outputs
-
-    @abstractmethod
-    def encode(self, records: Sequence[Any], encoder: InputEncoder, *, with_targets: bool) -> EncodedInput:
-        """Inputs of the network; with their right answers, where these are needed and known."""
-
-    def logits(self, model: TaskNetwork, hidden_ND: Tensor, sizes: Sequence[int]) -> Tensor:
-        """Outputs [N, C] of the hidden states [N, D] at the places of examples; a task that pools gives one an example.
-
-        `sizes` says how many of the places each example has.
-        """
+    def logits(self, model: TaskNetwork, hidden_TD: Tensor, places: Tensor, dropout_seed: int | None = None) -> Tensor:
+        """The head's outputs: [N, C] at places [N]. At places [N, L] of texts, -1 behind those that are shorter than
+        others, they are [N, C] of the mean of each text where the task pools, else [N, L, C]."""
+        hidden = hidden_TD.index_select(0, places.clamp(min=0).flatten()).unflatten(0, places.shape)
         if self.pooling == "mean":
-            lengths = torch.tensor(sizes, device=hidden_ND.device)
-            hidden_ND = torch.segment_reduce(hidden_ND.float(), "mean", lengths=lengths).to(hidden_ND.dtype)
-        return model.outputs(self.head, hidden_ND)
+            held_NL1 = (places >= 0)[..., None]
+            hidden = ((hidden.float() * held_NL1).sum(1) / held_NL1.sum(1)).to(hidden_TD.dtype)
+        return model.outputs(self.head, hidden, dropout_seed=dropout_seed)
 
     @abstractmethod
     def decode(
@@ -158,10 +216,10 @@ class Task(ABC):
             return self.targets_in(rows, weights_C)
 
         def losses(model: TaskNetwork, hidden_TD: Tensor, targets: BatchTargets, dropout_seed: int | None) -> Losses:
-            logits = self.logits_at(model, hidden_TD, targets.positions_N, dropout_seed)
+            logits = self.logits(model, hidden_TD, targets.positions_N, dropout_seed)
             return self.losses(logits, targets, weights_C)
 
-        return Objective(NAME, 1.0, find, losses)
+        return Objective("task", 1.0, find, losses)
 
     def targets_in(self, rows: Rows, weights_C: Tensor | None) -> BatchTargets:
         """What is right in a batch: by default a class for each text or word, which stands at its first token."""
@@ -170,27 +228,13 @@ class Task(ABC):
         weights_N = None if weights_C is None else weights_C.to(classes_N.device)[classes_N]
         return BatchTargets(self.places(rows, first_N), classes_N, weights_N=weights_N)
 
-    def losses(self, logits: Tensor, targets: BatchTargets, weights_C: Tensor | None) -> Losses:
-        """By default the cross-entropy of logits [N, C]."""
-        return losses_of(logits, targets.classes_N, targets.weights_N)
-
     def places(self, rows: Rows, first_N: Tensor) -> Tensor:
         """The places that are pooled: first tokens, or all of them, [N, L], -1 where a text is shorter than others."""
         return first_N if self.pooling == "first" else tokens_of(rows, first_N)
 
-    def logits_at(self, model: TaskNetwork, hidden_TD: Tensor, places: Tensor, dropout_seed: int | None) -> Tensor:
-        """Logits while a model learns: [N, C], pooled over what `places` gives."""
-        if places.ndim == 1:
-            pooled_ND = hidden_TD.index_select(0, places)
-        else:
-            held_NL1 = (places >= 0)[..., None]
-            sum_ND = (hidden_TD[places.clamp(min=0)].float() * held_NL1).sum(1)
-            pooled_ND = (sum_ND / held_NL1.sum(1)).to(hidden_TD.dtype)
-        return model.outputs(self.head, pooled_ND, dropout_seed=dropout_seed)
-
-    def while_learning(self, train: Labelled) -> Self:
-        """What a model learns, where that is not what a finished one predicts."""
-        return self
+    def losses(self, logits: Tensor, targets: BatchTargets, weights_C: Tensor | None) -> Losses:
+        """By default the cross-entropy of logits [N, C]."""
+        return losses_of(logits, targets.classes_N, targets.weights_N)
 
     def check_network(self, model: TaskNetwork) -> None:  # noqa: B027  (few tasks have anything to do)
         """Finds out before the training whether a network can do it.
@@ -199,8 +243,9 @@ class Task(ABC):
             ModelError: It cannot.
         """
 
-    def finish(self, model: TaskNetwork) -> None:  # noqa: B027  (likewise)
-        """Makes of a network that has learned `while_learning` one that does the task itself."""
+    def finish(self, model: TaskNetwork) -> Self:
+        """Makes of a network that has learned one that is saved, and returns the task that this one does."""
+        return self
 
     # Figures
 
@@ -228,3 +273,30 @@ def tokens_of(rows: Rows, first_N: Tensor) -> Tensor:
     key_T = torch.where(rows.segment_ids >= 0, row_B1 + rows.segment_ids, -1).flatten()
     tokens = [torch.nonzero(key_T == key_T[first]).squeeze(1) for first in first_N]
     return pad_sequence(tokens, batch_first=True, padding_value=-1) if tokens else first_N[:, None]
+
+
+@torch.no_grad()
+def outputs_of(
+    model: TaskNetwork, task: Task, examples: Sequence[Example], *, notify: Notify = ignore
+) -> list[NDArray[np.float32]]:
+    """The network's outputs at the places of each example: [N, C]; N is 1 where the task pools.
+
+    The model is in evaluation mode, with the task's head; `notify` is called after every batch.
+    """
+    assert not model.training
+    outputs: list[NDArray[np.float32]] = [np.zeros((0, 0), dtype=np.float32)] * len(examples)
+    with_places = [number for number, example in enumerate(examples) if len(example.places)]
+    some = [examples[number] for number in with_places]
+    places_of = [example.places for example in some]
+    count = counted(notify, "predicting", sum(map(len, some)))
+    for rows, hidden_TD in run(model, [example.input_ids for example in some], types=types_of(some)):
+        sizes = [len(places_of[number]) for number in rows.numbers]
+        places = rows.places(places_of).to(hidden_TD.device)
+        if task.pooling == "mean":
+            places = pad_sequence(list(places.split(sizes)), batch_first=True, padding_value=-1)
+            sizes = [1] * len(sizes)
+        logits_NC = task.logits(model, hidden_TD, places).float().cpu().numpy()
+        for number, output in zip(rows.numbers, np.split(logits_NC, np.cumsum(sizes)[:-1]), strict=True):
+            outputs[with_places[number]] = output
+        count(int(rows.lengths.sum()))
+    return outputs

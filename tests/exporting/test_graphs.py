@@ -12,10 +12,10 @@ import torch
 import unmask
 from tests.hostile_models import change_json
 from tests.tasks.test_embed import ask_for, sentence_folder  # noqa: F401  (a fixture)
-from unmask.exporting import checks as onnx_checks
 from unmask.exporting import graphs
-from unmask.exporting.checks import at_least
+from unmask.exporting import onnx as onnx_checks
 from unmask.exporting.graphs import EMBED, SPLADE, Graph, open_checked_model
+from unmask.exporting.onnx import at_least
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_model
 from unmask.model.pooling import Pooling, write_sentence_files

@@ -18,8 +18,8 @@ from tests.model.test_layouts import make_theirs
 from unmask.core.errors import ModelError
 from unmask.data.prepare import prepare
 from unmask.data.settings import CorpusSettings
-from unmask.exporting.checks import Check, compare, probe_texts, side_files_agree
-from unmask.exporting.graphs import open_checked_model
+from unmask.exporting.graphs import Check, compare, open_checked_model
+from unmask.exporting.verify import probe_texts, side_files_agree
 from unmask.model.encoder import Encoder, MaskedLM
 from unmask.model.folder import save_model
 from unmask.tokenizer.loading import load_tokenizer

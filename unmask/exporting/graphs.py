@@ -1,4 +1,4 @@
-"""What is exported, as modules over plain tensors, and the ONNX files that are written of it.
+"""The model that is checked and exported, the comparison of two ways to run it, and its graphs as modules and files.
 
 Exported are logits at masks, vectors, and what the head of a task says. Graphs run the encoder's tensor operations, not
 its compiled loops (`unmask.core.compiled.serves` says no while exporting), and attention is written out, so that every
@@ -11,8 +11,10 @@ C = outputs of a task.
 from __future__ import annotations
 
 import logging
+import math
 import tempfile
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
@@ -37,6 +39,46 @@ from unmask.tasks.task import Task, outputs_of
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.contrast import splade_vectors
+
+TOLERANCE = 1e-3  # of logits and hidden states in float32, between two ways to compute them
+
+
+@dataclass(frozen=True)
+class Check:
+    """The result of a check."""
+
+    passed: bool
+    # Between the two things that were compared: of numbers the largest absolute one, of ids or files how many differ;
+    # None where it is no number (NaN, infinity, or the comparison broke off).
+    largest_difference: float | None
+    detail: str  # what was compared, or what is wrong and the way out
+    smallest_cosine: float | None = None  # of 8-bit graphs that make vectors: between one of theirs and ours of a text
+
+
+def compare(ours: Tensor, theirs: Tensor, detail: str, *, tolerance: float = TOLERANCE, by_size: bool = False) -> Check:
+    """Compares numbers; other shapes, and what is not finite, pass nothing.
+
+    With `by_size` the tolerance grows with our largest number: those of a regression may be thousands.
+    """
+    if ours.shape != theirs.shape:
+        return Check(False, None, f"{detail}: of shapes {tuple(ours.shape)} and {tuple(theirs.shape)}")
+    difference = (ours.double() - theirs.double()).abs().max().item()
+    if not math.isfinite(difference):
+        return Check(False, None, f"{detail}: not finite")
+    if by_size:
+        tolerance *= max(1.0, ours.abs().max().item())
+    return Check(difference <= tolerance, difference, detail)
+
+
+def none_wrong(wrong: Sequence[str], detail: str, *, most: int = 100) -> Check:
+    """Passes where there is no sentence about what is wrong; else says the first ones."""
+    more = f"; and {len(wrong) - most} more" if len(wrong) > most else ""
+    return Check(not wrong, float(len(wrong)), "; ".join(wrong[:most]) + more or detail)
+
+
+def worst(checks: Sequence[Check]) -> Check:
+    """The first that failed, or the one with the largest difference."""
+    return min(checks, key=lambda check: (check.passed, -(check.largest_difference or 0.0) if check.passed else 0.0))
 
 
 @dataclass(frozen=True)
@@ -185,6 +227,7 @@ def open_checked_model(folder: str | Path) -> CheckedModel:
 # ----------------------------------------
 # Graphs
 
+ONNX = "onnx"  # where sentence-transformers and transformers.js look within a folder
 # The only names that optimum, sentence-transformers and transformers.js look for.
 FILE = "model.onnx"
 INT8_FILE = "model_quantized.onnx"  # the same graph with 8-bit weights

@@ -11,12 +11,18 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
 
 from unmask.core.errors import ModelError, RunError, SettingsError
 from unmask.core.files import LOCK, ClaimedFolder, locked, typed
@@ -24,12 +30,28 @@ from unmask.core.hub import CONFIG
 from unmask.core.remote import refused
 from unmask.core.results import Readable, Sheet, Shown
 from unmask.exporting import graphs
-from unmask.exporting.checks import at_least, int8_follows_ours, onnx_equals_ours
-from unmask.exporting.graphs import EMBED, KINDS, OPSET, SPLADE, CheckedModel, Graph, GraphKind, open_checked_model
+from unmask.exporting.graphs import (
+    EMBED,
+    KINDS,
+    ONNX,
+    OPSET,
+    SPLADE,
+    VECTORS,
+    Check,
+    CheckedModel,
+    Graph,
+    GraphKind,
+    compare,
+    none_wrong,
+    open_checked_model,
+    worst,
+)
 from unmask.model.pooling import POOLING_FOLDERS, POOLINGS, SPARSE_FOLDER, copy_sentence_files
+from unmask.tasks.embed import pooled
+from unmask.tokenizer.loading import load_tokenizer
 
 log = logging.getLogger("unmask")
-ONNX = "onnx"  # where sentence-transformers and transformers.js look within a folder
+CORRELATION = 0.9  # of 8-bit graphs with the network: they are near, not equal
 _OTHERS = (
     CONFIG, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "README.md", "modules.json",
     "sentence_bert_config.json", "config_sentence_transformers.json",
@@ -192,6 +214,121 @@ def _write(subject: CheckedModel, folder: Path, kinds: Sequence[GraphKind], *, i
         text = readme(graph, [written.name for written in checks], length, subject)
         (place / "README.md").write_text(text, encoding="utf-8")
     return files
+
+
+# ----------------------------------------
+# Graphs in onnxruntime against our network
+
+
+def onnx_equals_ours(subject: CheckedModel, file: Path, kind: GraphKind) -> Check:
+    """A graph in float32 gives our numbers, of padded texts and of each alone, and those of `embed` or `predict`."""
+    outputs, by_size = compared_outputs(subject, file, kind), kind.short == "task"
+    return worst([compare(ours, theirs, f"{file.name}, {what}", by_size=by_size) for what, ours, theirs in outputs])
+
+
+def int8_follows_ours(subject: CheckedModel, file: Path, kind: GraphKind) -> Check:
+    """A graph with 8-bit weights gives numbers that correlate with ours.
+
+    The difference is reported, not judged, and so are the cosines of its vectors with ours.
+    """
+    outputs = compared_outputs(subject, file, kind)
+    ours = torch.cat([each.flatten() for _, each, _ in outputs])
+    theirs = torch.cat([each.flatten() for _, _, each in outputs])
+    numbers = compare(ours, theirs, file.name, tolerance=float("inf"))
+    if not numbers.passed:
+        return numbers
+    correlation = torch.corrcoef(torch.stack([ours, theirs]))[0, 1].item()
+    detail, smallest = f"{file.name}: correlation {correlation:.4f} with float32", None
+    cosines = [
+        # Sparse vectors may be all zeros.
+        torch.where((a == b).all(1), 1.0, cosine_similarity(a.double(), b.double())).min().item()
+        for what, a, b in outputs
+        if "vectors" in what
+    ]
+    if cosines:
+        smallest = min(cosines)
+        detail += f", cosines of vectors {at_least(smallest)} and more"
+    return Check(correlation >= CORRELATION, numbers.largest_difference, detail, smallest)
+
+
+def at_least(cosine: float) -> str:
+    """Four digits, never rounded up: 0.99996 is 0.9999."""
+    return f"{math.floor(cosine * 1e4) / 1e4:.4f}"
+
+
+def onnx_tokenizer_equals_ours(subject: CheckedModel, folders: Sequence[Path]) -> Check:
+    """The tokenizers beside the graphs are the model's."""
+    wrong = [
+        f"{folder / 'tokenizer.json'} is another one; export the model anew"
+        for folder in folders
+        if load_tokenizer(folder).fingerprint != subject.tokenizer.fingerprint
+    ]
+    return none_wrong(wrong, "tokenizer.json")
+
+
+def compared_outputs(subject: CheckedModel, file: Path, kind: GraphKind) -> list[tuple[str, Tensor, Tensor]]:
+    """What is compared, our numbers and those of a file, at real positions only.
+
+    Raises:
+        ModelError: onnxruntime cannot run the file; or the model's folder asks for a pooling that is not offered.
+    """
+    graph, texts, rows = Graph(subject, kind), subject.probe, subject.padded()
+    run, compared = open_graph(file, graph), []
+    # The same tensors in onnxruntime and here, all texts at once and each alone.
+    alone = [{name: rows[name][n : n + 1, : len(ids)] for name in rows} for n, ids in enumerate(texts)]
+    for batch in (rows, *alone):
+        with torch.no_grad():
+            ours = graph(**{name: batch[name].contiguous() for name in graph.inputs})
+        real = batch["attention_mask"].bool()
+        for (name, shape), a, b in zip(kind.outputs.items(), ours, run(batch), strict=True):
+            by_token = shape.startswith("batch, length")
+            what = f"padded texts and texts alone{', vectors' if name == VECTORS else ''}"
+            same = by_token and b.shape[:2] == real.shape
+            compared.append((what, a[real] if by_token else a, b[real] if same else b))
+    # Vectors and a task's outputs, with what embedding, training and predicting make of packed texts.
+    if VECTORS in kind.outputs:  # of one type, as texts are embedded
+        vectors = run(rows | {"token_type_ids": torch.zeros_like(rows["token_type_ids"])})[1]
+        if graph.settings is None:
+            compared.append(("sparse vectors as in training", subject.sparse_vectors(), vectors))
+        else:
+            ids, owners = [each.numpy().astype(np.int32) for each in texts], np.arange(len(texts))
+            ours_BD = pooled(subject.network, ids, owners, graph.settings, len(texts))
+            what = "vectors as of embed (export anew if the pooling has changed)"
+            compared.append((what, torch.from_numpy(ours_BD), vectors))
+    elif graph.task_head is not None:
+        outputs = run(rows)
+        for row, ours_NC in enumerate(subject.task_outputs()):
+            theirs = torch.stack([each[row] for each in outputs], -1) if len(outputs) > 1 else outputs[0][row]
+            theirs_NC = theirs[None] if graph.task_head.pooling is not None else theirs[: len(ours_NC)]
+            compared.append(("outputs as of predict", ours_NC, theirs_NC))
+    return compared
+
+
+def open_graph(file: Path, graph: Graph) -> Callable[[dict[str, Tensor]], list[Tensor]]:
+    """The outputs of a file in onnxruntime, as a function of padded rows; `graph` is what was written to it."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = torch.get_num_threads()
+    try:
+        session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its exceptions share no base of their own
+        line = str(error).partition("\n")[0]
+        raise ModelError(f"{file}: onnxruntime cannot load it ({line}); export the model anew") from error
+    for names, values in ((graph.inputs, session.get_inputs()), (tuple(graph.kind.outputs), session.get_outputs())):
+        if (in_file := tuple(value.name for value in values)) != names:
+            raise ModelError(f"{file}: has {', '.join(in_file)} in place of {', '.join(names)}; export the model anew")
+
+    def run(rows: dict[str, Tensor]) -> list[Tensor]:
+        feeds = {name: rows[name].contiguous().numpy() for name in graph.inputs}
+        try:
+            return [torch.from_numpy(array) for array in session.run(None, feeds)]
+        except Exception as error:
+            line = str(error).partition("\n")[0]
+            raise ModelError(f"{file}: onnxruntime cannot run it ({line}); export the model anew") from error
+
+    return run
 
 
 # ----------------------------------------

@@ -135,11 +135,11 @@ class ExampleStream:
         order = permutation(len(self.examples), _ORDER, self._seed, cursor.epoch)
         begin, end = (n * len(order) // self.batches for n in (cursor.window, cursor.window + 1))
         examples = [self.examples[number] for number in order[begin:end]]
-        packed = pack_examples(examples, pad_id=self._pad_id, max_length=self._max_length, alone=self._alone)
+        rows = pack_examples(examples, pad_id=self._pad_id, max_length=self._max_length, alone=self._alone)
         is_last = cursor.window + 1 == self.batches
         after = Cursor(cursor.epoch + 1) if is_last else Cursor(cursor.epoch, cursor.window + 1)
-        own = share.part(packed.rows.shape[0])
-        return RowBatch(packed.rows.part(own.start, own.stop), cursor.epoch, sum(map(len, examples)), after)
+        own = share.part(rows.shape[0])
+        return RowBatch(rows.part(own.start, own.stop), cursor.epoch, sum(map(len, examples)), after)
 
 
 def begin_training(

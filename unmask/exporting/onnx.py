@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
@@ -51,6 +52,10 @@ from unmask.tasks.embed import pooled
 from unmask.tokenizer.loading import load_tokenizer
 
 log = logging.getLogger("unmask")
+_README = Environment(
+    loader=PackageLoader("unmask.exporting"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+    keep_trailing_newline=True, autoescape=False,
+).get_template("readme.md")  # fmt: skip
 CORRELATION = 0.9  # of 8-bit graphs with the network: they are near, not equal
 _OTHERS = (
     CONFIG, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "README.md", "modules.json",
@@ -176,7 +181,7 @@ def export(
 
 def _write(subject: CheckedModel, folder: Path, kinds: Sequence[GraphKind], *, int8: bool) -> dict[str, GraphFile]:
     """Writes all files, and compares each graph with the model."""
-    files, length = {}, subject.network.config.max_position_embeddings
+    files, length, special = {}, subject.network.config.max_position_embeddings, subject.tokenizer.special
     for kind in kinds:
         place = folder / kind.task if len(kinds) > 1 else folder
         (place / ONNX).mkdir(parents=True)
@@ -211,7 +216,11 @@ def _write(subject: CheckedModel, folder: Path, kinds: Sequence[GraphKind], *, i
             copy_sentence_files(subject.folder, place)
         (place / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         subject.tokenizer.save(place, max_length=length, with_types=subject.has_types)
-        text = readme(graph, [written.name for written in checks], length, subject)
+        text = _README.render(
+            kind=kind, opset=OPSET, files=[written.name for written in checks], inputs=graph.inputs, longest=length,
+            settings=graph.settings, vector=graph.settings and POOLINGS[graph.settings.pooling].description,
+            sparse=kind is SPLADE, pad=special.pad, pad_token=subject.tokenizer.token(special.pad),
+        )  # fmt: skip
         (place / "README.md").write_text(text, encoding="utf-8")
     return files
 
@@ -329,97 +338,3 @@ def open_graph(file: Path, graph: Graph) -> Callable[[dict[str, Tensor]], list[T
             raise ModelError(f"{file}: onnxruntime cannot run it ({line}); export the model anew") from error
 
     return run
-
-
-# ----------------------------------------
-# The README beside each graph
-
-_TEXT = """# ONNX: {task}
-
-Made by `unmask export`, opset {opset}, standard operations only. `tokenizer.json` and `config.json` are beside it, so
-this folder can be used alone, and these libraries find what they look for:
-
-{libraries}
-
-| file | outputs |
-| --- | --- |
-{files}
-
-Inputs are {inputs}, each int64 of shape [batch, length]. Both axes are dynamic; the length goes up to {longest}. In
-`attention_mask` a text's tokens are 1 and the padding behind them 0. Outputs at padding mean nothing.
-{notes}
-## onnxruntime
-
-```python
-import numpy as np
-import onnxruntime
-from tokenizers import Tokenizer
-
-tokenizer = Tokenizer.from_file("tokenizer.json")
-tokenizer.enable_truncation({longest})
-tokenizer.enable_padding(pad_id={pad}, pad_token={pad_token})
-encoded = tokenizer.encode_batch(["one text", "another, longer text"])
-feeds = {{
-    "input_ids": np.array([text.ids for text in encoded]),
-    "attention_mask": np.array([text.attention_mask for text in encoded]),{types}
-}}
-{outputs} = onnxruntime.InferenceSession("onnx/model.onnx").run(None, feeds)
-```
-
-## TensorRT
-
-TensorRT 10 reads graphs of this opset; give it the shapes to expect. Names end in `_quantized` where weights have
-8 bits: these are for onnxruntime on CPUs, and TensorRT does not take them (their ranges are found at run time).
-
-```
-{trtexec}
-```
-
-`--fp16` rounds to half precision: compare some outputs with those of onnxruntime before relying on them. The same
-graphs run on GPUs in onnxruntime with `providers=["TensorrtExecutionProvider", "CUDAExecutionProvider"]`.
-"""
-_SPARSE = """
-`sentence_embedding` is sparse (SPLADE): log(1 + relu(the largest logit over a text's tokens, special tokens included)),
-most of it 0. Where it is all that is wanted, `run(["sentence_embedding"], feeds)` leaves the logits, which are large.
-"""
-_EIGHT_BITS = """
-The graph with 8-bit weights is taken by `model_kwargs={"file_name": "model_quantized.onnx"}` in sentence-transformers,
-`file_name="model_quantized.onnx"` in optimum and `{dtype: "q8"}` in transformers.js.
-"""
-
-
-def readme(graph: Graph, files: Sequence[str], max_length: int, subject: CheckedModel) -> str:
-    """What a graph's README.md says, of the files beside it, of texts of at most `max_length` tokens."""
-    kind, pad = graph.kind, subject.tokenizer.special.pad
-    outputs = ", ".join(f"`{name}` [{shape}]" for name, shape in kind.outputs.items())
-    notes = ""
-    if graph.settings is not None:
-        by_length = ", divided by its length" if graph.settings.normalize else ""
-        vector = POOLINGS[graph.settings.pooling].description
-        notes = f"\n`sentence_embedding` of a text is {vector}{by_length}, as the model's folder says.\n"
-    if kind is SPLADE:
-        notes = _SPARSE
-    if any("_quantized" in name for name in files):
-        notes += _EIGHT_BITS
-    trtexec = ["trtexec --onnx=onnx/model.onnx --saveEngine=model.plan --fp16"]
-    for option, batch, length in (("min", 1, 1), ("opt", 8, max(1, max_length // 2)), ("max", 32, max_length)):
-        shapes = ",".join(f"{name}:{batch}x{length}" for name in graph.inputs)
-        trtexec.append(f"    --{option}Shapes={shapes}")
-    libraries = [] if kind.sentence is None else [f"- sentence-transformers: `{kind.sentence}`"]
-    libraries.append(f"- optimum: `{kind.optimum}.from_pretrained(FOLDER)`")
-    libraries.append(f'- transformers.js: `pipeline("{kind.task}", FOLDER)`')
-    types = '\n    "token_type_ids": np.array([text.type_ids for text in encoded]),' if len(graph.inputs) > 2 else ""
-    return _TEXT.format(
-        task=kind.task,
-        opset=OPSET,
-        libraries="\n".join(libraries),
-        files="\n".join(f"| `onnx/{name}` | {outputs} |" for name in files),
-        inputs=", ".join(f"`{name}`" for name in graph.inputs),
-        longest=max_length,
-        pad=pad,
-        pad_token=repr(subject.tokenizer.token(pad)).replace("'", '"'),
-        types=types,
-        notes=notes,
-        outputs=", ".join(kind.outputs) + ("," if len(kind.outputs) == 1 else ""),
-        trtexec=" \\\n".join(trtexec),
-    )

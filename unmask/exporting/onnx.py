@@ -78,17 +78,11 @@ class GraphFile:
 
 @dataclass(frozen=True, repr=False)
 class Export(Readable):
-    """A finished export.
+    """A finished export."""
 
-    Attributes:
-        model: What was exported, as it was named.
-        folder: Where the files are.
-        graphs: By the place of the file in the folder.
-    """
-
-    model: str
-    folder: Path
-    graphs: dict[str, GraphFile]
+    model: str  # as it was named
+    folder: Path  # of the files
+    graphs: dict[str, GraphFile]  # by the path of the file in the folder
 
     def to_dict(self) -> dict[str, Any]:
         graphs = {name: asdict(graph) for name, graph in self.graphs.items()}
@@ -276,11 +270,8 @@ def onnx_tokenizer_equals_ours(subject: CheckedModel, folders: Sequence[Path]) -
 
 
 def compared_outputs(subject: CheckedModel, file: Path, kind: GraphKind) -> list[tuple[str, Tensor, Tensor]]:
-    """What is compared, our numbers and those of a file, at real positions only.
-
-    Raises:
-        ModelError: onnxruntime cannot run the file; or the model's folder asks for a pooling that is not offered.
-    """
+    """What is compared, our numbers and those of a file, at real positions only; a ModelError where onnxruntime cannot
+    run the file."""
     graph, texts, rows = Graph(subject, kind), subject.probe, subject.padded()
     run, compared = open_graph(file, graph), []
     # The same tensors in onnxruntime and here, all texts at once and each alone.

@@ -286,13 +286,9 @@ def task_head_equals_ours(subject: CheckedModel) -> Check | str:
 
 
 def load_network(subject: CheckedModel, auto: str | None = None) -> Callable[[dict[str, Tensor]], Tensor]:
-    """The outputs of transformers' model, in evaluation mode and float32, as a function of its inputs.
-
-    It is loaded by the class `auto`, by default that of masked language models or, without a head, of bare encoders.
-
-    Raises:
-        ModelError: transformers cannot load it, or finds no value for a weight that the outputs need.
-    """
+    """The outputs of transformers' model, in evaluation mode and float32, as a function of its inputs; a ModelError
+    where it cannot load it, or finds no value for a weight that the outputs need. The class `auto` is by default that
+    of masked language models or, without a head, of bare encoders."""
     # No output of masked language models and bare encoders needs BERT's pooler, which may be missing.
     default = "AutoModelForMaskedLM" if subject.has_head else "AutoModel"
     model, report = _from_pretrained(subject.folder, auto or default, output_loading_info=True)
@@ -349,17 +345,11 @@ _OF_NETWORK = {
 
 @dataclass(frozen=True, repr=False)
 class Verification(Readable):
-    """The results of a model's checks.
+    """The results of a model's checks, by name."""
 
-    Attributes:
-        folder: Of the model.
-        checks: By name.
-        skipped: By name, why a check was not made.
-    """
-
-    folder: Path
+    folder: Path  # of the model
     checks: dict[str, Check]
-    skipped: dict[str, str]
+    skipped: dict[str, str]  # why a check was not made
 
     @property
     def passed(self) -> bool:

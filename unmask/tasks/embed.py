@@ -103,14 +103,10 @@ def _in_windows(
 def embed_texts(
     model: Network, tokenizer: Tokenizer, texts: Sequence[str], settings: EmbedSettings, *, names: Sequence[str] = ()
 ) -> Embedded:
-    """Embeds texts. Memory beside the result does not grow with their number.
+    """Embeds any number of texts, by a model in evaluation mode. Memory beside the result does not grow with their
+    number. `[MASK]` and other special tokens in them are such, as in transformers.
 
-    Args:
-        model: In evaluation mode; its encoder makes hidden states.
-        tokenizer: Its tokenizer.
-        texts: Any number; `[MASK]` and other special tokens in them are such, as in transformers.
-        settings: How.
-        names: What errors call each text; None: its number, counted from 0.
+    `names` are what errors call the texts, by default their numbers, counted from 0.
 
     Raises:
         SettingsError: Something is no text, holds what is no character, has no tokens, or is longer than the model.
@@ -168,18 +164,12 @@ def sparse_texts(
     """log(1 + relu(the largest logit over a text's tokens, special tokens included)), of each text, as
     sentence-transformers' `SparseEncoder` makes it of a folder with SPLADE.
 
-    Args:
-        model: In evaluation mode, with its head for masked tokens.
-        tokenizer: Its tokenizer.
-        texts, names: As for `embed_texts`.
-        long_texts: What becomes of texts longer than the model; `split`: the maximum is over all windows.
-        unit: Whether each is divided by its Euclidean length; what is all 0 stays so.
+    The model has its head for masked tokens; the maximum is over all windows of a text that is `split`. With `unit`
+    each vector is divided by its Euclidean length; what is all 0 stays so. Texts, names and errors are those of
+    `embed_texts`.
 
     Returns:
         Vectors as `csr_array` [texts, V], float32, the numbers of each in the order of tokens.
-
-    Raises:
-        SettingsError: As `embed_texts`.
 
     Source: Formal et al. 2021 (SPLADE v2), section 3.1; in training `unmask.train.contrast`.
     """

@@ -53,12 +53,10 @@ class Record(Protocol):
     """An example, as a task reads it: `TextRecord`, `WordsRecord` or `QuestionRecord`."""
 
     @property
-    def row(self) -> int:
-        """Row of the file, counted from 1; of several rows the first."""
+    def row(self) -> int: ...  # of the file, counted from 1; of several rows the first
 
     @property
-    def texts(self) -> tuple[str, ...]:
-        """All its texts."""
+    def texts(self) -> tuple[str, ...]: ...  # all of them
 
 
 class Columns(Settings):

@@ -214,14 +214,9 @@ def read_masked(tokenizer: Tokenizer, texts: Sequence[str]) -> list[MaskedText]:
 
 
 def allowed_tokens(tokenizer: Tokenizer, candidates: Sequence[str], spaced: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The tokens that candidates are: [2, V], without the space before the word, and with it.
-
-    `spaced` says which of the two spellings are needed.
-
-    Raises:
-        SettingsError: There are none, or one is empty, holds what is no character, or is not one token as it is
-            spelled at one of the masks.
-    """
+    """The tokens that candidates are: [2, V], without the space before the word, and with it; `spaced` says which of
+    the two spellings are needed. A SettingsError where there are none, or one is empty, holds what is no character, or
+    is not one token as it is spelled at one of the masks."""
     if isinstance(candidates, str):
         raise SettingsError("candidates are a list of words; put brackets around a single one")
     if not candidates:

@@ -70,15 +70,8 @@ class InputEncoder:
     """A tokenizer that puts special tokens around its texts and cuts them.
 
     Special tokens in a text are what they are called, as in transformers: a folder that is used there must see what it
-    was trained on.
-
-    Args:
-        tokenizer: The model's.
-        config: Of the model.
-        max_length: Longest input; None: the model's.
-
-    Raises:
-        SettingsError: The model is shorter than the length.
+    was trained on. Inputs are at most `max_length` tokens, by default the model's longest; a SettingsError where the
+    model is shorter.
     """
 
     def __init__(self, tokenizer: Tokenizer, config: TaskConfig, *, max_length: int | None = None) -> None:
@@ -93,11 +86,8 @@ class InputEncoder:
         self._cut.enable_truncation(self.max_length, strategy="longest_first")
 
     def texts(self, firsts: Sequence[str], seconds: Sequence[str] | None) -> list[tokenizers.Encoding]:
-        """Texts, or pairs of them, whose ends are cut where they are too long: `overflowing` is not empty there.
-
-        Raises:
-            ModelError: The tokenizer cannot tell the texts of a pair apart.
-            TokenizerError: It does not know a character.
+        """Texts, or pairs of them, whose ends are cut where they are too long: `overflowing` is not empty there. A
+        ModelError where the tokenizer cannot tell the texts of a pair apart, a TokenizerError of an unknown character.
         """
         self._check(firsts, seconds)
         return list(self._cut.encode_batch(list(firsts if seconds is None else zip(firsts, seconds, strict=True))))
@@ -132,12 +122,8 @@ class InputEncoder:
         self, firsts: Sequence[str], seconds: Sequence[str], ids: Sequence[str], *, stride: int
     ) -> list[list[tokenizers.Encoding]]:
         """For each question its windows of its text, which overlap where the text is too long: neighbouring ones share
-        `stride` tokens, as far as the question leaves room. Errors call the questions by `ids`.
-
-        Raises:
-            CorpusError: A question leaves no room for its text.
-            ModelError, TokenizerError: As for `texts`.
-        """
+        `stride` tokens, as far as the question leaves room. Errors are those of `texts`, and a CorpusError that names a
+        question of `ids` which leaves no room for its text."""
         self._check(firsts, seconds)
         overhead = self._whole.num_special_tokens_to_add(True)
         lengths = [len(e) for e in self._whole.encode_batch(list(firsts), add_special_tokens=False)]

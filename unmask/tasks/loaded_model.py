@@ -90,13 +90,11 @@ def _architecture(content: Mapping[str, Any]) -> str:
 
 
 def task_of(content: Mapping[str, Any], folder: Path, *, pools_itself: bool = False) -> Task:
-    """The task of a config.json, under our own key or by its architecture.
+    """The task of a config.json, under our own key or by its architecture; a ModelError where there is none, or its
+    labels cannot be read.
 
     `pools_itself` says that the network makes one output of a whole text (those that transformers runs do), so that the
     task has no pooling to choose.
-
-    Raises:
-        ModelError: The model is not fine-tuned for a task, or its labels cannot be read.
     """
     architecture, content_own = _architecture(content), content.get(KEY)
     names = label_names_of(content, folder) or ("LABEL_0", "LABEL_1")  # transformers' own
@@ -211,11 +209,7 @@ class Model(Readable):
 
     @property
     def network(self) -> MaskedLM:
-        """Our encoder with its head, in evaluation mode.
-
-        Raises:
-            ModelError: transformers runs the model.
-        """
+        """Our encoder with its head; a ModelError where transformers runs the model."""
         if not isinstance(self._embedder, MaskedLM):
             done = "predicts and embeds" if self.task else "fills, embeds, is evaluated, scored and fine-tuned"
             raise ModelError(
@@ -227,22 +221,14 @@ class Model(Readable):
 
     @property
     def predictor(self) -> MaskedLM | TransformersNetwork:
-        """What predicts tokens, in evaluation mode: our network, or one that transformers runs.
-
-        Raises:
-            ModelError: The model has no head for masked tokens: it is fine-tuned, or a bare encoder.
-        """
+        """What predicts tokens: our network, or one that transformers runs; errors as of `check_head`."""
         self.check_head()
         assert self._predictor is not None, "the head was checked"
         return self._predictor
 
     @property
     def embedder(self) -> MaskedLM | TransformersNetwork:
-        """What makes hidden states, in evaluation mode.
-
-        Raises:
-            ModelError: transformers runs the model, and it is more than an encoder.
-        """
+        """What makes hidden states; a ModelError where transformers runs the model, and it is more than an encoder."""
         if self._embedder is None:
             raise ModelError(
                 f"{self.folder}: the model has a decoder behind its encoder, or transformers does not tell its encoder "
@@ -252,11 +238,8 @@ class Model(Readable):
 
     @property
     def fine_tuned(self) -> tuple[TaskNetwork, Task]:
-        """What does the task of a fine-tuned model, and the task.
-
-        Raises:
-            ModelError: The model is not fine-tuned for a task, or the head in its folder cannot be used.
-        """
+        """What does the task of a fine-tuned model, and the task; a ModelError where there is none, or its head in the
+        folder cannot be used."""
         if isinstance(self._fine_tuned, tuple):
             return self._fine_tuned
         raise self._fine_tuned or ModelError(
@@ -340,11 +323,8 @@ class Model(Readable):
 
     @property
     def makes_sparse(self) -> bool:
-        """Whether the folder's files say that vectors are sparse (SPLADE), which `sparse_texts` makes.
-
-        Raises:
-            ModelError: A file is damaged, or they are made in a way that is not offered.
-        """
+        """Whether the folder's files say that vectors are sparse (SPLADE), which `sparse_texts` makes; a ModelError
+        where a file is damaged, or they are made in a way that is not offered."""
         if self.hub is not None:
             fetch_sentence_files(self.hub, self.folder)
         if module_file(self.folder, "SpladePooling") is None:
@@ -353,7 +333,7 @@ class Model(Readable):
         return True
 
     def check_head(self) -> None:
-        """Raises `ModelError` unless the model predicts tokens."""
+        """Raises `ModelError` where the model has no head for masked tokens: it is fine-tuned, or a bare encoder."""
         if self.task is not None:
             raise ModelError(
                 f"{self.folder}: fine-tuned ({self.task.kind}), so it predicts no tokens any more; use "
@@ -520,12 +500,8 @@ def load(folder: str | Path, *, precision: Precision = "float32", strict: bool =
 
 
 def as_predictor(model: Model | str | Path, *, strict: bool = False) -> Model:
-    """A model that predicts tokens; one that is loaded here, in float32, is moved to the device that there is.
-
-    Raises:
-        ModelError: It has no head for masked tokens: it is fine-tuned, or a bare encoder; or as `unmask.load`.
-        TokenizerError: As `unmask.load`.
-    """
+    """A model that predicts tokens; one that is loaded here, in float32, is moved to the device that there is. Errors
+    are those of `unmask.load` and `Model.check_head`."""
     loaded = model if isinstance(model, Model) else load(model, strict=strict)
     loaded.check_head()
     if loaded is not model:

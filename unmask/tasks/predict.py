@@ -27,23 +27,14 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 class Predictions(Result):
-    """What a fine-tuned model says of a file.
+    """What a fine-tuned model says of a file: in `out` where a file was written, else in `predictions`, a dictionary a
+    record with the record's `row` in the file."""
 
-    Attributes:
-        model: Its folder.
-        task: What it does.
-        examples: Records of the file.
-        truncated: Of them, those that are longer than the model: their ends were not seen.
-        split: Those that were seen in several parts.
-        predictions: A dictionary a record, with the record's `row` in the file; where nothing was written.
-        out: The file that was written; else not there.
-    """
-
-    model: str
+    model: str  # its folder
     task: str
-    examples: int
-    truncated: int
-    split: int
+    examples: int  # records of the file
+    truncated: int  # of them, those that are longer than the model: their ends were not seen
+    split: int  # those that were seen in several parts
 
     def shown(self) -> Iterator[Shown]:
         if "out" in self:

@@ -137,11 +137,8 @@ class Task(ABC):
     @classmethod
     @abstractmethod
     def of_row(cls, row: LabelledRow) -> Record:
-        """The record of a row, with its label where `row.columns.label` is not None.
-
-        Raises:
-            CorpusError: The row lacks something or has something else; with its number.
-        """
+        """The record of a row, with its label where `row.columns.label` is not None; a CorpusError where the row lacks
+        something or has something else, with its number."""
 
     @abstractmethod
     def of_input(self, number: int, value: Any) -> Record | None:
@@ -155,21 +152,12 @@ class Task(ABC):
     @classmethod
     @abstractmethod
     def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: ClassifierPooling) -> Self:
-        """The task of a model that learns from this file.
-
-        Raises:
-            CorpusError: There is nothing to learn, such as one class only.
-        """
+        """The task of a model that learns from this file; a CorpusError where there is nothing to learn, such as one
+        class only."""
 
     def check(self, file: Labelled, train: Path) -> str | None:
-        """Compares a file, the training file itself too, with what was learned.
-
-        Returns:
-            A warning about what the model cannot get right; None: there is none.
-
-        Raises:
-            CorpusError: The file cannot be used.
-        """
+        """Compares a file, the training file itself too, with what was learned: a warning about what the model cannot
+        get right, or None; a CorpusError where the file cannot be used."""
         return None
 
     @classmethod
@@ -237,11 +225,7 @@ class Task(ABC):
         return losses_of(logits, targets.classes_N, targets.weights_N)
 
     def check_network(self, model: TaskNetwork) -> None:  # noqa: B027  (few tasks have anything to do)
-        """Finds out before the training whether a network can do it.
-
-        Raises:
-            ModelError: It cannot.
-        """
+        """Raises a ModelError before the training where a network cannot do it."""
 
     def finish(self, model: TaskNetwork) -> Self:
         """Makes of a network that has learned one that is saved, and returns the task that this one does."""

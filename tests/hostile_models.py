@@ -33,12 +33,6 @@ def change_weights(folder: Path, change: Callable[[torch.Tensor], torch.Tensor])
     save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
 
 
-def remove_weight(folder: Path, part: str) -> None:
-    """Leaves out the tensors whose names end so."""
-    weights = {name: tensor for name, tensor in load_file(folder / WEIGHTS).items() if not name.endswith(part)}
-    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
-
-
 def cut_weights(folder: Path) -> None:
     content = (folder / WEIGHTS).read_bytes()
     (folder / WEIGHTS).write_bytes(content[: len(content) // 2])

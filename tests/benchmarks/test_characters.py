@@ -37,20 +37,6 @@ def test_hidden_characters_and_their_figures() -> None:
     assert loss == pytest.approx(math.log(math.exp(3.0) + 66) - 3.0 * right, rel=1e-5)
 
 
-def test_the_table_and_what_it_says() -> None:
-    def points(begin: int, end: int, step: int, rise: float) -> list[tuple[float, ...]]:
-        return [(s, s * 1000, 2.0, s / rise, 2.1, s / rise - 0.01) for s in range(begin, end, step)]
-
-    curves = {"ours": points(3, 60, 3, 100), "annotated": points(60, 1260, 60, 3000)}
-    lines = script.table(curves)
-    assert len([line for line in lines if line.startswith("| ours")]) == 4
-    assert "| ours | 57 s | 1,000 | 2.000 | 0.570 | 2.100 | 0.560 |" in lines
-    assert lines[-1] == (
-        "The annotated experiment ends at 0.400, within a standard error of it after 1,200 s; ours is beyond at its "
-        "look after 42 s: at least 29 times as fast."
-    )
-
-
 @pytest.mark.slow
 def test_the_whole_script(tmp_path: Path) -> None:
     page, picture = tmp_path / "page.md", tmp_path / "curve.svg"

@@ -138,21 +138,6 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     return call
 
 
-def test_every_command_runs(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "text.txt").write_text("a line\n" * 1000 + "cut")
-    commands = run("--megabytes", "0.003")
-    printed = capsys.readouterr()
-    trained = 9  # the twelve without those that need annotations
-    names = [words[0] for words in commands]
-    assert names == ["prepare", "audit"] * 4 + ["pretrain"] * trained
-    cut = Path(commands[0][1]).read_text()
-    assert cut.endswith("a line\n")
-    assert 2990 < len(cut) <= 3000
-    assert all("--resume" in words for words in commands if words[0] != "audit")
-    assert "| `span` | 30.00% | 30.00% | 30.00% | 30.00% |" in printed.out
-    assert "| `span` | 4.000 | 2.00 | 12,346 |" in printed.out
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -51,30 +51,6 @@ def test_differences_are_paired_and_corrected_for_twelve() -> None:
     assert script.difference(one, "pmi", "loss") is None
 
 
-def test_the_page(tmp_path: Path) -> None:
-    apart = three_seeds(0.99, 1.0, 1.01)
-    values = script.by_corpus(apart)["novels"]
-    rows = [line for line in script.table(values) if line.startswith("| `")]
-    assert [row.split("`")[1] for row in rows] == list(STRATEGIES)
-    assert rows[0] == "| `random` | 3 | 5.000 |  | 80.0 |  | 0.0 |  | 90.0 |  |"
-    assert rows[2] == "| `span` | 3 | 6.000 | **+1.000 ± 0.089** | 80.0 | +0.0 | 0.0 | +0.0 | 90.0 | +0.0 |"
-    assert rows[3] == "| `pmi` | 0 |  |  |  |  |  |  |  |  |"
-    complete = [{**line, "strategy": name} for line in apart for name in STRATEGIES if line["strategy"] == "random"]
-    better = [entry("phrase", seed, 5.0 - seed, 0.9 + seed / 1000) for seed in range(3)]
-    values = script.by_corpus([*complete, *apart, *better])["novels"]
-    verdict = "Against `random` on novels: `span` is worse in held-out loss; `phrase` is better in SST-2."
-    assert script.verdict("novels", values, 3) == verdict
-    assert script.verdict("novels", values, 4).startswith(f"{verdict} Not complete: of 4 seeds there are `random` 3, ")
-    entries = [*apart, entry("random", 0, 5.0, corpus="docs", date="2026-01-03")]
-    text = "\n".join(script.page(entries, seeds=3))
-    assert "sst2 2 epochs of 3,000 sentences, 32 a step, learning rate 0.0005." in text
-    assert "300 steps (1,228,000 tokens of the first 6 MB)" in text
-    assert text.index("**novels**") < text.index("**docs**")
-    assert script.made(entries) == ["2026-01-02 to 2026-01-03, A processor, 2 cores, torch 2.0."]
-    script.draw(entries, tmp_path / "picture.svg")
-    assert (tmp_path / "picture.svg").read_text(encoding="utf-8").startswith("<svg")
-
-
 @pytest.fixture
 def tasks(tmp_path: Path) -> Path:
     """A folder with tiny files of all tasks."""

@@ -39,22 +39,6 @@ def test_a_table_replaces_what_stands_between_its_marks(script: types.ModuleType
     assert re.fullmatch(expected, page.read_text(encoding="utf-8"))
 
 
-def test_a_gpu_is_named_and_a_page_without_a_place_is_an_error(script: types.ModuleType, tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(PAGE, encoding="utf-8")
-    script.write_table(page, "speed-gpu", ["| new |"], gpu="A GPU")
-    text = page.read_text(encoding="utf-8")
-    assert "<!-- speed -->\nold\n<!-- end speed -->" in text
-    assert ", A GPU, A processor with AMX, 2 cores, " in text
-    assert "kept" not in text
-    with pytest.raises(SystemExit, match=r"page\.md has no place for memory"):
-        script.write_table(page, "memory", ["| new |"])
-    assert script.shown(Path("docs/pictures/a.svg"), Path("docs/page.md"), "a curve") == [
-        "",
-        "![a curve](pictures/a.svg)",
-    ]
-
-
 def test_every_table_of_the_page_is_made_by_a_target() -> None:
     text = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     marks = re.findall(r"<!-- (end )?([\w-]+) -->", text)

@@ -36,38 +36,6 @@ def test_when_a_curve_is_at_a_loss_for_good(
     assert reached == (seconds if seconds is None else pytest.approx(seconds))
 
 
-def seeds(system: str, *losses: float) -> list[dict[str, Any]]:
-    """A run a seed, 180 s long."""
-    work = {"system": system, "batch_tokens": 2048, "learning_rate": 2e-3}
-    return [
-        {"work": {**work, "seed": seed}, "steps": 1234, "tokens": 2_000_000,
-         "points": [[60.0, 7.0, 0.1], [180.0, loss, 0.25]]}
-        for seed, loss in enumerate(losses)
-    ]  # fmt: skip
-
-
-def test_the_table_has_a_line_a_system_the_weakest_first() -> None:
-    runs = {
-        "modernbert-muon": seeds("modernbert-muon", 5.0, 5.0, 5.3),
-        "ours": seeds("ours", 4.5, 4.6, 4.7),
-        "modernbert-adamw": seeds("modernbert-adamw", 5.5, 5.6, 5.7),
-    }
-    lines = script.table(runs)
-    assert "mean of 3 ± half of its 95 % t interval" in lines[0]
-    # t is 4.303 with two degrees of freedom; the standard errors are 0.1 / sqrt(3) and 0.1
-    common = "| 2,048 | 0.002 | 1,234 | 2,000,000 |"
-    # ours falls from 7 to its last loss within 120 s: 127.2, 130 and 133 s, and 151.2, 155 and 159.1 s
-    assert lines[2] == f"| modernbert-adamw {common} 5.600 ± 0.248 | 25.0% | 130 s: 1/1.4 of the time |"
-    assert lines[3] == f"| modernbert-muon {common} 5.100 ± 0.430 | 25.0% | 155 s: 1/1.2 of the time |"
-    assert lines[4] == f"| ours {common} 4.600 ± 0.248 | 25.0% |  |"
-    assert lines[6] == (
-        "`modernbert-adamw` ends at 5.600 nats after 180 s; ours is there after 130 s (127, 130, 133): 1/1.4 of the "
-        "time. At the end the peer's loss less ours, by seed, is +1.000."
-    )
-    lines = script.table({"modernbert-adamw": seeds("", 4.0, 4.1), "ours": seeds("ours", 4.5, 4.6)})
-    assert lines[3].endswith("| not within the budget |")
-
-
 class FewSteps:
     """A turn without a parent: some steps, then the end."""
 

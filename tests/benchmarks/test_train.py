@@ -91,30 +91,6 @@ def fake(*turns: list[tuple[int, float]], **facts: Any) -> Any:
 FACTS = {"multiplied": 10**10, "head": 2 * 10**10, "reach": 10**8}  # 15.48e10 FLOP a token
 
 
-def test_the_table_of_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
-    systems = {
-        "ours": fake([(30, 2.0), (20, 2.0)], [(48, 4.0)], [(1000, 1.0)], **FACTS),
-        "bert": fake([(27, 9.0), (27, 9.0)], [(27, 9.0)], [(1000, 1.0)], attention="sdpa"),
-        "bert-bf16": fake([(27, 2.0)], attention="eager"),
-    }
-    peaks = iter((3.87e12, 1.8576e12))  # the machine slows down with the second round
-    monkeypatch.setattr(script, "peak_flops", lambda *of: next(peaks))
-    monkeypatch.setattr(script, "start", lambda names, work: {n: systems[n] for n in names if n in systems})
-    work = script.Work("data", "2x64", 8, 34)
-    lines = script.measure(work, [*systems, "bert-best"], rounds=2)
-    # 12.5 and 12 tokens a second in the median of a turn: a half and all of what products reached before it
-    assert lines == [
-        "| 2x64 | 8 | 32 | ours | 12* (10 to 15; 3) | 1.00* | 75% of 2.86 TFLOP/s* | 3 |",
-        "| 2x64 | 8 | 32 | bert (sdpa) | 3* (3 to 3; 3) | 4.00* | - | 3 |",
-        "| 2x64 | 8 | 32 | bert-bf16 | ended: no memory |  |  |  |",
-        "| 2x64 | 8 | 32 | bert-best | ended: no memory |  |  |  |",
-    ]
-    assert [systems[name].closed for name in ("ours", "bert")] == [True, True]
-    monkeypatch.setattr(script, "start", lambda names, work: {"bert": fake([(32, 4.0)], attention="sdpa")})
-    (line,) = script.measure(work, ["bert"], rounds=1)
-    assert line == "| 2x64 | 8 | 32 | bert (sdpa) | 8* (8 to 8; 1) | - | - | 3 |", "nothing to compare with"
-
-
 def test_turns_and_ways() -> None:
     long = fake([(20, 9.0), (20, 9.0), (20, 9.0)], **FACTS)
     short = fake([(20, 4.0)], [(20, 4.0)], [(20, 4.0)])

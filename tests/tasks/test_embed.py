@@ -13,7 +13,6 @@ import torch
 import unmask
 from tests.conftest import make_text
 from unmask.core.errors import ModelError, SettingsError
-from unmask.model.config import PARTS
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_model
 from unmask.tasks import embed as embed_module
@@ -24,29 +23,6 @@ from unmask.tokenizer.tokenizer import SpecialIds, Tokenizer
 LINES = [line for line in make_text(20, seed=5).split("\n") if line][:23]
 TEXTS = [*LINES, "", "the", "the [MASK] and [SEP] king"]
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
-
-
-@pytest.mark.parametrize("layout", list(PARTS))
-def test_the_same_folder_in_transformers_gives_the_same_means(  # type: ignore[no-untyped-def]
-    layout: str, make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path
-) -> None:
-    """What sentence-transformers does with a plain folder: the mean of the last hidden states under the mask."""
-    transformers = pytest.importorskip("transformers")
-    save_model(make_model(layout=layout), tmp_path)
-    tokenizer.save(tmp_path, max_length=64)
-    theirs = transformers.AutoModel.from_pretrained(tmp_path).eval()
-    inputs = transformers.AutoTokenizer.from_pretrained(tmp_path)(TEXTS, padding=True, return_tensors="pt")
-    with torch.no_grad():
-        hidden = theirs(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]).last_hidden_state
-    weights = inputs["attention_mask"][..., None].float()
-    mean = ((hidden * weights).sum(1) / weights.sum(1)).numpy()
-    ours = unmask.load(tmp_path)
-    assert ours.embed(TEXTS).dtype == np.float32
-    np.testing.assert_allclose(ours.embed(TEXTS), mean, atol=2e-5)
-    np.testing.assert_allclose(ours.embed(TEXTS, pooling="first"), hidden[:, 0].numpy(), atol=2e-5)
-    unit = mean / np.linalg.norm(mean, axis=1, keepdims=True)
-    np.testing.assert_allclose(ours.embed(TEXTS, normalize=True), unit, atol=2e-5)
-    assert np.abs(mean - hidden[:, 0].numpy()).max() > 0.1
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ MARKING = ("bpe", "bpe_prefix", "unigram")
 
 
 def spaced_in(tokenizer: Tokenizer, text: str) -> list[bool]:
-    return read_masked(tokenizer, [text])[0].query.spaced.tolist()
+    return read_masked(tokenizer, [text])[0].spaced.tolist()
 
 
 @pytest.mark.parametrize("family", MARKING)
@@ -80,7 +80,7 @@ def test_tokens_of_each_family() -> None:
 @pytest.mark.parametrize("text", ["the [MASK] sees", "[MASK] sees", "the ([MASK] sees"])
 def test_candidates_have_the_token_that_the_text_with_them_has(family: str, text: str) -> None:
     tokenizer = trained(family)
-    query = read_masked(tokenizer, [text])[0].query
+    query = read_masked(tokenizer, [text])[0]
     place = int(query.places[0])
     found = 0
     texts = (tokenizer.text(id_).strip() for id_ in np.flatnonzero(tokenizer.ordinary).tolist())

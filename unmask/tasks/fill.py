@@ -106,15 +106,14 @@ def fill_texts(
     results: list[Filled] = []
     for begin in range(0, len(texts), PART_TEXTS):
         masked = read_masked(tokenizer, texts[begin : begin + PART_TEXTS])
-        if long := sum(len(text.query.input_ids) > longest for text in masked):
+        if long := sum(len(text.input_ids) > longest for text in masked):
             log.warning(
                 "texts longer than the model's %d tokens: %d; each mask is seen with the text around it", longest, long
             )
-        queries = [text.query for text in masked]
         allowed = None
         if candidates is not None:
-            allowed = allowed_tokens(tokenizer, candidates, np.concatenate([query.spaced for query in queries]))
-        first = likeliest(model, tokenizer, queries, top_k=top_k, allowed=allowed)
+            allowed = allowed_tokens(tokenizer, candidates, np.concatenate([text.spaced for text in masked]))
+        first = likeliest(model, tokenizer, masked, top_k=top_k, allowed=allowed)
         fillings = _fillings(model, tokenizer, masked, first, top_k=top_k, allowed=allowed)
         rows = zip(first[0].tolist(), first[1].tolist(), strict=True)
         for text, best in zip(masked, fillings, strict=True):
@@ -134,19 +133,13 @@ def fill_texts(
 #     Unigram           ▁Paris                      Paris, but ▁Paris where a text begins
 
 
-class Query(NamedTuple):
-    """Some masks of a text."""
+class MaskedText(NamedTuple):
+    """A text with one or several masks."""
 
     input_ids: Ids  # of the whole text with its special tokens, however long
     places: NDArray[np.int64]  # [masks], where they are
     spaced: NDArray[np.bool_]  # [masks], whether words are spelled with the space before them there
-
-
-class MaskedText(NamedTuple):
-    """A text with one or several masks."""
-
     text: str
-    query: Query  # all of its masks
     spans: tuple[tuple[int, int], ...]  # the characters [begin, end) of each mask, without white space that it takes
 
     def filled(self, tokenizer: Tokenizer, token_ids: Sequence[int]) -> str:
@@ -209,7 +202,7 @@ def read_masked(tokenizer: Tokenizer, texts: Sequence[str]) -> list[MaskedText]:
                 end_before = int(offsets[place - 1, 1]) if place else 0
                 has_space = any(map(str.isspace, text[end_before:begin]))
                 spaced[number] = has_space or (end_before == 0 and begins_spaced)
-        masked.append(MaskedText(text, Query(input_ids, places, spaced), tuple(spans)))
+        masked.append(MaskedText(input_ids, places, spaced, text, tuple(spans)))
     return masked
 
 
@@ -267,12 +260,12 @@ def allowed_tokens(tokenizer: Tokenizer, candidates: Sequence[str], spaced: NDAr
 def likeliest(
     model: Predictor,
     tokenizer: Tokenizer,
-    queries: Sequence[Query],
+    texts: Sequence[MaskedText],
     *,
     top_k: int,
     allowed: NDArray[np.bool_] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """What stands at each mask of each query, in their order. `allowed`: see `allowed_tokens`.
+    """What stands at each mask of each text, in their order. `allowed`: see `allowed_tokens`.
 
     Returns:
         The likeliest tokens first [N, K], int64; and their log-probabilities among all of the vocabulary [N, K],
@@ -282,19 +275,19 @@ def likeliest(
     # What the model sees, which of the N masks each answers, and where these are in it.
     windows: list[tuple[Ids, NDArray[np.int64], NDArray[np.int64]]] = []
     num_masks = 0
-    for query in queries:
-        numbers = num_masks + np.arange(len(query.places))
+    for text in texts:
+        numbers = num_masks + np.arange(len(text.places))
         num_masks += len(numbers)
-        if len(query.input_ids) <= longest:
-            windows.append((query.input_ids, numbers, query.places))
+        if len(text.input_ids) <= longest:
+            windows.append((text.input_ids, numbers, text.places))
             continue
-        for number, place in zip(numbers, query.places.tolist(), strict=True):
-            window, inside = around(query.input_ids, place, longest, tokenizer.special)
+        for number, place in zip(numbers, text.places.tolist(), strict=True):
+            window, inside = around(text.input_ids, place, longest, tokenizer.special)
             windows.append((window, np.array([number]), np.array([inside])))
     sequences, owners, places = [w[0] for w in windows], [w[1] for w in windows], [w[2] for w in windows]
     if allowed is not None:
         top_k = min(top_k, int(allowed.sum(1).max()))
-        allowed_2V, spaced_N = torch.from_numpy(allowed), np.concatenate([query.spaced for query in queries])
+        allowed_2V, spaced_N = torch.from_numpy(allowed), np.concatenate([text.spaced for text in texts])
     ids_NK = torch.zeros(num_masks, top_k, dtype=torch.int64)
     values_NK = torch.full((num_masks, top_k), -math.inf)
     for rows, hidden_TD in run(model, sequences):
@@ -329,34 +322,37 @@ def _fillings(
     with all of them in place.
     """
     rows_of = np.cumsum([0, *(len(text.spans) for text in texts)])
-    beams = [[(text.query.input_ids, 0.0)] for text in texts]  # token ids and log-probability
+    beams = [[(text.input_ids, 0.0)] for text in texts]  # token ids and log-probability
     for turn in range(max((len(text.spans) for text in texts), default=0)):
         active = [n for n, text in enumerate(texts) if len(text.spans) > turn]
         best = first
         if turn:
             here = slice(turn, turn + 1)
-            places = {n: (texts[n].query.places[here], texts[n].query.spaced[here]) for n in active}
-            queries = [Query(ids, *places[n]) for n in active for ids, _ in beams[n]]
-            best = likeliest(model, tokenizer, queries, top_k=top_k, allowed=allowed)
+            filled = [
+                texts[n]._replace(input_ids=ids, places=texts[n].places[here], spaced=texts[n].spaced[here])
+                for n in active
+                for ids, _ in beams[n]
+            ]
+            best = likeliest(model, tokenizer, filled, top_k=top_k, allowed=allowed)
         row = 0
         for n in active:
             row = row if turn else int(rows_of[n])
             rows = slice(row, row + len(beams[n]))
             row += len(beams[n])
-            place = texts[n].query.places[turn]
+            place = texts[n].places[turn]
             ids, values = best[0][rows].numpy(), best[1][rows].double().numpy()
             totals = np.array([score for _, score in beams[n]])[:, None] + values
             order = np.argsort(-totals, axis=None, kind="stable")[:top_k]
             longer = []
             for beam, rank in zip(*np.unravel_index(order, totals.shape), strict=True):
                 if totals[beam, rank] > -math.inf:
-                    filled = beams[n][beam][0].copy()
-                    filled[place] = ids[beam, rank]
-                    longer.append((filled, float(totals[beam, rank])))
+                    input_ids = beams[n][beam][0].copy()
+                    input_ids[place] = ids[beam, rank]
+                    longer.append((input_ids, float(totals[beam, rank])))
             beams[n] = longer
     fillings = []
     for text, some in zip(texts, beams, strict=True):
-        choices = [(ids[text.query.places].tolist(), math.exp(score)) for ids, score in some]
+        choices = [(ids[text.places].tolist(), math.exp(score)) for ids, score in some]
         fillings.append(
             tuple(Filling(tuple(map(tokenizer.token, ids)), text.filled(tokenizer, ids), p) for ids, p in choices)
         )

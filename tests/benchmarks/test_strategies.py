@@ -1,17 +1,14 @@
-"""The table of strategies: its intervals by hand, which cells run, in which order, and one of them."""
+"""The table of strategies: its intervals by hand, and one of its cells."""
 
 from __future__ import annotations
 
 import gzip
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import strategies as script
-
-from unmask.masking.settings import STRATEGIES
 
 
 def entry(strategy: str, seed: int, loss: float, sst2: float = 0.8, **others: Any) -> dict[str, Any]:
@@ -63,52 +60,6 @@ def tasks(tmp_path: Path) -> Path:
             content = text.encode()
             (folder / file).write_bytes(gzip.compress(content) if file.endswith(".gz") else content)
     return tmp_path / "tasks"
-
-
-def test_a_run_that_was_killed_goes_on(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    tasks: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    ran: list[tuple[str, int]] = []
-    killed_after: list[int] = [5]
-
-    def side_by_side(works: Any, jobs: int, log: Path) -> Iterator[tuple[Any, dict[str, Any] | None]]:
-        for work in works:
-            if len(ran) in killed_after:
-                killed_after.clear()
-                raise SystemExit("killed")
-            ran.append((work.strategy, work.seed))
-            figures = {"loss": 5.0, "sst2": 0.8, "wnut17": 0.1, "ud_english_ewt": 0.9}
-            yield work, None if work.strategy == "pmi" and work.seed else {"figures": figures, "tokens": 1000}
-
-    monkeypatch.setattr(script, "side_by_side", side_by_side)
-    monkeypatch.setattr(script, "prepare", lambda *options: None)
-    monkeypatch.setattr(script.unmask, "lexicon", lambda *options, **named: None)
-    monkeypatch.setattr(script, "version", lambda package: "1")
-    monkeypatch.setattr(script.signal, "signal", lambda *options: None)
-    text, results = tmp_path / "text.txt", tmp_path / "results.jsonl"
-    text.write_text("some text\n", encoding="utf-8")
-
-    def main(*options: str) -> None:
-        argv = ["strategies.py", f"novels={text}", "--tasks", str(tasks), "--results", str(results), "--seeds", "2"]
-        monkeypatch.setattr(script.sys, "argv", [*argv, "--work", str(tmp_path / "work"), *options])
-        script.main()
-
-    main("--cells", "0")
-    assert "No cell is measured yet." in capsys.readouterr().out
-    with pytest.raises(SystemExit, match="killed"):
-        main()
-    with results.open("a", encoding="utf-8") as file:
-        file.write('{"corpus": "nov')  # half a line
-    for _ in range(2):
-        with pytest.raises(SystemExit, match="1 cells failed"):
-            main()
-    cells = [(strategy, seed) for seed in range(2) for strategy in STRATEGIES]
-    assert ran == [*cells, ("pmi", 1)], "the second time nothing else is left to do"
-    main("--cells", "3", "--steps", "10")
-    assert ran[25:] == [(strategy, 0) for strategy in list(STRATEGIES)[:3]], "other settings are other cells"
 
 
 def test_one_cell(tasks: Path, data_folder: Path, tmp_path: Path) -> None:

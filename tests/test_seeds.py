@@ -116,7 +116,7 @@ def test_pairs_read_in_pieces_are_numbered_by_their_lines(tmp_path: Path) -> Non
     path.write_bytes(b"\n" * 50_000 + b"\n  ".join([seeds.PAIR.strip()] * 3) + b"\n")
     assert [pair.where for pair in read_pairs(path)] == [f"{path}: line {number}" for number in (50001, 50002, 50003)]
     path.write_bytes(b"[" + b",\n".join([seeds.PAIR.strip()] * 3) + b"] ")
-    assert [pair.where for pair in read_pairs(path)] == [f"{path}: pair {number}" for number in (1, 2, 3)]
+    assert [pair.where for pair in read_pairs(path)] == [f"{path}: row {number}" for number in (1, 2, 3)]
     for content in (
         b"[" + seeds.PAIR * 2 + b"]",
         b"[" + seeds.PAIR + b"] 5",

@@ -5,6 +5,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def test_an_index_finds_what_its_vectors_say(
     assert made["skipped"] == {"texts without a letter or sign": 1}
     assert "a row, its text in column 'text', its id in column 'id', its title in column 'title'" in err
     assert "passed over: 1 texts" in err
-    assert len(list((out / "blocks").glob("*.npy"))) == -(-made["passages"] // 5)
+    assert len(list((out / "blocks").glob("*.parquet"))) == -(-made["passages"] // 5)
 
     code, printed, _ = main("search", "query", out, "the ship sees the ship", "--top-k", 20, "--json")
     assert code == 0
@@ -145,7 +146,7 @@ def test_a_stopped_index_goes_on_as_if_it_had_not(
         calls.clear()
         calls.extend([1] * 3)
         build(out, resume=True)
-        assert len(calls) == 3 + len(list((out / "blocks").glob("*.npy"))) - 2, "two blocks were there"
+        assert len(calls) == 3 + len(list((out / "blocks").glob("*.parquet"))) - 2, "two blocks were there"
     for path in sorted((tmp_path / "whole").rglob("*")):
         if path.is_file() and not path.name.startswith(".lock"):
             assert path.read_bytes() == (out / path.relative_to(tmp_path / "whole")).read_bytes()
@@ -170,23 +171,112 @@ def changed_json(file: Path, **changes: Any) -> None:
     file.write_text(json.dumps({name: value for name, value in content.items() if value is not None}))
 
 
-DAMAGE: dict[str, tuple[str, Callable[[Path], Any]]] = {
-    "short": ("00000.npy", lambda file: file.write_bytes(file.read_bytes()[:-1])),
-    "as many bytes, other vectors": ("00000.npy", lambda file: np.save(file, np.load(file).reshape(-1, 16))),
-    "no passages": ("00000.parquet", lambda file: file.write_bytes(b"x" * file.stat().st_size)),
-    "no JSON": ("search.json", lambda file: file.write_text("{")),
-    "version": ("index.json", lambda file: changed_json(file, version=7)),
+def turned(data: bytes, place: int) -> bytes:
+    """The bytes with a bit of one of them turned."""
+    return data[:place] + bytes([data[place] ^ 0x40]) + data[place + 1 :]
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "short": lambda data: data[:-3],
+    "a bit of the head": lambda data: turned(data, 20),
+    "a bit in the middle": lambda data: turned(data, len(data) // 2 + 1),
+    "zeros": lambda data: bytes(len(data)),
+    "empty": lambda data: b"",
 }
 
 
 @pytest.mark.parametrize("how", DAMAGE)
 def test_a_damaged_index_is_one_line(model_folder: Path, tmp_path: Path, how: str) -> None:
+    """Whichever file it is: no query is answered from it, and one that is damaged is named."""
+    out = tmp_path / "index"
+    options = {"approximate": True} if find_spec("usearch") else {}
+    unmask.Index.build(model_folder, [row["text"] for row in ROWS], out=out, **options)
+    files = [out / "index.json", *(out / "blocks").iterdir()]
+    assert len(files) == 4 + len(options)
+    for file in files:
+        whole = file.read_bytes()
+        file.write_bytes(DAMAGE[how](whole))
+        with pytest.raises(DataError, match=file.name):
+            unmask.Index(out).query("the king")
+        file.write_bytes(whole)
+    unmask.Index(out).query("the king")
+    for file in files:
+        whole = file.read_bytes()
+        file.unlink()
+        with pytest.raises(DataError, match=r"not there|not whole"):
+            unmask.Index(out).query("the king")
+        file.write_bytes(whole)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state.update(version=7),
+        lambda state: state.update(documents=float("inf")),
+        lambda state: state["settings"].update(dimension=float("inf")),
+        lambda state: state["settings"]["encoding"].update(overlap_tokens=""),
+        lambda state: state["settings"]["encoding"].update(query_prompt={"a": 1}),
+        lambda state: state["blocks"][0].update(passages=-1),
+        lambda state: state["blocks"][0].update(vectors="../../secrets.npy"),
+        lambda state: state.update(numbers=state["blocks"][0]["vectors"]),
+    ],
+)
+def test_a_state_that_no_build_writes_is_refused(
+    model_folder: Path, tmp_path: Path, change: Callable[[dict[str, Any]], None]
+) -> None:
     out = tmp_path / "index"
     unmask.Index.build(model_folder, [row["text"] for row in ROWS], out=out)
-    name, damage = DAMAGE[how]
-    damage(out / ("" if name.endswith("json") else "blocks") / name)
-    with pytest.raises(DataError, match=name):
+    state = json.loads((out / "index.json").read_text())
+    del state["sha256"]
+    change(state)
+    (out / "index.json").write_text(json.dumps(state))
+    with pytest.raises(DataError, match="damaged"):
         unmask.Index(out).query("the king")
+
+
+def test_a_held_index_answers_from_one_state(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Made anew with as many passages: the old answers until then, and never old passages by new vectors."""
+    out = tmp_path / "index"
+    kings, ships = ([f"the {noun} sees the {other}" for other in NOUNS] for noun in ("king", "ship"))
+    unmask.Index.build(model_folder, kings, out=out)
+    held, used = unmask.Index(out), unmask.Index(out)
+    before = hits_of(used, "the king sees the dog", top_k=1)
+    embed = SearchEncoder.embed_documents
+
+    def asks_meanwhile(self: SearchEncoder, *arguments: Any) -> Any:
+        vectors = embed(self, *arguments)
+        assert hits_of(unmask.Index(out), "the king sees the dog", top_k=1) == before, "the old state, while it is made"
+        return vectors
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SearchEncoder, "embed_documents", asks_meanwhile)
+        unmask.Index.build(model_folder, ships, out=out, overwrite=True)
+    after = hits_of(unmask.Index(out), "the ship sees the dog", top_k=3)
+    for index in (held, used):
+        assert hits_of(index, "the ship sees the dog", top_k=3) == after
+    assert len(list((out / "blocks").iterdir())) == 3, "files of the old state are gone"
+
+
+def test_resuming_makes_damaged_blocks_anew(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "BLOCK_PASSAGES", 3)
+    out, texts = tmp_path / "index", [row["text"] for row in ROWS]
+    unmask.Index.build(model_folder, texts, out=out)
+    whole = {path.name: path.read_bytes() for path in (out / "blocks").iterdir()}
+    state = json.loads((out / "index.json").read_text())
+    (out / "index.json").unlink()
+    zeros, missing, bit = (
+        out / "blocks" / state["blocks"][n][kind] for n, kind in enumerate(["vectors", "vectors", "table"])
+    )
+    zeros.write_bytes(bytes(zeros.stat().st_size))
+    missing.unlink()
+    bit.write_bytes(turned(bit.read_bytes(), 100))
+    unmask.Index.build(model_folder, texts, out=out, resume=True)
+    assert {path.name: path.read_bytes() for path in (out / "blocks").iterdir()} == whole
+    assert json.loads((out / "index.json").read_text()) == state
 
 
 def test_an_index_knows_its_model(
@@ -291,9 +381,6 @@ def test_approximate_search_gives_exact_scores(
         assert "usearch is not installed" in said[-1]
         with pytest.raises(RunError, match="usearch"):
             unmask.Index.build(model_folder, texts, out=tmp_path / "third", approximate=True)
-    (out / "neighbours.usearch").write_bytes(b"no graph")
-    with pytest.raises(DataError, match="neighbours.usearch"):
-        index.query("the king")
 
 
 def test_files_of_all_kinds(tmp_path: Path) -> None:

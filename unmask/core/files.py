@@ -237,13 +237,21 @@ class ClaimedFolder:
                     shutil.rmtree(self.root, ignore_errors=True)
 
     @contextmanager
-    def entered(self, *, resume: bool = False, overwrite: bool = False, inputs: Iterable[Path] = ()) -> Iterator[None]:
-        """While it is entered, it is held, as `check` allows; what it held before is gone where it is replaced."""
+    def entered(
+        self,
+        *,
+        resume: bool = False,
+        overwrite: bool = False,
+        inputs: Iterable[Path] = (),
+        clears: Collection[str] | None = None,
+    ) -> Iterator[None]:
+        """While it is entered, it is held, as `check` allows; where it is replaced, `clears` (None: all that is ours) is
+        gone."""
         self.check(resume=resume, overwrite=overwrite, inputs=inputs)
         with self.held():
             self.check(resume=resume, overwrite=overwrite)  # again: no other process comes from now on
             if overwrite:
-                self.clear(self.ours)
+                self.clear(self.ours if clears is None else clears)
             yield
 
 

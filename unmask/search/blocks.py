@@ -1,37 +1,41 @@
-"""The folder of an index: passages and their vectors in blocks, and what they were made with.
+"""The folder of an index: immutable files, and one small file that says which of them are the index.
 
-    search.json            model, text, and how passages are cut and embedded; claims the folder
+    search.json          what the index was begun with, and its blocks so far; claims the folder
     stdin.txt, pipes/, given/    input that was no file, until the index is whole
-    blocks/00000.npy       vectors [passages, dimension], float32, which are mapped into memory; or the posting lists
-                           of sparse ones (see `stored_postings`)
-    blocks/00000.parquet   their passages: document, file, id, title, begin (in characters), text; written last of a
-                           block
-    neighbours.usearch     a graph of near vectors, for approximate search
-    index.json             counts, and the size of each file; written last: a folder that has one is whole
+    blocks/NAME.npy      vectors [passages, dimension], float32, which are mapped into memory; or the posting lists of
+                         sparse ones (see `stored_postings`)
+    blocks/NAME.parquet  their passages: document, file, id, title, begin (in characters), text
+    blocks/NAME.npy      once: the document of each passage [passages], int64
+    blocks/NAME.usearch  a graph of near vectors, for approximate search
+    index.json           the whole state: as search.json, with counts; replaced last, in one step
 
-The same text always gives the same blocks, so an index that was stopped goes on behind its last whole block. A hash in
-the block says which passages it holds, and is compared then.
+NAME is the SHA-256 of the content (its first 32 hexadecimal digits). So a file is never changed, only left out of the
+next state: a reader holds one state, or opens the next one, and whoever reads a file first compares it with its name.
+The same text always gives the same blocks, so an index that was stopped resumes after its last block.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cached_property, lru_cache
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from pydantic import Field, NonNegativeInt, PositiveInt
 
-from unmask.core.errors import DataError, SettingsError, parse_json
-from unmask.core.files import ClaimedFolder, absence, write_atomically, writing
+from unmask.core.errors import DataError, MemoryFullError, SettingsError, parse_json, sealed, unsealed
+from unmask.core.files import ClaimedFolder, absence, file_sha256, write_atomically, writing
 from unmask.core.settings import Settings, validated
 from unmask.data.sources import GIVEN, PIPES, STDIN_FILE
 from unmask.model.pooling import SPLADE
@@ -55,61 +59,75 @@ _SCHEMA = pa.schema(
         ("text", pa.string()),
     ]
 )
-_HASH = b"unmask_passages"
+_NAME_DIGITS = 32
+FileName = Annotated[str, Field(pattern=r"^[0-9a-f]{32}\.(npy|parquet|usearch)$")]
 
 
 class IndexSettings(Settings):
-    """`search.json`: what an index was begun with. `model` is where the model lies; what it is, `fingerprint` says."""
+    """What an index is made with. `model` is where the model lies; what it is, `fingerprint` says."""
 
-    version: Literal[1]
     model: str
     fingerprint: str
-    dimension: int
+    dimension: PositiveInt
     files: list[str]
     reading: dict[str, Any]
     encoding: EncodingSettings
     precision: str
 
 
-class BlockFacts(Settings):
-    """Passages of a block, and the sizes of its two files: vectors, passages."""
+class Block(Settings):
+    """Consecutive passages: how many, a hash of them, and their files."""
 
-    passages: int
-    bytes: tuple[int, int]
-
-
-class IndexFacts(Settings):
-    """`index.json`: what a whole index holds."""
-
-    version: Literal[1]
-    documents: int
-    passages: int
-    blocks: list[BlockFacts]
-    skipped: dict[str, int]
+    passages: PositiveInt
+    hash: str
+    vectors: FileName
+    table: FileName
+    bytes: NonNegativeInt  # of both files
 
 
-Kind = TypeVar("Kind", bound=Settings)
+class IndexState(Settings):
+    """`index.json`, and `search.json` while the index is made."""
+
+    version: Literal[1] = 1
+    settings: IndexSettings
+    blocks: list[Block] = Field(default_factory=list)
+    documents: NonNegativeInt = 0
+    skipped: dict[str, int] = Field(default_factory=dict)
+    numbers: FileName | None = None  # the document of each passage; None: the index is not whole
+    graph: FileName | None = None
+
+    @property
+    def passages(self) -> int:
+        return sum(block.passages for block in self.blocks)
 
 
-def read_settings(kind: type[Kind], file: Path) -> Kind:
+def read_state(file: Path) -> IndexState:
     """Reads `search.json` or `index.json`; raises `DataError` where it is damaged."""
     try:
-        return validated(kind, parse_json(file), where="it")
+        return validated(IndexState, unsealed(parse_json(file)), where="it")
     except (OSError, ValueError, SettingsError) as error:
         raise damaged(file, error) from error
 
 
-def as_json(content: Settings) -> str:
-    """The text of such a file."""
-    return json.dumps(content.model_dump(mode="json"), indent=1) + "\n"
-
-
-def damaged(file: Path, error: object) -> DataError:
+def damaged(file: Path, error: object) -> DataError | MemoryFullError:
     """The error that a file of an index cannot be used."""
     reason = " ".join(str(error).split())[:200]
+    if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+        return MemoryFullError(f"{file}: not enough memory to read it; the file may be whole")
     if isinstance(error, OSError) and error.errno is not None:  # it could not be read at all
         return DataError(f"{file}: cannot be read ({reason})")
     return DataError(f"{file}: damaged ({reason}); make the index anew", options=("overwrite",))
+
+
+@contextmanager
+def _reading(file: Path) -> Iterator[None]:
+    """Makes a `DataError` of what libraries raise, but for a file that is not there: another state may have come."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, EOFError, MemoryError, pa.ArrowException) as error:
+        raise damaged(file, error) from error
 
 
 # Of sparse vectors a block holds posting lists, in a line of int32: where the list of each token begins
@@ -138,31 +156,58 @@ def read_postings(array: NDArray[np.int32], *, width: int, count: int) -> Any:
     return csc_array((bits.view(np.float32), owners, begins), shape=(count, width))
 
 
+def hash_of(passages: Sequence[TextPassage]) -> str:
+    """A hash of the passages' places and texts."""
+    digest = hashlib.blake2b(digest_size=16)
+    for passage in passages:
+        part = passage.part
+        place = [part.document, part.file, part.id, part.title, part.begin + passage.begin, passage.text]
+        digest.update(json.dumps(place).encode())
+    return digest.hexdigest()
+
+
 class IndexFolder:
-    """Paths within an index's folder, and the writing of blocks; see the module's docstring."""
+    """Paths within an index's folder, and the writing of its files."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.begun = root / "search.json"
-        self.blocks = root / "blocks"
-        self.neighbours = root / "neighbours.usearch"
-        self.whole = root / "index.json"
-        self.ours = {"search.json", "blocks", "neighbours.usearch", "index.json", STDIN_FILE, PIPES, GIVEN}
-        self.claimed = ClaimedFolder(root=root, marker=self.begun.name, what="an index", ours=self.ours)
+        self.begun, self.whole, self.blocks = root / "search.json", root / "index.json", root / "blocks"
+        self.inputs = {STDIN_FILE, PIPES, GIVEN}
+        ours = {self.begun.name, self.whole.name, self.blocks.name, *self.inputs}
+        self.claimed = ClaimedFolder(root=root, marker=self.begun.name, what="an index", ours=ours)
 
-    def files(self, block: int) -> tuple[Path, Path]:
-        """Vectors and passages of a block."""
-        return self.blocks / f"{block:05d}.npy", self.blocks / f"{block:05d}.parquet"
+    def write_state(self, file: Path, state: IndexState) -> None:
+        """Writes `search.json` or `index.json`."""
+        write_atomically(file, json.dumps(sealed(state.model_dump(mode="json")), indent=1) + "\n")
 
-    def write_block(self, block: int, passages: Sequence[TextPassage], vectors: Vectors) -> None:
-        """Writes a block, its passages last; raises `WriteError` where it cannot be written."""
-        vectors_file, passages_file = self.files(block)
+    def is_intact(self, name: str) -> bool:
+        """Whether a file's content is what its name says. Raises `FileNotFoundError` where it is not there."""
+        with _reading(self.blocks / name):
+            return file_sha256(self.blocks / name).startswith(Path(name).stem)
+
+    def is_whole(self, block: Block) -> bool:
+        """Whether both files of a block are there, and intact."""
+        with suppress(FileNotFoundError):
+            return self.is_intact(block.vectors) and self.is_intact(block.table)
+        return False
+
+    def write(self, content: memoryview, suffix: str) -> str:
+        """Writes a file and returns its name; raises `WriteError` where it cannot be written."""
+        name = hashlib.sha256(content).hexdigest()[:_NAME_DIGITS] + suffix
         with writing(self.blocks):
             self.blocks.mkdir(exist_ok=True)
-        is_dense, content = isinstance(vectors, np.ndarray), io.BytesIO()
-        array = np.ascontiguousarray(vectors, dtype="<f4") if is_dense else stored_postings(vectors)
+        write_atomically(self.blocks / name, content)
+        return name
+
+    def write_array(self, array: NDArray[Any]) -> str:
+        content = io.BytesIO()
         np.save(content, array, allow_pickle=False)
-        write_atomically(vectors_file, content.getbuffer())
+        return self.write(content.getbuffer(), ".npy")
+
+    def write_block(self, passages: Sequence[TextPassage], vectors: Vectors) -> Block:
+        """Writes the files of a block; raises `WriteError` where one cannot be written."""
+        is_dense = isinstance(vectors, np.ndarray)
+        array = np.ascontiguousarray(vectors, dtype="<f4") if is_dense else stored_postings(vectors)
         rows = [
             {
                 "document": passage.part.document,
@@ -175,77 +220,98 @@ class IndexFolder:
             }
             for passage in passages
         ]
-        table = pa.Table.from_pylist(rows, _SCHEMA).replace_schema_metadata({_HASH: hash_of(passages)})
         sink = pa.BufferOutputStream()
+        table = pa.Table.from_pylist(rows, _SCHEMA)
         pq.write_table(table, sink, row_group_size=_ROWS_AT_ONCE, compression="zstd")
-        write_atomically(passages_file, memoryview(sink.getvalue()))
+        content = memoryview(sink.getvalue())
+        return Block(
+            passages=len(passages),
+            hash=hash_of(passages),
+            vectors=self.write_array(array),
+            table=self.write(content, ".parquet"),
+            bytes=array.nbytes + content.nbytes,
+        )
 
-    def hash_of_block(self, block: int) -> str:
-        """The hash of the passages that a block was made of; raises `DataError` where it is damaged."""
-        file = self.files(block)[1]
+    def write_graph(self, state: IndexState) -> str:
+        """Makes the graph of all vectors. Meanwhile memory holds it and all vectors in float16. Raises `WriteError`
+        where it cannot be written."""
+        from usearch.index import Index
+
+        first, graph = 0, Index(ndim=state.settings.dimension, metric="ip", dtype="f16")
+        for block in state.blocks:
+            if not self.is_whole(block):
+                raise damaged(self.blocks / block.vectors, "not there, or not what its name says")
+            vectors = np.load(self.blocks / block.vectors, mmap_mode="r", allow_pickle=False)
+            graph.add(np.arange(first, first + block.passages, dtype=np.uint64), np.ascontiguousarray(vectors))
+            first += block.passages
+        partial = self.blocks / "graph.partial"
         try:
-            return (pq.read_metadata(file).metadata or {})[_HASH].decode()
-        except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-            raise damaged(file, error) from error
+            with writing(partial, RuntimeError):
+                graph.save(str(partial))
+                name = file_sha256(partial)[:_NAME_DIGITS] + ".usearch"
+                partial.replace(self.blocks / name)
+        finally:
+            partial.unlink(missing_ok=True)
+        return name
 
-
-def hash_of(passages: Sequence[TextPassage]) -> str:
-    """A hash of the passages' places and texts."""
-    digest = hashlib.blake2b(digest_size=16)
-    for passage in passages:
-        part = passage.part
-        place = [part.document, part.file, part.id, part.title, part.begin + passage.begin, passage.text]
-        digest.update(json.dumps(place).encode())
-    return digest.hexdigest()
+    def finish(self, state: IndexState) -> None:
+        """Makes this the state of the index, and removes whatever is not of it."""
+        self.write_state(self.begun, state)
+        self.write_state(self.whole, state)
+        names = {name for block in state.blocks for name in (block.vectors, block.table)}
+        for path in self.blocks.iterdir():
+            if path.name not in names | {state.numbers, state.graph}:
+                with suppress(OSError):  # of a system where a file that somebody reads cannot be removed
+                    path.unlink()
 
 
 class StoredIndex:
-    """A whole index on the disk, opened: the blocks are mapped into memory while they are searched.
+    """One state of an index on the disk. Blocks are mapped into memory while they are searched, so few files are open.
 
     Raises:
-        DataError: There is none, it is not whole, or a file is missing, damaged or of another size than it says.
+        DataError: There is none, it is not whole, or damaged; later, where a file is damaged.
+        FileNotFoundError: Later: a file is not there, perhaps since the index has another state by now.
     """
 
     def __init__(self, root: Path) -> None:
         self.folder = IndexFolder(root)
-        if not self.folder.begun.is_file():
+        if not self.folder.whole.is_file():
+            if self.folder.begun.is_file():
+                raise DataError(
+                    f"{root}: this index is not whole; finish it: run the same `unmask search index` command and "
+                    "resume",
+                    options=("resume",),
+                )
             what = "no index is in it" if root.is_dir() else absence(root, "folder")
             raise DataError(f"{root}: {what}; make one with `unmask search index MODEL FILES --out {root}`")
-        if not self.folder.whole.is_file():
-            raise DataError(
-                f"{root}: this index is not whole; finish it: run the same `unmask search index` command and resume",
-                options=("resume",),
-            )
-        self.settings = read_settings(IndexSettings, self.folder.begun)
-        self.facts = read_settings(IndexFacts, self.folder.whole)
+        self.state = read_state(self.folder.whole)
         # [blocks + 1]: the number of the first passage of each block.
-        self._firsts = np.cumsum([0, *(block.passages for block in self.facts.blocks)])
+        self._firsts = np.cumsum([0, *(block.passages for block in self.state.blocks)])
         self._longest: dict[int, float | None] = {}
-        for number, block in enumerate(self.facts.blocks):
-            for file, size in zip(self.folder.files(number), block.bytes, strict=True):
-                if not file.is_file():
-                    raise DataError(
-                        f"{file}: not there, so the index is not whole; make it anew", options=("overwrite",)
-                    )
-                if (actual := file.stat().st_size) != size:
-                    raise damaged(file, f"{actual:,} bytes, not {size:,}")
-            self._vectors(number)
+        self._intact: set[str] = set()
 
-    def _vectors(self, block: int) -> Any:
+    def _file(self, name: str) -> Path:
+        """A file, compared with its name when it is first used."""
+        if name not in self._intact:
+            if not self.folder.is_intact(name):
+                raise damaged(self.folder.blocks / name, "its content is not what its name says")
+            self._intact.add(name)
+        return self.folder.blocks / name
+
+    def _vectors(self, number: int) -> Any:
         """Vectors of a block, mapped into memory: an array, or a `csc_array`."""
-        file, count, width = self.folder.files(block)[0], self.facts.blocks[block].passages, self.settings.dimension
-        try:
+        block, width = self.state.blocks[number], self.state.settings.dimension
+        file = self._file(block.vectors)
+        with _reading(file):
             array: NDArray[Any] = np.load(file, mmap_mode="r", allow_pickle=False)
-            if self.settings.encoding.pooling == SPLADE:
-                return read_postings(array, width=width, count=count)
-            if array.shape != (count, width) or array.dtype != np.float32:
-                raise ValueError(f"{list(array.shape)} of {array.dtype}, not [{count}, {width}] of float32")
-        except (OSError, ValueError, EOFError) as error:
-            raise damaged(file, error) from error
+            if self.state.settings.encoding.pooling == SPLADE:
+                return read_postings(array, width=width, count=block.passages)
+            if array.shape != (block.passages, width) or array.dtype != np.float32:
+                raise ValueError(f"{list(array.shape)} of {array.dtype}, not [{block.passages}, {width}] of float32")
         return array
 
     def blocks(self) -> Iterator[VectorBlock]:
-        """All blocks in order. Each is mapped while it is searched, so few files are open at once."""
+        """All blocks in order."""
         for number, (first, end) in enumerate(pairwise(self._firsts.tolist())):
             block = VectorBlock(self._vectors(number), self.documents[first:end], first, self._longest.get(number))
             yield block
@@ -254,9 +320,12 @@ class StoredIndex:
     @cached_property
     def documents(self) -> NDArray[np.int64]:
         """The document of each passage: eight bytes each, which stay in memory."""
-        numbers = range(len(self.facts.blocks))
-        columns = [self._read(block, None, ["document"]).column(0).to_numpy() for block in numbers]
-        return np.concatenate([np.zeros(0, dtype=np.int64), *columns])
+        file = self._file(self.state.numbers or "")
+        with _reading(file):
+            array: NDArray[np.int64] = np.load(file, allow_pickle=False)
+            if array.shape != (self.state.passages,) or array.dtype != np.int64:
+                raise ValueError(f"{list(array.shape)} of {array.dtype}, not [{self.state.passages}] of int64")
+        return array
 
     def passage(self, number: int) -> dict[str, Any]:
         """A passage by its number: `document`, `file`, `id`, `title`, `begin` and `text`, as in the table of a block.
@@ -266,21 +335,15 @@ class StoredIndex:
         """
         block = int(np.searchsorted(self._firsts, number, side="right")) - 1
         group, place = divmod(number - int(self._firsts[block]), _ROWS_AT_ONCE)
-        row: dict[str, Any] = self._group(block, group).slice(place, 1).to_pylist()[0]
+        row: dict[str, Any] = self._rows(block, group).slice(place, 1).to_pylist()[0]
         is_number = row.pop("id_is_number")
         return row | {"id": int(row["id"]) if is_number else row["id"]}
 
     @lru_cache(maxsize=64)  # noqa: B019  (an index lives as long as its process)
-    def _group(self, block: int, group: int) -> pa.Table:
-        return self._read(block, group, None)
-
-    def _read(self, block: int, group: int | None, columns: list[str] | None) -> pa.Table:
-        file = self.folder.files(block)[1]
-        try:
-            with pq.ParquetFile(file) as opened:
-                return opened.read(columns) if group is None else opened.read_row_group(group, columns)
-        except (OSError, ValueError, pa.ArrowException) as error:
-            raise damaged(file, error) from error
+    def _rows(self, block: int, group: int) -> pa.Table:
+        file = self._file(self.state.blocks[block].table)
+        with _reading(file), pq.ParquetFile(file) as opened:
+            return opened.read_row_group(group)
 
     # Approximate search in large indexes, by a graph of near vectors that usearch makes and maps into memory.
     #
@@ -296,14 +359,15 @@ class StoredIndex:
         the graph is damaged, or of other vectors."""
         from usearch.index import Index
 
-        file, num_passages = self.folder.neighbours, self.facts.passages
+        assert self.state.graph is not None
+        file, num_passages = self._file(self.state.graph), self.state.passages
         try:
             graph = Index.restore(str(file), view=True)
         except (RuntimeError, OSError, ValueError) as error:
-            raise DataError(f"{file}: damaged ({error}); remove it to search exactly") from error
+            raise damaged(file, error) from error
         if graph is None or graph.ndim != queries_QD.shape[1] or len(graph) != num_passages:
             what = "no graph" if graph is None else f"{len(graph):,} vectors of {graph.ndim} numbers"
-            raise DataError(f"{file}: damaged ({what}, not {num_passages:,} vectors); remove it to search exactly")
+            raise damaged(file, f"{what}, not {num_passages:,} vectors")
         count = min(num_passages, max(_LEAST_PASSAGES, _PASSAGES_A_DOCUMENT * top_k))
         near = np.atleast_2d(graph.search(queries_QD, count).keys).astype(np.int64)
         rankings = [
@@ -321,7 +385,7 @@ class StoredIndex:
         count = len(passages)
         while len(np.unique(self.documents[passages])) < top_k:
             count *= 4
-            if count > self.facts.passages * _MOST_PASSAGES:
+            if count > self.state.passages * _MOST_PASSAGES:
                 yield from self.blocks()
                 return
             passages = graph.search(query_D, count).keys.astype(np.int64)
@@ -337,21 +401,3 @@ class StoredIndex:
 def why_no_graph() -> str | None:
     """Why there is no approximate search, with the way out; None: there is."""
     return None if find_spec("usearch") else "usearch is not installed: pip install 'unmask[search]'"
-
-
-def write_graph(folder: IndexFolder, facts: IndexFacts) -> None:
-    """Makes the graph of all blocks. Meanwhile memory holds it and all vectors in float16. Raises `WriteError` where it
-    cannot be written."""
-    from usearch.index import Index
-
-    first, graph = 0, None
-    for number, block in enumerate(facts.blocks):
-        vectors = np.load(folder.files(number)[0], mmap_mode="r", allow_pickle=False)
-        graph = graph or Index(ndim=vectors.shape[1], metric="ip", dtype="f16")
-        graph.add(np.arange(first, first + block.passages, dtype=np.uint64), np.ascontiguousarray(vectors))
-        first += block.passages
-    assert graph is not None, "an index has a passage"
-    partial = folder.neighbours.with_name(folder.neighbours.name + ".partial")
-    with writing(folder.neighbours, RuntimeError):
-        graph.save(str(partial))
-        partial.replace(folder.neighbours)

@@ -17,26 +17,24 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from unmask.core.errors import ModelError, RunError, SettingsError, UnmaskError, shown
-from unmask.core.files import write_atomically
 from unmask.core.hub import hub_name
 from unmask.core.results import Notify, Progress, Readable, Result, Shown, Styled, usual_reporter
 from unmask.data.columns import ColumnNames
 from unmask.data.settings import DocumentUnit
-from unmask.data.sources import GIVEN, PIPES, STDIN_FILE, Texts, is_stream, keep_as_files, paths_or_texts
+from unmask.data.sources import Texts, is_stream, keep_as_files, paths_or_texts
 from unmask.search import blocks
 from unmask.search.blocks import (
-    BlockFacts,
-    IndexFacts,
     IndexFolder,
     IndexSettings,
+    IndexState,
     StoredIndex,
-    as_json,
     damaged,
     hash_of,
-    read_settings,
+    read_state,
     why_no_graph,
-    write_graph,
 )
 from unmask.search.encoder import SearchEncoder, Similarity, open_encoder
 from unmask.search.exact import search_exactly
@@ -44,6 +42,7 @@ from unmask.search.passages import DocumentFiles, DocumentPart, find_snippet
 from unmask.tasks.loaded_model import Model, Precision
 
 APPROXIMATE_FROM = 1_000_000  # passages
+_STATES_TRIED = 5  # by a query, of an index that is made anew again and again
 log = logging.getLogger("unmask")
 
 
@@ -87,6 +86,9 @@ class Hits(Result):
 
 class Index(Readable):
     """An index of documents.
+
+    It is opened as it stands. Where it has been made anew meanwhile, and files of the old state are gone, a query opens
+    the new one; what it answers is of one state.
 
     Args:
         folder: That `Index.build` or `unmask search index` has made.
@@ -192,7 +194,9 @@ class Index(Readable):
         folder, notify = IndexFolder(Path(out)), notify or usual_reporter().notify
         named = paths_or_texts(texts) or []
         inputs = [Path(name) for name in named if isinstance(name, str | Path) and not is_stream(name)]
-        with folder.claimed.entered(resume=resume, overwrite=overwrite, inputs=inputs):
+        # Where it is replaced, the state that is read there now stays until the new one is whole.
+        ways = {"resume": resume, "overwrite": overwrite, "clears": folder.inputs}
+        with folder.claimed.entered(**ways, inputs=inputs):  # type: ignore[arg-type]
             paths = list(keep_as_files(named, folder.root, reuse=resume, notify=notify))
             reading = {"column": column, "id_column": id_column, "title_column": title_column, "documents": documents}
             files = DocumentFiles(paths, **reading, within=folder.root)  # type: ignore[arg-type]
@@ -202,39 +206,40 @@ class Index(Readable):
                 lasting = str(model.folder.absolute()) if model.hub is None else str(model.hub)
             elif hub_name(model) is None:
                 lasting = str(Path(model).absolute())
-            settings = IndexSettings(
-                version=1,
-                model=lasting,
-                fingerprint=encoder.fingerprint(),
-                dimension=encoder.width,
-                files=[files.name_of(source) for source in files.sources],
-                reading=reading | {"column": column if is_plain else list(column)},  # type: ignore[arg-type]
-                encoding=encoder.settings,
-                precision=encoder.model.precision,
+            state = IndexState(
+                settings=IndexSettings(
+                    model=lasting,
+                    fingerprint=encoder.fingerprint(),
+                    dimension=encoder.width,
+                    files=[files.name_of(source) for source in files.sources],
+                    reading=reading | {"column": column if is_plain else list(column)},  # type: ignore[arg-type]
+                    encoding=encoder.settings,
+                    precision=encoder.model.precision,
+                )
             )
             if folder.claimed.is_claimed:
-                begun = read_settings(IndexSettings, folder.begun)
+                begun = read_state(folder.begun)
                 # The model may have moved: what it is goes by its fingerprint.
-                folder.claimed.check_same(begun.model_dump(), settings.model_dump(), but_for=("model",))
+                before, now = begun.settings.model_dump(), state.settings.model_dump()
+                folder.claimed.check_same(before, now, but_for=("model",))
+                state = begun
             else:
-                folder.claimed.claim(as_json(settings))
-            if folder.whole.is_file():
+                folder.write_state(folder.begun, state)
+            if folder.whole.is_file() and read_state(folder.whole) == state:
                 note(f"{out}: the index is complete already")
-                facts = read_settings(IndexFacts, folder.whole)
-                wants_graph = bool(approximate) and not folder.neighbours.is_file()
+                wants_graph = bool(approximate) and state.graph is None
             else:
                 note(files.describe())
-                facts = _write_blocks(folder, encoder, files, note, notify)
-                is_large = approximate is None and facts.passages > APPROXIMATE_FROM and not encoder.is_sparse
+                state = _write_blocks(folder, state, encoder, files, note, notify)
+                is_large = approximate is None and state.passages > APPROXIMATE_FROM and not encoder.is_sparse
                 wants_graph = approximate or is_large
             if wants_graph and no_graph is not None:
-                note(f"every query goes through all of the {facts.passages:,} passages: {no_graph}")
+                note(f"every query goes through all of the {state.passages:,} passages: {no_graph}")
             elif wants_graph:
-                note(f"approximate search: linking {facts.passages:,} passages")
-                write_graph(folder, facts)
-            if not folder.whole.is_file():
-                write_atomically(folder.whole, as_json(facts))
-            for path in (folder.root / name for name in (STDIN_FILE, PIPES, GIVEN)):  # its passages are in the blocks
+                note(f"approximate search: linking {state.passages:,} passages")
+                state = state.model_copy(update={"graph": folder.write_graph(state)})
+            folder.finish(state)
+            for path in (folder.root / name for name in folder.inputs):  # its passages are in the blocks
                 shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         for reason, number in files.skipped.items():
             note(f"passed over: {number:,} {reason}")
@@ -244,14 +249,14 @@ class Index(Readable):
 
     def to_dict(self) -> dict[str, Any]:
         """What it holds: `documents`, `passages`, `skipped`, `approximate`, and what it was made with."""
-        settings, facts = self._stored.settings, self._stored.facts
+        state = self._stored.state
         return {
             "folder": str(self.folder),
-            **{name: getattr(settings, name) for name in ("model", "fingerprint", "files", "dimension")},
-            **settings.encoding.model_dump(),
-            **{name: getattr(facts, name) for name in ("documents", "passages", "skipped")},
-            "bytes": sum(sum(block.bytes) for block in facts.blocks),
-            "approximate": self._stored.folder.neighbours.is_file(),
+            **{name: getattr(state.settings, name) for name in ("model", "fingerprint", "files", "dimension")},
+            **state.settings.encoding.model_dump(),
+            **{name: getattr(state, name) for name in ("documents", "passages", "skipped")},
+            "bytes": sum(block.bytes for block in state.blocks),
+            "approximate": state.graph is not None,
         }
 
     def shown(self) -> Iterator[Shown]:
@@ -282,13 +287,29 @@ class Index(Readable):
                 raise SettingsError(f"a query is a text, and not {shown(text)}")
         if not queries or not any(text.strip() for text in queries):
             raise SettingsError("the query is empty; say what is looked for")
-        stored = self._stored
-        top_k = min(top_k, stored.facts.documents)
+        if type(top_k) is not int or top_k < 1:
+            raise SettingsError(f"top_k takes a number from 1 on, not {shown(top_k)}", options=("top_k",))
         begin = time.perf_counter()
+        for _ in range(_STATES_TRIED):
+            state = self._stored.state
+            try:
+                return self._query(queries, top_k, exact, begin)
+            except FileNotFoundError as error:
+                missing = error
+            self._stored = StoredIndex(self.folder)  # made anew meanwhile
+            if self._stored.state == state:
+                break
+            if self._stored.state.settings != state.settings:
+                self._encoder = None
+        raise damaged(self.folder, f"{missing.filename} is not there") from missing
+
+    def _query(self, queries: list[str], top_k: int, exact: bool, begin: float) -> Hits:
+        """Hits of one state; raises `FileNotFoundError` where a file of it is gone."""
+        stored = self._stored
         vectors_QD = self.encoder.embed_queries(queries)
-        has_graph = not exact and stored.folder.neighbours.is_file()
-        if has_graph and (missing := why_no_graph()) is not None:
-            log.warning("%s: all passages are searched, since %s", self.folder, missing)
+        top_k, has_graph = min(top_k, stored.state.documents), not exact and stored.state.graph is not None
+        if has_graph and (reason := why_no_graph()) is not None:
+            log.warning("%s: all passages are searched, since %s", self.folder, reason)
             has_graph = False
         try:
             if has_graph:
@@ -328,7 +349,7 @@ class Index(Readable):
         """
         if self._encoder is not None:
             return self._encoder
-        settings = self._stored.settings
+        settings = self._stored.state.settings
         made_with = settings.model
         model, encoding = made_with if self._model is None else self._model, settings.encoding.model_dump()
         try:
@@ -356,12 +377,16 @@ class Index(Readable):
 
 
 def _write_blocks(
-    folder: IndexFolder, encoder: SearchEncoder, files: DocumentFiles, note: Callable[[str], None], notify: Notify
-) -> IndexFacts:
+    folder: IndexFolder,
+    begun: IndexState,
+    encoder: SearchEncoder,
+    files: DocumentFiles,
+    note: Callable[[str], None],
+    notify: Notify,
+) -> IndexState:
     """Cuts the documents into passages, and embeds and writes the blocks of them that are not there."""
-    there = next(number for number in count() if not folder.files(number)[1].is_file())
-    if there:
-        note(f"goes on behind {there:,} blocks of {blocks.BLOCK_PASSAGES:,} passages, which are there")
+    if begun.blocks:
+        note(f"resumes after {len(begun.blocks):,} blocks of {blocks.BLOCK_PASSAGES:,} passages")
     num_documents = done = 0
     total = files.num_bytes
 
@@ -373,28 +398,29 @@ def _write_blocks(
             yield part
 
     notify(Progress("embedding", 0, total, "characters"))
-    facts: list[BlockFacts] = []
+    written, numbers = begun.blocks.copy(), [np.zeros(0, dtype=np.int64)]
     cut = encoder.passages(counted())
-    while passages := list(islice(cut, blocks.BLOCK_PASSAGES)):
-        number = len(facts)
-        if number >= there:
+    for number in count():
+        passages = list(islice(cut, blocks.BLOCK_PASSAGES))
+        if not passages:
+            break
+        if number < len(written) and written[number].hash != hash_of(passages):
+            raise folder.claimed.changed(f"begun on other text: block {number} of it holds other passages")
+        if number >= len(written) or not folder.is_whole(written[number]):
             names = [f"{passage.part.file}: document {passage.part.id!r}" for passage in passages]
             vectors = encoder.embed_documents([passage.embedded for passage in passages], names)
-            folder.write_block(number, passages, vectors)
-        elif folder.hash_of_block(number) != hash_of(passages):
-            raise folder.claimed.changed(f"begun on other text: block {number} of it holds other passages")
-        vectors_file, passages_file = folder.files(number)
-        sizes = vectors_file.stat().st_size, passages_file.stat().st_size
-        facts.append(BlockFacts(passages=len(passages), bytes=sizes))
+            written[number : number + 1] = [folder.write_block(passages, vectors)]
+            folder.write_state(folder.begun, begun.model_copy(update={"blocks": written}))
+        numbers.append(np.array([passage.part.document for passage in passages], dtype=np.int64))
         notify(Progress("embedding", done, total if total is not None and total > done else None, "characters"))
-    if there > len(facts):
+    if number < len(written):
         raise folder.claimed.changed("begun on more text")
-    return IndexFacts(
-        version=1,
+    return IndexState(
+        settings=begun.settings,
+        blocks=written,
         documents=num_documents,
-        passages=sum(block.passages for block in facts),
-        blocks=facts,
         skipped=dict(files.skipped),
+        numbers=folder.write_array(np.concatenate(numbers)),
     )
 
 

@@ -183,6 +183,34 @@ class Checkpoints:
         return self.state.step
 
 
+class Indexes:
+    """An index with a graph, whose answers are those of the whole one, or none."""
+
+    def __init__(self, model: Path, folder: Path) -> None:
+        self.model, self.texts = unmask.load(model), [row["text"] for row in ROWS]
+        if not (folder / "index.json").is_file():
+            unmask.Index.build(self.model, self.texts, out=folder, approximate=True, overwrite=folder.is_dir())
+        self.answers = self._ask(folder)
+        files = [folder / "index.json", *sorted((folder / "blocks").iterdir())]
+        self.files = {str(path.relative_to(folder)): path.read_bytes() for path in files}
+        self.folder, self.begun = folder, (folder / "search.json").read_bytes()
+
+    def _ask(self, folder: Path) -> object:
+        index = unmask.Index(folder, model=self.model)
+        return [index.query("The cat number 7", top_k=5, exact=exact).queries for exact in (True, False)]
+
+    def read(self, folder: Path, name: str, number: int) -> object:
+        if self._ask(folder) != self.answers:
+            raise AssertionError("a damaged index gave other answers")
+        return folder
+
+    def resume(self, folder: Path, name: str, number: int) -> object:
+        """Resumes what was stopped before its end: what is damaged is made anew, or refused."""
+        (folder / "index.json").unlink(missing_ok=True)
+        unmask.Index.build(self.model, self.texts, out=folder, approximate=True, resume=True)
+        return self.read(folder, name, number)
+
+
 def _tune(work: Path, out: Path, **more: Any) -> unmask.FineTuned:
     labelled = work / "labelled.csv"
     return unmask.finetune(
@@ -240,6 +268,7 @@ def targets(work: Path) -> dict[str, Target]:
     model, data, tuned = run / "model", run / "data", work / "tuned"
     in_model = (*SIDE_FILES, "config.json", "model.safetensors", "checksums.json")
     checkpoint = Checkpoints(model, work / "kept")
+    indexes = Indexes(model, work / "index")
     shards = tuple(str(path.relative_to(data)) for path in sorted(data.rglob("*.arrow")))
     return {
         "corpus": Target(texts, read_corpus),
@@ -294,5 +323,7 @@ def targets(work: Path) -> dict[str, Target]:
             ),
             run,
         ),
+        "index": Target(indexes.files, indexes.read, indexes.folder),
+        "resumed_index": Target(indexes.files | {"search.json": indexes.begun}, indexes.resume, indexes.folder),
         "lexicon": Target(_of(run, ("lexicon.safetensors",)), lambda folder, name, number: load_lexicon(folder / name)),
     }

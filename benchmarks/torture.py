@@ -54,6 +54,8 @@ def commands(work: Path) -> dict[str, Command]:
     base, data = str(work / "base" / "model"), str(work / "base" / "data")
     tuned = ["--set", "finetune.epochs=2", "--set", "finetune.precision=float32", "--seeds", "2"]
     tuned += ["--train", str(labelled), "--validation", str(labelled)]
+    embedder = ["--steps", "60", "--set", "embedder.batch_size=16", "--set", "embedder.checkpoint.every_steps=10"]
+    embedder += ["--set", "embedder.first_lengths=[4,16]", "--set", "embedder.second_lengths=[8,24]"]
     trained = ["--steps", "150", "--vocab-size", "200", *SMALL, "--set", "checkpoint.every_steps=20"]
     return {
         "prepare": Command(["prepare", str(text), "--vocab-size", "300", "--workers", "2"], of_base=False),
@@ -62,6 +64,9 @@ def commands(work: Path) -> dict[str, Command]:
         "lexicon": Command(["lexicon", data, "--min-count", "3"], "--overwrite", "out.safetensors"),
         "embed": Command(["embed", base, str(text), "--long-texts", "truncate"], "--overwrite", "out.parquet"),
         "export": Command(["export", base], "--overwrite"),
+        "search index": Command(["search", "index", base, str(text), "--approximate"]),
+        "embedder": Command(["embedder", base, str(text), *embedder]),
+        "compare": Command(["compare", "random", "span", "--data", data, "--seeds", "2", "--steps", "40", *SMALL]),
     }
 
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 import unmask
 from unmask.commands import pretrain as pretraining
 from unmask.commands.pretrain import TrainingRun
+from unmask.core import interruption
 from unmask.core.errors import UnmaskError
 from unmask.core.interruption import Interrupted
 from unmask.masking.masker import MaskedRows, Masker
@@ -35,7 +36,12 @@ SMALL = (
 
 
 def pretrained(
-    folder: Path, *, data: str, runs: dict[str, dict[str, Any]], answer: float | None = None
+    folder: Path,
+    *,
+    data: str,
+    runs: dict[str, dict[str, Any]],
+    answer: float | None = None,
+    stuck: float = interruption.STUCK_SECONDS,
 ) -> dict[str, dict[str, Any]]:
     """Pretrains some models.
 
@@ -44,11 +50,13 @@ def pretrained(
         data: Prepared shards.
         runs: Arguments of each, by name; `trouble`, `[KIND, STEP]`, is met by the second process there.
         answer: Seconds within which processes must answer; None: as always.
+        stuck: Seconds after a signal in which they must end.
 
     Returns:
         Of each run: `masks`: a digest a row, of each step; `losses`, `lengths`, `rates`, `micro_batches` of the steps;
         `weights`: their digest; `evaluations`; `ended`: the type and the text of the error that it ended with.
     """
+    interruption.STUCK_SECONDS = stuck
     if answer is not None:
         distributed.TIMEOUT = timedelta(seconds=answer)
     return {name: _run(folder / name, data, **arguments) for name, arguments in runs.items()}

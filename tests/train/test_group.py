@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import time
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
@@ -160,10 +161,28 @@ def test_who_dies_or_hangs_ends_the_others(data_folder: Path, tmp_path: Path) ->
     assert ended(processes)[1][0] == -signal.SIGKILL
     kind_of, text = json.loads((tmp_path / "0.json").read_text())["run"]["ended"]
     assert kind_of == "GroupError"
-    assert text.startswith("process 0 of 2 (counted from 0) ends, since another has ended or does not answer")
+    assert text.startswith("process 0 of 2 (counted from 0) ends, since process 1 has ended or does not answer")
     assert "\n" not in text
     saved = list_checkpoints(tmp_path / "run" / "checkpoints")
     assert saved[-1].name in ("step-00000002", "step-00000004")
+
+
+@pytest.mark.slow
+def test_a_signal_ends_a_process_that_waits_for_a_stopped_one(data_folder: Path, tmp_path: Path) -> None:
+    """Python's handler is not called while torch waits in an update."""
+    runs = {"run": {"settings": ["checkpoint.every_steps=2"], "trouble": ["hang", 5]}}
+    processes = start(2, PRETRAINED, tmp_path, {"data": str(data_folder), "runs": runs, "stuck": 1.0})
+    deadline = time.monotonic() + PATIENCE
+    while not (tmp_path / "run" / "checkpoints" / "step-00000004").is_dir() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(1.0)  # until the fifth step waits
+    processes[0].send_signal(signal.SIGTERM)
+    try:
+        [(code, errors)] = ended(processes[:1], within=30.0)
+    finally:
+        processes[1].kill()
+    assert code == 128 + signal.SIGTERM
+    assert "ended by SIGTERM while other processes did not answer" in errors
 
 
 class Others(Group):
@@ -190,3 +209,15 @@ def test_tasks_of_slurm_do_not_train_alone_in_silence(monkeypatch: pytest.Monkey
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(GroupError, match="MASTER_ADDR"):
         join_group()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [("SLURM_NTASKS", "4", "one of 4 tasks of SLURM"), ("ACCELERATE_MIXED_PRECISION", "no", "accelerate")],
+)
+def test_one_process_of_a_launcher_says_that_it_trains_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, variable: str, value: str, said: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    assert join_group().world_size == 1
+    assert said in caplog.text

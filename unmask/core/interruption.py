@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
 
+STUCK_SECONDS = 60.0  # that a process of several may wait for the others after a signal
 GOES_ON = "the same command goes on from what was saved last"
 GOES_ON_WITH_RESUME = "the same command with --resume goes on from what was saved last"
 
@@ -23,7 +27,9 @@ class Interrupted(Exception):
 class Interruption:
     """While it is entered, a signal raises `Interrupted` at once, or, in a section that must end well, is noted.
 
-    Outside the main thread Python takes no signals, and nothing is done.
+    Python sees no signal while torch waits for other processes, one of which may have been stopped. So a thread ends
+    the process where it has not ended a minute after the signal. Outside the main thread Python takes no signals, and
+    nothing is done.
 
     Args:
         remark: What `Interrupted` says of how to go on.
@@ -34,24 +40,44 @@ class Interruption:
         self.signum: int | None = None
         self.patient = False
         self._before: dict[int, signal._HANDLER] = {}
+        self._ended = threading.Event()
 
     def __enter__(self) -> Interruption:
         if threading.current_thread() is threading.main_thread():
             for signum in (signal.SIGINT, signal.SIGTERM):
                 self._before[signum] = signal.signal(signum, self._handle)
+            self._signals, self._sender = socket.socketpair()
+            self._sender.setblocking(False)
+            self._wakeup = signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
+            threading.Thread(target=self._watch, name="unmask-signals", daemon=True).start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._ended.set()
         for signum, handler in self._before.items():
             signal.signal(signum, handler)
+        if self._before:
+            signal.set_wakeup_fd(self._wakeup)
+            self._sender.close()  # which ends the thread
         # Libraries in C make a SystemError of what a signal raises within them.
         cause = error.__cause__ if isinstance(error, SystemError) else None
         while cause is not None:
             if isinstance(cause, Interrupted):
                 raise cause
             cause = cause.__cause__
+
+    def _watch(self) -> None:
+        """Waits for a signal, and then for the end; where others keep the process from it, ends it."""
+        with self._signals:
+            numbers = self._signals.recv(1)
+        distributed = sys.modules.get("torch.distributed")
+        if not numbers or self._ended.wait(STUCK_SECONDS) or distributed is None or not distributed.is_initialized():
+            return
+        name = signal.Signals(numbers[0]).name
+        os.write(2, f"unmask: ended by {name} while other processes did not answer; {self.remark}\n".encode())
+        os._exit(128 + numbers[0])
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         if self.patient and self.signum is None:

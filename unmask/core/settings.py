@@ -15,9 +15,10 @@ from unmask.core.errors import SettingsError, shown
 
 
 class Settings(BaseModel):
-    """A frozen group of settings. Unknown keys and values out of range raise pydantic's `ValidationError`."""
+    """A frozen group of settings. Unknown keys, values out of range and numbers that are not finite raise pydantic's
+    `ValidationError`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 Kind = TypeVar("Kind", bound=Settings)

@@ -1,0 +1,97 @@
+"""What every public function checks and keeps, on a function of the test's own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+
+from unmask.core.errors import RunError, SettingsError
+from unmask.core.public import public
+
+
+@public
+def work(
+    steps: int,
+    rate: float = 0.1,
+    *,
+    name: str | None = None,
+    out: str | Path = "out",
+    fast: bool = False,
+    mode: Literal["a", "b"] = "a",
+) -> dict[str, Any]:
+    """Says what it sees."""
+    weight = torch.ones(2, 2, requires_grad=True)
+    return {
+        "steps": steps, "mode": mode, "dtype": torch.ones(1).dtype, "device": torch.ones(1).device.type,
+        "product": (weight @ weight).dtype, "has_gradient": (weight @ weight).requires_grad,
+        "is_inference": weight.is_inference(),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"steps": "3"}, "steps takes a whole number, not '3'"),
+        ({"steps": 1.5}, "steps"),
+        ({"steps": True}, "steps"),
+        ({"steps": 1, "rate": "fast"}, "rate takes a number"),
+        ({"steps": 1, "rate": float("inf")}, "finite"),
+        ({"steps": 1, "rate": float("nan")}, "finite"),
+        ({"steps": 1, "name": 7}, "name takes a text"),
+        ({"steps": 1, "out": 7}, "out takes"),
+        ({"steps": 1, "out": "a\0b"}, "NUL"),
+        ({"steps": 1, "fast": "yes"}, "fast takes true or false"),
+    ],
+)
+def test_an_argument_of_another_type_is_one_line(arguments: dict[str, Any], named: str) -> None:
+    with pytest.raises(SettingsError, match=named):
+        work(**arguments)
+
+
+def test_numbers_of_numpy_and_all_that_is_not_plain_pass() -> None:
+    assert work(np.int64(3), np.float32(0.5), out=Path("a"), mode=7)["mode"] == 7  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="missing 1 required"):
+        work()  # type: ignore[call-arg]
+
+
+def test_a_function_has_its_own_state_of_torch_and_leaves_the_callers() -> None:
+    usual = work(1)
+    assert usual["dtype"] == torch.float32
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"), torch.autocast("cpu", torch.bfloat16), torch.inference_mode():
+            assert work(1) == usual
+            assert torch.ones(1).device.type == "meta"
+            assert torch.is_autocast_enabled("cpu")
+            assert torch.is_inference_mode_enabled()
+        assert torch.get_default_dtype() == torch.float64
+        with torch.no_grad():
+            assert work(1)["has_gradient"]
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
+def test_a_child_forked_after_use_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    from numba.np.ufunc import parallel
+
+    monkeypatch.setattr(parallel, "_is_initialized", True)
+    queue = multiprocessing.get_context("fork").SimpleQueue()
+
+    def child() -> None:
+        try:
+            work(1)
+        except RunError as error:
+            queue.put(str(error))
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    assert "spawn" in queue.get()
+    process.join()
+    work(1)

@@ -1,0 +1,121 @@
+"""What every function of `unmask.__all__` does first: check plain arguments, and leave torch's state to the caller."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import math
+import numbers
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, ParamSpec, TypeVar
+
+from unmask.core.errors import RunError, SettingsError, shown
+
+P = ParamSpec("P")
+Value = TypeVar("Value")
+_KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {
+    "int": (numbers.Integral, "a whole number"),
+    "float": (numbers.Real, "a number"),
+    "bool": (bool, "true or false"),
+    "str": (str, "a text"),
+    "Path": (os.PathLike, "a path"),
+    "None": (type(None), "None"),
+}
+_forked_after_use = False
+
+
+def _note_fork() -> None:
+    """Of a child: whether compiled loops have run in its parent. GNU's OpenMP ends a child that runs them again."""
+    global _forked_after_use  # noqa: PLW0603  (a fact of the process)
+    parallel = sys.modules.get("numba.np.ufunc.parallel")
+    _forked_after_use = bool(getattr(parallel, "_is_initialized", False))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
+
+
+def public(function: Callable[P, Value]) -> Callable[P, Value]:
+    """Makes a function one of users: see the module's docstring.
+
+    Arguments are checked where the annotation is of `int`, `float`, `bool`, `str`, `Path` and `None` alone; all else is
+    checked where it is used. The function runs with float32 as torch's default, on the CPU unless it says otherwise,
+    with gradients, and without autocast and inference mode, whatever the caller has set.
+
+    Raises:
+        SettingsError: An argument is of another type, is not finite, or is a path that no system has.
+        RunError: The process was forked after compiled loops had run.
+    """
+    signature = inspect.signature(function)
+    checks = {name: kinds for name, each in signature.parameters.items() if (kinds := _kinds(each.annotation))}
+
+    @functools.wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> Value:
+        if _forked_after_use:
+            raise RunError(
+                "this process was forked from one that has used a model, whose threads are not here; start processes "
+                'with multiprocessing.get_context("spawn"), or use the model only after the fork'
+            )
+        try:
+            arguments = signature.bind(*args, **kwargs).arguments
+        except TypeError:  # the call itself says it better
+            arguments = {}
+        for name, kinds in checks.items():
+            if name in arguments:
+                _check(name, arguments[name], kinds)
+        with _own_torch_state():
+            return function(*args, **kwargs)
+
+    return wrapped
+
+
+def _kinds(annotation: object) -> list[str]:
+    """The plain types that an annotation is of, as its text says; empty where one is not plain."""
+    if not isinstance(annotation, str):
+        return []
+    nodes, names = [ast.parse(annotation, mode="eval").body], []
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.BinOp):
+            nodes += [node.left, node.right]
+        else:
+            names.append(ast.unparse(node))
+    return names if set(names) <= _KINDS.keys() else []
+
+
+def _check(name: str, value: object, kinds: list[str]) -> None:
+    """Raises a SettingsError where a value is of none of these types."""
+    is_switch = isinstance(value, bool)
+    fits = [kind for kind in kinds if isinstance(value, _KINDS[kind][0]) and is_switch in (False, kind == "bool")]
+    if not fits:
+        taken = " or ".join(_KINDS[kind][1] for kind in reversed(kinds) if kind != "None")
+        raise SettingsError(f"{name} takes {taken}, not {shown(value)}", options=(name,))
+    if isinstance(value, numbers.Real) and not math.isfinite(value):
+        raise SettingsError(f"{name} takes a finite number, not {value}", options=(name,))
+    if "Path" in kinds and isinstance(value, str | os.PathLike) and "\0" in str(value):
+        raise SettingsError(f"{name}: a path has no NUL character: {shown(str(value))}", options=(name,))
+
+
+@contextmanager
+def _own_torch_state() -> Iterator[None]:
+    """Torch as it is when it has just been imported; afterwards it is the caller's again."""
+    torch: Any = sys.modules.get("torch")
+    with ExitStack() as stack:
+        if torch is not None and hasattr(torch, "get_default_device"):  # it may be half imported
+            if (dtype := torch.get_default_dtype()) != torch.float32:
+                torch.set_default_dtype(torch.float32)
+                stack.callback(torch.set_default_dtype, dtype)
+            if torch.get_default_device().type != "cpu":
+                stack.enter_context(torch.device("cpu"))
+            for device in ("cpu", "cuda"):
+                if torch.is_autocast_enabled(device):
+                    stack.enter_context(torch.autocast(device, enabled=False))
+            if torch.is_inference_mode_enabled():
+                stack.enter_context(torch.inference_mode(mode=False))
+            if not torch.is_grad_enabled():
+                stack.enter_context(torch.enable_grad())
+        yield
